@@ -9,15 +9,16 @@ ARG PYTHON=public.ecr.aws/docker/library/python:3.13-slim@sha256:7c61056e61ac89e
 FROM --platform=$BUILDPLATFORM $PYTHON AS build
 ARG TARGETARCH
 WORKDIR /build
-COPY pyproject.toml .
-# The versions stand in pyproject.toml alone; Pulumi is for whoever runs `pulumi up`.
-RUN python -c "import tomllib; \
+COPY pyproject.toml infra/requirements.txt .
+# What the controller needs is in pyproject.toml (Pulumi is for those who run `pulumi up`); the
+# lock holds every package that follows from it at the version that the tests run on.
+RUN grep == requirements.txt > lock.txt && python -c "import tomllib; \
 project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
 print('\n'.join(d for d in project['dependencies'] if not d.startswith('pulumi')))" \
-    > requirements.txt \
+    > wanted.txt \
  && case "$TARGETARCH" in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; *) exit 1 ;; esac \
- && pip install --no-cache-dir --target /opt/joiner/packages --requirement requirements.txt \
-    --only-binary :all: --platform "manylinux_2_28_$machine" --platform "manylinux2014_$machine"
+ && pip install --no-cache-dir --target /opt/joiner/packages --requirement wanted.txt \
+    --constraint lock.txt --only-binary :all: --platform "manylinux_2_28_$machine" --platform "manylinux2014_$machine"
 COPY controller /opt/joiner/controller
 # Compiled beforehand: the root file system is read-only when the controller runs.
 RUN python -m compileall -q /opt/joiner

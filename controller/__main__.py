@@ -35,7 +35,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     from controller.aws.provider import AWSCloudProvider
     from controller.kube import access
     from controller.manager.replica import Replica
-    from controller.options import Options, OptionsError
+    from controller.options import Options, OptionsError, unknown_gates
     from controller.telemetry import logs
 
     try:
@@ -54,10 +54,13 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     except OSError as exc:
         print(f"LOG_OUTPUT_PATHS or LOG_ERROR_OUTPUT_PATHS cannot be used: {exc}", file=sys.stderr)
         return 2
+    log = logging.getLogger(__name__)
+    for warning in unknown_gates(argv, environ):
+        log.warning(warning)
     try:
         asyncio.run(replica.run())
     except Exception:
-        logging.getLogger(__name__).exception("the controller failed")
+        log.exception("the controller failed")
         return 1
     return 0
 
@@ -108,6 +111,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a command; return the exit code of the process."""
     if not argv or argv[0] not in COMMANDS:
         asked_for_help = bool(argv) and argv[0] in HELP
+        if argv and not asked_for_help:
+            from controller.options import nearest
+
+            print(f"unknown command {argv[0]}{nearest(argv[0], COMMANDS)}\n", file=sys.stderr)
         print(_usage(), file=sys.stdout if asked_for_help else sys.stderr)
         return 0 if asked_for_help else 2
     try:

@@ -1,36 +1,36 @@
-"""Every setting of the controller: its name, environment variable, default, unit and reason.
+"""The settings of the controller: names, types, units, defaults and descriptions.
 
-A setting is a field of `Options`; its declaration says all there is of it, in types, bounds
-and words, and the manual prints it. Its environment variable is the field's name in
-capitals (`BATCH_IDLE_DURATION`), its flag the same in kebab case
-(`--batch-idle-duration=2s`); the names and defaults are Karpenter's. A flag wins over
-the environment, the environment over the default. The bundle writes settings with
-`to_environment`, the controller reads them with `Options.parse`; nothing here reads
-a file, a socket or the process's environment.
+Every field of `Options` is a setting; `run --help` prints its description. The environment
+variable of a setting is the field's name in capitals (`BATCH_IDLE_DURATION`), its flag the name
+in kebab case (`--batch-idle-duration=2s`). Names and defaults are Karpenter's where Karpenter has
+the same setting. A flag overrides the environment variable, which overrides the default.
+The Pulumi program writes settings with `to_environment`; the controller reads them with
+`Options.parse`. This module reads no file, no socket and no environment of the process.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Protocol
 
 from msgspec import Meta
 
-from controller.apis import durations
+from controller.apis.karpenter import durations
 
 
 class OptionsError(ValueError):
-    """A setting cannot be used; says which, what it was, and what is allowed.
+    """A setting is invalid; the message has its name, its value and what is allowed.
 
     Attributes:
-        key: the environment variable (or the flag, as written, when no setting has that name).
-        value: what was given; empty when nothing was.
-        allowed: what would have been accepted, in words.
+        key: the environment variable, or the flag as written if no setting has that name.
+        value: the invalid value; empty if there was none.
+        allowed: a description of the valid values.
 
     """
 
@@ -41,8 +41,17 @@ class OptionsError(ValueError):
         super().__init__(f"{key}={value!r} cannot be used: allowed is {allowed}")
 
 
+class UnknownFlagError(OptionsError):
+    """An argument is not a flag of the controller; the message suggests the most similar flag."""
+
+    def __init__(self, argument: str, flags: Iterable[str]) -> None:
+        similar = nearest(argument.partition("=")[0], (f"--{flag}" for flag in flags))
+        super().__init__(argument, "", "a flag that `python -m controller run --help` lists")
+        self.args = (f"unknown flag {argument}{similar or '; allowed is ' + self.allowed}",)
+
+
 class Constraint(Protocol):
-    """Narrows what a value may be; its text says how."""
+    """Limits the values of a setting; `str()` of it describes the limit."""
 
     def admits(self, value: Any) -> bool:
         """Whether the value is allowed."""
@@ -50,7 +59,7 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bounds of a number or of a duration, both included; None is no bound."""
+    """Inclusive bounds of a number or of a duration; None means no bound."""
 
     minimum: float | timedelta | None = None
     maximum: float | timedelta | None = None
@@ -70,7 +79,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """The most characters that a text may have."""
+    """Maximum length of a text, in characters."""
 
     maximum: int
 
@@ -83,7 +92,7 @@ class Length:
 
 
 def doc(text: str) -> Meta:
-    """Return what is said of a setting, in one line."""
+    """Return the description of a setting, with its whitespace collapsed to one line."""
     return Meta(description=" ".join(text.split()))
 
 
@@ -103,34 +112,46 @@ MinValuesPolicy = Literal["Strict", "BestEffort"]
 
 @dataclass(frozen=True, slots=True)
 class FeatureGates:
-    """Features that can be switched; written `NodeRepair=true,NodeOverlay=false`."""
+    """Karpenter's feature gates, written `NodeRepair=true,NodeOverlay=false`."""
 
     node_repair: bool = False
-    """Replaces nodes that stay unhealthy longer than their condition is tolerated."""
+    """Replaces nodes that are unhealthy for longer than the toleration of their condition."""
 
     reserved_capacity: bool = True
-    """Launches into capacity reservations first: they are paid for already."""
+    """Launches into capacity reservations first, because they are already paid for."""
 
     spot_to_spot_consolidation: bool = False
-    """Replaces spot nodes by cheaper spot nodes; off, since cheaper pools are reclaimed sooner."""
+    """Replaces spot nodes with cheaper spot nodes. Off by default: EC2 may reclaim these sooner."""
 
     node_overlay: bool = False
-    """Applies NodeOverlays to prices and capacities of instance types."""
+    """Applies NodeOverlays to the prices and the capacity of instance types."""
 
     static_capacity: bool = False
-    """Keeps `spec.replicas` nodes for a NodePool, whether or not pods need them."""
+    """Keeps `spec.replicas` nodes of a static NodePool, regardless of pending pods."""
 
     capacity_buffer: bool = False
-    """Keeps room for the pods of CapacityBuffers."""
+    """Keeps capacity ready for the pods of CapacityBuffers."""
 
 
 @dataclass(frozen=True, slots=True)
 class AWSFeatureGates:
-    """Features of the AWS provider that can be switched; written `NodeClassCEL=true`."""
+    """Feature gates of the AWS provider, written `NodeClassCEL=true`."""
 
     node_class_cel: bool = field(default=False, metadata={"name": "NodeClassCEL"})
-    """Takes expressions over the instance type for `spec.kubelet.maxPods`, `kubeReserved` and
-    `systemReserved` of an EC2NodeClass; while it is closed a class with one is not ready."""
+    """Allows expressions over the instance type in `spec.kubelet.maxPods`, `kubeReserved` and
+    `systemReserved` of an EC2NodeClass. If it is off, an EC2NodeClass with one is not ready."""
+
+
+GATE_DISABLED = "FeatureGateDisabled"
+"""Reason of the condition of an object that has no effect because its feature gate is off."""
+
+
+def gate_disabled(subject: str, gate: str) -> str:
+    """Return the message of that condition; `subject` is the kind or the field."""
+    return (
+        f"{subject} has no effect: the feature gate {gate} is off. To turn it on, add "
+        f"{gate}=true to the setting FEATURE_GATES"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +161,7 @@ class Options:
     cluster_name: Annotated[
         str,
         doc("""
-            The EKS cluster's name: it owns the tags by which instances are found again, so there
+            Name of the EKS cluster. Joiner finds its EC2 instances by tags with this name, so there
             is no default.
         """),
     ]
@@ -148,335 +169,402 @@ class Options:
     installation: Annotated[
         TagValue,
         doc("""
-            Value of the tag `joiner.dev/installation` on everything that is made in AWS: what does
-            not bear it is not collected, whatever else it is tagged. The cluster's name when
-            empty.
+            Value of the tag `joiner.dev/installation` on everything that Joiner creates in AWS.
+            Joiner garbage-collects only resources with this tag and value, whatever other tags they
+            have. If empty, the cluster's name.
         """),
     ] = ""
 
     cluster_endpoint: Annotated[
         str,
-        doc("URL of the API server that nodes join; asked of EKS when empty."),
+        doc("""
+            URL of the API server that nodes join. If empty, Joiner reads it with
+            eks:DescribeCluster.
+        """),
     ] = ""
 
     cluster_ca_bundle: Annotated[
         str,
-        doc("CA of that API server, PEM in base64; the controller's own CA when empty."),
+        doc("""
+            CA bundle of that API server for nodes: PEM in base64. If empty, the CA bundle that the
+            controller itself uses.
+        """),
     ] = ""
 
     isolated_vpc: Annotated[
         bool,
         doc("""
-            The VPC has no way to the Pricing and IAM APIs. On-demand prices are then those that
-            ship with the controller, whose date every EC2NodeClass tells, and EC2NodeClasses must
-            name an instance profile that exists.
+            Whether the VPC has no route to the Pricing and IAM APIs. If true, Joiner uses the
+            on-demand prices that are part of its release, every EC2NodeClass reports their date,
+            and an EC2NodeClass must set an existing `spec.instanceProfile`.
         """),
     ] = False
 
     eks_control_plane: Annotated[
         bool,
         doc("""
-            The API server is EKS's, and its version is asked of EKS. Accepted for Karpenter's
-            sake: it is asked there in any case.
+            Whether the API server is one of EKS, so that Joiner reads its version from EKS. It has
+            no effect and is accepted for compatibility with Karpenter: Joiner always does this.
         """),
     ] = False
 
     vm_memory_overhead_percent: Annotated[
         Fraction,
         doc("""
-            Share of an instance's memory that the hypervisor and the kernel keep, 0.075 = 7.5 %.
-            Used until a real node of the type has been seen.
+            Share of an instance type's memory that the hypervisor and the kernel use, as a
+            fraction: 0.075 is 7.5 %. It applies until Joiner has seen a node of the type.
         """),
     ] = 0.075
 
     interruption_queue: Annotated[
         str,
-        doc("Name of the SQS queue with interruption events; empty means that nobody listens."),
+        doc("""
+            Name of the SQS queue that receives interruption events. Empty disables interruption
+            handling.
+        """),
     ] = ""
 
     reserved_enis: Annotated[
         Count,
         doc("""
-            Network interfaces per node that pods may not use, as with custom VPC CNI networking.
+            Number of network interfaces per node that pods cannot use, as with custom networking of
+            the VPC CNI. They are excluded from the maximum number of pods.
         """),
     ] = 0
 
     prefix_delegation: Annotated[
         bool,
         doc("""
-            The VPC CNI gives pods prefixes of 16 addresses (its ENABLE_PREFIX_DELEGATION). A node
-            on Nitro then takes the pods that AWS's max-pods calculator allows: what its prefixes
-            hold, but no more than 110, or 250 above 30 vCPUs. `spec.kubelet.maxPods` of an
-            EC2NodeClass counts before it.
+            Whether the VPC CNI assigns prefixes of 16 addresses to nodes (its setting
+            ENABLE_PREFIX_DELEGATION). If true, the maximum number of pods of a Nitro instance type
+            is that of AWS's max-pods calculator: what its prefixes hold, at most 110, or 250 with
+            more than 30 vCPUs. `spec.kubelet.maxPods` of an EC2NodeClass has precedence.
         """),
     ] = False
 
     disable_dry_run: Annotated[
         bool,
         doc("""
-            Does not ask EC2 whether an EC2NodeClass could be launched before it is called ready.
+            Whether to skip the dry-run calls to EC2 that validate an EC2NodeClass before it becomes
+            ready.
         """),
     ] = False
 
     enable_zonal_shift: Annotated[
         bool,
-        doc("Keeps out of availability zones from which ARC has shifted the cluster away."),
+        doc("""
+            Whether Joiner launches no nodes in availability zones from which ARC zonal shift has
+            shifted the cluster away.
+        """),
     ] = False
 
     ami_refresh_interval: Annotated[
         SlowDuration,
-        doc("How often images are looked up again."),
+        doc("Interval at which the AMIs of every EC2NodeClass are discovered again."),
     ] = timedelta(minutes=1)
+
+    ssm_refresh_interval: Annotated[
+        SlowDuration,
+        doc("""
+            How long the SSM parameters of AMI aliases are cached. A cluster with `al2023@latest`
+            drifts to a new AMI within this time after the release, so clusters do not all drift at
+            once. If the cached AMI is deprecated, Joiner reads the parameter again every 30
+            minutes. As with Karpenter, parameters of `ssmParameter` are cached for 5 minutes.
+        """),
+    ] = timedelta(hours=24)
 
     subnet_refresh_interval: Annotated[
         SlowDuration,
-        doc("How often subnets are looked up again."),
+        doc("Interval at which the subnets of every EC2NodeClass are discovered again."),
     ] = timedelta(minutes=1)
 
     batch_idle_duration: Annotated[
         PositiveDuration,
         doc("""
-            How long the batch stays open after the last pod. Long enough for a Deployment's pods
-            to arrive together, short enough that one pod hardly notices. Once ReplicaSets and
-            StatefulSets have all the pods they ask for, a fifth of it is enough.
+            How long the batch window stays open after the last pending pod arrived. A longer time
+            puts more pods into one batch; a shorter one reduces the latency of a single pod. If
+            every ReplicaSet and StatefulSet has created all its pods, a fifth of the time is
+            enough.
         """),
     ] = timedelta(seconds=1)
 
     batch_max_duration: Annotated[
         PositiveDuration,
-        doc("How long the batch stays open at most, when pods keep coming."),
+        doc("Maximum length of the batch window while pending pods keep arriving."),
     ] = timedelta(seconds=10)
 
     registration_timeout: Annotated[
         PositiveDuration,
         doc("""
-            How long a node may take from its launch until it has joined the cluster; then its
-            NodeClaim is given up, and its instance ended. Longer for images that boot slowly.
+            Maximum time from the launch of an instance until its node registers. After it, Joiner
+            deletes the NodeClaim and terminates the instance. Increase it for AMIs that boot
+            slowly.
         """),
     ] = timedelta(minutes=15)
 
     solve_time_limit: Annotated[
         PositiveDuration,
-        doc("How long one solve may look for something cheaper before its best answer is taken."),
+        doc("""
+            Maximum time that one scheduling simulation searches for a cheaper solution before it
+            uses the best one so far.
+        """),
     ] = timedelta(seconds=30)
 
     disruption_time_limit: Annotated[
         PositiveDuration,
         doc("""
-            How long one look for nodes that could go, or be replaced by cheaper ones, may take
-            before what was found is taken. Pods that wait for nodes do not wait for it, nodes that
-            are empty do. The savings that move the fewest pods are found first.
+            Maximum time of one consolidation computation before it uses what it has found. It does
+            not delay pending pods, but it delays the removal of empty nodes. Savings that evict the
+            fewest pods are found first.
         """),
     ] = timedelta(seconds=10)
 
     disruption_eviction_price: Annotated[
         Fraction,
         doc("""
-            $ that moving one ordinary pod costs: what one CPU costs on demand in some fifteen
-            minutes, for it starts anew. A node is consolidated only when that saves more than its
-            moves cost; 0 counts savings alone, as Karpenter does.
+            Cost of evicting one ordinary pod, in $. The default is about the on-demand price of one
+            CPU for 15 minutes, in which the pod starts again. Joiner consolidates a node only if
+            the saving exceeds the cost of its evictions. 0 counts every saving, as Karpenter does.
         """),
     ] = 0.01
 
     disruption_horizon: Annotated[
         PositiveDuration,
         doc("""
-            Within what time the saving must exceed what the moves cost, at most: within the time
-            that the workloads that move have run, where that is shorter.
+            Maximum time over which a saving counts against the cost of evictions. It is shorter if
+            the evicted workloads have not run that long.
         """),
     ] = timedelta(hours=2)
 
     disruption_cool_down: Annotated[
         PositiveDuration,
         doc("""
-            For how long after a pod's start moving it costs more, up to three times as much, so
-            that nobody is moved again at once; and the least that DISRUPTION_HORIZON can shrink to.
+            Time after a pod's start in which its eviction costs more, up to three times as much, so
+            that a pod is not evicted repeatedly. It is also the minimum to which DISRUPTION_HORIZON
+            can shrink.
         """),
     ] = timedelta(minutes=10)
 
     disruption_image_soak: Annotated[
         AnyDuration,
         doc("""
-            For how long the first node of a pool that runs a new machine image (AMI) is watched
-            before other drifted nodes follow it. They never follow while new nodes do not join, or
-            are not ready. `0s` lets all go as fast as budgets allow, as Karpenter does.
+            How long the first node of a NodePool with a new AMI must run before other drifted nodes
+            are replaced. No drifted node is replaced while new nodes do not register or are not
+            ready. `0s` replaces drifted nodes as fast as budgets allow, as Karpenter does.
         """),
     ] = timedelta(minutes=10)
 
     surge_single_replicas: Annotated[
         bool,
         doc("""
-            Rolls Deployments of a single pod when its node drains, so that the next pod runs before
-            that one goes: those whose pods have the annotation `joiner.dev/surge: "true"`. Needs
-            the right to patch Deployments, which the program grants with it.
+            Whether a drain rolls out Deployments with one replica, so that the new pod runs before
+            the old one is evicted. It applies to pods with the annotation `joiner.dev/surge:
+            "true"`. The controller needs the right to patch Deployments, which the Pulumi program
+            grants with this setting.
         """),
     ] = False
 
     disruption_mode: Annotated[
         DisruptionMode,
         doc("""
-            `act` carries decisions to disrupt nodes out; `recommend` writes them down as
-            Disruptions and waits for the annotation `joiner.dev/approved=true`; `observe` only logs
-            and counts them, makes no nodes for pods either, holds no Lease and writes nothing
-            anywhere: to try Joiner beside Karpenter. A NodePool's annotation
-            `joiner.dev/disruption-mode` counts where it is the stricter one.
+            `act` executes disruption decisions. `recommend` records them as Disruptions and waits
+            for the annotation `joiner.dev/approved=true`. `observe` only logs and counts decisions,
+            to try Joiner beside Karpenter: it also launches no nodes for pods, holds no Lease and
+            writes nothing. If a NodePool's annotation `joiner.dev/disruption-mode` is stricter, it
+            applies.
         """),
     ] = "act"
 
     preference_policy: Annotated[
         PreferencePolicy,
         doc("""
-            Whether preferred affinities and ScheduleAnyway spreads count while simulating:
-            `Respect` tries them first and relaxes, `Ignore` packs as if they were not there.
+            How preferred affinities and ScheduleAnyway topology spread constraints are treated in
+            scheduling: `Respect` treats them as required and relaxes them if a pod does not
+            schedule; `Ignore` ignores them.
         """),
     ] = "Respect"
 
     min_values_policy: Annotated[
         MinValuesPolicy,
         doc("""
-            Whether a requirement's `minValues` must hold (`Strict`) or may be lowered when no
-            offering satisfies it (`BestEffort`).
+            How `minValues` of requirements is treated: `Strict` does not launch if it cannot be
+            satisfied; `BestEffort` relaxes it.
         """),
     ] = "Strict"
 
     ignore_dra_requests: Annotated[
         bool,
         doc("""
-            Leaves pods with resource claims (dynamic resource allocation) alone. `false` needs
-            Kubernetes 1.34, the first to serve `resource.k8s.io/v1`; what devices nodes yet to be
-            made will have is not known on AWS, so that claims are met by those that drivers have
-            published.
+            Whether pods with resource claims (dynamic resource allocation, DRA) are ignored in
+            scheduling. `false` needs Kubernetes 1.34 or later, which serves `resource.k8s.io/v1`.
+            The devices of instance types are unknown on AWS, so Joiner satisfies claims only with
+            devices that drivers have published.
         """),
     ] = True
 
     scheduler_config: Annotated[
         str,
         doc("""
-            The cluster's default topology spread constraints, as kube-scheduler was given them
-            (`podTopologySpread.defaultConstraints`): the path of a YAML file, or its content when
-            it begins with `{`. Empty means that pods that state none are spread by chance.
+            Default topology spread constraints of the cluster, as in kube-scheduler's configuration
+            (`podTopologySpread.defaultConstraints`): a YAML or JSON document, or the path of a file
+            with one. If empty, pods without constraints are not spread on purpose.
         """),
     ] = ""
 
     feature_gates: Annotated[
         FeatureGates,
-        doc("What is switched on beyond the defaults."),
+        doc("Feature gates that differ from their defaults, such as `NodeRepair=true`."),
     ] = FeatureGates()
 
     aws_feature_gates: Annotated[
         AWSFeatureGates,
-        doc("The same, for the AWS provider."),
+        doc("""
+            Feature gates of the AWS provider that differ from their defaults, such as
+            `NodeClassCEL=true`.
+        """),
     ] = AWSFeatureGates()
 
     karpenter_service: Annotated[
         str,
-        doc("Name of the Service in front of the controller; for information only."),
+        doc("Name of the controller's Service; for information only."),
     ] = ""
 
     system_namespace: Annotated[
         str,
-        doc("Namespace the controller runs in; its Lease lives there when no other is named."),
+        doc("""
+            Namespace of the controller. It is also the namespace of the Lease if
+            LEADER_ELECTION_NAMESPACE is empty.
+        """),
     ] = "kube-system"
 
     bind_address: Annotated[
         str,
-        doc("Address the metrics and probe servers listen on; empty means all interfaces."),
+        doc("""
+            Address on which the metrics and health probe servers listen. Empty means all
+            interfaces.
+        """),
     ] = ""
 
-    metrics_port: Annotated[Port, doc("Port of `/metrics`; 0 switches it off.")] = 8080
+    metrics_port: Annotated[
+        Port,
+        doc("""
+            Port of the metrics endpoint `/metrics`. 0 disables it.
+        """),
+    ] = 8080
 
     health_probe_port: Annotated[
         Port,
-        doc("Port of `/healthz` and `/readyz`; 0 switches them off."),
+        doc("Port of the health probes `/healthz` and `/readyz`. 0 disables them."),
     ] = 8081
 
     enable_profiling: Annotated[
         bool,
         doc("""
-            Serves profiles beside the metrics: `/debug/pprof/profile?seconds=30` (what the event
-            loop spends its time on) and `/debug/pprof/goroutine` (where every task waits). The
-            paths are Karpenter's; the answers are Python's, as text.
+            Whether the metrics server also serves profiles: `/debug/pprof/profile?seconds=30` shows
+            where the event loop spends its time, `/debug/pprof/goroutine` where every task waits.
+            The paths are Karpenter's; the responses are Python profiles as text.
         """),
     ] = False
 
     disable_leader_election: Annotated[
         bool,
-        doc("Acts without holding the Lease; only safe where a single controller can ever run."),
+        doc("""
+            Whether the controller acts without the Lease. This is safe only if never more than one
+            controller runs.
+        """),
     ] = False
 
     leader_election_name: Annotated[
         str,
         doc("""
-            Name of the Lease. Karpenter's, so that the two can never act at once. It lasts 15 s,
-            is renewed every 2 s, and given up after 10 s without: client-go's defaults. Karpenter
-            has no settings for these, and neither have we.
+            Name of the Lease for leader election. The default is Karpenter's, so that Joiner and
+            Karpenter never act at the same time. The Lease lasts 15 s and is renewed every 2 s;
+            after 10 s without renewal the leader stops. As in Karpenter, these times are not
+            configurable.
         """),
     ] = "karpenter-leader-election"
 
     leader_election_namespace: Annotated[
         str,
-        doc("Namespace of the Lease; the controller's own when empty."),
+        doc("Namespace of the Lease. If empty, SYSTEM_NAMESPACE."),
     ] = ""
 
     disable_controller_warmup: Annotated[
         bool,
         doc("""
-            Whether followers wait with their watches until they lead. Accepted for Karpenter's
-            sake: every replica watches, so that the next leader can act at once.
+            Whether followers start their watches only when they lead. It has no effect and is
+            accepted for compatibility with Karpenter: every replica watches, so a new leader can
+            act at once.
         """),
     ] = True
 
     disable_cluster_state_observability: Annotated[
         bool,
-        doc("Leaves out the metrics and events about the mirror of the cluster."),
+        doc("Whether to disable the metrics and events about the cluster state."),
     ] = False
 
     detailed_metrics: Annotated[
         bool,
         doc("""
-            Serves a series for every pod, node, NodeClaim and offering too, as Karpenter always
-            does. They grow with the cluster and the region: tens of thousands, each read by every
-            scrape.
+            Whether to serve metrics for every pod, node, NodeClaim and offering, as Karpenter
+            always does. In a large cluster these are tens of thousands of series in every scrape.
         """),
     ] = False
 
+    node_and_pod_series_limit: Annotated[
+        Count,
+        doc("""
+            Maximum number of series of the node and pod metrics that Karpenter's dashboards read;
+            above it they are not served. There are nine series for each node and one for each pod,
+            so 1000 suffices for 40 nodes and 600 pods. 0 disables them.
+        """),
+    ] = 1000
+
     kube_client_qps: Annotated[
         Count,
-        doc("Requests per second to the Kubernetes API, sustained."),
+        doc("Sustained rate of requests to the Kubernetes API, in requests per second."),
     ] = 200
 
     kube_client_burst: Annotated[
         Count,
-        doc("Requests to the Kubernetes API that may go out at once."),
+        doc("Maximum number of requests to the Kubernetes API in a burst."),
     ] = 300
 
     memory_limit: Annotated[
         int,
         Range(-1),
         doc("""
-            Bytes of memory the container may use; -1 when it has no limit. From 90 % of it on,
-            garbage is collected at once, and a warning says how near the limit is.
+            Memory limit of the container, in bytes; -1 means no limit. From 90 % of the limit, the
+            controller collects garbage at once and logs a warning with its memory use.
         """),
     ] = -1
 
     cpu_requests: Annotated[
         Count,
         doc("""
-            Thousandths of a CPU the container may count on. How many objects each loop works on at
-            once follows: from 10 or 100 with one CPU to 1,000 or 5,000 with sixty.
+            CPU request of the container, in millicores. It determines how many objects each
+            controller reconciles concurrently: from 10 or 100 with 1 CPU to 1,000 or 5,000 with 60.
         """),
     ] = 1000
 
-    log_level: Annotated[LogLevel, doc("The least severe lines that are logged.")] = "info"
+    log_level: Annotated[
+        LogLevel,
+        doc("""
+            Log verbosity: lines below this level are not logged.
+        """),
+    ] = "info"
 
     log_output_paths: Annotated[
         tuple[str, ...],
-        doc("Where lines go: `stdout`, `stderr` or files, separated by commas."),
+        doc("Where log lines are written: `stdout`, `stderr` or files, separated by commas."),
     ] = ("stdout",)
 
     log_error_output_paths: Annotated[
         tuple[str, ...],
-        doc("Where it is said that a log line could not be written: `stdout`, `stderr` or files."),
+        doc("""
+            Where errors of the logger itself are written: `stdout`, `stderr` or files, separated by
+            commas.
+        """),
     ] = ("stderr",)
 
     @property
@@ -495,20 +583,19 @@ class Options:
 
         Args:
             argv: the arguments after the command, such as `["--log-level=debug"]`.
-            environ: the environment; names that are no settings are ignored.
+            environ: the environment; variables that are not settings are ignored.
 
         Raises:
             OptionsError: a flag is unknown, a value is not allowed, or `CLUSTER_NAME` is missing.
 
         """
-        given = {setting.variable: environ.get(setting.variable) for setting in SETTINGS}
-        given |= dict(_flags(argv))
+        given = _given(argv, environ)
         if not given["CLUSTER_NAME"]:
             raise OptionsError("CLUSTER_NAME", "", "the name of the EKS cluster")
         values = {
             setting.name: setting.read(text)
             for setting in SETTINGS
-            # An empty variable is one that a template left blank: the default applies.
+            # Templates render unset values as empty variables: the default applies.
             if (text := given[setting.variable])
         }
         options = cls(**values)
@@ -522,7 +609,7 @@ class Options:
 
 
 def to_environment(options: Options) -> dict[str, str]:
-    """Write the settings that differ from their defaults, by environment variable."""
+    """Return the settings that differ from their defaults, by environment variable."""
     return {
         setting.variable: text_of(value)
         for setting in SETTINGS
@@ -532,7 +619,7 @@ def to_environment(options: Options) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One field of `Options` as people write it."""
+    """A field of `Options` in its text form: variable, flag, default and description."""
 
     name: str
     type: Any
@@ -546,24 +633,24 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """The flag, without dashes in front."""
+        """The flag, without the leading dashes."""
         return self.name.replace("_", "-")
 
     @property
     def is_switch(self) -> bool:
-        """Whether the flag may stand without a value."""
+        """Whether the flag needs no value."""
         return self.type is bool
 
     def read(self, text: str) -> Any:
-        """Turn text into the setting's value; raises `OptionsError`."""
+        """Return the setting's value for a text; raises `OptionsError`."""
         return value_of(text, self.type, key=self.variable)
 
 
 def value_of(text: str, kind: Any, *, key: str) -> Any:
-    """Turn text into a value of a kind: a type of `_READERS`, a Literal, gates, or one `Annotated`.
+    """Return the value of a text for a type of `_READERS`, a Literal, gates, or one `Annotated`.
 
     Raises:
-        OptionsError: the text is not allowed; names the key.
+        OptionsError: the text is not allowed.
 
     """
     bounds: Constraint | None = None
@@ -575,7 +662,7 @@ def value_of(text: str, kind: Any, *, key: str) -> Any:
         return _gates(text, typing.cast("type[Any]", kind), key)
     reader, words = _READERS[kind]
     if bounds:
-        # Every value is text; a form says it all.
+        # Every value is a text, so the bounds alone describe what is allowed.
         words = str(bounds) if kind is str else f"{words}, {bounds}"
     try:
         value = reader(text)
@@ -593,16 +680,46 @@ def _one_of(text: str, choices: tuple[str, ...], key: str) -> str:
 
 
 def _gates(text: str, kind: type[Any], key: str) -> Any:
-    names = {_gate_name(gate): gate.name for gate in dataclasses.fields(kind)}
+    names = _gate_names(kind)
     allowed = f"a list such as {next(iter(names))}=true, of {', '.join(names)}"
     switched: dict[str, bool] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, _, value = part.partition("=")
+    for name, value in _gate_values(text):
         try:
-            switched[names[name]] = _truth(value)
-        except (KeyError, ValueError) as exc:
-            raise OptionsError(key, part, allowed) from exc
-    return kind(**switched)
+            switched[name] = _truth(value)
+        except ValueError as exc:
+            raise OptionsError(key, f"{name}={value}" if value else name, allowed) from exc
+    return kind(**{names[name]: value for name, value in switched.items() if name in names})
+
+
+def unknown_gates(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each feature gate that is given and that this version does not have.
+
+    Karpenter ignores such gates, and so does `Options.parse`: a chart may set gates of a later
+    version.
+
+    Raises:
+        OptionsError: a flag is unknown.
+
+    """
+    given = _given(argv, environ)
+    found = []
+    for setting in SETTINGS:
+        if not dataclasses.is_dataclass(setting.type):
+            continue
+        known = _gate_names(typing.cast("type[Any]", setting.type))
+        found += [
+            f"{setting.variable}: unknown feature gate {name} is ignored{nearest(name, known)}"
+            for name, _ in _gate_values(given[setting.variable] or "")
+            if name not in known
+        ]
+    return found
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return `; did you mean X?` with the most similar known word, empty if none is similar."""
+    by_lower = {each.lower(): each for each in known}
+    similar = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.75)
+    return f"; did you mean {by_lower[similar[0]]}?" if similar else ""
 
 
 def _settings() -> Iterator[Setting]:
@@ -625,12 +742,29 @@ def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
         flag, has_value, value = argument.lstrip("-").partition("=")
         setting = by_flag.get(flag)
         if setting is None or not argument.startswith("-"):
-            raise OptionsError(argument, "", "--" + ", --".join(by_flag))
+            raise UnknownFlagError(argument, by_flag)
         if not has_value:
             value = "true" if setting.is_switch else next(arguments, "")
         if not value:
             raise OptionsError(argument, "", f"a value, as in --{flag}=…")
         yield setting.variable, value
+
+
+def _given(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the text of each setting by its environment variable; flags win."""
+    given = {setting.variable: environ.get(setting.variable) for setting in SETTINGS}
+    return given | dict(_flags(argv))
+
+
+def _gate_values(text: str) -> Iterator[tuple[str, str]]:
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = part.partition("=")
+        yield name, value
+
+
+def _gate_names(kind: type[Any]) -> dict[str, str]:
+    """Return the field of each gate, by the gate's name."""
+    return {_gate_name(gate): gate.name for gate in dataclasses.fields(kind)}
 
 
 def _gate_name(gate: dataclasses.Field[bool]) -> str:
@@ -648,7 +782,7 @@ def _truth(text: str) -> bool:
 
 
 LARGEST = 2**63 - 1
-"""Of whole numbers, in Go as in the APIs that settings end in."""
+"""Largest whole number: int64, as in Go and in the APIs that receive the settings."""
 
 
 def _whole(text: str) -> int:
@@ -680,7 +814,7 @@ _READERS: Mapping[Any, tuple[Callable[[str], Any], str]] = {
 
 
 def text_of(value: Any) -> str:
-    """Write a value as `Setting.read` takes it."""
+    """Return the text of a value, as `Setting.read` accepts it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, timedelta):

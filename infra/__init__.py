@@ -1,7 +1,7 @@
-"""The Pulumi program: what must exist before a node can be asked for, and its end.
+"""The Pulumi program: creates what the controller needs to launch nodes, and deletes it.
 
-One component per noun: roles, access, the interruption queue, discovery tags, custom
-resources, the controller, NodePools. Components know nothing of one another; `joiner`
-composes them to one, for any program, and `__main__` is such a program, by a stack's
-settings. Nothing here runs while the controller works.
+There is one component per noun: roles, access, the interruption queue, discovery tags, custom
+resources, the controller, NodePools. Components do not import one another. `joiner` composes them
+into one component for any Pulumi program; `__main__` is such a program, configured by a stack's
+settings. None of this code runs in the controller.
 """

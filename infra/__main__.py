@@ -1,4 +1,4 @@
-"""Composes the stack and exports what others need to know of it."""
+"""The Pulumi program: composes the stack from its settings and exports the outputs."""
 
 from __future__ import annotations
 
@@ -10,24 +10,30 @@ import pulumi
 import pulumi_aws as aws
 
 from controller.apis import labels
-from infra import nodepools, placement, providers
-from infra.cluster import Access, Cluster, ClusterArgs, facts, refuse_foreign_cluster
+from infra import nodepools, providers
+from infra.cluster import placement
+from infra.cluster.creation import Access, Cluster, ClusterArgs, facts, refuse_foreign_cluster
+from infra.cluster.ekscluster import EksCluster, kubernetes_provider
+from infra.cluster.network import Network, NetworkArgs, zones_in_use
 from infra.clusterapi import ClusterLocation
-from infra.config import StackConfig, read, refuse_disallowed, require_options
-from infra.earliernames import with_former_name
-from infra.ekscluster import EksCluster, kubernetes_provider
-from infra.enforcement import held_to_rules
-from infra.holdings import Holdings, staying
+from infra.config import PRIVATE, StackConfig, is_secret, read, refuse_disallowed, require_options
+from infra.guards.deletionguard import DeletionGuard, staying
+from infra.guards.ownership import refuse_missing_cluster
 from infra.joiner import Joiner, JoinerArgs, full_name_of_stack
-from infra.network import Network, NetworkArgs
+from infra.lifecycle.networksweep import NetworkSweep
+from infra.lifecycle.teardown import Installation
 from infra.nodepools import NodePools, NodePoolsArgs
-from infra.ownership import refuse_missing_cluster
 from infra.policies import Place
-from infra.teardown import Installation
+from infra.policypack.enforcement import held_to_rules
 
 
 def platform(config: StackConfig) -> None:
-    """Everything a cluster needs, and the controller; the NodePools as well, if there are any."""
+    """Create or find the cluster, and create the controller and its NodePools.
+
+    Raises:
+        ConfigError: a setting cannot be used, or a name is taken. Nothing has been created.
+
+    """
     pools = _manifests(config)
     location, installation = _location(config), _installation(config)
     made_at = ""
@@ -41,10 +47,19 @@ def platform(config: StackConfig) -> None:
     cluster, made = _cluster(config, location, on_aws)
     standing: list[pulumi.Resource] = []
     if made:
-        # Once Joiner is gone, it looks whose cluster and network are before they go.
+        sweep = NetworkSweep(
+            "network-sweep",
+            location,
+            made.network_id,
+            installation=installation,
+            retained="cluster" in config.retain_on_delete,
+            opts=pulumi.ResourceOptions(depends_on=[made]),
+        )
+        # A destroy deletes this guard after Joiner and before cluster and network: it checks who
+        # owns them before any part of them is deleted.
         before_end = "cluster-holdings-before-end"
-        held = _holdings(config, location, before_end, after=[made], network=made.network_id)
-        standing = [made, held]
+        held = _holdings(config, location, before_end, after=[made, sweep], network=made.network_id)
+        standing = [made, held, sweep]
     refuse_disallowed(cluster.account)
     in_cluster = kubernetes_provider(
         cluster, opts=pulumi.ResourceOptions(depends_on=[first, *standing])
@@ -57,9 +72,7 @@ def platform(config: StackConfig) -> None:
             node_pools=pools,
             **_shared_settings(config) | _placed(config, cluster, location),
         ),
-        pulumi.ResourceOptions(
-            providers=[on_aws, in_cluster], transformations=[with_former_name], depends_on=standing
-        ),
+        pulumi.ResourceOptions(providers=[on_aws, in_cluster], depends_on=standing),
     )
     _export(config, joiner)
 
@@ -71,21 +84,25 @@ def _holdings(
     *,
     after: Sequence[pulumi.Resource],
     network: pulumi.Input[str] | None = None,
-) -> Holdings:
-    """Remember whether the stack has made the cluster, and of which settings it was made."""
+) -> DeletionGuard:
+    """Create the guard that records whether the stack created the cluster, and its settings."""
     is_made = config.cluster == "create"
     made: dict[str, pulumi.Input[str]] = {"cluster": config.cluster_name} if is_made else {}
     if network is not None:
         made["network"] = network
     stays = ["network"] if "cluster" in config.retain_on_delete else []
-    return Holdings(
+    return DeletionGuard(
         name,
         location,
         made,
         installation=_installation(config),
-        fixed={"vpcCidr": config.vpc_cidr} if is_made else {},
+        fixed=_fixed(config) if is_made else {},
         retained=[*config.retain_on_delete, *stays],
         confirmed=config.confirm_delete,
+        needed={"network": {"arn": config.cluster_name, "cidr": config.vpc_cidr}}
+        if is_made
+        else {},
+        settings={"cluster": config.cluster, "vpcCidr": config.vpc_cidr},
         opts=pulumi.ResourceOptions(depends_on=list(after)),
     )
 
@@ -93,7 +110,7 @@ def _holdings(
 def _cluster(
     config: StackConfig, location: ClusterLocation, on_aws: aws.Provider
 ) -> tuple[EksCluster, Cluster | None]:
-    """Find the cluster, or make it; returns with it what was made."""
+    """Find or create the cluster; return its facts, and the created component or None."""
     if config.cluster == "existing":
         return EksCluster.found(location, on_aws), None
     asking = pulumi.InvokeOptions(provider=on_aws)
@@ -107,23 +124,28 @@ def _cluster(
         staying("cluster", config.retain_on_delete),
         pulumi.ResourceOptions(providers=[on_aws], transformations=[held_to_rules]),
     )
-    network = Network(
-        "network",
-        NetworkArgs(
-            cluster_name=config.cluster_name,
-            cidr=config.vpc_cidr,
-            nat=config.nat_gateways,
-            private_tags=_discovery_tags(config),
-        ),
-        options,
-    )
+    network = None if config.subnet_ids else _network(config, location, options)
     cluster = Cluster(
         "cluster",
         ClusterArgs(
             place=place,
             network=network,
+            subnet_ids=config.subnet_ids,
             version=config.kubernetes_version,
-            home=config.controller_home,
+            public_access_cidrs=[one for one in config.public_access_cidrs if one != PRIVATE],
+            ip_family=config.ip_family,
+            log_types=config.control_plane_logs,
+            secrets_key=config.secrets_key,
+            deletion_protection=config.deletion_protection,
+            upgrade_policy=config.upgrade_policy,
+            zonal_shift=require_options(config.settings).enable_zonal_shift,
+            windows=config.windows_nodes or "WINDOWS" in (config.node_access or ""),
+            home=config.controller_compute,
+            home_size=config.home_size,
+            home_instance_types=config.home_instance_types,
+            name_prefix=config.name_prefix,
+            iam_path=None if config.iam_path == "/" else config.iam_path,
+            permissions_boundary=config.permissions_boundary,
             namespace=config.namespace,
             deployment=config.name,
             access=[_access(entry) for entry in config.access_entries],
@@ -131,6 +153,31 @@ def _cluster(
         options,
     )
     return facts(cluster, place, location), cluster
+
+
+def _network(
+    config: StackConfig, location: ClusterLocation, options: pulumi.ResourceOptions
+) -> Network:
+    return Network(
+        "network",
+        NetworkArgs(
+            cluster_name=config.cluster_name,
+            cidr=config.vpc_cidr,
+            nat=config.nat_gateways,
+            private_tags=_discovery_tags(config),
+            interface_endpoints=config.interface_endpoints,
+            ip_family=config.ip_family,
+            zones=zones_in_use(location, _installation(config)),
+        ),
+        options,
+    )
+
+
+def _fixed(config: StackConfig) -> dict[str, str]:
+    """Return the settings whose change would replace the cluster."""
+    key = {"secretsKey": config.secrets_key} if config.secrets_key else {}
+    network = "given" if config.subnet_ids else "made here"
+    return {"vpcCidr": config.vpc_cidr, "ipFamily": config.ip_family, "subnetIds": network, **key}
 
 
 def _access(entry: Mapping[str, Any]) -> Access:
@@ -149,7 +196,7 @@ def _discovery_tags(config: StackConfig) -> dict[str, str]:
 
 
 def pools_alone(config: StackConfig, platform_stack: str) -> None:
-    """NodePools on what another stack has set up."""
+    """Create only NodePools, on the cluster and controller of another stack."""
     pools = _manifests(config)
     reference = pulumi.StackReference(
         platform_stack if "/" in platform_stack else full_name_of_stack(platform_stack)
@@ -170,7 +217,7 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
                 "CLUSTER_NAME": reference.require_output("clusterName"),
                 "NODE_ROLE": reference.require_output("nodeRole"),
                 "INSTANCE_PROFILE": reference.require_output("instanceProfile"),
-                # Not all stacks say these, and those of earlier versions say neither.
+                # Not every stack exports these, and stacks of earlier versions export none.
                 "DISCOVERY_TAG": reference.get_output("discoveryTag").apply(
                     lambda key: key or labels.TAG_DISCOVERY
                 ),
@@ -184,20 +231,27 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
             stack=full_name_of_stack(),
             delete_timeout=config.drain_timeout,
         ),
-        pulumi.ResourceOptions(providers=[in_cluster], transformations=[with_former_name]),
+        pulumi.ResourceOptions(providers=[in_cluster]),
     )
     pulumi.export("nodePools", [w["metadata"]["name"] for w in pools if w["kind"] == "NodePool"])
 
 
 def _shared_settings(config: StackConfig) -> dict[str, Any]:
-    """Return the settings that the component has under the same name."""
-    own = {"cluster", "installation", "node_pools"}
+    """Return the settings that JoinerArgs has under the same name."""
+    own = {"cluster", "installation", "node_pools", "secret_env"}
     names = {member.name for member in dataclasses.fields(JoinerArgs)} - own
-    return {name: getattr(config, name) for name in names}
+    settings = {name: getattr(config, name) for name in names}
+    if is_secret("env"):
+        secret = {name: pulumi.Output.secret(value) for name, value in config.env.items()}
+        settings |= {"env": {}, "secret_env": secret}
+    return settings
 
 
 def _placed(config: StackConfig, cluster: EksCluster, location: ClusterLocation) -> dict[str, Any]:
-    """Return where nodes go: where the settings say, or else where nodes can join."""
+    """Return subnets and security groups of nodes: those set, or else those where nodes can join.
+
+    Warns if nodes cannot join in some of the cluster's subnets and no subnets are set.
+    """
     named = {"subnet_ids": config.subnet_ids, "security_group_ids": config.security_group_ids}
     if config.cluster == "create":
         return named
@@ -245,7 +299,7 @@ def _installation(config: StackConfig) -> str:
 
 
 def main() -> None:
-    """Check every setting, then make what they ask for."""
+    """Check every setting, then create the resources of the stack."""
     config = read()
     if config.platform_stack:
         pools_alone(config, config.platform_stack)

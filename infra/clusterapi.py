@@ -1,12 +1,12 @@
-"""The cluster's API, as much of it as taking things down needs.
+"""A minimal client of the Kubernetes API, for guards and for the destroy of a stack.
 
-A dynamic provider runs in a process of its own, without the Kubernetes provider. It
-finds its way by a kubeconfig, or by the cluster's name as `aws eks get-token` does.
+A dynamic provider runs in its own process, without Pulumi's Kubernetes provider. The client
+connects by a kubeconfig, or by the cluster's name and a token as `aws eks get-token` creates it.
 
-* ClusterGoneError         EKS knows no such cluster
-* ClusterUnreachableError  EKS knows it, and there is no way to its API server
-* NotGivenUpError          either of them, and nobody said that the stack may end without it
-* ApiError                 it answered with an error; carries the status
+* ClusterGoneError         the EKS cluster does not exist
+* ClusterUnreachableError  the EKS cluster exists, but its API server cannot be reached
+* NotGivenUpError          either of them, and the user did not allow a destroy without it
+* ApiError                 the API server returned an error; has its status
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import base64
 import http.client
 import json
 import os
+import socket
 import ssl
 import subprocess
 import tempfile
@@ -37,30 +38,37 @@ PAGE_SIZE = 500
 REQUEST_SECONDS = 30
 RETRY_SECONDS = 2.0
 TOKEN_SECONDS = 60
+UNAUTHORIZED = 401
+PROXY_SCHEMES = ("http://",)
 
 FORGET = "PULUMI_K8S_DELETE_UNREACHABLE"
-"""`true` lets Pulumi's Kubernetes provider forget the objects of a cluster it cannot reach."""
+"""Environment variable: with `true`, Pulumi's Kubernetes provider removes the objects of an
+unreachable cluster from the state."""
+
+UPSERT = "PULUMI_K8S_UPSERT_EXISTING_OBJECTS"
+"""Environment variable: with `true`, Pulumi's Kubernetes provider adopts existing objects."""
 
 ABANDON = "JOINER_ABANDON_CLUSTER"
-"""The name of a cluster that exists and cannot be reached: its instances may end undrained."""
+"""Environment variable: name of an unreachable cluster that the user gives up. Its instances are
+terminated without draining."""
 
 Wire = dict[str, Any]
 
 
 class ClusterGoneError(Exception):
-    """There is no such cluster any more."""
+    """EKS returns that the cluster does not exist."""
 
 
 class ClusterUnreachableError(Exception):
-    """There is no way to the API server: the cluster may be in the best of health."""
+    """The API server cannot be reached; the cluster itself may be healthy."""
 
 
 class NotGivenUpError(Exception):
-    """What a stack has put into a cluster cannot be taken down; says how to end it all the same."""
+    """The stack's objects in the cluster cannot be deleted; the message says what to do."""
 
 
 class ApiError(Exception):
-    """The API server refused a request."""
+    """The API server returned an error; `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         self.status = status
@@ -69,22 +77,22 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ClusterLocation:
-    """How to find the cluster; plain text, so that it can stand in a stack's state."""
+    """Name and region of the cluster, and how to connect; all text, so the state can store it."""
 
     cluster_name: str
     region: str
     aws_endpoint: str = ""
     kubeconfig: str = ""
-    """As `kubeconfig_file` reads it."""
+    """Path as `kubeconfig_file` takes it; empty to connect by the cluster's name."""
 
     @classmethod
     def of(cls, props: Mapping[str, Any]) -> ClusterLocation:
-        """Find it again in what a resource remembers."""
+        """Return the location from a resource's properties; missing ones are empty."""
         return cls(**{name: str(props.get(name) or "") for name in cls.__slots__})
 
     @property
     def location(self) -> Mapping[str, str]:
-        """The same as a stack's state keeps it."""
+        """The fields as a stack's state stores them."""
         return asdict(self)
 
     def client(self, service: str) -> Any:
@@ -96,31 +104,53 @@ class ClusterLocation:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An API server: its URL, how to trust it, and who we are to it."""
+    """An API server: its URL, TLS context, bearer token and proxy."""
 
     url: str
     context: ssl.SSLContext
     token: Callable[[], str] | None = None
+    proxy: str = ""
+    """URL of the HTTP proxy; if empty, the proxy of the environment is used, if any."""
+
+
+class _TlsContext(ssl.SSLContext):
+    """A TLS context that can verify the certificate against another name than the URL's host."""
+
+    server_name = ""
+
+    def wrap_socket(
+        self,
+        sock: socket.socket,
+        server_side: bool = False,
+        do_handshake_on_connect: bool = True,
+        suppress_ragged_eofs: bool = True,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLSocket:
+        name = self.server_name or server_hostname
+        return super().wrap_socket(
+            sock, server_side, do_handshake_on_connect, suppress_ragged_eofs, name, session
+        )
 
 
 class Objects(Protocol):
-    """What everybody asks of a cluster; each adds what he alone does."""
+    """The requests that all users of a cluster's API need: a part of `ClusterApi`."""
 
     def get(self, path: str) -> Wire | None:
-        """Read one object."""
+        """Return one object; None if it does not exist."""
 
     def list(self, path: str, **query: str) -> list[Wire]:
-        """Read a collection."""
+        """Return all objects of a collection."""
 
     def delete(self, path: str) -> None:
-        """Ask for an object to go."""
+        """Request the deletion of an object."""
 
 
 class ClusterApi:
-    """One API server, spoken to in plain JSON.
+    """A client of one API server; objects are plain JSON.
 
-    A server that does not answer is asked again for `patience_seconds` in all: one that is
-    being replaced comes back, one that is gone does not.
+    If the API server does not answer, the client retries for `patience_seconds` per request,
+    every `RETRY_SECONDS`. An API server that is being replaced answers again within that time.
     """
 
     def __init__(
@@ -132,7 +162,8 @@ class ClusterApi:
     ) -> None:
         self._server = server
         tls = urllib.request.HTTPSHandler(context=server.context)
-        self._opener = urllib.request.build_opener(tls)
+        ways = [urllib.request.ProxyHandler({"http": server.proxy, "https": server.proxy})]
+        self._opener = urllib.request.build_opener(tls, *(ways if server.proxy else []))
         self._patience_seconds = patience_seconds
         self._say = say
         self._persistently = Retrying(
@@ -151,17 +182,22 @@ class ClusterApi:
         patience_seconds: float = 0.0,
         say: Callable[[str], None] = print,
     ) -> ClusterApi:
-        """Find the API server.
+        """Return a client of the cluster's API server, without calling the API server.
+
+        Args:
+            location: of the cluster.
+            patience_seconds: how long a request is retried without an answer; 0 for no retry.
+            say: receives one line when a request is retried.
 
         Raises:
-            ClusterGoneError: EKS knows no such cluster.
-            ClusterUnreachableError: the kubeconfig cannot be read.
+            ClusterGoneError: the EKS cluster does not exist.
+            ClusterUnreachableError: the kubeconfig cannot be used.
 
         """
         return cls(_server(location), patience_seconds=patience_seconds, say=say)
 
     def list(self, path: str, **query: str) -> list[Wire]:
-        """Read a whole collection; nothing where the kind does not exist."""
+        """Return all objects of a collection, by pages; empty if the kind does not exist."""
         items: list[Wire] = []
         page = {"limit": str(PAGE_SIZE), **query}
         while True:
@@ -178,15 +214,15 @@ class ClusterApi:
             page["continue"] = after
 
     def get(self, path: str) -> Wire | None:
-        """Read one object; None when there is none."""
+        """Return one object; None if it does not exist."""
         return next(self._tolerating_absence("GET", path), None)
 
     def delete(self, path: str) -> None:
-        """Ask for an object to go; one that is gone already is fine."""
+        """Request the deletion of an object; does nothing if it does not exist."""
         next(self._tolerating_absence("DELETE", path), None)
 
     def merge(self, path: str, change: Wire) -> None:
-        """Change an object; one that is gone already is fine."""
+        """Change an object by a JSON merge patch; does nothing if it does not exist."""
         content_type = "application/merge-patch+json"
         next(self._tolerating_absence("PATCH", path, change, content_type), None)
 
@@ -204,17 +240,18 @@ class ClusterApi:
         body: Wire | None = None,
         content_type: str = "application/json",
     ) -> Wire:
-        """Send one request, again and again while there is no answer.
+        """Send a request and return the answer; retry while the API server does not answer.
 
         Raises:
-            ApiError: the server refused it.
-            ClusterUnreachableError: there was no answer as long as patience lasted.
+            ApiError: the API server returned an error.
+            ClusterUnreachableError: the API server did not answer within `patience_seconds`, or
+                rejected the credentials.
 
         """
         return self._persistently(self._send, method, path, body, content_type)
 
     def _announce(self, attempt: RetryCallState) -> None:
-        """Say once that there is no answer, and how long one is waited for."""
+        """Report once per request that there is no answer, and how long the client retries."""
         if attempt.attempt_number == 1 and attempt.outcome is not None:
             problem = attempt.outcome.exception()
             self._say(f"{problem}; waiting up to {self._patience_seconds:.0f} s for it")
@@ -232,8 +269,13 @@ class ClusterApi:
                 answer: Wire = json.load(response)
                 return answer
         except urllib.error.HTTPError as exc:
+            if exc.code == UNAUTHORIZED:
+                raise ClusterUnreachableError(
+                    f"{self._server.url} does not accept the credentials at hand (401: "
+                    f"{_message(exc)}); renew them, or name a kubeconfig with others"
+                ) from exc
             raise ApiError(exc.code, _message(exc)) from exc
-        # What is not HTTP, or not JSON, is somebody else who answers in its place.
+        # An answer that is not HTTP or not JSON is from another server, such as a captive portal.
         except (OSError, http.client.HTTPException, ValueError) as exc:
             raise ClusterUnreachableError(f"{self._server.url} does not answer: {exc}") from exc
 
@@ -243,13 +285,13 @@ def require_given_up(
     problem: ClusterGoneError | ClusterUnreachableError,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
-    """Go on without a cluster only where somebody said so.
+    """Return only if the user allowed a destroy without the cluster.
 
-    A server that is silent says nothing about its cluster: a VPN that is off, a certificate or
-    a credential plugin that fails look the same from here as a cluster that was deleted.
+    An API server that does not answer does not prove that its cluster was deleted: a VPN that is
+    off, an expired certificate and a failing credential plugin have the same effect.
 
     Raises:
-        NotGivenUpError: nobody did; says what to do.
+        NotGivenUpError: the user did not allow it; the message says what to do.
 
     """
     forgets = environment.get(FORGET, "").lower() in ("1", "t", "true")
@@ -280,35 +322,74 @@ def _server(location: ClusterLocation) -> Server:
 
 
 def kubeconfig_file(written: str) -> Path:
-    """Return the file that a path leads to on this machine.
+    """Return the path of a kubeconfig on this machine.
 
     Args:
-        written: from home where it begins with ~, else from the project's folder: a stack's state
-            keeps it so, for whatever machine the stack is destroyed on.
+        written: relative to home if it begins with ~, else to the project's folder. A stack's state
+            stores it in this form, because a destroy may run on another machine.
 
     """
     return PROJECT / Path(written).expanduser()
 
 
+def refuse_unusable_kubeconfig(kubeconfig: Path) -> None:
+    """Check that a kubeconfig is complete, without calling its API server.
+
+    Raises:
+        ClusterUnreachableError: it has no API server or no credentials; says what is missing.
+
+    """
+    _server_of(kubeconfig)
+
+
 def _server_of(kubeconfig: Path) -> Server:
-    folder = kubeconfig.parent
     try:
-        document = yaml.safe_load(kubeconfig.read_text())
-        current = _named(document, "contexts", document["current-context"])["context"]
-        cluster = _named(document, "clusters", current["cluster"])["cluster"]
-        user = _named(document, "users", current["user"])["user"]
-        return Server(
-            cluster["server"].rstrip("/"), _tls(cluster, user, folder), _token_of(user, folder)
+        return _server_in(yaml.safe_load(kubeconfig.read_text()), kubeconfig.parent)
+    except (OSError, yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        problem = f"it has no {exc}" if isinstance(exc, KeyError) else exc
+        raise ClusterUnreachableError(
+            f"the kubeconfig {kubeconfig} cannot be used: {problem}"
+        ) from exc
+
+
+def _server_in(document: Any, folder: Path) -> Server:
+    """Return the API server of a kubeconfig's current context.
+
+    Raises:
+        ValueError: a part is missing or unsupported; a missing key is a KeyError.
+
+    """
+    if not isinstance(document, Mapping):
+        raise ValueError("it is empty" if document is None else "it is no map")
+    chosen = document.get("current-context")
+    if not chosen:
+        raise ValueError("it has no current-context: set one (kubectl config use-context)")
+    context = _named(document, "contexts", chosen).get("context") or {}
+    cluster = _named(document, "clusters", context.get("cluster")).get("cluster") or {}
+    url = str(cluster["server"]).rstrip("/")
+    named = context.get("user")
+    user = (_named(document, "users", named).get("user") or {}) if named else {}
+    # `kubectl proxy` (HTTP) requires no credentials; an API server (HTTPS) always does.
+    if not user and url.startswith("https://"):
+        raise ValueError(
+            f"its context {chosen!r} has no credentials: name a user with a token, a client "
+            "certificate or an exec plugin"
         )
-    except (OSError, yaml.YAMLError, ValueError, KeyError, TypeError) as exc:
-        raise ClusterUnreachableError(f"the kubeconfig {kubeconfig} cannot be used: {exc}") from exc
+    return Server(url, _tls(cluster, user, folder), _token_of(user, folder), _proxy_of(cluster))
+
+
+def _proxy_of(cluster: Mapping[str, Any]) -> str:
+    proxy = str(cluster.get("proxy-url") or "")
+    if proxy and not proxy.startswith(PROXY_SCHEMES):
+        raise ValueError(f"its proxy-url is {proxy}: allowed is the URL of an HTTP proxy (http://)")
+    return proxy
 
 
 def described(location: ClusterLocation) -> Mapping[str, Any]:
-    """Ask EKS for the cluster: the one who knows whether it is gone.
+    """Return EKS' description of the cluster.
 
     Raises:
-        ClusterGoneError: there is none.
+        ClusterGoneError: the cluster does not exist.
 
     """
     try:
@@ -318,7 +399,7 @@ def described(location: ClusterLocation) -> Mapping[str, Any]:
     except ClientError as exc:
         if exc.response["Error"]["Code"] == "ResourceNotFoundException":
             raise ClusterGoneError(
-                f"EKS has no cluster {location.cluster_name} in {location.region}"
+                f'EKS cluster "{location.cluster_name}" not found in {location.region}'
             ) from exc
         raise
     cluster: Mapping[str, Any] = answer["cluster"]
@@ -326,7 +407,10 @@ def described(location: ClusterLocation) -> Mapping[str, Any]:
 
 
 def _eks_token(location: ClusterLocation) -> str:
-    """Sign a token as `aws eks get-token` does: a presigned question who we are."""
+    """Return a token as `aws eks get-token` does: a presigned URL of STS GetCallerIdentity.
+
+    EKS calls the URL to learn the caller. The signature is valid for `TOKEN_SECONDS`.
+    """
     session = boto3.Session(region_name=location.region)
     client = session.client("sts")
     signer = RequestSigner(
@@ -354,24 +438,25 @@ def _eks_token(location: ClusterLocation) -> str:
     return f"k8s-aws-v1.{encoded}"
 
 
-def _named(document: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
+def _named(document: Mapping[str, Any], kind: str, name: Any) -> Mapping[str, Any]:
     for entry in document.get(kind) or []:
         if entry["name"] == name:
             named: Mapping[str, Any] = entry
             return named
-    raise ClusterUnreachableError(f"the kubeconfig has no {name!r} among its {kind}")
+    raise ValueError(f"it has no {name!r} among its {kind}")
 
 
 def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], folder: Path) -> ssl.SSLContext:
     authority = _content(cluster, "certificate-authority", folder)
     context = _trusting(authority.decode() if authority else None)
+    context.server_name = str(cluster.get("tls-server-name") or "")
     if cluster.get("insecure-skip-tls-verify"):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     certificate = _content(user, "client-certificate", folder)
     key = _content(user, "client-key", folder)
     if certificate and key:
-        # The ssl module takes certificates from files only.
+        # The ssl module loads client certificates only from files.
         with tempfile.NamedTemporaryFile(suffix=".pem") as pem:
             pem.write(certificate + b"\n" + key)
             pem.flush()
@@ -379,11 +464,13 @@ def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], folder: Path) -> s
     return context
 
 
-def _trusting(authority: str | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=authority)
-    # Kubernetes asks for no key identifiers, Python from 3.13 on does; older clusters' CAs
-    # have none. Chain and host name are verified as ever.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+def _trusting(authority: str | None) -> _TlsContext:
+    """Return a TLS context that verifies chain and host name, by this CA or the system's CAs."""
+    context = _TlsContext(ssl.PROTOCOL_TLS_CLIENT)
+    if authority:
+        context.load_verify_locations(cadata=authority)
+    else:
+        context.load_default_certs()
     return context
 
 
@@ -413,7 +500,12 @@ def _token_in(file: Path) -> str:
 
 
 def _token_by(command: Mapping[str, Any]) -> str:
-    """Run a credential plugin as kubectl does."""
+    """Run a credential plugin as kubectl does, and return its token.
+
+    Raises:
+        ClusterUnreachableError: the plugin failed, timed out, or returned no token.
+
+    """
     extra = {entry["name"]: entry["value"] for entry in command.get("env") or []}
     try:
         ended = subprocess.run(
@@ -427,7 +519,7 @@ def _token_by(command: Mapping[str, Any]) -> str:
         )
         return str(json.loads(ended.stdout)["status"]["token"])
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as exc:
-        # Its last words help; what it printed as its answer may hold a token.
+        # The message has only stderr: stdout may contain a token.
         words = exc.stderr if isinstance(exc, subprocess.CalledProcessError) else type(exc).__name__
         raise ClusterUnreachableError(
             f"{command['command']} gave no token: {str(words).strip()}"

@@ -1,7 +1,7 @@
 """The stack's settings: `joiner:<key>` of `Pulumi.<stack>.yaml`, typed and checked.
 
-Everything is checked before anything is created. An error names every key that cannot
-be used, with its value and what is allowed.
+The program checks all settings before it creates anything. The error lists every invalid key
+with its value and what is allowed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import ipaddress
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -23,13 +24,26 @@ from typing import Annotated, Any, Literal
 import pulumi
 import yaml
 
-from controller.options import SETTINGS, Options, OptionsError, Range, value_of
-from infra.clusterapi import kubeconfig_file
-from infra.rules import of_statement
+from controller.options import (
+    SETTINGS,
+    Options,
+    OptionsError,
+    Range,
+    nearest,
+    unknown_gates,
+    value_of,
+)
+from infra import policies
+from infra.clusterapi import (
+    ClusterUnreachableError,
+    kubeconfig_file,
+    refuse_unusable_kubeconfig,
+)
+from infra.policypack.rules import of_statement
 
 PROJECT = "joiner"
 CHECKOUT = Path(__file__).resolve().parent.parent
-"""Relative paths in settings start here, where Pulumi.yaml is."""
+"""The folder of Pulumi.yaml; relative paths in settings start here."""
 
 Identity = Literal["pod-identity", "irsa"]
 NodeAccess = Literal["EC2_LINUX", "EC2_WINDOWS", "aws-auth", "aws-auth-windows", "none"]
@@ -37,22 +51,25 @@ Presence = Literal["existing", "create"]
 Home = Literal["node-group", "fargate"]
 Nat = Literal["single", "zonal"]
 Profiles = Literal["given", "managed"]
-Scraping = Literal["none", "annotations", "service-monitor"]
+MetricsDiscovery = Literal["none", "annotations", "service-monitor"]
+IpFamily = Literal["ipv4", "ipv6"]
+UpgradePolicy = Literal["STANDARD", "EXTENDED"]
+DnsPolicy = Literal["ClusterFirst", "Default"]
 Wire = Mapping[str, Any]
-"""An object as it stands in JSON."""
+"""A JSON object."""
 
 
 class ConfigError(pulumi.RunError):
-    """Settings cannot be used; the message has a line for each."""
+    """Settings are invalid; the message has one line for each problem."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
-        super().__init__("\n".join(["the stack's settings cannot be used:", *problems]))
+        super().__init__("\n".join(["invalid stack settings:", *problems]))
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Text of a certain form, said in words."""
+    """A pattern for the text of a setting, and its description for users."""
 
     pattern: str
     words: str
@@ -124,6 +141,26 @@ Cidr = Annotated[
     str,
     Form(r"(\d{1,3}\.){3}\d{1,3}/(1[6-9]|20)", "a private network of /16 to /20"),
 ]
+PRIVATE = "none"
+AccessCidr = Annotated[
+    str,
+    Form(
+        rf"{PRIVATE}|[0-9a-fA-F.:]+/\d{{1,3}}",
+        "networks such as 203.0.113.7/32 (0.0.0.0/0 is the whole internet), or none for a private "
+        "endpoint",
+    ),
+]
+ServiceOfAws = Annotated[
+    str, Form(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", "AWS services such as ecr.api and ecr.dkr")
+]
+_LOG_TYPES = ("api", "audit", "authenticator", "controllerManager", "scheduler")
+ControlPlaneLog = Annotated[str, Form("|".join(_LOG_TYPES), f"any of {', '.join(_LOG_TYPES)}")]
+InstanceType = Annotated[
+    str, Form(r"[a-z0-9-]+\.[a-z0-9-]+", "EC2 instance types such as m7g.large")
+]
+GRAVITON = r"(a1|[a-z]+\d+g[a-z]*)\."
+"""Beginning of the names of instance types of arm64."""
+
 StackName = Annotated[
     str,
     Form(r"([^/\s]+/[^/\s]+/)?[^/\s]+", "a stack of this project, or organization/project/stack"),
@@ -132,7 +169,7 @@ StackName = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """Maps of a certain shape, said in words."""
+    """A check for each map in a list, and its description for users."""
 
     has_shape: Callable[[Wire], bool]
     words: str
@@ -145,7 +182,7 @@ Statements = Annotated[
     tuple[Wire, ...],
     Each(
         lambda wire: _is_statement(wire),
-        "a list of statements of IAM, each with an Effect (Allow or Deny), an Action and a "
+        "a list of IAM statements, each with an Effect (Allow or Deny), an Action and a "
         "Resource, and none that breaks the rules of security.md",
     ),
 ]
@@ -157,22 +194,23 @@ ACCESS_POLICIES = (
     "AmazonEKSEditPolicy",
     "AmazonEKSViewPolicy",
 )
-"""What a person may be let do in a cluster: EKS user guide, "Review access policy permissions"."""
+"""EKS access policies for people: EKS user guide, "Review access policy permissions"."""
 
 AccessEntries = Annotated[
     tuple[Wire, ...],
     Each(
         lambda wire: _is_access(wire),
-        "a list of maps with a principal (the ARN of a role or user of IAM), a policy (any of "
-        f"{', '.join(ACCESS_POLICIES)}) and, where it is not for the whole cluster, namespaces (a "
+        "a list of maps with a principal (the ARN of an IAM role or user), a policy (any of "
+        f"{', '.join(ACCESS_POLICIES)}) and, unless it applies to the whole cluster, namespaces (a "
         "list)",
     ),
 ]
 
 HOLDINGS = ("cluster", "nodeRole", "controllerRole", "queue")
-"""What may be made by a stack, or be there already: each is the key of the setting that says so."""
+"""Settings that choose whether the stack creates a resource or uses an existing one."""
 
-Holdings = Annotated[str, Form("|".join(HOLDINGS), f"any of {', '.join(HOLDINGS)}")]
+_CONFIRMED = (*HOLDINGS, "nodePools")
+Confirmed = Annotated[str, Form("|".join(_CONFIRMED), f"any of {', '.join(_CONFIRMED)}")]
 
 _STAYING = (*HOLDINGS, "nodes")
 Staying = Annotated[str, Form("|".join(_STAYING), f"any of {', '.join(_STAYING)}")]
@@ -185,229 +223,293 @@ class StackConfig:
     """The settings of one stack. A field `cluster_name` is the key `joiner:clusterName`."""
 
     cluster_name: ClusterName
-    """The EKS cluster, which must exist unless it is made here."""
+    """Name of the EKS cluster. It must exist unless `cluster` is `create`."""
 
     region: Region
-    """Its region; `aws:region` or `AWS_REGION` when left out."""
+    """AWS region of the cluster. The default is `aws:region`, then `AWS_REGION`."""
 
     cluster: Presence = "existing"
-    """Whether there is a cluster already or it is made here, with its network and add-ons."""
+    """Whether the stack uses an existing EKS cluster or creates one with its VPC and add-ons."""
 
     kubernetes_version: KubernetesVersion | None = None
-    """Of a cluster made here; EKS's default when left out."""
+    """Kubernetes version of a created cluster. The default is EKS's default version. Each
+    `pulumi up` updates the add-ons and the controller's nodes to the versions that EKS recommends
+    for it."""
 
-    controller_home: Home = "node-group"
-    """Where the controller of a cluster made here runs: on two Graviton nodes, or on Fargate."""
+    public_access_cidrs: tuple[AccessCidr, ...] = ()
+    """Networks that may reach the public API endpoint of a created cluster. Required with `cluster:
+    create`. Nodes always use the private endpoint."""
+
+    control_plane_logs: tuple[ControlPlaneLog, ...] = ()
+    """Control plane logs that a created cluster sends to CloudWatch. EKS creates the log group
+    `/aws/eks/<cluster>/cluster` and keeps it after the cluster is deleted."""
+
+    secrets_key: KeyArn | None = None
+    """ARN of the KMS key that encrypts the Secrets of a created cluster. The default is a key that
+    AWS owns. EKS cannot disable encryption with a key once it is enabled."""
+
+    deletion_protection: bool = False
+    """Whether EKS refuses to delete a created cluster. Before `pulumi destroy`, set it to `false`
+    and run `pulumi up`."""
+
+    upgrade_policy: UpgradePolicy | None = None
+    """What EKS does when standard support of the Kubernetes version ends. `STANDARD` upgrades the
+    cluster. `EXTENDED` keeps the version at a higher price and is EKS's default."""
+
+    ip_family: IpFamily = "ipv4"
+    """IP family of pods and Services in a created cluster. It cannot be changed later."""
+
+    controller_compute: Home = "node-group"
+    """Where the controller runs in a created cluster: on a managed node group or on Fargate. The
+    nodes of the node group have the taint `CriticalAddonsOnly`, so workloads run on nodes of
+    NodePools."""
+
+    home_instance_types: tuple[InstanceType, ...] = ("t4g.medium",)
+    """Instance types of the controller's node group, all of one architecture. EC2 launches the
+    first one that has capacity."""
+
+    home_size: Annotated[int, Range(1, 100)] = 2
+    """Number of nodes in the controller's node group. An update adds one node temporarily."""
 
     vpc_cidr: Cidr = "10.128.0.0/16"
-    """The network of a cluster made here."""
+    """CIDR of the VPC that is created for a created cluster. With `subnetIds` no VPC is created."""
 
     nat_gateways: Nat = "single"
-    """Of a network made here: one for all zones, or one in each."""
+    """NAT gateways of a created VPC: one for all zones, or one in each zone."""
+
+    interface_endpoints: tuple[ServiceOfAws, ...] = ()
+    """AWS services that a created VPC reaches through an interface endpoint in each zone instead of
+    NAT. Each costs about $22 a month in three zones. The S3 gateway endpoint, which carries image
+    layers, is free and always created."""
 
     access_entries: AccessEntries = ()
-    """Who else may do what in a cluster made here; whoever makes it is its administrator, and is
-    not named."""
+    """IAM principals with access to a created cluster. The principal that creates the cluster is
+    its administrator; do not list it."""
 
     platform_stack: StackName | None = None
-    """Makes this a stack of NodePools alone, on what that stack has set up. One without
-    organization and project is of this project and of our organization."""
+    """The stack that installed the controller. If it is set, this stack manages only NodePools. A
+    name without organization and project means this organization and project."""
 
     aws_endpoint: Url | None = None
-    """One endpoint for every AWS API, such as a testbed's; AWS itself when left out."""
+    """URL of one endpoint for all AWS APIs, such as the testbed's. The default is AWS."""
 
     kubeconfig: str | None = None
-    """Path of a kubeconfig, from home (~) or from the project, so that the stack can be destroyed
-    on another machine too; the cluster is reached by its EKS endpoint when left out."""
+    """Path of a kubeconfig, relative to the home directory (`~`) or to the project, so that the
+    stack can also be destroyed from another machine. By default the program uses the EKS endpoint
+    and `aws eks get-token`."""
 
     image: Image | None = None
-    """The controller's image; built from the Dockerfile and pushed to ECR when left out."""
+    """Container image of the controller. By default it is built from the Dockerfile and pushed to
+    ECR."""
 
     namespace: Label = "kube-system"
     """Namespace of the controller."""
 
     name: ServiceName = "karpenter"
-    """Name of the Deployment, service account and Service; tools look for Karpenter's."""
+    """Name of the controller's Deployment, service account and Service. The default is the name
+    that tools for Karpenter expect."""
 
     replicas: Annotated[int, Range(1, 10)] = 2
-    """Controllers; one acts, the others stand by."""
+    """Number of controller pods. One holds the Lease and acts; the others stand by."""
 
     cpu: Cpu = "1"
-    """CPU that each controller requests."""
+    """CPU request of each controller pod."""
 
     memory: Memory = "1Gi"
-    """Memory that each controller requests, and its limit."""
+    """Memory request and limit of each controller pod."""
 
     create_namespace: bool = False
-    """Whether that namespace is made, and goes with the stack."""
+    """Whether the stack creates the namespace, and deletes it on destroy."""
 
-    scraping: Scraping = "none"
-    """How Prometheus finds the metrics: by annotations of the pods, or by a ServiceMonitor, whose
-    CRD must be there."""
+    metrics_discovery: MetricsDiscovery = "none"
+    """How Prometheus discovers the metrics: by pod annotations, or by a ServiceMonitor. The
+    ServiceMonitor CRD must exist in the cluster."""
 
     extra_labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels of all that the controller is made of in the cluster, and of its pods."""
+    """Labels added to all Kubernetes objects of the controller and to its pods."""
 
     pod_annotations: Mapping[str, str] = field(default_factory=dict)
-    """Annotations of its pods."""
+    """Annotations added to the controller's pods."""
 
     env: Mapping[str, str] = field(default_factory=dict)
-    """What its container finds in its environment beside the settings, such as HTTPS_PROXY."""
+    """Environment variables of the controller's container beside its settings, such as HTTPS_PROXY.
+    If it is set with `pulumi config set --secret`, the values are encrypted in the state and stored
+    in a Secret instead of the Deployment."""
 
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the nodes where it may run."""
+    """Node selector of the controller's pods."""
 
     tolerations: tuple[Wire, ...] = ()
-    """Taints that it tolerates, beside CriticalAddonsOnly."""
+    """Tolerations of the controller's pods, in addition to CriticalAddonsOnly."""
 
     affinity: Wire = field(default_factory=dict)
-    """Its affinity, as in a pod's; each kind takes the place of ours. It never runs on nodes that
-    it makes."""
+    """Affinity of the controller's pods. `nodeAffinity`, `podAffinity` and `podAntiAffinity` each
+    replace the default one. The controller never runs on nodes that it launches."""
+
+    dns_policy: DnsPolicy = "ClusterFirst"
+    """DNS policy of the controller's pods: CoreDNS (`ClusterFirst`) or the VPC's resolver
+    (`Default`). Use `Default` if CoreDNS runs only on nodes that the controller launches."""
 
     image_pull_secrets: tuple[SecretName, ...] = ()
-    """Secrets of its namespace by which its image is pulled."""
+    """Secrets in the controller's namespace for pulling its image."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings of the controller by environment variable, such as BATCH_IDLE_DURATION: 2s."""
+    """Settings of the controller, by environment variable. Example: `pulumi config set --path
+    joiner:settings.BATCH_IDLE_DURATION 2s`."""
 
     identity: Identity = "pod-identity"
-    """How the controller becomes its role: EKS Pod Identity, or IRSA (OIDC; also the way on
-    Fargate)."""
+    """How the controller's pods assume their IAM role: EKS Pod Identity, or IRSA (OIDC). Fargate
+    requires IRSA."""
 
     pod_identity_agent: Presence = "existing"
-    """With Pod Identity: whether its agent is on the cluster already or is installed here."""
+    """With `identity: pod-identity`: whether the EKS Pod Identity Agent exists in the cluster or
+    the stack installs it."""
 
     oidc_provider: Presence = "existing"
-    """With IRSA: whether the cluster's OIDC provider exists in IAM already or is made here."""
+    """With `identity: irsa`: whether the cluster's OIDC provider exists in IAM or the stack creates
+    it."""
 
     node_access: NodeAccess | None = None
-    """How nodes are let into the cluster: an access entry of this type, the aws-auth ConfigMap
-    of older clusters (with the group that Windows nodes need, or without), or some other way of
-    yours. When left out, an access entry for Linux where the cluster takes entries, else
-    aws-auth."""
+    """How nodes get access to the cluster: an access entry of this type; the aws-auth ConfigMap of
+    older clusters, with the group for Windows nodes (`aws-auth-windows`) or without; or `none` if
+    you grant access yourself. The default is an access entry for Linux if the cluster supports
+    access entries, and aws-auth otherwise."""
 
     windows_nodes: bool = False
-    """Whether Windows nodes have a role of their own, `KarpenterWindowsNodeRole-<cluster>`, and
-    are let in beside Linux nodes: `${WINDOWS_INSTANCE_PROFILE}` and `${WINDOWS_NODE_ROLE}` in
-    NodePools."""
+    """Whether the stack also creates the role `KarpenterWindowsNodeRole-<cluster>` for Windows
+    nodes, with its instance profile and cluster access. Use `${WINDOWS_INSTANCE_PROFILE}` and
+    `${WINDOWS_NODE_ROLE}` in NodePools."""
 
     node_role: Presence = "create"
-    """Whether the nodes' role is made, or is there already under its name and left as it is."""
+    """Whether the stack creates the node role, or uses an existing role of that name unchanged."""
 
     controller_role: Presence = "create"
-    """The same of the controller's role: one that exists needs its policies and its trust."""
+    """Whether the stack creates the controller's role. An existing role needs the controller's
+    policies and trust policy."""
 
     queue: Presence = "create"
-    """The same of the interruption queue: one that exists needs its rules and its policy."""
+    """Whether the stack creates the interruption queue. An existing queue needs the EventBridge
+    rules and the queue policy."""
 
     retain_on_delete: tuple[Staying, ...] = ()
-    """What stays in AWS when it is no longer the stack's, be it by `existing` or by `pulumi
-    destroy`: set it, run `pulumi up`, and then let go. With nodes, a destroy drains and ends
-    none: another Karpenter has taken them over."""
+    """What stays in AWS when a setting changes to `existing` or the stack is destroyed. Set it and
+    run `pulumi up` before that change. With `nodes`, `pulumi destroy` neither drains nor terminates
+    nodes; use it after another Karpenter has taken them over."""
 
-    confirm_delete: tuple[Holdings, ...] = ()
-    """What `pulumi up` may delete, or make anew. Without it, a setting that would have something
-    deleted that the stack has made is refused in the preview."""
+    confirm_delete: tuple[Confirmed, ...] = ()
+    """What `pulumi up` may delete or replace. Without it, the preview refuses a change that would
+    delete what the stack created. With `nodePools`, `pulumi destroy` also deletes the NodePools of
+    other stacks; without it, the destroy is refused."""
 
     instance_profile_name: RoleName | None = None
-    """An instance profile that is there already; one is made of the nodes' role when left out."""
+    """Name of an existing instance profile. By default the stack creates one with the node role."""
 
     instance_profiles: Profiles = "given"
-    """Whether classes name a profile (`${INSTANCE_PROFILE}`), and the controller has no right in
-    IAM but to pass on the nodes' role; or it may make profiles, for classes with a `spec.role`
-    that has none of its own name, such as those made for Karpenter."""
+    """Who creates instance profiles. `given`: EC2NodeClasses name a profile
+    (`${INSTANCE_PROFILE}`), and the controller's only IAM permission is to pass the node role.
+    `managed`: the controller may also create instance profiles for EC2NodeClasses with
+    `spec.role`, as Karpenter does."""
 
     image_parameters: tuple[ImageParameter, ...] = ()
-    """SSM parameters of yours that the controller may read, for classes whose `amiSelectorTerms`
-    name an `ssmParameter`; it may always read those that AWS publishes."""
+    """Your SSM parameters that the controller may read, for EC2NodeClasses whose
+    `amiSelectorTerms` name an `ssmParameter`. The controller may always read the parameters that
+    AWS publishes."""
 
     iam_path: IamPath = "/"
-    """Path of roles, policies and instance profile."""
+    """IAM path of the roles, policies and instance profiles."""
 
     name_prefix: Prefix = "Karpenter"
-    """What the names of roles, policies and instance profile begin with."""
+    """Prefix of the names of roles, policies and instance profiles."""
 
     controller_statements: Statements = ()
-    """Statements of IAM that the controller's role bears beside its own."""
+    """IAM statements added to the controller's role."""
 
     node_statements: Statements = ()
-    """The same of the nodes' role."""
+    """IAM statements added to the node role."""
 
     node_policies: tuple[PolicyArns, ...] = ()
-    """Policies attached to the nodes' role beside those that every node needs."""
+    """At most six policies attached to the node role, in addition to the four that every node
+    needs."""
 
     queue_key: KeyArn | None = None
-    """KMS key of the queue; encrypted with SQS's own key when left out. The key's own policy lets
-    events.amazonaws.com use it."""
+    """ARN of the KMS key that encrypts the interruption queue. The default is SQS's own key. The
+    key policy must allow events.amazonaws.com to use the key."""
 
     node_role_name: RoleName | None = None
-    """`KarpenterNodeRole-<cluster>` when left out. IAM has one role of a name in all regions."""
+    """Name of the node role. The default is `KarpenterNodeRole-<cluster>`. Role names are unique
+    across all regions of an account."""
 
     controller_role_name: RoleName | None = None
-    """`KarpenterControllerRole-<cluster>` when left out; as unique."""
+    """Name of the controller's role. The default is `KarpenterControllerRole-<cluster>`. Role names
+    are unique across all regions of an account."""
 
     permissions_boundary: Arn | None = None
-    """A permissions boundary for both roles."""
+    """ARN of the permissions boundary of all roles that the stack creates."""
 
     spot_role: Presence = "existing"
-    """Whether the account has EC2's service-linked role for spot already or it is made here. It
-    exists once anybody has used spot in the account."""
+    """Whether EC2's service-linked role for spot instances exists in the account or the stack
+    creates it. It exists if the account has ever used spot instances."""
 
     queue_name: QueueName | None = None
-    """Name of the interruption queue; the cluster's when left out."""
+    """Name of the interruption queue. The default is the name of the cluster."""
 
-    existing_kinds: tuple[Definition, ...] = ()
-    """CustomResourceDefinitions that somebody else keeps in the cluster, such as Karpenter or EKS
-    Auto Mode: they are neither made nor deleted here."""
+    existing_crds: tuple[Definition, ...] = ()
+    """CustomResourceDefinitions that Karpenter, EKS Auto Mode or another stack manages. This stack
+    neither creates nor deletes them. A CRD that this stack created stays in the cluster when it is
+    listed here."""
 
     discovery_tags: bool = True
-    """Whether subnets and security groups are tagged `karpenter.sh/discovery: <cluster>`."""
+    """Whether the stack tags subnets and security groups `karpenter.sh/discovery: <cluster>`."""
 
     discovery_tag_key: TagKey = "karpenter.sh/discovery"
-    """The key of that tag: clusters that share subnets need one each."""
+    """Key of the discovery tag. Clusters that share subnets need different keys."""
 
     cluster_tags: bool = False
-    """Whether they are tagged `kubernetes.io/cluster/<cluster>: shared` too, where EKS or somebody
-    else has not tagged them so already."""
+    """Whether the stack also tags subnets and security groups `kubernetes.io/cluster/<cluster>:
+    shared`. It skips those that EKS or another tool has tagged."""
 
     subnet_ids: tuple[Subnet, ...] = ()
-    """The subnets that nodes start in; those of managed node groups when left out, or else those of
-    the cluster's that have a way out."""
+    """Subnets for nodes. The default is the subnets of managed node groups, or else those of the
+    cluster with a route to the internet. With `cluster: create`, the cluster is created in these
+    subnets (in at least two zones) instead of a new VPC."""
 
     security_group_ids: tuple[SecurityGroup, ...] = ()
-    """The security groups of nodes; those that the launch templates of managed node groups name
-    when left out, or else the cluster's own."""
+    """Security groups of nodes. The default is those in the launch templates of managed node
+    groups, or else the cluster security group."""
 
     installation: TagValue | None = None
-    """Names the installation in the tag `joiner.dev/installation` of everything in AWS;
-    organization/project/stack when left out. Said once it is needed: a stack keeps it for life."""
+    """Value of the tag `joiner.dev/installation` on all AWS resources of the installation. The
+    default is organization/project/stack. It cannot change during the life of a stack; set it to
+    the old value after `pulumi stack rename`."""
 
     tags: Mapping[str, str] = field(default_factory=dict)
-    """Tags of every AWS resource the program makes."""
+    """Tags of all AWS resources that the stack creates."""
 
     node_pools: str | None = None
-    """Folder of YAML with NodePools and EC2NodeClasses, relative to the project."""
+    """Folder with YAML files of NodePools and EC2NodeClasses, relative to the project."""
 
     default_node_pool: bool = True
-    """Whether a sample pool and class called `default` are made when no folder is named."""
+    """Whether the stack creates a NodePool and an EC2NodeClass named `default` if `nodePools` is
+    not set."""
 
     delete_foreign_node_pools: bool = False
-    """Whether `pulumi destroy` also deletes NodePools that no stack owns; it refuses otherwise."""
+    """Whether `pulumi destroy` also deletes NodePools that no stack owns. If `false`, the destroy
+    is refused while there are any."""
 
     drain_timeout: Annotated[timedelta, Range(timedelta(seconds=1), timedelta(days=7))] = timedelta(
         minutes=20
     )
-    """How long `pulumi destroy` lets the controller drain nodes before it terminates instances
-    by their tags."""
+    """How long `pulumi destroy` waits for the controller to drain all nodes. After that it
+    terminates the remaining instances by their tags."""
 
     @property
     def kubeconfig_path(self) -> Path | None:
-        """The kubeconfig's file."""
+        """Path of the kubeconfig, None if the setting is unset."""
         return kubeconfig_file(self.kubeconfig) if self.kubeconfig else None
 
     @property
     def portable_kubeconfig(self) -> str:
-        """Its path as another machine understands it, wherever that can be; empty for none."""
+        """The kubeconfig's path relative to `~` if possible; empty if the setting is unset."""
         path = Path(self.kubeconfig or "")
         if not self.kubeconfig or not path.is_relative_to(Path.home()):
             return self.kubeconfig or ""
@@ -415,7 +517,7 @@ class StackConfig:
 
     @property
     def node_pools_folder(self) -> Path | None:
-        """The folder of NodePools."""
+        """Path of the folder of NodePools, None if the setting is unset."""
         return CHECKOUT / self.node_pools if self.node_pools else None
 
 
@@ -427,17 +529,38 @@ def read() -> StackConfig:
         for name in pulumi.runtime.config.CONFIG.get()
         if name.startswith(f"{PROJECT}:")
     }
-    if problems := list(_unusable_aws_settings()):
+    if problems := [*_unusable_aws_settings(), *_unusable_secrets()]:
         raise ConfigError(problems)
     elsewhere = {
         "aws:region": pulumi.Config("aws").get("region") or "",
         "AWS_REGION": os.environ.get("AWS_REGION", ""),
     }
-    return parse(given, regions=elsewhere)
+    stack = parse(given, regions=elsewhere)
+    for warning in unknown_gates([], stack.settings):
+        pulumi.log.warn(f"{PROJECT}:settings: {warning}")
+    return stack
+
+
+def is_secret(key: str) -> bool:
+    """Whether a setting of the running stack was set with `pulumi config set --secret`."""
+    return pulumi.runtime.is_config_secret(f"{PROJECT}:{key}")
+
+
+SECRET = ("env",)
+"""Settings that may be secret. Others appear in names and properties of resources."""
+
+
+def _unusable_secrets() -> Iterator[str]:
+    for key in KEYS:
+        if key not in SECRET and is_secret(key):
+            yield (
+                f"{PROJECT}:{key} is set as a secret, but the stack's state would show it in plain "
+                f"text: set it without --secret; only {PROJECT}:env can be secret"
+            )
 
 
 AWS_SETTINGS = {
-    "profile": "export AWS_PROFILE={value} for whoever runs Pulumi",
+    "profile": "export AWS_PROFILE={value} where Pulumi runs",
     "assumeRole": "name the role in a profile (role_arn) and export AWS_PROFILE",
     "assumeRoles": "name the role in a profile (role_arn) and export AWS_PROFILE",
     "assumeRoleWithWebIdentity": "export AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -447,8 +570,8 @@ AWS_SETTINGS = {
     "defaultTags": "set joiner:tags",
     "endpoints": "set joiner:awsEndpoint",
 }
-"""Settings of Pulumi's AWS provider that this program cannot honour, and what to do instead: it
-looks into AWS and takes the stack down beside the provider, as the AWS CLI and SDK do."""
+"""Settings of Pulumi's AWS provider that this program does not support, and what to do instead.
+The program also calls AWS outside the provider, with the credentials of the AWS SDK."""
 
 HONOURED = ("region", "allowedAccountIds", "forbiddenAccountIds")
 
@@ -458,15 +581,15 @@ def _unusable_aws_settings() -> Iterator[str]:
         project, _, key = name.partition(":")
         if project == "aws" and key not in HONOURED:
             value = pulumi.Config("aws").get(key) if key == "profile" else ""
-            instead = AWS_SETTINGS.get(key, "it goes to the environment of the AWS SDK")
-            yield f"{name} is not honoured here: {instead.format(value=value)}"
+            instead = AWS_SETTINGS.get(key, "use the environment variables of the AWS SDK")
+            yield f"{name} is not supported: {instead.format(value=value)}"
 
 
 def refuse_disallowed(account: pulumi.Input[str]) -> None:
-    """Hold to `aws:allowedAccountIds` and `aws:forbiddenAccountIds`, as the provider does.
+    """Check the account against `aws:allowedAccountIds` and `aws:forbiddenAccountIds`.
 
     Raises:
-        ConfigError: they do not let the account be used.
+        ConfigError: the account is forbidden, or not among the allowed ones.
 
     """
     config = pulumi.Config("aws")
@@ -475,7 +598,10 @@ def refuse_disallowed(account: pulumi.Input[str]) -> None:
     if account in forbidden or (allowed and account not in allowed):
         key = "forbiddenAccountIds" if account in forbidden else "allowedAccountIds"
         raise ConfigError(
-            [f"aws:{key} does not let the account {account} be used, whose credentials are at hand"]
+            [
+                f"aws:{key} excludes the account {account} of the current AWS credentials: use "
+                "credentials of another account or change this setting"
+            ]
         )
 
 
@@ -483,11 +609,12 @@ def parse(given: Mapping[str, str], *, regions: Mapping[str, str] = NO_REGIONS) 
     """Check settings as text, by key without the project's name.
 
     Args:
-        given: what the stack says; objects and lists are JSON.
-        regions: the region when the stack names none, by where else it stands; the first counts.
+        given: the stack's settings; objects and lists are JSON.
+        regions: other sources of the region, by the name of the source. The first one with a value
+            is used if the stack sets none.
 
     Raises:
-        ConfigError: some cannot be used; all of them are named.
+        ConfigError: settings are unknown, missing or invalid; lists all of them.
 
     """
     keys = {key: f"{PROJECT}:{key}" for key in KEYS}
@@ -497,11 +624,7 @@ def parse(given: Mapping[str, str], *, regions: Mapping[str, str] = NO_REGIONS) 
                 given, keys["region"] = {**given, "region": region}, where
                 break
     values: dict[str, Any] = {}
-    problems = [
-        f"{PROJECT}:{key}={text!r}: there is no such setting; there are {', '.join(sorted(KEYS))}"
-        for key, text in given.items()
-        if key not in KEYS
-    ]
+    problems = [_unknown(key, text) for key, text in given.items() if key not in KEYS]
     for key, member in KEYS.items():
         if not given.get(key):
             continue
@@ -519,20 +642,37 @@ def parse(given: Mapping[str, str], *, regions: Mapping[str, str] = NO_REGIONS) 
     ]
     if not problems:
         config = StackConfig(**values)
-        problems = list(_contradictions(config))
+        problems = [*_without_meaning(config, given), *_contradictions(config)]
     if problems:
         raise ConfigError(problems)
     return config
 
 
+def _unknown(key: str, text: str) -> str:
+    """Return the error for an unknown key, with the command or key to use instead."""
+    full, outer = f"{PROJECT}:{key}", re.split(r"[.\[]", key, maxsplit=1)[0]
+    if outer in KEYS and outer != key:
+        # Without --path, Pulumi reads the dot as a part of the key's name.
+        return (
+            f"{full}={text!r}: a value inside {PROJECT}:{outer} is set with --path: run `pulumi "
+            f"config rm {full}` and `pulumi config set --path {full} {shlex.quote(text)}`"
+        )
+    return f"{full}={text!r}: unknown setting{_instead(key, KEYS)}"
+
+
+def _instead(name: str, known: Iterable[str]) -> str:
+    known = sorted(known)
+    return nearest(name, known) or f"; the settings are {', '.join(known)}"
+
+
 _ABOUT = {
     "clusterName": "the name of the EKS cluster",
-    "region": "an AWS region such as us-west-2; aws:region and AWS_REGION serve too",
+    "region": "an AWS region such as us-west-2; aws:region and AWS_REGION are also read",
 }
 
 
 TAGS = 40
-"""Of every resource; AWS takes 50, and some are ours."""
+"""Most tags that users may set. AWS allows 50 for a resource, and the program sets some."""
 
 _TAG = r"[\w .:/=+@-]"
 TAG_NAME = re.compile(rf"(?!aws:){_TAG}{{1,128}}", re.IGNORECASE)
@@ -545,81 +685,210 @@ FOLLOWING = {
     "SYSTEM_NAMESPACE": "namespace",
     "KARPENTER_SERVICE": "name",
 }
-"""Settings of the controller that must agree with what the program makes: the key of each."""
+"""Settings of the controller that the program derives from the stack setting named here."""
 
 
 def _contradictions(config: StackConfig) -> Iterator[str]:
-    """What each setting for itself allows, but not all of them together."""
+    """Yield the errors that need more than one setting to detect."""
     yield from _unusable_settings(config.settings)
     yield from _unusable_tags(config.tags)
     yield from _unusable_from_nothing(config)
     yield from _unusable_statements(config)
+    yield from _unusable_policies(
+        config.node_policies, config.node_statements, config.controller_statements
+    )
     yield from _unusable_entries(config)
     for name in sorted(config.env.keys() & {setting.variable for setting in SETTINGS}):
         yield (
             f"{PROJECT}:env: {name}={config.env[name]!r} cannot be set here: it is a setting of "
-            f"the controller, and goes into {PROJECT}:settings"
+            f"the controller; set it in {PROJECT}:settings"
         )
-    if config.kubeconfig and not _is_there(lambda: config.kubeconfig_path, Path.is_file):
-        yield f"{PROJECT}:kubeconfig={config.kubeconfig!r}: allowed is the path of a file"
+    if config.kubeconfig:
+        yield from _unusable_kubeconfig(config)
     if config.node_pools and not _is_there(lambda: config.node_pools_folder, Path.is_dir):
         yield f"{PROJECT}:nodePools={config.node_pools!r}: allowed is the path of a folder"
     if not config.kubeconfig and not shutil.which("aws"):
         yield (
-            f"{PROJECT}:kubeconfig is missing: name one, or install the AWS CLI: the way to an EKS "
-            "cluster is by `aws eks get-token`"
+            f"{PROJECT}:kubeconfig is missing: set it to the path of a kubeconfig, or install the "
+            "AWS CLI, as the program authenticates to EKS with `aws eks get-token`"
         )
     if config.platform_stack is None and config.image is None and not _can_build():
         yield (
-            f"{PROJECT}:image is missing: name an image of the controller, or install docker "
-            "with buildx so that one can be built"
+            f"{PROJECT}:image is missing: set it to an image of the controller, or install docker "
+            "with buildx to build one"
         )
+
+
+def _unusable_kubeconfig(config: StackConfig) -> Iterator[str]:
+    said = f"{PROJECT}:kubeconfig={config.kubeconfig!r}"
+    if not _is_there(lambda: config.kubeconfig_path, Path.is_file):
+        yield f"{said}: allowed is the path of a file"
+        return
+    try:
+        refuse_unusable_kubeconfig(kubeconfig_file(config.kubeconfig or ""))
+    except ClusterUnreachableError as exc:
+        yield f"{said}: {exc}"
 
 
 def _unusable_from_nothing(config: StackConfig) -> Iterator[str]:
-    """What does not go with a cluster that is made here, or only with one."""
+    """Yield settings that conflict with `cluster`."""
     create = f"{PROJECT}:cluster='create'"
     if config.cluster == "existing":
-        if config.kubernetes_version:
-            yield f"{PROJECT}:kubernetesVersion counts only with {create}"
         return
+    yield from _unusable_access(config.public_access_cidrs)
+    yield from _unusable_home(config.home_instance_types)
     if not _is_private(config.vpc_cidr):
-        yield (
-            f"{PROJECT}:vpcCidr={config.vpc_cidr!r}: allowed is the address of a private network"
-        )
+        yield (f"{PROJECT}:vpcCidr={config.vpc_cidr!r}: allowed is the CIDR of a private network")
     if config.platform_stack:
-        yield f"{create}: a stack of NodePools alone, as {PROJECT}:platformStack asks, makes none"
-    if config.subnet_ids:
-        yield f"{create}: the subnets are made here; {PROJECT}:subnetIds cannot name others"
+        yield (
+            f"{create}: a stack with {PROJECT}:platformStack manages only NodePools: unset one "
+            "of the two settings"
+        )
     if config.node_access == "aws-auth":
-        yield f"{create}: nodes are let in by access entries; set {PROJECT}:nodeAccess to another"
+        yield (
+            f"{create}: a created cluster does not read aws-auth: set {PROJECT}:nodeAccess to "
+            "EC2_LINUX or leave it out"
+        )
     if config.identity == "pod-identity" and config.pod_identity_agent == "create":
-        yield f"{create}: the agent comes with it; leave {PROJECT}:podIdentityAgent out"
-    on_fargate = config.controller_home == "fargate"
+        yield f"{create}: it installs the agent itself: leave {PROJECT}:podIdentityAgent out"
+    on_fargate = config.controller_compute == "fargate"
     if on_fargate and (config.identity, config.oidc_provider) != ("irsa", "create"):
         yield (
-            f"{PROJECT}:controllerHome='fargate': there is no Pod Identity on Fargate; set "
+            f"{PROJECT}:controllerCompute='fargate': Fargate does not support Pod Identity: set "
             f"{PROJECT}:identity to irsa and {PROJECT}:oidcProvider to create"
         )
     if config.identity == "irsa" and config.oidc_provider != "create" and not on_fargate:
-        yield f"{create}: a new cluster has no OIDC provider; set {PROJECT}:oidcProvider to create"
+        yield f"{create}: a new cluster has no OIDC provider: set {PROJECT}:oidcProvider to create"
+
+
+ONLY_WITH_CREATE = (
+    "controlPlaneLogs",
+    "deletionProtection",
+    "homeInstanceTypes",
+    "homeSize",
+    "interfaceEndpoints",
+    "ipFamily",
+    "kubernetesVersion",
+    "publicAccessCidrs",
+    "secretsKey",
+    "upgradePolicy",
+)
+"""Settings that apply only to a created cluster."""
+
+
+def _without_meaning(config: StackConfig, given: Mapping[str, str]) -> Iterator[str]:
+    """Yield the settings of a created cluster that are set although the cluster exists."""
+    if config.cluster != "existing":
+        return
+    for key in ONLY_WITH_CREATE:
+        if getattr(config, KEYS[key].name) != KEYS[key].default:
+            yield (
+                f"{PROJECT}:{key}={given[key]!r} cannot be set here: it applies only with "
+                f"{PROJECT}:cluster='create'"
+            )
+
+
+def _unusable_access(cidrs: Sequence[str]) -> Iterator[str]:
+    key = f"{PROJECT}:publicAccessCidrs"
+    if not cidrs:
+        yield (
+            f"{key} is missing: list the networks that may reach the API server, such as this "
+            "machine's address (https://checkip.amazonaws.com shows it) with /32; or set it to "
+            f"{PRIVATE} if this machine is in the VPC"
+        )
+    if PRIVATE in cidrs and len(cidrs) > 1:
+        yield f"{key}: {PRIVATE} disables the public endpoint: allowed is {PRIVATE} or networks"
+    for cidr in cidrs:
+        if cidr != PRIVATE and not _is_network(cidr):
+            yield f"{key}={cidr!r}: allowed is a network such as 203.0.113.0/24"
+
+
+def _unusable_home(instance_types: Sequence[str]) -> Iterator[str]:
+    key = f"{PROJECT}:homeInstanceTypes"
+    if not instance_types:
+        yield f"{key} is empty; allowed is at least one instance type"
+    if len({re.match(GRAVITON, one) is None for one in instance_types}) > 1:
+        yield f"{key}={list(instance_types)}: allowed are instance types of one architecture"
+
+
+def _is_network(cidr: str) -> bool:
+    try:
+        ipaddress.ip_network(cidr)
+    except ValueError:
+        return False
+    return True
 
 
 def _unusable_entries(config: StackConfig) -> Iterator[str]:
     principals = [entry["principal"] for entry in config.access_entries]
     if principals and config.cluster == "existing":
-        yield f"{PROJECT}:accessEntries counts only with {PROJECT}:cluster='create'"
+        yield (
+            f"{PROJECT}:accessEntries={principals!r} cannot be set here: it applies only with "
+            f"{PROJECT}:cluster='create'"
+        )
     for principal in sorted({one for one in principals if principals.count(one) > 1}):
-        yield f"{PROJECT}:accessEntries: {principal} stands there more than once; allowed is once"
+        yield f"{PROJECT}:accessEntries: {principal} is listed more than once; allowed is once"
 
 
 def _unusable_statements(config: StackConfig) -> Iterator[str]:
-    """What opens what must stay closed, as the resources made of it would be refused for."""
+    """Yield statements that break the policy rules in `infra.policypack.rules`."""
     for key in ("controllerStatements", "nodeStatements"):
         for statement in getattr(config, KEYS[key].name):
             written = json.dumps(statement, default=str)
             for fault in of_statement(statement):
-                yield f"{PROJECT}:{key}: {written} cannot be used: {fault}"
+                yield f"{PROJECT}:{key}: {written} is not allowed: {fault}"
+
+
+def refuse_unusable_policies(
+    node_policies: Sequence[Any],
+    node_statements: Sequence[Wire],
+    controller_statements: Sequence[Wire],
+) -> None:
+    """Check the policies and statements that users add to the roles against IAM's quotas.
+
+    A policy whose ARN is not known yet only counts towards the number of policies.
+
+    Raises:
+        ConfigError: IAM would refuse policies or statements; lists all of them.
+
+    """
+    if problems := list(_unusable_policies(node_policies, node_statements, controller_statements)):
+        raise ConfigError(problems)
+
+
+def _unusable_policies(
+    node_policies: Sequence[Any],
+    node_statements: Sequence[Wire],
+    controller_statements: Sequence[Wire],
+) -> Iterator[str]:
+    known = [arn for arn in node_policies if isinstance(arn, str)]
+    titles = [arn.rpartition("/")[2] for arn in known]
+    for arn, title in zip(known, titles, strict=True):
+        if title in policies.NODE_ROLE_POLICIES:
+            yield f"{PROJECT}:nodePolicies: {arn} is always attached to the node role: leave it out"
+    for title in sorted({title for title in titles if titles.count(title) > 1}):
+        yield f"{PROJECT}:nodePolicies: {title} is listed more than once; allowed is once"
+    most = policies.ATTACHED - len(policies.NODE_ROLE_POLICIES)
+    if len(node_policies) > most:
+        yield (
+            f"{PROJECT}:nodePolicies lists {len(node_policies)} policies; allowed are {most}: IAM "
+            f"attaches at most {policies.ATTACHED} to a role, and every node needs "
+            f"{len(policies.NODE_ROLE_POLICIES)} others"
+        )
+    for key, statements, limit, what in (
+        ("controllerStatements", controller_statements, policies.MANAGED_SIZE, "a managed policy"),
+        ("nodeStatements", node_statements, _NODE_STATEMENTS_SIZE, "the inline policies of a role"),
+    ):
+        document = policies.text_of(policies.document(*map(dict, statements)))
+        if (size := policies.size_of(document)) > limit:
+            yield (
+                f"{PROJECT}:{key} makes a policy of {size:,} characters; allowed are {limit:,}, "
+                f"IAM's limit for {what}: merge or shorten statements"
+            )
+
+
+_NODE_STATEMENTS_SIZE = policies.INLINE_SIZE - 1_000
+"""Characters left for the user: the statements for IPv6 are inline policies of the role too."""
 
 
 def _is_private(cidr: str) -> bool:
@@ -630,7 +899,7 @@ def _is_private(cidr: str) -> bool:
 
 
 def _can_build() -> bool:
-    """Whether there is a docker that can build for both architectures."""
+    """Whether docker with buildx is installed, which builds for both architectures."""
     try:
         asked = subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False)
     except OSError:
@@ -646,7 +915,7 @@ def following(
     namespace: pulumi.Input[str],
     name: pulumi.Input[str],
 ) -> dict[str, pulumi.Input[str]]:
-    """Return those settings of the controller that follow from what the program makes."""
+    """Return the controller's settings that the program derives (`FOLLOWING`)."""
     return {
         "CLUSTER_NAME": cluster_name,
         "INSTALLATION": installation,
@@ -657,10 +926,10 @@ def following(
 
 
 def require_options(settings: Mapping[str, str]) -> Options:
-    """Read the controller's settings, but for those of `FOLLOWING`.
+    """Return the controller's options without those of `FOLLOWING`.
 
     Raises:
-        ConfigError: some cannot be used; all of them are named.
+        ConfigError: settings are unknown or invalid; lists all of them.
 
     """
     if problems := list(_unusable_settings(settings)):
@@ -673,11 +942,11 @@ def _unusable_settings(settings: Mapping[str, str]) -> Iterator[str]:
     for name, value in sorted(settings.items()):
         if name in FOLLOWING:
             key = f"{PROJECT}:{FOLLOWING[name]}"
-            yield f"{PROJECT}:settings: {name}={value!r} cannot be set here: it follows from {key}"
+            yield f"{PROJECT}:settings: {name}={value!r} cannot be set here: set {key} instead"
         elif name not in variables:
             yield (
-                f"{PROJECT}:settings: {name}={value!r}: the controller has no such setting; "
-                f"there are {', '.join(sorted(variables))}"
+                f"{PROJECT}:settings: {name}={value!r}: unknown setting of the controller"
+                f"{_instead(name, variables)}"
             )
     try:
         _options(settings)
@@ -686,7 +955,7 @@ def _unusable_settings(settings: Mapping[str, str]) -> Iterator[str]:
 
 
 def _options(settings: Mapping[str, str]) -> Options:
-    # There are no options without a cluster; its name comes with the others that follow.
+    # Options require a cluster name; the program sets the real one with the others of FOLLOWING.
     return Options.parse([], {**settings, "CLUSTER_NAME": "any"})
 
 
@@ -694,16 +963,16 @@ def _unusable_tags(tags: Mapping[str, str]) -> Iterator[str]:
     for name, value in tags.items():
         if not (TAG_NAME.fullmatch(name) and TAG_VALUE.fullmatch(value)):
             yield (
-                f"{PROJECT}:tags: {name}={value!r} cannot be used: allowed are names of up to 128 "
+                f"{PROJECT}:tags: {name}={value!r} is invalid: allowed are names of up to 128 "
                 "characters that do not begin with aws:, and values of up to 256, both of letters, "
                 "digits, spaces and any of _.:/=+-@"
             )
     if len(tags) > TAGS:
-        yield f"{PROJECT}:tags={dict(tags)!r} cannot be used: allowed are at most {TAGS} tags"
+        yield f"{PROJECT}:tags={dict(tags)!r} is invalid: allowed are at most {TAGS} tags"
 
 
 def _is_statement(wire: Wire) -> bool:
-    """Whether it has what a statement has; what it opens is another question."""
+    """Whether a map has the fields of an IAM statement; `rules` checks what it allows."""
     said = {"Action", "NotAction", "Resource", "NotResource"} & wire.keys()
     condition = wire.get("Condition", {})
     return (
@@ -733,7 +1002,7 @@ def _is_access(wire: Wire) -> bool:
 
 
 def _is_there(path: Callable[[], Path | None], look: Callable[[Path], bool]) -> bool:
-    """Whether there is what a path leads to; there is nothing where it cannot be a path."""
+    """Whether a path exists and passes a check; False if it is not a valid path."""
     try:
         place = path()
         return place is not None and look(place)
@@ -779,7 +1048,7 @@ def _list(text: str, kind: Any, key: str) -> tuple[Any, ...]:
 
 
 def _is_affinity(value: Wire) -> bool:
-    """Whether there is nothing in it that ours could not be put beside."""
+    """Whether an affinity has the shape that the default affinity can be merged with."""
     if not all(isinstance(kind, dict) for kind in value.values()):
         return False
     required = value.get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution")
@@ -817,7 +1086,7 @@ def _structure(text: str, key: str, kind: type[Any], words: str) -> Any:
     try:
         structure = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        # Numbers and dates that are none are ValueErrors of their own.
+        # PyYAML raises ValueError for invalid numbers and dates.
         raise OptionsError(key, text, words) from exc
     if not isinstance(structure, kind):
         raise OptionsError(key, text, words)
@@ -833,4 +1102,4 @@ _TYPES = typing.get_type_hints(StackConfig, include_extras=True)
 KEYS: Mapping[str, dataclasses.Field[Any]] = {
     _camel(member.name): member for member in dataclasses.fields(StackConfig)
 }
-"""Every setting of a stack by its key."""
+"""All settings of a stack, by key."""

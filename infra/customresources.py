@@ -1,11 +1,12 @@
-"""Installs the kinds of `crds/`, but for those that somebody else keeps in the cluster.
+"""Installs the CRDs of `crds/`, except those that another tool manages in the cluster.
 
-Karpenter and EKS Auto Mode bring NodePool and NodeClaim too. A kind has one definition for all
-who use it: taken over, it would go with this stack, and with it everybody's objects.
+Karpenter and EKS Auto Mode also install NodePool and NodeClaim. A cluster has one definition of
+each kind. If this stack adopted it, a destroy would delete it with the objects of all its users.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,9 @@ import pulumi
 import pulumi_kubernetes as kubernetes
 import yaml
 
+from controller.apis import labels
 from infra.clusterapi import (
+    UPSERT,
     ApiError,
     ClusterApi,
     ClusterGoneError,
@@ -24,22 +27,24 @@ from infra.clusterapi import (
     Wire,
 )
 from infra.config import ConfigError
+from infra.lifecycle.sharedobjects import DEFINITIONS, RETAINED, installation_of
 
 RENDERED = Path(__file__).resolve().parent.parent / "crds"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 OUR_MANAGER = "pulumi-kubernetes"
-"""How the field managers begin under which Pulumi applies."""
+"""Prefix of the field managers under which Pulumi applies objects."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CustomResourcesArgs:
-    """One CustomResourceDefinition each, as in YAML."""
+    """The CRDs to install, each as in YAML, and the installation that owns them."""
 
     definitions: Sequence[Wire]
+    installation: str
+    """Value of an annotation on each CRD, which distinguishes it from CRDs of other stacks."""
 
 
 class CustomResources(pulumi.ComponentResource):
-    """The kinds that users write and the controller reads."""
+    """The CRDs of the kinds that users write and the controller reads."""
 
     def __init__(
         self, name: str, args: CustomResourcesArgs, opts: pulumi.ResourceOptions | None = None
@@ -48,9 +53,9 @@ class CustomResources(pulumi.ComponentResource):
         self.definitions = [
             kubernetes.apiextensions.v1.CustomResourceDefinition(
                 f"{name}-{_name(wire)}",
-                metadata=wire["metadata"],
+                metadata=_marked(wire["metadata"], args.installation),
                 spec=wire["spec"],
-                opts=pulumi.ResourceOptions(parent=self),
+                opts=pulumi.ResourceOptions.merge(pulumi.ResourceOptions(parent=self), RETAINED),
             )
             for wire in args.definitions
         ]
@@ -58,35 +63,40 @@ class CustomResources(pulumi.ComponentResource):
 
 
 def definitions() -> list[Wire]:
-    """Return what stands in the files of `crds/`, in one order."""
+    """Return the CRDs in the files of `crds/`, in the order of file names."""
     return [yaml.safe_load(path.read_text()) for path in sorted(RENDERED.glob("*.yaml"))]
 
 
 def wanted(existing: Collection[str]) -> list[Wire]:
-    """Return all definitions but those that are the cluster's already.
+    """Return the CRDs to install: all except those named as existing in the cluster.
 
     Raises:
-        ConfigError: one of them is none of ours.
+        ConfigError: `existing` has a name that is not a CRD of Joiner.
 
     """
     every = {_name(wire): wire for wire in definitions()}
     if unknown := sorted(set(existing) - every.keys()):
         raise ConfigError(
             [
-                f"joiner:existingKinds: {', '.join(unknown)}: there is no such kind; there are "
+                f"joiner:existingCrds: {', '.join(unknown)}: there is no such kind; there are "
                 f"{', '.join(every)}"
             ]
         )
     return [wire for name, wire in every.items() if name not in existing]
 
 
-def refuse_other_kinds(location: ClusterLocation, existing: Collection[str]) -> None:
-    """Look whether the cluster has the kinds that it is said to have, and no others of ours.
+def refuse_other_kinds(
+    location: ClusterLocation, existing: Collection[str], installation: str
+) -> None:
+    """Check the cluster's CRDs against `joiner:existingCrds`.
 
-    A cluster that does not answer is left to whoever speaks to it next.
+    CRDs in the list must exist and serve our versions. All others must not exist, unless Pulumi
+    created them for this installation or without an annotation. If the cluster does not answer,
+    nothing is checked: the provider that connects next reports the failure.
 
     Raises:
-        ConfigError: it has not; says what to set.
+        ConfigError: a CRD is missing, does not serve our versions, or belongs to another tool;
+            says what to set.
 
     """
     try:
@@ -95,7 +105,10 @@ def refuse_other_kinds(location: ClusterLocation, existing: Collection[str]) -> 
             problem
             for wire in definitions()
             for problem in _problems(
-                wire, cluster.get(f"{DEFINITIONS}/{_name(wire)}"), _name(wire) in existing
+                wire,
+                cluster.get(f"{DEFINITIONS}/{_name(wire)}"),
+                _name(wire) in existing,
+                installation,
             )
         ]
     except (ApiError, ClusterGoneError, ClusterUnreachableError):
@@ -104,20 +117,70 @@ def refuse_other_kinds(location: ClusterLocation, existing: Collection[str]) -> 
         raise ConfigError(problems)
 
 
-def _problems(ours: Wire, held: Wire | None, is_existing: bool) -> Iterator[str]:
+def unrecorded(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why this stack may not create, or stop declaring, CRDs that are in the cluster.
+
+    The program cannot read the state: `refuse_other_kinds` treats any CRD that Pulumi applied as
+    its own. This function has the state, and so detects the CRDs of other stacks.
+
+    Args:
+        olds: what the state recorded: `shared` with `definitions`; empty for a new stack.
+        news: the same of the program.
+
+    """
+    if os.environ.get(UPSERT, "").lower() == "true":
+        return  # The user chose to adopt existing CRDs.
+    before = (olds.get("shared") or {}).get("definitions", ())
+    after = news["shared"]["definitions"]
+    is_earlier = bool(olds) and "shared" not in olds
+    names = {_name(wire) for wire in definitions()} - set(before)
+    try:
+        cluster = ClusterApi.find(ClusterLocation.of(news))
+        held = {name: cluster.get(f"{DEFINITIONS}/{name}") for name in sorted(names)}
+    except (ApiError, ClusterGoneError, ClusterUnreachableError):
+        return
+    for name, wire in held.items():
+        if wire is None or not _is_pulumis(wire):
+            continue
+        if name in after and not is_earlier:
+            yield (
+                f"{name} exists already, and is not in the state of this stack: another Pulumi "
+                "stack created it, or this one before it was added to joiner:existingCrds. Add it "
+                "to joiner:existingCrds: this stack then neither changes nor deletes it. Or run "
+                f"`{UPSERT}=true pulumi up`, by which this stack takes it over"
+            )
+        elif name not in after and is_earlier and installation_of(wire) is None:
+            yield (
+                f"joiner:existingCrds: an earlier version of this stack may have created {name}, "
+                "and the engine would delete it now. Set joiner:existingCrds back, run `pulumi "
+                "up` once, and then make this change: the definition then stays"
+            )
+
+
+def _marked(metadata: Wire, installation: str) -> Wire:
+    marks = {**(metadata.get("annotations") or {}), labels.TAG_INSTALLATION: installation}
+    return {**metadata, "annotations": marks}
+
+
+def _problems(ours: Wire, held: Wire | None, is_existing: bool, installation: str) -> Iterator[str]:
     name = _name(ours)
     if held is None:
         if is_existing:
-            yield f"joiner:existingKinds: the cluster has no {name}: take it out of the list"
+            yield f"joiner:existingCrds: the cluster has no {name}: take it out of the list"
+    elif not is_existing and installation_of(held) not in (None, installation):
+        yield (
+            f"{name} already exists, and belongs to the installation {installation_of(held)}: add "
+            "it to joiner:existingCrds, and this stack neither changes nor deletes it"
+        )
     elif not is_existing and not _is_pulumis(held):
         yield (
             f"{name} already exists, and no stack made it ({_managers(held)} did). Where it is to "
-            "stay with who made it, as EKS Auto Mode or Karpenter, add it to joiner:existingKinds: "
+            "stay with who made it, as EKS Auto Mode or Karpenter, add it to joiner:existingCrds: "
             "this stack then neither changes nor deletes it"
         )
     elif is_existing and not _served(ours) <= _served(held):
         yield (
-            f"joiner:existingKinds: the cluster's {name} serves {', '.join(sorted(_served(held)))} "
+            f"joiner:existingCrds: the cluster's {name} serves {', '.join(sorted(_served(held)))} "
             f"and not {', '.join(sorted(_served(ours)))}: have who made it update it"
         )
 
@@ -135,7 +198,7 @@ def _is_pulumis(wire: Wire) -> bool:
 
 
 def _managers(wire: Wire) -> str:
-    # The API server writes the status of each under its own name.
+    # The API server itself writes the status of each CRD, under its own manager name.
     return ", ".join(sorted(_managed_by(wire) - {"kube-apiserver"})) or "somebody"
 
 

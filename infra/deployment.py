@@ -1,4 +1,4 @@
-"""The controller in the cluster: who it is, what it may do, and its Deployment."""
+"""The controller's objects in the cluster: service account, RBAC, Deployment, Service."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import pulumi
 import pulumi_kubernetes as kubernetes
 
 from controller.options import Options, to_environment
-from infra.config import Identity, Scraping, Wire
+from infra.cluster.ekscluster import EksCluster
+from infra.config import DnsPolicy, Identity, MetricsDiscovery, Wire
 from infra.customresources import definitions
-from infra.ekscluster import EksCluster
+from infra.identity.podidentity import PodIdentity
 from infra.inputs import then
-from infra.podidentity import PodIdentity
 
 CONTAINER = "controller"
 USER = 65532
-"""A user of no privileges, as Karpenter's image has it."""
+"""User ID without privileges; the same as in Karpenter's image."""
 
 ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
-"""On a service account: the role that its pods become by IRSA."""
+"""Service account annotation: the ARN of the role that its pods assume by IRSA."""
 
 IDENTITY_ANNOTATION = "joiner.dev/identity"
-"""On the controller's pods: who they are, so that another identity makes other pods. A pod
-is given its means of identity when it is created, and never again."""
+"""Pod annotation: the controller's identity. A change of identity changes the pod template, and so
+replaces the pods. EKS injects credentials into a pod only when the pod is created."""
 
 Rule = dict[str, Any]
 
 
 def rule(groups: str, resources: Sequence[str], verbs: Sequence[str], **more: Any) -> Rule:
-    """Allow verbs on resources of one API group."""
+    """Return the RBAC rule that allows verbs on resources of one API group."""
     return {"apiGroups": [groups], "resources": list(resources), "verbs": list(verbs), **more}
 
 
@@ -40,16 +40,20 @@ READ = ("get", *FOLLOW)
 
 
 def cluster_rules(options: Options) -> list[Rule]:
-    """What the controller may do anywhere in the cluster: what its settings have it do, no more."""
+    """Return the controller's cluster-wide rules: only what its settings require."""
     gates = options.feature_gates
     return [
         *_our_kinds(),
         *_nodes_and_pods(),
-        # How many pods there are to come, and where nodes find the cluster's DNS.
+        # Replica counts tell how many more pods to expect; kube-dns has the DNS address of nodes.
         rule("apps", ["replicasets", "statefulsets"], ["get"]),
         rule("", ["services"], ["get"], resourceNames=["kube-dns"]),
-        *(_overlays() if gates.node_overlay else ()),
-        *(_buffers() if gates.capacity_buffer else ()),
+        *(_overlays() if gates.node_overlay else _reported("karpenter.sh", "nodeoverlays")),
+        *(
+            _buffers()
+            if gates.capacity_buffer
+            else _reported("autoscaling.x-k8s.io", "capacitybuffers")
+        ),
         *(_spreads() if options.scheduler_config else ()),
         *(() if options.ignore_dra_requests else _devices()),
         *(_surges() if options.surge_single_replicas else ()),
@@ -61,7 +65,8 @@ def _our_kinds() -> list[Rule]:
         rule("karpenter.sh", ["nodepools"], [*READ, "patch"]),
         rule("karpenter.sh", ["nodeclaims"], [*READ, "create", "patch", "delete"]),
         rule("karpenter.sh", ["nodepools/status", "nodeclaims/status"], ["patch"]),
-        # Where owner references are guarded, blocking the owner's deletion needs this.
+        # The admission plugin OwnerReferencesPermissionEnforcement requires this to set
+        # blockOwnerDeletion.
         rule("karpenter.sh", ["nodepools/finalizers", "nodeclaims/finalizers"], ["update"]),
         rule("karpenter.k8s.aws", ["ec2nodeclasses"], [*READ, "patch"]),
         rule("karpenter.k8s.aws", ["ec2nodeclasses/status"], ["patch"]),
@@ -79,11 +84,16 @@ def _nodes_and_pods() -> list[Rule]:
         rule("storage.k8s.io", ["storageclasses", "csinodes", "volumeattachments"], FOLLOW),
         rule("", ["nodes"], ["get", "patch", "delete"]),
         rule("", ["pods"], ["delete"]),
-        # Where each pod is expected: its nominated node.
+        # The controller writes the pod's nominated node.
         rule("", ["pods/status"], ["patch"]),
         rule("", ["pods/eviction"], ["create"]),
         rule("", ["events"], ["create"]),
     ]
+
+
+def _reported(group: str, plural: str) -> list[Rule]:
+    """Allow listing a kind's objects and reporting in their status that its gate is disabled."""
+    return [rule(group, [plural], ["list"]), rule(group, [f"{plural}/status"], ["patch"])]
 
 
 def _overlays() -> list[Rule]:
@@ -119,9 +129,9 @@ def _surges() -> list[Rule]:
 
 
 def namespace_rules(options: Options) -> list[Rule]:
-    """What the controller may do in the namespace of its Lease."""
+    """Return the controller's rules in the namespace of its Lease."""
     return [
-        # Nobody knows the name of what is still to be made.
+        # RBAC cannot restrict `create` by resource name.
         rule("coordination.k8s.io", ["leases"], ["create"]),
         rule(
             "coordination.k8s.io",
@@ -136,7 +146,7 @@ ADMINISTER = (*READ, "create", "update", "patch", "delete", "deletecollection")
 
 
 def admin_rules() -> list[Rule]:
-    """What an administrator of the cluster may do with our kinds."""
+    """Return the rules that aggregate Joiner's kinds to the cluster's `admin` role."""
     return [
         rule(spec["group"], [*_resources(spec)], ADMINISTER)
         for spec in (definition["spec"] for definition in definitions())
@@ -144,7 +154,7 @@ def admin_rules() -> list[Rule]:
 
 
 def _resources(spec: Wire) -> Iterator[str]:
-    """Yield the resources of a kind by its definition: the objects, and what they have below."""
+    """Yield the resources that a CRD defines: the plural name, then its subresources."""
     plural: str = spec["names"]["plural"]
     yield plural
     below = {part for version in spec["versions"] for part in version.get("subresources", {})}
@@ -153,7 +163,7 @@ def _resources(spec: Wire) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerArgs:
-    """Where the controller runs, as what, and with which settings."""
+    """Namespace, name, image, identity, settings and scheduling of the controller."""
 
     cluster: EksCluster
     namespace: pulumi.Input[str]
@@ -164,23 +174,27 @@ class ControllerArgs:
     memory: pulumi.Input[str]
     options: Options
     environment: Mapping[str, pulumi.Input[str]]
-    """What the container is told beside its settings; it wins over them."""
+    """Environment variables in addition to the settings; they override settings."""
+
+    secret_environment: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
+    """Environment variables that are stored in a Secret."""
 
     identity: Identity
     role_arn: pulumi.Input[str]
-    """The role that its pods become."""
+    """ARN of the IAM role that the controller's pods assume."""
 
     create_namespace: bool = False
-    scraping: Scraping = "none"
+    metrics_discovery: MetricsDiscovery = "none"
     extra_labels: Mapping[str, str] = field(default_factory=dict)
     pod_annotations: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Wire] = ()
     affinity: Wire = field(default_factory=dict)
     image_pull_secrets: Sequence[str] = ()
+    dns_policy: DnsPolicy = "ClusterFirst"
 
     after: Sequence[pulumi.Resource] = field(default_factory=tuple)
-    """What must be ready before the first pod starts."""
+    """Resources that must be ready before the first pod starts."""
 
 
 class Controller(pulumi.ComponentResource):
@@ -196,12 +210,12 @@ class Controller(pulumi.ComponentResource):
         bindings = self._roles()
         self._service()
         self._budget()
-        if args.scraping == "service-monitor":
+        if args.metrics_discovery == "service-monitor":
             self._service_monitor()
         self.deployment = kubernetes.apps.v1.Deployment(
             name,
             metadata=self._metadata(),
-            spec=deployment_spec(args),
+            spec=deployment_spec(args, self._secret()),
             opts=pulumi.ResourceOptions(
                 parent=self, depends_on=[*self._identity(account), *bindings, *args.after]
             ),
@@ -241,7 +255,7 @@ class Controller(pulumi.ComponentResource):
         )
 
     def _identity(self, account: pulumi.Resource) -> list[pulumi.Resource]:
-        """Return what must be there before pods can have their identity."""
+        """Return the resources that pods need before they can obtain credentials."""
         args = self._args
         if args.identity != "pod-identity":
             return [account]
@@ -299,10 +313,26 @@ class Controller(pulumi.ComponentResource):
         )
         return [binding, lease_binding]
 
+    def _secret(self) -> pulumi.Input[str]:
+        """Create the Secret for secret environment variables; return its name, or "" if none.
+
+        Pulumi generates the name: changed values create a new Secret, and so replace the pods.
+        """
+        if not self._args.secret_environment:
+            return ""
+        secret = kubernetes.core.v1.Secret(
+            f"{self._name}-env",
+            metadata={"namespace": self._args.namespace, "labels": self._labels},
+            string_data=self._args.secret_environment,
+            opts=self._mine,
+        )
+        name: pulumi.Output[str] = secret.metadata["name"]
+        return name
+
     def _service(self) -> None:
         kubernetes.core.v1.Service(
             self._name,
-            # It would wait for pods, and the pods come last.
+            # Pulumi would wait for the Service's endpoints, and the pods are created last.
             metadata=self._metadata({"annotations": {"pulumi.com/skipAwait": "true"}}),
             spec={
                 "type": "ClusterIP",
@@ -345,12 +375,20 @@ class Controller(pulumi.ComponentResource):
 
 
 def pod_labels(name: pulumi.Input[str]) -> dict[str, pulumi.Input[str]]:
-    """Labels of the controller's pods; tools look for Karpenter's."""
+    """Return the labels of the controller's pods: Karpenter's, which other tools select by."""
     return {"app.kubernetes.io/name": "karpenter", "app.kubernetes.io/instance": name}
 
 
-def deployment_spec(args: ControllerArgs) -> dict[str, Any]:
-    """Return the Deployment's spec: two controllers apart from one another and from our nodes."""
+def deployment_spec(args: ControllerArgs, secret: pulumi.Input[str] = "") -> dict[str, Any]:
+    """Return the Deployment's spec.
+
+    Replicas run on different nodes and zones, and never on nodes of a NodePool.
+
+    Args:
+        args: of the controller.
+        secret: name of the Secret with `secret_environment`; empty if there is none.
+
+    """
     identity = pulumi.Output.concat(args.identity, " ", args.role_arn)
     return {
         "replicas": args.replicas,
@@ -366,15 +404,16 @@ def deployment_spec(args: ControllerArgs) -> dict[str, Any]:
                     IDENTITY_ANNOTATION: identity,
                 },
             },
-            "spec": _pod(args),
+            "spec": _pod(args, secret),
         },
     }
 
 
-def _pod(args: ControllerArgs) -> dict[str, Any]:
+def _pod(args: ControllerArgs, secret: pulumi.Input[str]) -> dict[str, Any]:
     labels = pod_labels(args.name)
     return {
         "serviceAccountName": args.name,
+        "dnsPolicy": args.dns_policy,
         "priorityClassName": "system-cluster-critical",
         "securityContext": {
             "fsGroup": USER,
@@ -395,13 +434,13 @@ def _pod(args: ControllerArgs) -> dict[str, Any]:
                 "labelSelector": {"matchLabels": labels},
             }
         ],
-        "containers": [_container(args)],
+        "containers": [_container(args, secret)],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
 
 
 def _scraped(args: ControllerArgs) -> dict[str, str]:
-    if args.scraping != "annotations":
+    if args.metrics_discovery != "annotations":
         return {}
     where = {"port": str(args.options.metrics_port), "path": "/metrics", "scrape": "true"}
     return {f"prometheus.io/{key}": value for key, value in where.items()}
@@ -416,14 +455,17 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def _affinity(args: ControllerArgs) -> dict[str, Any]:
-    """Return the pod's affinity: what was asked for, in the place of our own."""
+    """Return the pod's affinity: the user's settings, which override the default anti-affinity.
+
+    The requirement that excludes nodes of a NodePool is added to every node selector term.
+    """
     asked = dict(args.affinity)
     apart = {
         "labelSelector": {"matchLabels": pod_labels(args.name)},
         "topologyKey": "kubernetes.io/hostname",
     }
     of_nodes = dict(asked.pop("nodeAffinity", None) or {})
-    # A controller on a node of its own making could not bring that node back.
+    # If the controller ran on a node that it manages, it could not replace that node.
     not_ours = {"key": "karpenter.sh/nodepool", "operator": "DoesNotExist"}
     terms = (of_nodes.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
     of_nodes[REQUIRED] = {
@@ -435,13 +477,19 @@ def _affinity(args: ControllerArgs) -> dict[str, Any]:
     return {"nodeAffinity": of_nodes, "podAntiAffinity": {REQUIRED: [apart]}, **asked}
 
 
-def _container(args: ControllerArgs) -> dict[str, Any]:
+def _container(args: ControllerArgs, secret: pulumi.Input[str]) -> dict[str, Any]:
     options = args.options
     return {
         "name": CONTAINER,
         "image": args.image,
         "command": ["python", "-m", "controller", "run"],
-        "env": environment(options, args.environment),
+        "env": [
+            *environment(options, args.environment),
+            *(
+                {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
+                for name in sorted(args.secret_environment.keys() - args.environment.keys())
+            ),
+        ],
         "ports": [
             {"name": "http-metrics", "containerPort": options.metrics_port, "protocol": "TCP"},
             {"name": "http", "containerPort": options.health_probe_port, "protocol": "TCP"},
@@ -470,13 +518,17 @@ def _container(args: ControllerArgs) -> dict[str, Any]:
             "capabilities": {"drop": ["ALL"]},
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        # Worker processes and certificates need a place; the rest cannot be written to.
+        # Worker processes and certificates need a writable directory; the root is read-only.
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
     }
 
 
 def environment(options: Options, more: Mapping[str, pulumi.Input[str]]) -> list[dict[str, Any]]:
-    """Return the container's environment: settings that are no defaults, and what it is given."""
+    """Return the container's environment: non-default settings, `more`, and resource fields.
+
+    `more` overrides settings. MEMORY_LIMIT (bytes) and CPU_REQUESTS (millicores) come from the
+    container's resources unless they are set.
+    """
     settings: Mapping[str, pulumi.Input[str]] = {**to_environment(options), **more}
     given = {"MEMORY_LIMIT": "limits.memory", "CPU_REQUESTS": "requests.cpu"}
     divisors = {"CPU_REQUESTS": "1m"}

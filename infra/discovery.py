@@ -1,7 +1,7 @@
-"""Tags by which node classes find subnets and security groups.
+"""Tags by which EC2NodeClasses select subnets and security groups.
 
-A tag has no owner. So a second one beside it says which installation has set it: what was
-tagged before is neither taken over nor taken away.
+A tag has no owner. So a second tag, the marker, records which installation set it. A tag that
+existed before is neither adopted nor deleted.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from infra.inputs import known, then
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoveryTagsArgs:
-    """What is tagged, with what, and by whom. Other tags of theirs stay as they are."""
+    """The resources to tag, the tags, and the installation. Other tags are not changed."""
 
     resource_ids: Sequence[pulumi.Input[str]]
-    """Subnets and security groups."""
+    """IDs of subnets and security groups."""
 
     cluster_name: pulumi.Input[str]
     installation: str
     discovery: bool = True
-    """Whether they are tagged `karpenter.sh/discovery: <cluster>`."""
+    """Whether to tag them `karpenter.sh/discovery: <cluster>`."""
 
     discovery_key: str = labels.TAG_DISCOVERY
-    """The key of that tag: clusters that share subnets need one each."""
+    """The key of that tag. Clusters that share subnets need different keys."""
 
     of_cluster: bool = False
-    """Whether they are tagged `kubernetes.io/cluster/<cluster>: shared`."""
+    """Whether to tag them `kubernetes.io/cluster/<cluster>: shared`."""
 
     left_alone: frozenset[tuple[str, str]] = frozenset()
-    """Resource and key of tags that are there already and serve as they are: EKS itself tags its
-    own `owned`."""
+    """Resource ID and key of tags that exist and suffice: EKS itself tags its own resources
+    `owned`."""
 
     @property
     def marker(self) -> pulumi.Input[str]:
-        """Key of the tag whose value is the installation that has set the others."""
+        """Key of the marker tag; its value is the installation that set the other tags."""
         return then(self.cluster_name, lambda name: f"joiner.dev/discovery/{name}")
 
     @property
     def tags(self) -> Mapping[str, tuple[pulumi.Input[str], pulumi.Input[str]]]:
-        """Key and value of each tag, by what tells it apart among the program's resources."""
+        """Key and value of each tag, by the end of its logical name in the program."""
         name = self.cluster_name
         tags: dict[str, tuple[pulumi.Input[str], pulumi.Input[str]]] = {}
         if self.discovery:
@@ -59,14 +59,14 @@ class DiscoveryTagsArgs:
 
 
 class DiscoveryTags(pulumi.ComponentResource):
-    """One resource per tag, so that only these tags come and go with the stack."""
+    """One Pulumi resource per tag, so that the stack creates and deletes only these tags."""
 
     def __init__(
         self, name: str, args: DiscoveryTagsArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("joiner:infra:DiscoveryTags", name, None, opts)
         for index, resource_id in enumerate(args.resource_ids if args.tags else ()):
-            # What is not made yet has no name but its place in the list.
+            # The ID of a resource that does not exist yet is unknown, so its index names it.
             title = resource_id if isinstance(resource_id, str) else index
             marker = aws.ec2.Tag(
                 f"{name}-{title}-marker",
@@ -83,20 +83,23 @@ class DiscoveryTags(pulumi.ComponentResource):
                     resource_id=resource_id,
                     key=key,
                     value=value,
-                    # There is never a tag of ours that does not say so.
+                    # The marker is created first, so that none of our tags is ever without it.
                     opts=pulumi.ResourceOptions(parent=self, depends_on=[marker]),
                 )
         self.register_outputs({"resourceIds": list(args.resource_ids)})
 
 
 def beside_others(args: DiscoveryTagsArgs, options: pulumi.InvokeOptions) -> DiscoveryTagsArgs:
-    """Leave alone what somebody else has tagged; what is not made yet nobody has.
+    """Check the existing tags of the resources, and leave out the cluster tags that exist.
+
+    Resources whose IDs are not known yet are not checked.
 
     Returns:
-        The same, without tags of a cluster that are there already, `owned` or `shared`.
+        The arguments with `left_alone` set: existing cluster tags `owned` or `shared` that this
+        installation did not set.
 
     Raises:
-        ConfigError: a resource bears one of the keys, and not from this installation.
+        ConfigError: a resource has a tag with one of the keys that this installation did not set.
 
     """
     if not known(args.cluster_name):

@@ -1,7 +1,7 @@
-"""Builds the controller's image, for both architectures, and pushes it to the cluster's registry.
+"""Builds the controller's image for amd64 and arm64, and pushes it to ECR in the cluster's region.
 
-BuildKit does it in a builder of its own: the one that comes with Docker makes images of one
-architecture, and without a list of what is in them.
+BuildKit runs in a separate builder: Docker's default builder builds images of one architecture,
+and without an SBOM.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ import pulumi
 import pulumi_aws as aws
 from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider
 
+from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterLocation
-from infra.ekscluster import EksCluster
-from infra.remembering import Remembered
+from infra.lifecycle.providerregistry import RegisteredProvider
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-SOURCES = ("Dockerfile", "pyproject.toml", "controller")
-"""What the image is made of; a change of any of it makes another image."""
+SOURCES = ("Dockerfile", "pyproject.toml", "infra/requirements.txt", "controller")
+"""The image's sources. A change of any of them builds a new image."""
 
 PLATFORMS = ("linux/amd64", "linux/arm64")
 BUILDER = "joiner"
-"""The builder's name; it keeps its cache for the next build, and is stopped between two."""
+"""Name of the BuildKit builder. It is stopped after each build, and its cache is kept."""
 
 REVISION = "org.opencontainers.image.revision"
 SHOWN_LINES = 20
 
 
 class BuildFailedError(Exception):
-    """Docker could not build or push the image; carries its last words."""
+    """Docker could not build or push the image; has the last `SHOWN_LINES` lines of its output."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerImageArgs:
-    """Where the image goes."""
+    """The image's repository, and the digest of its sources."""
 
     cluster: EksCluster
     repository: pulumi.Input[str]
     sources: str
-    """Digest of what the image is made of."""
+    """Digest of the image's sources."""
 
 
 class ControllerImage(pulumi.ComponentResource):
-    """A repository, and in it the image of this checkout."""
+    """An ECR repository, and in it the image built from this checkout."""
 
     def __init__(
         self, name: str, args: ControllerImageArgs, opts: pulumi.ResourceOptions | None = None
@@ -80,7 +80,7 @@ class ControllerImage(pulumi.ComponentResource):
 
 
 def digest(paths: Sequence[Path]) -> str:
-    """Return a digest of files and folders by name and content; compiled files do not count."""
+    """Return a digest (12 hex digits) of names and contents of files; `.pyc` files are ignored."""
     content = hashlib.sha256()
     for path in paths:
         files = [path] if path.is_file() else sorted(filter(Path.is_file, path.rglob("*")))
@@ -93,12 +93,12 @@ def digest(paths: Sequence[Path]) -> str:
 
 
 def sources_digest() -> str:
-    """Return the digest of what this checkout's image is made of."""
+    """Return the digest of the sources of this checkout's image."""
     return digest([CHECKOUT / name for name in SOURCES])
 
 
-class _PushedImageProvider(Remembered, ResourceProvider):
-    """Builds and pushes when created; the repository takes its images with it when it goes."""
+class _PushedImageProvider(RegisteredProvider, ResourceProvider):
+    """Builds and pushes the image on creation. Deleting the repository deletes its images."""
 
     kind = "image"
 
@@ -107,7 +107,7 @@ class _PushedImageProvider(Remembered, ResourceProvider):
     def create(self, props: dict[str, Any]) -> CreateResult:
         tag = f"{props['repository']}:{props['sources']}"
         _log_in(props)
-        # By its digest: nobody who may push to the repository can put another in its place.
+        # The reference has the digest, so that pushing another image to the tag changes nothing.
         reference = f"{tag}@{_pushed(tag, revision=props['sources'])}"
         kept = {key: value for key, value in props.items() if not key.startswith("__")}
         return CreateResult(tag, {**kept, "reference": reference})
@@ -133,7 +133,7 @@ def _log_in(props: Mapping[str, Any]) -> None:
 
 
 def _pushed(tag: str, *, revision: str) -> str:
-    """Build the image for every platform and push it; returns the digest of its index."""
+    """Build the image for every platform and push it; return the digest of its index."""
     if _ran("buildx", "inspect", BUILDER).returncode != 0:
         _docker("buildx", "create", "--name", BUILDER, "--driver", "docker-container")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Arguments that may be known only once something else is made."""
+"""Helpers for Pulumi inputs, which may be known only once other resources are created."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def then(value: pulumi.Input[str], function: Callable[[str], str]) -> pulumi.Input[str]:
-    """Return what follows from a value: now where the value is known, later where it is not."""
+    """Return the function's result: text if the value is known, otherwise an output."""
     if isinstance(value, str):
         return function(value)
     following: pulumi.Output[str] = pulumi.Output.all(value).apply(lambda it: function(it[0]))

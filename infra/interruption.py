@@ -1,4 +1,4 @@
-"""The queue that hears of a node's end before the node does."""
+"""The interruption queue: EventBridge sends EC2's and AWS Health's events on nodes to it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pulumi
 import pulumi_aws as aws
 
 from infra import names, policies
+from infra.cluster.ekscluster import EksCluster
 from infra.config import Presence
-from infra.ekscluster import EksCluster
 from infra.inputs import then
 
 EVENTS: Mapping[str, tuple[str, Sequence[str]]] = {
@@ -25,26 +25,27 @@ EVENTS: Mapping[str, tuple[str, Sequence[str]]] = {
         ["EC2 Capacity Reservation Instance Interruption Warning"],
     ),
 }
-"""What is listened for: a rule's name → source and detail types of its events."""
+"""The events sent to the queue: end of the rule's name → source and detail types."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InterruptionQueueArgs:
-    """Where the queue is, and its name; rules are named after it."""
+    """The cluster and the queue's name, from which the names of the rules are derived."""
 
     cluster: EksCluster
     queue_name: pulumi.Input[str]
     presence: Presence = "create"
-    """Whether the queue is made, or is there already, with its policy and its rules."""
+    """Whether the stack creates the queue, or it exists with its policy and its rules."""
 
     key: pulumi.Input[str] | None = None
-    """ARN of the KMS key that encrypts it; SQS's own when left out."""
+    """ARN of the KMS key that encrypts the queue; SQS's own key if omitted."""
 
-    retention_seconds: int = 300  # a spot notice is two minutes; older ones mislead
+    # A spot interruption notice comes 2 minutes ahead; an older message would be misleading.
+    retention_seconds: int = 300
 
 
 class InterruptionQueue(pulumi.ComponentResource):
-    """An SQS queue, who may send to it, and the rules by which events reach it."""
+    """The SQS queue, its policy, and the EventBridge rules that send events to it."""
 
     def __init__(
         self, name: str, args: InterruptionQueueArgs, opts: pulumi.ResourceOptions | None = None
@@ -98,6 +99,6 @@ class InterruptionQueue(pulumi.ComponentResource):
             rule=rule.name,
             target_id="InterruptionQueue",
             arn=self.queue_arn,
-            # Events that arrive before the queue lets them in are lost.
+            # Events that EventBridge sends before the queue's policy allows it are lost.
             opts=pulumi.ResourceOptions(parent=self, depends_on=[self.policy]),
         )

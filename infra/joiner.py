@@ -1,19 +1,21 @@
-"""Joiner as one component, for any Pulumi program: from the roles to the NodePools.
+"""The Joiner component for any Pulumi program: IAM roles, controller and NodePools.
 
     cluster = EksCluster.found(ClusterLocation("my-cluster", "us-west-2"))
     Joiner("joiner", JoinerArgs(cluster=cluster, image="registry.example.com/joiner:1"))
 
 Its parts are components too: `iam.NodeRole` and `iam.ControllerRole` (identity),
 `access.NodeAccess`, `interruption.InterruptionQueue`, `discovery.DiscoveryTags`,
-`customresources.CustomResources`, `deployment.Controller`, `nodepools.NodePools`. They know
-nothing of one another; here they are put together.
+`customresources.CustomResources`, `deployment.Controller`, `nodepools.NodePools`. They do not
+import one another; this module connects them.
 
-What a stack has made is looked after by the credentials and the AWS CLI of whoever runs the
-program, beside the providers: both must be of the cluster's account.
+Beside the Pulumi providers, the guards and drains of a stack use the AWS credentials and the AWS
+CLI of the user who runs the program. Providers and credentials must belong to the cluster's
+account.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,23 +23,21 @@ from functools import partial
 from typing import Any
 
 import pulumi
+import pulumi_aws as aws
 
 from controller.apis import labels
 from infra import customresources, image, names, nodepools
-from infra.access import (
-    ENTRIES,
-    MAPPED_GROUPS,
-    NodeAccess,
-    NodeAccessArgs,
-    kind_of_access,
-    refuse_unreadable_mapping,
-)
+from infra.cluster.ekscluster import EksCluster, kubernetes_provider
+from infra.clusterapi import ClusterLocation
+from infra.clusterobjects import refuse_foreign_objects
 from infra.config import (
+    DnsPolicy,
     Identity,
+    MetricsDiscovery,
     Presence,
     Profiles,
-    Scraping,
     following,
+    refuse_unusable_policies,
     require_options,
 )
 from infra.config import NodeAccess as NodeAccessKind
@@ -45,155 +45,175 @@ from infra.config import Wire as JsonObject
 from infra.customresources import CustomResources, CustomResourcesArgs
 from infra.deployment import Controller, ControllerArgs
 from infra.discovery import DiscoveryTags, DiscoveryTagsArgs, beside_others
-from infra.ekscluster import EksCluster, kubernetes_provider
-from infra.enforcement import held_to_rules
-from infra.holdings import Holdings, staying
-from infra.iam import (
+from infra.guards import preflight
+from infra.guards.deletionguard import DeletionGuard, staying
+from infra.guards.neededbynodes import Needs
+from infra.guards.ownership import Given, Logical, Name, refuse_other_account, refuse_taken
+from infra.guards.removalproof import RemovalProof
+from infra.identity.access import (
+    ENTRIES,
+    MAPPED_GROUPS,
+    NodeAccess,
+    NodeAccessArgs,
+    kind_of_access,
+    refuse_unreadable_mapping,
+)
+from infra.identity.controlleridentity import provider_arn, refuse_unusable_provider
+from infra.identity.iam import (
     ControllerRole,
     ControllerRoleArgs,
     NodeRole,
     NodeRoleArgs,
     controller_policies,
 )
-from infra.identity import refuse_unusable_provider
 from infra.inputs import known, then
 from infra.interruption import InterruptionQueue, InterruptionQueueArgs
+from infra.lifecycle.teardown import Drain, DrainArgs, Installation, NothingLeft
 from infra.nodepools import NodePools, NodePoolsArgs, Wire, default_manifests
-from infra.noderolename import NodeRoleName
-from infra.ownership import Given, refuse_other_account, refuse_taken
 from infra.policies import Place
-from infra.teardown import Drain, DrainArgs, Installation, NothingLeft
+from infra.policypack.enforcement import held_to_rules
 
 WINDOWS: Mapping[NodeAccessKind, NodeAccessKind] = {
     "EC2_LINUX": "EC2_WINDOWS",
     "aws-auth": "aws-auth-windows",
 }
-"""How Windows nodes are let in, by how those of Linux are."""
+"""The access method of Windows nodes, by the access method of Linux nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JoinerArgs:
-    """The cluster, and how Joiner is to be on it: the settings of README, in Python's spelling.
+    """The cluster, and the settings of Joiner on it: those of docs/settings.md with Python names.
 
-    What decides which resources there are (identity, access, tags, NodePools …) is known while
-    the program runs; everything else may come from other resources.
+    Settings that decide which resources exist (identity, access, tags, NodePools …) are plain
+    values, known while the program runs. All other settings may be outputs of other resources.
     """
 
     cluster: EksCluster
     image: pulumi.Input[str] | None = None
-    """The controller's image; built from the checkout's Dockerfile when left out."""
+    """The controller's image. If omitted, it is built from the Dockerfile of the checkout."""
 
     namespace: pulumi.Input[str] = "kube-system"
     name: pulumi.Input[str] = "karpenter"
-    """Of the Deployment, service account and Service."""
+    """Name of the Deployment, the service account and the Service."""
 
     replicas: pulumi.Input[int] = 2
     cpu: pulumi.Input[str] = "1"
     memory: pulumi.Input[str] = "1Gi"
     settings: Mapping[str, str] = field(default_factory=dict)
-    """The controller's, by environment variable."""
+    """The controller's settings, by environment variable."""
 
     create_namespace: bool = False
-    scraping: Scraping = "none"
+    metrics_discovery: MetricsDiscovery = "none"
     extra_labels: Mapping[str, str] = field(default_factory=dict)
-    """Of all that the controller is made of in the cluster, and of its pods."""
+    """Labels added to all of the controller's objects in the cluster, and to its pods."""
 
     pod_annotations: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
-    """What the container finds in its environment beside the settings."""
+    """Environment variables of the container in addition to the settings."""
+
+    secret_env: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
+    """Environment variables of the container that are stored in a Secret, not the Deployment."""
 
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[JsonObject] = ()
     affinity: JsonObject = field(default_factory=dict)
     image_pull_secrets: Sequence[str] = ()
+    dns_policy: DnsPolicy = "ClusterFirst"
+    """DNS policy of the controller's pods. Use `Default`, the VPC's DNS, if CoreDNS has no nodes
+    yet."""
+
     identity: Identity = "pod-identity"
     pod_identity_agent: Presence = "existing"
     oidc_provider: Presence = "existing"
     node_access: NodeAccessKind | None = None
-    """The way that the cluster takes when left out."""
+    """How nodes authenticate. If omitted, it follows the cluster's authentication mode."""
 
     windows_nodes: bool = False
-    """Whether Windows nodes have a role of their own beside that of Linux nodes."""
+    """Whether Windows nodes have an IAM role separate from that of Linux nodes."""
 
     node_role: Presence = "create"
     controller_role: Presence = "create"
     queue: Presence = "create"
-    """Of these three: whether they are made, or are there already under their names."""
+    """For each of the three: whether the stack creates it, or it exists under its name."""
 
     retain_on_delete: Sequence[str] = ()
-    """Which of them stay in AWS when they leave the stack: nodeRole, controllerRole, queue; and
-    nodes, where a destroy is to end none."""
+    """What stays in AWS when it leaves the stack: nodeRole, controllerRole, queue. With `nodes`, a
+    destroy terminates no node."""
 
     confirm_delete: Sequence[str] = ()
-    """Which of them may be deleted when they are there already all at once."""
+    """What `pulumi up` may delete or replace: nodeRole, controllerRole, queue. Without it, the
+    preview refuses such a change. With `nodePools`, a destroy also deletes the NodePools of other
+    stacks."""
 
     instance_profile_name: pulumi.Input[str] | None = None
-    """One that is there already; made of the nodes' role when left out."""
+    """An existing instance profile. If omitted, one is created from the node role."""
 
     instance_profiles: Profiles = "given"
-    """Whether classes name a profile, or the controller may make some for classes with a role."""
+    """`given`: EC2NodeClasses name a profile. `managed`: the controller may create profiles for
+    EC2NodeClasses that name a role."""
 
     image_parameters: Sequence[str] = ()
-    """SSM parameters that the controller may read beside AWS's: names, paths, ARNs."""
+    """SSM parameters that the controller may read in addition to those of AWS: names, paths or
+    ARNs."""
 
     iam_path: str = "/"
     name_prefix: str = names.PREFIX
     controller_statements: Sequence[JsonObject] = ()
     node_statements: Sequence[JsonObject] = ()
     node_policies: Sequence[pulumi.Input[str]] = ()
-    """ARNs of policies that the nodes' role bears beside those that every node needs."""
+    """ARNs of policies attached to the node role in addition to those that every node needs."""
 
     queue_key: pulumi.Input[str] | None = None
-    """ARN of a KMS key."""
+    """ARN of the KMS key that encrypts the interruption queue; SQS's own key if omitted."""
 
     node_role_name: pulumi.Input[str] | None = None
     controller_role_name: pulumi.Input[str] | None = None
     permissions_boundary: pulumi.Input[str] | None = None
     spot_role: Presence = "existing"
     queue_name: pulumi.Input[str] | None = None
-    existing_kinds: Sequence[str] = ()
-    """Names of CustomResourceDefinitions that somebody else keeps in the cluster."""
+    existing_crds: Sequence[str] = ()
+    """Names of CustomResourceDefinitions in the cluster that another tool manages."""
 
     discovery_tags: bool = True
     discovery_tag_key: str = labels.TAG_DISCOVERY
     cluster_tags: bool = False
     subnet_ids: Sequence[pulumi.Input[str]] = ()
-    """Where nodes start; the cluster's when left out."""
+    """Subnets in which nodes launch; the cluster's subnets if omitted."""
 
     security_group_ids: Sequence[pulumi.Input[str]] = ()
-    """Of nodes; the cluster's own when left out."""
+    """Security groups of nodes; the cluster's security group if omitted."""
 
     installation: Installation | str | None = None
-    """What says who has made everything: the value of the tag `joiner.dev/installation`, or the
-    resource that says so, where providers were to wait for it; organization/project/stack when
-    left out."""
+    """The installation that owns everything created: the value of the tag
+    `joiner.dev/installation`, or the Installation resource if providers had to wait for it.
+    Default: organization/project/stack."""
 
     tags: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
-    """Of every AWS resource."""
+    """Tags of every AWS resource."""
 
     node_pools: Sequence[Wire] = field(default_factory=default_manifests)
-    """NodePools, EC2NodeClasses and so on as in YAML: `nodepools.manifests_in` reads a folder,
-    `nodepools.manifest` writes typed ones."""
+    """NodePools, EC2NodeClasses and so on as in YAML. `nodepools.manifests_in` reads a folder;
+    `nodepools.manifest` converts a typed object."""
 
     delete_foreign_node_pools: bool = False
     drain_timeout: timedelta = timedelta(minutes=20)
 
 
 class Joiner(pulumi.ComponentResource):
-    """Everything that Joiner needs on a cluster, the controller, and its NodePools."""
+    """The AWS resources and Kubernetes objects that Joiner needs, the controller, and NodePools."""
 
     node_role_name: pulumi.Output[str]
     node_role_arn: pulumi.Output[str]
     windows_node_role_name: pulumi.Output[str]
-    """As of Linux nodes, where those of Windows have none of their own."""
+    """The role of Linux nodes, if Windows nodes have none of their own."""
 
     instance_profile: pulumi.Output[str]
     windows_instance_profile: pulumi.Output[str]
-    """The same."""
+    """The instance profile of Linux nodes, if Windows nodes have none of their own."""
 
     controller_role_arn: pulumi.Output[str]
     interruption_queue: pulumi.Output[str]
-    """Its name."""
+    """The name of the SQS queue."""
 
     namespace: pulumi.Output[str]
     deployment: pulumi.Output[str]
@@ -202,17 +222,22 @@ class Joiner(pulumi.ComponentResource):
     def __init__(
         self, name: str, args: JoinerArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        """Make it all.
+        """Check the settings, then create all resources.
 
         Raises:
-            ConfigError: a setting cannot be used, or a name is taken; nothing has been made.
+            ConfigError: a setting cannot be used, or a name is taken. Nothing has been created.
 
         """
         self._name, self._args = name, args
         self._first: list[pulumi.Resource] = []
+        self._found: Mapping[Logical, Name] = {}
         self._options = require_options(args.settings)
+        refuse_unusable_policies(
+            args.node_policies, args.node_statements, args.controller_statements
+        )
         nodepools.refuse_faulty(args.node_pools)
-        self._kinds = customresources.wanted(args.existing_kinds)
+        nodepools.refuse_static(args.node_pools, self._options.feature_gates)
+        self._kinds = customresources.wanted(args.existing_crds)
         self._stack = full_name_of_stack()
         self._asked = opts or pulumi.ResourceOptions()
         super().__init__(
@@ -235,18 +260,16 @@ class Joiner(pulumi.ComponentResource):
                 f"{name}-installation", args.cluster, given, pulumi.ResourceOptions(parent=self)
             )
         )
-        role_name = NodeRoleName(
-            f"{name}-node-role-name",
-            args.cluster,
-            installation=self._title,
-            role_name=self._node_role_name,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[self._installation]),
-        )
         self._first = [
             self._installation,
-            role_name,
-            self._holdings(f"{name}-holdings", after=[self._installation]),
+            self._holdings(
+                f"{name}-holdings",
+                after=[self._installation],
+                needed=self._needed_by_nodes(),
+            ),
+            self._removal_proof(f"{name}-removal-proof", after=[self._installation]),
         ]
+        self._first.append(self._shared())
         self._mine = pulumi.ResourceOptions(parent=self)
         self._in_cluster = pulumi.ResourceOptions(parent=self, providers=self._cluster_provider())
         self._make(tags)
@@ -254,47 +277,150 @@ class Joiner(pulumi.ComponentResource):
     def _as_one_of_ours(
         self, made: pulumi.ResourceTransformationArgs
     ) -> pulumi.ResourceTransformationResult | None:
-        """Have each resource bear our tags, and come after what the whole comes after."""
+        """Tag a resource, and make it depend on the component's own dependencies and guards.
+
+        A Pulumi resource transformation. A resource that exists in the cluster or in AWS with
+        the tag of this installation is adopted (`_adopting`).
+        """
         if isinstance(made.resource, pulumi.ComponentResource) or not self._first:
             return None
         props: dict[str, Any] = dict(made.props)
         if isinstance(getattr(type(made.resource), "tags", None), property):
             ours = {labels.TAG_INSTALLATION: self._title}
             props["tags"] = {**self._args.tags, **(props.get("tags") or {}), **ours}
-        opts = made.opts
+        opts = pulumi.ResourceOptions.merge(made.opts, self._adopting(made.type_, made.name))
         for before in (self._asked.depends_on, self._first):
             opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=before))
         return pulumi.ResourceTransformationResult(props, opts)
 
-    def _holdings(self, name: str, *, after: Sequence[pulumi.Resource]) -> Holdings:
+    def _adopting(self, type_: str, name: str) -> pulumi.ResourceOptions | None:
+        """Return the options that adopt an existing resource of this name with our tag, or None.
+
+        A resource with an identity is imported. Any other is removed before the engine creates
+        its own. The options have no effect if the stack's state has the resource. A resource that
+        would be replaced is never among those found: the engine refuses to replace a resource
+        that names an ID to import.
+        """
+        found = self._found.get((type_, name))
+        if found is None:
+            return None
+        if found.identity:
+            return pulumi.ResourceOptions(import_=found.identity)
+        hook = pulumi.ResourceHook(f"{name}-{type_}", lambda _: found.remove())
+        binding = pulumi.ResourceHookBinding(before_create=[hook])
+        return pulumi.ResourceOptions(hooks=binding)
+
+    def _holdings(
+        self,
+        name: str,
+        *,
+        after: Sequence[pulumi.Resource],
+        needed: Needs | None = None,
+    ) -> DeletionGuard:
         args = self._args
         made = {
             "nodeRole": (args.node_role, self._node_role_name),
             "controllerRole": (args.controller_role, self._controller_role_name),
             "queue": (args.queue, self._queue_name),
         }
-        return Holdings(
+        return DeletionGuard(
             name,
             args.cluster,
             {key: given for key, (presence, given) in made.items() if presence == "create"},
             installation=self._title,
             retained=args.retain_on_delete,
             confirmed=args.confirm_delete,
+            needed=needed,
+            settings={
+                "iamPath": args.iam_path,
+                "instanceProfileName": args.instance_profile_name or "",
+                "namePrefix": args.name_prefix,
+                "nodeAccess": self._access,
+                "nodeRole": args.node_role,
+                "nodeRoleName": args.node_role_name or "",
+                "windowsNodes": str(args.windows_nodes).lower(),
+            },
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(after)),
         )
 
+    def _shared(self) -> DeletionGuard:
+        """Create the guard that records what this stack creates and other stacks may use.
+
+        It records the CRDs, the OIDC provider and the Pod Identity agent. The engine deletes the
+        guard after all of them.
+        """
+        args, cluster = self._args, self._args.cluster
+        makes_role = args.controller_role == "create"
+        shared: dict[str, Any] = {"definitions": [w["metadata"]["name"] for w in self._kinds]}
+        if makes_role and args.identity == "irsa" and args.oidc_provider == "create":
+            parts = pulumi.Output.all(cluster.place, cluster.issuer)
+            shared["oidcProvider"] = parts.apply(lambda known: provider_arn(*known))
+        if args.identity == "pod-identity" and args.pod_identity_agent == "create":
+            shared["agent"] = True
+        return DeletionGuard(
+            f"{self._name}-shared",
+            cluster,
+            {},
+            installation=self._title,
+            retained=args.retain_on_delete,
+            shared=shared,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+    def _needed_by_nodes(self) -> Needs:
+        """Return what this stack creates that nodes depend on, by key: roles, profiles, access."""
+        args = self._args
+        needed = self._needed(
+            "nodeRole", "instanceProfile", "nodeAccess", self._node_role_name, self._access
+        )
+        if args.windows_nodes:
+            keys = ("windowsNodeRole", "windowsInstanceProfile", "windowsNodeAccess")
+            needed |= self._needed(*keys, self._windows_role_name, self._windows_access)
+        if args.instance_profile_name:
+            del needed["instanceProfile"]
+        return needed
+
+    def _needed(
+        self, role: str, profile: str, access: str, name: pulumi.Input[str], way: NodeAccessKind
+    ) -> dict[str, dict[str, pulumi.Input[str]]]:
+        """Return a node role, its instance profile and its cluster access, by the keys given.
+
+        A role that exists already is not among them; nor is access if the stack creates none.
+        """
+        args, needed = self._args, dict[str, dict[str, pulumi.Input[str]]]()
+        arn = self._arn("role", name)
+        if args.node_role == "create":
+            needed[role] = {"arn": arn}
+        else:
+            arn = aws.iam.get_role_output(
+                name=name, opts=pulumi.InvokeOutputOptions(parent=self)
+            ).arn
+        needed[profile] = {"arn": self._arn("instance-profile", name)}
+        if way != "none":
+            # An access entry and an aws-auth mapping count as the same: when one replaces the
+            # other, the engine creates the new one before it deletes the old one.
+            system = "Windows" if way.lower().endswith("windows") else "Linux"
+            needed[access] = {"arn": arn, "system": system}
+        return needed
+
+    def _arn(self, kind: str, name: pulumi.Input[str]) -> pulumi.Output[str]:
+        cluster, path = self._args.cluster, self._args.iam_path
+        return pulumi.Output.concat(
+            "arn:", cluster.partition, ":iam::", cluster.account, f":{kind}{path}", name
+        )
+
     def _ending(self, after: Sequence[pulumi.Resource]) -> pulumi.ResourceOptions:
-        """Return the options of what ends nodes, unless they stay, when it is deleted."""
+        """Return the options of a resource whose deletion terminates nodes, unless nodes stay."""
         mine = pulumi.ResourceOptions(parent=self, depends_on=list(after))
         return pulumi.ResourceOptions.merge(mine, staying("nodes", self._args.retain_on_delete))
 
     def _held(self, key: str) -> pulumi.ResourceOptions:
-        """Return the options of a part that may have to stay when it leaves the stack."""
+        """Return the options of a part that may be retained in AWS when it leaves the stack."""
         stays = staying(key, self._args.retain_on_delete)
         return pulumi.ResourceOptions.merge(self._mine, stays)
 
     def _cluster_provider(self) -> list[pulumi.ProviderResource]:
-        """Return a provider of this very cluster, where the program gives none."""
+        """Return a Kubernetes provider of this cluster, or nothing if the program passes one."""
         if self.get_provider("kubernetes:core/v1:Pod"):
             return []
         return [kubernetes_provider(self._args.cluster, f"{self._name}-kubernetes", self._mine)]
@@ -325,12 +451,13 @@ class Joiner(pulumi.ComponentResource):
         discovery = DiscoveryTags(f"{self._name}-discovery", tags, mine)
         kinds = CustomResources(
             f"{self._name}-crds",
-            CustomResourcesArgs(definitions=self._kinds),
+            CustomResourcesArgs(definitions=self._kinds, installation=self._title),
             self._in_cluster,
         )
         groundwork: list[pulumi.Resource] = [node_role, access, *windows, queue, controller_role]
         groundwork += [discovery, kinds]
-        # Once the controller is gone, it looks whose all of it is before it goes.
+        # A destroy deletes this guard after the controller and before the groundwork: it checks
+        # who owns the groundwork before any of it is deleted.
         groundwork.append(self._holdings(f"{self._name}-holdings-before-end", after=groundwork))
         controller = self._controller(queue, controller_role, groundwork)
         self._node_pools(roles, controller)
@@ -356,7 +483,7 @@ class Joiner(pulumi.ComponentResource):
 
     @property
     def _path(self) -> str | None:
-        # Said nothing of, the path is this one: nothing changes in stacks that never said it.
+        # "/" is IAM's default. Sending no path leaves stacks unchanged that never set one.
         return None if self._args.iam_path == "/" else self._args.iam_path
 
     @property
@@ -390,42 +517,30 @@ class Joiner(pulumi.ComponentResource):
         )
 
     def _refuse(self, tags: DiscoveryTagsArgs) -> DiscoveryTagsArgs:
-        """Refuse what cannot be made, as far as it is known, before anything is.
+        """Check for conflicts before anything is created; return the discovery tags to set.
 
-        Returns the tags that are to be set, beside those of others.
+        Checks only what is known while the program runs: without a known cluster location or with
+        unknown names, the given tags are returned unchecked. Tags that others have set already
+        are left out.
+
+        Raises:
+            ConfigError: a name, CRD, object or tag belongs to another installation or tool.
+
         """
         args, cluster = self._args, self._args.cluster
-        location = cluster.known_location
-        place = [cluster.partition, cluster.region, cluster.account, cluster.name]
-        given = [self._queue_name, self._node_role_name, self._controller_role_name]
-        given += [args.namespace, args.name, self._windows_role_name]
-        if location is None or not known(*place, *given):
+        location, named = cluster.known_location, self._named
+        if location is None or not known(*named):
             return tags
-        where, plain = Place(*map(str, place)), [str(name) for name in given]
+        where = Place(*map(str, named[:4]))
         refuse_other_account(location, where.account)
-        refuse_taken(
-            Given(
-                place=where,
-                queue=plain[0],
-                node_role=plain[1],
-                windows_node_role=plain[5] if args.windows_nodes else None,
-                controller_role=plain[2],
-                namespace=plain[3],
-                service_account=plain[4],
-                repository=None if args.image else names.repository(where.cluster_name),
-                access_entry=self._access in ENTRIES,
-                association=args.identity == "pod-identity",
-                agent=args.pod_identity_agent == "create",
-                controller_policies=self._policy_names(where),
-                iam_path=args.iam_path,
-                existing=self._existing,
-            ),
-            location=location,
-            installation=self._title,
+        self._found = refuse_taken(
+            self._given(*map(str, named)), location=location, installation=self._title
         )
+        self._warn(location)
         if self._access in MAPPED_GROUPS:
             refuse_unreadable_mapping(location)
-        customresources.refuse_other_kinds(location, args.existing_kinds)
+        customresources.refuse_other_kinds(location, args.existing_crds, self._title)
+        refuse_foreign_objects(location, str(args.namespace), str(args.name))
         tags = beside_others(tags, pulumi.InvokeOptions(parent=self))
         if args.identity == "irsa" and isinstance(cluster.issuer, str):
             refuse_unusable_provider(
@@ -437,9 +552,77 @@ class Joiner(pulumi.ComponentResource):
             )
         return tags
 
+    def _warn(self, location: ClusterLocation) -> None:
+        """Warn of missing prerequisites that would prevent the first node from launching."""
+        args = self._args
+        # A cluster that this stack creates gets its agent and its DNS before the controller starts.
+        exists = isinstance(args.cluster.endpoint, str)
+        lacks = args.spot_role == "existing"
+        by_agent = args.identity == "pod-identity" and args.pod_identity_agent == "existing"
+        troubles = [
+            *(preflight.of_account(location, args.node_pools) if lacks else ()),
+            *(preflight.of_agent(location) if exists and by_agent else ()),
+            *(preflight.of_dns(location) if exists and args.dns_policy == "ClusterFirst" else ()),
+        ]
+        for trouble in troubles:
+            pulumi.warn(trouble)
+
+    @property
+    def _named(self) -> list[pulumi.Input[str]]:
+        """The arguments of `_given`; some may be outputs that are known only during `up`."""
+        args, cluster = self._args, self._args.cluster
+        place = [cluster.partition, cluster.region, cluster.account, cluster.name]
+        roles = [self._node_role_name, self._controller_role_name, self._windows_role_name]
+        return [*place, self._queue_name, *roles, args.namespace, args.name]
+
+    def _given(self, *named: str) -> Given:
+        args, where = self._args, Place(*named[:4])
+        queue, node_role, controller_role, windows_role, namespace, name = named[4:]
+        return Given(
+            component=self._name,
+            place=where,
+            queue=queue,
+            node_role=node_role,
+            windows_node_role=windows_role if args.windows_nodes else None,
+            controller_role=controller_role,
+            namespace=namespace,
+            service_account=name,
+            repository=None if args.image else names.repository(where.cluster_name),
+            access_entry=self._access in ENTRIES,
+            entry_types={"node": self._access, "windows-node": self._windows_access},
+            association=args.identity == "pod-identity",
+            agent=args.pod_identity_agent == "create",
+            controller_policies=self._policy_names(where),
+            iam_path=args.iam_path,
+            existing=self._existing,
+        )
+
+    def _removal_proof(self, name: str, *, after: Sequence[pulumi.Resource]) -> RemovalProof:
+        """Create the proof that a destroy removed everything except what is retained."""
+        titles = {"nodeRole": "node role", "controllerRole": "controller role", "queue": "queue"}
+        retained = {titles[key] for key in self._args.retain_on_delete if key in titles}
+
+        def remembered(named: Sequence[str]) -> dict[str, Any]:
+            given = self._given(*named)
+            if "node role" in retained:
+                given = dataclasses.replace(given, windows_node_role=None)
+            # Other workloads may use the agent.
+            return dataclasses.replace(given, agent=False, existing=given.existing | retained).plain
+
+        named = self._named
+        return RemovalProof(
+            name,
+            self._args.cluster,
+            remembered([str(one) for one in named])
+            if known(*named)
+            else pulumi.Output.all(*named).apply(remembered),
+            installation=self._title,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=list(after)),
+        )
+
     @property
     def _existing(self) -> frozenset[str]:
-        """What is named and not made, in the words of `Given`."""
+        """What the settings name but the stack does not create, in the titles of `Given`."""
         args = self._args
         presences = {
             "node role": args.node_role,
@@ -449,19 +632,19 @@ class Joiner(pulumi.ComponentResource):
         }
         return frozenset(what for what, presence in presences.items() if presence == "existing")
 
-    def _policy_names(self, place: Place) -> list[str]:
+    def _policy_names(self, place: Place) -> dict[str, str]:
         args = self._args
         titles = controller_policies(
             zonal_shift=self._options.enable_zonal_shift,
             makes_profiles=args.instance_profiles == "managed",
             image_parameters=bool(args.image_parameters),
-            decryption=bool(args.queue_key),
             extra=bool(args.controller_statements),
         )
         cluster, region = place.cluster_name, place.region
-        return [
-            names.controller_policy(title, cluster, region, args.name_prefix) for title in titles
-        ]
+        return {
+            title: names.controller_policy(title, cluster, region, args.name_prefix)
+            for title in titles
+        }
 
     def _node_role(self) -> NodeRole:
         args = self._args
@@ -474,20 +657,25 @@ class Joiner(pulumi.ComponentResource):
         )
 
     def _windows_nodes(self) -> list[pulumi.ComponentResource]:
-        """Make the role of Windows nodes and their way in, where they have one of their own."""
+        """Create the role and cluster access of Windows nodes; nothing if they have no own role."""
         args, name = self._args, f"{self._name}-windows-node"
         if not args.windows_nodes:
             return []
         role = self._role_of_nodes(name, self._windows_role_name)
         way = NodeAccessArgs(
-            kind=WINDOWS.get(self._access, self._access),
+            kind=self._windows_access,
             cluster=args.cluster,
             node_role_arn=role.role_arn,
         )
         return [role, NodeAccess(f"{name}-access", way, self._mine)]
 
+    @property
+    def _windows_access(self) -> NodeAccessKind:
+        """The access method of Windows nodes that have their own role."""
+        return WINDOWS.get(self._access, self._access)
+
     def _role_of_nodes(self, name: str, role_name: pulumi.Input[str], **more: Any) -> NodeRole:
-        """Make a role of nodes: those of Linux and of Windows may do the same."""
+        """Create a node role; the roles of Linux and Windows nodes have the same permissions."""
         args = self._args
         role = NodeRoleArgs(
             cluster=args.cluster,
@@ -542,7 +730,11 @@ class Joiner(pulumi.ComponentResource):
         role: ControllerRole,
         groundwork: Sequence[pulumi.Resource],
     ) -> Controller:
-        """Run the controller; what proves, after its end, that it left nothing is made before."""
+        """Create the controller's objects.
+
+        `NothingLeft` is created first, so that a destroy deletes it after the controller. It then
+        proves that the controller left nothing behind.
+        """
         args, cluster = self._args, self._args.cluster
         nothing_left = NothingLeft(
             f"{self._name}-nothing-left",
@@ -572,16 +764,18 @@ class Joiner(pulumi.ComponentResource):
                     ),
                     "AWS_REGION": cluster.region,
                 },
+                secret_environment=args.secret_env,
                 identity=args.identity,
                 role_arn=role.role_arn,
                 create_namespace=args.create_namespace,
-                scraping=args.scraping,
+                metrics_discovery=args.metrics_discovery,
                 extra_labels=args.extra_labels,
                 pod_annotations=args.pod_annotations,
                 node_selector=args.node_selector,
                 tolerations=args.tolerations,
                 affinity=args.affinity,
                 image_pull_secrets=args.image_pull_secrets,
+                dns_policy=args.dns_policy,
                 after=[*groundwork, nothing_left],
             ),
             self._in_cluster,
@@ -596,7 +790,10 @@ class Joiner(pulumi.ComponentResource):
         return image.ControllerImage(f"{self._name}-image", args, self._mine).reference
 
     def _node_pools(self, roles: Sequence[NodeRole], controller: Controller) -> None:
-        """Make the NodePools, between two drains: the one goes before them, the other after."""
+        """Create the NodePools between two drains.
+
+        A destroy deletes in reverse order: one drain before the NodePools, the other after them.
+        """
         args = self._args
         of_windows = {
             "WINDOWS_NODE_ROLE": roles[-1].role_name,
@@ -609,8 +806,11 @@ class Joiner(pulumi.ComponentResource):
             deployment=args.name,
             timeout_seconds=args.drain_timeout.total_seconds(),
             delete_foreign_node_pools=args.delete_foreign_node_pools,
+            stack=self._stack,
+            delete_other_node_pools="nodePools" in args.confirm_delete,
+            nodes_stay="nodes" in args.retain_on_delete,
         )
-        # An `up` that fails below leaves this one, so that a destroy drains all the same.
+        # If `up` fails on the NodePools, this drain exists already, and a destroy drains nodes.
         before_controller_goes = Drain(
             f"{self._name}-drain-before-controller",
             drain,
@@ -643,5 +843,5 @@ class Joiner(pulumi.ComponentResource):
 
 
 def full_name_of_stack(name: str = "") -> str:
-    """Return the full name of a stack of the project: of the running one when none is named."""
+    """Return a stack's full name, organization/project/stack; the running stack's if none named."""
     return f"{pulumi.get_organization()}/{pulumi.get_project()}/{name or pulumi.get_stack()}"

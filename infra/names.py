@@ -1,7 +1,7 @@
-"""What the AWS resources of a stack are called: names that fit, and that no two clusters share.
+"""Return the names of a stack's AWS resources: within AWS's limits, and unique per cluster.
 
-Names that people type elsewhere are those of Karpenter's guide; where they would not
-fit, the end gives way to a digest of the whole.
+Names that users type elsewhere are those of Karpenter's guide. If a name would be too long, a
+digest of the whole name replaces its end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RULE_LENGTH = 64
 DIGEST_LENGTH = 10
 
 REPOSITORY = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
-"""A part of an ECR repository's name: EKS allows more in a cluster's."""
+"""What ECR allows in one part of a repository's name. EKS allows more in a cluster's name."""
 
 
 def queue(cluster: str) -> str:
@@ -28,12 +28,12 @@ PREFIX = "Karpenter"
 
 
 def node_role(cluster: str, prefix: str = PREFIX) -> str:
-    """Return the name of the nodes' role, and of its instance profile."""
+    """Return the name of the node role, which is also that of its instance profile."""
     return _fitting(f"{prefix}NodeRole-{cluster}", ROLE_LENGTH)
 
 
 def windows_node_role(cluster: str, prefix: str = PREFIX) -> str:
-    """Return the name of the role of Windows nodes, and of its instance profile."""
+    """Return the name of the Windows node role, which is also that of its instance profile."""
     return _fitting(f"{prefix}WindowsNodeRole-{cluster}", ROLE_LENGTH)
 
 
@@ -45,16 +45,17 @@ def controller_role(cluster: str, prefix: str = PREFIX) -> str:
 def controller_policy(title: str, cluster: str, region: str, prefix: str = PREFIX) -> str:
     """Return the name of one of the controller's policies.
 
-    IAM is one for all regions and deaf to case; EKS is neither.
+    The name has the region, and a digest if the cluster's name has capitals: IAM is global and
+    its names are case-insensitive, but EKS is regional and case-sensitive.
     """
     name = f"{prefix}Controller{title}Policy-{cluster}-{region}"
     return _fitting(name, POLICY_LENGTH) if cluster.islower() else _marked(name, POLICY_LENGTH)
 
 
 def rule(queue_name: str, event: str) -> str:
-    """Return the name of the EventBridge rule that sends a kind of event to a queue.
+    """Return the name of the EventBridge rule that sends one type of event to a queue.
 
-    A second rule of one name would take the first one's place without a word.
+    Names must be unique: EventBridge silently overwrites an existing rule of the same name.
     """
     return _fitting(f"{queue_name}-{event}", RULE_LENGTH)
 

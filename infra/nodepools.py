@@ -1,8 +1,8 @@
-"""NodePools and EC2NodeClasses of a stack: a folder of YAML in Git, or typed Python.
+"""NodePools and EC2NodeClasses of a stack, from a folder of YAML files or from typed Python.
 
-In YAML, `${CLUSTER_NAME}`, `${INSTANCE_PROFILE}`, `${NODE_ROLE}`, `${WINDOWS_INSTANCE_PROFILE}`,
-`${WINDOWS_NODE_ROLE}` and `${DISCOVERY_TAG}` stand for what the stack knows; what it does not know
-is left as it is.
+In YAML, the stack replaces the placeholders `${CLUSTER_NAME}`, `${INSTANCE_PROFILE}`,
+`${NODE_ROLE}`, `${WINDOWS_INSTANCE_PROFILE}`, `${WINDOWS_NODE_ROLE}` and `${DISCOVERY_TAG}`.
+Unknown placeholders are left unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,17 @@ import pulumi_kubernetes as kubernetes
 import yaml
 
 from controller.apis import labels
-from controller.apis.ec2nodeclass import EC2NodeClass, EC2NodeClassSpec, SelectorTerm
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass, EC2NodeClassSpec, SelectorTerm
+from controller.apis.karpenter.nodeoverlay import NodeOverlay
+from controller.apis.karpenter.nodepool import (
+    DisruptionPolicy,
+    NodeClaimTemplate,
+    NodeClaimTemplateSpec,
+    NodeClassReference,
+    NodePool,
+    NodePoolSpec,
+)
+from controller.apis.karpenter.validation import overlay_problems, problems
 from controller.apis.kinds import (
     CAPACITY_BUFFER,
     EC2_NODE_CLASS,
@@ -29,23 +39,15 @@ from controller.apis.kinds import (
     POD_TEMPLATE,
     Kind,
 )
-from controller.apis.meta import ObjectMeta, to_wire
-from controller.apis.nodeoverlay import NodeOverlay
-from controller.apis.nodepool import (
-    DisruptionPolicy,
-    NodeClaimTemplate,
-    NodeClaimTemplateSpec,
-    NodeClassReference,
-    NodePool,
-    NodePoolSpec,
-)
-from controller.apis.taints import Requirement
-from controller.apis.validation import overlay_problems, problems
+from controller.apis.kubernetes.meta import ObjectMeta, to_wire
+from controller.apis.kubernetes.taints import Requirement
+from controller.options import FeatureGates, gate_disabled
+from infra.cluster.ekscluster import EksCluster
 from infra.config import ConfigError
-from infra.ekscluster import EksCluster
-from infra.forecast import Plan, forecast
-from infra.poolowners import PoolOwners
-from infra.teardown import STACK_ANNOTATION
+from infra.guards.impact import Plan, forecast
+from infra.guards.poolowners import PoolOwners
+from infra.lifecycle.destroying import is_destroying
+from infra.lifecycle.teardown import STACK_ANNOTATION
 
 Wire = dict[str, Any]
 
@@ -53,10 +55,10 @@ KINDS = {
     kind.name: kind
     for kind in (EC2_NODE_CLASS, NODE_POOL, NODE_OVERLAY, CAPACITY_BUFFER, POD_TEMPLATE)
 }
-"""What a stack may hold; a pod template is what a buffer keeps room for."""
+"""The kinds that a stack may contain, by name. A CapacityBuffer refers to a PodTemplate."""
 
 KUSTOMIZATION = "kustomize.config.k8s.io/"
-"""The group of what tells kustomize which files there are; a stack takes them all."""
+"""API group of kustomize's own files. They are skipped: a stack reads every file of the folder."""
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 AUTHORITY = "certificate authority"
@@ -70,23 +72,23 @@ WINDOWS_INSTANCE_PROFILE = "${WINDOWS_INSTANCE_PROFILE}"
 
 @dataclass(frozen=True, kw_only=True)
 class NodePoolsArgs:
-    """The objects of the stack, and what their placeholders stand for."""
+    """The objects of the stack, and the values of their placeholders."""
 
     cluster: EksCluster
     manifests: Sequence[Wire]
     variables: Mapping[str, pulumi.Input[str]]
     stack: str
-    """organization/project/stack, by which `pulumi destroy` knows the pools as owned."""
+    """organization/project/stack. `pulumi destroy` recognizes its own NodePools by it."""
 
     delete_timeout: timedelta
     has_controller: bool = False
-    """Whether the controller is the stack's too, and goes with it."""
+    """Whether the stack also creates the controller, and deletes it on destroy."""
 
     after: Sequence[pulumi.Resource] = field(default_factory=tuple)
 
 
 class NodePools(pulumi.ComponentResource):
-    """Node classes and pod templates first, then the pools and buffers that refer to them."""
+    """Creates EC2NodeClasses and PodTemplates, then the objects that refer to them."""
 
     def __init__(
         self, name: str, args: NodePoolsArgs, opts: pulumi.ResourceOptions | None = None
@@ -111,7 +113,7 @@ class NodePools(pulumi.ComponentResource):
         self.register_outputs({})
 
     def _forecast(self) -> None:
-        """Say in a preview what becomes of nodes that run, where the cluster is known."""
+        """Report in a preview what the change does to running nodes, if the cluster is known."""
         args, location = self._args, self._args.cluster.known_location
         if location is None:
             return
@@ -122,6 +124,7 @@ class NodePools(pulumi.ComponentResource):
                 stack=args.stack,
                 certificate_authority=known[AUTHORITY],
                 has_controller=args.has_controller,
+                is_destroyed=is_destroying(),
             )
             for line in forecast(location, plan):
                 pulumi.log.info(line, self)
@@ -134,7 +137,7 @@ class NodePools(pulumi.ComponentResource):
         opts = pulumi.ResourceOptions(
             parent=self,
             depends_on=list(after),
-            # A class stays until its last node is gone.
+            # The controller's finalizer keeps an EC2NodeClass until its last node is deleted.
             custom_timeouts=pulumi.CustomTimeouts(
                 delete=f"{int(self._args.delete_timeout.total_seconds())}s"
             ),
@@ -161,11 +164,11 @@ class NodePools(pulumi.ComponentResource):
 
 
 def manifests_in(folder: Path) -> list[Wire]:
-    """Read every YAML file of a folder.
+    """Return the objects in all YAML files of a folder and its subfolders.
 
     Raises:
-        ConfigError: an object is of a kind that does not belong here, or cannot work; every
-            problem is named with its file.
+        ConfigError: an object has a kind that is not allowed, is invalid, or is there twice; lists
+            every problem with its file.
 
     """
     by_title: dict[str, Wire] = {}
@@ -174,7 +177,7 @@ def manifests_in(folder: Path) -> list[Wire]:
         try:
             wires = [wire for wire in yaml.safe_load_all(path.read_text()) if wire]
         except (OSError, RecursionError, ValueError, yaml.YAMLError) as exc:
-            # Text that is not UTF-8, and numbers and dates that are none, are ValueErrors.
+            # Text that is not UTF-8, and invalid numbers and dates, raise ValueError.
             faults.append(f"{path}: this is not YAML: {exc}")
             continue
         for wire in wires:
@@ -190,10 +193,10 @@ def manifests_in(folder: Path) -> list[Wire]:
 
 
 def refuse_faulty(manifests: Sequence[Wire]) -> None:
-    """Look whether all objects can work, and no two are one.
+    """Check that all objects are valid, and that no two have the same kind and name.
 
     Raises:
-        ConfigError: every problem, by object.
+        ConfigError: lists every problem with its object.
 
     """
     titles: set[str] = set()
@@ -208,12 +211,30 @@ def refuse_faulty(manifests: Sequence[Wire]) -> None:
         raise ConfigError(faults)
 
 
+def refuse_static(manifests: Sequence[Wire], gates: FeatureGates) -> None:
+    """Check that the feature gate StaticCapacity is on if a NodePool has `spec.replicas`.
+
+    Raises:
+        ConfigError: the gate is off. The NodePools would never be Ready, and `up` waits for that.
+
+    """
+    static = [
+        wire["metadata"]["name"]
+        for wire in manifests
+        if wire["kind"] == NODE_POOL.name and wire["spec"].get("replicas") is not None
+    ]
+    why = gate_disabled("spec.replicas", "StaticCapacity")
+    if static and not gates.static_capacity:
+        raise ConfigError([f"NodePool {name} would never be Ready: {why}" for name in static])
+
+
 def default_manifests(*, by_role: bool = False) -> list[Wire]:
-    """Return a pool and a class to start from: current general-purpose types, spot or not.
+    """Return a default NodePool and EC2NodeClass: types c, m and r, spot and on-demand, amd64.
 
     Args:
-        by_role: whether the class names the nodes' role, for which the controller looks in IAM;
-            else it names the stack's instance profile, and nobody asks IAM.
+        by_role: whether the EC2NodeClass names the node role, for which the controller looks up or
+            creates an instance profile in IAM. Otherwise it names the stack's instance profile, and
+            the controller does not call IAM.
 
     """
     here = [SelectorTerm(tags={DISCOVERY_TAG: CLUSTER_NAME})]
@@ -264,13 +285,13 @@ def default_manifests(*, by_role: bool = False) -> list[Wire]:
 
 
 def manifest(kind: Kind[Any], typed: Any) -> Wire:
-    """Return a typed object as it stands in YAML."""
+    """Return a typed object as a map, as in YAML."""
     wire: Wire = to_wire(typed)
     return {"apiVersion": kind.api_version, "kind": kind.name, **wire}
 
 
 def filled(value: Any, known: Mapping[str, str]) -> Any:
-    """Put what is known in the place of its `${NAME}`, anywhere in a value."""
+    """Return a value with each known `${NAME}` replaced, in all nested strings and keys."""
     match value:
         case str():
             for name, text in known.items():
@@ -285,7 +306,7 @@ def filled(value: Any, known: Mapping[str, str]) -> Any:
 
 
 def _title(wire: Wire) -> str:
-    """Return what tells the object from all others of the stack."""
+    """Return the object's unique title in the stack: kind, namespace if any, and name."""
     metadata = wire["metadata"]
     where = [metadata["namespace"]] if metadata.get("namespace") else []
     return "-".join([wire["kind"], *where, metadata["name"]])
@@ -295,7 +316,7 @@ def _owned(wire: Wire, stack: str) -> Wire:
     metadata = dict(wire["metadata"])
     annotations = dict(metadata.get("annotations") or {}) | {STACK_ANNOTATION: stack}
     if wire["kind"] == NODE_POOL.name:
-        # `up` ends when nodes can be asked for, or says why they cannot.
+        # `up` waits until the NodePool can launch nodes, or reports why it cannot.
         annotations.setdefault("pulumi.com/waitFor", "condition=Ready")
     return metadata | {"annotations": annotations}
 

@@ -1,8 +1,8 @@
-"""Policy documents as values: what each principal may do, and no more.
+"""Return IAM and SQS policy documents with the least permissions that each principal needs.
 
-Every write is bound to the cluster by tags: the controller can only make what carries
-the cluster's ownership tag and the tag of its installation, and only change or delete
-what the cluster owns already.
+Conditions on tags restrict every write to the cluster. The controller can create a resource only
+with the cluster's ownership tag and its installation's tag. It can change or delete only what the
+cluster owns already.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NODE_ROLE_POLICIES = (
     "AmazonEC2ContainerRegistryPullOnly",
     "AmazonSSMManagedInstanceCore",
 )
-"""AWS's own policies that every node needs."""
+"""AWS managed policies that every node needs."""
 
 _FOUND = (
     "CapacityReservations",
@@ -39,6 +39,7 @@ _FOUND = (
     "SpotPriceHistory",
     "Subnets",
 )
+_LAUNCH = ("ec2:RunInstances", "ec2:CreateFleet")
 _LAUNCHED = ("instance", "volume", "network-interface", "spot-instances-request")
 _TOLD_LATER = (
     labels.TAG_CLUSTER_NAME,
@@ -47,14 +48,22 @@ _TOLD_LATER = (
     "Name",
 )
 _PUBLIC = ("image", "snapshot")
-"""What no account stands for in an ARN, whoever owns it."""
+"""EC2 resource types whose ARN has no account ID, regardless of the owner."""
 
 _USED = ("security-group", "subnet", "capacity-reservation", "placement-group")
 
 
+MANAGED_SIZE = 6_144
+INLINE_SIZE = 10_240
+"""IAM quotas in characters: of a managed policy, and of all inline policies of a role together."""
+
+ATTACHED = 10
+"""IAM quota of managed policies per role, unless the account's quota is raised."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the cluster is: what ARNs are made of."""
+    """The cluster's partition, region, account and name, from which ARNs are built."""
 
     partition: str
     region: str
@@ -63,34 +72,53 @@ class Place:
 
     @property
     def owned(self) -> str:
-        """The tag by which the cluster owns a resource."""
+        """The key of the tag that marks a resource as owned by the cluster."""
         return labels.tag_cluster_owned(self.cluster_name)
 
     @property
     def service_suffix(self) -> str:
-        """What stands behind a service's name where principals are written."""
+        """The DNS suffix of service principals in this partition."""
         return "amazonaws.com.cn" if self.partition == "aws-cn" else "amazonaws.com"
 
     def ec2(self, kind: str, *, account: str = "*") -> str:
-        """Return the ARN of every EC2 resource of a kind in the region."""
+        """Return the ARN pattern of all EC2 resources of a type in the region.
+
+        Args:
+            kind: the resource type, such as `instance`.
+            account: the owner; any account by default, empty for public resource types.
+
+        """
         return f"arn:{self.partition}:ec2:{self.region}:{account}:{kind}/*"
 
 
 def text_of(document: Document) -> str:
-    """Write a document as AWS takes it."""
-    # In one order, or every `up` would find a difference.
+    """Return a policy document as JSON text."""
+    # Keys are sorted: in another order, each `up` would report a difference.
     return json.dumps(document, sort_keys=True)
 
 
+def size_of(text: str) -> int:
+    """Return a document's size in characters as IAM's quota counts it, without white space."""
+    return len(json.dumps(json.loads(text), separators=(",", ":")))
+
+
 def document(*statements: Statement) -> Document:
-    """Return a policy document."""
+    """Return a policy document with these statements."""
     return {"Version": "2012-10-17", "Statement": list(statements)}
 
 
 def allow(
     sid: str, actions: Sequence[str], resources: Sequence[str], **conditions: dict[str, Any]
 ) -> Statement:
-    """Allow actions on resources, under conditions by operator."""
+    """Return the statement that allows actions on resources.
+
+    Args:
+        sid: the statement's ID.
+        actions: such as `ec2:RunInstances`.
+        resources: ARNs or patterns of ARNs.
+        **conditions: condition keys and values by condition operator; all must hold.
+
+    """
     statement: Statement = {
         "Sid": sid,
         "Effect": "Allow",
@@ -103,7 +131,7 @@ def allow(
 def trusts(
     principal: dict[str, Any], actions: Sequence[str], **conditions: dict[str, Any]
 ) -> Document:
-    """Return the trust policy by which a principal may become the role."""
+    """Return the trust policy that lets a principal assume the role."""
     statement: Statement = {
         "Effect": "Allow",
         "Principal": principal,
@@ -113,27 +141,35 @@ def trusts(
 
 
 def ec2_trust(place: Place) -> Document:
-    """EC2 instances may become the role."""
+    """Return the trust policy that lets EC2 instances assume the role."""
     return trusts({"Service": f"ec2.{place.service_suffix}"}, ["sts:AssumeRole"])
 
 
 def eks_trust() -> Document:
-    """EKS may become the role, to run a control plane."""
+    """Return the trust policy that lets EKS assume the role, to run a control plane."""
     return trusts({"Service": "eks.amazonaws.com"}, ["sts:AssumeRole"])
 
 
 def fargate_trust() -> Document:
-    """Fargate may become the role, to run pods."""
+    """Return the trust policy that lets Fargate assume the role, to run pods."""
     return trusts({"Service": "eks-fargate-pods.amazonaws.com"}, ["sts:AssumeRole"])
 
 
 def pod_identity_trust() -> Document:
-    """Pods may become the role, where EKS Pod Identity associates them with it."""
+    """Return the trust policy that lets pods with a Pod Identity association assume the role."""
     return trusts({"Service": "pods.eks.amazonaws.com"}, ["sts:AssumeRole", "sts:TagSession"])
 
 
 def irsa_trust(provider_arn: str, issuer: str, *, namespace: str, service_account: str) -> Document:
-    """One service account of one cluster may become the role, by its OIDC token."""
+    """Return the trust policy for IRSA: one service account assumes the role by its OIDC token.
+
+    Args:
+        provider_arn: ARN of the cluster's OIDC provider in IAM.
+        issuer: URL of the cluster's OIDC issuer.
+        namespace: of the service account.
+        service_account: its name.
+
+    """
     host = issuer.removeprefix("https://")
     return trusts(
         {"Federated": provider_arn},
@@ -146,38 +182,26 @@ def irsa_trust(provider_arn: str, issuer: str, *, namespace: str, service_accoun
 
 
 def node_lifecycle(place: Place, *, installation: str) -> Document:
-    """Launch, tag and terminate the cluster's nodes; what is made says which installation did."""
-    launch = ["ec2:RunInstances", "ec2:CreateFleet"]
-    owned = {f"aws:ResourceTag/{place.owned}": "owned"}
-    of_a_pool = {f"aws:ResourceTag/{labels.NODEPOOL}": "*"}
-    asks_owned = {
-        f"aws:RequestTag/{place.owned}": "owned",
-        f"aws:RequestTag/{labels.TAG_CLUSTER_NAME}": place.cluster_name,
-        f"aws:RequestTag/{labels.TAG_INSTALLATION}": installation,
-    }
-    asks_pool = {f"aws:RequestTag/{labels.NODEPOOL}": "*"}
+    """Return the permissions to launch, tag and terminate the cluster's nodes.
+
+    Everything launched must have the tag of the installation.
+    """
+    owned, of_a_pool = _owned(place)
+    asks_owned, asks_pool = _asked_for(place, installation)
     own_tags = {"StringEquals": asks_owned, "StringLike": asks_pool}
     launched = [place.ec2(kind) for kind in _LAUNCHED]
     fleet, template = place.ec2("fleet"), place.ec2("launch-template")
     return document(
         allow(
             "LaunchWithWhatExists",
-            launch,
+            _LAUNCH,
             [
                 *(place.ec2(kind, account="") for kind in _PUBLIC),
                 *(place.ec2(kind) for kind in _USED),
             ],
         ),
-        allow(
-            "LaunchFromOwnTemplates",
-            launch,
-            [template],
-            StringEquals=owned,
-            StringLike=of_a_pool,
-        ),
-        allow("LaunchOnlyWithOwnTags", launch, launched, **own_tags),
+        allow("LaunchOnlyWithOwnTags", _LAUNCH, launched, **own_tags),
         allow("MakeFleetsOnlyWithOwnTags", ["ec2:CreateFleet"], [fleet], **own_tags),
-        allow("MakeTemplatesOnlyWithOwnTags", ["ec2:CreateLaunchTemplate"], [template], **own_tags),
         allow(
             "TagWhileCreating",
             ["ec2:CreateTags"],
@@ -192,7 +216,8 @@ def node_lifecycle(place: Place, *, installation: str) -> Document:
             [place.ec2("instance")],
             StringEquals=owned,
             StringLike=of_a_pool,
-            # What another installation launched stays its own; what none did may be taken over.
+            # Instances of another installation cannot be tagged. Instances without an installation
+            # tag can be: the controller may adopt them.
             StringEqualsIfExists={
                 f"aws:RequestTag/{labels.TAG_CLUSTER_NAME}": place.cluster_name,
                 f"aws:RequestTag/{labels.TAG_INSTALLATION}": installation,
@@ -206,8 +231,36 @@ def node_lifecycle(place: Place, *, installation: str) -> Document:
             [place.ec2("instance")],
             StringEquals=owned,
             StringLike=of_a_pool,
-            # One that no installation launched may end with a claim that was brought here.
+            # An instance without an installation tag may be terminated with its NodeClaim, if that
+            # NodeClaim was migrated to this cluster's controller.
             StringEqualsIfExists={f"aws:ResourceTag/{labels.TAG_INSTALLATION}": installation},
+        ),
+    )
+
+
+def launch_templates(place: Place, *, installation: str) -> Document:
+    """Return the permissions to create, launch from, and delete the cluster's launch templates.
+
+    They are in a separate policy because `node_lifecycle` would exceed IAM's quota if the names
+    have their maximum length.
+    """
+    owned, of_a_pool = _owned(place)
+    asks_owned, asks_pool = _asked_for(place, installation)
+    template = place.ec2("launch-template")
+    return document(
+        allow(
+            "LaunchFromOwnTemplates",
+            _LAUNCH,
+            [template],
+            StringEquals=owned,
+            StringLike=of_a_pool,
+        ),
+        allow(
+            "MakeTemplatesOnlyWithOwnTags",
+            ["ec2:CreateLaunchTemplate"],
+            [template],
+            StringEquals=asks_owned,
+            StringLike=asks_pool,
         ),
         allow(
             "DeleteOnlyOwnTemplates",
@@ -219,22 +272,51 @@ def node_lifecycle(place: Place, *, installation: str) -> Document:
     )
 
 
+def _owned(place: Place) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the StringEquals and StringLike conditions that the cluster owns a resource."""
+    return (
+        {f"aws:ResourceTag/{place.owned}": "owned"},
+        {f"aws:ResourceTag/{labels.NODEPOOL}": "*"},
+    )
+
+
+def _asked_for(place: Place, installation: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the StringEquals and StringLike conditions on the tags that a request sets."""
+    return (
+        {
+            f"aws:RequestTag/{place.owned}": "owned",
+            f"aws:RequestTag/{labels.TAG_CLUSTER_NAME}": place.cluster_name,
+            f"aws:RequestTag/{labels.TAG_INSTALLATION}": installation,
+        },
+        {f"aws:RequestTag/{labels.NODEPOOL}": "*"},
+    )
+
+
 def iam_integration(place: Place, *, node_role_arns: Sequence[str]) -> Document:
-    """Hand the roles of nodes to instances: all of IAM that a class with a profile needs."""
+    """Return the permission to pass node roles to EC2.
+
+    An EC2NodeClass with an instance profile needs no other IAM permission. In China, EC2 uses
+    either DNS suffix when the role of an instance profile is passed.
+    """
+    services = sorted({"ec2.amazonaws.com", f"ec2.{place.service_suffix}"})
     return document(
         allow(
             "PassTheNodeRole",
             ["iam:PassRole"],
             node_role_arns,
-            StringEquals={"iam:PassedToService": [f"ec2.{place.service_suffix}"]},
+            StringEquals={"iam:PassedToService": services},
         )
     )
 
 
 def instance_profiles(place: Place, *, installation: str) -> Document:
-    """Make instance profiles of the cluster's own, for classes that name a role instead."""
+    """Return the permissions to manage the cluster's instance profiles.
+
+    The controller creates them for EC2NodeClasses that name a role instead of a profile.
+    """
     every = f"arn:{place.partition}:iam::{place.account}:instance-profile"
-    # The path keeps other profiles out of reach: tags alone could be put on any of them.
+    # The path excludes all other profiles. Tags alone would not: iam:TagInstanceProfile could set
+    # them on any profile.
     profiles = [f"{every}/karpenter/{place.region}/{place.cluster_name}/*"]
     whose = {
         place.owned: "owned",
@@ -268,7 +350,7 @@ def instance_profiles(place: Place, *, installation: str) -> Document:
 
 
 def ipv6_cni(place: Place) -> Document:
-    """Give pods addresses of IPv6: what AWS has no policy of its own for."""
+    """Return the VPC CNI's permissions to assign IPv6 addresses; AWS has no managed policy."""
     looked_at = ("Instances", "InstanceTypes", "NetworkInterfaces", "Tags")
     return document(
         allow(
@@ -280,31 +362,35 @@ def ipv6_cni(place: Place) -> Document:
     )
 
 
-def decryption(key_arn: str) -> Document:
-    """Read what the queue keeps encrypted."""
-    return document(allow("DecryptMessages", ["kms:Decrypt"], [key_arn]))
-
-
 def eks_integration(place: Place) -> Document:
-    """Look the cluster up."""
+    """Return the permission to describe the cluster."""
     arn = f"arn:{place.partition}:eks:{place.region}:{place.account}:cluster/{place.cluster_name}"
     return document(allow("LookTheClusterUp", ["eks:DescribeCluster"], [arn]))
 
 
-def interruption(queue_arn: str) -> Document:
-    """Hear of nodes that are about to end."""
+def interruption(queue_arn: str, key_arn: str = "") -> Document:
+    """Return the permissions to read the interruption queue.
+
+    Args:
+        queue_arn: ARN of the queue.
+        key_arn: ARN of the KMS key that encrypts the queue; empty if SQS's own key does.
+
+    """
     actions = ["sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:ReceiveMessage"]
-    return document(allow("HearOfInterruptions", actions, [queue_arn]))
+    statements = [allow("HearOfInterruptions", actions, [queue_arn])]
+    if key_arn:
+        statements.append(allow("DecryptMessages", ["kms:Decrypt"], [key_arn]))
+    return document(*statements)
 
 
 def zonal_shift(place: Place) -> Document:
-    """See which zones traffic has been shifted away from."""
+    """Return the permission to read which zones an ARC zonal shift moves traffic away from."""
     arn = f"arn:{place.partition}:eks:{place.region}:{place.account}:cluster/{place.cluster_name}"
     return document(allow("SeeZonalShifts", ["arc-zonal-shift:GetManagedResource"], [arn]))
 
 
 def resource_discovery(place: Place) -> Document:
-    """See what there is to launch, and what it costs."""
+    """Return the permissions to read the region's instance types, capacity, AMIs and prices."""
     parameters = f"arn:{place.partition}:ssm:{place.region}::parameter/aws/service/*"
     return document(
         allow(
@@ -320,7 +406,14 @@ def resource_discovery(place: Place) -> Document:
 
 
 def image_parameters(place: Place, parameters: Sequence[str]) -> Document:
-    """Read which images SSM parameters name, beside AWS's own: `/golden/*`, or whole ARNs."""
+    """Return the permission to read SSM parameters that name AMIs, in addition to AWS's own.
+
+    Args:
+        place: the cluster's.
+        parameters: names or patterns in the cluster's account and region, such as `/golden/*`, or
+            ARNs.
+
+    """
     here = f"arn:{place.partition}:ssm:{place.region}:{place.account}:parameter"
     named = [
         name if name.startswith("arn:") else f"{here}/{name.removeprefix('/')}"
@@ -330,8 +423,15 @@ def image_parameters(place: Place, parameters: Sequence[str]) -> Document:
 
 
 def queue_policy(place: Place, queue_arn: str, *, rules: Sequence[str]) -> Document:
-    """EventBridge may send to the queue, for these rules; nobody may use it without TLS."""
-    # Both conditions: EventBridge speaks for everybody's rules, in every account.
+    """Return the queue's policy: EventBridge may send for these rules; requests require TLS.
+
+    Args:
+        place: the cluster's.
+        queue_arn: ARN of the queue.
+        rules: names of the EventBridge rules.
+
+    """
+    # Both conditions are needed: the principal EventBridge covers the rules of every account.
     prefix = f"arn:{place.partition}:events:{place.region}:{place.account}:rule"
     return document(
         {

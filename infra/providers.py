@@ -1,4 +1,4 @@
-"""The provider of AWS, always named, never implied."""
+"""The AWS provider of the program: always explicit, never Pulumi's default provider."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from controller.apis import labels
 from infra.config import StackConfig
 
 SERVICES = ("ec2", "ecr", "eks", "events", "iam", "sqs", "ssm", "sts")
-"""The AWS APIs the program speaks to, as the provider calls their endpoints."""
+"""The AWS APIs that the program calls, by the names of their endpoints in the provider."""
 
 
 def aws_provider(
     config: StackConfig, *, installation: str, after: Sequence[pulumi.Resource] = ()
 ) -> aws.Provider:
-    """Return the provider of AWS in the stack's region.
+    """Return the AWS provider of the stack's region.
 
-    Everything made with it is made after `after`, gone before `after` goes, and bears the tag
-    of the installation.
+    Args:
+        config: the stack's settings.
+        installation: value of the tag on every resource that the provider creates.
+        after: resources that are created before, and deleted after, every resource of the
+            provider.
+
     """
     endpoint: dict[str, Any] = {}
     if config.aws_endpoint:

@@ -1,4 +1,4 @@
-"""Every setting of a stack as a table: docs/settings.md is what this prints.
+"""Renders docs/settings.md: all settings of a stack as a table.
 
 python -m infra.settings > docs/settings.md
 """
@@ -14,17 +14,17 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
-from controller.apis.durations import written
+from controller.apis.karpenter.durations import written
 from controller.options import Range
 from infra.config import KEYS, Each, Form, StackConfig, Wire
 
 HEAD = """\
 # Settings of a stack
 
-`pulumi config set joiner:<key> <value>`, or `--path joiner:<key>.<name>` for maps. All are checked
-before anything is created, and what cannot be used is named with what is allowed. The component
-(`infra.joiner.JoinerArgs`) has the same ones in Python's spelling. Rendered from `infra/config.py`
-by `python -m infra.settings`; a test fails on any difference.
+Set a value with `pulumi config set joiner:<key> <value>`, or `--path joiner:<key>.<name>` for maps.
+The program checks all settings before it creates anything, and lists the invalid ones with what is
+allowed. The component (`infra.joiner.JoinerArgs`) has the same settings with Python names.
+`python -m infra.settings` renders this page from `infra/config.py`; a test fails on any difference.
 
 | key | default | allowed | meaning |
 |---|---|---|---|
@@ -32,7 +32,7 @@ by `python -m infra.settings`; a test fails on any difference.
 
 
 def table() -> str:
-    """Return the page."""
+    """Return the page as Markdown."""
     meanings = dict(_meanings())
     types = typing.get_type_hints(StackConfig, include_extras=True)
     rows = [
@@ -43,13 +43,13 @@ def table() -> str:
 
 
 def _meanings() -> Iterator[tuple[str, str]]:
-    """Yield what stands below each field."""
+    """Yield the name and description of each field, from the string below it."""
     source = textwrap.dedent(inspect.getsource(StackConfig))
     (definition,) = ast.parse(source).body
     assert isinstance(definition, ast.ClassDef)
     for field, below in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            assert isinstance(below, ast.Expr), f"{field.target.id} says nothing of itself"
+            assert isinstance(below, ast.Expr), f"{field.target.id} has no description"
             assert isinstance(below.value, ast.Constant)
             yield field.target.id, " ".join(str(below.value.value).split())
 

@@ -1,4 +1,4 @@
-"""`python -m testbed`, on any Python: it goes on in the one that has the project's packages."""
+"""`python -m testbed`, on any Python: it re-executes in the one with the project's packages."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from testbed import environment
 
 
 def main() -> int:
-    """Run the command line here, or where it can run."""
+    """Run the command line in this Python, or re-execute it in one with all dependencies."""
     try:
         python = environment.other()
     except environment.UnavailableError as missing:

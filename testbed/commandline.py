@@ -39,14 +39,14 @@ from testbed.region.testbed import (
 )
 
 STOP_SECONDS = 60.0
-"""How long `down` waits for the owner to undo its parts before it does so itself."""
+"""How long `down` waits for the owner's cleanup before it cleans up itself, in seconds."""
 
 errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; answer the exit code."""
+    """Run one command and return the exit code."""
     chosen = _parser().parse_args(arguments)
     verb: Callable[[argparse.Namespace], int] = chosen.verb
     try:
@@ -149,7 +149,7 @@ def _up(chosen: argparse.Namespace) -> int:
         try:
             _start_supervisor(chosen, directory)
         except RuntimeError:
-            # Another `up` may have been faster; then theirs is ours.
+            # Another `up` may have been faster; then this one uses its testbed.
             if _settled(directory) is None:
                 raise
         state = read_state(directory)
@@ -166,7 +166,10 @@ def _up(chosen: argparse.Namespace) -> int:
 
 
 def _settled(directory: Path) -> State | None:
-    """Wait while it is being started or stopped by somebody else; clear what a crash left."""
+    """Wait while another process starts or stops the testbed; remove what a crash left.
+
+    Returns the state, or None if there is no testbed.
+    """
     told = False
     while (state := _read_or_clear(directory)) is not None:
         if state.phase in (Phase.READY, Phase.BROKEN):
@@ -179,7 +182,7 @@ def _settled(directory: Path) -> State | None:
 
 
 def _read_or_clear(directory: Path) -> State | None:
-    """Read the state; remove the leftovers of an owner that is gone, saying so."""
+    """Return the state; if the owner is gone, report it and remove what it left."""
     try:
         state = read_state(directory)
     except StateUnreadableError as exc:
@@ -195,7 +198,7 @@ def _read_or_clear(directory: Path) -> State | None:
 
 
 def _once_more(directory: Path) -> State | None:
-    """Give an owner that has just made the directory a moment to write its state."""
+    """Wait up to 2 s for the state of an owner that has just created the directory."""
     deadline = time.monotonic() + 2.0
     while time.monotonic() < deadline:
         time.sleep(0.05)
@@ -212,7 +215,7 @@ def _clear(directory: Path) -> None:
 
 
 def _start_supervisor(chosen: argparse.Namespace, directory: Path) -> None:
-    """Start the background process, and show what it says until it is ready or has ended."""
+    """Start the background process; show its output until it is ready or has exited."""
     orders = Orders(
         name=chosen.name,
         cluster_name=chosen.cluster_name,
@@ -224,7 +227,7 @@ def _start_supervisor(chosen: argparse.Namespace, directory: Path) -> None:
     supervisor = subprocess.Popen(
         [sys.executable, "-m", "testbed.region.supervisor", msgspec.json.encode(orders)],
         cwd=CHECKOUT,
-        # Not marked: it owns the directory, and undoes it, rather than belonging to it.
+        # Not marked: the supervisor owns and removes the directory, so it must not belong to it.
         stdin=subprocess.DEVNULL,
         stdout=writing,
         stderr=writing,
@@ -246,7 +249,7 @@ def _start_supervisor(chosen: argparse.Namespace, directory: Path) -> None:
 
 
 def _print_usage(state: State, chosen: argparse.Namespace) -> None:
-    """Print what a shell can take as it is, and what to do next."""
+    """Print the variables as shell commands, and the next steps."""
     for name, value in state.environment.items():
         out.print(f"export {name}={shlex.quote(value)}")
     kubectl = binaries.ensure("kubectl")
@@ -260,7 +263,7 @@ def _print_usage(state: State, chosen: argparse.Namespace) -> None:
 
 def _command(verb: str, chosen: argparse.Namespace) -> str:
     named = "" if chosen.name == "default" else f" --name {chosen.name}"
-    # This Python, since which `python` a shell finds, and whether it does, is not for us to know.
+    # This interpreter's path, because the user's shell may find another `python` or none.
     return f"{shlex.quote(sys.executable)} -m testbed {verb}{named}"
 
 
@@ -295,7 +298,7 @@ def _down(chosen: argparse.Namespace) -> int:
 
 
 def _prove_nothing_is_left(directory: Path, ports: dict[str, int]) -> int:
-    """Say what was looked for, and what of it is still there."""
+    """Check for remaining processes, ports and files; print the result, return the exit code."""
     left = [f"process {pid}: {owned.command_of(pid)}"
             for pid in owned.belonging_to(directory)]  # fmt: skip
     left += [f"port {port} of {name}" for name, port in ports.items() if is_listening(port)]

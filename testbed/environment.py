@@ -1,8 +1,7 @@
-"""The Python environment of a checkout: made once per set of dependencies, and kept outside.
+"""The Python environment of a checkout: one per set of dependencies, outside the checkout.
 
-Runs on a bare Python and needs nothing but the standard library: it is what
-installs the rest. Prints the interpreter's path; what it does meanwhile goes to
-standard error.
+This module runs on a bare Python with only the standard library, because it installs the other
+packages. It prints the interpreter's path to stdout, and its progress to stderr.
 
     python3 -m testbed.environment
 """
@@ -27,15 +26,15 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 LOG_SECONDS = 10.0
-"""How often a log hears of the installation; a terminal hears all the time."""
+"""Interval of progress lines in a log, in seconds; a terminal is updated continuously."""
 
 
 class UnavailableError(RuntimeError):
-    """There is no Python with all dependencies, and none can be made; says what to do."""
+    """No Python has all dependencies, and none can be created; the message says what to do."""
 
 
 def cache_directory() -> Path:
-    """Return where all that is fetched or built is kept: between runs, for every checkout."""
+    """Return the directory of everything downloaded or built, shared by all checkouts."""
     if own := os.environ.get("JOINER_CACHE"):
         return Path(own).expanduser().absolute()
     if shared := os.environ.get("XDG_CACHE_HOME"):
@@ -44,8 +43,8 @@ def cache_directory() -> Path:
 
 
 def dependencies() -> list[str]:
-    """Return every pinned requirement of pyproject.toml, extras included."""
-    import tomllib  # an older Python must live to be told that it is too old
+    """Return every pinned requirement of pyproject.toml, including extras."""
+    import tomllib  # imported here: an older Python must reach the message on its age
 
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     extras = project.get("optional-dependencies", {})
@@ -53,10 +52,10 @@ def dependencies() -> list[str]:
 
 
 def interpreter() -> Path:
-    """Return the Python that has all dependencies, making it when there is none yet.
+    """Return a Python with all dependencies; create its environment if there is none.
 
     Raises:
-        UnavailableError: this Python is too old to make one of, or pip gave up.
+        UnavailableError: This Python is too old for the environment, or pip failed.
 
     """
     if not _is_recent():
@@ -96,7 +95,7 @@ def _install(home: Path, python: Path, wanted: list[str]) -> None:
 
 
 def _followed(lines: Iterable[str]) -> list[str]:
-    """Say what pip is doing, in one line that moves; returns its last words."""
+    """Show pip's progress in one updated line; return its last 20 lines of output."""
     last: deque[str] = deque(maxlen=20)
     packages, began, spoke = 0, time.monotonic(), 0.0
     for line in lines:
@@ -121,10 +120,10 @@ def _report(text: str, end: str = "") -> None:
 
 
 def other() -> Path | None:
-    """Return the Python to go on in, making it when needed; None when this one will do.
+    """Return the Python to re-execute in, created if needed; None if this one has everything.
 
     Raises:
-        UnavailableError: there is none, and none can be made.
+        UnavailableError: No Python has all dependencies, and none can be created.
 
     """
     if _is_recent() and _has_all(dependencies()):
@@ -149,7 +148,7 @@ def _has_all(wanted: Iterable[str]) -> bool:
 
 
 def main() -> int:
-    """Print the interpreter's path, or say what is missing."""
+    """Print the interpreter's path, or what is missing; return the exit code."""
     try:
         print(interpreter())
     except UnavailableError as missing:

@@ -1,7 +1,7 @@
-"""What long work tells the person who waits.
+"""Progress reports of long operations.
 
-On a terminal a stage is a live line with a bar and the time elapsed; in a log it
-is a plain line now and then, so that a CI run never looks hung.
+On a terminal, a stage is a live line with a bar and the elapsed time. In a log, it is a plain line
+every `LOG_SECONDS`, so that a CI run never appears to hang.
 """
 
 from __future__ import annotations
@@ -24,42 +24,45 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 
 LOG_SECONDS = 10.0
-"""How often a stage speaks in a log: often enough to see it live, rarely enough to read."""
+"""Interval of a stage's lines in a log, in seconds.
+
+Frequent enough to show that the stage runs, rare enough to read.
+"""
 
 
 class Stage(Protocol):
-    """One piece of long work."""
+    """One long operation."""
 
     def update(self, *, completed: int, total: int | None = None, detail: str = "") -> None:
-        """Say how far it is: so many of `total`, and what it is busy with."""
+        """Report progress: `completed` of `total` units, and the current item."""
 
 
 class Progress(Protocol):
-    """Somebody to tell."""
+    """Receives progress reports."""
 
     def note(self, text: str) -> None:
-        """Tell a fact worth a line of its own."""
+        """Report a fact on a line of its own."""
 
     @contextmanager
     def stage(self, title: str) -> Iterator[Stage]:
-        """Open a piece of long work; leaving the block closes it."""
+        """Begin a long operation, which ends with the block."""
         yield from ()
 
 
 @dataclass(frozen=True)
 class Silence:
-    """Nobody to tell."""
+    """A receiver that reports nothing."""
 
     def note(self, text: str) -> None:
-        """Keep it."""
+        """Do nothing."""
 
     @contextmanager
     def stage(self, title: str) -> Iterator[Stage]:
-        """Work in silence."""
+        """Run the operation without reports."""
         yield self
 
     def update(self, *, completed: int, total: int | None = None, detail: str = "") -> None:
-        """Keep it."""
+        """Do nothing."""
 
 
 SILENCE: Progress = Silence()
@@ -67,7 +70,7 @@ SILENCE: Progress = Silence()
 
 @dataclass(frozen=True)
 class Terminal:
-    """A person at a terminal, or the reader of a log; the console knows which."""
+    """Reports to a terminal or to a log; the console detects which."""
 
     console: Console = field(
         default_factory=lambda: Console(stderr=True, markup=False, emoji=False)
@@ -79,7 +82,7 @@ class Terminal:
 
     @contextmanager
     def stage(self, title: str) -> Iterator[Stage]:
-        """Show a live bar on a terminal, plain lines elsewhere; at the end, the time it took."""
+        """Show a live bar on a terminal, plain lines elsewhere, and the duration at the end."""
         began = time.monotonic()
         if self.console.is_terminal:
             with self._bars() as bars:
@@ -96,7 +99,7 @@ class Terminal:
             BarColumn(bar_width=16, table_column=Column(width=16)),
             MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=9)),
             TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
-            # What a narrow terminal cuts is the detail, never the count or the clock.
+            # A narrow terminal truncates the detail, never the count or the clock.
             TextColumn(
                 "{task.fields[detail]}",
                 style="dim",

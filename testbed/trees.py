@@ -1,4 +1,4 @@
-"""Trees of maps and lists, as JSON has them."""
+"""Trees of maps and lists, as in JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Every value in a tree that is neither a map nor a list; alone it is its only leaf."""
+    """Yield every value in a tree that is neither a map nor a list; a scalar yields itself."""
     if isinstance(value, Mapping):
         for item in value.values():
             yield from leaves(item)

@@ -1,7 +1,7 @@
-"""All that holds the project to its word.
+"""The test suites of the project.
 
-Programs and tests start here, and none by the command line: so they, too, must ask for one
-thread of linear algebra before NumPy is imported, as `controller.__main__` does.
+Programs and tests start in this package and not from Joiner's command line. They must therefore
+also request one thread of linear algebra before NumPy is imported, as `controller.__main__` does.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Who may do everything in the account of a test cloud."""
+"""A boto3 client with administrator rights in the account of a test cloud."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import boto3
 
 
 def client(endpoint: str, service: str) -> Any:
-    """A client of boto3, in the region in which test clouds are."""
+    """Return a boto3 client for a service, in the region of the test clouds."""
     return boto3.client(
         service,
         region_name="us-west-2",

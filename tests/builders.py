@@ -1,4 +1,4 @@
-"""Builders: each makes one object with defaults, so that a test states only its point."""
+"""Builders of test objects: each has defaults, so that a test states only what it is about."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from controller.apis import labels as names
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodepool import NodePool
-from controller.apis.nodes import Node
-from controller.apis.pods import Pod
-from controller.apis.taints import Requirement, Taint, Toleration
-from controller.apis.workloads import DaemonSet, Namespace
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.taints import Requirement, Taint, Toleration
+from controller.apis.kubernetes.workloads import DaemonSet, Namespace
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.resources import parsed
 from controller.state.nodes import StateNode
@@ -26,33 +26,33 @@ _numbers = itertools.count(1)
 
 
 def needs(key: str, operator: str, *values: str, min_values: int | None = None) -> Requirement:
-    """A requirement term."""
+    """Return a requirement."""
     return Requirement(key=key, operator=operator, values=list(values), min_values=min_values)
 
 
 def taint(key: str, value: str = "", effect: str = "NoSchedule") -> Taint:
-    """A taint."""
+    """Return a taint."""
     return Taint(key=key, value=value, effect=effect)
 
 
 def tolerate(key: str = "", value: str | None = None, effect: str = "") -> Toleration:
-    """A toleration; without a value any value, without a key any taint."""
+    """Return a toleration; without a value it tolerates any value, without a key any taint."""
     operator = "Exists" if value is None else "Equal"
     return Toleration(key=key, operator=operator, value=value or "", effect=effect)
 
 
 def selector(match: Mapping[str, str]) -> dict[str, Any]:
-    """A label selector."""
+    """Return a label selector."""
     return {"matchLabels": dict(match)}
 
 
 def near(match: Mapping[str, str], key: str = names.ZONE, **more: Any) -> dict[str, Any]:
-    """An affinity term: pods to be near to, or far from."""
+    """Return a pod (anti-)affinity term."""
     return {"topologyKey": key, "labelSelector": selector(match), **more}
 
 
 def by_hostname(match: Mapping[str, str]) -> dict[str, Any]:
-    """An affinity term over single nodes."""
+    """Return a pod (anti-)affinity term with the hostname as topology key."""
     return near(match, names.HOSTNAME)
 
 
@@ -64,7 +64,7 @@ def spread(
     when: str = "DoNotSchedule",
     **more: Any,
 ) -> dict[str, Any]:
-    """A topology spread constraint."""
+    """Return a topology spread constraint."""
     return {
         "maxSkew": max_skew,
         "topologyKey": key,
@@ -99,7 +99,7 @@ def make_pod(
     phase: str = "Pending",
     spec: Mapping[str, Any] | None = None,
 ) -> Pod:
-    """A pod that waits, or runs when `node` is given."""
+    """Return a pending pod, or a running one if `node` is given."""
     name = name or f"pod-{next(_numbers):05d}"
     asked = dict(requests) if requests is not None else {"cpu": cpu, "memory": memory}
     pod_spec: dict[str, Any] = {
@@ -136,7 +136,7 @@ def make_pod(
 
 
 def make_pods(count: int, **options: Any) -> list[Pod]:
-    """Equal pods."""
+    """Return `count` equal pods."""
     return [make_pod(**options) for _ in range(count)]
 
 
@@ -191,7 +191,7 @@ def make_nodepool(
     limits: Mapping[str, str] | None = None,
     weight: int = 0,
 ) -> NodePool:
-    """A NodePool that takes every type unless told otherwise."""
+    """Return a NodePool that allows every instance type by default."""
     return msgspec.convert(
         {
             "metadata": {"name": name},
@@ -228,7 +228,7 @@ def make_offering(
     reservation: str = "",
     count: int = 0,
 ) -> Offering:
-    """One way to buy a type."""
+    """Return an offering."""
     carried = {names.ZONE: zone, names.CAPACITY_TYPE: capacity_type}
     if reservation:
         carried[f"{names.AWS_GROUP}/capacity-reservation-id"] = reservation
@@ -251,7 +251,7 @@ def make_type(
     capacity: Mapping[str, str] | None = None,
     overhead: Mapping[str, str] | None = None,
 ) -> InstanceType:
-    """An instance type; the price grows with CPU and memory unless given."""
+    """Return an instance type; its price grows with CPU and memory unless given."""
     size = parsed({"cpu": cpu, "memory": memory})
     if price is None:
         price = 0.03 * size["cpu"] / 1000 + 0.004 * size["memory"] / 1000 / 2**30
@@ -278,7 +278,7 @@ def make_type(
 
 
 def make_types(*sizes: int, **options: Any) -> tuple[InstanceType, ...]:
-    """General-purpose types of so many CPUs each, with 4 GiB per CPU."""
+    """Return general-purpose instance types with these numbers of CPUs, and 4 GiB per CPU."""
     return tuple(
         make_type(f"m-{size}", cpu=str(size), memory=f"{4 * size}Gi", **options)
         for size in sizes or (2, 4, 8, 16, 32)
@@ -297,7 +297,7 @@ def make_node(
     pool: str = "",
     capacity: Mapping[str, str] | None = None,
 ) -> Node:
-    """A node as the API server shows it."""
+    """Return a node as the API server returns it."""
     carried = {names.ZONE: zone, names.HOSTNAME: name, names.ARCH: "amd64", names.OS: "linux"}
     if pool:
         carried |= {
@@ -329,7 +329,7 @@ def make_claim(
     taints: Sequence[Taint] = (),
     startup_taints: Sequence[Taint] = (),
 ) -> NodeClaim:
-    """A claim that has been launched."""
+    """Return a NodeClaim that has been launched."""
     size = {"cpu": cpu, "memory": memory, "pods": pods}
     carried = {
         names.NODEPOOL: pool,
@@ -354,7 +354,7 @@ def make_claim(
 
 
 def make_daemonset(name: str = "daemon", **options: Any) -> DaemonSet:
-    """A DaemonSet whose pods are as `make_pod` says."""
+    """Return a DaemonSet whose pods are those of `make_pod`."""
     pod = make_pod(name, **options)
     return msgspec.convert(
         {
@@ -366,7 +366,7 @@ def make_daemonset(name: str = "daemon", **options: Any) -> DaemonSet:
 
 
 def make_namespace(name: str, labels: Mapping[str, str] | None = None) -> Namespace:
-    """A namespace."""
+    """Return a namespace."""
     return Namespace(metadata=ObjectMeta(name=name, labels=dict(labels or {})))
 
 
@@ -376,7 +376,10 @@ def make_snapshot(
     nodes: Sequence[StateNode | Node] = (),
     **parts: Any,
 ) -> Snapshot:
-    """A world; one list of types serves every pool unless they are given by pool."""
+    """Return a snapshot of a cluster.
+
+    One list of instance types serves every NodePool unless they are given by NodePool.
+    """
     if not isinstance(types, Mapping):
         shared = tuple(types or make_types())
         types = {pool.metadata.name: shared for pool in node_pools}

@@ -1,4 +1,4 @@
-"""What every test stands on."""
+"""Configuration of all tests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from bench.parity import engines
 from testbed.processes import binaries
 from testbed.processes.binaries import Supply, Toolset
 from testbed.progress import Terminal
-from tests.parity import engines
 
-# The same examples in every run, however slow the machine. For others than these, of every
-# property: pytest --hypothesis-profile=default
+# Hypothesis uses the same examples in every run, however slow the machine. For random examples of
+# every property: pytest --hypothesis-profile=default
 settings.register_profile(
     "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -24,24 +24,24 @@ settings.load_profile("steady")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the scenario of consolidation be as large as in life."""
+    """Add the option that runs the consolidation scenario at the size of a real cluster."""
     parser.addoption(
         "--under-used-nodes", type=int, default=20, help="how many nodes are consolidated"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hear Ctrl-C also where the shell has put the run in the background.
+    """Restore Ctrl-C if the shell has started the run in the background.
 
-    Such a shell lets its children ignore the signal, and they pass that on; some tests
-    press Ctrl-C on the programs they start.
+    Such a shell makes its children ignore SIGINT, and they pass that on to the programs that some
+    tests start and interrupt.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Have every binary before there are workers: nobody would see how they build it."""
+    """Build every binary before workers start, since workers show no progress of a build."""
     has_workers = session.config.getoption("numprocesses", None)
     if has_workers and not session.config.option.collectonly:
         _obtain(
@@ -52,25 +52,25 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Share the tests out among workers."""
-    from tests.workers import FilesAndClusters  # a run without workers need not know of them
+    """Return the scheduler that distributes tests over workers."""
+    from tests.workers import FilesAndClusters  # a run without workers must not import it
 
     return FilesAndClusters(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what one worker alone may run."""
+    """Mark the tests that must share one worker."""
     for item in items:
         if _needs_control_plane(item):
             item.add_marker(pytest.mark.xdist_group("cluster"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Have every binary before the first test begins: a build takes longer than a test may."""
+    """Build every binary before the first test: a build takes longer than a test's time limit."""
     if session.config.option.collectonly:
         return
     _obtain(session.config, [toolset for item in session.items for toolset in _needed(item)])
-    # Spares every later garbage collection the quarter of a million objects that are imported.
+    # Excludes the 250,000 objects of the imports from every later garbage collection.
     gc.collect()
     gc.freeze()
 

@@ -1,11 +1,11 @@
-"""What tests expect of an answer, as verbs."""
+"""Solve helpers and assertions about the results."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints.requirements import read
 from controller.scheduling.results import NewNode, Results
@@ -22,7 +22,7 @@ def schedule_on(
     types: Sequence[InstanceType] = (),
     settings: Settings | None = None,
 ) -> Results:
-    """Solve a snapshot, or a world of one NodePool."""
+    """Return the results of a solve of a snapshot, or of a world with one NodePool."""
     snapshot = world if isinstance(world, Snapshot) else make_snapshot(world, types=types)  # type: ignore[arg-type]
     results = schedule(pods, snapshot=snapshot, settings=settings)
     expect_all_accounted(results, pods)
@@ -30,7 +30,7 @@ def schedule_on(
 
 
 def expect_all_accounted(results: Results, pods: Sequence[Pod]) -> None:
-    """Every pod is somewhere, once."""
+    """Assert that every pod is in the results exactly once."""
     named = Counter(
         pod
         for group in (
@@ -44,18 +44,18 @@ def expect_all_accounted(results: Results, pods: Sequence[Pod]) -> None:
 
 
 def expect_nodes(results: Results, count: int) -> None:
-    """So many new nodes, and nobody left out."""
+    """Assert that there are `count` new nodes and no unschedulable pods."""
     assert not results.unschedulable, results.unschedulable
     assert len(results.new_nodes) == count, [node.pods for node in results.new_nodes]
 
 
 def expect_scheduled(results: Results) -> None:
-    """Nobody is left out."""
+    """Assert that no pod is unschedulable."""
     assert not results.unschedulable, results.unschedulable
 
 
 def expect_unschedulable(results: Results, pod: Pod, *words: str) -> None:
-    """A pod is left out, and its causes say these words."""
+    """Assert that a pod is unschedulable and that its causes contain these words."""
     assert pod.key in results.unschedulable, results
     causes = "; ".join(results.unschedulable[pod.key])
     for word in words:
@@ -64,23 +64,23 @@ def expect_unschedulable(results: Results, pod: Pod, *words: str) -> None:
 
 
 def expect_on_existing(results: Results, node: str, pods: Iterable[Pod]) -> None:
-    """Exactly these pods go to a node that exists."""
+    """Assert that exactly these pods go to an existing node."""
     assert sorted(results.existing_nodes.get(node, ())) == sorted(pod.key for pod in pods)
 
 
 def values_of(node: NewNode, key: str) -> list[str]:
-    """The values a claim leaves for a label; empty when it does not speak of it."""
+    """Return the values that a NodeClaim allows for a label; empty without a requirement."""
     allowed = read(node.requirements).get(key)
     return sorted(allowed.values) if allowed is not None else []
 
 
 def node_of(results: Results, pod: Pod) -> NewNode:
-    """The new node of a pod."""
+    """Return the new node of a pod."""
     return next(node for node in results.new_nodes if pod.key in node.pods)
 
 
 def expect_skew(results: Results, key: str, pods: Sequence[Pod], *counts: int) -> None:
-    """These pods lie over the domains of a label so, in any order."""
+    """Assert the number of these pods in each domain of a label, in any order."""
     where: Counter[str] = Counter()
     for pod in pods:
         values = values_of(node_of(results, pod), key)

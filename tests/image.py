@@ -1,9 +1,9 @@
-"""Builds the controller's image without a container engine, and looks at what has come out.
+"""Build the controller's image without a container engine, and check the result.
 
-Every step of the Dockerfile is carried out, for both architectures, by buildah in a chroot; it
-stands on a Debian with the same Python, as a registry of images may be out of reach, or on
-`--base`. What only BuildKit makes (the list of what is in it, provenance) is not. As root, on
-Debian or Ubuntu with buildah and debootstrap; some ten minutes, and two gigabytes meanwhile:
+buildah executes every step of the Dockerfile in a chroot, for both architectures. The base image is
+a Debian with the same Python, since an image registry may be unreachable, or `--base`. The checks
+omit what only BuildKit produces: the SBOM and the provenance. The program requires root on Debian
+or Ubuntu, with buildah and debootstrap. It takes about ten minutes and two gigabytes of disk:
 
     make image
 """
@@ -27,20 +27,20 @@ from infra.deployment import USER
 from infra.image import CHECKOUT, PLATFORMS
 
 SUITES: Mapping[str, str] = {"3.11": "bookworm", "3.13": "trixie"}
-"""Debian's releases by the Python that they have."""
+"""Debian's releases by their version of Python."""
 PACKAGES = "python3,python3-pip,python-is-python3,ca-certificates"
 ELF_MACHINES: Mapping[str, int] = {"amd64": 62, "arm64": 183}
-"""`e_machine` in the header of a native library."""
+"""`e_machine` in the ELF header of a native library, by architecture."""
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "")
 WORLD = CHECKOUT / "docs" / "world.json"
 
 
 class ImageError(Exception):
-    """The image cannot be built here, or is not what it should be; says what to do."""
+    """The image cannot be built here or fails a check; the message says what to do."""
 
 
 class Buildah:
-    """Buildah with a storage of its own, which goes with the folder."""
+    """Runs buildah with its own storage, which is deleted with the folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -48,7 +48,7 @@ class Buildah:
         self._command = ("buildah", *places, "--storage-driver", "vfs")
 
     def ask(self, *arguments: str) -> str:
-        """Run it; returns what it prints. Raises `ImageError`."""
+        """Run buildah and return its output. Raises `ImageError`."""
         done = subprocess.run(
             [*self._command, *arguments], capture_output=True, text=True, check=False
         )
@@ -58,11 +58,11 @@ class Buildah:
         return done.stdout.strip()
 
     def base(self, suite: str) -> str:
-        """Make what the image stands on, for both architectures; returns its name."""
+        """Build the base image for both architectures; return its name."""
         self.ask("manifest", "create", "localhost/base")
         for architecture in ELF_MACHINES:
             root = self._folder / architecture
-            # What is of another machine is unpacked and not set up: nothing is run in it.
+            # A foreign architecture is only unpacked, since its programs cannot run here.
             foreign = [] if architecture == HERE else ["--foreign", f"--arch={architecture}"]
             options = ["--variant=minbase", f"--include={PACKAGES}", *foreign]
             done = subprocess.run(
@@ -82,16 +82,16 @@ class Buildah:
         return "localhost/base"
 
     def build(self, base: str, on: str) -> str:
-        """Build the Dockerfile for a platform; returns the image's name."""
+        """Build the Dockerfile for a platform; return the image's name."""
         trust = ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt"
         name = f"localhost/joiner:{on.rpartition('/')[2]}"
         self.ask(
             "bud", "--isolation", "chroot", "--pull=missing",
             "--platform", on,
-            # Which buildah does not set where it builds for one platform alone.
+            # buildah does not set this if it builds for a single platform.
             "--build-arg", f"BUILDPLATFORM=linux/{HERE}",
             "--build-arg", f"PYTHON={base}",
-            # The registry of packages may be one that this machine alone trusts.
+            # The package registry may use a certificate authority that only this machine trusts.
             "--volume", f"{trust}:/etc/ssl/certs/ca-certificates.crt:ro",
             "--tag", name,
             str(CHECKOUT),
@@ -99,7 +99,7 @@ class Buildah:
         return name
 
     def problems(self, image: str, architecture: str) -> Iterator[str]:
-        """What an image is not that it should be."""
+        """Yield what is wrong with an image."""
         said = json.loads(self.ask("inspect", "--type", "image", image))["OCIv1"]
         about = said["config"]
         if said["architecture"] != architecture:
@@ -149,7 +149,7 @@ def _size(folder: Path) -> int:
 
 
 def _suite() -> str:
-    """Return the Debian that has the Python of the Dockerfile."""
+    """Return the Debian release that has the Python of the Dockerfile."""
     (version,) = re.findall(r"^ARG PYTHON=.*python:(\d+\.\d+)", _dockerfile(), re.M)
     return SUITES[version]
 
@@ -159,7 +159,7 @@ def _dockerfile() -> str:
 
 
 def check(base: str | None) -> bool:
-    """Build it for both architectures; returns whether both are as they should be."""
+    """Build the image for both architectures; return whether both pass the checks."""
     missing = [name for name in ("buildah", "debootstrap") if not shutil.which(name)]
     if missing:
         raise ImageError(f"apt-get install {' '.join(missing)}, and run this again")
@@ -177,7 +177,7 @@ def check(base: str | None) -> bool:
 
 
 def main() -> int:
-    """Build and look; the exit status is 1 where the image is not as it should be."""
+    """Build and check the image; the exit code is 1 if a check fails."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--base", help="an image to stand on, in place of Debian's Python")
     try:

@@ -1,4 +1,4 @@
-"""Breaks a copy of the checkout on purpose, one rule at a time."""
+"""Break a copy of the checkout deliberately, one rule at a time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-PARTS = ("controller", "crds", "docs", "infra", "testbed", "tests")
+PARTS = ("bench", "controller", "crds", "docs", "infra", "testbed", "tests")
 RED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.M)
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A line of the product, and what it becomes."""
+    """A line of the product, and its replacement."""
 
     name: str
     file: str
@@ -29,12 +29,12 @@ class Mutation:
 
 
 class MutationFailedError(RuntimeError):
-    """The line to break is not there, or not only there."""
+    """The line to break does not occur exactly once."""
 
 
 @contextlib.contextmanager
 def copied() -> Iterator[Path]:
-    """Yield a copy of the checkout that may be broken."""
+    """Yield a copy of the checkout for mutations."""
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / "checkout"
         copy.mkdir()
@@ -50,10 +50,10 @@ def copied() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def broken(checkout: Path, mutation: Mutation) -> Iterator[None]:
-    """Have the line broken for a while.
+    """Apply a mutation while the block runs.
 
     Raises:
-        MutationFailedError: it is not there, or not only there.
+        MutationFailedError: the line does not occur exactly once.
 
     """
     file = checkout / mutation.file
@@ -69,7 +69,7 @@ def broken(checkout: Path, mutation: Mutation) -> Iterator[None]:
 
 
 def red_test(checkout: Path, *tests: str) -> str:
-    """Return the first of these tests that fails, empty when none does."""
+    """Return the first of these tests that fails, or an empty string."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-qx", "-m", "not cluster and not system", *tests],
         cwd=checkout,

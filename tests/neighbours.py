@@ -1,8 +1,8 @@
-"""Who else runs nodes in a cluster by NodePools and NodeClaims, as plain JSON.
+"""Other controllers with NodePools and NodeClaims in a cluster, as plain JSON.
 
-EKS Auto Mode, with its built-in pools (EKS user guide, "Enable or Disable Built-in NodePools"), and
-a Karpenter of another provider. Both use the kinds that Joiner uses, with classes of kinds of their
-own, and tag their instances with the cluster's name.
+One is EKS Auto Mode with its built-in pools (EKS user guide, "Enable or Disable Built-in
+NodePools"). The other is a Karpenter of another provider. Both use the same kinds as Joiner with
+node classes of their own kinds, and tag their instances with the cluster's name.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ SIZE = {"cpu": "2", "memory": "7Gi", "pods": "29"}
 UP = ("Launched", "Registered", "Initialized", "Ready", "Consolidatable")
 SINCE = "2026-01-01T00:00:00Z"
 TAINT = {"key": "others", "effect": "NoSchedule"}
-"""Keeps pods of ours off their nodes, so that theirs are alone there."""
+"""Keeps Joiner's pods off their nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbour:
-    """One of them."""
+    """One of these controllers."""
 
     pools: Mapping[str, Sequence[Wire]]
-    """Name → requirements."""
+    """The requirements of each NodePool, by name."""
 
     class_group: str
     class_kind: str
@@ -33,15 +33,15 @@ class Neighbour:
     node_labels: Mapping[str, str] = field(default_factory=dict)
     pool_tag: str
     class_tag: str
-    """Tags that say of an instance what it was made from."""
+    """The tag that names the node class of an instance."""
 
     @property
     def reference(self) -> Wire:
-        """How pools and claims name their class."""
+        """Return the nodeClassRef of NodePools and NodeClaims."""
         return {"group": self.class_group, "kind": self.class_kind, "name": "default"}
 
     def definition(self) -> Wire:
-        """Return the definition of the kind of its classes, which takes anything."""
+        """Return the CustomResourceDefinition of its node class, which accepts anything."""
         anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
         return {
             "apiVersion": "apiextensions.k8s.io/v1",
@@ -63,7 +63,7 @@ class Neighbour:
         }
 
     def node_class(self) -> Wire:
-        """Return the class of all its pools."""
+        """Return the node class of all its NodePools."""
         return {
             "apiVersion": f"{self.class_group}/v1",
             "kind": self.class_kind,
@@ -72,7 +72,7 @@ class Neighbour:
         }
 
     def node_pool(self, name: str) -> Wire:
-        """Return a pool of which everything may go at once."""
+        """Return a NodePool whose budgets let all nodes be disrupted at once."""
         return {
             "apiVersion": "karpenter.sh/v1",
             "kind": "NodePool",
@@ -90,7 +90,7 @@ class Neighbour:
         }
 
     def claim(self, name: str, pool: str, *, provider_id: str, node: str) -> Wire:
-        """Return a claim that is up, and would be acted on if it were ours."""
+        """Return an initialized NodeClaim that Joiner would act on if it were its own."""
         return {
             "apiVersion": "karpenter.sh/v1",
             "kind": "NodeClaim",
@@ -121,7 +121,7 @@ class Neighbour:
         }
 
     def node(self, name: str, pool: str, *, provider_id: str) -> Wire:
-        """Return a claim's node."""
+        """Return a NodeClaim's node."""
         return {
             "apiVersion": "v1",
             "kind": "Node",
@@ -147,7 +147,7 @@ class Neighbour:
         }
 
     def tags(self, cluster: str, pool: str, claim: str) -> dict[str, str]:
-        """Return the tags of a claim's instance."""
+        """Return the tags of a NodeClaim's instance."""
         return {
             "Name": f"{cluster}/{pool}",
             "eks:eks-cluster-name": cluster,
@@ -188,7 +188,7 @@ OTHER_KARPENTER = Neighbour(
     class_group="karpenter.kwok.sh",
     class_kind="KWOKNodeClass",
     class_plural="kwoknodeclasses",
-    # As if they were of ours by their tags: who made them is said by no tag of theirs.
+    # The tags equal those of Joiner's instances: none names the controller that launched it.
     pool_tag="karpenter.sh/nodepool",
     class_tag="karpenter.k8s.aws/ec2nodeclass",
 )

@@ -1,8 +1,7 @@
-"""An event loop whose time passes only while nothing else can happen.
+"""An event loop in virtual time, which passes only while no task can run.
 
-Tests of what takes seconds are over at once on it, and no slow machine stands between
-a timer and what it is to be compared with. Threads keep to the real clock, so a test on
-it waits for none.
+Tests of what takes seconds finish at once, and a slow machine cannot delay a timer past what it is
+compared with. Threads use the real clock, so a test on this loop does not wait for any.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ import pytest
 
 
 class _Impatient(selectors.DefaultSelector):
-    """Counts the seconds for which it was asked to wait for news, and does not wait them."""
+    """A selector that adds up the timeouts requested of it, without waiting for them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.skipped = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:  # no timer is set: only news can go on
+        if timeout is None:  # without a timer, only events can continue
             return super().select()
         news = super().select(0)
         if not news:
@@ -31,21 +30,21 @@ class _Impatient(selectors.DefaultSelector):
 
 
 class VirtualClockLoop(asyncio.SelectorEventLoop):
-    """Begins at 0 and jumps to the next timer whenever every task waits."""
+    """An event loop whose time starts at 0 and jumps to the next timer once every task waits."""
 
     def __init__(self) -> None:
         self._impatient = _Impatient()
         super().__init__(self._impatient)
 
     def time(self) -> float:
-        """Return the seconds that have passed."""
+        """Return the virtual time that has passed, in seconds."""
         return self._impatient.skipped
 
 
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Give tests that are marked so a clock that nobody waits for; for a conftest to import."""
+    """Return event loop factories for tests with this marker; a conftest imports it."""
     if item.get_closest_marker("virtual_clock"):
         return {"virtual": VirtualClockLoop}
     return {"real": asyncio.new_event_loop}

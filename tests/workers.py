@@ -1,4 +1,4 @@
-"""How a run with several workers shares the tests out."""
+"""How a run with several workers distributes the tests."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from xdist.scheduler import LoadGroupScheduling
 
 
 class FilesAndClusters(LoadGroupScheduling):  # type: ignore[misc]  # it has no types
-    """One worker runs a file from end to end, and one all that needs a control plane.
+    """Assigns each file to one worker, and all tests with a control plane to the same worker.
 
-    Tests of a file share what it sets up; two control planes at once are too much for two cores.
+    Tests of a file share its fixtures. Two control planes at once are too much for two cores.
     """
 
     def _split_scope(self, nodeid: str) -> str:

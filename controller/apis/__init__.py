@@ -1,6 +1,6 @@
-"""The nouns on the wire, each with the fields the controller reads.
+"""The types of Kubernetes objects, each with the fields that the controller reads.
 
-Types mirror the Kubernetes JSON they come from: a field we do not read is not
-declared and is dropped while decoding, so that a pod costs bytes, not
-kilobytes. Nothing here decides anything, and nothing here does I/O.
+The types mirror the Kubernetes JSON. A field that the controller does not read is not declared and
+is dropped while decoding, so that a pod costs bytes instead of kilobytes. The package makes no
+decisions and does no I/O.
 """

@@ -1,7 +1,7 @@
-"""Who applies an object: whatever keeps it as it stands elsewhere, by the mark that it leaves.
+"""The tools that apply an object from a source of their own, identified by the marks they set.
 
-Each of them finds its own objects again by its mark, so none is missing. What is applied by
-hand bears none, and is nobody's.
+Each tool finds its own objects by its mark, so every object of it has the mark. An object that was
+applied by hand has none.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 STACK = "joiner.dev/stack"
-"""On every NodePool that a stack of Pulumi makes: organization/project/stack."""
+"""Annotation of every NodePool that a Pulumi stack creates: organization/project/stack."""
 
 _FLUX = {
     "kustomize.toolkit.fluxcd.io": "Flux's Kustomization",
     "helm.toolkit.fluxcd.io": "Flux's HelmRelease",
 }
 _ARGO_TRACKING = "argocd.argoproj.io/tracking-id"
-"""application:group/kind:namespace/name."""
+"""Format: application:group/kind:namespace/name."""
 
 _ARGO_INSTANCE = "argocd.argoproj.io/instance"
 _HELM = "meta.helm.sh/release-name"
@@ -25,17 +25,17 @@ _HELM = "meta.helm.sh/release-name"
 
 @dataclass(frozen=True, slots=True)
 class Applier:
-    """One of them."""
+    """A tool that applies an object."""
 
     name: str
-    """What it is and what it is called, as a user would look for it."""
+    """Type and name of the applying object, as a user would search for it."""
 
     restores: bool
-    """Whether it puts back by itself what others change or delete."""
+    """Whether the tool restores what others change or delete."""
 
 
 def appliers(labels: Mapping[str, str], annotations: Mapping[str, str]) -> list[Applier]:
-    """Return who applies what bears these labels and annotations."""
+    """Return the tools that apply an object with these labels and annotations."""
     marked: list[Applier] = []
     if stack := annotations.get(STACK):
         marked.append(Applier(f"Pulumi's stack {stack}", restores=False))
@@ -46,7 +46,7 @@ def appliers(labels: Mapping[str, str], annotations: Mapping[str, str]) -> list[
     application = annotations.get(_ARGO_TRACKING, "").partition(":")[0]
     if application := application or labels.get(_ARGO_INSTANCE, ""):
         marked.append(Applier(f"Argo CD's Application {application}", restores=True))
-    # Flux installs charts by Helm, which leaves its own mark beside Flux's.
+    # Flux installs charts with Helm, whose mark is then set beside that of Flux.
     release = annotations.get(_HELM)
     if release and not any(
         applier.name.startswith(_FLUX["helm.toolkit.fluxcd.io"]) for applier in marked

@@ -1,31 +1,28 @@
-"""The kinds we ask the API server for: where each lives, and the type it decodes to."""
+"""The Kubernetes kinds that the controller uses: their API paths, and the types they decode to."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from controller.apis import (
+from controller.apis.karpenter import (
     capacitybuffer,
-    devices,
     disruption,
     ec2nodeclass,
     nodeclaim,
     nodeoverlay,
     nodepool,
-    nodes,
-    pods,
-    workloads,
 )
-from controller.apis.meta import ObjectMeta
+from controller.apis.kubernetes import devices, nodes, pods, workloads
+from controller.apis.kubernetes.meta import ObjectMeta
 
 
 class KubernetesObject(Protocol):
-    """Anything with metadata."""
+    """Any object with metadata."""
 
     @property
     def metadata(self) -> ObjectMeta:
-        """Name, identity and life."""
+        """The name, the identity and the timestamps of the object."""
 
 
 T = TypeVar("T", bound=KubernetesObject)
@@ -33,7 +30,7 @@ T = TypeVar("T", bound=KubernetesObject)
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
-    """One kind of object: `api_version` such as `v1` or `apps/v1`, plural, scope and type."""
+    """A Kubernetes kind: `api_version` such as `v1` or `apps/v1`, plural, scope and type."""
 
     api_version: str
     name: str

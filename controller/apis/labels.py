@@ -1,4 +1,4 @@
-"""Names of labels, annotations, taints, finalizers and tags: Karpenter's, to the letter."""
+"""Names of labels, annotations, taints, finalizers and tags, identical to Karpenter's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RESERVATION_LABELS = (RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBL
 
 PLACEMENT_GROUP_ID = f"{AWS_GROUP}/placement-group-id"
 PLACEMENT_GROUP_PARTITION = f"{AWS_GROUP}/placement-group-partition"
-"""Empty on a claim until EC2 tells in which partition it has put the instance."""
+"""Empty on a NodeClaim until EC2 returns the partition of the instance."""
 
 WELL_KNOWN_CORE = frozenset(
     {NODEPOOL, ZONE, REGION, INSTANCE_TYPE, ARCH, OS, CAPACITY_TYPE, WINDOWS_BUILD}
@@ -71,7 +71,7 @@ _AWS_NAMES = (
 )
 WELL_KNOWN_AWS = frozenset({f"{AWS_GROUP}/{name}" for name in _AWS_NAMES} | {ZONE_ID})
 WELL_KNOWN = WELL_KNOWN_CORE | WELL_KNOWN_AWS
-"""Keys a new node may leave open: the cloud fills them in at launch."""
+"""Label keys that a NodeClaim may leave undefined: the cloud provider sets them at launch."""
 
 RESTRICTED_DOMAINS = (GROUP, AWS_GROUP)
 
@@ -83,7 +83,7 @@ ALIASES = {
     "beta.kubernetes.io/instance-type": INSTANCE_TYPE,
     "topology.ebs.csi.aws.com/zone": ZONE,
 }
-"""Older names of a label; read as the newer ones everywhere."""
+"""Deprecated label names and their current ones; every reader normalizes them."""
 
 # Annotations.
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
@@ -94,6 +94,19 @@ SURGED_FOR = "joiner.dev/surged-for"
 REPLACES = "joiner.dev/replaces"
 DISRUPTION_MODE = "joiner.dev/disruption-mode"
 APPROVED = "joiner.dev/approved"
+RETRY = "joiner.dev/retry"
+ADOPT = "joiner.dev/adopt"
+"""On a NodeClaim whose instance another controller launched: `true` lets Joiner manage it.
+
+Joiner writes `false` if it found the NodeClaim while it was leader, and does not manage it.
+"""
+
+OWN_INSTANCE = "joiner.dev/instance"
+"""On a NodeClaim: provider ID of the instance to which its `joiner.dev/installation` applies.
+
+If two controllers launch for one NodeClaim, its status may name the other's instance.
+"""
+
 NODEPOOL_HASH = "karpenter.sh/nodepool-hash"
 NODEPOOL_HASH_VERSION = "karpenter.sh/nodepool-hash-version"
 TERMINATION_TIMESTAMP = "karpenter.sh/nodeclaim-termination-timestamp"
@@ -120,7 +133,7 @@ UNINITIALIZED_TAINT = "node.cloudprovider.kubernetes.io/uninitialized"
 READINESS_TAINT_PREFIX = "readiness.k8s.io/"
 
 NOMINATING_TAINT = "joiner.dev/nominating"
-"""Ours alone: on a node bought with others, for moments, until pods know their places."""
+"""Joiner's own: briefly on a node launched with others, until its pods are nominated."""
 
 EXCLUDE_FROM_LOAD_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
 
@@ -133,11 +146,14 @@ TAG_CLUSTER_NAME = "eks:eks-cluster-name"
 TAG_NODECLAIM = "karpenter.sh/nodeclaim"
 TAG_DISCOVERY = "karpenter.sh/discovery"
 TAG_INSTALLATION = "joiner.dev/installation"
-"""Ours alone: which installation made a resource. Karpenter's tags do not tell its from ours."""
+"""Joiner's own: the installation that created a resource. Karpenter's tags do not distinguish them.
+
+As an annotation of a NodeClaim: which installation launched or adopted its instance.
+"""
 
 
 def tag_cluster_owned(cluster_name: str) -> str:
-    """Return the key of the tag that says a cluster owns a resource."""
+    """Return the key of the tag that marks a resource as owned by a cluster."""
     return f"kubernetes.io/cluster/{cluster_name}"
 
 

@@ -1,22 +1,22 @@
-"""Which objects are ours: NodePool, NodeClaim and Node are kinds that others write too.
+"""Which objects Joiner manages: other controllers also create NodePools, NodeClaims and Nodes.
 
-EKS Auto Mode runs pools and claims of its own beside ours, and only the class that they
-name tells them apart.
+EKS Auto Mode has NodePools and NodeClaims of its own in the same cluster. Only their NodeClass
+reference distinguishes them.
 """
 
 from __future__ import annotations
 
 from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import EC2_NODE_CLASS, KubernetesObject
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodepool import NodePool
-from controller.apis.nodes import Node
+from controller.apis.kubernetes.nodes import Node
 
 
 def is_ours(value: KubernetesObject) -> bool:
-    """Whether a pool or claim names an EC2NodeClass as its class; other kinds are shared with all.
+    """Whether a NodePool or NodeClaim refers to an EC2NodeClass; True for objects of other kinds.
 
-    The API server lets nobody change the group or the kind that it names.
+    The API server does not allow changes to the group or the kind of the reference.
     """
     if isinstance(value, NodePool):
         reference = value.spec.template.spec.node_class_ref
@@ -28,5 +28,5 @@ def is_ours(value: KubernetesObject) -> bool:
 
 
 def bears_our_class(node: Node) -> bool:
-    """Whether a node says that it was made from an EC2NodeClass, even if its claim has gone."""
+    """Whether a node's label names an EC2NodeClass, even if its NodeClaim no longer exists."""
     return labels.EC2NODECLASS in node.metadata.labels

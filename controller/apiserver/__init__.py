@@ -1,6 +1,6 @@
-"""The port to Kubernetes: what we ask of the API server, and what it may answer.
+"""The port to the Kubernetes API server: the calls that Joiner makes and the errors they raise.
 
-`port` is the protocol in prose, `errors` the tree of refusals, `fake` an API
-server in memory that keeps the protocol (resource versions, finalizers,
-deletion timestamps, watches), for tests.
+`port` is the protocol. `errors` is the tree of errors. `fake` is an API server in memory for tests,
+which implements resource versions, finalizers, deletion timestamps and watches. `readonly` refuses
+writes.
 """

@@ -1,20 +1,20 @@
-"""What the API server may answer instead of an object.
+"""Errors of the API server.
 
-* ApiError                  any refusal; carries `status` and the server's message
-  x NotFoundError           404: there is no such object
-  x ConflictError           409: it changed, or it already exists
-  x InvalidError            422: the schema or a rule refuses it; never worth a retry
-  x ForbiddenError          401, 403: RBAC does not allow it
+* ApiError                  any failed request; carries `status` and the server's message
+  x NotFoundError           404: the object does not exist
+  x ConflictError           409: the object changed, or it already exists
+  x InvalidError            422: the schema or a validation rule refuses the object; do not retry
+  x ForbiddenError          401, 403: RBAC does not allow the request
   x TooManyRequestsError    429: slow down, or a disruption budget forbids the eviction
-  x GoneError               410: the watch is too old, list again
-  x UnavailableError        5xx and connections that break: try again
+  x GoneError               410: the watch is too old; list again
+  x UnavailableError        5xx and broken connections: retry
 """
 
 from __future__ import annotations
 
 
 class ApiError(Exception):
-    """A refusal by the API server; `status` is the HTTP status, 0 when none came."""
+    """A request that failed; `status` is the HTTP status, 0 without a response."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class ApiError(Exception):
 
 
 class NotFoundError(ApiError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class ConflictError(ApiError):
@@ -35,16 +35,16 @@ class InvalidError(ApiError):
 
 
 class ForbiddenError(ApiError):
-    """The controller's role does not allow this."""
+    """The controller's role does not allow the request."""
 
 
 class TooManyRequestsError(ApiError):
-    """Slow down; for an eviction: a PodDisruptionBudget forbids it now."""
+    """The server asks to slow down; for an eviction, a PodDisruptionBudget forbids it now."""
 
 
 class GoneError(ApiError):
-    """The resource version is too old: list again."""
+    """The resource version is too old; list again."""
 
 
 class UnavailableError(ApiError):
-    """The server did not answer, or could not: try again."""
+    """The server did not answer, or could not process the request; retry."""

@@ -1,11 +1,12 @@
-"""An API server in memory that keeps the port's protocol, for tests.
+"""An API server in memory that implements the port's protocol, for tests.
 
-It remembers plain JSON and decodes on the way out, as the real one does, so what a
-test reads back has been through the wire. It keeps resource versions, uids,
-generations, finalizers, deletion timestamps, the separation of `status` from the
-rest, owner references, preconditions, watches and disruption budgets. It checks no
-schema. What a kubelet or a user would do is a method without `async`: `seed`,
-`finish_pods`, `refuse`, `break_watches`.
+It stores plain JSON and decodes it for each answer, as a real server does, so a test reads objects
+that were encoded. It implements resource versions, uids, generations, finalizers, deletion
+timestamps, the separation of `status` from the rest, owner references, preconditions, watches and
+disruption budgets. It validates the types of fields, but no other rule of a schema.
+
+Methods without `async` do what a kubelet or a user would do: `seed`, `finish_pods`, `refuse`,
+`break_watches`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import itertools
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -25,7 +26,7 @@ import msgspec
 
 from controller.apis import kinds
 from controller.apis.kinds import Kind, KubernetesObject, T
-from controller.apis.meta import to_wire
+from controller.apis.kubernetes.meta import to_wire
 from controller.apiserver.errors import (
     ApiError,
     ConflictError,
@@ -38,7 +39,7 @@ from controller.apiserver.port import Change, Patch
 
 Body = dict[str, Any]
 ObjectKey = tuple[str, str]
-"""Namespace and name; the namespace of a cluster-wide object is empty."""
+"""Namespace and name; the namespace of a cluster-scoped object is empty."""
 
 FOREGROUND_FINALIZER = "foregroundDeletion"
 DEFAULT_GRACE_SECONDS = 30
@@ -49,7 +50,7 @@ _KIND_OF_TYPE: dict[type, Kind[Any]] = {
 
 
 def wall_clock() -> datetime:
-    """Return the time now, in UTC."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
@@ -62,12 +63,12 @@ class _Refusal:
 
 
 class FakeApiServer:
-    """Kubernetes in memory. Implements `ApiServer`; not safe across threads."""
+    """An API server in memory. Implements `ApiServer`; not thread-safe."""
 
     def __init__(self, clock: Callable[[], datetime] = wall_clock) -> None:
         self.clock = clock
         self.calls: list[tuple[str, str, str]] = []
-        """Every write, in order: verb (`create`, `patch`, `patch/status`, `delete`, `evict`,
+        """All writes in order: verb (`create`, `patch`, `patch/status`, `delete`, `evict`,
         `replace`), kind, and `namespace/name` or `name`."""
         self._objects: dict[Kind[Any], dict[ObjectKey, Body]] = {}
         self._watchers: dict[Kind[Any], list[asyncio.Queue[tuple[str, Body]]]] = {}
@@ -79,16 +80,16 @@ class FakeApiServer:
     # What tests do.
 
     def seed(self, *values: KubernetesObject) -> None:
-        """Put typed objects there as they are, status included, replacing those of the same name.
+        """Store typed objects as they are, status included; objects of the same name are replaced.
 
-        What is left empty of uid, creation timestamp and generation is filled in, and a
-        terminating pod gets a grace period, or it would be gone at once.
+        An empty uid, creation timestamp and generation are filled in. A terminating pod gets a
+        grace period, because it would be removed at once without one.
         """
         for value in values:
             self.store_json(_KIND_OF_TYPE[type(value)], to_wire(value))
 
     def store_json(self, kind: Kind[Any], body: Body) -> None:
-        """Put an object there as its JSON says, as `seed` does with a typed one."""
+        """Store an object from its JSON, as `seed` does with typed objects."""
         key = _key(kind, body)
         before = self._store(kind).get(key)
         self._fill_identity(body, before)
@@ -97,7 +98,7 @@ class FakeApiServer:
         self._save(kind, key, body)
 
     def objects(self, kind: Kind[T], namespace: str = "") -> list[T]:
-        """Return all objects of a kind, by namespace and name."""
+        """Return all objects of a kind, sorted by namespace and name."""
         stored = sorted(self._store(kind).items())
         return [_decoded(kind, body) for (ns, _), body in stored if namespace in ("", ns)]
 
@@ -107,19 +108,19 @@ class FakeApiServer:
         return None if body is None else _decoded(kind, body)
 
     def bodies(self, kind: Kind[Any]) -> builtins.list[Body]:
-        """Return the JSON of all objects of a kind as it is stored: to be read, not to be changed.
+        """Return the stored JSON of all objects of a kind; the caller must not change it.
 
-        An object that changes is stored as another one.
+        A write stores a new body and leaves the old one unchanged.
         """
         return [*self._store(kind).values()]
 
     def body(self, kind: Kind[Any], name: str, namespace: str = "") -> Body:
-        """Return the JSON of one object as it is stored; raises NotFoundError."""
+        """Return the stored JSON of one object; raises NotFoundError."""
         return self._body(kind, (namespace, name))
 
     @contextlib.contextmanager
     def listening(self, kind: Kind[Any]) -> Iterator[asyncio.Queue[tuple[str, Body]]]:
-        """Have each change of a kind in a queue: what happened, and the JSON."""
+        """Provide a queue of the changes of a kind, each with its type and the object's JSON."""
         queue: asyncio.Queue[tuple[str, Body]] = asyncio.Queue()
         watchers = self._watchers.setdefault(kind, [])
         watchers.append(queue)
@@ -129,7 +130,7 @@ class FakeApiServer:
             watchers.remove(queue)
 
     def finish_pods(self, *names: str) -> None:
-        """Let the kubelet finish terminating pods: those named `namespace/name`, or all."""
+        """End terminating pods as the kubelet would: those named `namespace/name`, or all."""
         for (namespace, name), body in list(self._store(kinds.POD).items()):
             wanted = not names or f"{namespace}/{name}" in names
             if wanted and "deletionTimestamp" in body["metadata"]:
@@ -140,11 +141,11 @@ class FakeApiServer:
     def refuse(
         self, verb: str, error: ApiError, *, kind: Kind[Any] | None = None, times: int = 1
     ) -> None:
-        """Answer the next calls of a verb (`get`, `list`, `create`, `patch`, …) with an error."""
+        """Raise an error in the next calls of a verb (`get`, `list`, `create`, `patch`, …)."""
         self._refusals.append(_Refusal(verb, kind, error, times))
 
     def break_watches(self) -> None:
-        """Cut every watch so that it lists anew, as after a long silence (410 Gone)."""
+        """End every watch with 410 Gone, so that it lists again."""
         for watchers in self._watchers.values():
             for queue in watchers:
                 queue.put_nowait(("RESET", {}))
@@ -175,7 +176,7 @@ class FakeApiServer:
         ]
 
     async def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
-        """List, then follow a kind for ever."""
+        """List a kind, then yield its changes until the caller stops."""
         with self.listening(kind) as queue:
             while True:
                 for change in self._listing(kind, queue):
@@ -184,7 +185,7 @@ class FakeApiServer:
                     yield Change(event[0], _decoded(kind, event[1]))  # type: ignore[arg-type]
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        """Create an object; a status that comes along is dropped, as the real server does."""
+        """Create an object; a status in the body is dropped, as by the real server."""
         self._maybe_refuse("create", kind)
         fresh = _copied(body)
         fresh.pop("status", None)
@@ -233,7 +234,7 @@ class FakeApiServer:
         return _decoded(kind, self._update(kind, before, after))
 
     async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        """Write a whole object back, its status excepted."""
+        """Replace an object, except its status."""
         self._maybe_refuse("replace", kind)
         after = _copied(body)
         metadata = after["metadata"]
@@ -254,19 +255,20 @@ class FakeApiServer:
         *,
         namespace: str = "",
         uid: str = "",
+        resource_version: str = "",
         grace_period_seconds: int | None = None,
         propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
     ) -> None:
-        """Ask for an object's end; it goes when its finalizers and its grace period have."""
+        """Request an object's deletion; it is removed after its finalizers and grace period end."""
         self._maybe_refuse("delete", kind)
         key = (namespace, name)
         body = self._body(kind, key)
-        _expect(kind, body, uid=uid)
+        _expect(kind, body, resource_version=resource_version, uid=uid)
         self._record("delete", kind, key)
         self._delete(kind, key, body, grace_period_seconds, propagation or "Background")
 
     async def evict(self, name: str, namespace: str, *, uid: str) -> None:
-        """Evict a pod unless a disruption budget forbids it; uses the budget up by one."""
+        """Evict a pod unless a disruption budget forbids it; the budget is reduced by one."""
         self._maybe_refuse("evict", kinds.POD)
         key = (namespace, name)
         body = self._body(kinds.POD, key)
@@ -276,7 +278,7 @@ class FakeApiServer:
             self._spend_budget(body)
         self._delete(kinds.POD, key, body, None, "Background")
 
-    # How it is kept.
+    # Storage.
 
     def _store(self, kind: Kind[Any]) -> dict[ObjectKey, Body]:
         return self._objects.setdefault(kind, {})
@@ -320,7 +322,7 @@ class FakeApiServer:
         metadata.setdefault("generation", old.get("generation", 1))
 
     def _update(self, kind: Kind[Any], before: Body, after: Body) -> Body:
-        """Store a changed object, keeping what only the server may write."""
+        """Store a changed object; fields that only the server may write keep their values."""
         old, new = before["metadata"], after["metadata"]
         for name in (
             "uid", "name", "namespace", "creationTimestamp", "generation",
@@ -344,7 +346,7 @@ class FakeApiServer:
         return after
 
     def _save(self, kind: Kind[Any], key: ObjectKey, body: Body) -> None:
-        """Store an object under a new resource version, or drop it when its end has come."""
+        """Store an object under a new resource version, or remove it if its deletion is done."""
         _check(kind, body)
         metadata = body["metadata"]
         metadata["resourceVersion"] = str(next(self._versions))
@@ -374,12 +376,20 @@ class FakeApiServer:
         grace_period_seconds: int | None,
         propagation: str,
     ) -> None:
+        """Mark an object as being deleted, and remove it when its finalizers and grace period
+        allow.
+        """
         body = _copied(before)
         metadata = body["metadata"]
         grace = _grace(kind, body, grace_period_seconds)
+        asked_at = self.clock()
         if "deletionTimestamp" in metadata:
-            grace = min(grace, metadata.get("deletionGracePeriodSeconds", 0))
-        metadata.setdefault("deletionTimestamp", _written(self.clock()))
+            before_grace = metadata.get("deletionGracePeriodSeconds", 0)
+            asked_at = datetime.fromisoformat(metadata["deletionTimestamp"]) - timedelta(
+                seconds=before_grace
+            )
+            grace = min(grace, before_grace)  # a grace period can only become shorter
+        metadata["deletionTimestamp"] = _written(asked_at + timedelta(seconds=grace))
         metadata["deletionGracePeriodSeconds"] = grace
         if propagation == "Orphan":
             self._orphan(metadata["uid"])
@@ -404,6 +414,7 @@ class FakeApiServer:
         ]
 
     def _orphan(self, uid: str) -> None:
+        """Remove an owner from the owner references of its dependents."""
         for kind, key in self._dependents(uid):
             body = _copied(self._store(kind)[key])
             owners = body["metadata"]["ownerReferences"]
@@ -411,7 +422,11 @@ class FakeApiServer:
             self._save(kind, key, body)
 
     def _collect(self, uid: str) -> None:
-        """Do the garbage collector's part when an object has gone."""
+        """Collect garbage after an object was removed.
+
+        Objects without a living owner are deleted. Owners that wait for foreground deletion are
+        removed once they have no dependents.
+        """
         living = {b["metadata"]["uid"] for s in self._objects.values() for b in s.values()}
         for kind, key in self._dependents(uid):
             body = self._store(kind).get(key)
@@ -428,6 +443,11 @@ class FakeApiServer:
                     self._save(kind, key, after)
 
     def _spend_budget(self, pod: Body) -> None:
+        """Reduce the disruption budget of a pod by one; raises TooManyRequestsError if it is used
+        up.
+
+        A pod with several budgets raises UnavailableError (status 500), as on a real server.
+        """
         namespace = pod["metadata"]["namespace"]
         matching = [
             (key, budget)
@@ -462,7 +482,7 @@ def _decoded(kind: Kind[T], body: Body) -> T:
 
 
 def _check(kind: Kind[Any], body: Body) -> None:
-    """Refuse what is not as the kind's schema has it, as the real server does."""
+    """Raise InvalidError for a body that the kind's type does not accept."""
     try:
         msgspec.convert(body, kind.type)
     except msgspec.ValidationError as error:
@@ -470,7 +490,7 @@ def _check(kind: Kind[Any], body: Body) -> None:
 
 
 def _copied(body: Any) -> Any:
-    """Return a copy of a body that shares nothing with it; many times faster than `deepcopy`."""
+    """Return a deep copy of a body; many times faster than `deepcopy`."""
     return msgspec.to_builtins(body)
 
 
@@ -518,7 +538,7 @@ def _expect(kind: Kind[Any], body: Body, *, resource_version: str = "", uid: str
 
 
 def _grace(kind: Kind[Any], body: Body, asked: int | None) -> int:
-    """Return how long the object's kubelet has, in seconds; only bound pods have one."""
+    """Return the kubelet's grace period for the object, in seconds; only bound pods have one."""
     spec = body.get("spec", {})
     over = body.get("status", {}).get("phase") in ("Succeeded", "Failed")
     if kind != kinds.POD or not spec.get("nodeName") or over:
@@ -530,7 +550,7 @@ def _grace(kind: Kind[Any], body: Body, asked: int | None) -> int:
 
 
 def _may_go_unready(budget: Body, pod: Body) -> bool:
-    """Whether the budget lets a pod go that is not Ready."""
+    """Return whether the budget allows the eviction of a pod that is not Ready."""
     conditions = pod.get("status", {}).get("conditions", ())
     is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
     policy = budget.get("spec", {}).get("unhealthyPodEvictionPolicy")
@@ -544,7 +564,7 @@ _COMMA = re.compile(r",(?![^(]*\))")
 
 
 def _label_terms(selector: str) -> Iterator[Callable[[Labels], bool]]:
-    """Yield the terms of a label selector as written in a query."""
+    """Yield the terms of a label selector in query syntax."""
     for text in filter(None, (part.strip() for part in _COMMA.split(selector))):
         match = _TERM.match(text)
         if match is None:
@@ -570,7 +590,7 @@ def _expression(key: str, operator: str, values: list[str]) -> Callable[[Labels]
 
 
 def _selects(selector: Body | None, labels: Labels) -> bool:
-    """Whether a LabelSelector matches; none at all matches nothing, an empty one everything."""
+    """Return whether a LabelSelector matches: None matches nothing, an empty one everything."""
     if selector is None:
         return False
     equal = all(labels.get(k) == v for k, v in (selector.get("matchLabels") or {}).items())

@@ -1,4 +1,4 @@
-"""What Joiner asks of the Kubernetes API server."""
+"""The calls of the Kubernetes API server that Joiner uses."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Generic, Literal, Protocol
 from controller.apis.kinds import Kind, T
 
 Patch = Mapping[str, Any]
-"""A JSON merge patch: nested keys to set; None removes."""
+"""A JSON merge patch: the nested keys to set; None removes a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
     """One step of a watch.
 
-    `RESET` carries no object: what follows is a whole new list, and `SYNCED` ends
-    it. Objects not seen between the two are gone.
+    `RESET` and `SYNCED` carry no object. A complete list follows `RESET`, and `SYNCED` ends it.
+    Objects that are not listed between the two no longer exist.
     """
 
     type: Literal["RESET", "ADDED", "MODIFIED", "DELETED", "SYNCED"]
@@ -41,10 +41,13 @@ class ApiServer(Protocol):
         """Return all objects of a kind, read in pages."""
 
     def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
-        """List, then follow a kind for ever; reconnects by itself, lists again when it must."""
+        """List a kind, then yield its changes.
+
+        The watch reconnects by itself, and lists again if necessary.
+        """
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        """Create an object from its JSON form and return what the server made of it."""
+        """Create an object from its JSON form and return the object as the server stored it."""
 
     async def patch(
         self,
@@ -59,8 +62,8 @@ class ApiServer(Protocol):
     ) -> T:
         """Merge a patch into an object, or into its `status`.
 
-        With `resource_version`, a change made meanwhile raises ConflictError; with
-        `uid`, so does an object of the same name that is another one.
+        With `resource_version`, ConflictError is raised if the object has changed since. With
+        `uid`, ConflictError is raised if the object was replaced by another of the same name.
         """
 
     async def delete(
@@ -70,13 +73,17 @@ class ApiServer(Protocol):
         *,
         namespace: str = "",
         uid: str = "",
+        resource_version: str = "",
         grace_period_seconds: int | None = None,
         propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
     ) -> None:
-        """Ask for an object's end; one that is already gone raises NotFoundError."""
+        """Request an object's deletion; raises NotFoundError if it does not exist.
+
+        If a given `uid` or `resource_version` is not the object's, ConflictError is raised.
+        """
 
     async def evict(self, name: str, namespace: str, *, uid: str) -> None:
-        """Evict a pod. TooManyRequestsError says that a disruption budget forbids it now."""
+        """Evict a pod; raises TooManyRequestsError if a disruption budget forbids it now."""
 
     async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        """Write a whole object back; its resourceVersion must be the current one."""
+        """Replace an object; its resourceVersion must be the current one."""

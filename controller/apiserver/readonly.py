@@ -1,4 +1,4 @@
-"""An API server that is only read, for a controller that must not change anything."""
+"""A read-only API server, for a controller that must not change the cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controller.apiserver.port import ApiServer, Change, Patch
 
 
 class ReadOnlyApiServer:
-    """Passes reads on and refuses writes before they leave the process; implements `ApiServer`."""
+    """Forwards reads and refuses writes before they leave the process; implements `ApiServer`."""
 
     def __init__(self, api: ApiServer) -> None:
         self._api = api
@@ -35,11 +35,11 @@ class ReadOnlyApiServer:
         )
 
     def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
-        """Follow a kind for ever."""
+        """List a kind, then yield its changes."""
         return self._api.watch(kind)
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        """Refuse."""
+        """Refuse the write."""
         _refuse("create", kind)
 
     async def patch(
@@ -53,7 +53,7 @@ class ReadOnlyApiServer:
         resource_version: str = "",
         uid: str = "",
     ) -> T:
-        """Refuse."""
+        """Refuse the write."""
         _refuse("patch", kind)
 
     async def delete(
@@ -63,22 +63,26 @@ class ReadOnlyApiServer:
         *,
         namespace: str = "",
         uid: str = "",
+        resource_version: str = "",
         grace_period_seconds: int | None = None,
         propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
     ) -> None:
-        """Refuse."""
+        """Refuse the write."""
         _refuse("delete", kind)
 
     async def evict(self, name: str, namespace: str, *, uid: str) -> None:
-        """Refuse."""
-        raise ForbiddenError("evict: nothing is written while everything is observed", status=403)
+        """Refuse the write."""
+        raise ForbiddenError(
+            "evict: not sent, because DISRUPTION_MODE=observe writes nothing", status=403
+        )
 
     async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        """Refuse."""
+        """Refuse the write."""
         _refuse("replace", kind)
 
 
 def _refuse(verb: str, kind: Kind[Any]) -> NoReturn:
     raise ForbiddenError(
-        f"{verb} {kind.plural}: nothing is written while everything is observed", status=403
+        f"{verb} {kind.plural}: not sent, because DISRUPTION_MODE=observe writes nothing",
+        status=403,
     )

@@ -1,15 +1,15 @@
-"""The adapter of the cloud's port: the only room that imports boto3.
+"""The AWS adapter of the cloud provider port, and the only package that imports boto3.
 
-It translates and never decides; foreign errors become ours in one place (`errors`).
+It translates requests and responses, and makes no decisions. `errors` is the only module that
+translates the errors of botocore.
 
-* `provider`       puts the room together; `session` is the way out to AWS
-* `nodeclasses`    what an EC2NodeClass means now, with `subnets`, `securitygroups`, `amis`,
-                   `instanceprofiles`, `reservations`, `placementgroups`, `kubelet`, and
-                   `verification`, which asks by dry run
-* `offerings`      types with what they cost and whether they can be had, from
-                   `instancetypes`, `pricing`, `unavailable`, `zonalshift`
-* `launching`      one claim to one instance, by way of `launchfilters`, `candidates`,
-                   `launchtemplates`, `userdata` and `fleet`
-* `instances`      the instances of this cluster, and `drift` of one from its class
-* `interruptions`  the queue that hears of an instance's end; `statuses`, EC2's own checks
+* `provider`       composes the package; `session` calls the AWS APIs within `ratelimits`
+* `nodeclass`      resolves an EC2NodeClass, with the queries of `network`; `verification`
+                   validates it by dry run
+* `instancetypes`  instance types with their offerings, prices and capacity reservations
+* `launching`      launches one instance per NodeClaim, with user data from `bootstrap`;
+                   `unavailable` records the offerings that EC2 refused
+* `instances`      finds and terminates the instances of this cluster; `drift` compares them
+                   with their EC2NodeClass
+* `interruption`   reads the interruption queue and EC2's instance status checks
 """

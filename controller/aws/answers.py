@@ -1,7 +1,7 @@
-"""What an answer of AWS has to say: one that lacks it says nothing.
+"""Checks that responses of AWS contain the fields that AWS always sends.
 
-A proxy that cuts an answer short, or a service that is half down, must not make us believe that
-a launch brought nothing, or that a machine bears no tag. What is listed here AWS always sends.
+A proxy may truncate a response, or a service may be partly down. Joiner must not conclude from such
+a response that a launch created no instance, or that an instance has no tags.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ ANSWERS: Mapping[str, Sequence[str]] = {
     "get_parameter": ("Parameter.Value",),
     "get_queue_url": ("QueueUrl",),
 }
-"""Per operation the members that are always there. `[]` stands for every element of a list, which
-may be empty or missing.
+"""Required fields by operation.
+
+`[]` means every element of a list, which may be empty or missing.
 """
 
 ITEMS: Mapping[str, Sequence[str]] = {
@@ -46,17 +47,17 @@ ITEMS: Mapping[str, Sequence[str]] = {
     "describe_subnets": ("SubnetId", "AvailabilityZone", "AvailableIpAddressCount"),
     "list_instance_profiles": ("InstanceProfileName", "Path", "CreateDate"),
 }
-"""The same of each item, for operations that answer in pages."""
+"""Required fields of each item, for paginated operations."""
 
 MAY_BE_EMPTY = frozenset({"Instances[].Tags[].Value"})
-"""What has to be there and need not say anything: a tag may have no value."""
+"""Required fields that may be empty: a tag may have no value."""
 
 
 def check(operation: str, answer: Mapping[str, Any] | Sequence[Any]) -> None:
-    """Look at an answer, or at the items of one that came in pages.
+    """Check a response, or the items of a paginated one.
 
     Raises:
-        UnreachableError: it lacks what it must have; nothing may be concluded.
+        UnreachableError: a required field is missing, so nothing may be concluded.
 
     """
     if isinstance(answer, Mapping):
@@ -66,12 +67,12 @@ def check(operation: str, answer: Mapping[str, Any] | Sequence[Any]) -> None:
     for path in needed:
         if any(_lacks(item, path.split("."), empty=path in MAY_BE_EMPTY) for item in items):
             raise UnreachableError(
-                f"{operation}: the answer is incomplete: {path} is missing", reason=INCOMPLETE
+                f"{operation}: incomplete response: {path} is missing", reason=INCOMPLETE
             )
 
 
 def _lacks(answer: Mapping[str, Any], path: Sequence[str], *, empty: bool) -> bool:
-    """Whether something on the way is not there; with `empty` its end may be the empty string."""
+    """Whether a field on the path is missing; with `empty`, the last one may be an empty string."""
     if not path:
         return False
     name, *rest = path

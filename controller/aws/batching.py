@@ -1,9 +1,9 @@
-"""Questions that come close together, asked of AWS as one.
+"""Batches requests to AWS that arrive close together into one call.
 
-Describing and terminating are joined: a hundred nodes that go at once cost a call,
-not a hundred. CreateFleet is not: its ClientToken is what makes a launch happen
-once for one claim whatever crashes in between, and its tags name the claim, so a
-call that served several claims could be neither repeated nor told apart.
+Describe and terminate calls are batched: 100 nodes that terminate at once cost one call instead of
+100. CreateFleet is not batched, because its ClientToken makes the launch of one NodeClaim
+idempotent across crashes, and its tags name the NodeClaim. A call for several NodeClaims could
+neither be repeated nor be attributed to them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ V = TypeVar("V")
 
 
 class Batcher(Generic[K, V]):
-    """Joins single questions into calls.
+    """Combines requests for single keys into calls.
 
-    `ask` is given the keys of one batch, each once, and answers with a mapping; a key
-    that is missing from it is answered None. What it raises is raised to all who asked.
-    `idle` and `longest` are seconds, `size` a number of keys.
+    `ask` receives the distinct keys of a batch and returns a mapping. A key that is missing from
+    the mapping gets None. An exception of `ask` is raised for every key of the batch. A batch is
+    sent after `idle` seconds without a new key, after `longest` seconds, or when it has `size`
+    keys.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Batcher(Generic[K, V]):
         self._came = asyncio.Event()
 
     async def get(self, key: K) -> V | None:
-        """Return the answer for one key."""
+        """Return the value of one key, or None if the response does not contain it."""
         future = self._waiting.get(key)
         if future is None:
             future = self._waiting[key] = asyncio.get_running_loop().create_future()
@@ -51,7 +52,7 @@ class Batcher(Generic[K, V]):
             self._flush()
         elif self._window is None:
             self._window = asyncio.create_task(self._keep_open())
-        # Whoever gives up leaves the others their answer.
+        # Shielded: a cancelled caller must not cancel the batch for the others.
         return await asyncio.shield(future)
 
     async def _keep_open(self) -> None:
@@ -83,7 +84,7 @@ class Batcher(Generic[K, V]):
             for future in waiting.values():
                 if not future.done():
                     future.set_exception(exc)
-                    # Those who gave up leave nobody to hear of it.
+                    # Marks the exception as retrieved: no caller may be left to await it.
                     future.exception()
             return
         for key, future in waiting.items():

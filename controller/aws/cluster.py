@@ -1,4 +1,4 @@
-"""What nodes must know of the cluster to join it, as EKS tells."""
+"""The cluster's properties that nodes need to join it, as EKS returns them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from controller.aws.session import Aws
 from controller.options import Options
 
 VERSION_PERIOD = 300.0
-"""Seconds after which the Kubernetes version is asked for again: clusters are upgraded."""
+"""Seconds between two updates of the Kubernetes version: clusters are upgraded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EksCluster:
-    """The cluster: `version` as `1.36`, the CA as PEM in base64, `dns` as an address or empty."""
+    """An EKS cluster.
+
+    `version` is like `1.36`, `ca_bundle` is PEM in base64, and `dns` is an IP address or empty.
+    """
 
     name: str
     endpoint: str
@@ -27,12 +30,12 @@ class EksCluster:
 
     @property
     def minor(self) -> int:
-        """The minor version, such as 36."""
+        """The minor version of Kubernetes, such as 36."""
         return int(self.version.split(".")[1])
 
 
 class ClusterFacts:
-    """What EKS said when it was first asked, with the version it told last."""
+    """The cluster as EKS first described it, with the version of the last update."""
 
     def __init__(
         self,
@@ -48,29 +51,30 @@ class ClusterFacts:
         self._asking = asyncio.Lock()
 
     async def get(self) -> EksCluster:
-        """Return the cluster; settings win over what EKS says.
+        """Return the cluster; settings override what EKS returns.
 
         Raises:
-            CloudProviderError: EKS does not answer and never has.
+            CloudProviderError: EKS does not respond and never has.
 
         """
         if self._known is None:
-            # Who comes meanwhile waits for the first one's answer.
+            # Concurrent callers wait for the response to the first.
             async with self._asking:
                 if self._known is None:
                     self._known = await self._ask()
         return self._known
 
     async def refresh(self) -> None:
-        """Ask for the version again; nobody who wants the cluster waits for it.
+        """Update the version; `get` does not wait for it.
 
         Raises:
-            CloudProviderError: EKS does not answer; what was known stays known.
+            CloudProviderError: EKS does not respond; the known values are kept.
 
         """
         before = await self.get()
         told = await self._ask()
-        # Only the version may change under a running cluster; a CIDR never does, once it is told.
+        # Only the version of a running cluster changes; the service CIDR does not, once EKS
+        # returned it.
         self._known = replace(before, version=told.version) if before.service_cidr else told
 
     async def _ask(self) -> EksCluster:

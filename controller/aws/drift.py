@@ -1,12 +1,13 @@
-"""How an instance can differ from what its class would launch today."""
+"""Drift of an instance from its EC2NodeClass."""
 
 from __future__ import annotations
 
-from controller.apis import hashes, labels
-from controller.apis.ec2nodeclass import EC2NodeClass
-from controller.apis.nodeclaim import NodeClaim
+from controller.apis import labels
+from controller.apis.karpenter import hashes
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.aws.instances import Described
-from controller.aws.offerings import image_for
+from controller.aws.instancetypes.offerings import image_for
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 
@@ -20,13 +21,13 @@ def drift_reason(
     reservations: frozenset[str],
     placement_group_id: str = "",
 ) -> str | None:
-    """Return the first way in which the instance differs, or None.
+    """Return the first reason for which the instance has drifted, or None.
 
-    An instance that has left its capacity reservation goes on as an on-demand one, and has not
-    drifted by that.
+    An instance that has left its capacity reservation continues as an on-demand instance. That is
+    not drift.
 
     Raises:
-        CloudProviderError: what it is to be compared with has not been found yet.
+        CloudProviderError: the status of the NodeClaim or EC2NodeClass lacks what to compare with.
 
     """
     then, now = claim.metadata.annotations, node_class.metadata.annotations
@@ -34,7 +35,7 @@ def drift_reason(
         return "NodeClassDrift"
     if not claim.status.image_id or not node_class.status.security_groups:
         raise CloudProviderError(
-            f"the image of {claim.metadata.name}, or the security groups of EC2NodeClass "
+            f"the AMI of {claim.metadata.name}, or the security groups of EC2NodeClass "
             f"{node_class.metadata.name}, are not known yet"
         )
     image = image_for(instance_type, node_class.status.amis)

@@ -1,13 +1,13 @@
-"""What AWS answers instead of doing as asked, in our words.
+"""AWS errors, translated from those of botocore.
 
 * CloudProviderError
-  x AwsError             anything else AWS refuses; carries AWS's own code
-  x ThrottledError       slow down; nothing may be concluded
-  x UnreachableError     nobody answered; nothing may be concluded
-  x RequestError         we wrote what AWS's own rules forbid: a fault of ours, never sent
+  x AwsError             any other error of AWS; carries the error code
+  x ThrottledError       AWS throttles the controller; nothing may be concluded
+  x UnreachableError     no response, or no credentials; nothing may be concluded
+  x RequestError         an invalid request that was never sent: a bug of the controller
   x NodeClaimNotFoundError, InsufficientCapacityError, CreateError: see the port
 
-Codes are kept as sets, each with the question it answers.
+Error codes are grouped in sets by their meaning.
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ INSUFFICIENT_CAPACITY = frozenset(
         "ReservationCapacityExceeded",
     }
 )
-"""Another offering, or the same one later, may do. So it is where spot costs more than on-demand:
-that is the most EC2 takes for it.
+"""Codes after which another offering, or the same one later, may be launched.
+
+They include SpotMaxPriceTooLow: spot costs more than on-demand, the most that EC2 accepts for it.
 """
 
 VCPU_QUOTA = frozenset({"MaxSpotInstanceCountExceeded", "VcpuLimitExceeded"})
-"""The account may have no more vCPUs of this kind of machine; see `quotas`."""
+"""Codes of an exhausted vCPU quota of a group of instance families; see `quotas`."""
 
 FLEET_QUOTA = "MaxFleetCountExceeded"
-"""The account may have no more fleets, and so no more launches of whatever kind."""
+"""Code of an exhausted quota of fleets, which prevents every launch."""
 
 SPREAD_LIMIT = "limit of instances in this spread placement group"
-"""What EC2 says, under various codes, when a group has its seven machines in a zone."""
+"""Part of EC2's message, under various codes, if a spread group has 7 instances in a zone."""
 
 NO_ADDRESSES = "InsufficientFreeAddressesInSubnet"
 
@@ -114,7 +115,7 @@ UNAUTHORIZED = frozenset(
 _NOT_TAKEN = re.compile(
     r"InvalidParameter\w*|Invalid\w+\.Malformed|InvalidInput|Validation(Error|Exception)"
 )
-"""Something that was named has a form or a value that AWS does not take."""
+"""Codes of a parameter whose format or value AWS does not accept."""
 
 _NOT_RECOGNIZED = frozenset(
     {
@@ -129,23 +130,23 @@ _NOT_RECOGNIZED = frozenset(
         "UnrecognizedClientException",
     }
 )
-"""AWS does not know who asks, or thinks that it was long ago. It has not looked at the question."""
+"""Codes of requests that AWS did not authenticate or that expired; AWS evaluates neither."""
 
 _NOT_VALIDATED = "not able to validate the provided access credentials"
-"""What EC2 says then under `AuthFailure`, a code that means other things, too."""
+"""EC2's message in that case, with the code `AuthFailure` that has other meanings too."""
 
 SPOT_ROLE_MISSING = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 PROFILE_INVALID = "InstanceProfileNameInvalid"
 TOKEN_REUSED = "IdempotentParameterMismatch"  # noqa: S105 - the name of an error
 NO_CREDENTIALS = "NoCredentials"
 _TO_BECOME_THE_ROLE = frozenset({"AssumeRole", "AssumeRoleWithWebIdentity"})
-"""What botocore asks of STS before the first call, and when credentials have grown old."""
+"""The STS operations that botocore calls before the first request and to renew credentials."""
 
 DRY_RUN_PASSED = "DryRunOperation"
 
 
 class AwsError(CloudProviderError):
-    """AWS refused; `code` is its own word for it, `operation` what was asked."""
+    """AWS returned an error; `code` is AWS's code, and `operation` the operation of boto3."""
 
     def __init__(self, message: str, *, code: str, operation: str = "", status: int = 0) -> None:
         super().__init__(message, reason=launch_reason(code, message))
@@ -155,40 +156,40 @@ class AwsError(CloudProviderError):
 
     @property
     def is_not_found(self) -> bool:
-        """Whether what was named does not exist."""
+        """Whether the resource that the request named does not exist."""
         return self.code in NOT_FOUND
 
     @property
     def is_unauthorized(self) -> bool:
-        """Whether a permission is missing."""
+        """Whether the controller lacks a permission."""
         return self.code in UNAUTHORIZED
 
     @property
     def is_not_taken(self) -> bool:
-        """Whether a value that was sent is none of those that AWS takes."""
+        """Whether AWS does not accept the format or value of a parameter."""
         return _NOT_TAKEN.fullmatch(self.code) is not None
 
     @property
     def is_server_fault(self) -> bool:
-        """Whether AWS itself failed, so that asking again may help."""
+        """Whether AWS itself failed, so that a retry may succeed."""
         return self.status >= 500 or self.code in {"InternalError", "InternalFailure"}
 
 
 class UnreachableError(CloudProviderError):
-    """AWS could not be reached or has no credentials for us; nothing may be concluded."""
+    """AWS did not respond or rejected the controller's credentials; nothing may be concluded."""
 
     reason = "CloudUnreachable"
 
 
 class RequestError(CloudProviderError):
-    """The request breaks AWS's own rules and was never sent: trying again cannot help."""
+    """The request is invalid and was never sent: a retry cannot succeed."""
 
     reason = "InvalidRequest"
 
 
 @contextmanager
 def translated(operation: str = "") -> Iterator[None]:
-    """Raise our errors in place of botocore's, with theirs chained."""
+    """Translate botocore's errors to those of this module, with the original chained."""
     try:
         yield
     except ClientError as exc:
@@ -201,8 +202,8 @@ def translated(operation: str = "") -> Iterator[None]:
         ) from exc
     except ParamValidationError as exc:
         raise RequestError(
-            f"{operation}: the controller wrote a request that AWS does not take, which is a fault "
-            f"of its own; please report it: {exc}"
+            f"{operation}: the controller wrote an invalid request to AWS, which is a bug; please "
+            f"report it: {exc}"
         ) from exc
     except (BotoCoreError, HTTPClientError) as exc:
         raise UnreachableError(f"{operation}: {exc}") from exc
@@ -216,12 +217,12 @@ def _from_client(exc: ClientError, operation: str) -> CloudProviderError:
     code, message = str(error.get("Code", "")), str(error.get("Message", ""))
     asked = operation or str(exc.operation_name)
     status = int(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    # Hundreds of characters that no person can read, and others every time.
+    # The encoded message is long, cannot be read, and differs on every call.
     text = f"{asked}: {_ENCODED.sub('', message)} ({code})"
     if code in THROTTLED:
         return ThrottledError(text)
     if exc.operation_name in _TO_BECOME_THE_ROLE:
-        # Of what was to be asked then this says nothing.
+        # This says nothing about the operation itself.
         return UnreachableError(
             f"{text}; the trust policy of the controller's role must let its service account "
             f"call {exc.operation_name}",
@@ -229,8 +230,8 @@ def _from_client(exc: ClientError, operation: str) -> CloudProviderError:
         )
     if code in _NOT_RECOGNIZED or _NOT_VALIDATED in message:
         return UnreachableError(
-            f"{text}; the controller's credentials are not valid any more, or the clock of its "
-            "node is wrong",
+            f"{text}; the controller's credentials have expired or are invalid, or the clock of "
+            "its node is wrong",
             reason=NO_CREDENTIALS,
         )
     return AwsError(text, code=code, operation=asked, status=status)
@@ -264,14 +265,14 @@ _REASONS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 
 def launch_reason(code: str, message: str) -> str:
-    """Return the CamelCase reason a launch failed for, from AWS's code and text."""
+    """Return the CamelCase reason of a launch failure, from AWS's code and message."""
     text = f"{code} {message}"
     return next((reason for reason, form in _REASONS if form.search(text)), "LaunchFailed")
 
 
 @dataclass(frozen=True, slots=True)
 class FleetError:
-    """One line of `Errors` of a fleet: an offering that was refused, and why."""
+    """An item of `Errors` in a CreateFleet response: an offering that EC2 refused, and why."""
 
     code: str
     message: str
@@ -281,20 +282,20 @@ class FleetError:
 
     @property
     def is_insufficient_capacity(self) -> bool:
-        """Whether another offering may do."""
+        """Whether another offering may have capacity."""
         return self.code in INSUFFICIENT_CAPACITY or self.is_full_group
 
     @property
     def is_full_group(self) -> bool:
-        """Whether a spread placement group takes no more machines in the zone."""
+        """Whether a spread placement group has no more capacity in the zone."""
         return SPREAD_LIMIT in self.message
 
 
 def launch_failure(errors: Iterable[FleetError]) -> CloudProviderError:
-    """Return what to raise when a fleet brought no instance."""
+    """Return the exception to raise if CreateFleet launched no instance."""
     every = list(errors)
     lines = sorted({f"{e.code}: {e.message}" for e in every})
-    text = "; ".join(lines) or "EC2 launched nothing and gave no reason"
+    text = "; ".join(lines) or "EC2 launched no instance and returned no error"
     if every and all(e.is_insufficient_capacity for e in every):
         quota = next((e for e in every if e.code in {*VCPU_QUOTA, FLEET_QUOTA}), None)
         return InsufficientCapacityError(

@@ -1,10 +1,9 @@
-"""Instances of this cluster: found, ended, tagged. Nobody else's is ever touched.
+"""Finds, terminates and tags the EC2 instances of this cluster, and no others.
 
-Lists carry the cluster's tags as filters, so a foreign instance is to us as if it did not
-exist. One that a claim names is asked for by its id alone: tags get lost, and a machine that
-runs without them must not count as gone. What EC2 launched a moment ago it may not list yet; for a
-minute we believe the launch rather than the list. In a zone that traffic is shifted away
-from, instances are as they were last seen, and none is ended or tagged.
+Lists filter by the cluster's tags. An instance of a NodeClaim is described by its ID alone: if its
+tags were removed, it must not count as terminated. EC2 may not list a new instance yet, so for
+1 minute the launch counts rather than the list. In a zone with a zonal shift, instances keep their
+last known state, and none is terminated or tagged.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from cachetools import TTLCache
 from controller.apis import labels
 from controller.aws.batching import Batcher
 from controller.aws.errors import AwsError
+from controller.aws.network.zonalshift import ZonalShift
 from controller.aws.selectors import tag_list, tags_of
 from controller.aws.session import Aws
-from controller.aws.zonalshift import ZonalShift
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.provider import Instance
 
 SETTLING = 60.0
-"""Seconds until a launched instance must be in EC2's lists."""
+"""Seconds until EC2 must list a launched instance."""
 
 LIVING = ("pending", "running", "stopping", "stopped", "shutting-down")
 _ENDING = frozenset({"shutting-down", "terminated"})
 _FILTER_VALUES = 200
-"""EC2 takes no more values in one filter."""
+"""EC2's maximum number of values in one filter."""
 
 
 class NotListedYetError(CloudProviderError):
@@ -43,43 +42,49 @@ class NotListedYetError(CloudProviderError):
 
 
 class UnmarkedError(CloudProviderError):
-    """A running instance does not say that it is the cluster's: neither gone, nor ours to touch."""
+    """A running instance has lost its tags: it exists, and Joiner must not change it."""
 
     reason = "InstanceUnmarked"
 
 
+class OtherClusterError(CloudProviderError):
+    """A running instance has another cluster's tag: it exists, and Joiner must not change it."""
+
+    reason = "InstanceOfOtherCluster"
+
+
 class ZoneShiftedError(CloudProviderError):
-    """The instance is in a zone that traffic is shifted away from: it is left as it is."""
+    """The instance is in a zone with a zonal shift: Joiner does not change it."""
 
     reason = "ZoneShifted"
 
 
 def provider_id(zone: str, instance_id: str) -> str:
-    """Return the id by which Kubernetes knows an instance."""
+    """Return the provider ID of an instance."""
     return f"aws:///{zone}/{instance_id}"
 
 
 def instance_id(provider_id: str) -> str:
-    """Return EC2's id of an instance.
+    """Return the instance ID of a provider ID.
 
     Raises:
-        NodeClaimNotFoundError: the id is not one of EC2's.
+        NodeClaimNotFoundError: the provider ID is not one of EC2.
 
     """
     identity = provider_id.rpartition("/")[2]
     if not provider_id.startswith("aws:///") or not identity.startswith("i-"):
-        raise NodeClaimNotFoundError(f"{provider_id!r} is not an instance of EC2")
+        raise NodeClaimNotFoundError(f"{provider_id!r} is not the provider ID of an EC2 instance")
     return identity
 
 
 def zone_of(provider_id: str) -> str:
-    """Return the zone that the id of an instance names."""
+    """Return the zone in a provider ID."""
     return provider_id.removeprefix("aws:///").partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """An instance as EC2 describes it, with what drift asks for."""
+    """An instance as EC2 describes it, with the fields that drift compares."""
 
     instance: Instance
     state: str
@@ -90,20 +95,20 @@ class Described:
 
     @property
     def reserved_by(self) -> str:
-        """The reservation that it was launched into; empty if none, or if it has left it.
+        """The capacity reservation it was launched into; empty if none, or if it has left it.
 
-        One that only happens to fill an open reservation is an on-demand one.
+        An instance that only matches an open capacity reservation counts as on-demand.
         """
         return self.reservation_id if self.instance.capacity_type == labels.RESERVED else ""
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is terminated."""
+        """Whether the instance is terminated."""
         return self.state == "terminated"
 
 
 def described(d: Mapping[str, Any], installation: str) -> Described:
-    """Read an instance as DescribeInstances gives it, to the installation that asks."""
+    """Parse an instance of DescribeInstances; `installation` is the tag of this installation."""
     tags = tags_of(d)
     zone = d["Placement"]["AvailabilityZone"]
     capacity_type = _capacity_type(d)
@@ -149,7 +154,7 @@ def _capacity_type(d: Mapping[str, Any]) -> str:
 
 
 class Instances:
-    """The instances of this cluster's claims."""
+    """The EC2 instances of this cluster's NodeClaims."""
 
     def __init__(
         self,
@@ -173,17 +178,18 @@ class Instances:
         self._endings: Batcher[str, CloudProviderError] = Batcher(self._terminate)
 
     def launched(self, instance: Instance) -> None:
-        """Believe in an instance that EC2 has just launched, until its lists have it."""
+        """Record an instance that EC2 just launched, until EC2 lists it or 1 minute has passed."""
         self._settling[instance_id(instance.provider_id)] = instance
 
     async def get(self, provider_id: str) -> Described:
-        """Return one instance.
+        """Return one instance; concurrent calls share a request.
 
         Raises:
-            NodeClaimNotFoundError: there is none, it is terminated, or another cluster's.
-            NotListedYetError: it has just been launched.
-            UnmarkedError: it runs, and has lost the tags that say whose it is.
-            ZoneShiftedError: its zone is to be kept out of, and it was not seen before.
+            NodeClaimNotFoundError: it does not exist or is terminated.
+            OtherClusterError: it has another cluster's tag.
+            NotListedYetError: it was just launched, and EC2 does not list it yet.
+            UnmarkedError: it is running, and has lost the tags of this installation.
+            ZoneShiftedError: its zone has a zonal shift, and its state was not known before.
 
         """
         wanted = instance_id(provider_id)
@@ -193,41 +199,52 @@ class Instances:
         description = await self._descriptions.get(wanted)
         if description is not None and not description.is_gone:
             tags = description.instance.tags
-            if tags.get(labels.TAG_CLUSTER_NAME, self._cluster) != self._cluster:
-                raise NodeClaimNotFoundError(f"{provider_id} is another cluster's")
+            cluster = tags.get(labels.TAG_CLUSTER_NAME, self._cluster)
+            if cluster != self._cluster:
+                raise OtherClusterError(
+                    f"{provider_id} is not changed: its tag {labels.TAG_CLUSTER_NAME} is that of "
+                    f"the cluster {cluster!r}"
+                )
             if self._is_marked(tags):
                 return description
         if wanted in self._settling:
-            raise NotListedYetError(f"{wanted} has just been launched and EC2 does not list it yet")
+            raise NotListedYetError(f"{wanted} was just launched, and EC2 does not list it yet")
         if description is not None and not description.is_gone:
             raise UnmarkedError(
-                f"{provider_id} is left alone: its tags do not say that it was launched here. If "
-                f"it was, give it {labels.TAG_CLUSTER_NAME}={self._cluster} and "
-                f"{labels.TAG_INSTALLATION}={self._installation} back, or terminate it"
+                f"{provider_id} is not changed: it has no tags of this installation. If this "
+                f"installation launched it, restore its tags {labels.TAG_CLUSTER_NAME}="
+                f"{self._cluster} and {labels.TAG_INSTALLATION}={self._installation}, or "
+                "terminate it"
             )
         raise NodeClaimNotFoundError(f"{provider_id} does not exist or is terminated")
 
     async def launched_for(self, name: str) -> Instance | None:
-        """Return the instance that bears the tag of a claim, one just launched included."""
+        """Return the instance with the NodeClaim's tag, just launched ones included, or None."""
         listed = await self._by_claim.get(name) or ()
         every = (*(d.instance for d in listed), *self._settling.values())
         return next((i for i in every if i.is_ours and _claim_of(i) == name), None)
 
     async def of_claim(self, name: str, *, since: datetime | None) -> Described | None:
-        """Return the instance launched for a claim of this name after this moment, if any."""
+        """Return this installation's instance of a NodeClaim launched after `since`, or None.
+
+        `name` is the value of the NodeClaim tag; `since` is None for any launch time.
+        """
         return next(
             (
                 d
                 for d in await self._by_claim.get(name) or ()
-                if since is None
-                or d.instance.launched_at is None
-                or d.instance.launched_at >= since
+                if d.instance.is_ours
+                and (
+                    since is None
+                    or d.instance.launched_at is None
+                    or d.instance.launched_at >= since
+                )
             ),
             None,
         )
 
     async def all(self) -> list[Instance]:
-        """Return every instance that is not terminated, those just launched included."""
+        """Return every instance that is not terminated, including those just launched."""
         listed = {instance_id(d.instance.provider_id): d for d in await self._query([])}
         living = listed | {i: d for i, d in self._seen.items() if self._is_held(d.instance.zone)}
         self._seen = living if self._shift is not None else {}
@@ -236,16 +253,16 @@ class Instances:
         return [*(d.instance for d in living.values()), *self._settling.values()]
 
     async def profiles(self) -> frozenset[str]:
-        """Return the names of the instance profiles that living instances bear."""
+        """Return the names of the instance profiles of the instances that are not terminated."""
         return frozenset(d.profile for d in await self._query([]))
 
     async def terminate(self, provider_id: str) -> Described | None:
-        """Ask for an instance's end; return it as it was found, or None if not listed yet.
+        """Terminate an instance; return its last description, or None if EC2 does not list it yet.
 
         Raises:
-            NodeClaimNotFoundError: it is gone.
-            ZoneShiftedError: its zone is to be kept out of.
-            CloudProviderError: another installation launched it, or nothing says who did.
+            NodeClaimNotFoundError: it is terminated.
+            ZoneShiftedError: its zone has a zonal shift.
+            CloudProviderError: another installation launched it, or its tags name no installation.
 
         """
         wanted = instance_id(provider_id)
@@ -264,12 +281,13 @@ class Instances:
         return description
 
     async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
-        """Add tags to one of our instances.
+        """Add tags to an instance of this installation.
 
         Raises:
-            NodeClaimNotFoundError: it is gone, or another cluster's.
-            ZoneShiftedError: its zone is to be kept out of.
-            CloudProviderError: another installation launched it, or nothing says who did.
+            NodeClaimNotFoundError: it is terminated.
+            OtherClusterError: it has another cluster's tag.
+            ZoneShiftedError: its zone has a zonal shift.
+            CloudProviderError: another installation launched it, or its tags name no installation.
 
         """
         self._refuse_held(provider_id)
@@ -283,9 +301,9 @@ class Instances:
         )
 
     def _is_marked(self, tags: Mapping[str, str]) -> bool:
-        """Whether tags, or what is left of them, say that a claim of the cluster was launched.
+        """Whether the tags (or those left) mark an instance of a NodeClaim of this cluster.
 
-        That of the cluster alone does not: EKS sets it on machines of its own Auto Mode.
+        The cluster's tag alone does not: EKS sets it on instances of EKS Auto Mode.
         """
         of_cluster = {labels.TAG_CLUSTER_NAME, labels.tag_cluster_owned(self._cluster)}
         is_launched = (
@@ -299,20 +317,21 @@ class Instances:
     def _refuse_held(self, provider_id: str) -> None:
         if self._is_held(zone_of(provider_id)):
             raise ZoneShiftedError(
-                f"{provider_id} is left as it is while traffic is shifted away from its zone"
+                f"{provider_id} is not changed while a zonal shift moves traffic away from its zone"
             )
 
     def _refuse_foreign(self, instance: Instance) -> None:
-        """Refuse to touch what bears another installation's mark; what bears none may be ours."""
+        """Raise an error if the tag names another installation; without the tag it may be ours."""
         whose = instance.tags.get(labels.TAG_INSTALLATION, self._installation)
         if whose != self._installation:
             raise CloudProviderError(
-                f"{instance.provider_id} is left alone: the installation {whose!r} launched it. If "
-                f"it shall be this one's, take its tag {labels.TAG_INSTALLATION} off"
+                f"{instance.provider_id} is not changed: its tag {labels.TAG_INSTALLATION} is that "
+                f"of the installation {whose!r}. To hand it over to this one, remove the tag"
             )
 
     async def _describe(self, ids: Sequence[str]) -> dict[str, Described]:
-        # A filter, unlike the ids parameter, does not fail for all when one is gone.
+        # A filter, unlike the parameter InstanceIds, does not fail if one instance no longer
+        # exists.
         descriptions = await self._living([{"Name": "instance-id", "Values": list(ids)}])
         return {instance_id(d.instance.provider_id): d for d in descriptions}
 
@@ -342,10 +361,10 @@ class Instances:
         return [described(d, self._installation) for r in reservations for d in r["Instances"]]
 
     async def _terminate(self, ids: Sequence[str]) -> dict[str, CloudProviderError]:
-        """Terminate together, and answer who failed and how.
+        """Terminate instances by one call; return the errors by instance.
 
-        One that EC2 does not let go, such as an instance under termination protection, has it
-        refuse the whole call; it is found by halves, so that the others end a few calls later.
+        If EC2 refuses one instance, such as one with termination protection, it refuses the whole
+        call. Calls for each half isolate that instance, so that the others are terminated.
         """
         try:
             await self._aws.call("ec2", "terminate_instances", InstanceIds=list(ids))
@@ -372,7 +391,7 @@ def _ending_error(wanted: str, exc: AwsError) -> CloudProviderError:
 
 
 def as_launched(launched: Described, known: Instance) -> Instance:
-    """Return what a launch answers for an instance found again: EC2's facts, our labels."""
+    """Return an instance found after a launch: EC2's facts with the labels of the launch."""
     return replace(
         known,
         provider_id=launched.instance.provider_id,

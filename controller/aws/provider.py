@@ -1,4 +1,4 @@
-"""The cloud of AWS, put together; each noun of AWS has a module of its own."""
+"""The AWS cloud provider, composed of one module for each AWS resource."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from controller.apis import labels, quantities
-from controller.apis.ec2nodeclass import (
+from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import (
     ADDRESSES_LEFT,
     LAUNCH_SUCCEEDED,
     WITHIN_QUOTAS,
@@ -17,40 +17,41 @@ from controller.apis.ec2nodeclass import (
     EC2NodeClass,
     SelectorTerm,
 )
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodepool import NodePool
-from controller.aws import kubelet
-from controller.aws.amis import AMIs
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes import quantities
+from controller.aws.bootstrap import kubelet
 from controller.aws.cluster import VERSION_PERIOD, ClusterFacts
 from controller.aws.drift import drift_reason
 from controller.aws.errors import PROFILE_INVALID, RequestError
-from controller.aws.instanceprofiles import COLLECT_PERIOD, InstanceProfiles
 from controller.aws.instances import Instances
-from controller.aws.instancetypes import Limits
-from controller.aws.interruptions import Interruptions
-from controller.aws.launching import Launcher
-from controller.aws.launchtemplates import LaunchTemplates
-from controller.aws.learnedmemory import LearnedMemory
-from controller.aws.nodeclasses import Caveat, NodeClasses
-from controller.aws.offerings import PERIOD as TYPES_PERIOD
-from controller.aws.offerings import RETRY as TYPES_RETRY
-from controller.aws.offerings import InstanceTypes, Machines
-from controller.aws.placementgroups import PlacementGroups
-from controller.aws.pricing import PERIOD as PRICES_PERIOD
-from controller.aws.pricing import RETRY as PRICES_RETRY
-from controller.aws.pricing import Pricing
+from controller.aws.instancetypes.catalogue import Limits
+from controller.aws.instancetypes.discoveredcapacity import DiscoveredCapacity
+from controller.aws.instancetypes.offerings import PERIOD as TYPES_PERIOD
+from controller.aws.instancetypes.offerings import RETRY as TYPES_RETRY
+from controller.aws.instancetypes.offerings import InstanceTypes, Machines
+from controller.aws.instancetypes.pricing import PERIOD as PRICES_PERIOD
+from controller.aws.instancetypes.pricing import RETRY as PRICES_RETRY
+from controller.aws.instancetypes.pricing import Pricing
+from controller.aws.instancetypes.reservations import Reservations
+from controller.aws.interruption.instancestatus import PERIOD as STATUS_PERIOD
+from controller.aws.interruption.instancestatus import InstanceStatuses
+from controller.aws.interruption.messages import Interruptions
+from controller.aws.launching.launcher import Launcher
+from controller.aws.launching.launchfailures import LaunchFailures
+from controller.aws.launching.launchtemplates import LaunchTemplates
+from controller.aws.network.placementgroups import PlacementGroups
+from controller.aws.network.securitygroups import SecurityGroups
+from controller.aws.network.subnets import Subnets
+from controller.aws.network.zonalshift import PERIOD as SHIFT_PERIOD
+from controller.aws.network.zonalshift import ZonalShift
+from controller.aws.nodeclass.amis import AMIs
+from controller.aws.nodeclass.instanceprofiles import COLLECT_PERIOD, InstanceProfiles
+from controller.aws.nodeclass.status import Caveat, NodeClasses
 from controller.aws.ratelimits import Paced
-from controller.aws.refusals import Refusals
-from controller.aws.reservations import Reservations
-from controller.aws.securitygroups import SecurityGroups
 from controller.aws.session import Aws, ReadOnly, Session
-from controller.aws.statuses import PERIOD as STATUS_PERIOD
-from controller.aws.statuses import InstanceStatuses
-from controller.aws.subnets import Subnets
 from controller.aws.unavailable import QuotaMark, Unavailable
 from controller.aws.verification import Verification
-from controller.aws.zonalshift import PERIOD as SHIFT_PERIOD
-from controller.aws.zonalshift import ZonalShift
 from controller.cloudprovider.errors import (
     CloudProviderError,
     NodeClaimNotFoundError,
@@ -60,12 +61,13 @@ from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import Instance, Notice, RepairPolicy
 from controller.constraints.resources import MEMORY
 from controller.options import Options
+from controller.telemetry.logs import ChangeMonitor
 
 SWEEP = 10.0
-"""Seconds between two looks at what has grown old."""
+"""Seconds between two checks for stale data."""
 
 PRICES_PATIENCE = 10.0
-"""Seconds for which the first decision waits for prices; then it is made by those that ship."""
+"""Seconds for which the first decision waits for prices; then it uses those of the release."""
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +75,9 @@ log = logging.getLogger(__name__)
 class AWSCloudProvider:
     """Implements `CloudProvider` for EC2.
 
-    `cluster_dns` is the address of the cluster's DNS service, empty if unknown. `start`
-    loads what every decision needs and takes over what an earlier process left; `run`
-    keeps it fresh. Both belong to the leader.
+    `cluster_dns` is the IP address of the cluster's DNS service, empty if unknown. `start` loads
+    what every decision needs and takes over launch templates of earlier processes. `run` refreshes
+    it. Only the leader calls both.
     """
 
     name = "aws"
@@ -95,6 +97,7 @@ class AWSCloudProvider:
         name, installation = options.cluster_name, options.installation_tag
         self.aws = aws
         self._clock = clock
+        self._changes = ChangeMonitor()
         self._evaluates = options.aws_feature_gates.node_class_cel
         self._shifts_zones = options.enable_zonal_shift
         self._loading = asyncio.Lock()
@@ -115,7 +118,7 @@ class AWSCloudProvider:
         self._profiles = InstanceProfiles(
             aws, name, installation=installation, isolated=options.isolated_vpc, clock=clock
         )
-        self._refusals = Refusals(clock=clock)
+        self._refusals = LaunchFailures(clock=clock)
         self._interruptions = Interruptions(aws, options.interruption_queue, self._reservations)
         self._statuses = InstanceStatuses(aws)
         self._shift = ZonalShift(aws, self._cluster, self._subnets)
@@ -127,7 +130,7 @@ class AWSCloudProvider:
             clock=clock,
         )
         self._machines = Machines(aws)
-        self._learned = LearnedMemory(clock=clock)
+        self._learned = DiscoveredCapacity(clock=clock)
         self._types = InstanceTypes(
             aws.region,
             Limits(
@@ -167,7 +170,12 @@ class AWSCloudProvider:
         )
         self._classes = NodeClasses(
             cluster=self._cluster,
-            amis=AMIs(aws, period=options.ami_refresh_interval.total_seconds(), clock=clock),
+            amis=AMIs(
+                aws,
+                period=options.ami_refresh_interval.total_seconds(),
+                alias_period=options.ssm_refresh_interval.total_seconds(),
+                clock=clock,
+            ),
             subnets=self._subnets,
             groups=self._groups,
             profiles=self._profiles,
@@ -180,52 +188,53 @@ class AWSCloudProvider:
             expressions=self._evaluates,
         )
 
-    # Life.
+    # Start and background work.
 
     async def start(self) -> None:
-        """Load machines and prices, and take over launch templates that exist.
+        """Load instance types and prices, and adopt existing launch templates.
 
         Raises:
-            CloudProviderError: EC2 tells no instance types; nothing could be decided.
+            CloudProviderError: EC2 returned no instance types, which every decision needs.
 
         """
         await self._known()
         if self._shifts_zones:
-            await _tried(self._shift.refresh)
+            await self._tried(self._shift.refresh)
         if not self._observes:
-            await _tried(self.templates.hydrate)
+            await self._tried(self.templates.hydrate)
 
     async def run(self) -> None:
-        """Keep what is known fresh and delete idle launch templates, until cancelled."""
+        """Refresh cached data and delete unused launch templates until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_every(SWEEP, self._refresh))
-            tasks.create_task(_every(VERSION_PERIOD, self._cluster.refresh))
+            tasks.create_task(self._every(SWEEP, self._refresh))
+            tasks.create_task(self._every(VERSION_PERIOD, self._cluster.refresh))
             if not self._observes:
-                tasks.create_task(_every(SWEEP, self.templates.sweep))
-                tasks.create_task(_every(COLLECT_PERIOD, self.collect_profiles))
+                tasks.create_task(self._every(SWEEP, self.templates.sweep))
+                tasks.create_task(self._every(COLLECT_PERIOD, self.collect_profiles))
                 tasks.create_task(
-                    _every(STATUS_PERIOD, lambda: self._statuses.refresh(datetime.now(UTC)))
+                    self._every(STATUS_PERIOD, lambda: self._statuses.refresh(datetime.now(UTC)))
                 )
             if self._shifts_zones:
-                tasks.create_task(_every(SHIFT_PERIOD, self._shift.refresh))
+                tasks.create_task(self._every(SHIFT_PERIOD, self._shift.refresh))
 
     async def settle(self) -> None:
-        """Begin nothing more, and wait for the calls under way."""
+        """Start no more calls, and wait for those in progress."""
         await self.aws.settle()
 
     async def collect_profiles(self) -> None:
-        """Delete instance profiles that classes have left behind and nobody bears."""
+        """Delete instance profiles that no EC2NodeClass and no instance uses."""
         await self._profiles.collect(self._instances.profiles)
 
-    # The port.
+    # The methods of the port `CloudProvider`.
 
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
-        """Return every type the class could launch; built once, then compared and shared."""
+        """Return every instance type that the EC2NodeClass can launch; the list is cached."""
         if not node_class.status.subnets or not node_class.status.amis:
             raise NodeClassNotReadyError(
-                f"EC2NodeClass {node_class.metadata.name} has not found its subnets and images yet"
+                f"EC2NodeClass {node_class.metadata.name} is not ready: its subnets and AMIs are "
+                "not resolved yet"
             )
         settings = node_class.spec.kubelet
         wrong = kubelet.problems(settings)
@@ -242,7 +251,7 @@ class AWSCloudProvider:
         node_class: EC2NodeClass,
         types: Sequence[InstanceType] | None = None,
     ) -> Instance:
-        """Launch the claim's instance, once."""
+        """Launch the NodeClaim's instance; repeated calls return the same instance."""
         await self._known()
         try:
             instance = await self._launcher.launch(claim, node_class, types)
@@ -253,7 +262,7 @@ class AWSCloudProvider:
         return instance
 
     def _refused(self, node_class: EC2NodeClass, error: CloudProviderError) -> None:
-        """Let the class be looked at again where a launch shows that it was taken for better."""
+        """Drop cached validations of the EC2NodeClass that the refused launch disproves."""
         self._refusals.refused(node_class.metadata.name, error)
         if error.reason == PROFILE_INVALID:
             self._profiles.forget(node_class)
@@ -261,7 +270,12 @@ class AWSCloudProvider:
             self._verification.forget()
 
     async def terminate(self, provider_id: str) -> None:
-        """Ask for the instance's end; raises NodeClaimNotFoundError once it is gone."""
+        """Terminate the instance.
+
+        Raises:
+            NodeClaimNotFoundError: the instance is terminated.
+
+        """
         try:
             ended = await self._instances.terminate(provider_id)
         except NodeClaimNotFoundError:
@@ -273,19 +287,19 @@ class AWSCloudProvider:
             self._in_reservation[provider_id] = ended.reserved_by
 
     async def get(self, provider_id: str) -> Instance:
-        """Return one instance."""
+        """Return one instance; errors as in `Instances.get`."""
         return (await self._instances.get(provider_id)).instance
 
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
-        """Return the instance that bears the claim's tag; questions close together are one."""
+        """Return the instance with the NodeClaim's tag; calls close together share a request."""
         return await self._instances.launched_for(claim.metadata.name)
 
     async def instances(self) -> Sequence[Instance]:
-        """Return every instance of this cluster's claims that is not terminated."""
+        """Return every instance of the cluster's NodeClaims that is not terminated."""
         return await self._instances.all()
 
     async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
-        """Return which of these capacity reservations end soon: blocks, 40 minutes before."""
+        """Return which capacity reservations end soon: capacity blocks 40 minutes before."""
         found = await self._reservations.find([SelectorTerm(id=i) for i in reservation_ids])
         now = datetime.now(UTC)
         return [reservation.id for reservation in found if reservation.is_expiring(now)]
@@ -295,31 +309,31 @@ class AWSCloudProvider:
         await self._instances.tag(provider_id, tags)
 
     async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
-        """Return the class with its status found anew."""
+        """Return the EC2NodeClass with its current status."""
         await self._known()
         return await self._classes.resolve(node_class, now=now)
 
     async def release(self, node_class: EC2NodeClass) -> None:
-        """Delete the launch templates and instance profiles made for the class."""
+        """Delete the launch templates and instance profiles of the EC2NodeClass."""
         await self.templates.release(node_class.metadata.name)
         await self._profiles.release(node_class)
 
     async def drift_reason(self, claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
-        """Return why the instance no longer matches its class, or None."""
+        """Return why the instance has drifted from its EC2NodeClass, or None."""
         await self._known()
         name = claim.metadata.labels.get(labels.INSTANCE_TYPE, "")
         every = await self.instance_types(node_class)
         instance_type = next((t for t in every if t.name == name), None)
         if instance_type is None:
             raise CloudProviderError(
-                f"{name!r}, the instance type of {claim.metadata.name}, is not one the class "
-                "can launch; whether it drifted cannot be told"
+                f"NodeClaim {claim.metadata.name}: cannot determine drift: EC2NodeClass "
+                f"{node_class.metadata.name} does not offer its instance type {name!r}"
             )
         spec = node_class.spec
         instance = await self._instances.get(claim.status.provider_id)
         selected = frozenset(r.id for r in node_class.status.capacity_reservations)
         if instance.reserved_by and instance.reserved_by not in selected:
-            # The class may have been looked at before it was selected.
+            # The status may be older than the selection of the reservation.
             terms = spec.capacity_reservation_selector_terms
             selected = frozenset(r.id for r in await self._reservations.find(terms, fresh=True))
         group = await self._placements.find(spec.placement_group_selector)
@@ -333,29 +347,34 @@ class AWSCloudProvider:
         )
 
     async def notices(self) -> Sequence[Notice]:
-        """Return what EC2's own checks found, or wait (up to 20 s) for the interruption queue."""
-        notices = self._statuses.waiting()
-        if notices:
-            return notices
+        """Wait up to 20 s for messages of the interruption queue."""
         return await self._interruptions.notices()
 
+    async def status_notices(self) -> Sequence[Notice]:
+        """Return the unacknowledged findings of the last instance status check."""
+        return self._statuses.waiting()
+
     async def acknowledge(self, notice: Notice) -> None:
-        """Delete a notice's message."""
+        """Acknowledge a notice; one of the interruption queue is deleted from it."""
         if not self._statuses.acknowledge(notice):
             await self._interruptions.acknowledge(notice)
 
+    def zones_away(self) -> frozenset[str]:
+        """Return the IDs of the zones from which ARC has shifted the cluster away."""
+        return self._shift.away
+
     def avoid(self, instance_type: str, zone: str, capacity_type: str) -> None:
-        """Hold an offering for unavailable for three minutes."""
+        """Mark an offering as unavailable for 3 minutes."""
         self._unavailable.mark(instance_type, zone, capacity_type)
 
     def learn(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
-        """Take note of how much memory a node has that runs a type and an image."""
+        """Record the memory capacity of a node, by instance type and AMI."""
         name = claim.metadata.labels.get(labels.INSTANCE_TYPE, "")
         memory = quantities.parse(capacity.get(MEMORY, 0))
         self._learned.learn(name, claim.status.image_id, memory)
 
     def repair_policies(self) -> Sequence[RepairPolicy]:
-        """Return the conditions of the kubelet and of the EKS node monitoring agent."""
+        """Return the unhealthy conditions of the kubelet and of the EKS node monitoring agent."""
         half_an_hour = timedelta(minutes=30)
         return (
             RepairPolicy("Ready", "False", half_an_hour),
@@ -373,7 +392,7 @@ class AWSCloudProvider:
         refusal = self._refusals.last(node_class.metadata.name)
         if refusal is not None:
             yield Caveat(
-                LAUNCH_SUCCEEDED, refusal.reason, f"the last launch failed: {refusal.message}"
+                LAUNCH_SUCCEEDED, refusal.reason, f"The last launch failed: {refusal.message}"
             )
         exceeded = self._unavailable.exceeded()
         if exceeded:
@@ -384,8 +403,9 @@ class AWSCloudProvider:
             yield Caveat(
                 ADDRESSES_LEFT,
                 "SubnetsFull",
-                f"{len(full)} of {len(subnets)} subnets have no free address and get no nodes: "
-                f"{', '.join(full)}; free some, or let spec.subnetSelectorTerms select others",
+                f"{len(full)} of {len(subnets)} subnets have no free IP addresses, so no nodes are "
+                f"launched there: {', '.join(full)}; free addresses, or select other subnets with "
+                "spec.subnetSelectorTerms",
             )
         away = self._shift.away
         shifted = sorted({f"{s.zone} ({s.zone_id})" for s in subnets if s.zone_id in away})
@@ -393,14 +413,14 @@ class AWSCloudProvider:
             yield Caveat(
                 ZONES_IN_USE,
                 "ZonalShift",
-                f"ARC has shifted traffic away from {', '.join(shifted)}: until the shift ends no "
-                "node is put there, and none there is ended",
+                f"ARC has shifted traffic away from {', '.join(shifted)}: until the shift ends, "
+                "no nodes are launched or terminated there",
             )
 
     async def _known(self) -> None:
-        """Wait until there is something to decide by; whoever comes meanwhile waits for the first.
+        """Wait until instance types and prices are loaded; concurrent callers share one load.
 
-        Nobody waits for what is known already to be read again: `_refresh` does that.
+        Later calls return at once: `_refresh` updates the data.
         """
         if self._is_ready:
             return
@@ -408,57 +428,64 @@ class AWSCloudProvider:
             if self._is_ready:
                 return
             if self._first_prices is None:
-                self._first_prices = asyncio.create_task(_tried(self._refresh_prices))
+                self._first_prices = asyncio.create_task(self._tried(self._refresh_prices))
             await self._machines.refresh()
             self._types_due = self._clock() + TYPES_PERIOD
             await asyncio.wait({self._first_prices}, timeout=PRICES_PATIENCE)
             self._is_ready = True
 
     async def _refresh(self) -> None:
-        """Read anew what is due; what cannot be read stays in use as it was last known."""
+        """Update data that is due; on failure the last known data stays in use."""
         if self._clock() >= self._types_due:
             self._types_due = self._clock() + TYPES_RETRY
-            if await _tried(self._machines.refresh):
+            if await self._tried(self._machines.refresh):
                 self._types_due = self._clock() + TYPES_PERIOD
         if self._clock() >= self._prices_due:
-            await _tried(self._refresh_prices)
+            await self._tried(self._refresh_prices)
 
     async def _refresh_prices(self) -> None:
         self._prices_due = self._clock() + PRICES_RETRY
         if await self.pricing.refresh():
             self._prices_due = self._clock() + PRICES_PERIOD
         for kind, problem in self.pricing.problems.items():
-            log.warning("keeping the last known prices", extra={kind: problem})
+            log.warning(
+                "failed to update prices; keeping the last known ones", extra={kind: problem}
+            )
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+        """Repeat the work at an interval, also after failures."""
+        while True:
+            await asyncio.sleep(seconds)
+            await self._tried(work)
+
+    async def _tried(self, work: Callable[[], Awaitable[object]]) -> bool:
+        """Do optional work; return whether it succeeded.
+
+        A failure must not end the leader, because the next leader would fail too. It is logged
+        when it changes, not at each attempt.
+        """
+        try:
+            await work()
+        except Exception as exc:
+            if self._changes.has_changed(repr(exc)):
+                _log_failure(exc)
+            return False
+        return True
 
 
 def _quota(mark: QuotaMark) -> str:
     return (
         f"the account's quota of {mark.quota} instances, {mark.capacity_type}, leaves less than "
-        f"{mark.cpus} vCPUs: no larger one is asked for until it is tried again in some minutes; "
-        "raise it in Service Quotas, or let pools use other instance types"
+        f"{mark.cpus} vCPUs: instance types of this size or larger are not launched for some "
+        "minutes. Request a quota increase in Service Quotas, or allow other instance types in "
+        "the NodePools"
     )
 
 
-async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-    """Do a piece of work again and again, whatever becomes of it."""
-    while True:
-        await asyncio.sleep(seconds)
-        await _tried(work)
-
-
-async def _tried(work: Callable[[], Awaitable[object]]) -> bool:
-    """Do a piece of work that the rest can do without; return whether it was done.
-
-    What fails here must not end the leader: another one would fail in the same way.
-    """
-    try:
-        await work()
-    except RequestError as exc:
-        log.error("a request of ours is wrong", extra={"error": str(exc)})
-    except CloudProviderError as exc:
-        log.warning("will try again", extra={"error": str(exc)})
-    except Exception as exc:
-        log.error("unexpected error, will try again", exc_info=exc)
+def _log_failure(exc: Exception) -> None:
+    if isinstance(exc, RequestError):
+        log.error("the controller wrote an invalid request to AWS", extra={"error": str(exc)})
+    elif isinstance(exc, CloudProviderError):
+        log.warning("a call to AWS failed; retrying", extra={"error": str(exc)})
     else:
-        return True
-    return False
+        log.error("unexpected error; retrying", exc_info=exc)

@@ -1,8 +1,8 @@
-"""Which of an account's quotas a machine counts against.
+"""The vCPU quota that an instance type counts against.
 
-EC2 counts vCPUs per kind of machine, on demand and on spot apart; each kind has a quota
-in Service Quotas by the name given here. Where a machine is refused for its quota, what
-is left of that holds no machine of its kind that is as large or larger.
+EC2 counts vCPUs per group of instance families, separately for on-demand and spot. Each group has a
+quota in Service Quotas with the name given here. If EC2 refuses an instance for its quota, the
+remaining quota is too small for every instance type of the group with as many vCPUs or more.
 """
 
 from __future__ import annotations
@@ -28,6 +28,6 @@ _KIND = re.compile(r"[a-z]+")
 
 
 def quota_of(instance_type: str) -> str:
-    """Return the name of the quota that counts the machine's vCPUs."""
+    """Return the name of the quota that counts the vCPUs of the instance type."""
     kind = _KIND.match(instance_type)
     return _OWN.get(kind[0], STANDARD) if kind else STANDARD

@@ -1,9 +1,10 @@
-"""How fast EC2 is asked: no faster than it lets an account ask.
+"""Limits the rate of EC2 requests to what EC2 allows an account.
 
-EC2 counts the calls of an account, API by API, in token buckets. Here are copies of them,
-which all that this process asks goes through: whoever finds one empty waits for its turn,
-first come, first served, instead of being refused. When EC2 throttles all the same, because
-others share the account, its bucket is taken to be empty. Waiting concludes nothing.
+EC2 counts an account's requests per API in token buckets. This module keeps copies of these
+buckets, and every EC2 request of the process takes its tokens from them. A request waits, in order
+of arrival, until its bucket has enough tokens. If EC2 throttles nevertheless, because other clients
+share the account, the module empties its bucket. Waiting is not an error.
+
 Source: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html
 """
 
@@ -20,16 +21,16 @@ from controller.aws.session import READS, Aws, Rows, repeats
 from controller.cloudprovider.errors import CloudProviderError, ThrottledError
 
 USED = 0.9
-"""Part of a bucket that is used: on their way to EC2 calls come closer to one another."""
+"""Share of a bucket that is used: requests may reach EC2 closer together than they were sent."""
 
 TRIFLE = 1e-6
-"""Part of a token that nobody waits for: so little time may not be told from none."""
+"""Fraction of a token that is not waited for: the clock may not resolve so short a time."""
 
 log = logging.getLogger(__name__)
 
 
 class Size(NamedTuple):
-    """A bucket: how many tokens it holds, and how many come back in a second."""
+    """Size of a bucket: its maximum number of tokens, and the tokens added per second."""
 
     most: float
     per_second: float
@@ -42,22 +43,22 @@ OF_CALLS: Mapping[str, Size] = {
     "run_instances": Size(5, 2),
     "terminate_instances": Size(100, 5),
 }
-"""APIs with buckets of their own size. CreateFleet has none: it counts as any other write."""
+"""Operations with a bucket size of their own; CreateFleet has none and counts as a write."""
 
 OF_RESOURCES: Mapping[str, tuple[str, Size]] = {
     "terminate_instances": ("InstanceIds", Size(1000, 20)),
 }
-"""APIs that cost a token for each resource, too, and which parameter lists these."""
+"""Operations that also cost one token per resource, with the parameter that lists the resources."""
 
 
 def size_of(operation: str) -> Size:
-    """Return EC2's bucket for the calls of an operation, such as `create_fleet`."""
+    """Return the size of EC2's bucket for an operation of boto3, such as `create_fleet`."""
     return OF_CALLS.get(operation, OF_READS if operation.startswith(READS) else OF_WRITES)
 
 
 @dataclass(slots=True)
 class Bucket:
-    """Tokens; full in the beginning."""
+    """A token bucket, full at first."""
 
     size: Size
     _tokens: float
@@ -66,11 +67,11 @@ class Bucket:
 
     @classmethod
     def full(cls, size: Size) -> Bucket:
-        """Return a bucket as full as it gets."""
+        """Return a full bucket."""
         return cls(size, size.most * USED, asyncio.get_running_loop().time(), asyncio.Lock())
 
     async def take(self, count: int = 1) -> None:
-        """Take tokens, once there are so many; of more than it can hold, once it is full."""
+        """Wait for tokens and take them; if there can never be as many, wait for a full bucket."""
         async with self._turn:
             wanted = min(count, self.size.most * USED)
             while (lacking := wanted - self._count()) > TRIFLE:  # noqa: ASYNC110 - for time itself
@@ -78,11 +79,11 @@ class Bucket:
             self._tokens -= count
 
     def charge(self, count: int) -> None:
-        """Take tokens for what has cost more than was known before; whoever comes next waits."""
+        """Take tokens for calls that were not known before, even below 0; later callers wait."""
         self._tokens = self._count() - count
 
     def empty(self) -> None:
-        """Take all there is: EC2 says that there is nothing."""
+        """Remove all tokens, because EC2 throttles."""
         self._tokens = min(self._count(), 0.0)
 
     def _count(self) -> float:
@@ -93,7 +94,7 @@ class Bucket:
 
 
 class Paced:
-    """AWS, of which EC2 is asked no faster than its buckets allow. Implements `Aws`."""
+    """Implements `Aws` and delays EC2 requests until their token buckets allow them."""
 
     def __init__(self, aws: Aws) -> None:
         self.region = aws.region
@@ -102,7 +103,7 @@ class Paced:
         self._resources: dict[str, Bucket] = {}
 
     async def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Make a call when its turn has come."""
+        """Make a call once its bucket allows it."""
         if service != "ec2":
             return await self._aws.call(service, operation, **parameters)
         bucket = await self._admitted(operation, parameters)
@@ -114,7 +115,7 @@ class Paced:
     async def pages(
         self, service: str, operation: str, key: str, **parameters: Any
     ) -> list[dict[str, Any]]:
-        """Make a call page by page, beginning when its turn has come."""
+        """Make a call page by page, starting once its bucket allows it."""
         if service != "ec2":
             return await self._aws.pages(service, operation, key, **parameters)
         bucket = await self._admitted(operation, parameters)
@@ -124,11 +125,11 @@ class Paced:
         return rows
 
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Make a call that may take long to answer; EC2 has none."""
+        """Make a call that may take long; no EC2 operation does."""
         return await self._aws.waiting_call(service, operation, **parameters)
 
     async def settle(self) -> None:
-        """Begin no more calls, and wait for those under way."""
+        """Start no more calls, and wait for those in progress."""
         await self._aws.settle()
 
     async def _admitted(self, operation: str, parameters: Mapping[str, Any]) -> Bucket:
@@ -145,18 +146,21 @@ class Paced:
 
 
 def further_calls(rows: list[dict[str, Any]]) -> int:
-    """Return how many calls an answer in pages took beyond the first."""
+    """Return the number of calls that a paginated response took after the first."""
     return rows.calls - 1 if isinstance(rows, Rows) else 0
 
 
 @contextmanager
 def _charging(operation: str, bucket: Bucket) -> Iterator[None]:
-    """Pay for what botocore asked again in vain, and slow down where EC2 throttles."""
+    """Charge the bucket for botocore's retries of a failed call; empty it if EC2 throttles."""
     try:
         yield
     except ThrottledError:
         bucket.empty()
-        log.warning("EC2 throttles, slowing down", extra={"operation": operation})
+        log.warning(
+            "EC2 throttles the controller; reducing its request rate",
+            extra={"operation": operation},
+        )
         raise
     except CloudProviderError as exc:
         bucket.charge(repeats(getattr(exc.__cause__, "response", {})))

@@ -1,4 +1,4 @@
-"""What AWS lists, read row by row: one that cannot be read must not cost us the others."""
+"""Parses lists in AWS responses item by item: an invalid item does not affect the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def readable(rows: Iterable[R], read: Callable[[R], T], *, what: str) -> list[T]:
-    """Read each row; those that are not as AWS documents them are left out, and named."""
+    """Return the parsed items; invalid items are skipped, and logged as one error."""
     values: list[T] = []
     left_out: list[str] = []
     for row in rows:
@@ -27,7 +27,7 @@ def readable(rows: Iterable[R], read: Callable[[R], T], *, what: str) -> list[T]
             left_out.append(f"{exc!r} in {str(row)[:_WIDTH]}")
     if left_out:
         log.error(
-            "left out rows that AWS lists and that cannot be read",
+            "skipped items of a response of AWS: unexpected format",
             extra={"what": what, "count": len(left_out), "rows": left_out[:_SHOWN]},
         )
     return values

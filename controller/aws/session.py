@@ -1,9 +1,8 @@
-"""The way to AWS: clients, credentials, threads.
+"""Calls the AWS APIs: clients, credentials, threads.
 
-boto3 is synchronous, so every call runs in a bounded pool of threads, never on
-the event loop. Credentials come from botocore's default chain: the container
-credentials endpoint (EKS Pod Identity), a web identity token (IRSA), or the
-instance's role. `AWS_ENDPOINT_URL` is honoured as everywhere.
+boto3 is synchronous, so every call runs in a bounded pool of threads, never on the event loop.
+Credentials come from botocore's default chain: the container credentials endpoint (EKS Pod
+Identity), a web identity token (IRSA), or the instance's role. `AWS_ENDPOINT_URL` applies.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from controller.aws.errors import UnreachableError, translated
 from controller.cloudprovider.errors import CloudProviderError
 
 THREADS = 24
-"""Calls in flight at once: more than EC2 lets one account sustain."""
+"""Maximum number of concurrent calls: more than EC2 allows an account to sustain."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,14 +34,14 @@ _PRICING_REGIONS = {"ap": "ap-south-1", "cn": "cn-northwest-1", "eu": "eu-centra
 
 
 class Rows(list[dict[str, Any]]):
-    """What stood in the pages of an answer."""
+    """The items of all pages of a response."""
 
     calls = 0
-    """How many calls it took: one for each page, and those that botocore made again."""
+    """Number of calls: one for each page, plus botocore's retries."""
 
 
 class Aws(Protocol):
-    """AWS as the rest of the room sees it: an operation by name, answered as a dictionary."""
+    """The AWS APIs: an operation of boto3 by its name; the response is a dictionary."""
 
     region: str
 
@@ -52,53 +51,53 @@ class Aws(Protocol):
     async def pages(
         self, service: str, operation: str, key: str, **parameters: Any
     ) -> list[dict[str, Any]]:
-        """Make a call page by page and return all that stands under `key`."""
+        """Make a call page by page; return the items under `key` of all pages."""
 
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Make one call that may take long to answer, and that nobody waits for at the end."""
+        """Make one call that may take long; `settle` does not wait for it."""
 
     async def settle(self) -> None:
-        """Begin no more calls, and wait for those under way: then none can land any more."""
+        """Start no more calls, and wait for those in progress to end."""
 
 
 READS = ("describe_", "get_", "list_")
-"""How operations begin that change nothing."""
+"""Prefixes of the operations that only read."""
 
 
 class ReadOnly:
-    """AWS for one who must not change anything: whatever is no read is refused before it leaves
-    the process. Implements `Aws`.
-    """
+    """Implements `Aws` for reads only: any other call fails and is not sent."""
 
     def __init__(self, aws: Aws) -> None:
         self.region = aws.region
         self._aws = aws
 
     async def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Make a call that reads."""
+        """Make a call that only reads."""
         _refuse_writes(operation)
         return await self._aws.call(service, operation, **parameters)
 
     async def pages(
         self, service: str, operation: str, key: str, **parameters: Any
     ) -> list[dict[str, Any]]:
-        """Make a call that reads, page by page."""
+        """Make a call that only reads, page by page."""
         _refuse_writes(operation)
         return await self._aws.pages(service, operation, key, **parameters)
 
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Make a call that reads, and may take long."""
+        """Make a call that only reads and may take long."""
         _refuse_writes(operation)
         return await self._aws.waiting_call(service, operation, **parameters)
 
     async def settle(self) -> None:
-        """Wait for the calls under way."""
+        """Wait for the calls in progress."""
         await self._aws.settle()
 
 
 def _refuse_writes(operation: str) -> None:
     if not operation.startswith(READS):
-        raise CloudProviderError(f"{operation}: nothing is changed while everything is observed")
+        raise CloudProviderError(
+            f"{operation}: not sent, because DISRUPTION_MODE=observe changes nothing in AWS"
+        )
 
 
 def pricing_region(region: str) -> str:
@@ -107,7 +106,7 @@ def pricing_region(region: str) -> str:
 
 
 def user_agent() -> str:
-    """Return what we call ourselves in AWS's logs."""
+    """Return the user agent of the controller's calls, which CloudTrail records."""
     try:
         return f"joiner/{version('joiner')}"
     except PackageNotFoundError:
@@ -115,7 +114,7 @@ def user_agent() -> str:
 
 
 class Session:
-    """boto3 behind a pool of threads; clients are made once, when first asked for."""
+    """Implements `Aws` with boto3 and a pool of threads; clients are created at first use."""
 
     def __init__(
         self, *, region: str | None = None, attempts: int = 5, threads: int = THREADS
@@ -140,13 +139,13 @@ class Session:
     async def pages(
         self, service: str, operation: str, key: str, **parameters: Any
     ) -> list[dict[str, Any]]:
-        """Make a call page by page, in one thread, and return all that stands under `key`."""
+        """Make a call page by page, in one thread; return the items under `key` of all pages."""
         return await self._in_thread(self._pages, service, operation, key, parameters)
 
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Make one call that may take long to answer, in a thread of its own.
+        """Make one call that may take long, in its own thread.
 
-        The thread is a daemon: a process that ends does not wait for the answer.
+        The thread is a daemon: the process does not wait for the response when it ends.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[dict[str, Any]] = loop.create_future()
@@ -165,7 +164,7 @@ class Session:
                 result = self._call(service, operation, parameters)
             except CloudProviderError as exc:
                 error = exc
-            # A loop that is closed has nobody left to hear the answer.
+            # If the event loop is closed, the response is dropped.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, result, error)
 
@@ -173,14 +172,14 @@ class Session:
         return await answer
 
     async def settle(self) -> None:
-        """Begin no more calls, and wait for those under way: then none can reach AWS any more.
+        """Start no more calls, and wait for those in progress, so that none reaches AWS later.
 
-        Those of `waiting_call` change nothing, and are not waited for.
+        It does not wait for calls of `waiting_call`, which change nothing.
         """
         await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
 
     def close(self) -> None:
-        """Let the threads go; calls under way are waited for."""
+        """End the threads after the calls in progress, and close the clients."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         for client in self._clients.values():
             client.close()
@@ -190,7 +189,7 @@ class Session:
         try:
             running = loop.run_in_executor(self._threads, function, *arguments)
         except RuntimeError as exc:
-            message = "no more calls are made to AWS: the controller is stopping"
+            message = "the controller is stopping and makes no more calls to AWS"
             raise UnreachableError(message, reason="Stopping") from exc
         return await running
 
@@ -206,7 +205,7 @@ class Session:
             for page in self._client(service).get_paginator(operation).paginate(**parameters):
                 if page.get(key) is None:
                     raise UnreachableError(
-                        f"{operation}: the answer is incomplete: {key} is missing",
+                        f"{operation}: incomplete response: {key} is missing",
                         reason=INCOMPLETE,
                     )
                 items += page[key]
@@ -215,7 +214,7 @@ class Session:
         return items
 
     def _client(self, service: str) -> Any:
-        # boto3 sessions are not safe to share while a client is being made; clients are.
+        # A boto3 session is not thread-safe while it creates a client; clients are.
         with self._making:
             if service not in self._clients:
                 region = pricing_region(self.region) if service == "pricing" else self.region
@@ -226,7 +225,7 @@ class Session:
 
 
 def repeats(answer: Mapping[str, Any]) -> int:
-    """Return how often botocore asked again before it had this answer; each time is a call."""
+    """Return the number of botocore's retries for a response; each is a call."""
     return int(answer.get("ResponseMetadata", {}).get("RetryAttempts", 0))
 
 
@@ -238,7 +237,8 @@ def _region() -> str:
     region = core.region_name or IMDSRegionProvider(core._session).provide()
     if not region:
         raise UnreachableError(
-            "the AWS region is unknown: set AWS_REGION, or let instance metadata be reached",
+            "the AWS region is unknown: set AWS_REGION, or give the pod access to the instance "
+            "metadata service",
             reason="RegionUnknown",
         )
     return str(region)

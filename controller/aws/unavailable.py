@@ -1,11 +1,15 @@
-"""Offerings that were refused a moment ago, and are not asked for again for a while.
+"""The unavailable offerings: those that EC2 refused recently, which launches avoid for a while.
 
-A mark lives three minutes, and twice as long as the last time where that has only just expired:
-capacity that was refused twice is likely to be refused again, at the cost of a launch each.
-Every type has a sequence number that grows when a mark is made or expires, so that whoever
-caches offerings knows when to look again.
-A quota that is used up closes, of its kind, the machines that are too large for the rest. It opens
-early once as much has been launched in it as it had not left: there is room again.
+A mark lasts 3 minutes. If the previous mark of the same offering expired only recently, the new one
+lasts twice as long: capacity that was refused twice is likely to be refused again, and each refusal
+costs a launch.
+
+Each instance type has a sequence number that grows when a mark is added or expires. A cache of
+offerings compares it to detect changes.
+
+An exhausted quota excludes the instance types of its group that need more vCPUs than remain. The
+exclusion ends early once the controller has launched as many vCPUs in the quota as the refused
+instance has. That is more than had remained, so the quota has capacity again.
 """
 
 from __future__ import annotations
@@ -18,16 +22,20 @@ from typing import NamedTuple
 from controller.aws.quotas import quota_of
 
 TTL = 180.0
-"""Seconds a refused offering is avoided at first: capacity comes back in minutes."""
+"""Seconds for which a refused offering is avoided at first: capacity returns within minutes."""
 
 LONGEST_TTL = 8 * TTL
-"""Seconds it is avoided at most: prices and capacity of half an hour ago say little of now."""
+"""Maximum seconds for which an offering is avoided.
+
+Prices and capacity from half an hour ago say little about the present.
+"""
 
 
 class CapacityMark(NamedTuple):
-    """What is avoided; what is empty means all there are.
+    """The offerings to avoid; an empty field matches every value.
 
-    A placement group takes less than its zone has: what it lacked, others may have.
+    A placement group can run out of capacity before its zone does, so a mark of one group does not
+    apply to launches outside it.
     """
 
     instance_type: str
@@ -37,7 +45,7 @@ class CapacityMark(NamedTuple):
 
 
 class QuotaMark(NamedTuple):
-    """A quota that holds no more machines of so many vCPUs, or of more."""
+    """An exhausted vCPU quota: it refused an instance of this many vCPUs."""
 
     capacity_type: str
     quota: str
@@ -45,8 +53,9 @@ class QuotaMark(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Until when something is avoided, and for how many seconds that was, by the clock; of a quota,
-    how many vCPUs it has held since then all the same.
+    """When a mark expires, how long it lasts, and the vCPUs launched in its quota since.
+
+    `until` is a time of the clock, in seconds; `length` is in seconds; `launched` counts vCPUs.
     """
 
     until: float
@@ -55,7 +64,7 @@ class Refused(NamedTuple):
 
 
 class Unavailable:
-    """Remembers refusals."""
+    """Records refused offerings and exhausted quotas until their marks expire."""
 
     def __init__(self, *, ttl: float = TTL, clock: Callable[[], float] = time.monotonic) -> None:
         self._ttl = ttl
@@ -66,23 +75,23 @@ class Unavailable:
         self._everywhere = 0
 
     def mark(self, instance_type: str, zone: str, capacity_type: str, *, group: str = "") -> None:
-        """Avoid one offering, or what a placement group (by id) has of it."""
+        """Avoid one offering; with `group` (a placement group ID), only in that placement group."""
         self._add(CapacityMark(instance_type, zone, capacity_type, group))
 
     def mark_group(self, group: str, zone: str) -> None:
-        """Avoid a zone for a placement group that takes no more machines there."""
+        """Avoid a zone for a placement group that has no more capacity there."""
         self._add(CapacityMark("", zone, "", group))
 
     def mark_capacity_type(self, capacity_type: str) -> None:
-        """Avoid a whole capacity type, as when its quota is used up."""
+        """Avoid a capacity type altogether, for example because its quota is exhausted."""
         self._add(CapacityMark("", "", capacity_type))
 
     def mark_quota(self, capacity_type: str, quota: str, cpus: int) -> None:
-        """Avoid the machines of a quota from this size on: so many vCPUs it had not left."""
+        """Avoid a quota's instance types with `cpus` vCPUs or more: fewer remain in the quota."""
         self._add(QuotaMark(capacity_type, quota, cpus))
 
     def launched(self, instance_type: str, cpus: int, capacity_type: str) -> None:
-        """Count a machine against what its quota is held to have left."""
+        """Count a launched instance's vCPUs; once they reach those refused, the mark ends."""
         now = self._clock()
         for mark in self._quotas():
             if mark.capacity_type == capacity_type and mark.quota == quota_of(instance_type):
@@ -92,7 +101,7 @@ class Unavailable:
                 self._refused[mark] = refused._replace(until=until, launched=held)
 
     def exceeded(self) -> list[QuotaMark]:
-        """Return the quotas that are used up, each with the least that was refused."""
+        """Return the exhausted quotas, each with the smallest number of vCPUs that EC2 refused."""
         least: dict[tuple[str, str], QuotaMark] = {}
         for mark in self._quotas():
             key = mark.capacity_type, mark.quota
@@ -100,7 +109,7 @@ class Unavailable:
         return [least[key] for key in sorted(least)]
 
     def exceeds_quota(self, instance_type: str, cpus: int, capacity_type: str) -> bool:
-        """Whether a machine of so many vCPUs was found to be too large for its quota."""
+        """Whether EC2 recently refused an instance of `cpus` vCPUs or fewer for its quota."""
         return any(
             mark.capacity_type == capacity_type
             and mark.cpus <= cpus
@@ -119,7 +128,7 @@ class Unavailable:
     def is_marked(
         self, instance_type: str, zone: str, capacity_type: str, *, group: str = ""
     ) -> bool:
-        """Whether the offering is to be avoided now, in a placement group if one is named."""
+        """Whether launches avoid the offering now, in the placement group if one is given."""
         now = self._clock()
         marks = [
             CapacityMark(instance_type, zone, capacity_type),
@@ -135,16 +144,16 @@ class Unavailable:
         )
 
     def sequence(self, instance_type: str) -> int:
-        """Return a number that differs whenever what is known of the type may."""
+        """Return a number that changes with every mark that affects the instance type."""
         return self._sequence[instance_type] + self._everywhere
 
     def sweep(self) -> int:
-        """Let marks expire; return a number that grows with every change of any mark."""
+        """Expire old marks; return a number that grows with every change of any mark."""
         now = self._clock()
         for mark in [mark for mark in self._active if self._refused[mark].until <= now]:
             self._active.remove(mark)
             self._bump(mark)
-        # Those that have been good for as long as they were bad begin anew.
+        # A mark that has been expired for as long as it lasted is forgotten: the next one is short.
         forgotten = [m for m, refused in self._refused.items() if _is_past(refused, now)]
         for mark in forgotten:
             del self._refused[mark]

@@ -1,7 +1,7 @@
-"""Whether AWS would launch for a class, asked without launching.
+"""Validates by dry run that EC2 would launch instances for an EC2NodeClass.
 
-A launch template is made for one machine the class could use, and CreateFleet and
-RunInstances are tried with DryRun. The answer is kept for half an hour.
+Joiner creates a launch template for one compatible instance type, then calls CreateFleet and
+RunInstances with DryRun. A success is cached for 30 minutes.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ import msgspec
 from cachetools import TTLCache
 
 from controller.apis import labels
-from controller.apis.ec2nodeclass import EC2NodeClass
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.nodepool import NodeClassReference
-from controller.apis.taints import Requirement
-from controller.aws import fleet
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.karpenter.nodepool import NodeClassReference
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.taints import Requirement
 from controller.aws.errors import DRY_RUN_PASSED, INSUFFICIENT_CAPACITY, AwsError
-from controller.aws.launching import Launcher, LaunchPlan
-from controller.aws.nodeclasses import PERMISSIONS, WantingError
+from controller.aws.launching import fleet
+from controller.aws.launching.launcher import Launcher, LaunchPlan
+from controller.aws.nodeclass.status import PERMISSIONS, WantingError
 from controller.aws.selectors import tag_list
 from controller.aws.session import Aws
 from controller.cloudprovider.errors import CreateError, InsufficientCapacityError
 
 KEPT = 1800.0
-"""Seconds for which an answer holds."""
+"""Seconds for which a success is cached."""
 
 ORDINARY = ("m5.large", "m6g.large")
-"""Machines to ask for when the class can use them: every region has them."""
+"""Instance types to try first, because every region has them."""
 
 POOL = "validation"
 
 
 @dataclass(slots=True, kw_only=True)
 class Verification:
-    """Asks by dry run; `enabled` follows DISABLE_DRY_RUN."""
+    """Validates EC2NodeClasses by dry run; `enabled` is false with DISABLE_DRY_RUN."""
 
     aws: Aws
     launcher: Launcher
@@ -52,10 +52,10 @@ class Verification:
         self._passed = TTLCache(math.inf, KEPT, self.clock)
 
     async def verify(self, node_class: EC2NodeClass) -> None:
-        """Return when a launch would be allowed.
+        """Return if EC2 would launch for the EC2NodeClass.
 
         Raises:
-            WantingError: it would not, and why.
+            WantingError: EC2 would refuse the launch.
 
         """
         if not self.enabled:
@@ -72,7 +72,7 @@ class Verification:
         self._passed[key] = None
 
     def forget(self) -> None:
-        """Ask anew next time: a launch was refused that should have been allowed."""
+        """Drop all cached successes, after EC2 refused a launch that passed the dry run."""
         self._passed.clear()
 
     async def _plan(self, node_class: EC2NodeClass) -> LaunchPlan | None:
@@ -83,9 +83,9 @@ class Verification:
                 continue
             except AwsError as exc:
                 if exc.operation == "create_launch_template":
-                    _judge(exc, "CreateLaunchTemplate")
+                    _raise_refusal(exc, "CreateLaunchTemplate")
                 raise
-        # Nothing can be had at the moment; that says nothing against the class.
+        # No capacity at the moment: the EC2NodeClass may still be valid.
         return None
 
     async def _fleet(self, plan: LaunchPlan) -> None:
@@ -96,7 +96,7 @@ class Verification:
         try:
             await self.aws.call("ec2", "create_fleet", DryRun=True, **parameters)
         except AwsError as exc:
-            _judge(exc, "CreateFleet")
+            _raise_refusal(exc, "CreateFleet")
 
     async def _instance(self, plan: LaunchPlan) -> None:
         subnets = {c.subnet_id: c for c in plan.candidates}
@@ -109,7 +109,7 @@ class Verification:
                     return
                 refusal = exc
         if refusal is not None:
-            _judge(refusal, "RunInstances")
+            _raise_refusal(refusal, "RunInstances")
 
 
 def _run(plan: LaunchPlan, candidate: fleet.LaunchCandidate, subnet: str) -> dict[str, Any]:
@@ -132,15 +132,16 @@ def _run(plan: LaunchPlan, candidate: fleet.LaunchCandidate, subnet: str) -> dic
 
 
 def _is_passed(exc: AwsError) -> bool:
-    # What cannot be had at the moment says nothing against the class.
+    # No capacity at the moment: the EC2NodeClass may still be valid.
     return exc.code == DRY_RUN_PASSED or exc.code in INSUFFICIENT_CAPACITY
 
 
-def _judge(exc: AwsError, call: str) -> None:
-    """Say what is wrong with the class; a fault of AWS's own is passed on.
+def _raise_refusal(exc: AwsError, call: str) -> None:
+    """Raise what is wrong with the EC2NodeClass, or the error itself if AWS failed.
 
     Raises:
-        WantingError: the answer is a refusal, and the class or a right is to be changed.
+        WantingError: EC2 refused; the EC2NodeClass or the controller's IAM role must change.
+        AwsError: a server error of AWS.
 
     """
     if _is_passed(exc):
@@ -148,12 +149,16 @@ def _judge(exc: AwsError, call: str) -> None:
     if exc.is_unauthorized or exc.reason.startswith("Unauthorized"):
         right = PERMISSIONS.get(exc.operation, exc.operation)
         raise WantingError(
-            f"{call}AuthCheckFailed", f"allow {right} in the controller's IAM role: {exc}"
+            f"{call}AuthCheckFailed",
+            f"Controller isn't authorized to call {right}; allow it in the controller's IAM "
+            f"role: {exc}",
         ) from exc
     if exc.is_server_fault:
         raise exc
     reason = exc.reason if exc.reason != CreateError.reason else f"{call}Refused"
-    raise WantingError(reason, f"EC2 would launch nothing for this class: {exc}") from exc
+    raise WantingError(
+        reason, f"EC2 would refuse to launch instances for this EC2NodeClass: {exc}"
+    ) from exc
 
 
 def _content(node_class: EC2NodeClass) -> bytes:
@@ -172,7 +177,7 @@ def _on_demand() -> list[Requirement]:
 
 
 def _claim(node_class: EC2NodeClass, requirements: list[Requirement]) -> NodeClaim:
-    """Return a claim that nobody will ever see."""
+    """Return a NodeClaim for the dry run; it is never written to the API server."""
     return NodeClaim(
         metadata=ObjectMeta(name=POOL, labels={labels.NODEPOOL: POOL}),
         spec=NodeClaimSpec(

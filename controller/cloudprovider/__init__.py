@@ -1,6 +1,5 @@
-"""The port to a cloud: what Joiner asks of it, and what it may answer.
+"""The port to a cloud provider: what Joiner requests of it, and what it returns.
 
-Nothing here knows AWS. `provider` is the protocol in prose, `instancetypes`
-the nouns that come back, `errors` what may come instead of a node, and `fake`
-a small cloud in memory that keeps the protocol, for tests.
+The port is independent of AWS. `provider` defines the protocol, `instancetypes` the types that it
+returns, and `errors` its exceptions. `fake` is an in-memory implementation for tests.
 """

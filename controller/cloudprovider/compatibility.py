@@ -1,8 +1,8 @@
-"""What a claim asks of a machine, held against what a machine is.
+"""Matches the requirements of a NodeClaim with instance types and offerings.
 
-An attribute a machine does not have counts as absent: `Exists` and `Gt` exclude
-it, `NotIn` and `DoesNotExist` do not. Keys no machine knows (a team's own labels)
-are the node's business and exclude nothing.
+An attribute that an instance type lacks counts as absent: `Exists` and `Gt` exclude the instance
+type, `NotIn` and `DoesNotExist` do not. Keys that no instance type has, such as the user's own
+labels, exclude nothing: they apply to the node.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from controller.apis import labels
-from controller.apis.taints import Requirement
+from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.requirements import Requirements, read
 from controller.constraints.resources import Resources, fits
 
 OFFERING_ONLY = frozenset(labels.RESERVATION_LABELS)
-"""Attributes of a way to buy, not of a machine: absent from an offering means absent."""
+"""Labels of offerings, not of instance types: an offering without one does not have the label."""
 
 
 def has(instance_type: InstanceType, terms: Requirements) -> bool:
-    """Whether the machine itself, whatever way it is bought, meets the terms."""
+    """Whether the instance type meets the requirements, regardless of its offerings."""
     for attribute in instance_type.requirements:
         asked = terms.get(attribute.key)
         if asked is None:
@@ -35,7 +35,7 @@ def has(instance_type: InstanceType, terms: Requirements) -> bool:
 
 
 def offers(offering: Offering, terms: Requirements) -> bool:
-    """Whether a node bought this way meets the terms."""
+    """Whether a node of the offering meets the requirements."""
     carried = offering.requirements
     return all(terms[key].has(value) for key, value in carried.items() if key in terms) and all(
         terms[key].allows_absence for key in OFFERING_ONLY if key in terms and key not in carried
@@ -43,7 +43,7 @@ def offers(offering: Offering, terms: Requirements) -> bool:
 
 
 def is_met(requirements: Iterable[Requirement], instance_types: Iterable[InstanceType]) -> bool:
-    """Whether some machine, bought in some way, meets them, to be had now or not."""
+    """Whether any offering of any instance type meets the requirements, available or not."""
     terms = read(requirements)
     return any(
         has(instance_type, terms) and any(offers(o, terms) for o in instance_type.offerings)
@@ -53,14 +53,14 @@ def is_met(requirements: Iterable[Requirement], instance_types: Iterable[Instanc
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A machine that meets a claim, with the ways to buy it that do; never empty."""
+    """An instance type that meets a NodeClaim, with one or more compatible offerings."""
 
     instance_type: InstanceType
     offerings: tuple[Offering, ...]
 
     @property
     def price(self) -> float:
-        """The least price of its offerings, in $/h."""
+        """The lowest price of its offerings, in $/h."""
         return min(offering.price for offering in self.offerings)
 
 
@@ -69,7 +69,10 @@ def choices(
     requirements: Iterable[Requirement],
     requests: Resources,
 ) -> list[Choice]:
-    """Return the machines that meet the requirements, hold the requests and can be had now."""
+    """Return the instance types that meet the requirements, fit the requests and are available.
+
+    Each has only its available and compatible offerings. `requests` are in thousandths.
+    """
     terms = read(requirements)
     chosen = []
     for instance_type in instance_types:
@@ -82,7 +85,7 @@ def choices(
 
 
 def node_labels(instance_type: InstanceType, offering: Offering) -> dict[str, str]:
-    """Return the labels a node of this machine carries when it is bought this way."""
+    """Return the labels of a node of the instance type, launched from the offering."""
     single = {
         requirement.key: requirement.values[0]
         for requirement in instance_type.requirements

@@ -1,19 +1,19 @@
-"""What a cloud may answer instead of a node.
+"""Errors of a cloud provider.
 
-* CloudProviderError            something failed; carries a `reason` for conditions
-  x NodeClaimNotFoundError      the instance is gone: deletion is complete
-  x InsufficientCapacityError   every offering was refused; the claim is given up
-  x NodeClassNotReadyError      the node class cannot launch anything yet
-  x NodeClassUnknownError       nobody has looked at the node class yet; tried again soon
-  x CreateError                 the launch failed for a reason a person must see
-  x ThrottledError              the cloud asks us to slow down; nothing may be concluded
+* CloudProviderError            a call failed; carries a `reason` for conditions
+  x NodeClaimNotFoundError      the instance is terminated: deletion is complete
+  x InsufficientCapacityError   every offering was refused; the NodeClaim is deleted
+  x NodeClassNotReadyError      the NodeClass cannot launch instances yet
+  x NodeClassUnknownError       the NodeClass has not been reconciled yet; retried soon
+  x CreateError                 the launch failed for a reason that the user must see
+  x ThrottledError              the cloud throttles the controller; nothing may be concluded
 """
 
 from __future__ import annotations
 
 
 class CloudProviderError(Exception):
-    """Something failed on the cloud's side; `reason` is CamelCase, for a condition."""
+    """A call to the cloud failed; `reason` is CamelCase, for a condition."""
 
     reason = "CloudProviderError"
 
@@ -24,36 +24,36 @@ class CloudProviderError(Exception):
 
 
 class NodeClaimNotFoundError(CloudProviderError):
-    """The instance does not exist (any more): deletion is complete."""
+    """The instance does not exist or is terminated: deletion is complete."""
 
     reason = "NodeClaimNotFound"
 
 
 class InsufficientCapacityError(CloudProviderError):
-    """No offering that was asked for has capacity."""
+    """None of the requested offerings has capacity."""
 
     reason = "InsufficientCapacity"
 
 
 class NodeClassNotReadyError(CloudProviderError):
-    """The node class cannot launch anything yet."""
+    """The NodeClass cannot launch instances yet."""
 
     reason = "NodeClassNotReady"
 
 
 class NodeClassUnknownError(CloudProviderError):
-    """Nobody has looked at the node class yet: tried again soon."""
+    """The NodeClass has not been reconciled yet; the launch is retried soon."""
 
     reason = "NodeClassReadinessUnknown"
 
 
 class CreateError(CloudProviderError):
-    """The launch failed for a reason that a person must see; tried again with back-off."""
+    """The launch failed for a reason that the user must see; it is retried with backoff."""
 
     reason = "LaunchFailed"
 
 
 class ThrottledError(CloudProviderError):
-    """The cloud asks us to slow down; nothing may be concluded from this."""
+    """The cloud throttles the controller; nothing may be concluded."""
 
     reason = "RequestLimitExceeded"

@@ -1,4 +1,4 @@
-"""A small cloud in memory that keeps the protocol, for tests of those who use it.
+"""An in-memory implementation of `CloudProvider`, for tests of its callers.
 
     cloud = FakeCloud(clock=lambda: now)
     cloud.exhaust(capacity_type="spot")          # no spot capacity anywhere
@@ -6,8 +6,8 @@
     instance = await cloud.launch(claim, node_class)
     cloud.interrupt(instance.provider_id)        # a notice waits
 
-Instances live in `machines` by provider id: a test may look, add one that nobody
-asked for, or take one away as a person at a console would (`vanish`).
+`machines` holds the instances by provider ID. A test may read it, add an instance without a
+NodeClaim, or remove one as a user of the console would (`vanish`).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from controller.apis import labels
-from controller.apis.conditions import rolled_up, with_condition
-from controller.apis.ec2nodeclass import (
+from controller.apis.karpenter.ec2nodeclass import (
     AMIStatus,
     EC2NodeClass,
     EC2NodeClassStatus,
     SecurityGroupStatus,
     SubnetStatus,
 )
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodepool import NodePool
-from controller.apis.quantities import parse, written
-from controller.apis.taints import Requirement
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.conditions import rolled_up, with_condition
+from controller.apis.kubernetes.quantities import parse, written
+from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.compatibility import choices, node_labels
 from controller.cloudprovider.errors import (
     CloudProviderError,
@@ -40,7 +40,7 @@ from controller.cloudprovider.errors import (
     NodeClassNotReadyError,
 )
 from controller.cloudprovider.instancetypes import InstanceType, Offering
-from controller.cloudprovider.provider import Instance, Notice, RepairPolicy
+from controller.cloudprovider.provider import STATUS_KINDS, Instance, Notice, RepairPolicy
 from controller.constraints.resources import Resources, parsed
 
 REGION = "us-west-2"
@@ -61,7 +61,7 @@ def make_instance_type(
     resources: Mapping[str, str] | None = None,
     attributes: Mapping[str, str] | None = None,
 ) -> InstanceType:
-    """Make a machine; by default it costs 0.024 $/h per CPU and 0.006 per GiB, spot 40 % of it."""
+    """Return an instance type; by default 0.024 $/h per CPU and 0.006 per GiB, spot 40 % of it."""
     family, _, size = name.partition(".")
     hourly = price if price is not None else 0.024 * parse(cpu) / 1e3 + _gib(memory) * 0.006
     carried = {
@@ -121,7 +121,7 @@ DEFAULT_TYPES = (
 
 
 class _Turn:
-    """Lets others on the event loop have theirs."""
+    """Awaitable that lets the event loop run other tasks once."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
@@ -133,14 +133,14 @@ async def _one_turn() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Offerings a test means; None means any."""
+    """The offerings that a test selects; None matches any value."""
 
     instance_type: str | None = None
     zone: str | None = None
     capacity_type: str | None = None
 
     def has(self, instance_type: str, zone: str, capacity_type: str) -> bool:
-        """Whether an offering belongs to it."""
+        """Whether an offering is selected."""
         return (
             self.instance_type in (None, instance_type)
             and self.zone in (None, zone)
@@ -149,10 +149,10 @@ class Pool:
 
 
 class FakeCloud:
-    """Keeps the protocol of `CloudProvider`; every call is noted in `calls`.
+    """Implements `CloudProvider` in memory and records every call in `calls`.
 
-    A terminated instance stays, `deleting`, for `shutdown_calls` further calls of
-    `terminate` or `get`, and is then gone. `idle` is awaited when no notice waits.
+    A terminated instance stays, as `deleting`, for `shutdown_calls` further calls of `terminate` or
+    `get`, and then no longer exists. `notices` awaits `idle` if there is no notice.
     """
 
     name = "fake"
@@ -177,6 +177,7 @@ class FakeCloud:
         self.released: list[str] = []
         self.exhausted: set[Pool] = set()
         self.avoided: set[Pool] = set()
+        self.away: set[str] = set()
         self.ending_reservations: set[str] = set()
         self.learned: dict[str, dict[str, str | int | float]] = {}
         self._idle = idle
@@ -185,7 +186,7 @@ class FakeCloud:
         self._closing: dict[str, int] = {}
         self._numbers = itertools.count(1)
 
-    # What a test arranges.
+    # What a test sets up.
 
     def exhaust(
         self,
@@ -193,24 +194,24 @@ class FakeCloud:
         zone: str | None = None,
         capacity_type: str | None = None,
     ) -> None:
-        """Take away the capacity of these offerings; None means any."""
+        """Remove the capacity of the selected offerings; None matches any value."""
         self.exhausted.add(Pool(instance_type, zone, capacity_type))
 
     def restock(self) -> None:
-        """Give all capacity back, and forget what was avoided."""
+        """Restore all capacity, and forget the offerings to avoid."""
         self.exhausted.clear()
         self.avoided.clear()
 
     def fail(self, call: str, error: CloudProviderError, *, times: int = 1) -> None:
-        """Let the next calls of this name raise."""
+        """Raise the error from the next `times` calls of this name."""
         self._faults.setdefault(call, []).extend([error] * times)
 
     def vanish(self, provider_id: str) -> None:
-        """Take a machine away without a word."""
+        """Remove an instance without a notice."""
         del self.machines[provider_id]
 
     def interrupt(self, provider_id: str, kind: str = "spot_interrupted") -> Notice:
-        """Let a notice about a machine wait."""
+        """Add a notice about an instance."""
         instance_id = provider_id.rpartition("/")[2]
         notice = Notice(
             kind, (instance_id,), receipt=f"receipt-{next(self._numbers)}", sent_at=self.clock()
@@ -221,19 +222,19 @@ class FakeCloud:
     def unready(
         self, node_class: str, *, condition: str = "SubnetsReady", reason: str, message: str
     ) -> None:
-        """Let `resolve` find this class wanting."""
+        """Make `resolve` return this condition of the NodeClass as False."""
         self.not_ready[node_class] = (condition, reason, message)
 
     def count(self, call: str) -> int:
-        """Return how often a call of this name was made."""
+        """Return the number of calls of this name."""
         return sum(1 for name, _ in self.calls if name == call)
 
-    # What the protocol asks.
+    # The methods of the port `CloudProvider`.
 
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
-        """Return the types, exhausted and avoided offerings marked unavailable."""
+        """Return the instance types; exhausted and avoided offerings are unavailable."""
         await self._called("instance_types", node_class.metadata.name)
         if node_class.metadata.name in self.not_ready:
             raise NodeClassNotReadyError(self.not_ready[node_class.metadata.name][2])
@@ -245,7 +246,7 @@ class FakeCloud:
         node_class: EC2NodeClass,
         types: Sequence[InstanceType] | None = None,
     ) -> Instance:
-        """Launch the cheapest instance that meets the claim; once per UID."""
+        """Launch the cheapest instance that meets the NodeClaim, once per UID."""
         await self._called("launch", claim.metadata.name)
         launched = self._claims.get(claim.metadata.uid)
         if launched is not None and launched in self.machines:
@@ -256,7 +257,9 @@ class FakeCloud:
             _requests(claim),
         )
         if not chosen:
-            raise InsufficientCapacityError(f"nothing that meets {claim.metadata.name} can be had")
+            raise InsufficientCapacityError(
+                f"no offering that is compatible with {claim.metadata.name} is available"
+            )
         kind, offering = min(
             ((choice.instance_type, o) for choice in chosen for o in choice.offerings),
             key=lambda pair: (pair[1].price, pair[0].name, pair[1].zone),
@@ -267,7 +270,7 @@ class FakeCloud:
         return instance
 
     async def terminate(self, provider_id: str) -> None:
-        """End an instance; raises once it is gone."""
+        """Terminate an instance; raise NodeClaimNotFoundError once it no longer exists."""
         await self._called("terminate", provider_id)
         instance = self._living(provider_id)
         self.machines[provider_id] = replace(instance, deleting=True)
@@ -279,7 +282,7 @@ class FakeCloud:
         return self._living(provider_id)
 
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
-        """Return the machine that bears the claim's tag."""
+        """Return this installation's instance with the NodeClaim's tag, or None."""
         await self._called("launched_for", claim.metadata.name)
         ours = (m for m in self.machines.values() if m.is_ours)
         return next(
@@ -287,12 +290,12 @@ class FakeCloud:
         )
 
     async def instances(self) -> Sequence[Instance]:
-        """Return every instance that is not gone."""
+        """Return every instance that still exists."""
         await self._called("instances", "")
         return tuple(self.machines.values())
 
     async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
-        """Return which of these `ending_reservations` names."""
+        """Return which of the capacity reservations are in `ending_reservations`."""
         await self._called("ending", ",".join(sorted(reservation_ids)))
         return self.ending_reservations & set(reservation_ids)
 
@@ -303,7 +306,7 @@ class FakeCloud:
         self.machines[provider_id] = replace(instance, tags={**instance.tags, **tags})
 
     async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
-        """Return the class ready, or wanting as `unready` arranged."""
+        """Return the EC2NodeClass as ready, or with the condition that `unready` set."""
         await self._called("resolve", node_class.metadata.name)
         generation = node_class.metadata.generation
         wanting = self.not_ready.get(node_class.metadata.name)
@@ -339,38 +342,50 @@ class FakeCloud:
         return msgspec.structs.replace(node_class, status=status)
 
     async def release(self, node_class: EC2NodeClass) -> None:
-        """Note that the class let go of what was made for it."""
+        """Record that the resources of the EC2NodeClass were deleted."""
         await self._called("release", node_class.metadata.name)
         self.released.append(node_class.metadata.name)
 
     async def drift_reason(self, claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
-        """Return what a test put in `drift` for the claim's provider id."""
+        """Return the reason in `drift` for the NodeClaim's provider ID, or None."""
         await self._called("drift_reason", claim.metadata.name)
         return self.drift.get(claim.status.provider_id)
 
     async def notices(self) -> Sequence[Notice]:
-        """Return what waits; a notice comes again until it is acknowledged."""
+        """Return the interruption notices; each is returned until it is acknowledged."""
         await self._called("notices", "")
-        if not self.pending:
+        if not self._pending(from_checks=False):
             await self._idle()
-        return tuple(self.pending)
+        return self._pending(from_checks=False)
+
+    async def status_notices(self) -> Sequence[Notice]:
+        """Return the notices of status checks; each is returned until it is acknowledged."""
+        await self._called("status_notices", "")
+        return self._pending(from_checks=True)
+
+    def _pending(self, *, from_checks: bool) -> tuple[Notice, ...]:
+        return tuple(n for n in self.pending if (n.kind in STATUS_KINDS) == from_checks)
 
     async def acknowledge(self, notice: Notice) -> None:
-        """Note that a notice has been dealt with."""
+        """Remove a notice and record it as acknowledged."""
         await self._called("acknowledge", notice.receipt)
         self.pending = [n for n in self.pending if n.receipt != notice.receipt]
         self.acknowledged.append(notice)
 
+    def zones_away(self) -> frozenset[str]:
+        """Return the zone IDs in `away`."""
+        return frozenset(self.away)
+
     def avoid(self, instance_type: str, zone: str, capacity_type: str) -> None:
-        """Hold an offering for unavailable until `restock`."""
+        """Mark an offering as unavailable until `restock`."""
         self.avoided.add(Pool(instance_type, zone, capacity_type))
 
     def learn(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
-        """Take note of what a claim's node turned out to have."""
+        """Record the capacity of a NodeClaim's node."""
         self.learned[claim.metadata.name] = dict(capacity)
 
     def repair_policies(self) -> Sequence[RepairPolicy]:
-        """Return the kubelet's own conditions, and one that is put up with for a shorter time."""
+        """Return the kubelet's conditions, and one with a shorter toleration."""
         return (
             RepairPolicy("Ready", "False", timedelta(minutes=30)),
             RepairPolicy("Ready", "Unknown", timedelta(minutes=30)),

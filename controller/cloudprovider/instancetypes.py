@@ -1,4 +1,4 @@
-"""Instance types and their offerings, as every room below the cloud sees them."""
+"""Instance types and their offerings, as the other packages see them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.apis import labels
-from controller.apis.devices import DynamicResources
-from controller.apis.taints import Requirement
+from controller.apis.kubernetes.devices import DynamicResources
+from controller.apis.kubernetes.taints import Requirement
 from controller.constraints.resources import Resources, less
 
 NO_DEVICES = DynamicResources()
@@ -15,10 +15,11 @@ NO_DEVICES = DynamicResources()
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """One way to buy an instance type: zone × capacity type (× reservation).
+    """An offering of an instance type: zone × capacity type (× capacity reservation).
 
-    `requirements` are the labels a node of this offering carries (zone, capacity
-    type, zone id, …), `price` is in $/h; `price_overlaid` when a NodeOverlay said so.
+    `requirements` are the labels of its nodes (zone, capacity type, zone ID, …). `price` is in $/h;
+    `price_overlaid` means that a NodeOverlay set it. `reservation_capacity` is the number of
+    instances that the capacity reservation still has.
     """
 
     requirements: Mapping[str, str]
@@ -29,7 +30,7 @@ class Offering:
 
     @property
     def zone(self) -> str:
-        """The zone a node of this offering lies in."""
+        """The zone of the offering's nodes."""
         return self.requirements.get(labels.ZONE, "")
 
     @property
@@ -40,14 +41,13 @@ class Offering:
 
 @dataclass(frozen=True, slots=True)
 class InstanceType:
-    """A machine one can buy.
+    """An instance type with its offerings.
 
-    `requirements` say what its nodes are (`In` with one or more values; an
-    attribute it does not have is `DoesNotExist`). `capacity` is all of the
-    machine, `overhead` what the system keeps (kube-reserved, system-reserved,
-    eviction threshold), both in thousandths of their unit; `capacity_overlaid` when a
-    NodeOverlay added to what it has. `dynamic_resources` are the devices that drivers
-    will publish on its nodes.
+    `requirements` describe its nodes: `In` with one or more values, or `DoesNotExist` for an
+    attribute that it lacks. `capacity` is its total capacity. `overhead` is what is not allocatable
+    (kube-reserved, system-reserved, eviction threshold). Both are in thousandths of their unit.
+    `capacity_overlaid` means that a NodeOverlay added resources. `dynamic_resources` are the
+    devices that DRA drivers will publish on its nodes.
     """
 
     name: str
@@ -60,5 +60,5 @@ class InstanceType:
 
     @property
     def allocatable(self) -> dict[str, int]:
-        """What pods and daemons can have: capacity less overhead."""
+        """The resources allocatable to pods and daemons: capacity less overhead, 0 at least."""
         return {name: max(amount, 0) for name, amount in less(self.capacity, self.overhead).items()}

@@ -1,8 +1,7 @@
-"""What Joiner asks of a cloud.
+"""The protocol of a cloud provider.
 
-A provider is asked by several reconcilers at once and answers each on its own.
-It never decides which nodes should exist: it is told a NodeClaim, and launches
-the cheapest instance that meets it.
+Reconcilers call a provider concurrently, and each call is independent. A provider does not decide
+which nodes should exist: it receives a NodeClaim and launches the cheapest instance that meets it.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from controller.apis.ec2nodeclass import EC2NodeClass
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodepool import NodePool
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
 from controller.cloudprovider.instancetypes import InstanceType
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A machine as the cloud reports it; `labels` are those its node shall carry.
+    """An instance as the cloud reports it; `labels` are those of its node.
 
-    `capacity` and `allocatable` are Kubernetes quantities by resource name, known
-    right after a launch and empty in listings. `deleting` is True from the moment
-    the cloud is shutting it down. `hostname` is the name that its node will join by,
-    where the cloud tells. `is_ours` is False for a machine of the cluster that another
-    installation launched: a claim may bring it to us, its want of a claim does not.
+    `capacity` and `allocatable` are Kubernetes quantities by resource name; they are set after a
+    launch and empty in listings. `deleting` is True once the cloud shuts the instance down.
+    `hostname` is the name with which its node joins, if the cloud returns it. `is_ours` is False
+    for an instance of the cluster that another installation launched. Joiner may adopt such an
+    instance through a NodeClaim, but does not terminate it for lack of a NodeClaim.
     """
 
     provider_id: str
@@ -47,22 +46,29 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class RepairPolicy:
-    """A node condition that means broken, and how long it is put up with."""
+    """A node condition that marks a node as unhealthy, and how long it is tolerated."""
 
     condition: str
     status: str
     toleration: timedelta
 
 
+STATUS_KINDS = frozenset({"instance_status", "system_status", "event_status"})
+"""Kinds of the notices of the cloud's status checks.
+
+Either the instance or its host has failed its checks for some time, so that its node may not drain,
+or maintenance of the instance is scheduled.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something the cloud says about an instance.
+    """A notice from the cloud about instances.
 
-    `kind` is one of `spot_interrupted`, `rebalance_recommendation`,
-    `instance_stopped`, `instance_terminated`, `scheduled_change`,
-    `capacity_reservation_interrupted`, `instance_status`, `system_status` (the machine
-    has failed its checks for a while: it may not drain), `no_op`, `malformed` (what came can't be
-    read); `receipt` acknowledges it.
+    `kind` is one of `spot_interrupted`, `rebalance_recommendation`, `instance_stopped`,
+    `instance_terminated`, `scheduled_change`, `capacity_reservation_interrupted`, `no_op`,
+    `malformed` (the message is not an event), or one of `STATUS_KINDS`. `receipt` acknowledges the
+    notice.
     """
 
     kind: str
@@ -72,21 +78,22 @@ class Notice:
 
 
 class CloudProvider(Protocol):
-    """The cloud, as the reconcilers see it. Every call may raise CloudProviderError."""
+    """The cloud as the reconcilers use it. Every call may raise CloudProviderError."""
 
     name: str
-    """For metrics and logs, such as `aws`."""
+    """The provider's name in metrics and logs, such as `aws`."""
 
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
-        """Return every type the class could launch, with prices and availability as known now.
+        """Return every instance type that the NodeClass can launch, as currently offered.
 
-        Called once per pool and batch; cached by the provider, so cheap. Types without
-        capacity stay in the list with `available=False` offerings.
+        The offerings have current prices and availability. Called once per NodePool and batch; the
+        provider caches the list, so a call is cheap. Instance types without capacity stay in the
+        list, with offerings that have `available=False`.
 
         Raises:
-            NodeClassNotReadyError: the class has not found its subnets or images yet.
+            NodeClassNotReadyError: the subnets or AMIs of the NodeClass are not resolved yet.
 
         """
 
@@ -96,23 +103,23 @@ class CloudProvider(Protocol):
         node_class: EC2NodeClass,
         types: Sequence[InstanceType] | None = None,
     ) -> Instance:
-        """Launch the cheapest instance that meets the claim. Idempotent by the claim's UID.
+        """Launch the cheapest instance that meets the NodeClaim. Idempotent by the NodeClaim's UID.
 
-        `types` are those of `instance_types` with prices and capacities corrected by
-        whoever asks; without them the provider's own word counts.
+        `types` are the instance types with NodeOverlays applied; None to use those of
+        `instance_types`.
 
         Raises:
-            InsufficientCapacityError: nothing that meets the claim can be had now.
-            NodeClassNotReadyError: the class cannot launch anything.
-            CreateError: the launch failed; `reason` names why.
+            InsufficientCapacityError: no offering that meets the NodeClaim is available now.
+            NodeClassNotReadyError: the NodeClass cannot launch instances.
+            CreateError: the launch failed; `reason` is the cause.
 
         """
 
     async def terminate(self, provider_id: str) -> None:
-        """Ask for the instance's end; called until it raises.
+        """Terminate the instance; the caller repeats the call until it raises.
 
         Raises:
-            NodeClaimNotFoundError: the instance is gone for good.
+            NodeClaimNotFoundError: the instance is terminated.
 
         """
 
@@ -120,48 +127,55 @@ class CloudProvider(Protocol):
         """Return one instance.
 
         Raises:
-            NodeClaimNotFoundError: there is none, or it is terminated.
+            NodeClaimNotFoundError: it does not exist or is terminated.
 
         """
 
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
-        """Return this installation's instance for a claim whose status does not name it, or None.
+        """Return this installation's instance for a NodeClaim whose status has none, or None.
 
-        A launch may have been cut off between the cloud's answer and the claim's status. Asked
-        for many claims at once, so it must not cost a listing of everything each time.
+        The controller may have stopped between the cloud's response and the update of the status.
+        The call is made for many NodeClaims at once, so it must not list every instance each time.
         """
 
     async def instances(self) -> Sequence[Instance]:
-        """Return every instance of this cluster's claims that is not terminated."""
+        """Return every instance of this cluster's NodeClaims that is not terminated."""
 
     async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
-        """Return which of these capacity reservations end soon, and all that runs in them."""
+        """Return which of these capacity reservations end soon; their instances end with them."""
 
     async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
         """Add tags to an instance."""
 
     async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
-        """Return the class with its status found anew: subnets, groups, images, conditions."""
+        """Return the NodeClass with its current status (subnets, AMIs, conditions and so on)."""
 
     async def release(self, node_class: EC2NodeClass) -> None:
-        """Remove what was made for the class (launch templates, profiles) before it goes."""
+        """Delete the launch templates and instance profiles of a NodeClass being deleted."""
 
     async def drift_reason(self, claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
-        """Return why the instance no longer matches its class, or None."""
+        """Return why the instance has drifted from its NodeClass, or None."""
 
     async def notices(self) -> Sequence[Notice]:
-        """Wait (up to 20 s) for what the cloud has to say; empty when it says nothing."""
+        """Wait up to 20 s for messages of the interruption queue; empty if none arrives."""
+
+    async def status_notices(self) -> Sequence[Notice]:
+        """Return the unacknowledged findings of the cloud's status checks, without waiting."""
 
     async def acknowledge(self, notice: Notice) -> None:
-        """Tell the cloud that a notice has been dealt with."""
+        """Record that a notice was handled."""
+
+    def zones_away(self) -> frozenset[str]:
+        """Return the IDs of the zones with a zonal shift: no nodes are launched there."""
 
     def avoid(self, instance_type: str, zone: str, capacity_type: str) -> None:
-        """Hold an offering for unavailable for a while: it was just interrupted."""
+        """Mark an offering as unavailable for a while, because its instance was interrupted."""
 
     def learn(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
-        """Take note of what a claim's node turned out to have, in Kubernetes quantities by resource
-        name. Told often, the same again and again; costs next to nothing.
+        """Record the capacity of a NodeClaim's node, as Kubernetes quantities by resource name.
+
+        Called often with the same values; costs next to nothing.
         """
 
     def repair_policies(self) -> Sequence[RepairPolicy]:
-        """Return which node conditions mean that a node is broken."""
+        """Return the node conditions that mark a node as unhealthy."""

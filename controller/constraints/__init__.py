@@ -1,6 +1,6 @@
-"""The algebra of placement: requirements, taints, resources, host ports, selectors.
+"""The constraints of scheduling: requirements, taints, resources, host ports, selectors.
 
-Values in, values out. Two requirements intersect, a pod's resources add up, a
-taint is tolerated: each as Kubernetes and Karpenter document it, and without
-knowing what a cloud, a cluster or a solve is.
+The functions compute on values only and do no I/O. Requirements intersect, a pod's requests add up,
+a taint is tolerated: each as Kubernetes and Karpenter document it. Nothing here depends on a cloud,
+a cluster or a solve.
 """

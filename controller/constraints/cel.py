@@ -1,10 +1,9 @@
-"""Conditions on devices in CEL, the Common Expression Language, read once and asked often.
+"""Conditions on devices in CEL, the Common Expression Language, compiled once and cached.
 
-The language, its regular expressions and its extensions are those of Google's own library;
-what Kubernetes adds is here: quantities, semantic versions and some functions of lists. Not
-its addresses, URLs, `find`, and `indexOf` of lists, which say nothing of devices. Expressions
-nest at most 32 deep.
-Source: https://kubernetes.io/docs/reference/using-api/cel/
+Google's library provides the language, its regular expressions and its extensions. This module adds
+the functions of Kubernetes: quantities, semantic versions and some functions of lists. It leaves
+out IP addresses, URLs, `find`, and `indexOf` of lists, which have no use for devices. Expressions
+nest at most 32 deep. Source: https://kubernetes.io/docs/reference/using-api/cel/
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from typing import Any
 
 import semver
 
-from controller.apis.quantities import MILLI, parse
+from controller.apis.kubernetes.quantities import MILLI, parse
 
 MOST_CHARACTERS = 10 * 1024
-"""The API server takes no longer expression."""
+"""The maximum length of an expression, as in the API server."""
 
 MOST_ANSWERS = 50_000
-"""How many answers are remembered; some 10 MB."""
+"""The maximum number of cached results; about 10 MB."""
 
 MOST_DEFAULTS = 32
-"""How many items of maps that have defaults one answer may be missing."""
+"""The maximum number of missing items that one evaluation may fill with defaults."""
 
 _EXTENSIONS = ("bindings", "lists", "optional", "sets", "strings", "two-var-comprehensions")
 _MISSING = re.compile(r'^Key not found in map : "(.*)"$')
@@ -38,12 +37,12 @@ _ZEROS = re.compile(r"^0+(?=\d)", re.ASCII)
 
 
 class CelError(ValueError):
-    """An expression is malformed, or comes to nothing; the message says why."""
+    """An expression is malformed or cannot be evaluated; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Quantity:
-    """An amount as Kubernetes writes it, in thousandths."""
+    """A Kubernetes quantity, in thousandths of its unit."""
 
     milli: int
 
@@ -52,16 +51,18 @@ class Quantity:
 
 
 class Semver(semver.Version):
-    """A semantic version (semver.org 2.0); what follows a `+` does not count, and is not kept."""
+    """A semantic version (semver.org 2.0). Build metadata, after a `+`, is ignored and not kept."""
 
     __slots__ = ()
 
     @classmethod
     def read(cls, text: str, normalize: bool = False) -> Semver:
-        """Read a version such as `1.2.3-rc.1`; `normalize` forgives what `v01.2` does wrong.
+        """Return the version parsed from a text such as `1.2.3-rc.1`.
+
+        `normalize` also accepts a `v` prefix, leading zeros and missing parts, as in `v01.2`.
 
         Raises:
-            CelError: it is none.
+            CelError: the text is not a semantic version.
 
         """
         if normalize:
@@ -79,25 +80,25 @@ class Semver(semver.Version):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """An expression that was read; ask it with `is_true`."""
+    """A compiled expression; evaluate it with `is_true`."""
 
     text: str
     _program: Any = field(repr=False, compare=False)
 
     def is_true(self, variables: Mapping[str, Any]) -> bool:
-        """Return what the condition comes to.
+        """Return the value of the condition for these variables.
 
-        Variables are bool, int, str, `Quantity`, `Semver`, lists and mappings of such; one with
-        `__missing__` has a default.
+        Variables are bool, int, str, `Quantity`, `Semver`, and lists and mappings of these. A
+        mapping with `__missing__` has defaults.
 
         Raises:
-            CelError: something is missing, or of a type that the expression cannot use, or the
-                answer is neither true nor false.
+            CelError: an item is missing or of a wrong type, or the value is neither true nor false.
 
         """
         world, missing = _plain(variables), list[str]()
         while isinstance(answer := self._answer(world), str):
-            # The library knows no maps with defaults: an item is put there once it is missed.
+            # The library has no maps with defaults, so each item that it reports as missing is
+            # added and the expression evaluated again.
             missing += _MISSING.findall(answer)
             wider = _plain(variables, missing)
             if wider == world or len(missing) > MOST_DEFAULTS:
@@ -106,7 +107,7 @@ class Expression:
         return answer
 
     def _answer(self, world: dict[str, Any]) -> bool | str:
-        """Return what the condition comes to, or in words why to nothing."""
+        """Return the value of the condition, or the reason why it has none. Results are cached."""
         key = blake2b(f"{self.text}\0{world!r}".encode(), digest_size=16).digest()
         if key not in _answers:
             if len(_answers) == MOST_ANSWERS:
@@ -115,6 +116,7 @@ class Expression:
         return _answers[key]
 
     def _evaluated(self, world: dict[str, Any]) -> bool | str:
+        """Return the value of the condition, or the reason why it has none, without the cache."""
         try:
             answer = self._program.eval(data=world)
         except (RuntimeError, ValueError, LookupError) as exc:
@@ -128,16 +130,18 @@ class Expression:
 
 
 _answers: dict[bytes, bool | str] = {}
-"""What expressions came to, by what they were asked: cel-expr-python 0.1.3 never frees what
-it hands to the functions below, so that each call costs some 200 bytes for good."""
+"""Cached results by hash of expression and variables.
+
+cel-expr-python 0.1.3 never frees what it passes to the functions below. Each call leaks about 200
+bytes, so evaluations are cached."""
 
 
 @lru_cache(maxsize=1024)
 def expression(text: str) -> Expression:
-    """Read an expression.
+    """Return the compiled expression.
 
     Raises:
-        CelError: it is malformed or calls a function that does not exist.
+        CelError: the expression is too long, malformed or calls a function that does not exist.
 
     """
     if len(text) > MOST_CHARACTERS:
@@ -150,7 +154,8 @@ def expression(text: str) -> Expression:
 
 @lru_cache(maxsize=1)
 def _environment() -> Any:
-    # Imported here: many clusters have no devices to claim, and need not hold it in memory.
+    """Return the CEL environment with the extensions and the functions of Kubernetes."""
+    # Imported here to save memory: many clusters have no devices to claim.
     from cel_expr_python import cel
 
     overloads = defaultdict(list)
@@ -167,12 +172,18 @@ def _environment() -> Any:
 
 
 def reason(said: str) -> str:
-    """Return the first line of what the library says, without its frame; places as line:column."""
+    """Return the first line of a library's message without its frame.
+
+    Positions stay in it as line:column.
+    """
     return _FRAME.sub("", said.partition("\n")[0])
 
 
 def _plain(value: Any, missing: Sequence[str] = ()) -> Any:
-    """Return a value as the library takes it: quantities and versions as bytes."""
+    """Return a value in the form that the library accepts: quantities and versions as bytes.
+
+    `missing` are items to add to mappings that have defaults.
+    """
     if isinstance(value, str | int):  # most are
         return value
     if isinstance(value, Mapping):
@@ -184,11 +195,14 @@ def _plain(value: Any, missing: Sequence[str] = ()) -> Any:
 
 
 def _read(packed: bytearray) -> Any:
+    """Return the quantity or version that `_plain` encoded as bytes."""
     kind, _, text = packed.decode().partition(" ")
     return Quantity(int(text)) if kind == "quantity" else Semver.read(text)
 
 
 def _readable(read: Callable[..., object]) -> Callable[..., bool]:
+    """Return a function that tells whether `read` accepts its arguments."""
+
     def readable(*arguments: Any) -> bool:
         try:
             read(*arguments)
@@ -200,6 +214,12 @@ def _readable(read: Callable[..., object]) -> Callable[..., bool]:
 
 
 def _as_integer(packed: bytearray) -> int:
+    """Return a quantity as an integer.
+
+    Raises:
+        CelError: the quantity is not whole.
+
+    """
     units, rest = divmod(_read(packed).milli, MILLI)
     if rest:
         raise CelError("the quantity is not whole")
@@ -207,14 +227,17 @@ def _as_integer(packed: bytearray) -> int:
 
 
 def _compared(one: Any, other: Any) -> int:
+    """Return −1, 0 or 1: whether `one` is less than, equal to or greater than `other`."""
     return int(one > other) - int(one < other)
 
 
 def _with(function: Callable[[Any, Any], Any]) -> Callable[[bytearray, bytearray], Any]:
+    """Return the function for arguments encoded as bytes."""
     return lambda one, other: function(_read(one), _read(other))
 
 
 def _shifted(one: bytearray, milli: int) -> bytes:
+    """Return a quantity plus an amount in thousandths, encoded as bytes."""
     return bytes(Quantity(_read(one).milli + milli))
 
 
@@ -243,7 +266,8 @@ _FUNCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
     "list<dyn>.sum()": ("dyn", sum),
     "list<dyn>.min()": ("dyn", min),
     "list<dyn>.max()": ("dyn", max),
-    # A parameter of any type takes none at run time: each type of an attribute has its own.
+    # At run time a parameter declared as `dyn` matches no argument, so each attribute type has an
+    # overload of its own.
     **{f"{kind}.includes({kind})": ("bool", operator.eq) for kind in ("string", "int", "bool")},
     "bytes.includes(bytes)": ("bool", operator.eq),
     **{

@@ -1,11 +1,11 @@
-"""Ports on the host: who cannot share a node."""
+"""Host ports: which pods cannot share a node."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from controller.apis.pods import PodSpec
+from controller.apis.kubernetes.pods import PodSpec
 
 EVERY_ADDRESS = "0.0.0.0"  # noqa: S104  a wildcard to compare with, not to bind
 
@@ -21,8 +21,8 @@ class HostPort(NamedTuple):
 def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
     """Return the host ports of a pod's containers and sidecars, sorted.
 
-    On the network of the host every port is one, as the API server writes into pods, though
-    not into the templates of DaemonSets.
+    With `hostNetwork`, every container port is a host port. The API server writes that into pods,
+    but not into the pod templates of DaemonSets.
     """
     sidecars = [part for part in spec.init_containers if part.restart_policy == "Always"]
     return tuple(
@@ -38,7 +38,7 @@ def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
 
 
 def conflict(one: Iterable[HostPort], other: Iterable[HostPort]) -> bool:
-    """Whether two pods ask for the same port: equal addresses, or either takes all."""
+    """Whether two pods use the same host port: on equal addresses, or either on all addresses."""
     others = tuple(other)
     return any(
         mine.port == theirs.port

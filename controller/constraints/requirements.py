@@ -1,7 +1,7 @@
-"""Requirements over labels: which values a label may have, and how two such sets meet.
+"""Requirements on labels: which values a label may have, and the intersection of such sets.
 
-One label is a `ValueSet`; a conjunction over many labels is a `Requirements`
-mapping. Bounds (`Gt`, `Lt`, `Gte`, `Lte`) hold for values that read as integers.
+A `ValueSet` is for one label; `Requirements` map many labels to their sets, all of which must hold.
+Bounds (`Gt`, `Lt`, `Gte`, `Lte`) apply to values that are integers.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from controller.apis import labels
-from controller.apis.taints import Requirement
+from controller.apis.kubernetes.taints import Requirement
 
 
 @dataclass(frozen=True, slots=True)
 class ValueSet:
-    """The values a label may have: those named, or (complement) all but those named.
+    """The values that a label may have: those in `values`, or (`complement`) all others.
 
-    The empty set is `DoesNotExist`; the complement of nothing is `Exists`.
+    The empty set is `DoesNotExist`; the complement of the empty set is `Exists`. `at_least` and
+    `at_most` are inclusive bounds.
     """
 
     values: frozenset[str] = frozenset()
@@ -27,19 +28,19 @@ class ValueSet:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no value is left, which is how an absent label reads."""
+        """Whether no value is allowed, which also means that the label must be absent."""
         return not self.complement and not self.values
 
     @property
     def allows_absence(self) -> bool:
-        """Whether a node without the label meets it (`NotIn`, `DoesNotExist`)."""
+        """Whether a node without the label meets the requirement (`NotIn`, `DoesNotExist`)."""
         if not self.complement:
             return not self.values
         return bool(self.values) and self.at_least is None and self.at_most is None
 
     @property
     def single(self) -> str | None:
-        """The value, when only one is left."""
+        """The only allowed value, or None if there is not exactly one."""
         if self.complement or len(self.values) != 1:
             return None
         return next(iter(self.values))
@@ -49,13 +50,16 @@ class ValueSet:
         return (value in self.values) != self.complement and self._within_bounds(value)
 
     def meets(self, other: ValueSet) -> bool:
-        """Whether the two can hold at once: a common value, or both content without any."""
+        """Whether both sets can hold at once.
+
+        They can if they share a value, or if both allow the label's absence.
+        """
         if self.allows_absence and other.allows_absence:
             return True
         return not self.intersection(other).is_empty
 
     def intersection(self, other: ValueSet) -> ValueSet:
-        """Return the values allowed by both."""
+        """Return the values that both sets allow."""
         at_least = _tightest(max, self.at_least, other.at_least)
         at_most = _tightest(min, self.at_most, other.at_most)
         if at_least is not None and at_most is not None and at_least > at_most:
@@ -83,13 +87,13 @@ class ValueSet:
 
 
 NOTHING = ValueSet()
-"""`DoesNotExist`."""
+"""The set of `DoesNotExist`: no value is allowed."""
 
 ANYTHING = ValueSet(complement=True)
-"""`Exists`."""
+"""The set of `Exists`: every value is allowed."""
 
 Requirements = Mapping[str, ValueSet]
-"""Label key (its current name) to the values it may have; every entry must hold."""
+"""Normalized label key to its allowed values; every entry must hold."""
 
 
 def one_of(*values: str) -> ValueSet:
@@ -98,7 +102,7 @@ def one_of(*values: str) -> ValueSet:
 
 
 def value_set(operator: str, values: Iterable[str]) -> ValueSet:
-    """Read one operator with its values.
+    """Return the set of values that an operator with its values allows.
 
     Raises:
         ValueError: the operator is unknown, or a bound is not one integer.
@@ -130,7 +134,7 @@ def value_set(operator: str, values: Iterable[str]) -> ValueSet:
 
 
 def read(terms: Iterable[Requirement]) -> dict[str, ValueSet]:
-    """Read a conjunction; several terms over one label intersect.
+    """Return the requirements of a list of terms; several terms on one label intersect.
 
     Raises:
         ValueError: a term is malformed.
@@ -143,7 +147,7 @@ def read(terms: Iterable[Requirement]) -> dict[str, ValueSet]:
 
 
 def of_labels(values: Mapping[str, str]) -> dict[str, ValueSet]:
-    """Read labels as the requirement that each has its value."""
+    """Return the requirements that each of these labels has its value."""
     result: dict[str, ValueSet] = {}
     for key, value in values.items():
         narrow(result, labels.normalized(key), one_of(value))
@@ -151,13 +155,16 @@ def of_labels(values: Mapping[str, str]) -> dict[str, ValueSet]:
 
 
 def narrow(requirements: dict[str, ValueSet], key: str, values: ValueSet) -> None:
-    """Add one more condition on a label, in place."""
+    """Add one condition on a label to the requirements, in place."""
     held = requirements.get(key)
     requirements[key] = values if held is None else held.intersection(values)
 
 
 def conjunction(*parts: Requirements) -> dict[str, ValueSet]:
-    """Return the requirements that hold when all of these do."""
+    """Return the requirements that hold if all parts hold.
+
+    Contradicting parts leave no value, which reads as `DoesNotExist`; see `agreement`.
+    """
     result: dict[str, ValueSet] = {}
     for part in parts:
         for key, values in part.items():
@@ -166,10 +173,9 @@ def conjunction(*parts: Requirements) -> dict[str, ValueSet]:
 
 
 def agreement(*parts: Requirements) -> dict[str, ValueSet] | None:
-    """Return the requirements that hold when all of these do, or None when they never can.
+    """Return the requirements that hold if all parts hold, or None if they contradict each other.
 
-    A conjunction alone cannot tell: what contradicts itself leaves no value, which reads
-    like a wish for the label's absence.
+    `conjunction` cannot show a contradiction: it leaves no value, which reads as `DoesNotExist`.
     """
     result: dict[str, ValueSet] = {}
     for part in parts:
@@ -182,17 +188,17 @@ def agreement(*parts: Requirements) -> dict[str, ValueSet] | None:
 
 
 def single(term: Requirement) -> dict[str, ValueSet]:
-    """Read one term.
+    """Return the requirements of one term.
 
     Raises:
-        ValueError: it is malformed.
+        ValueError: the term is malformed.
 
     """
     return {labels.normalized(term.key): value_set(term.operator, term.values)}
 
 
 def minimum_values(terms: Iterable[Requirement]) -> dict[str, int]:
-    """Return, per label, how many values must stay possible (the largest asked for)."""
+    """Return, per label, the largest `minValues`: how many values must stay possible."""
     result: dict[str, int] = {}
     for term in terms:
         if term.min_values:
@@ -202,7 +208,7 @@ def minimum_values(terms: Iterable[Requirement]) -> dict[str, int]:
 
 
 def met_by_labels(requirements: Requirements, values: Mapping[str, str]) -> bool:
-    """Whether a node with these labels, and no others, meets the requirements."""
+    """Whether a node with exactly these labels meets the requirements."""
     return all(
         allowed.has(values[key]) if key in values else allowed.allows_absence
         for key, allowed in requirements.items()
@@ -210,10 +216,10 @@ def met_by_labels(requirements: Requirements, values: Mapping[str, str]) -> bool
 
 
 def meets(offered: ValueSet | None, needed: ValueSet, *, key: str) -> bool:
-    """Whether what a new node offers for a label can meet what is needed.
+    """Whether the values that a new node offers for a label can meet the values needed.
 
-    A well-known label that nothing speaks of is filled in by the cloud, so anything
-    goes; any other is absent.
+    If nothing is offered for a well-known label, the cloud sets it, so any value is possible. Any
+    other label is absent if nothing is offered.
     """
     if offered is None:
         return key in labels.WELL_KNOWN or needed.allows_absence
@@ -223,7 +229,10 @@ def meets(offered: ValueSet | None, needed: ValueSet, *, key: str) -> bool:
 def written(
     requirements: Requirements, minimums: Mapping[str, int] | None = None
 ) -> tuple[Requirement, ...]:
-    """Write requirements as terms, sorted by key; bounds become `Gte` and `Lte` terms."""
+    """Return requirements as terms, sorted by key; bounds become `Gte` and `Lte` terms.
+
+    `minimums` are the `minValues` per label.
+    """
     minimums = minimums or {}
     result: list[Requirement] = []
     for key in sorted(requirements):
@@ -232,6 +241,7 @@ def written(
 
 
 def _terms(key: str, allowed: ValueSet, minimum: int | None) -> list[Requirement]:
+    """Return the terms of one label. `minimum` is attached to the last term as its `minValues`."""
     terms = []
     if allowed.at_least is not None:
         terms.append(Requirement(key=key, operator="Gte", values=[str(allowed.at_least)]))
@@ -253,7 +263,10 @@ def _terms(key: str, allowed: ValueSet, minimum: int | None) -> list[Requirement
 
 
 def a_value(allowed: ValueSet) -> str | None:
-    """Return one allowed value, always the same: the first named, or the least free integer."""
+    """Return one allowed value, or None: the smallest by name, or the smallest free integer.
+
+    The result depends only on the set.
+    """
     if not allowed.complement:
         return min(allowed.values, default=None)
     number = allowed.at_least if allowed.at_least is not None else 0

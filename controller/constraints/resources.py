@@ -1,15 +1,15 @@
-"""Resources as integers in thousandths of their unit, added and compared by name."""
+"""Resource lists as integers in thousandths of their unit, added and compared by name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from controller.apis import quantities as wire
-from controller.apis.pods import Container, Pod
-from controller.apis.quantities import MILLI, parse
+from controller.apis.kubernetes import quantities as wire
+from controller.apis.kubernetes.pods import Container, Pod
+from controller.apis.kubernetes.quantities import MILLI, parse
 
 Resources = Mapping[str, int]
-"""Resource name to thousandths of its unit; an absent name is zero."""
+"""Resource name to amount in thousandths of its unit; an absent name is zero."""
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -18,24 +18,25 @@ EPHEMERAL_STORAGE = "ephemeral-storage"
 NODES = "nodes"
 
 ONE_POD: Resources = {PODS: MILLI}
-"""The slot every pod takes."""
+"""The pod slot that every pod takes."""
 
 
 def parsed(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
-    """Read a resource list as written by a user.
+    """Return a resource list parsed from Kubernetes quantities, in thousandths of the unit.
 
     Raises:
-        ValueError: one of them is not a quantity.
+        ValueError: one of the values is not a quantity.
 
     """
     return {name: parse(quantity) for name, quantity in quantities.items()}
 
 
 def asked(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
-    """Read what somebody asks for, which is nothing at least.
+    """Return requests parsed from Kubernetes quantities, none of which may be negative.
 
     Raises:
-        ValueError: one of them is not such a quantity; the message names it.
+        ValueError: one of the values is not a quantity, or negative; the message names the
+            resource.
 
     """
     amounts = {}
@@ -48,7 +49,7 @@ def asked(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
 
 
 def total(parts: Iterable[Resources]) -> dict[str, int]:
-    """Add resource lists name by name."""
+    """Return the sum of resource lists, by name."""
     result: dict[str, int] = {}
     for part in parts:
         for name, amount in part.items():
@@ -57,7 +58,7 @@ def total(parts: Iterable[Resources]) -> dict[str, int]:
 
 
 def less(whole: Resources, part: Resources) -> dict[str, int]:
-    """Subtract name by name; results may be negative."""
+    """Return `whole` minus `part`, by name; amounts may be negative."""
     result = dict(whole)
     for name, amount in part.items():
         result[name] = result.get(name, 0) - amount
@@ -65,7 +66,7 @@ def less(whole: Resources, part: Resources) -> dict[str, int]:
 
 
 def largest(parts: Iterable[Resources]) -> dict[str, int]:
-    """Return the largest amount of each name."""
+    """Return the largest amount of each resource."""
     result: dict[str, int] = {}
     for part in parts:
         for name, amount in part.items():
@@ -74,16 +75,16 @@ def largest(parts: Iterable[Resources]) -> dict[str, int]:
 
 
 def fits(requests: Resources, available: Resources) -> bool:
-    """Whether what is asked for is there, name by name; asking for nothing always fits."""
+    """Whether the requests are available, by name. A request of zero or less always fits."""
     return all(amount <= available.get(name, 0) for name, amount in requests.items() if amount > 0)
 
 
 def pod_requests(pod: Pod) -> dict[str, int]:
-    """Return what a pod takes of a node, its slot included.
+    """Return the resources that a pod takes of a node, including its pod slot.
 
-    Containers and sidecars run together; an init container runs beside the sidecars
-    started before it; the larger of the two phases counts. Pod-level requests replace the
-    containers' sum for the resources they name; overhead comes on top.
+    Containers and sidecars run together. An init container runs beside the sidecars started before
+    it. The larger of the two phases counts. Pod-level requests replace the sum of the containers
+    for the resources they name. The pod's overhead is added.
 
     Raises:
         ValueError: a request is not a quantity, or negative.
@@ -115,10 +116,11 @@ def pod_requests(pod: Pod) -> dict[str, int]:
 
 
 def in_resize(pod: Pod) -> dict[str, dict[str, int]]:
-    """Return what each container counts for whose size is being changed in place.
+    """Return the requests that count for each container that is being resized in place, by name.
 
-    The largest of what is asked, what the kubelet has granted and what runs counts until all
-    are equal; a wish that the node can never meet does not count.
+    The largest of three amounts counts until all are equal: the requests of the spec, those that
+    the kubelet has allocated, and those of the running container. If the kubelet reports the resize
+    as infeasible, the requests of the spec do not count.
     """
     statuses = [*pod.status.container_statuses, *pod.status.init_container_statuses]
     held = {
@@ -150,5 +152,5 @@ def in_resize(pod: Pod) -> dict[str, dict[str, int]]:
 
 
 def times(amounts: Resources, count: int) -> dict[str, int]:
-    """Return the amounts of several equal pods."""
+    """Return the resources of `count` equal pods."""
     return {name: amount * count for name, amount in amounts.items()}

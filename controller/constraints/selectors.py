@@ -1,14 +1,14 @@
-"""Label selectors: which pods, which namespaces."""
+"""Label selectors of pods and namespaces."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from controller.apis.meta import LabelSelector, LabelSelectorRequirement
+from controller.apis.kubernetes.meta import LabelSelector, LabelSelectorRequirement
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Whether the selector picks an object with these labels; no selector picks nothing."""
+    """Whether the selector matches an object with these labels. None matches nothing."""
     if selector is None:
         return False
     if any(labels.get(key) != value for key, value in selector.match_labels.items()):
@@ -19,7 +19,7 @@ def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
 def with_labels(
     selector: LabelSelector | None, expressions: list[LabelSelectorRequirement]
 ) -> LabelSelector | None:
-    """Return the selector narrowed by more expressions."""
+    """Return the selector with more expressions added; None stays None."""
     if selector is None or not expressions:
         return selector
     return LabelSelector(
@@ -29,7 +29,7 @@ def with_labels(
 
 
 def canonical(selector: LabelSelector | None) -> tuple[object, ...] | None:
-    """Return a hashable form that is equal for selectors that say the same in another order."""
+    """Return a hashable form that is equal for selectors that differ only in order."""
     if selector is None:
         return None
     return (
@@ -44,6 +44,7 @@ def canonical(selector: LabelSelector | None) -> tuple[object, ...] | None:
 
 
 def _holds(expression: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    """Whether labels meet one expression of a selector; an unknown operator is never met."""
     value = labels.get(expression.key)
     match expression.operator:
         case "In":

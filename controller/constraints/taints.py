@@ -1,24 +1,25 @@
-"""Taints and who may pass them."""
+"""Taints, and which tolerations match them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from controller.apis import labels
-from controller.apis.taints import Taint, Toleration
+from controller.apis.kubernetes.taints import Taint, Toleration
 
 NO_SCHEDULE = "NoSchedule"
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
 NO_EXECUTE = "NoExecute"
 
 TOLERATE_PREFERENCES = Toleration(operator="Exists", effect=PREFER_NO_SCHEDULE)
-"""What a pod gains when it gives up avoiding soft taints."""
+"""The toleration that is added to a pod when its avoidance of PreferNoSchedule taints is
+relaxed."""
 
 HELD = Taint(key=labels.NOMINATING_TAINT, effect=NO_SCHEDULE)
-"""Keeps pods off a node of ours until the scheduler knows which of them it is for."""
+"""The taint that keeps pods off a node of ours until kube-scheduler knows the nominated pods."""
 
 NOT_READY = Taint(key=labels.NOT_READY_TAINT, effect=NO_SCHEDULE)
-"""Keeps pods off a node that is not ready."""
+"""The taint that keeps pods off a node that is not ready."""
 
 _EPHEMERAL = frozenset(
     {
@@ -33,19 +34,19 @@ _EPHEMERAL = frozenset(
 
 
 def is_ephemeral(taint: Taint) -> bool:
-    """Whether the taint belongs to a node's birth and will go by itself."""
+    """Whether the taint is set only while a node starts up and is removed afterwards."""
     return (taint.key, taint.effect) in _EPHEMERAL or taint.key.startswith(
         labels.READINESS_TAINT_PREFIX
     )
 
 
 def is_held(taints: Iterable[Taint]) -> bool:
-    """Whether a node with these taints waits until its pods know their places."""
+    """Whether a node with these taints is held until kube-scheduler knows its pods."""
     return any(same(taint, HELD) for taint in taints)
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether one toleration lets a pod past one taint."""
+    """Whether a toleration matches a taint."""
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:
@@ -58,7 +59,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
-    """Return the first taint that keeps the pod off, or None."""
+    """Return the first taint that no toleration matches, or None."""
     for taint in taints:
         if not any(tolerates(toleration, taint) for toleration in tolerations):
             return taint
@@ -66,17 +67,21 @@ def untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> T
 
 
 def same(one: Taint, other: Taint) -> bool:
-    """Whether two taints are the same one: key and effect name it."""
+    """Whether two taints are the same: equal in key and effect."""
     return one.key == other.key and one.effect == other.effect
 
 
 def text(taint: Taint) -> str:
-    """Write a taint the way kubectl does."""
+    """Return a taint as kubectl writes it: `key=value:effect`."""
     value = f"={taint.value}" if taint.value else ""
     return f"{taint.key}{value}:{taint.effect}"
 
 
 def _compares(toleration: Toleration, taint: Taint) -> bool:
+    """Whether the taint's value is greater (`Gt`) or less (`Lt`) than the toleration's.
+
+    Values that are not integers never match.
+    """
     try:
         held, bound = int(taint.value), int(toleration.value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which nodes should go, and what replaces them.
+"""Which nodes to disrupt, and what replaces them: from a snapshot to commands, within budgets.
 
-From a snapshot to commands, under budgets. Pure: the clock is an argument.
+The package is pure: it reads no clock, and the time is an argument.
 """

@@ -1,4 +1,4 @@
-"""A cluster as it is once commands have been carried out: nodes gone, others there, pods moved."""
+"""Computes the cluster after commands were executed: nodes removed, nodes added, pods moved."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from datetime import datetime
 
 import msgspec
 
-from controller.apis import labels, quantities
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import (
+from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import (
     CONSOLIDATABLE,
     INITIALIZED,
     LAUNCHED,
@@ -20,9 +18,12 @@ from controller.apis.nodeclaim import (
     NodeClaimSpec,
     NodeClaimStatus,
 )
-from controller.apis.nodepool import NodePool
-from controller.apis.nodes import Node, NodeSpec, NodeStatus
-from controller.apis.pods import Pod, Quantities
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes import quantities
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.kubernetes.pods import Pod, Quantities
 from controller.cloudprovider.compatibility import Choice, choices, node_labels
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.resources import Resources
@@ -40,13 +41,11 @@ TypesByPool = Mapping[str, tuple[InstanceType, ...]]
 def applied(
     problem: DisruptionProblem, commands: Iterable[tuple[Command, Sequence[str]]]
 ) -> DisruptionProblem:
-    """Return the cluster after commands that were decided together, each with the names of its new
-    nodes, in order.
+    """Return the cluster after commands that were decided together.
 
-    New nodes are the cheapest that their claims allow, initialized, and consolidatable as soon
-    as the others are. What protects a pod for so long after its start
-    (`karpenter.sh/do-not-disrupt: 1h`) protects it again once it has moved; everything else settles
-    before the next look.
+    Each command comes with the names of its new nodes, in order. A new node has the cheapest
+    offering that its NodeClaim allows and is initialized and consolidatable. A duration in
+    `karpenter.sh/do-not-disrupt` (such as 1h) starts again for a pod that moved.
     """
     snapshot, types = problem.snapshot, problem.snapshot.instance_types
     gone: set[str] = set()
@@ -80,8 +79,9 @@ def applied(
 
 
 def _with_left(types: TypesByPool, node: StateNode, more: int) -> TypesByPool:
-    """Return the types with so many more instances left in the capacity reservation that a node is
-    of, if it is of any.
+    """Return the types with `more` instances added to the capacity reservation of a node.
+
+    A node without a reservation changes nothing.
     """
     reservation = node.labels.get(labels.RESERVATION_ID)
     if reservation is None:
@@ -100,8 +100,10 @@ def _with_left(types: TypesByPool, node: StateNode, more: int) -> TypesByPool:
 
 
 def _settled(problem: DisruptionProblem, adrift: Sequence[Pod]) -> DisruptionProblem:
-    """Return the cluster with pods that nobody had a place for (those of pools of fixed size, whose
-    heirs are made for no pod in particular) where there is room for them now; the others wait.
+    """Return the cluster with the pods of static NodePools on nodes that can hold them now.
+
+    The replacements of static NodePools are created for no pod in particular. Pods that no node
+    can hold are pending.
     """
     snapshot = problem.snapshot
     up = tuple(
@@ -130,10 +132,10 @@ def _restarted(pod: Pod, now: datetime) -> Pod:
 def launched(
     name: str, new: NewNode, pool: NodePool, types: Iterable[InstanceType], now: datetime
 ) -> StateNode:
-    """Return the machine that the cloud makes of a new node: the cheapest it may be.
+    """Return the node that a NodeClaim for `new` would become: the cheapest offering it allows.
 
     Raises:
-        ValueError: nothing that it may be can be had.
+        ValueError: no offering that it allows is available.
 
     """
     choice = _cheapest(new, types)
@@ -178,7 +180,7 @@ def launched(
 
 
 def _cheapest(new: NewNode, types: Iterable[InstanceType]) -> Choice:
-    """Return the cheapest that a claim allows; one that names no types allows all."""
+    """Return the cheapest choice that a NodeClaim allows; without instance types it allows all."""
     seen = list(types)
     named = new.instance_types or tuple(kind.name for kind in seen)
     order = {name: place for place, name in enumerate(named)}

@@ -1,7 +1,7 @@
-"""The policy Balanced: a saving must be worth its disturbance, measured against the whole pool.
+"""The consolidation policy Balanced: weighs a saving against its disruption of the NodePool.
 
-A command is good for a pool when its share of what the pool costs is at least half its share of
-what disturbing the whole pool would cost.
+The policy approves a command if the share of the pool's cost that it saves is at least half the
+share of the pool's disruption cost that it causes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.disruption.commands import Verdict
 from controller.disruption.costs import eviction_cost
 from controller.disruption.prices import node_price
@@ -24,14 +24,14 @@ LEAST_SCORE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What each pool costs in $/h, and what disturbing all of it would cost, by its name."""
+    """The cost of each Balanced NodePool in $/h, and the cost of disrupting all of it, by name."""
 
     price: Mapping[str, float]
     disturbance: Mapping[str, float]
 
     @classmethod
     def of(cls, problem: DisruptionProblem) -> Totals:
-        """Add up the balanced pools: all of their nodes, those that may not go as well."""
+        """Return the totals over all nodes of the Balanced NodePools, blocked ones included."""
         snapshot, pools = problem.snapshot, problem.node_pools.items()
         types = {
             name: {kind.name: kind for kind in snapshot.instance_types.get(name, ())}
@@ -52,11 +52,11 @@ class Totals:
         return cls(price, disturbance)
 
     def approves(self, group: Group) -> bool:
-        """Whether every balanced pool among the leaving nodes gains enough."""
+        """Whether every Balanced NodePool of the group's nodes approves the group."""
         return all(verdict.decision == "approved" for verdict in self.verdicts(group))
 
     def verdicts(self, group: Group) -> list[Verdict]:
-        """Return for each pool among the leaving nodes whether it gains enough."""
+        """Return the verdict of each NodePool of the group's nodes."""
         verdicts = []
         for name, pool in {
             candidate.pool: candidate.node_pool for candidate in group.leaving
@@ -68,8 +68,9 @@ class Totals:
         return verdicts
 
     def _score(self, group: Group, pool: str) -> float:
-        """Return the share of the saving over the share of the disturbance; what a group saves
-        is divided among pools by what their nodes cost.
+        """Return the share of the saving divided by the share of the disruption cost.
+
+        The group's saving is divided among NodePools in proportion to the price of their nodes.
         """
         mine = [candidate for candidate in group.leaving if candidate.pool == pool]
         share = sum(candidate.price for candidate in mine) / group.price if group.price else 0.0
@@ -82,5 +83,5 @@ class Totals:
 
 
 def _disturbance(moving: Iterable[Pod]) -> float:
-    """Return what disturbing a node costs: one for the node, and what evicting each pod does."""
+    """Return the cost of disrupting a node: 1 for the node, plus the eviction cost of each pod."""
     return 1.0 + sum(max(eviction_cost(pod), 0.0) for pod in moving)

@@ -1,4 +1,4 @@
-"""What a cluster costs, beside what no arrangement of its pods costs less than."""
+"""The lower bound on the cost of a cluster."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from controller.scheduling.scheduler import never
 
 
 def lower_bound(problem: DisruptionProblem, *, expired: Callable[[], bool] = never) -> float:
-    """Return what no arrangement of the pods that may move costs less than, with the nodes that
-    must stay, in $/h. Of those that have drifted the pods move whatever forbids it, where something
-    ends them in time; and those of pools of fixed size become the cheapest there is.
+    """Return a cost in $/h that no placement of the movable pods can go below.
+
+    It includes the nodes that must stay. Pods of drifted nodes with a termination grace period
+    count as movable even if they are blocked. Drifted nodes of static NodePools count at the
+    cheapest price of their replacement.
     """
     admitted = candidates.survey(problem).admitted
     drifted = [
@@ -23,10 +25,11 @@ def lower_bound(problem: DisruptionProblem, *, expired: Callable[[], bool] = nev
     ]
     every = {node.name: node for node in (*admitted, *drifted)}
     open_ = [node for node in every.values() if node.node_pool.spec.replicas is None]
-    heirs = [node for node in drifted if node.node_pool.spec.replicas is not None]
+    replacements = [node for node in drifted if node.node_pool.spec.replicas is not None]
     simulation = Simulation(problem, open_, expired=expired)
     cheaper = sum(
-        max(node.price - drift.heir(problem, node.node_pool).price, 0.0) for node in heirs
+        max(node.price - drift.replacement(problem, node.node_pool).price, 0.0)
+        for node in replacements
     )
     staying = candidates.cost(problem) - sum(node.price for node in open_) - cheaper
     return simulation.least_cost([node.name for node in open_]) + staying

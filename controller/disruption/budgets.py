@@ -1,4 +1,4 @@
-"""How many nodes of a pool may go at once, by its budgets."""
+"""Disruption budgets: how many nodes of a NodePool may be disrupted at once."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from datetime import datetime
 
 from croniter import croniter
 
-from controller.apis import conditions, durations
-from controller.apis.nodeclaim import INSTANCE_TERMINATING
-from controller.apis.nodepool import Budget, NodePool
-from controller.apis.nodes import Node
+from controller.apis.karpenter import durations
+from controller.apis.karpenter.nodeclaim import INSTANCE_TERMINATING
+from controller.apis.karpenter.nodepool import Budget, NodePool
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.nodes import Node
 from controller.constraints.resources import CPU, MEMORY, Resources, parsed
 from controller.disruption.commands import Candidate, Reason
 from controller.disruption.problem import DisruptionProblem
 from controller.state.nodes import StateNode
 
 UNLIMITED = 2**31 - 1
-"""What a pool allows when no budget is active."""
+"""The disruptions that a NodePool allows when no budget is active."""
+
+FEWER_ALLOWED = "The budgets allow fewer disruptions than when the command was computed"
 
 _VALUE = r"(\d+|[A-Za-z]{3})"
 _PART = rf"(\*|\?|{_VALUE}(-{_VALUE})?)(/\d+)?"
@@ -30,12 +33,13 @@ _CRON = re.compile(
     rf"|({_PART}(,{_PART})*\s+){{4}}{_PART}(,{_PART})*)\s*",
     re.ASCII,
 )
-"""Five fields, or a word for them: what Karpenter reads. Our reader knows more (seconds, years, the
-last days of months), and would take for another rule what Karpenter takes for none."""
+"""The schedules that Karpenter accepts: five fields, or a macro such as @daily. croniter accepts
+more (seconds, years, the last day of a month), so a schedule that Karpenter rejects could mean
+something here."""
 
 
 def is_active(budget: Budget, now: datetime) -> bool:
-    """Whether the budget counts now: always, or within a window that its schedule opened.
+    """Whether the budget is active now: without a schedule always, else within a scheduled window.
 
     Raises:
         ValueError: the schedule or the duration cannot be read.
@@ -47,13 +51,15 @@ def is_active(budget: Budget, now: datetime) -> bool:
     if duration is None:
         raise ValueError("a budget with a schedule needs a duration")
     if not _CRON.fullmatch(budget.schedule):
-        raise ValueError(f"{budget.schedule!r} is not a schedule such as 0 9 * * mon-fri or @daily")
+        raise ValueError(
+            f"{budget.schedule!r} is not a cron schedule such as 0 9 * * mon-fri or @daily"
+        )
     opened: datetime = croniter(budget.schedule, now - duration).get_next(datetime)
     return opened <= now
 
 
 def limit(budget: Budget, nodes: int) -> int:
-    """Return the budget in nodes, of a pool with this many; percentages round up.
+    """Return how many nodes the budget allows in a pool of this size; percentages round up.
 
     Raises:
         ValueError: `nodes` is neither a number nor a percentage.
@@ -65,10 +71,10 @@ def limit(budget: Budget, nodes: int) -> int:
 
 
 def allowed(pool: NodePool, reason: Reason, *, nodes: int, consuming: int, now: datetime) -> int:
-    """Return how many more nodes may go for this reason.
+    """Return how many more nodes may be disrupted for this reason.
 
-    `nodes` counts the pool's initialized nodes, `consuming` those already not ready or
-    on their way out. A budget that cannot be read allows nothing: the careful reading.
+    `nodes` counts the pool's initialized nodes, `consuming` those that are not ready or being
+    deleted. A budget that cannot be read allows no disruption: the safe reading.
     """
     try:
         limits = [limit(budget, nodes) for budget in _active(pool, reason, now)]
@@ -78,8 +84,9 @@ def allowed(pool: NodePool, reason: Reason, *, nodes: int, consuming: int, now: 
 
 
 def share(pool: NodePool, reason: Reason, now: datetime) -> int | None:
-    """Return the smallest percentage that counts for this reason now; None where there is none,
-    or a budget cannot be read.
+    """Return the smallest percentage among the active budgets for this reason.
+
+    None if no active budget is a percentage or one cannot be read.
     """
     try:
         shares = [b.nodes[:-1] for b in _active(pool, reason, now) if b.nodes.endswith("%")]
@@ -98,10 +105,10 @@ def _active(pool: NodePool, reason: Reason, now: datetime) -> list[Budget]:
 
 @dataclass(slots=True)
 class Budgets:
-    """What each pool still allows for one reason; admitting a candidate spends it.
+    """The disruptions that each NodePool still allows for one reason; `admit` consumes them.
 
-    `remaining` are nodes. `capacity` is what percentages leave of each resource, in hundredths of
-    its thousandths: a node may go while something of all it has is left, however little.
+    `remaining` is in nodes. `capacity` is what percentages leave of each resource, in hundredths
+    of thousandths. A node may be disrupted while any amount of each of its resources is left.
     """
 
     remaining: dict[str, int] = field(default_factory=dict)
@@ -117,7 +124,7 @@ class Budgets:
         consuming: Mapping[str, int],
         now: datetime,
     ) -> Budgets:
-        """Work out what every pool allows now; counts are by pool name."""
+        """Return what every NodePool allows now; counts are by NodePool name."""
         return cls(
             {
                 pool.metadata.name: allowed(
@@ -132,14 +139,14 @@ class Budgets:
         )
 
     def allows(self, pool: str, node: Node) -> bool:
-        """Whether a node of a pool may go."""
+        """Whether the budgets allow the disruption of this node."""
         left = self.capacity.get(pool, {})
         return self.remaining.get(pool, 0) > 0 and all(
             left.get(name, 1) > 0 for name in capacity(node)
         )
 
     def admit(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Return the candidates that the budgets let go, in order, and spend for them."""
+        """Return the candidates that the budgets allow, in order, and consume the budgets."""
         admitted = []
         for candidate in candidates:
             pool = candidate.node_pool.metadata.name
@@ -152,33 +159,33 @@ class Budgets:
         return admitted
 
     def admissible(self, candidates: Iterable[Candidate]) -> frozenset[str]:
-        """Return the names of those that `admit` would let go; nothing is spent."""
+        """Return the names of the candidates that `admit` would return; consumes nothing."""
         return frozenset(candidate.name for candidate in self.copy().admit(candidates))
 
     def copy(self) -> Budgets:
-        """Return the same, to be spent on trial."""
+        """Return a copy that can be consumed on trial."""
         left = {pool: dict(capacity) for pool, capacity in self.capacity.items()}
         return Budgets(dict(self.remaining), left)
 
 
 def held_back(pool: str) -> str:
-    """Say of a node of this pool why it stays, where nothing but the budgets keep it."""
-    return f"the budgets of NodePool {pool} let no more nodes go now"
+    """Return the reason for a node of this NodePool that only budgets keep."""
+    return f"No allowed disruptions in NodePool {pool} due to blocking budget"
 
 
 Consumption = tuple[Counter[str], Counter[str]]
-"""Of each pool the initialized nodes, and those of them not ready or on their way out."""
+"""Per NodePool the number of initialized nodes, and of those not ready or being deleted."""
 
 
 def budgets_of(
     problem: DisruptionProblem, reason: Reason, consumed: Consumption | None = None
 ) -> Budgets:
-    """Return what each pool's budgets allow now; `consumed` is the nodes' `consumption`, where
-    that is known.
+    """Return what each NodePool's budgets allow now.
 
-    Percentages are of the pool's nodes, and for drift of its capacity, too: heirs are bought
-    whatever they cost, and where they are many and small their number alone would let all of the
-    large nodes go at once.
+    `consumed` is the nodes' `consumption`, if the caller has it. Percentages count nodes and, for
+    drift, also capacity. A drifted node is replaced whatever the replacement costs. If many small
+    nodes replaced a few large ones, their number alone would allow the disruption of all other
+    large nodes at once.
     """
     nodes = problem.snapshot.nodes
     total, consuming = consumed or consumption(nodes)
@@ -196,7 +203,7 @@ def budgets_of(
 
 
 def _left(nodes: Iterable[StateNode], shares: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """Return what these percentages leave of the capacity of their pools."""
+    """Return the capacity that these percentages leave in their NodePools."""
     capacities: dict[str, dict[str, int]] = {pool: {} for pool in shares}
     for state, consumes in _counted(nodes):
         if state.node is None or state.node_pool not in shares:
@@ -209,13 +216,13 @@ def _left(nodes: Iterable[StateNode], shares: Mapping[str, int]) -> dict[str, di
 
 
 def capacity(node: Node) -> Resources:
-    """Return what a node has of CPU and memory."""
+    """Return the CPU and memory of a node, in thousandths."""
     has = node.status.capacity
     return parsed({name: has[name] for name in (CPU, MEMORY) if name in has})
 
 
 def consumption(nodes: Iterable[StateNode]) -> Consumption:
-    """Count what budgets go by."""
+    """Count the nodes that budgets count, and those of them that already consume a budget."""
     total: Counter[str] = Counter()
     consuming: Counter[str] = Counter()
     for state, consumes in _counted(nodes):
@@ -225,7 +232,7 @@ def consumption(nodes: Iterable[StateNode]) -> Consumption:
 
 
 def _counted(nodes: Iterable[StateNode]) -> Iterator[tuple[StateNode, bool]]:
-    """Yield the nodes that budgets count, and whether each is not ready or on its way out."""
+    """Yield the nodes that budgets count, and whether each is not ready or being deleted."""
     for state in nodes:
         if state.claim is None or not state.initialized:
             continue

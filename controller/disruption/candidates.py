@@ -1,4 +1,4 @@
-"""Which nodes may be disrupted at all, and what forbids the others."""
+"""Which nodes are candidates for disruption, and what blocks the others."""
 
 from __future__ import annotations
 
@@ -6,33 +6,32 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.apis import labels
-from controller.apis.pods import Pod
-from controller.apis.workloads import PodDisruptionBudget
+from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.commands import Candidate
 from controller.disruption.pods import is_drainable, local_claims, surges, uses_any
 from controller.disruption.prices import node_price
 from controller.disruption.problem import DisruptionProblem
-from controller.state.evictions import budget_obstacle
+from controller.state.evictions import EvictionGuards
 from controller.state.nodes import StateNode
 from controller.state.pods import forbids_disruption
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Those that may go, and per blocked node the reason, as a sentence for an event."""
+    """The candidates, and per blocked node the reason, as the message of an event."""
 
     admitted: tuple[Candidate, ...] = ()
     blocked: Mapping[str, str] = field(default_factory=dict)
 
 
 def survey(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
-    """Sort the cluster's nodes into candidates and blocked ones; the rest are not ours to touch.
+    """Return the candidates among Joiner's nodes, and why its other nodes are blocked.
 
-    `eventual`: pods do not protect a node whose claim has a termination grace period, which
+    `eventual`: pods do not block a node whose NodeClaim has a termination grace period, which
     ends them anyway.
     """
-    budgets = problem.snapshot.pod_disruption_budgets
+    guards = EvictionGuards(problem.snapshot.pod_disruption_budgets)
     admitted: list[Candidate] = []
     blocked = {
         state.name: f"NodePool not found (NodePool={state.node_pool})"
@@ -42,7 +41,7 @@ def survey(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
     for state, candidate in _ours(problem):
         forced = eventual and candidate.claim.spec.termination_grace_period is not None
         obstacle = _node_obstacle(state, problem) or (
-            None if forced else _pod_obstacle(candidate.pods, budgets, problem)
+            None if forced else _pod_obstacle(candidate.pods, guards, problem)
         )
         if obstacle is not None:
             blocked[candidate.name] = obstacle
@@ -52,18 +51,19 @@ def survey(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
 
 
 def standing(problem: DisruptionProblem) -> Mapping[str, Candidate]:
-    """Return by name the nodes that are ours and not on their way out, whatever forbids that."""
+    """Return Joiner's initialized nodes that are not being deleted, by name, blocked or not."""
     return {candidate.name: candidate for _, candidate in _ours(problem)}
 
 
 def unprotected(problem: DisruptionProblem) -> tuple[Candidate, ...]:
-    """Return the nodes that nothing but their pods could forbid to go."""
+    """Return the nodes that only their pods could block."""
     return tuple(
         candidate for state, candidate in _ours(problem) if _node_obstacle(state, problem) is None
     )
 
 
 def _ours(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidate]]:
+    """Yield Joiner's running nodes with a NodePool, each with its state and as a candidate."""
     pods_by_node: dict[str, list[Pod]] = {}
     for pod in problem.snapshot.pods:
         pods_by_node.setdefault(pod.spec.node_name, []).append(pod)
@@ -90,18 +90,18 @@ def _ours(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidate]]:
 
 
 def _is_running(state: StateNode) -> bool:
-    """Whether it is a node of ours that is ready for pods and not on its way out."""
+    """Return whether the node is managed by Joiner, initialized and not being deleted."""
     is_ours = state.node is not None and state.claim is not None
     return is_ours and state.initialized and not state.deleting
 
 
 def cost(problem: DisruptionProblem) -> float:
-    """Return what all nodes cost whose price is known, in $/h."""
+    """Return the cost of all nodes whose price is known, in $/h."""
     return sum(map(prices(problem), problem.snapshot.nodes))
 
 
 def prices(problem: DisruptionProblem) -> Callable[[StateNode], float]:
-    """Return what tells the price of a node in $/h, 0 where nobody knows it."""
+    """Return a function from a node to its price in $/h, 0 if the price is unknown."""
     types = _types_by_name(problem)
     return lambda state: _price(types, state)
 
@@ -110,8 +110,9 @@ Types = Mapping[str, Mapping[str, InstanceType]]
 
 
 def _types_by_name(problem: DisruptionProblem) -> Types:
-    """Return the types of each pool by their names. Under no name stand those of all: a node of a
-    pool that has gone, or of none, costs what it did.
+    """Return the instance types of each NodePool by name.
+
+    Those under "" are of all NodePools, for nodes whose NodePool was deleted or that have none.
     """
     seen = {
         pool: {instance_type.name: instance_type for instance_type in types}
@@ -129,9 +130,9 @@ def _price(types: Types, state: StateNode) -> float:
 def _node_obstacle(state: StateNode, problem: DisruptionProblem) -> str | None:
     assert state.node is not None
     if state.name in problem.resting:
-        return "Disruption could not be carried out a moment ago"
+        return "A disruption of this node failed recently; retrying after a pause"
     if state.name in problem.awaiting:
-        return f"{problem.awaiting[state.name]}, made in its place before, is not ready yet"
+        return f"Waiting for its replacement {problem.awaiting[state.name]} to become ready"
     if state.name in problem.kept:
         return problem.kept[state.name]
     if state.nominated:
@@ -143,22 +144,19 @@ def _node_obstacle(state: StateNode, problem: DisruptionProblem) -> str | None:
 
 def _pod_obstacle(
     pods: Sequence[Pod],
-    disruption_budgets: Sequence[PodDisruptionBudget],
+    guards: EvictionGuards,
     problem: DisruptionProblem,
 ) -> str | None:
     now, surge = problem.now, problem.settings.surge
     protected = next((p for p in pods if forbids_disruption(p, now)), None)
     if protected is not None:
         return f'Pod "{protected.key}" has the karpenter.sh/do-not-disrupt annotation'
-    if not disruption_budgets:
-        return None
     return next(
         (
             reason
             for pod in pods
-            if is_drainable(pod, now) and not pod.metadata.is_deleting
-            if (reason := budget_obstacle(pod, disruption_budgets, surges=surge and surges(pod)))
-            is not None
+            if guards.of(pod) and is_drainable(pod, now) and not pod.metadata.is_deleting
+            if (reason := guards.obstacle(pod, surges=surge and surges(pod))) is not None
         ),
         None,
     )

@@ -1,4 +1,4 @@
-"""What disruption speaks of: candidates, reasons, and the command to act."""
+"""The types of disruption: candidates, reasons, commands and decisions."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from enum import Enum
 from functools import cached_property
 from typing import Literal
 
-from controller.apis import conditions, labels
-from controller.apis.nodeclaim import DISRUPTION_REASON, NodeClaim
-from controller.apis.nodepool import NodePool
-from controller.apis.nodes import Node
-from controller.apis.pods import Pod
+from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import DISRUPTION_REASON, NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod
 from controller.scheduling.results import NewNode
 from controller.state.pods import is_reschedulable
 
 
 class Reason(Enum):
-    """Why a node may go, as budgets and metrics name it."""
+    """Why a node may be disrupted, as budgets and metrics name it."""
 
     EMPTY = "Empty"
     UNDERUTILIZED = "Underutilized"
@@ -26,16 +27,16 @@ class Reason(Enum):
 
     @property
     def label(self) -> str:
-        """The reason as metrics write it."""
+        """The reason as the label of a metric."""
         return self.value.lower()
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A node that may be disrupted: managed, initialized, and free of whatever forbids it.
+    """A node that may be disrupted: managed, initialized and not blocked.
 
-    `price` is that of its offering in $/h, 0 when nobody knows it. A `buffered` one keeps
-    room free for a capacity buffer. `anchored` names a pod whose volume lies on its own disk.
+    `price` is the price of its offering in $/h, 0 if unknown. `buffered`: it reserves capacity
+    for a capacity buffer. `anchored` names a pod with a volume on the node's disk, or is empty.
     """
 
     node: Node
@@ -53,38 +54,38 @@ class Candidate:
 
     @property
     def pool(self) -> str:
-        """The name of its pool."""
+        """The name of the node's NodePool."""
         return self.node_pool.metadata.name
 
     @property
     def is_spot(self) -> bool:
-        """Whether it is a spot instance."""
+        """Whether the node is a spot instance."""
         return self.node.metadata.labels.get(labels.CAPACITY_TYPE) == labels.SPOT
 
     @property
     def is_marked(self) -> bool:
-        """Whether it has been chosen to go."""
+        """Whether the node's NodeClaim is marked for disruption."""
         return conditions.is_true(self.claim.status.conditions, DISRUPTION_REASON)
 
     @property
-    def is_heir(self) -> bool:
-        """Whether it was made in the place of other nodes."""
+    def is_replacement(self) -> bool:
+        """Whether the node was launched as a replacement."""
         return labels.REPLACES in self.claim.metadata.annotations
 
     @cached_property
     def moving(self) -> tuple[Pod, ...]:
-        """The pods that need another node when this one goes."""
+        """The pods that need another node when this one is removed."""
         return tuple(pod for pod in self.pods if is_reschedulable(pod))
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Nodes to remove together, for one reason, and where their pods go.
+    """Nodes to remove together, for one reason, and where their pods move.
 
-    `replacements` are the nodes to be made first; `moves` maps nodes that exist to the pods
-    that go there. `saving` is in $/h; `evictions` counts the pods that move, `conceding` those
-    of them that do without what they prefer. An instalment is `part_of` a command that is too
-    large for budgets: by itself it may save less than nothing.
+    `replacements` are the nodes to launch first; `moves` maps existing nodes to the pods that
+    move there. `saving` is in $/h; `evictions` counts the pods that move, `conceding` those of
+    them that give up preferences. An instalment is `part_of` a command that is too large for the
+    budgets: its own `saving` may be negative.
     """
 
     reason: Reason
@@ -104,25 +105,25 @@ class Command:
 
     @property
     def whole(self) -> Command:
-        """The command that it is an instalment of, or itself."""
+        """The command that this instalment is part of, or the command itself."""
         return self.part_of or self
 
     @property
     def consolidation_type(self) -> str:
-        """`empty`, `multi` or `single` as metrics have it; nothing for what is no consolidation."""
+        """`empty`, `multi` or `single`, as the label of a metric; empty for drift."""
         if self.reason is Reason.UNDERUTILIZED:
             return "multi" if len(self.candidates) > 1 else "single"
         return "empty" if self.reason is Reason.EMPTY else ""
 
     @property
     def decision(self) -> str:
-        """`replace` or `delete`, as metrics write it."""
+        """`replace` or `delete`, as the label of a metric."""
         return "replace" if self.replacements else "delete"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of weighing a consolidation for a pool; only balanced pools have a `score`."""
+    """Whether a NodePool's consolidation policy approves a command; `score` only for Balanced."""
 
     pool: str
     policy: str
@@ -132,13 +133,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now, and per node that stays the reason.
+    """The commands to execute now, and per node that stays the reason.
 
-    `held_back` names those that nothing but budgets keep; `eligible` counts the nodes that each
-    method could take, if anything were gained. `verdicts` are those on the consolidations that
-    were found; `timed_out` when the time was up before all had been looked at. `lower_bound` is
-    what no arrangement of the pods costs less than, in $/h, where that was asked for and nothing
-    was left to do.
+    `held_back` names the nodes that only budgets keep; `eligible` counts the nodes that each
+    method may disrupt. `verdicts` are those of the consolidations that were found. `timed_out`:
+    the time limit was reached before all nodes were evaluated. `lower_bound` is a cost in $/h
+    that no arrangement of the pods can go below; None unless requested and no command was found.
     """
 
     commands: tuple[Command, ...] = ()
@@ -152,8 +152,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """Which commands still stand, as they would be decided now, and per node the reason why its
-    command does not.
+    """The commands that are still valid, and why others are not.
+
+    The commands are updated to the cluster as it is now. `rejected` maps the nodes of a rejected
+    command to the reason.
     """
 
     commands: tuple[Command, ...] = ()

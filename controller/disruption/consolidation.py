@@ -1,13 +1,14 @@
-"""Removes nodes, and replaces any set of nodes by any cheaper set.
+"""Consolidation: removes nodes, and replaces any set of nodes with any cheaper set.
 
-The cluster is read into arrays once, and what its nodes cost to empty is weighed (`weighing`). A
-plan is made over the arrays, in which a pod moves once, however often the plan changes; new nodes
-for those that find no room are bought by the engine, which thereby proves what they come to
-(`planning`).
-
-Nodes that depend on one another form a group; each group is a command. What goes now is as much of
-a plan as budgets let (`rationing`) and as can be carried out one after the other (`sequencing`).
-Before it does, it is looked at again (`standing`); what stays is told why (`staying`).
+1. `evaluation` reads the cluster into arrays once and computes what it costs to empty each node.
+2. `planning` searches a plan over the arrays. A pod moves once, however often the plan changes.
+   The scheduling engine chooses new nodes for the pods that do not fit on existing ones, and
+   thereby proves what the new nodes cost.
+3. Nodes that depend on one another form a group; each group becomes a command.
+4. `budgeting` and `sequencing` select the groups that budgets allow now and that can be executed
+   one after the other.
+5. `validation` checks the commands again before they are executed. `staying` explains why other
+   candidates stay.
 """
 
 from __future__ import annotations
@@ -16,45 +17,48 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from controller.apis import conditions
-from controller.apis.nodeclaim import CONSOLIDATABLE
-from controller.apis.nodepool import WHEN_EMPTY
-from controller.disruption.budgets import Budgets, held_back
+from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE
+from controller.apis.karpenter.nodepool import WHEN_EMPTY
+from controller.apis.kubernetes import conditions
+from controller.disruption.budgeting import first_within
+from controller.disruption.budgets import FEWER_ALLOWED, Budgets, held_back
 from controller.disruption.commands import Candidate, Command, Verdict
-from controller.disruption.concessions import concession
 from controller.disruption.emptiness import is_consolidated
+from controller.disruption.evaluation import Evaluator
 from controller.disruption.planning import Plans
 from controller.disruption.pods import is_soon_gone
+from controller.disruption.preferenceprices import preference_prices
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.rationing import first_within
 from controller.disruption.simulation import NOBODY, Simulation, names_of
-from controller.disruption.standing import culprits, standing
 from controller.disruption.staying import Staying
-from controller.disruption.weighing import Weighing
+from controller.disruption.validation import culprits, standing
 from controller.scheduling.scheduler import never
 
-AWAITED = "pods that wait for a node will come here"
+AWAITED = "Pending pods will be scheduled to this node"
 
 PRICELESS = (
-    "what it costs is not known: its EC2NodeClass is not there or not ready, or the instance type "
-    "is not sold in its zone and capacity type any more"
+    "The price of this node is unknown: its EC2NodeClass is missing or not ready, or EC2 no longer "
+    "offers the instance type in this zone and capacity type"
 )
 
-ENDING = "pods are ending there, and their room is free in a moment"
+ENDING = "Pods on this node are terminating; waiting for their capacity to be released"
 
-LATER = "others go first, and it is looked at again when they have gone"
+LATER = "Other nodes are disrupted first; this node is evaluated again afterwards"
 
 ONE_BY_ONE = (
-    "kube-scheduler brings pods one by one, and would leave some over that fit with the others in "
-    "one way only: nodes for those cost more than is saved"
+    "kube-scheduler binds pods one by one and might not place all of them as planned: nodes for "
+    "the remaining pods would cost more than the command saves"
 )
 
-UNSEEN = "there was no time left to look at it alone"
+UNSEEN = "The time limit was reached before this node was evaluated"
 
 
 @dataclass(slots=True)
 class Proposal:
-    """Commands, best first, per node that stays the reason, and which the budgets held back."""
+    """The commands, best first; per node that stays the reason; the nodes that only budgets keep.
+
+    `blocked` maps node names to reasons; `held_back` are node names.
+    """
 
     commands: list[Command] = field(default_factory=list)
     blocked: dict[str, str] = field(default_factory=dict)
@@ -63,22 +67,22 @@ class Proposal:
 
 
 def obstacle(candidate: Candidate, now: datetime) -> str | None:
-    """Return why a node is not consolidated at all, or not yet; or None."""
+    """Return why a node cannot be consolidated now, or None if it can."""
     disruption = candidate.node_pool.spec.disruption
     if candidate.node_pool.spec.replicas is not None:
-        return f"NodePool {candidate.pool} has a fixed number of nodes"
+        return f"NodePool {candidate.pool} is static: its nodes are not consolidated"
     if not candidate.price:
         return PRICELESS
     if not is_consolidated(candidate.node_pool):
-        return f"NodePool {candidate.pool} has consolidation switched off"
+        return f'NodePool "{candidate.pool}" has consolidation disabled'
     if disruption.consolidation_policy == WHEN_EMPTY:
-        return f"NodePool {candidate.pool} consolidates empty nodes only"
+        return f'NodePool "{candidate.pool}" has non-empty consolidation disabled'
     if candidate.anchored:
-        return f'Pod "{candidate.anchored}" has a volume on the disk of this node'
+        return f'Pod "{candidate.anchored}" uses a volume on the local disk of this node'
     if not conditions.is_true(candidate.claim.status.conditions, CONSOLIDATABLE):
-        return f"pods came or went less than {disruption.consolidate_after} ago"
+        return f"Becomes consolidatable after {disruption.consolidate_after} without pod changes"
     if any(is_soon_gone(pod, now) for pod in candidate.pods):
-        # What they leave behind is room that would be bought elsewhere now.
+        # Until they end, a replacement would have to provide the capacity that they release.
         return ENDING
     return None
 
@@ -91,10 +95,10 @@ def propose(
     budgets: Budgets,
     expired: Callable[[], bool] = never,
 ) -> Proposal:
-    """Return the commands that the budgets let go now.
+    """Return the commands that the budgets allow now.
 
-    The plan is made for all candidates, whatever the budgets say; what they hold back takes no
-    pods of those that go, so that nobody moves twice.
+    The plan covers all candidates, whatever the budgets allow. A node that only budgets keep
+    receives no pods of the nodes that are disrupted now, so that no pod moves twice.
     """
     proposal = Proposal()
     open_: list[Candidate] = []
@@ -108,15 +112,15 @@ def propose(
             proposal.blocked[candidate.name] = reason
     if not open_:
         return proposal
-    weighings = [Weighing(problem, open_, simulation, expired)]
-    conceded = concession(problem, open_)
+    evaluators = [Evaluator(problem, open_, simulation, expired)]
+    conceded = preference_prices(problem, open_)
     if conceded is not None:
-        weighings.append(Weighing.conceding(conceded, expired))
-    plans, planned, approved = first_within(budgets, [Plans.of(each) for each in weighings])
-    weighing, staying = plans.weighing, Staying(plans.weighing, plans.outlook)
+        evaluators.append(Evaluator.conceding(conceded, expired))
+    plans, planned, approved = first_within(budgets, [Plans.of(each) for each in evaluators])
+    evaluator, staying = plans.evaluator, Staying(plans.evaluator, plans.estimate)
     names = names_of(approved)
     group_of = {name: group for group in planned.groups for name in group.names}
-    proposal.commands = [weighing.command(group) for group in approved]
+    proposal.commands = [evaluator.command(group) for group in approved]
     proposal.held_back = planned.names - names
     for candidate in open_:
         if candidate.name in names:
@@ -136,7 +140,7 @@ def propose(
     proposal.verdicts = [
         verdict
         for group in (*approved, *staying.unbalanced)
-        for verdict in weighing.balance.verdicts(group)
+        for verdict in evaluator.balance.verdicts(group)
     ]
     return proposal
 
@@ -150,10 +154,10 @@ def confirmed(
     budgets: Budgets,
     expired: Callable[[], bool] = never,
 ) -> tuple[list[Command], dict[str, str]]:
-    """Return the commands that stand, as they would be given now, and why the nodes of the
-    others stay.
+    """Return the commands that are still valid, and why the nodes of the others stay.
 
-    They are carried out together, so they are looked at together: as planned, pod by pod.
+    The commands are updated to the cluster as it is now; reasons are by node name. The commands are
+    executed together, so they are validated together: as planned, pod by pod.
     """
     open_ = {
         candidate.name: candidate
@@ -165,25 +169,27 @@ def confirmed(
     for command in commands:
         now = [open_[name] for name in sorted(command.names) if name in open_]
         if not command.whole.names <= open_.keys():
-            rejected |= dict.fromkeys(command.names, "what runs on it, or is to, has changed")
+            rejected |= dict.fromkeys(
+                command.names, "A node of the command is no longer a candidate"
+            )
         elif budgets.admissible(now) != command.names:
-            rejected |= dict.fromkeys(command.names, "the budgets let fewer nodes go by now")
+            rejected |= dict.fromkeys(command.names, FEWER_ALLOWED)
         else:
             budgets.admit(now)
             left.append(command)
     going = [open_[name] for command in left for name in sorted(command.whole.names)]
-    conceded = concession(problem, going)
+    conceded = preference_prices(problem, going)
     if conceded is not None and any(command.conceding for command in left):
-        weighing = Weighing.conceding(conceded, expired)
+        evaluator = Evaluator.conceding(conceded, expired)
     else:
-        weighing = Weighing(problem, going, simulation, expired)
+        evaluator = Evaluator(problem, going, simulation, expired)
     while left:
-        fresh = standing(weighing, left)
+        fresh = standing(evaluator, left)
         failed = [command for command in left if command.names not in fresh]
         if not failed:
             return [fresh[command.names] for command in left], rejected
-        failed = culprits(weighing, left) or failed
+        failed = culprits(evaluator, left) or failed
         for changed in failed:
-            rejected |= dict.fromkeys(changed.names, "its pods would go elsewhere by now")
+            rejected |= dict.fromkeys(changed.names, "The pods no longer fit as planned")
         left = [command for command in left if command not in failed]
     return [], rejected

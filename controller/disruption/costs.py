@@ -1,4 +1,4 @@
-"""What it costs to disrupt a node: the harm to its pods, and the life it has left."""
+"""The cost of disrupting a node: the eviction cost of its pods and its remaining lifetime."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
 
-from controller.apis import durations, labels
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.pods import Pod
+from controller.apis import labels
+from controller.apis.karpenter import durations
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.kubernetes.pods import Pod
 from controller.disruption.pods import is_of_job
 from controller.disruption.problem import DisruptionSettings
 from controller.state.pods import is_daemon
@@ -21,17 +22,17 @@ CHEAPEST, DEAREST = -10.0, 10.0
 HOUR = timedelta(hours=1)
 
 MOVE = timedelta(minutes=2)
-"""What a pod of a Job must have done for the price of its move to double."""
+"""The run time after which the eviction price of a Job's pod has doubled."""
 
 CHURN = 0.1
-"""The share of all pods that must have come anew before that says how soon others will."""
+"""The share of all pods whose replacement bounds the time that a saving lasts."""
 
 
 def eviction_cost(pod: Pod) -> float:
-    """Return the harm of evicting a pod, −10 to 10; one is that of a pod nobody speaks of.
+    """Return the cost of evicting a pod, −10 to 10; a pod without settings costs 1.
 
-    `controller.kubernetes.io/pod-deletion-cost` and priority count, each over the range it may
-    have.
+    It depends on `controller.kubernetes.io/pod-deletion-cost` and on the pod's priority, each
+    scaled to its range.
     """
     told, priority = pod.metadata.annotations.get(labels.POD_DELETION_COST), pod.spec.priority or 0
     if told is None and not priority:
@@ -45,12 +46,12 @@ def eviction_cost(pod: Pod) -> float:
 
 
 def rescheduling_cost(pods: Iterable[Pod]) -> float:
-    """Return the harm of evicting them all."""
+    """Return the cost of evicting all of these pods."""
     return sum(map(eviction_cost, pods), 0.0)
 
 
 def lifetime_remaining(claim: NodeClaim, now: datetime) -> float:
-    """Return the share of its life that a machine has left, 1 for one that never expires."""
+    """Return the remaining share of a node's lifetime; 1 if it never expires."""
     whole = durations.parse(claim.spec.expire_after)
     created = claim.metadata.creation_timestamp
     if whole is None or created is None:
@@ -61,12 +62,11 @@ def lifetime_remaining(claim: NodeClaim, now: datetime) -> float:
 
 
 def moving_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> float:
-    """Return what moving a pod costs, in $.
+    """Return the price of evicting a pod, in $.
 
-    What its owner says (`joiner.dev/eviction-price`), else the price of a move times the
-    pod's eviction cost. A pod that started a moment ago, perhaps because it was moved, costs up
-    to three times as much, less as it grows older; one of a Job begins again, so that what it has
-    done is paid for twice.
+    It is the annotation `joiner.dev/eviction-price`, or else DISRUPTION_EVICTION_PRICE times the
+    pod's eviction cost. A pod that just started costs up to three times as much, less as it gets
+    older. A pod of a Job starts over, so the price grows with its run time.
     """
     if not settings.eviction_price:
         return 0.0
@@ -86,8 +86,9 @@ def moving_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> float
 
 
 def beginnings(pods: Iterable[Pod], before: Mapping[str, datetime]) -> dict[str, datetime]:
-    """Return when each workload of these pods began to run, by its owner's UID: as its oldest pod
-    did, those included that have gone since and are remembered from `before`.
+    """Return when each workload of these pods began to run, by its owner's UID.
+
+    It is the start of its oldest pod; `before` remembers the starts of pods that have ended.
     """
     since: dict[str, datetime] = {}
     for pod in pods:
@@ -103,14 +104,12 @@ def beginnings(pods: Iterable[Pod], before: Mapping[str, datetime]) -> dict[str,
 
 
 class Lives:
-    """For how long what is saved is expected to last, by the age of the workloads that run.
+    """How long a saving is expected to last, derived from the age of the running workloads.
 
-    What has run for long will run for long, and what came a moment ago may go in a moment: a saving
-    lasts as long again as the oldest pod of the same owner has run. It lasts no longer than
-    the cluster has been quiet, either: where a tenth of all pods have come anew, rolled out or
-    as Jobs, as many are expected to come again after as long, and need the room that was given up.
-    Both within the settings' bounds. What was moved a moment ago belongs to what is old: of a
-    workload of which every pod has moved, what is remembered counts.
+    A saving is expected to last as long as the workload (the oldest pod of the owner) has run, and
+    at most as long as the time since a tenth of all pods were replaced by rollouts or Jobs: as
+    many new pods are expected after the same time, and they need the capacity. The settings bound
+    both. The age of a workload whose pods have all moved is remembered.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class Lives:
         now: datetime,
         begun: Mapping[str, datetime] = MappingProxyType({}),
     ) -> None:
-        """Look at all pods that run; `begun` remembers workloads (see `beginnings`)."""
+        """Read all running pods; `begun` remembers the age of workloads (see `beginnings`)."""
         self._settings, self._now = settings, now
         self._pods, self._begun = pods, begun
         self._known_lives: dict[str, timedelta] = {}
@@ -135,7 +134,7 @@ class Lives:
 
     @cached_property
     def _quiet_since(self) -> datetime | None:
-        """When the first of a tenth of all pods came, of the workloads that came last."""
+        """When the youngest tenth of all pods began, by the age of their workloads."""
         pods_of = Counter(map(_owner, self._running))
         many = CHURN * pods_of.total()
         for owner in sorted(pods_of, key=lambda owner: self._since[owner], reverse=True):
@@ -145,7 +144,7 @@ class Lives:
         return None
 
     def hourly_price(self, pod: Pod) -> float:
-        """Return what moving the pod costs in $/h, while what that saves lasts."""
+        """Return the price of evicting the pod, in $/h while the saving lasts."""
         price = moving_price(pod, self._settings, self._now)
         if not price:
             return 0.0
@@ -155,7 +154,7 @@ class Lives:
         return price / (self._known_lives[owner] / HOUR)
 
     def _life(self, owner: str) -> timedelta:
-        """Return how long what moving a workload's pods saves is expected to last."""
+        """Return how long a saving from moving the workload's pods is expected to last."""
         moments = (self._since.get(owner), self._quiet_since)
         since = max((moment for moment in moments if moment is not None), default=None)
         if since is None:

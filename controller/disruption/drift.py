@@ -1,13 +1,13 @@
-"""Replaces nodes that are no longer what their pool or class asks for."""
+"""Drift: replaces nodes that no longer match their NodePool or EC2NodeClass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from controller.apis import conditions
-from controller.apis.nodeclaim import DRIFTED
-from controller.apis.nodepool import NodePool
+from controller.apis.karpenter.nodeclaim import DRIFTED
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes import conditions
 from controller.cloudprovider.compatibility import Choice, choices
 from controller.constraints.resources import NODES, parsed
 from controller.disruption.budgets import Budgets, held_back
@@ -24,7 +24,11 @@ REASON = Reason.DRIFTED
 
 @dataclass(frozen=True, slots=True)
 class Drifting:
-    """Commands, per node that stays the reason, and which the budgets alone held back."""
+    """The commands, per node that stays the reason, and the nodes that will be tried again later.
+
+    `blocked` maps node names to reasons; `held_back` names the nodes that wait only for budgets,
+    for the rollout of an AMI, or for the pause after a failure.
+    """
 
     commands: tuple[Command, ...] = ()
     blocked: Mapping[str, str] = field(default_factory=dict)
@@ -32,7 +36,7 @@ class Drifting:
 
 
 def has_drifted(candidate: Candidate) -> bool:
-    """Whether the node is no longer what its pool or class asks for."""
+    """Whether the node no longer matches its NodePool or EC2NodeClass."""
     return conditions.is_true(candidate.claim.status.conditions, DRIFTED)
 
 
@@ -43,25 +47,26 @@ def replicated(
     budgets: Budgets,
     rollout: Rollout,
 ) -> Drifting:
-    """Return the commands for drifted nodes of pools of fixed size: each gets an heir like any
-    other node of its pool, whatever runs on it. The budgets are spent.
+    """Return the commands for drifted nodes of static NodePools; consumes the budgets.
+
+    A replacement follows the NodePool's template, whatever runs on the drifted node.
     """
     room: dict[str, tuple[int, str]] = {}
-    heirs: dict[str, NewNode] = {}
+    replacements: dict[str, NewNode] = {}
     commands: list[Command] = []
     blocked: dict[str, str] = {}
     kept: set[str] = set()
     for candidate in _in_turn(candidates, static=True):
         if candidate.pool not in room:
-            heirs[candidate.pool] = heir(problem, candidate.node_pool)
+            replacements[candidate.pool] = replacement(problem, candidate.node_pool)
             room[candidate.pool] = _room(problem, candidate.node_pool)
         room_left, why_none = room[candidate.pool]
         if room_left <= 0:
-            blocked[candidate.name] = f"it has drifted, and {why_none}"
+            blocked[candidate.name] = f"Drifted, but {why_none}"
             continue
         untrusted = rollout.obstacle(candidate)
         if untrusted is not None:
-            blocked[candidate.name] = f"it has drifted, and {untrusted}"
+            blocked[candidate.name] = f"Drifted, but {untrusted}"
             kept.add(candidate.name)
             continue
         if not budgets.admit([candidate]):
@@ -70,7 +75,7 @@ def replicated(
             continue
         rollout.begin(candidate)
         room[candidate.pool] = room_left - 1, why_none
-        new = heirs[candidate.pool]
+        new = replacements[candidate.pool]
         commands.append(
             Command(
                 REASON,
@@ -93,10 +98,10 @@ def propose(
     resting: Collection[str] = NOBODY,
     expired: Callable[[], bool] = never,
 ) -> Drifting:
-    """Return the command for the next drifted node that can go, and why others cannot.
+    """Return the command for the next drifted node that can be disrupted, and why others cannot.
 
-    Nodes without pods that move go first, then those that drifted first. Whatever its price,
-    a replacement is bought.
+    Nodes without pods to move come first, then those that drifted first. The price of a
+    replacement does not matter.
     """
     blocked: dict[str, str] = {}
     kept: set[str] = set()
@@ -109,38 +114,37 @@ def propose(
             continue
         untrusted = rollout.obstacle(candidate)
         if untrusted is not None and candidate.moving:
-            blocked[candidate.name] = f"it has drifted, and {untrusted}"
+            blocked[candidate.name] = f"Drifted, but {untrusted}"
             kept.add(candidate.name)
             continue
         if candidate.pool in resting:
             blocked[candidate.name] = (
-                "it has drifted, and what was made in the place of another node of NodePool "
-                f"{candidate.pool} came to nothing a moment ago"
+                f"Drifted, but another disruption in NodePool {candidate.pool} failed recently; "
+                "retrying after a pause"
             )
             kept.add(candidate.name)
             continue
         if candidate.name in simulation.awaited:
-            blocked[candidate.name] = "it has drifted, and pods that wait for a node will come here"
+            blocked[candidate.name] = "Drifted, but pending pods will be scheduled to this node"
             continue
-        # However little time there is: on a busy machine it is never more the next time.
+        # Evaluate at least one node even if the time is up: on a busy host, the next evaluation may
+        # also start too late.
         if has_tried and expired():
             break
         has_tried = True
         others = going - {candidate.name}
-        departure = simulation.forced_out(candidate.name, closed=others)
-        if departure is None and others:
-            departure = simulation.forced_out(candidate.name)
-        if departure is None:
-            blocked[candidate.name] = (
-                "it has drifted, and some of its pods would find no other place"
-            )
+        result = simulation.forced_out(candidate.name, closed=others)
+        if result is None and others:
+            result = simulation.forced_out(candidate.name)
+        if result is None:
+            blocked[candidate.name] = "Drifted, but not all pods would schedule on other nodes"
             continue
         command = Command(
             REASON,
             (candidate,),
-            replacements=departure.results.new_nodes,
-            moves=departure.results.existing_nodes,
-            saving=departure.saving,
+            replacements=result.results.new_nodes,
+            moves=result.results.existing_nodes,
+            saving=result.saving,
             evictions=len(candidate.moving),
             why=_why(candidate),
         )
@@ -149,7 +153,7 @@ def propose(
 
 
 def _in_turn(candidates: Sequence[Candidate], *, static: bool) -> list[Candidate]:
-    """Return the drifted nodes of pools of fixed size, or of the others, in order."""
+    """Return the drifted nodes of static NodePools, or of the others, in order of disruption."""
     return sorted(
         (
             candidate
@@ -164,36 +168,34 @@ def _in_turn(candidates: Sequence[Candidate], *, static: bool) -> list[Candidate
     )
 
 
-def heir(problem: DisruptionProblem, pool: NodePool) -> NewNode:
-    """Return what comes in the place of a node of a pool of fixed size, for what the cheapest of it
-    costs now.
-    """
+def replacement(problem: DisruptionProblem, pool: NodePool) -> NewNode:
+    """Return the replacement of a node of a static NodePool, at the cheapest price it has now."""
     new = templated(pool)
     price = min((choice.price for choice in _launchable(problem, new)), default=0.0)
     return replace(new, price=price)
 
 
 def _launchable(problem: DisruptionProblem, new: NewNode) -> list[Choice]:
-    """Return what a new node may be now."""
+    """Return the instance types, with their offerings, that a new node can have now."""
     types = problem.snapshot.instance_types.get(new.node_pool, ())
     return choices(types, new.requirements, {})
 
 
 def _room(problem: DisruptionProblem, pool: NodePool) -> tuple[int, str]:
-    """Return how many heirs a pool of fixed size may make now, and why no more."""
+    """Return how many replacements a static NodePool may launch now, and why not more."""
     name = pool.metadata.name
     ready = conditions.find(pool.status.conditions, "Ready")
     if ready is not None and not ready.is_true:
-        return 0, f"NodePool {name} is not ready to make another"
+        return 0, f"NodePool {name} is not ready, so it launches no replacement"
     if not _launchable(problem, templated(pool)):
-        return 0, f"nothing that NodePool {name} asks for can be had now"
+        return 0, f"no instance type that NodePool {name} allows is available now"
     members = [node for node in problem.snapshot.nodes if node.managed and node.node_pool == name]
     staying = sum(not node.deleting for node in members)
     if staying > (pool.spec.replicas or 0):
-        return 0, f"NodePool {name} has more nodes than its replicas"
+        return 0, f"NodePool {name} has more nodes than spec.replicas"
     limit = parsed(pool.spec.limits).get(NODES)
     room = len(members) if limit is None else limit // parsed({NODES: 1})[NODES] - len(members)
-    return room, f"the limit of NodePool {name} leaves no room for another"
+    return room, f"the nodes limit of NodePool {name} allows no replacement"
 
 
 def _why(candidate: Candidate) -> str:

@@ -1,12 +1,14 @@
-"""Removes nodes that nothing but daemons runs on."""
+"""Emptiness: removes nodes that run only DaemonSet pods."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from controller.apis import conditions, durations
-from controller.apis.nodeclaim import CONSOLIDATABLE
-from controller.apis.nodepool import NodePool
+from controller.apis.karpenter import durations
+from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes import conditions
+from controller.apis.wording import counted
 from controller.disruption.budgets import Budgets
 from controller.disruption.commands import Candidate, Command, Reason
 from controller.state.pods import is_reschedulable
@@ -15,34 +17,35 @@ REASON = Reason.EMPTY
 
 
 def should_disrupt(candidate: Candidate) -> bool:
-    """Whether the node has been empty for as long as its pool asks.
+    """Whether the node has been empty for the NodePool's `consolidateAfter`.
 
-    Karpenter also calls a node empty whose pods all have a negative deletion cost; we
-    do not: a node with pods that need another home is never empty.
+    Karpenter also treats a node as empty if all its pods have a negative deletion cost. Joiner
+    does not: a node whose pods need another node is not empty.
     """
-    # What was made in the place of other nodes, for nothing, ends also where no others do.
+    # A replacement that turned out unneeded is removed even if the pool disables consolidation.
     return (
         not keeps_room(candidate)
-        and (is_consolidated(candidate.node_pool) or candidate.is_heir)
+        and (is_consolidated(candidate.node_pool) or candidate.is_replacement)
         and conditions.is_true(candidate.claim.status.conditions, CONSOLIDATABLE)
         and not any(is_reschedulable(pod) for pod in candidate.pods)
     )
 
 
 def goes_once_empty(candidate: Candidate) -> bool:
-    """Whether the node is to go some time after its last pod."""
+    """Return whether the node will be removed after its last pod ends."""
     return not keeps_room(candidate) and is_consolidated(candidate.node_pool)
 
 
 def keeps_room(candidate: Candidate) -> bool:
-    """Whether the node is there for a buffer or for its pool's `replicas`: it would be made anew at
-    once.
+    """Return whether a capacity buffer or the NodePool's `replicas` needs the node.
+
+    If such a node were removed, another one would be launched at once.
     """
     return candidate.buffered or candidate.node_pool.spec.replicas is not None
 
 
 def is_consolidated(pool: NodePool) -> bool:
-    """Whether `consolidateAfter` says when, and can be read."""
+    """Whether `consolidateAfter` is a duration (neither Never nor malformed)."""
     try:
         return durations.parse(pool.spec.disruption.consolidate_after) is not None
     except ValueError:
@@ -50,22 +53,22 @@ def is_consolidated(pool: NodePool) -> bool:
 
 
 def commands(candidates: Sequence[Candidate], *, budgets: Budgets) -> list[Command]:
-    """Return one command for all empty nodes that the budgets let go, or none."""
+    """Return one command for all empty nodes that the budgets allow, or none."""
     empty = going(filter(should_disrupt, candidates), budgets=budgets)
     return [command(empty)] if empty else []
 
 
 def going(empty: Iterable[Candidate], *, budgets: Budgets) -> list[Candidate]:
-    """Return those of some empty nodes that the budgets let go: the dearest first."""
+    """Return the empty nodes that the budgets allow, the most expensive first."""
     return budgets.admit(sorted(empty, key=lambda node: (-node.price, node.name)))
 
 
 def command(empty: Sequence[Candidate]) -> Command:
-    """Return the command for these nodes."""
+    """Return the command that removes these nodes."""
     names = ", ".join(candidate.name for candidate in empty[:3]) + (", …" if len(empty) > 3 else "")
     return Command(
         REASON,
         tuple(empty),
         saving=sum(candidate.price for candidate in empty),
-        why=f"{len(empty)} nodes are empty: {names}",
+        why=f"{counted(len(empty), 'node')} {'is' if len(empty) == 1 else 'are'} empty: {names}",
     )

@@ -1,24 +1,18 @@
-"""Why a node is still there: what holds each of its pods, what the cheapest alternative would
-cost, and what would change the answer.
-"""
+"""Explain why a node stays: what blocks its pods, the cost of alternatives, and what would help."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controller.apis import conditions, labels
-from controller.apis.nodeclaim import CONSOLIDATABLE, DRIFTED
-from controller.apis.nodepool import WHEN_EMPTY, NodePool
-from controller.apis.pods import Pod
-from controller.disruption.budgets import budgets_of
-from controller.disruption.commands import Command, Decision, Reason
-from controller.disruption.concessions import without_preferences
+from controller.apis import labels
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.wording import counted
 from controller.disruption.costs import Lives, moving_price
-from controller.disruption.methods import decide
 from controller.disruption.pods import local_claims, surges, uses_any
 from controller.disruption.prices import node_price
 from controller.disruption.problem import DisruptionProblem
+from controller.disruption.recommendations import Question, recommendations, verdict
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.scheduler import never, schedule
 from controller.scheduling.settings import IGNORE
@@ -35,9 +29,9 @@ from controller.state.pods import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodExplanation:
-    """What holds a pod, where it would go, what moving it costs in $, and what would change that.
+    """What blocks a pod, and what unblocks it; where it would move; what its eviction costs in $.
 
-    `holds` is empty of a pod that may move.
+    `holds` is empty if the pod may move.
     """
 
     pod: str
@@ -49,10 +43,10 @@ class PodExplanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeExplanation:
-    """Why a node stays, or goes; prices and savings are in $/h.
+    """Why a node stays or is disrupted; prices and savings are in $/h.
 
-    `alternative` is what its pods would cost elsewhere, None when some would find no place.
-    `moves` is what moving them costs, in $/h until it pays.
+    `alternative` is the cost of capacity for its pods elsewhere, None if not all would schedule.
+    `moves` is the cost of evicting them, in $/h while the saving lasts.
     """
 
     node: str
@@ -71,7 +65,7 @@ class NodeExplanation:
 def explained(
     problem: DisruptionProblem, name: str, *, expired: Callable[[], bool] = never
 ) -> NodeExplanation | None:
-    """Return why a node stays, or goes; None when there is no such node."""
+    """Return why a node stays or is disrupted; None if there is no node of this name."""
     state = next((node for node in problem.snapshot.nodes if node.name == name), None)
     if state is None:
         return None
@@ -84,32 +78,40 @@ def explained(
         instance_type.name: instance_type
         for instance_type in problem.snapshot.instance_types.get(state.node_pool, ())
     }
-    goes, why = _verdict(problem, name, expired)
+    command, why = verdict(problem, name, expired)
     explanation = NodeExplanation(
         node=name,
         node_pool=state.node_pool,
         instance_type=state.labels.get(labels.INSTANCE_TYPE, ""),
         price=node_price(state, types),
-        goes=goes,
-        why=why or why_untouched(state, problem),
+        goes=command is not None,
+        why=f"Disrupted now ({command.reason.value}): {command.why}"
+        if command is not None
+        else why or why_untouched(state, problem),
         pods=pods,
         alternative=None if results.unschedulable else results.cost,
         new_nodes=results.new_nodes,
         moves=sum(map(lives.hourly_price, moving)),
     )
-    if goes:
+    if command is not None:
         return explanation
-    changes = (
-        *_changes(explanation, state, problem, is_empty=not moving),
-        *_concessions(explanation, problem, moving, expired),
+    question = Question(
+        problem=problem,
+        state=state,
+        pods=own,
+        held=[pod.pod for pod in pods if pod.holds],
+        price=explanation.price,
+        alternative=explanation.alternative,
+        without_preferences=_without_preferences(problem, name, moving, expired),
+        expired=expired,
     )
-    return replace(explanation, changes=changes)
+    return replace(explanation, changes=recommendations(question))
 
 
 def _elsewhere(
     problem: DisruptionProblem, name: str, moving: Sequence[Pod], expired: Callable[[], bool]
 ) -> Results:
-    """Return where the pods would go if the node were not there."""
+    """Return where the pods would schedule if the node were removed."""
     snapshot = problem.snapshot
     world = replace(
         snapshot,
@@ -123,161 +125,71 @@ def _elsewhere(
     return schedule(moving, snapshot=world, settings=problem.scheduling, expired=expired)
 
 
-def _verdict(
-    problem: DisruptionProblem, name: str, expired: Callable[[], bool]
-) -> tuple[bool, str]:
-    """Return whether the node would go now, and the reason for either."""
-    decision = decide(problem, expired=expired)
-    command = _command(decision, name)
-    if command is None and name not in decision.blocked:
-        # Something else comes first: asked about this node alone there is an answer.
-        others = {node.name: "another node is asked about" for node in problem.snapshot.nodes}
-        del others[name]
-        decision = decide(replace(problem, kept={**problem.kept, **others}), expired=expired)
-        command = _command(decision, name)
-    if command is not None:
-        return True, f"it goes ({command.reason.value}): {command.why}"
-    return False, decision.blocked.get(name, "")
-
-
-def _command(decision: Decision, name: str) -> Command | None:
-    return next((command for command in decision.commands if name in command.names), None)
+def _without_preferences(
+    problem: DisruptionProblem, name: str, moving: Sequence[Pod], expired: Callable[[], bool]
+) -> float | None:
+    """Return the cost of capacity for the pods elsewhere, ignoring their preferences, in $/h."""
+    ignoring = replace(problem.scheduling, preference_policy=IGNORE)
+    results = _elsewhere(replace(problem, scheduling=ignoring), name, moving, expired)
+    return None if results.unschedulable else results.cost
 
 
 def why_untouched(state: StateNode, problem: DisruptionProblem) -> str:
-    """Return why nobody asks whether a node may go."""
+    """Return why a node is not evaluated for disruption."""
     if not state.managed:
-        return "it is not Joiner's: no NodeClaim of an EC2NodeClass belongs to it"
+        return "Node is not managed by Joiner: it has no NodeClaim with an EC2NodeClass"
     if state.deleting:
-        return "it is on its way out already"
+        return "Node is already being deleted"
     if not state.initialized:
-        return "it is not ready for pods yet"
-    return "nothing asks for its end"
+        return "Node is not initialized yet"
+    return "No reason to disrupt this node"
 
 
 def _pod(pod: Pod, problem: DisruptionProblem, results: Results) -> PodExplanation:
     if is_daemon(pod) or is_static(pod) or not is_reschedulable(pod):
-        kind = "a daemon" if is_daemon(pod) else "static" if is_static(pod) else "ending"
-        return PodExplanation(
-            pod=pod.key, elsewhere=f"nowhere: it is {kind}, and goes with its node"
-        )
+        kind = "DaemonSet" if is_daemon(pod) else "static" if is_static(pod) else "terminating"
+        return PodExplanation(pod=pod.key, elsewhere=f"nowhere: {kind} pod, ends with its node")
     holds, change = _hold(pod, problem)
     elsewhere = _place(pod, results)
     causes = results.unschedulable.get(pod.key)
     if not holds and causes:
-        holds = f"it would find no other place: {'; '.join(causes)}"
-        change = "room on other nodes, or a NodePool that can make one for it"
+        holds = f"not schedulable elsewhere: {'; '.join(causes)}"
+        change = "free capacity on other nodes, or allow a NodePool to launch a node for it"
     price = moving_price(pod, problem.settings, problem.now)
     return PodExplanation(pod=pod.key, holds=holds, elsewhere=elsewhere, price=price, change=change)
 
 
 def _hold(pod: Pod, problem: DisruptionProblem) -> tuple[str, str]:
-    """Return what forbids that a pod is moved, and what would lift it."""
+    """Return what blocks the eviction of a pod, and what would unblock it; both may be empty."""
     if forbids_disruption(pod, problem.now):
         said = pod.metadata.annotations[labels.DO_NOT_DISRUPT]
         protected, started = protected_for(pod), pod.status.start_time
         until = started + protected if protected is not None and started is not None else None
-        change = f"it ends by itself at {until:%Y-%m-%dT%H:%M:%SZ}" if until else "take it off"
+        change = f"expires at {until:%Y-%m-%dT%H:%M:%SZ}" if until else "remove the annotation"
         return f"{labels.DO_NOT_DISRUPT}: {said}", change
     budgets = problem.snapshot.pod_disruption_budgets
     obstacle = budget_obstacle(pod, budgets, surges=problem.settings.surge and surges(pod))
     if obstacle is not None:
-        return obstacle, "more ready pods, or a budget that allows one to go"
+        return obstacle, "run more ready pods, or allow a disruption in the budget"
     if uses_any(pod, local_claims(problem.snapshot)):
-        return "one of its volumes lies on the disk of this node", "another kind of volume"
+        return "uses a volume on the local disk of this node", "use a network volume"
     return "", ""
 
 
 def _place(pod: Pod, results: Results) -> str:
     for name, keys in results.existing_nodes.items():
         if pod.key in keys:
-            return f"node {name}, which has room"
+            return f"existing node {name}"
     for node in results.new_nodes:
         if pod.key in node.pods:
-            shared = f", with {len(node.pods) - 1} others" if len(node.pods) > 1 else ""
-            return f"a new {node.instance_types[0]} for {node.price:.4f} $/h{shared}"
+            others = counted(len(node.pods) - 1, "other pod")
+            shared = f", with {others}" if len(node.pods) > 1 else ""
+            return f"a new {node.instance_types[0]} ({node.price:.4f} $/h){shared}"
     return "nowhere"
 
 
-def _changes(
-    explanation: NodeExplanation, state: StateNode, problem: DisruptionProblem, *, is_empty: bool
-) -> Iterator[str]:
-    """Yield what would let the node go."""
-    pool = problem.node_pools.get(explanation.node_pool)
-    if pool is None or state.claim is None or state.node is None:
-        return
-    if state.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true":
-        yield f"take the annotation {labels.DO_NOT_DISRUPT} off the node"
-    held = [pod.pod for pod in explanation.pods if pod.holds]
-    if held:
-        yield f"let {_some(held)} go (see there)"
-    drifted = conditions.is_true(state.claim.status.conditions, DRIFTED)
-    reason = Reason.EMPTY if is_empty else Reason.UNDERUTILIZED
-    reason = Reason.DRIFTED if drifted else reason
-    if not budgets_of(problem, reason).allows(explanation.node_pool, state.node):
-        yield (
-            f"a budget of NodePool {explanation.node_pool} that lets a node go for "
-            f"{reason.value} now"
-        )
-    if not drifted:
-        yield from _pays(explanation, state, pool, problem)
-
-
-def _pays(
-    explanation: NodeExplanation, state: StateNode, pool: NodePool, problem: DisruptionProblem
-) -> Iterator[str]:
-    disruption = pool.spec.disruption
-    if pool.spec.replicas is not None:
-        yield f"fewer spec.replicas of NodePool {explanation.node_pool}"
-        return
-    if disruption.consolidation_policy == WHEN_EMPTY:
-        yield "consolidationPolicy WhenEmptyOrUnderutilized, or no pods on it"
-    if disruption.consolidate_after == "Never":
-        yield "another consolidateAfter than Never"
-    assert state.claim is not None
-    if not conditions.is_true(state.claim.status.conditions, CONSOLIDATABLE):
-        yield f"{disruption.consolidate_after} in which no pod comes or goes"
-    if explanation.price is None or explanation.alternative is None:
-        return
-    saving = explanation.price - explanation.alternative
-    if saving <= 0:
-        yield f"{-saving:.4f} $/h less for what its pods need elsewhere, or fewer pods on it"
-    elif saving <= explanation.moves:
-        lower = problem.settings.eviction_price * saving / explanation.moves
-        yield (
-            f"a saving of more than {explanation.moves:.4f} $/h, or DISRUPTION_EVICTION_PRICE "
-            f"below {lower:.4f}, or a longer DISRUPTION_HORIZON"
-        )
-
-
-def _concessions(
-    explanation: NodeExplanation,
-    problem: DisruptionProblem,
-    moving: Sequence[Pod],
-    expired: Callable[[], bool],
-) -> Iterator[str]:
-    """Yield the price of what its pods prefer for which the node could go."""
-    demanding = [pod for pod in moving if without_preferences(pod) is not pod]
-    if problem.scheduling.preference_policy == IGNORE or explanation.price is None or not demanding:
-        return
-    ignoring = replace(problem.scheduling, preference_policy=IGNORE)
-    results = _elsewhere(replace(problem, scheduling=ignoring), explanation.node, moving, expired)
-    if results.unschedulable or explanation.alternative in (0.0, results.cost):
-        return
-    worth = (explanation.price - results.cost - explanation.moves) / len(demanding)
-    if worth > 0:
-        yield (
-            f"{labels.PREFERENCE_PRICE} below {worth:.4f} on its pods or its NodePool: what they "
-            "prefer is in the way"
-        )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
 def as_wire(explanation: NodeExplanation) -> Mapping[str, object]:
-    """Return an explanation as JSON-ready values; the form is in `docs/formats.md`."""
+    """Return an explanation as JSON-ready values, in the format of `docs/formats.md`."""
     return {
         "node": explanation.node,
         "nodePool": explanation.node_pool,

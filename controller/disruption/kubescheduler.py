@@ -1,9 +1,9 @@
-"""Where kube-scheduler brings pods that move, whatever was planned.
+"""Simulates where kube-scheduler binds moved pods, regardless of the plan.
 
-Whoever takes the place of an evicted pod has a name of its own, and kube-scheduler binds it at once
-where it likes best: where least is allocated, and most evenly. What fits together in one
-way only does not stay together, and the pod that finds its place taken gets a node of its own. So
-what a plan saves is judged by where its pods would really come.
+The pod that replaces an evicted one has another name. kube-scheduler binds it to the node with the
+best score: the least and most evenly allocated one. Pods that fit only in one arrangement may
+therefore not end up as planned, and a pod that no longer fits needs a new node. The saving of a
+plan is judged by where kube-scheduler would bind its pods.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.constraints.resources import CPU, MEMORY
 from controller.disruption.applying import applied
 from controller.disruption.commands import Candidate, Command
@@ -28,10 +28,10 @@ from controller.state.usage import allocatable
 def cost_of_left_over(
     problem: DisruptionProblem, commands: Sequence[Command], *, catalog: Catalog
 ) -> float:
-    """Return what new nodes are expected to cost in $/h at least for those pods of these commands
-    that find their place taken; infinite where none can be bought for them.
+    """Return the expected cost, in $/h, of new nodes for pods that do not fit as planned.
 
-    Commands without replacements come first: they need not wait for new nodes.
+    For each simulated order it is a lower estimate; infinite if no node can be launched for these
+    pods. Pods of commands without replacements come first, because they do not wait for new nodes.
     """
     ordered = sorted(commands, key=lambda command: bool(command.replacements))
     leaving = [
@@ -51,8 +51,8 @@ def cost_of_left_over(
     if model is None:
         return 0.0
     capacity = _capacity(after, model)
-    # PodDisruptionBudgets let some go later than others, so that the order is not known: the mean
-    # of two stands for all.
+    # PodDisruptionBudgets delay some drains, so the order of bindings is unknown. The mean of two
+    # opposite orders represents all of them.
     drains = [(_largest_first(pods, model, capacity), waits) for pods, waits in leaving]
     backwards = drains[::-1]
     backwards.sort(key=lambda one: one[1])
@@ -64,8 +64,9 @@ def cost_of_left_over(
 
 
 def _homes(after: DisruptionProblem, moved: frozenset[str]) -> list[Candidate]:
-    """Return the nodes that are to take in pods that moved, with only these; those of nobody's, and
-    of NodePools that have gone, are left out.
+    """Return the nodes that receive moved pods, with only these pods.
+
+    Nodes that Joiner does not manage or whose NodePool was deleted are left out.
     """
     pods: defaultdict[str, list[Pod]] = defaultdict(list)
     for pod in after.snapshot.pods:
@@ -80,14 +81,14 @@ def _homes(after: DisruptionProblem, moved: frozenset[str]) -> list[Candidate]:
 
 
 def _capacity(after: DisruptionProblem, model: ClusterModel) -> Matrix:
-    """Return the CPU and memory that nodes have for all their pods (nodes × 2)."""
+    """Return the allocatable CPU and memory of nodes (nodes × 2)."""
     states = {state.name: state for state in after.snapshot.nodes}
     there = [allocatable(states[name]) for name in model.names]
     return np.array([[room.get(CPU, 0), room.get(MEMORY, 0)] for room in there], dtype=np.float64)
 
 
 def _largest_first(pods: Sequence[Pod], model: ClusterModel, capacity: Matrix) -> list[Pod]:
-    """Return the pods of a node that move in the order in which a drain evicts them."""
+    """Return the pods of a node that move, in the order in which a drain evicts them."""
     whole = np.maximum(capacity.max(axis=0), 1.0)
 
     def share(pod: Pod) -> float:
@@ -100,6 +101,11 @@ def _largest_first(pods: Sequence[Pod], model: ClusterModel, capacity: Matrix) -
 def _bound_one_by_one(
     model: ClusterModel, moved: Sequence[tuple[Pod, bool]], born: set[str], capacity: Matrix
 ) -> float:
+    """Return the cost, in $/h, of new nodes if kube-scheduler binds the pods in this order.
+
+    Each pod goes to the node with the best score. Only pods that wait for replacements may use
+    `born` nodes.
+    """
     new = np.array([name in born for name in model.names], dtype=np.bool_)
     plan = Plan(model, np.zeros(len(model.names)), np.zeros(model.room.shape))
     plan.lift()
@@ -117,7 +123,7 @@ def _bound_one_by_one(
 
 
 def _scores(free: Matrix, size: Vector, capacity: Matrix) -> Vector:
-    """Return how well kube-scheduler likes nodes for a pod, by its two scores of resources."""
+    """Return kube-scheduler's score of nodes for a pod, from its two scores of resources."""
     left = (free - size) / np.maximum(capacity, 1.0)
     scores: Vector = left.mean(axis=1) + 1.0 - np.abs(left[:, 0] - left[:, 1]) / 2
     return scores

@@ -1,5 +1,6 @@
-"""The methods of disruption in the order in which they are tried: the first that finds
-something to do ends the look.
+"""The disruption methods, in the order in which they are tried: emptiness, drift, consolidation.
+
+The first method that returns a command ends the evaluation.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import replace
 
 from controller.disruption import candidates, consolidation, drift, emptiness
 from controller.disruption.bounds import lower_bound
-from controller.disruption.budgets import budgets_of, consumption, held_back
+from controller.disruption.budgets import FEWER_ALLOWED, budgets_of, consumption, held_back
 from controller.disruption.commands import Candidate, Command, Confirmation, Decision, Reason
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.rollout import Rollout
@@ -24,13 +25,13 @@ def decide(
     expired: Callable[[], bool] = never,
     kinds: PodKinds | None = None,
 ) -> Decision:
-    """Return the commands of the first method that has any: emptiness, drift (of pools of fixed
-    size, then of others), consolidation. `kinds` is what is known of its pods from before.
+    """Return the commands of the first method that has any: emptiness, drift (of static NodePools,
+    then of others), consolidation. `kinds` caches what earlier evaluations read of the pods.
     """
     survey = candidates.survey(problem)
     consumed = consumption(problem.snapshot.nodes)
     blocked = dict(survey.blocked)
-    # Empty nodes need no thought: they are gone before anybody asks the engine.
+    # Empty nodes have no pods to place: their commands do not need the engine.
     idle = [candidate for candidate in survey.admitted if emptiness.should_disrupt(candidate)]
     empty = emptiness.commands(idle, budgets=budgets_of(problem, Reason.EMPTY, consumed))
     blocked |= {candidate.name: held_back(candidate.pool) for candidate in idle}
@@ -87,7 +88,7 @@ def decide(
 
 
 def _with(decision: Decision, commands: Sequence[Command]) -> Decision:
-    """Return the decision with these commands: who goes is not blocked, whatever its pods say."""
+    """Return the decision with these commands, and without reasons for the nodes in them."""
     going = {name for command in commands for name in command.names}
     blocked = {name: why for name, why in decision.blocked.items() if name not in going}
     return replace(decision, commands=tuple(commands), blocked=blocked)
@@ -102,7 +103,10 @@ def _bound(
 
 
 def _forced(problem: DisruptionProblem, survey: candidates.Candidates) -> tuple[Candidate, ...]:
-    """Return the candidates whatever their pods say, where something ends those in time."""
+    """Return the candidates, including nodes that are blocked only by their pods.
+
+    Those need a termination grace period on the NodeClaim.
+    """
     claims = (node.claim for node in problem.snapshot.nodes if node.claim is not None)
     if all(claim.spec.termination_grace_period is None for claim in claims):
         return survey.admitted
@@ -116,11 +120,11 @@ def confirm(
     expired: Callable[[], bool] = never,
     kinds: PodKinds | None = None,
 ) -> Confirmation:
-    """Return which commands of a decision stand in the cluster as it is now.
+    """Return the commands of a decision that are still valid in the cluster as it is now.
 
-    All nodes must still be candidates for the same reason, within the budgets; what would replace
-    nodes that are consolidated must be as many, of the types that were chosen. `kinds` is as
-    `decide` has it.
+    All nodes must still be candidates for the same reason, within the budgets. For consolidation,
+    the number of replacements must be unchanged, and their instance types must still be allowed.
+    `kinds` is the cache that `decide` takes.
     """
     survey = candidates.survey(problem)
     empty = _still_empty(problem, decision, survey.admitted)
@@ -136,6 +140,9 @@ def confirm(
 def _still_empty(
     problem: DisruptionProblem, decision: Decision, admitted: Sequence[Candidate]
 ) -> Confirmation:
+    """Return the commands for empty nodes, reduced to those that are still empty and within
+    budgets.
+    """
     asked = [command for command in decision.commands if command.reason is Reason.EMPTY]
     if not asked:
         return Confirmation()
@@ -148,9 +155,9 @@ def _still_empty(
     for command in asked:
         left = [idle[name] for name in sorted(command.names) if name in idle]
         going = emptiness.going(left, budgets=budgets)
-        rejected |= dict.fromkeys(command.names - idle.keys(), "it is not empty any more")
+        rejected |= dict.fromkeys(command.names - idle.keys(), "Node is no longer empty")
         late = {candidate.name for candidate in left} - {candidate.name for candidate in going}
-        rejected |= dict.fromkeys(late, "the budgets let fewer nodes go by now")
+        rejected |= dict.fromkeys(late, FEWER_ALLOWED)
         if going:
             commands.append(emptiness.command(going))
     return Confirmation(tuple(commands), rejected)
@@ -159,6 +166,7 @@ def _still_empty(
 def _still_drifted(
     problem: DisruptionProblem, decision: Decision, expired: Callable[[], bool]
 ) -> Confirmation:
+    """Return the commands for drifted nodes that are proposed again, one by one."""
     asked = [command for command in decision.commands if command.reason is Reason.DRIFTED]
     if not asked:
         return Confirmation()
@@ -169,7 +177,7 @@ def _still_drifted(
     rejected: dict[str, str] = {}
     for standing in asked:
         mine = [candidate for candidate in forced if candidate.name in standing.names]
-        rollout = Rollout.of(problem)  # each is looked at by itself: they need not all be begun
+        rollout = Rollout.of(problem)  # one for each command: others may be rejected
         drifting = drift.replicated(problem, mine, budgets=budgets, rollout=rollout)
         if not drifting.commands and not drifting.blocked:
             drifting = drift.propose(
@@ -179,7 +187,7 @@ def _still_drifted(
                 budgets.admit(command.candidates)
         commands += drifting.commands
         if not drifting.commands:
-            rejected |= dict.fromkeys(standing.names, "it is as its NodePool asks by now")
+            rejected |= dict.fromkeys(standing.names, "Node is no longer drifted")
             rejected |= drifting.blocked
     return Confirmation(tuple(commands), rejected)
 
@@ -191,6 +199,7 @@ def _still_worthwhile(
     expired: Callable[[], bool],
     kinds: PodKinds | None,
 ) -> Confirmation:
+    """Return the consolidation commands that are still valid."""
     asked = [command for command in decision.commands if command.reason is Reason.UNDERUTILIZED]
     if not asked:
         return Confirmation()

@@ -1,9 +1,9 @@
-"""The cluster as consolidation weighs it: nodes and the pods that may move, as arrays.
+"""The cluster as arrays for consolidation: nodes, and the pods that may move.
 
-Pods that nothing tells apart but their names are one class here, whichever workload they are
-of. The nodes stand as if none of those pods ran: `room` is what all of them together have, and
-`present` says who is where. What the engine knows of places (labels, taints, volumes' zones,
-daemons, topology) is read by the engine's own reader.
+Pods that differ only in their names form one class, whatever their workload. `room` is the
+capacity of the nodes without those pods, and `present` counts the pods of each class on each node.
+The scheduling engine's own reader supplies labels, taints, zones of volumes, DaemonSet pods and
+topology.
 
 Axes: nodes, classes, resources, domains of a rule.
 """
@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.constraints.hostports import conflict
 from controller.disruption.commands import Candidate
 from controller.scheduling.arrays import Counts, Indices, Mask, Matrix, Vector
@@ -40,16 +40,17 @@ from controller.scheduling.topology.groups import EVERY_NODE, TopologyGroup, Top
 from controller.state.snapshot import Snapshot
 
 ABUNDANT = 1e6
-"""Of how many nodes limits leave room in an estimate; the engine is held to what they leave."""
+"""The number of nodes that limits are assumed to allow in an estimate; the engine applies the
+real limits."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Rule:
-    """One rule of pods about one another: where each node lies, and who counts there.
+    """One topology rule: the domain of each node, and the pods that count in each domain.
 
-    `domain` (nodes) is −1 where a node does not count; `universe` marks the domains that a
-    spread compares. `counted` and `owners` (domains) are pods that do not move; `members` are
-    the classes that it counts, `stating` those that state it.
+    `domain` (nodes) is −1 for nodes that do not count; `universe` marks the domains that a spread
+    compares. `counted` and `owners` (domains) are pods that do not move. `members` are the
+    classes that the rule counts, `stating` the classes that state it.
     """
 
     group: TopologyGroup
@@ -62,20 +63,20 @@ class Rule:
 
     @property
     def kind(self) -> TopologyKind:
-        """What it asks."""
+        """The kind of topology rule: spread, affinity or anti-affinity."""
         return self.group.kind
 
     @property
     def is_local(self) -> bool:
-        """Whether each node answers for itself: it is a domain, and nobody looks for company."""
+        """Whether each node is its own domain and the rule is not an affinity."""
         return self.group.per_node and self.kind is not TopologyKind.AFFINITY
 
     def population(self, present: Counts) -> Vector:
-        """Return how many pods that it counts each domain has."""
+        """Return the number of pods in each domain that the rule counts."""
         return self._sum(present, self.members, self.counted)
 
     def stated(self, present: Counts) -> Vector:
-        """Return how many pods that state it each domain has."""
+        """Return the number of pods in each domain that state the rule."""
         return self._sum(present, self.stating, self.owners)
 
     def _sum(self, present: Counts, classes: Indices, fixed: Vector) -> Vector:
@@ -86,26 +87,30 @@ class Rule:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ClassRules:
-    """The rules that bind a class: those it states, and the anti-affinity of others against it."""
+    """The rules of a class: those that it states, and other classes' anti-affinity against it."""
 
     stated: tuple[Rule, ...] = ()
     repelling: tuple[Rule, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether the class has any rules."""
         return bool(self.stated or self.repelling)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClusterModel:
-    """See the module. `candidate` marks the nodes that may go, `takes` those that moved pods may
-    go to; `allowed` is nodes × classes. `pods` are those of a class on a node, by both places.
+    """The arrays of a cluster; the module describes `room`, `present` and the axes.
 
-    `free` is the room that is left beside the pods that are present.
+    `names` are the nodes. `candidate` (nodes) marks the nodes that may be disrupted; `takes`
+    (nodes) marks those that may receive moved pods. `price` (nodes) is in $/h. `free` (nodes ×
+    resources) is the remaining capacity beside the pods that are present. `sizes` (classes ×
+    resources) is what a pod requests. `allowed` (nodes × classes) marks the nodes that admit a
+    class. `pods` are the pods of a class on a node, by the indices of node and class.
 
-    `packing` is what buying nodes for all these pods comes to, with its classes in this order;
-    `worth_new` (classes) what a pod costs at least on new nodes, in $/h, infinite where none can
-    be bought. Of `intricate` classes only the engine can tell where they may go.
+    `packing` is the problem of buying new nodes for all these pods, with the classes in the same
+    order. `worth_new` (classes) is the lowest cost of a pod on new nodes, in $/h; infinite if no
+    offering can hold it. `intricate` (classes) marks classes whose destinations only the engine can
+    determine.
     """
 
     names: tuple[str, ...]
@@ -125,12 +130,12 @@ class ClusterModel:
 
     @cached_property
     def class_of(self) -> Mapping[str, int]:
-        """The class of each pod that may move, by its key."""
+        """The class of each pod that may move, by pod key."""
         return {pod.key: number for (_, number), pods in self.pods.items() for pod in pods}
 
     @cached_property
     def places(self) -> Mapping[str, int]:
-        """The place of each node, by its name."""
+        """The index of each node, by its name."""
         return {name: place for place, name in enumerate(self.names)}
 
 
@@ -143,8 +148,10 @@ def read_model(
     kinds: PodKinds | None = None,
     closed: Collection[str] = (),
 ) -> ClusterModel | None:
-    """Read a cluster, in which the pods of these candidates may move; None without such pods.
-    `kinds` is what is known of its pods from before; `closed` nodes take no moved pods in.
+    """Return the arrays of a cluster in which the pods of these candidates may move.
+
+    None if there are no such pods. `kinds` caches what earlier evaluations read of the pods;
+    `closed` nodes receive no pods.
     """
     moving = [(candidate.name, pod) for candidate in candidates for pod in candidate.moving]
     homes = {pod.key: (name, pod) for name, pod in moving}
@@ -160,7 +167,7 @@ def read_model(
 
 
 class _Reader:
-    """Brings what the engine has read into arrays."""
+    """Converts what the engine reads into arrays."""
 
     def __init__(
         self,
@@ -185,6 +192,7 @@ class _Reader:
         )
 
     def model(self) -> ClusterModel:
+        """Return the arrays of the cluster."""
         nodes, classes = self._problem.nodes, self._classes()
         self._classes_read = classes
         taken, spare = self._countable(classes)
@@ -202,7 +210,7 @@ class _Reader:
         np.subtract.at(free, at, sizes[of] * present[at, of][:, None])
         candidate = np.zeros(len(nodes), dtype=np.bool_)
         price = np.zeros(len(nodes))
-        # A node is none with a pod that cannot even be read: nobody could say where that goes.
+        # A node with a malformed pod is no candidate: the engine cannot place that pod.
         refused = self._problem.pods.refused
         unread = {self._homes[key][0] for key in refused if key in self._homes}
         for here in self._candidates:
@@ -222,7 +230,7 @@ class _Reader:
             free=free,
             present=present,
             sizes=sizes,
-            # Classes by classes in memory: a plan asks of one where it may go.
+            # Stored by class: a plan reads all nodes of one class.
             allowed=np.stack([pending.eligibility.nodes for pending in classes]).T,
             intricate=np.array(
                 [_is_intricate(pending.pod_class, pending.eligibility) for pending in classes],
@@ -235,14 +243,14 @@ class _Reader:
         )
 
     def _classes(self) -> list[PendingGroup]:
-        """Bring together the pods that nothing tells apart here."""
+        """Group the pods that the arrays do not distinguish."""
         alike: dict[tuple[object, ...], PendingGroup] = {}
         reader, read = self._problem.reader, self._problem.pods.classes
         sizes = self._problem.axis.vectors(pod_class.requests for pod_class, _ in read)
         for (pod_class, constraints), size in zip(read, sizes, strict=True):
             eligibility = reader.eligibility(pod_class, constraints)
             if not self._lets_in_all(eligibility, pod_class.keys):
-                # They live without what they prefer, so that they can do so elsewhere.
+                # They run without their preferences here, so they can elsewhere.
                 eligibility = reader.eligibility(pod_class, self._required(constraints))
             elif constraints.avoids_soft_taints and not eligibility.eligible.any():
                 # Every node that could be bought for them has such a taint.
@@ -263,14 +271,14 @@ class _Reader:
         return list(alike.values())
 
     def _lets_in_all(self, eligibility: Eligibility, keys: Sequence[str]) -> bool:
-        """Whether pods may go to where they are."""
+        """Return whether the nodes of these pods satisfy their requirements and preferences."""
         nodes = self._known_nodes.get(eligibility)
         if nodes is None:
             nodes = self._known_nodes[eligibility] = eligibility.nodes.tolist()
         return all(nodes[self._homes[key][0]] for key in keys)
 
     def _kind(self, eligibility: Eligibility) -> int:
-        """Return the number that all have who may go to the same places under the same rules."""
+        """Return the number shared by classes that allow the same nodes under the same rules."""
         if eligibility not in self._known_kinds:
             where = eligibility.nodes.tobytes(), eligibility.eligible.tobytes()
             key = (*where, eligibility.owned, eligibility.counted)
@@ -278,13 +286,13 @@ class _Reader:
         return self._known_kinds[eligibility]
 
     def _required(self, constraints: PodConstraints) -> PodConstraints:
-        """Return them without preferences, equal ones once."""
+        """Return the constraints without preferences, one shared result for each input."""
         if id(constraints) not in self._known_required:
             self._known_required[id(constraints)] = required(constraints)
         return self._known_required[id(constraints)]
 
     def _market(self, classes: Sequence[PendingGroup]) -> tuple[PackingProblem, Vector]:
-        """Return what can be bought for these classes, and what a pod of each costs at least."""
+        """Return the launch options for these classes, and the lowest cost per pod in $/h."""
         supply = self._problem.supply
         groups = [
             PodGroup(pending, (), list(pending.keys), pending.eligible) for pending in classes
@@ -302,8 +310,8 @@ class _Reader:
         return packing, np.where(bought, dual_prices.values, np.inf)
 
     def _countable(self, classes: Sequence[PendingGroup]) -> tuple[Matrix, Matrix]:
-        """Return host ports and attached volumes as resources: what a pod takes (classes), and
-        what nodes have.
+        """Return host ports and attached volumes as resources: what a pod uses (classes), and what
+        nodes provide.
         """
         nodes, attachments = self._problem.nodes, self._problem.attachments
         taken: list[list[int]] = []
@@ -329,6 +337,7 @@ class _Reader:
         )
 
     def _class_rules(self, classes: Sequence[PendingGroup]) -> tuple[ClassRules, ...]:
+        """Return the topology rules of each class; a rule of several classes is one object."""
         members: defaultdict[int, list[int]] = defaultdict(list)
         stating: defaultdict[int, list[int]] = defaultdict(list)
         for number, pending in enumerate(classes):
@@ -356,6 +365,7 @@ class _Reader:
         )
 
     def _rule(self, group: TopologyGroup, members: list[int], stating: list[int]) -> Rule:
+        """Return a topology group as a rule; hostname groups have one domain per node."""
         nodes, tally = self._problem.nodes, self._problem.groups.tallies[group.index]
         if group.per_node:
             names = [host or "" for host in nodes.domains(group.key)]
@@ -378,7 +388,7 @@ class _Reader:
         )
 
     def _numbered(self, key: str, more: frozenset[str]) -> tuple[list[str], Indices]:
-        """Return the domains under a label, and the number of each node's; −1 without one."""
+        """Return the domains of a label and the domain index of each node (−1 without it)."""
         if (key, more) not in self._known_domains:
             domains = self._problem.nodes.domains(key)
             names = sorted(more.union(value for value in domains if value is not None))
@@ -396,7 +406,7 @@ class _Reader:
 
 
 def _is_intricate(pod_class: PodClass, eligibility: Eligibility) -> bool:
-    """Whether more decides where such pods go than what the arrays have."""
+    """Whether the placement of such pods depends on more than the arrays hold."""
     if pod_class.device_requests is not None:
         return True
     return bool(eligibility.owned) and wants_company(eligibility.owned)

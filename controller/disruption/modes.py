@@ -1,4 +1,4 @@
-"""How far disruption may go with the nodes of a pool: act, recommend, or only observe."""
+"""Disruption modes of a NodePool: act, recommend, or only observe."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import replace
 from enum import Enum
 
 from controller.apis import labels
-from controller.apis.nodepool import NodePool
+from controller.apis.karpenter.nodepool import NodePool
 from controller.disruption.problem import DisruptionProblem
 
 
 class Mode(Enum):
-    """What becomes of a decision, from the freest to the strictest."""
+    """What the controller does with a decision, from the least to the most strict."""
 
     ACT = "act"
     RECOMMEND = "recommend"
@@ -22,9 +22,9 @@ _ORDER = tuple(Mode)
 
 
 def mode_of(pool: NodePool, everywhere: Mode) -> Mode:
-    """Return the mode of a pool: its own or that of all, whichever is stricter.
+    """Return the mode of a NodePool: its annotation or the controller's mode, the stricter one.
 
-    An annotation that cannot be read counts as the strictest.
+    An annotation that cannot be read counts as the strictest mode.
     """
     named = pool.metadata.annotations.get(labels.DISRUPTION_MODE)
     if named is None:
@@ -39,10 +39,10 @@ def is_mode(text: str) -> bool:
 
 
 def apart(problem: DisruptionProblem, everywhere: Mode) -> dict[Mode, DisruptionProblem]:
-    """Return for each mode that some pool has the problem in which other pools' nodes stay.
+    """Return for each mode in use the problem in which the nodes of other NodePools stay.
 
-    Each mode is thought about by itself: a decision that needs a person's word must not hold up
-    one that does not.
+    Each mode is decided separately: a decision that waits for approval must not delay one that
+    does not need it.
     """
     modes = {name: mode_of(pool, everywhere) for name, pool in problem.node_pools.items()}
     return {mode: _kept(problem, modes, mode) for mode in _ORDER if mode in modes.values()}
@@ -50,7 +50,7 @@ def apart(problem: DisruptionProblem, everywhere: Mode) -> dict[Mode, Disruption
 
 def _kept(problem: DisruptionProblem, modes: dict[str, Mode], mine: Mode) -> DisruptionProblem:
     others = {
-        state.name: f"NodePool {state.node_pool} is in the mode {modes[state.node_pool].value}"
+        state.name: f"NodePool {state.node_pool} is in mode {modes[state.node_pool].value}"
         for state in problem.snapshot.nodes
         if modes.get(state.node_pool, mine) is not mine
     }

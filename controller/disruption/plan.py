@@ -1,10 +1,12 @@
-"""A plan in the making: which nodes go, and where their pods find room.
+"""A consolidation plan under construction: the nodes to remove and the destinations of their pods.
 
-A node goes with all its pods or stays. Pods go to free room of nodes that stay; those that find
-none are *bought for*, at what a pod of their class costs on new nodes, so that every plan has
-a cost and a search goes downhill over them. What rules and room allow is asked of the arrays
-alone: a change costs a fraction of a millisecond, and can be taken back. Pods that are on
-their way may be sent elsewhere for nothing: they move once, whatever the plan comes to.
+A node is removed with all its pods, or it stays. Its pods move to the remaining capacity of nodes
+that stay. Pods that do not fit there are *bought for*: the plan counts the price of a pod of their
+class on new nodes. Every plan therefore has a cost, and a local search can descend over plans.
+
+Topology rules and remaining capacity are read from the arrays alone. A change costs a fraction of a
+millisecond and can be undone. A moved pod can change its destination at no cost: it is evicted
+once, whatever the final plan is.
 """
 
 from __future__ import annotations
@@ -21,29 +23,33 @@ from controller.scheduling.arrays import Counts, Indices, Mask, Matrix, Vector
 from controller.scheduling.topology.groups import TopologyKind
 
 FORBIDDEN = 1e6
-"""$/h for a pod that nothing can be bought for: no saving is worth it."""
+"""Cost in $/h of a pod that no offering can hold. No saving exceeds it."""
 
 ENDLESS = np.iinfo(np.int32).max
 A_FEW = 30
-"""So many nodes are sooner found one by one than by sorting all."""
+"""Up to this number of pods, repeated selection of the cheapest node is faster than sorting all."""
 
 NOT_A_CLASS = -1
 NEW_NODES = -1
 
 Mark = tuple[int, float]
-"""A moment of a plan that can be gone back to."""
+"""A point in the journal of a plan that `Plan.undo` returns to: (length of the journal, cost)."""
 
 
 class Plan:
-    """See the module. `present` (nodes × classes) is where the pods that may move are to be,
-    `bought` (classes) how many of them on new nodes; `leaving` marks the nodes that go. `cost` is
-    that of all nodes, evictions counted, in $/h; `placements` is how many times a place was looked
-    for.
+    """The nodes that are removed, the nodes that receive their pods, and the cost of both.
+
+    `present` (nodes × classes) is the number of movable pods on each node under the plan. `bought`
+    (classes) is the number of pods that go to new nodes. `leaving` (nodes) marks the nodes to
+    remove. `free` (nodes × resources) is the remaining capacity. `cost` is the cost of all nodes in
+    $/h, evictions included. `placements` counts the searches for a destination.
     """
 
     def __init__(self, model: ClusterModel, evictions: Vector, room_price: Matrix) -> None:
-        """Everybody stays. `evictions` (nodes) is what emptying a node costs in $/h, and
-        `room_price` (nodes × resources) says whose room is dear.
+        """Start with the plan that removes no node.
+
+        `evictions` (nodes) is the cost of emptying a node, in $/h. `room_price` (nodes × resources)
+        is the shadow price of a node's remaining capacity.
         """
         self.model, self._evictions, self._room_price = model, evictions, room_price
         self.present = model.present.copy()
@@ -58,17 +64,18 @@ class Plan:
         self._scale = np.maximum(model.room.max(axis=0, initial=0.0), 1.0)
         share = model.sizes / self._scale
         bound = np.array([bool(rules) for rules in model.rules])
-        # Those that rules keep apart find a place early or never; then the greatest first.
+        # Classes with topology rules have the fewest destinations, so they are placed first. Then
+        # the largest pods: small pods fit into the gaps that they leave.
         self.order = np.lexsort((-share.sum(axis=1), ~bound))
         self._rank = np.argsort(self.order)
         self._dearness = self._worth / np.maximum(share.max(axis=1), 1e-12)
 
     def mark(self) -> Mark:
-        """Return what `undo` goes back to."""
+        """Return the current state as an argument for `undo`."""
         return len(self._journal), self.cost
 
     def undo(self, mark: Mark) -> None:
-        """Take back all that has been done since."""
+        """Undo all changes since `mark`, newest first."""
         length, self.cost = mark
         for node, number, count in reversed(self._journal[length:]):
             if number == NOT_A_CLASS:
@@ -81,15 +88,18 @@ class Plan:
         del self._journal[length:]
 
     def turn(self, node: int) -> None:
-        """Let a node go that stays, or stay that goes."""
+        """Toggle a node: remove it if it stays, keep it if it is removed."""
         if self.leaving[node]:
             self._stay(node)
         else:
             self._leave(node)
 
     def start(self, kept: Mask, flow: Matrix, group: Indices) -> None:
-        """Let all candidates go but those kept, and bring their pods where the relaxation has
-        them: `flow` is classes × groups, `group` (nodes) the group of each.
+        """Remove all candidates that are not `kept`, and place their pods as the relaxation does.
+
+        `kept` (nodes) marks the nodes that stay. `flow` (classes × groups) is the number of pods
+        that each group of nodes receives. `group` (nodes) is the group of each node. Pods without a
+        destination in the relaxation go to any kept node, and then to new nodes.
         """
         left = np.zeros_like(self.bought)
         for node in np.flatnonzero(self.model.candidate & ~kept).tolist():
@@ -107,6 +117,7 @@ class Plan:
             self._buy(number, self._place(number, int(left[number]), kept))
 
     def _leave(self, node: int) -> None:
+        """Remove a node and place its pods: on nodes that stay, or else on new nodes."""
         counts = self.present[node].copy()
         self._clear(node)
         for number in self._in_order(counts):
@@ -115,7 +126,7 @@ class Plan:
                 self._buy(number, missing)
 
     def _stay(self, node: int) -> None:
-        """Bring the node's own pods home, and give the room that this leaves to others."""
+        """Keep a removed node: return its own pods to it, and offer the capacity that they free."""
         model = self.model
         self._journal.append((node, NOT_A_CLASS, 0))
         self.leaving[node] = False
@@ -129,6 +140,8 @@ class Plan:
                 self._buy(number, -back)
                 wanted -= back
             if wanted:
+                # Pods of a class are interchangeable. Return those with the most valuable
+                # destinations, because the capacity that they free helps other pods most.
                 hosts, guests = self._guests(number)
                 dear = self._room_price[hosts] @ model.sizes[number]
                 for place in np.argsort(-dear, kind="stable").tolist():
@@ -142,7 +155,7 @@ class Plan:
         self._fill(touched)
 
     def _guests(self, number: int) -> tuple[Indices, Counts]:
-        """Return the nodes that are to take in pods of a class, and how many each of them."""
+        """Return the nodes that receive moved pods of a class, and the number of these on each."""
         column = self.present[:, number]
         hosts = np.flatnonzero(column)
         at_home = np.where(self.leaving[hosts], 0, self.model.present[hosts, number])
@@ -150,7 +163,7 @@ class Plan:
         return hosts[guests > 0], guests[guests > 0]
 
     def _clear(self, node: int) -> None:
-        """Take a node out, and all pods off it."""
+        """Remove a node and take all pods off it, without choosing destinations."""
         self._journal.append((node, NOT_A_CLASS, 0))
         self.leaving[node] = True
         self.cost += float(self._evictions[node] - self.model.price[node])
@@ -164,10 +177,12 @@ class Plan:
         ]
 
     def _fill(self, into: Mask) -> None:
-        """Bring pods that are to be bought for where there is room now, the dearest first."""
+        """Move pods from new nodes to the `into` nodes, the most valuable classes first."""
         waiting = np.flatnonzero(self.bought)
         most = self.free[into].max(axis=0, initial=0.0)
         waiting = waiting[(self.model.sizes[waiting] <= most).all(axis=1)]
+        # Value per share of capacity, as in the knapsack problem: the capacity saves the most when
+        # it is filled with the pods that are most expensive on new nodes.
         for number in waiting[np.argsort(-self._dearness[waiting], kind="stable")].tolist():
             count = int(self.bought[number])
             missing = self._place(number, count, into)
@@ -175,29 +190,32 @@ class Plan:
                 self._buy(number, missing - count)
 
     def _in_order(self, counts: Indices) -> list[int]:
+        """Return the classes with a nonzero count, in the order in which they are placed."""
         some = np.flatnonzero(counts)
         ordered: list[int] = some[np.argsort(self._rank[some])].tolist()
         return ordered
 
     def _buy(self, number: int, count: int) -> None:
+        """Add pods of a class to new nodes; a negative count takes them back."""
         self.bought[number] += count
         self.cost += float(self._worth[number]) * count
         self._journal.append((NEW_NODES, number, count))
 
     def _put(self, node: int, number: int, count: int) -> None:
+        """Add pods of a class to a node; a negative count takes them off."""
         self.present[node, number] += count
         self.free[node] -= self.model.sizes[number] * count
         self._journal.append((node, number, count))
 
     def empty(self, names: Collection[str]) -> None:
-        """Let nodes go that have not gone yet, and leave it open where their pods go."""
+        """Remove the named nodes that still stay, without choosing destinations for their pods."""
         for name in names:
             place = self.model.places.get(name)
             if place is not None and not self.leaving[place]:
                 self._clear(place)
 
     def place(self, number: int, count: int, node: int) -> int:
-        """Put pods of a class on a node; return how many it cannot take."""
+        """Place pods of a class on a node; return the number of pods that do not fit."""
         model, alone = self.model, np.array([node])
         if model.rules[number] or model.intricate[number]:
             return self._place_among(number, count, alone)
@@ -209,13 +227,13 @@ class Plan:
         return count - taken
 
     def lift(self) -> None:
-        """Take all pods that may move off their nodes, which stay."""
+        """Take all movable pods off their nodes, which stay."""
         self.present[:] = 0
         self.free = self.model.room.copy()
         self._journal.clear()
 
     def open_to(self, number: int, among: Mask) -> Indices:
-        """Return the nodes that have room for a pod of a class, and whose rules let it in."""
+        """Return the nodes that have capacity for a pod of a class and whose rules admit it."""
         nodes = np.flatnonzero(among & self.model.takes & self.model.allowed[:, number])
         nodes = nodes[self._fitting(number, nodes) > 0]
         if self.model.rules[number] and len(nodes):
@@ -223,12 +241,14 @@ class Plan:
         return nodes
 
     def buy(self, number: int, count: int) -> None:
-        """Buy new nodes for pods of a class."""
+        """Count pods of a class on new nodes."""
         self._buy(number, count)
 
     def bring(self, moves: Mapping[str, Iterable[str]]) -> bool:
-        """Put pods, by their keys, on the nodes they are to go to, if all find room there; whether
-        they do.
+        """Place pods on their destinations if all of them fit; return whether they do.
+
+        `moves` maps the name of each destination to the keys of its pods. If a pod does not fit,
+        the plan stays unchanged.
         """
         before = self.mark()
         if self._put_all(moves):
@@ -237,14 +257,17 @@ class Plan:
         return True
 
     def homeless(self, moves: Mapping[str, Iterable[str]]) -> frozenset[str]:
-        """Return those of pods, by their keys, that would find no room where they are to go."""
+        """Return the keys of the pods that do not fit on their destinations.
+
+        `moves` maps the name of each destination to the keys of its pods. The plan stays unchanged.
+        """
         before = self.mark()
         left = self._put_all(moves)
         self.undo(before)
         return left
 
     def _put_all(self, moves: Mapping[str, Iterable[str]]) -> frozenset[str]:
-        """Put pods where they are to go as far as they find room there; return the others."""
+        """Place pods on their destinations as far as they fit; return the keys of the others."""
         class_of, places = self.model.class_of, self.model.places
         wanted: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
         homeless: set[str] = set()
@@ -256,7 +279,8 @@ class Plan:
                     homeless.add(key)
         left = sorted(wanted.items(), key=lambda item: (self._rank[item[0][1]], item[0][0]))
         while left:
-            # What keeps a spread level depends on who comes first.
+            # The order of placements matters for spreads: a pod that a spread refuses now can be
+            # admitted after a pod in another domain. Repeat until a pass places no further pod.
             again = [
                 ((node, number), keys[:missing])
                 for (node, number), keys in left
@@ -269,12 +293,15 @@ class Plan:
 
     @property
     def saving(self) -> float:
-        """What it saves in $/h, evictions not counted."""
+        """The saving of the plan in $/h, without the cost of evictions."""
         return float(self.model.price[self.leaving].sum() - self._worth @ self.bought)
 
     def price_of_bought(self) -> float:
-        """Return what the pods that are bought for cost at least, in $/h: all on one new node
-        where one can hold them, else their shares; infinite where nothing can be bought.
+        """Return a lower estimate, in $/h, of the price of the new nodes that the plan buys for.
+
+        If one instance type holds all those pods, it is the price of the cheapest such node.
+        Otherwise it is the sum of the pods' shares of new nodes; infinite if no offering can hold
+        one of them.
         """
         some = np.flatnonzero(self.bought)
         if not len(some):
@@ -288,11 +315,11 @@ class Plan:
         )
 
     def homes(self, last: Mask) -> dict[str, str]:
-        """Return the node that each pod of a leaving node goes to, by the pod's key; those that
-        are bought for have none.
+        """Return the destination of each pod of the removed nodes, by pod key.
 
-        These are of as few leaving nodes as can be, so that few of them depend on one another;
-        `last` marks the nodes that had better not be among them.
+        Pods that go to new nodes have no entry. They are taken from as few removed nodes as
+        possible, so that few of those nodes depend on each other. `last` (nodes) marks nodes to
+        avoid for this.
         """
         model, going = self.model, np.flatnonzero(self.leaving)
         sources = model.present[going]
@@ -316,7 +343,10 @@ class Plan:
         return homes_of
 
     def _take_bought(self, sources: Counts, last: Mask) -> None:
-        """Take the pods that are bought for out of those that leave (leaving nodes × classes)."""
+        """Subtract the pods that go to new nodes from `sources` (removed nodes × classes).
+
+        Nodes that `last` marks (removed nodes) are used only after all others.
+        """
         some = np.flatnonzero(self.bought)
         wanted, worth = self.bought[some], self._worth[some]
         for among in (~last, last):
@@ -325,17 +355,21 @@ class Plan:
                 there = taken.any(axis=1)
                 if not there.any():
                     break
-                # New nodes that others fill cost a pod nothing that finds room in their corners.
+                # Take the node whose pods are the most expensive to buy for. Pods that cost little
+                # fit into the gaps of new nodes at almost no cost, wherever they come from.
                 node = int(np.where(there, taken @ worth, -1.0).argmax())
                 sources[node, some] -= taken[node]
                 wanted -= taken[node]
 
     def _place(self, number: int, count: int, into: Mask) -> int:
-        """Put pods of a class where room is cheapest; return how many find none."""
+        """Place pods of a class on the cheapest `into` nodes; return the number that do not fit."""
         return self._place_among(number, count, np.flatnonzero(into))
 
     def _place_among(self, number: int, count: int, nodes: Indices) -> int:
-        """Put pods of a class on the cheapest of these nodes; return how many find no room."""
+        """Place pods of a class on the cheapest of these nodes; return the number that do not fit.
+
+        Pods of intricate classes are never placed: only the engine can tell where they schedule.
+        """
         self.placements += 1
         model, size = self.model, self.model.sizes[number]
         if model.intricate[number]:
@@ -351,7 +385,8 @@ class Plan:
                 many = np.minimum(many, most)
             if not many.any():
                 return count
-            # Where room is cheap; among equals, where least is left of it.
+            # Best fit: prefer the cheapest remaining capacity, and among equals the node that has
+            # the least left after the placement, so that large gaps remain for large pods.
             free, rest = self.free[nodes], np.zeros(len(nodes))
             for resource, amount in enumerate(size.tolist()):
                 rest += (free[:, resource] - amount) / self._scale[resource]
@@ -363,12 +398,18 @@ class Plan:
                 self._put(int(nodes[best]), number, taken)
                 left -= taken
                 count -= taken
+            # A rule that spans nodes changes its counts with every pod, so the loop reads it again
+            # after each pod. Without such a rule, one pass uses all capacity.
             if at_once > count:
                 return count
         return 0
 
     def _cheapest(self, dear: Vector, many: Indices, count: int) -> list[int]:
-        """Return the nodes to fill, in order, that together have room for so many."""
+        """Return the nodes to fill, the cheapest first, that together hold `count` pods.
+
+        `dear` (nodes) is the price of the capacity and is modified; `many` (nodes) is the number of
+        pods that each node holds.
+        """
         if count <= A_FEW:
             some: list[int] = []
             while count > 0 and np.isfinite(dear[best := int(dear.argmin())]):
@@ -382,7 +423,7 @@ class Plan:
         return [int(place) for place in order[:enough]]
 
     def _fitting(self, number: int, nodes: Indices) -> Indices:
-        """Return how many pods of a class nodes have room for."""
+        """Return the number of pods of a class that fit into each node's remaining capacity."""
         free, size = self.free[nodes], self.model.sizes[number].tolist()
         many = np.full(len(nodes), float(ENDLESS))
         for resource, amount in enumerate(size):
@@ -395,13 +436,17 @@ class Plan:
         return many.astype(np.int64)
 
     def _most(self, number: int, nodes: Indices) -> tuple[Indices, int]:
-        """Return how many more pods of a class rules let each of these nodes have, and how many
-        may go before rules have to be asked again.
+        """Return the limits that topology rules set for further pods of a class.
+
+        The first value (nodes) is the number of pods that each node may still receive. The second
+        value is the number of pods that may be placed before the rules must be read again.
         """
         rules, at_once = self.model.rules[number], ENDLESS
         most = np.full(len(nodes), ENDLESS, dtype=np.int64)
         for rule in rules.stated:
             own = number in rule.members
+            # A pod counts towards its own rule, and its domain spans several nodes: the limits of
+            # the other nodes change with each pod.
             if own and not rule.group.per_node:
                 at_once = 1
             if rule.is_local:
@@ -413,22 +458,28 @@ class Plan:
         return most, at_once
 
     def _admitted_locally(self, rule: Rule, own: bool, nodes: Indices) -> Indices:
-        """Return the same for a rule of which each node is a domain by itself, node by node."""
+        """Return the number of further pods each node admits under a rule with one domain per node.
+
+        `own`: whether the rule counts the pods themselves.
+        """
         counts = rule.counted[nodes] + self.present[np.ix_(nodes, rule.members)].sum(axis=1)
         if rule.kind is TopologyKind.ANTI_AFFINITY:
             return np.where(counts > 0, 0, np.int64(1 if own else ENDLESS))
         return _spared(rule.group.max_skew - counts, own)
 
     def _admitted(self, rule: Rule, own: bool) -> Indices:
-        """Return how many more pods that state a rule, and count themselves or not, each domain
-        lets in.
+        """Return the number of further pods each domain admits under a rule that they state.
+
+        `own`: whether the rule counts the pods themselves.
         """
         counts, group = rule.population(self.present), rule.group
         if rule.kind is TopologyKind.AFFINITY:
+            # As in kube-scheduler: the first pod of a self-affinity may schedule in any domain.
             anywhere = own and not counts.any()
             return np.where((counts > 0) | anywhere, ENDLESS, 0)
         if rule.kind is TopologyKind.ANTI_AFFINITY:
             return np.where(counts > 0, 0, np.int64(1 if own else ENDLESS))
+        # With fewer domains than minDomains, kube-scheduler takes the global minimum as 0.
         least = 0.0
         if rule.universe.sum() >= max(group.min_domains, 1):
             least = float(counts[rule.universe].min())
@@ -437,8 +488,9 @@ class Plan:
 
 
 def _on_nodes(values: Vector | Indices, domain: Indices) -> Indices:
-    """Return on each node the value of its domain, 0 where it is in none: there may be no domain at
-    all.
+    """Return the value of each node's domain, 0 for nodes without a domain.
+
+    `values` is empty if the rule has no domain at all.
     """
     there = np.zeros(len(domain), dtype=np.int64)
     known = domain >= 0
@@ -447,7 +499,10 @@ def _on_nodes(values: Vector | Indices, domain: Indices) -> Indices:
 
 
 def _spared(spare: Vector, own: bool) -> Indices:
-    """Return how many pods a spread lets in that has so many to spare."""
+    """Return the number of pods that a spread admits in domains with this spare skew.
+
+    `own`: whether the spread counts the pods themselves; otherwise they do not use up the skew.
+    """
     if own:
         return np.maximum(spare, 0).astype(np.int64)
     return np.where(spare >= 0, ENDLESS, 0)

@@ -1,8 +1,8 @@
-"""Plans for a whole cluster: made by the arrays, confirmed by the engine.
+"""Plans for a whole cluster: the arrays propose them, the scheduling engine confirms them.
 
-A linear program and a search over arrays say which nodes had better go and where their pods find
-room (see `relaxation`, `plan` and `search`); the engine buys the new nodes, and so proves what is
-saved. Where the arrays find nothing, the engine is asked about nodes that they cannot judge.
+A linear program and a search over arrays choose the nodes to remove and the destinations of their
+pods (see `relaxation`, `plan` and `search`). The engine buys the new nodes, which proves the
+saving. If the arrays find nothing, the engine tries nodes that the arrays cannot judge.
 """
 
 from __future__ import annotations
@@ -12,20 +12,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from controller.disruption.evaluation import ENGINE_TRIES, MANY_NODES, Evaluator
 from controller.disruption.model import ClusterModel
 from controller.disruption.relaxation import RelaxedPlan, relaxed
 from controller.disruption.search import promises, searched
 from controller.disruption.sequencing import as_bound
 from controller.disruption.simulation import Group, homes_of, names_of
-from controller.disruption.weighing import ENGINE_TRIES, MANY_NODES, Weighing
 from controller.scheduling.arrays import Mask, Vector
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedPlan:
-    """What goes, as far as the engine confirms it; the node that stays that each of the pods goes
-    to, by its key; and what that saves, evictions paid, in $/h. Where it `is_proven`, the engine
-    has found those nodes, and there is nothing to check.
+    """A plan that the engine confirms.
+
+    `groups` are its groups. `homes` is the existing node that each pod moves to, by pod key. `gain`
+    is the net saving in $/h. `is_proven`: the engine itself found the plan, so it needs no further
+    check.
     """
 
     groups: tuple[Group, ...]
@@ -35,15 +37,16 @@ class ConfirmedPlan:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the nodes that go."""
+        """The names of the nodes that the plan removes."""
         return names_of(self.groups)
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """What the arrays expect of a cluster: its `model`, in which new nodes may be bought for all
-    classes that they may be bought for at all; what emptying each node costs, in $/h; and what
-    the linear program makes of it.
+class ClusterEstimate:
+    """The estimate of a cluster: its model, its eviction costs and the linear program's solution.
+
+    In `model`, all eligible classes may use new nodes. `evictions` (nodes) is the cost of emptying
+    each node, in $/h.
     """
 
     model: ClusterModel
@@ -51,58 +54,65 @@ class Outlook:
     relaxation: RelaxedPlan
 
     @classmethod
-    def of(cls, weighing: Weighing) -> Outlook | None:
-        """Solve the linear program of a cluster; None where there are no arrays."""
-        model = weighing.model
+    def of(cls, evaluator: Evaluator) -> ClusterEstimate | None:
+        """Solve the linear program of a cluster; None if the cluster has no arrays."""
+        model = evaluator.model
         if model is None:
             return None
-        evictions = np.array([weighing.costs.get(name, 0.0) for name in model.names])
-        worth_new = np.where(_buyable(weighing, model), model.worth_new, np.inf)
+        evictions = np.array([evaluator.costs.get(name, 0.0) for name in model.names])
+        worth_new = np.where(_buyable(evaluator, model), model.worth_new, np.inf)
         freest = replace(model, worth_new=worth_new)
         return cls(freest, evictions, relaxed(freest, evictions))
 
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """The plans that are worth it for a whole cluster, the `best` first, and what they were made
-    of; without arrays the only one is that empty nodes go.
+    """The worthwhile plans for a whole cluster, the best first, and the estimate they come from.
+
+    Without arrays the only plan removes empty nodes.
     """
 
-    weighing: Weighing
-    outlook: Outlook | None
+    evaluator: Evaluator
+    estimate: ClusterEstimate | None
     best: tuple[ConfirmedPlan, ...]
 
     @classmethod
-    def of(cls, weighing: Weighing) -> Plans:
-        """Make them."""
-        outlook = Outlook.of(weighing)
-        if outlook is not None:
-            return cls(weighing, outlook, tuple(_best_first(weighing, outlook)))
-        empty = [node for node in weighing.candidates.values() if not node.moving]
+    def of(cls, evaluator: Evaluator) -> Plans:
+        """Make the plans for a cluster."""
+        estimate = ClusterEstimate.of(evaluator)
+        if estimate is not None:
+            return cls(evaluator, estimate, tuple(_best_first(evaluator, estimate)))
+        empty = [node for node in evaluator.candidates.values() if not node.moving]
         groups = tuple(Group(leaving=(candidate,)) for candidate in empty)
-        return cls(weighing, None, (ConfirmedPlan(groups, {}, 0.0),))
+        return cls(evaluator, None, (ConfirmedPlan(groups, {}, 0.0),))
 
 
-def alone(weighing: Weighing, names: Iterable[str]) -> ConfirmedPlan:
-    """Return the first of some nodes, the dearest per eviction first, that the engine finds
-    worth it alone.
+def alone(evaluator: Evaluator, names: Iterable[str]) -> ConfirmedPlan:
+    """Return a plan with the first of these nodes that the engine confirms by itself.
+
+    Nodes with the largest price per eviction are tried first, at most `ENGINE_TRIES` of them. The
+    plan has no groups if none is confirmed.
     """
-    candidates, disturbance = weighing.candidates, weighing.disturbance
+    candidates, disturbance = evaluator.candidates, evaluator.disturbance
     ranked = sorted(
         names, key=lambda name: (-candidates[name].price / (1.0 + disturbance[name]), name)
     )
     for name in ranked[:ENGINE_TRIES]:
-        departure = None if weighing.expired() else weighing.simulation.without({name})
-        good = as_bound(weighing, weighing.approved(departure)) if departure is not None else []
-        if good and departure is not None:
-            homes = homes_of(departure.results.existing_nodes)
-            return ConfirmedPlan(tuple(good), homes, departure.saving, is_proven=True)
+        result = None if evaluator.expired() else evaluator.simulation.without({name})
+        good = as_bound(evaluator, evaluator.approved(result)) if result is not None else []
+        if good and result is not None:
+            homes = homes_of(result.results.existing_nodes)
+            return ConfirmedPlan(tuple(good), homes, result.saving, is_proven=True)
     return ConfirmedPlan((), {}, 0.0)
 
 
-def _best_first(weighing: Weighing, outlook: Outlook) -> list[ConfirmedPlan]:
-    """Return the plans in which new nodes are bought, and that in which none are."""
-    freest, relaxation = outlook.model, outlook.relaxation
+def _best_first(evaluator: Evaluator, estimate: ClusterEstimate) -> list[ConfirmedPlan]:
+    """Return the plan that buys new nodes and the plan that buys none, the larger net saving first.
+
+    In large clusters (more than `MANY_NODES` nodes), the second is made only if the first has no
+    groups. If neither has groups, the only plan is that of `_by_engine`.
+    """
+    freest, relaxation = estimate.model, estimate.relaxation
     ways = [freest]
     if np.isfinite(freest.worth_new).any():
         ways.insert(0, replace(freest, worth_new=np.full_like(freest.worth_new, np.inf)))
@@ -111,53 +121,57 @@ def _best_first(weighing: Weighing, outlook: Outlook) -> list[ConfirmedPlan]:
     for way in reversed(ways) if is_large else ways:
         if not promises(freest, relaxation) or (is_large and any(p.groups for p in plans)):
             break
-        own = relaxation if way is freest else relaxed(way, outlook.evictions)
-        plans.append(_confirmed(weighing, way, outlook.evictions, own))
+        own = relaxation if way is freest else relaxed(way, estimate.evictions)
+        plans.append(_confirmed(evaluator, way, estimate.evictions, own))
     plans.sort(key=lambda plan: -plan.gain)
     if not any(plan.groups for plan in plans):
-        return [_by_engine(weighing, freest)]
+        return [_by_engine(evaluator, freest)]
     return plans
 
 
 def _confirmed(
-    weighing: Weighing, model: ClusterModel, evictions: Vector, relaxation: RelaxedPlan
+    evaluator: Evaluator, model: ClusterModel, evictions: Vector, relaxation: RelaxedPlan
 ) -> ConfirmedPlan:
     """Return the best plan by the arrays, as far as the engine confirms it."""
-    plan = searched(model, evictions, relaxation, expired=weighing.expired)
+    plan = searched(model, evictions, relaxation, expired=evaluator.expired)
     going = np.flatnonzero(plan.leaving).tolist()
     names = frozenset(model.names[place] for place in going)
-    homes = plan.homes(last=_spot_nodes(weighing, model))
-    departure = weighing.simulation.carried_out(names, homes)
-    if departure is None:
-        candidates = weighing.candidates
+    homes = plan.homes(last=_spot_nodes(evaluator, model))
+    result = evaluator.simulation.carried_out(names, homes)
+    if result is None:
+        candidates = evaluator.candidates
+        # The engine finds no new node for some pod. Keep the nodes of all pods without a
+        # destination.
         stay = frozenset(
             name for name in names for pod in candidates[name].moving if pod.key not in homes
         )
-        departure = weighing.simulation.carried_out(names - stay, homes)
-    good = weighing.approved(departure) if departure is not None else []
-    return ConfirmedPlan(tuple(good), homes, sum(map(weighing.net, good)))
+        result = evaluator.simulation.carried_out(names - stay, homes)
+    good = evaluator.approved(result) if result is not None else []
+    return ConfirmedPlan(tuple(good), homes, sum(map(evaluator.net, good)))
 
 
-def _by_engine(weighing: Weighing, model: ClusterModel) -> ConfirmedPlan:
-    """Return a node that the engine finds worth it alone, of those that arrays cannot judge."""
+def _by_engine(evaluator: Evaluator, model: ClusterModel) -> ConfirmedPlan:
+    """Return a plan with one node that the arrays cannot judge and that the engine confirms."""
     odd = model.present[:, model.intricate].any(axis=1)
     return alone(
-        weighing, (model.names[place] for place in np.flatnonzero(odd & model.candidate).tolist())
+        evaluator, (model.names[place] for place in np.flatnonzero(odd & model.candidate).tolist())
     )
 
 
-def _buyable(weighing: Weighing, model: ClusterModel) -> Mask:
-    """Mark the classes that new nodes may be bought for: where spot is not exchanged for spot,
-    those of which some are on other nodes.
+def _buyable(evaluator: Evaluator, model: ClusterModel) -> Mask:
+    """Mark the classes that may use new nodes.
+
+    If spot nodes may not be replaced by spot nodes, these are the classes with at least one pod on
+    a node that is not a spot instance.
     """
-    if weighing.problem.settings.spot_to_spot:
+    if evaluator.problem.settings.spot_to_spot:
         return np.isfinite(model.worth_new)
-    others = model.present[~_spot_nodes(weighing, model)].any(axis=0)
+    others = model.present[~_spot_nodes(evaluator, model)].any(axis=0)
     buyable: Mask = others & np.isfinite(model.worth_new)
     return buyable
 
 
-def _spot_nodes(weighing: Weighing, model: ClusterModel) -> Mask:
-    candidates = weighing.candidates
+def _spot_nodes(evaluator: Evaluator, model: ClusterModel) -> Mask:
+    candidates = evaluator.candidates
     spot = [name in candidates and candidates[name].is_spot for name in model.names]
     return np.array(spot, dtype=np.bool_)

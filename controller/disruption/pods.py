@@ -1,4 +1,4 @@
-"""What a pod means for a node on its way out: must a drain wait for it, and in which turn."""
+"""What a pod means for a node that is drained: whether the drain waits for it, and when it ends."""
 
 from __future__ import annotations
 
@@ -6,32 +6,35 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from controller.apis import labels
-from controller.apis.pods import Pod
-from controller.apis.taints import Taint
-from controller.apis.workloads import PersistentVolume
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.taints import Taint
+from controller.apis.kubernetes.workloads import PersistentVolume
 from controller.constraints.taints import untolerated
 from controller.state.pods import is_daemon, is_static, is_terminal
 from controller.state.snapshot import Snapshot
 
 DISRUPTED = Taint(key=labels.DISRUPTED_TAINT, effect="NoSchedule")
-"""Keeps new pods off a node on its way out."""
+"""The taint that keeps new pods off a node that is being disrupted."""
 
 STUCK_TERMINATING = timedelta(minutes=1)
-"""A pod this long past its own end will not go by waiting for it."""
+"""A pod that is this long past its deletion timestamp is stuck: no drain waits for it."""
 
 
 SOON = timedelta(minutes=2)
-"""How long an ending pod may take that is waited for: most have half a minute."""
+"""Consolidation waits for a terminating pod that ends within this time: most take 30 s."""
 
 
 def is_stuck_terminating(pod: Pod, now: datetime) -> bool:
-    """Whether it should have gone more than a minute ago."""
+    """Return whether the pod's deletion timestamp passed more than a minute ago."""
     deletion = pod.metadata.deletion_timestamp
     return deletion is not None and now - deletion > STUCK_TERMINATING
 
 
 def is_soon_gone(pod: Pod, now: datetime) -> bool:
-    """Whether it is ending, and its room will be free in a moment: a daemon's never is."""
+    """Return whether the pod is terminating and will soon release its capacity.
+
+    DaemonSet pods never count.
+    """
     deletion = pod.metadata.deletion_timestamp
     if deletion is None or is_daemon(pod):
         return False
@@ -39,7 +42,7 @@ def is_soon_gone(pod: Pod, now: datetime) -> bool:
 
 
 def is_drainable(pod: Pod, now: datetime) -> bool:
-    """Whether a drain has to wait for it."""
+    """Return whether a drain has to wait for the pod to end."""
     return not (
         is_terminal(pod)
         or is_static(pod)
@@ -49,24 +52,27 @@ def is_drainable(pod: Pod, now: datetime) -> bool:
 
 
 def surges(pod: Pod) -> bool:
-    """Whether its owner wants its Deployment rolled rather than the pod evicted."""
+    """Return whether the pod asks for a rollout of its Deployment instead of an eviction.
+
+    It asks by annotation.
+    """
     return pod.metadata.annotations.get(labels.SURGE) == "true" and any(
         owner.kind == "ReplicaSet" for owner in pod.metadata.owner_references
     )
 
 
 def is_of_job(pod: Pod) -> bool:
-    """Whether it ends by itself some time, and begins again where it is moved."""
+    """Return whether the pod belongs to a Job: it ends by itself, and restarts if it is moved."""
     return any(owner.kind == "Job" for owner in pod.metadata.owner_references)
 
 
 def is_critical(pod: Pod) -> bool:
-    """Whether the cluster itself leans on it."""
+    """Return whether the pod has a system-critical priority class."""
     return pod.spec.priority_class_name in ("system-cluster-critical", "system-node-critical")
 
 
 def local_claims(snapshot: Snapshot) -> frozenset[tuple[str, str]]:
-    """Return the volume claims, by namespace and name, whose volumes lie on the disk of a node."""
+    """Return the PersistentVolumeClaims, by namespace and name, with a volume on a node's disk."""
     local = {
         volume.metadata.name for volume in snapshot.persistent_volumes if _lies_on_a_node(volume)
     }
@@ -80,8 +86,9 @@ def local_claims(snapshot: Snapshot) -> frozenset[tuple[str, str]]:
 
 
 def uses_any(pod: Pod, claims: Collection[tuple[str, str]]) -> bool:
-    """Whether one of the pod's volumes is one of these claims'; an ephemeral one's bears the names
-    of pod and volume.
+    """Return whether the pod uses one of these claims.
+
+    The claim of an ephemeral volume is named after pod and volume.
     """
     own = pod.metadata
     return any(

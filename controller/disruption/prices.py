@@ -1,4 +1,4 @@
-"""What nodes that exist cost, and what nodes to be made may come to cost."""
+"""The prices of existing nodes, and the highest prices that new nodes may have."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from controller.apis import labels
-from controller.apis.nodepool import NodePool
-from controller.apis.taints import Requirement
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.compatibility import offers
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.requirements import Requirements, minimum_values, read
@@ -16,8 +16,10 @@ from controller.state.nodes import StateNode
 
 
 def node_price(state: StateNode, types: Mapping[str, InstanceType]) -> float | None:
-    """Return the price of the node's offering in $/h, by its type, zone, capacity type and
-    reservation, to be had now or not; None when it is not among these types, given by name.
+    """Return the price of the node's offering in $/h, or None if it is not in `types` (by name).
+
+    The offering is that of the node's instance type, zone, capacity type and reservation, whether
+    it is available now or not.
     """
     carried = state.labels
     kind = types.get(carried.get(labels.INSTANCE_TYPE, ""))
@@ -40,11 +42,12 @@ def _is_of(offering: Offering, carried: Mapping[str, str]) -> bool:
 def capped(
     node: NewNode, *, below: float, types: Sequence[InstanceType], pool: NodePool
 ) -> NewNode | None:
-    """Return the node with only those types that cost less than so much wherever the cloud may
-    launch them; None when none is left, or too few for the pool's `minValues`.
+    """Return the node with only the instance types that are cheaper than a limit in any case.
 
-    Where spot is what makes it cheaper, it is bound to spot: on-demand in its place would
-    bring nothing. Where only some zones are cheap enough, it is bound to the cheapest.
+    An instance type stays if its `worst_price` is below the limit. None if no instance type is
+    left, or too few for the NodePool's `minValues`. If the cheapest offering is spot, the node is
+    restricted to spot, because an on-demand instance would save nothing. If only some zones are
+    cheap enough, the node is restricted to the cheapest zone.
     """
     by_name = {instance_type.name: instance_type for instance_type in types}
     launches = _launches(by_name[node.instance_types[0]], read(node.requirements))
@@ -63,7 +66,7 @@ def capped(
 
 
 def _bound(node: NewNode, key: str, value: str) -> NewNode:
-    """Return the node with one value for a label."""
+    """Return the node with a single value for a label."""
     others = [requirement for requirement in node.requirements if requirement.key != key]
     return replace(
         node, requirements=(*others, Requirement(key=key, operator="In", values=[value]))
@@ -71,9 +74,10 @@ def _bound(node: NewNode, key: str, value: str) -> NewNode:
 
 
 def worst_price(kind: InstanceType, terms: Requirements) -> float:
-    """Return what a launch under these terms may come to cost: the dearest offering of the
-    capacity type that is tried first (reserved, then spot, then on-demand); infinite
-    when there is none.
+    """Return the highest price, in $/h, that a launch under these terms can have.
+
+    It is the most expensive offering of the capacity type that EC2 tries first (reserved, then
+    spot, then on-demand); infinite if no offering is available.
     """
     open_ = _launches(kind, terms)
     for capacity_type in (labels.RESERVED, labels.SPOT, labels.ON_DEMAND):
@@ -84,7 +88,7 @@ def worst_price(kind: InstanceType, terms: Requirements) -> float:
 
 
 def _launches(kind: InstanceType, terms: Requirements) -> list[Offering]:
-    """Return the offerings that can be had now under these terms, cheapest first."""
+    """Return the available offerings that meet these requirements, cheapest first."""
     open_ = [
         offering for offering in kind.offerings if offering.available and offers(offering, terms)
     ]
@@ -94,7 +98,7 @@ def _launches(kind: InstanceType, terms: Requirements) -> list[Offering]:
 def _flexible_enough(
     kept: Sequence[str], by_name: Mapping[str, InstanceType], pool: NodePool
 ) -> bool:
-    """Whether so many types still have the different values that the pool asks for."""
+    """Return whether the instance types have enough distinct values for `minValues`."""
     for key, least in minimum_values(pool.spec.template.spec.requirements).items():
         seen: set[str] = set()
         for name in kept:

@@ -1,4 +1,4 @@
-"""What disruption is asked: a cluster at a moment, and how far it may go."""
+"""The input of a disruption decision: the cluster at a point in time, and the settings."""
 
 from __future__ import annotations
 
@@ -6,50 +6,51 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from controller.apis.nodepool import NodePool
-from controller.apis.pods import Pod
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.pods import Pod
 from controller.options import Options
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
 
 CALM_EVICTION_PRICE = 0.01
-"""$ that moving one ordinary pod costs: what a pod of one CPU takes of a node on demand in some
-fifteen minutes, for it starts anew and warms up while its old place is still paid for."""
+"""Cost in $ of evicting one ordinary pod. It is the on-demand cost of the capacity of a pod with 1
+CPU for about 15 minutes: the pod restarts and warms up while its old capacity is still paid for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisruptionSettings:
-    """How dear a disruption is, and what is allowed at all."""
+    """The cost of disruption, and what is allowed."""
 
     eviction_price: float = CALM_EVICTION_PRICE
-    """$ for moving one pod of ordinary eviction cost; 0 counts savings alone."""
+    """The price in $ of evicting one pod of ordinary eviction cost; 0: evictions are free."""
 
     horizon: timedelta = timedelta(hours=2)
-    """How long a saving is expected to last at most: what a move costs must come back within it.
-    It lasts as long as the workloads that move have run, where that is shorter."""
+    """The longest time over which a saving counts: it must exceed the cost of the evictions within
+    this time. If the workloads of the evicted pods have run for less, their age applies."""
 
     cool_down: timedelta = timedelta(minutes=10)
-    """For how long after its start moving a pod again costs more, up to three times as much; and
-    how long a saving is expected to last at least, however young a workload is."""
+    """The time after a pod's start in which its eviction costs more, up to three times as much. It
+    is also the shortest time over which a saving counts, however young the workload is."""
 
     image_soak: timedelta = timedelta(minutes=10)
-    """For how long the first node of a pool that runs a new machine image is watched before others
-    follow it; 0 lets all follow as fast as budgets allow."""
+    """How long the first node of a NodePool with a new AMI must run before other nodes follow; 0
+    lets all nodes follow as fast as budgets allow."""
 
     surge: bool = False
-    """Whether Deployments of a single pod are rolled where they ask for it: no
-    PodDisruptionBudget stands in the way of that."""
+    """Whether Deployments with one replica are rolled if they ask for it, so that a
+    PodDisruptionBudget does not block the node."""
 
     instalments: bool = True
-    """Whether nodes whose going together pays may go one after the other where budgets do not let
-    all of them go at once: what is to take in all their pods comes with the first."""
+    """Whether a group that pays only as a whole may be disrupted in instalments if the budgets do
+    not allow all its nodes at once. The first instalment launches the replacement for all their
+    pods."""
 
     spot_to_spot: bool = False
     """`FEATURE_GATES` SpotToSpotConsolidation: whether spot nodes may be replaced by spot nodes."""
 
 
 def settings_of(options: Options) -> DisruptionSettings:
-    """Return what the controller's settings say of it."""
+    """Return the disruption settings from the controller's options."""
     return DisruptionSettings(
         eviction_price=options.disruption_eviction_price,
         horizon=options.disruption_horizon,
@@ -60,21 +61,24 @@ def settings_of(options: Options) -> DisruptionSettings:
     )
 
 
-UNCALM = DisruptionSettings(eviction_price=0.0, image_soak=timedelta(0), instalments=False)
-"""Every saving counts, whatever it moves, and each by itself: what Karpenter does."""
+EVICTIONS_FREE = DisruptionSettings(eviction_price=0.0, image_soak=timedelta(0), instalments=False)
+"""Every saving counts, however many pods it evicts, and each node counts by itself, as in
+Karpenter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisruptionProblem:
-    """A cluster at a moment.
+    """A cluster at a point in time, with the settings for its disruption.
 
-    `snapshot` has the nodes, the pods that run, and the dynamic pools that are ready;
-    `node_pools` are all of them, by name. `pending` pods wait for a node, and get one from
-    somebody else: here they only take room. `resting` nodes could not be disrupted a moment ago,
-    and are let stay for a while; so are those that are `awaiting` what an earlier controller made
-    in their place, by the names of both, and those that are `kept`, each for the reason told.
-    `begun` is when workloads began to run, by their owner's UID, as far as that is remembered: pods
-    that have been moved do not tell.
+    `snapshot` has the nodes, the running pods and the dynamic NodePools that are ready.
+    `node_pools` are all NodePools, by name. `pending` pods have no node. The provisioner launches
+    nodes for them; here they only take capacity.
+
+    `resting` nodes could not be disrupted recently, and are no candidates for a while. `awaiting`
+    nodes wait for a replacement that an earlier controller launched: it maps their names to those
+    of the replacements. `kept` maps nodes that must stay to the reason. `begun` is the time at
+    which a workload began to run, by its owner's UID, as far as it is remembered: a pod that was
+    moved is younger than its workload.
     """
 
     snapshot: Snapshot
@@ -90,7 +94,7 @@ class DisruptionProblem:
     begun: Mapping[str, datetime] = field(default_factory=dict)
 
     def without(self, names: Collection[str]) -> DisruptionProblem:
-        """Return the cluster with these nodes on their way out."""
+        """Return the problem with these nodes marked as being deleted."""
         nodes = tuple(
             replace(node, deleting=True) if node.name in names else node
             for node in self.snapshot.nodes

@@ -1,17 +1,17 @@
-"""Decisions as people read them, and read back: a command written as a Disruption's spec."""
+"""Converts commands to the spec of a Disruption, and back."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 
-from controller.apis.disruption import (
+from controller.apis.karpenter.disruption import (
     DisruptionSpec,
     MovedWorkload,
     PlannedMove,
     PlannedReplacement,
 )
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.disruption import candidates
 from controller.disruption.commands import Candidate, Command, Reason
 from controller.disruption.modes import Mode
@@ -19,11 +19,11 @@ from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.results import NewNode
 
 DIGITS = 4
-"""Of amounts in $/h: a hundredth of a cent."""
+"""Decimal places of amounts in $/h: a hundredth of a cent."""
 
 
 def spec_of(command: Command, mode: Mode) -> DisruptionSpec:
-    """Return what is written of a command."""
+    """Return the spec of the Disruption that records a command."""
     ordered = sorted(command.candidates, key=lambda candidate: candidate.name)
     return DisruptionSpec(
         reason=command.reason.value,
@@ -53,7 +53,7 @@ def spec_of(command: Command, mode: Mode) -> DisruptionSpec:
 
 
 def workloads(pods: Iterable[Pod]) -> list[MovedWorkload]:
-    """Return whose pods these are, and how many of each."""
+    """Return the workloads of these pods, with the number of pods of each."""
     counted = Counter(map(_workload, pods))
     return [
         MovedWorkload(kind=kind, namespace=namespace, name=name, uid=uid, pods=count)
@@ -70,23 +70,23 @@ def _workload(pod: Pod) -> tuple[str, str, str, str]:
 
 
 def read_back(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | str:
-    """Return the command that a spec was written of, its nodes as they are now; or why there is
-    none any more.
-    """
+    """Return the command of a spec with its nodes as they are now, or why it is no longer valid."""
     reason = _reason(spec)
     if reason is None:
-        return f"its reason {spec.reason} is none that is known"
+        return f"spec.reason {spec.reason} is unknown"
     survey = candidates.survey(problem, eventual=reason is Reason.DRIFTED)
     here = {candidate.name: candidate for candidate in survey.admitted}
     for node, claim in _named(spec):
         if node not in here or here[node].claim.metadata.name != claim:
-            return f"node {node}: {survey.blocked.get(node, 'it has gone, or is on its way out')}"
+            return f"node {node}: {survey.blocked.get(node, 'it is deleted or being deleted')}"
     return _command(spec, reason, [here[name] for name in spec.nodes])
 
 
 def rest_of(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | None:
-    """Return what is left of a command that somebody has begun: its nodes that are marked and not
-    yet on their way out. What was made in their place counts now, whatever else has changed.
+    """Return the rest of a command that an earlier leader began, or None if there is none.
+
+    The rest is the nodes that are marked for disruption and not yet being deleted. The command is
+    not validated again, because its replacements exist.
     """
     reason, here = _reason(spec), candidates.standing(problem)
     left = [

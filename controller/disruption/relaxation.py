@@ -1,14 +1,16 @@
-"""Which nodes to keep, in fractions: a linear program whose duals price pods and free room.
+"""Which nodes to keep, in fractions: a linear program whose duals price pods and capacity.
 
-Keep shares of nodes, each with the pods that it has, put pods of nodes that go into free room
-of nodes that stay, and buy new nodes for the rest, at the least cost, an eviction counted with
-its price. Its answer names few nodes in fractions, so that it nearly is a plan. Its duals say
-what a pod of each class is worth and what free room is, and so what each node is worth beside
-what it costs; whatever is done with the cluster, nothing is saved beyond what they say.
+The program keeps fractions of nodes, each with its pods. It puts the pods of removed nodes into the
+remaining capacity of nodes that stay, and buys new nodes for the rest. It minimizes the cost, with
+a price for each eviction. Its solution has few fractional nodes, so it is nearly a plan.
 
-Nodes that every class is let into alike share one row per resource, which takes from the answer
-only that it knows nothing of holes. Pairs of class and such a group enter when prices ask for
-them. Rows: classes; groups × resources; classes of which a node takes only so many.
+The duals give the value of a pod of each class and the price of remaining capacity, and from these
+the net value of each node. They also give a lower bound on the cost: no plan saves more.
+
+Nodes that admit the same classes form a group, which shares one row per resource. The only error of
+this aggregation is that the solution ignores fragmentation between the nodes of a group. Columns
+for pairs of class and group are generated when the prices ask for them. Rows: classes; groups ×
+resources; classes with a maximum number of pods per node.
 """
 
 from __future__ import annotations
@@ -28,19 +30,22 @@ ROUNDS = 60
 PAIRS_AT_ONCE = 3
 TOLERANCE = 1e-7
 HOLES = 1.05
-"""What new nodes cost beside their share of one that is filled to the brim: none ever is."""
+"""Factor on a pod's share of a full new node: new nodes are never filled completely."""
 
 FORBIDDEN = 100.0
-"""How many times the dearest node a pod costs that nothing can be bought for."""
+"""Cost of a pod that no offering can hold, as a multiple of the most expensive node's price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelaxedPlan:
-    """What the program answers.
+    """The solution of the linear program.
 
-    `kept` (nodes) is the share of each node that stays; `gain` (nodes) what its going brings at
-    these prices, in $/h, evictions paid; `room_price` is nodes × resources; `bound` is what no
-    plan costs less than, evictions counted, of the nodes that may go.
+    `kept` (nodes) is the fraction of each node that stays. `gain` (nodes) is what its removal saves
+    at these prices, in $/h, after the cost of evictions. `values` (classes) is the value of a pod,
+    in $/h. `room_price` (nodes × resources) is the shadow price of remaining capacity. `flow`
+    (classes × groups) is the number of pods that each group receives; `group` (nodes) is the group
+    of each node. `bound` is a lower bound on the cost of the candidates under any plan, in $/h,
+    evictions included.
     """
 
     kept: Vector
@@ -53,11 +58,13 @@ class RelaxedPlan:
 
 
 def relaxed(model: ClusterModel, evictions: Vector) -> RelaxedPlan:
-    """Solve; `evictions` (nodes) is what emptying each node costs, in $/h."""
+    """Solve the program; `evictions` (nodes) is the cost of emptying each node, in $/h."""
     return _Program(model, evictions).solution()
 
 
 class _Program:
+    """The linear program; each resource is scaled by the largest capacity of any node."""
+
     def __init__(self, model: ClusterModel, evictions: Vector) -> None:
         self._model, self._evictions = model, evictions
         self._scale = np.maximum(model.room.max(axis=0, initial=0.0), 1.0)
@@ -68,6 +75,8 @@ class _Program:
         first, self._group = distinct_rows(keys)
         self._let_in = (model.allowed & model.takes[:, None])[first].T  # classes × groups
         self._let_in &= self._largest()
+        # Removing a node costs its evictions, so keeping it costs its price less its evictions. The
+        # constant sum of all evictions is added to the bound at the end.
         self._cost = np.where(model.candidate, model.price - evictions, 0.0)
         self._total = model.present[model.candidate].sum(axis=0).astype(np.float64)
         dearest = max(float(model.price.max(initial=0.0)), 1e-3)
@@ -81,7 +90,7 @@ class _Program:
         self._lay_out()
 
     def _largest(self) -> Mask:
-        """Mark, classes × groups, where some node has room for a pod at all."""
+        """Return the pairs (classes × groups) in which at least one node has capacity for a pod."""
         roomy = np.zeros_like(self._let_in)
         sizes = self._sizes - 1e-12
         for number in range(roomy.shape[1]):
@@ -89,15 +98,18 @@ class _Program:
             free = free[distinct_rows(free)[0]]
             roomiest = free[free.sum(axis=1).argmax()]
             roomy[:, number] = (roomiest >= sizes).all(axis=1)
-            # No node has more of anything than the most that any has.
+            # The component-wise maximum over the nodes rules out most classes; only the others need
+            # a comparison with every node.
             open_ = ~roomy[:, number] & (free.max(axis=0) >= sizes).all(axis=1)
             for place in np.flatnonzero(open_).tolist():
                 roomy[place, number] = (free >= sizes[place]).all(axis=1).any()
         return roomy
 
     def _limits(self) -> tuple[Indices, Matrix]:
-        """Return the classes of which a node takes only so many, and how many more each takes
-        (nodes × those classes).
+        """Return the classes with a maximum number of pods per node, and what each node admits.
+
+        The first value holds class indices. The second (nodes × those classes) is the number of
+        further pods that each node admits.
         """
         limited, places = [], []
         for number, rules in enumerate(self._model.rules):
@@ -115,6 +127,11 @@ class _Program:
         return np.array(limited, dtype=np.int64), np.array(places).T.reshape(shape)
 
     def _lay_out(self) -> None:
+        """Add the rows, one column per candidate, and one column per class for new nodes.
+
+        A candidate's column is the fraction of the node that stays, 0 to 1. A class' column is the
+        number of its pods on new nodes.
+        """
         model, infinity = self._model, highspy.kHighsInf
         groups, resources = self._let_in.shape[1], self._sizes.shape[1]
         candidate, stays = np.flatnonzero(model.candidate), ~model.candidate
@@ -131,6 +148,9 @@ class _Program:
         self._candidates = candidate
         present = model.present[candidate]
         nodes, classes = np.nonzero(present)
+        # One column per candidate: its fraction that stays. It keeps its pods (class rows) and
+        # offers its remaining capacity and admitted pods to moved pods (negative, on the left of ≤
+        # rows).
         of_group = self._first_group_row + self._group[candidate, None] * resources
         every, limits = np.arange(len(candidate)), np.arange(len(self._limited))
         self._add(
@@ -152,6 +172,7 @@ class _Program:
                 -self._places[candidate].reshape(-1),
             ),
         )
+        # One column per class: pods on new nodes, without an upper bound.
         bought = np.arange(len(self._total))
         self._add(
             self._worth_new,
@@ -169,7 +190,10 @@ class _Program:
         rows: Sequence[Indices],
         amounts: Sequence[Vector],
     ) -> None:
-        """Add columns, of which these have so much in these rows."""
+        """Add columns with these costs and upper bounds, and their coefficients in these rows.
+
+        `columns`, `rows` and `amounts` hold the coefficients in parts that are concatenated.
+        """
         column, row, amount = (np.concatenate(parts) for parts in (columns, rows, amounts))
         some = np.flatnonzero(amount)
         some = some[np.lexsort((row[some], column[some]))]
@@ -186,6 +210,9 @@ class _Program:
         )
 
     def _add_pairs(self, chosen: Mask) -> None:
+        """Add a column for each chosen pair (classes × groups): the pods of the class that the
+        group receives.
+        """
         classes, groups = np.nonzero(chosen)
         self._paired |= chosen
         self._pair_class = np.append(self._pair_class, classes)
@@ -205,6 +232,7 @@ class _Program:
         )
 
     def solution(self) -> RelaxedPlan:
+        """Solve the program by column generation, and return the solution with its duals."""
         for _ in range(ROUNDS):
             self._program.run()
             solution = self._program.getSolution()
@@ -214,6 +242,9 @@ class _Program:
             prices = np.maximum(-duals[self._first_group_row : self._first_limit_row], 0.0)
             prices = prices.reshape(-1, resources)
             slots = np.maximum(-duals[self._first_limit_row :], 0.0)
+            # Column generation: a pair has a negative reduced cost if a pod's value exceeds the
+            # price of the capacity that it takes in the group. Add the best pairs of each class and
+            # solve again.
             cost = self._sizes @ prices.T  # classes × groups
             cost[self._limited] += slots[:, None]
             short = np.where(self._let_in & ~self._paired, values[:, None] - cost, 0.0)
@@ -225,11 +256,17 @@ class _Program:
                 wanted &= short >= least[:, None]
             self._add_pairs(wanted)
         room_price = prices[self._group]
+        # A kept node is worth its pods, which need no other capacity, and its remaining capacity at
+        # its price.
         worth = self._model.present @ values + (self._free * room_price).sum(axis=1)
         worth += self._places @ slots
         gain = np.where(self._model.candidate, self._cost - worth, 0.0)
         kept = np.ones(len(self._cost))
         kept[self._candidates] = np.array(solution.col_value)[: len(self._candidates)]
+        # Weak duality: pods at their values, less the price of capacity on nodes that cannot leave,
+        # less the net worth of candidates that are worth more than they cost. Pairs without a
+        # column do not lower the bound, because column generation ends when none has a negative
+        # reduced cost.
         fixed = (self._free * room_price).sum(axis=1) + self._places @ slots
         bound = float(self._total @ values - fixed[~self._model.candidate].sum())
         bound += float(np.minimum(self._cost - worth, 0.0)[self._model.candidate].sum())
@@ -245,7 +282,10 @@ class _Program:
         )
 
     def _flow(self, bought: Vector) -> Matrix:
-        """Return how many pods of each class each group takes in (classes × groups)."""
+        """Return the number of pods of each class that each group receives (classes × groups).
+
+        `bought` is the value of every column; those of the pairs come last.
+        """
         flow = np.zeros(self._let_in.shape)
         first = len(self._candidates) + len(self._total)
         flow[self._pair_class, self._pair_group] = bought[first:]

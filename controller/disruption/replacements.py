@@ -1,4 +1,4 @@
-"""What may come in the place of nodes that leave: what is cheaper, and no spot for spot."""
+"""Which replacements are allowed: only cheaper ones, and spot for spot under Karpenter's rule."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from controller.disruption.simulation import Group
 from controller.scheduling.results import NewNode
 
 SPOT_TO_SPOT_TYPES = 15
-"""How many cheaper types a spot node needs to be replaced by another spot node: with fewer,
-each replacement would sooner be interrupted, and replaced again."""
+"""Number of cheaper instance types that the replacement of a spot node by another spot node needs.
+With fewer types, each replacement would be interrupted sooner, and replaced again."""
 
 
 def affordable(group: Group, problem: DisruptionProblem) -> tuple[NewNode, ...] | None:
-    """Return the new nodes, each with only those types that leave something saved; None when
-    one has none, or when spot nodes would be replaced by spot nodes against the rules.
+    """Return the new nodes, each with only the instance types that keep a saving.
+
+    None if a new node has no such type, or if the replacement violates the spot-to-spot rule.
     """
     replacements = []
     for node in group.replacements:
         pool = problem.node_pools[node.node_pool]
         types = problem.snapshot.instance_types[node.node_pool]
-        # In this order one new node may cost what all that leave cost, to the last digit.
+        # Multiply in this order: with a single new node the limit is exactly the price of the
+        # removed nodes.
         below = node.price / group.cost * group.price if node.price else group.price
         cheaper = capped(node, below=below, types=types, pool=pool)
         if cheaper is None:
@@ -50,17 +52,21 @@ def affordable(group: Group, problem: DisruptionProblem) -> tuple[NewNode, ...] 
 
 
 def may_be_spot(node: NewNode) -> bool:
-    """Whether the cloud may launch the node as a spot instance."""
+    """Whether EC2 may launch the node as a spot instance."""
     allowed = read(node.requirements).get(labels.CAPACITY_TYPE)
     return allowed is None or allowed.has(labels.SPOT)
 
 
 def is_like(planned: Sequence[NewNode], now: Sequence[NewNode]) -> bool:
-    """Whether as many nodes come, and each type that was planned would do."""
+    """Return whether the replacements match the plan.
+
+    There must be as many new nodes as planned, and each planned instance type must still be
+    allowed.
+    """
     left = list(now)
     for new in planned:
         types = frozenset(new.instance_types)
-        heir = next(
+        replacement = next(
             (
                 other
                 for other in left
@@ -68,7 +74,7 @@ def is_like(planned: Sequence[NewNode], now: Sequence[NewNode]) -> bool:
             ),
             None,
         )
-        if heir is None:
+        if replacement is None:
             return False
-        left.remove(heir)
+        left.remove(replacement)
     return not left

@@ -1,14 +1,15 @@
-"""Finds a plan: first what the relaxation says, then whatever turns out cheaper.
+"""Search for the cheapest consolidation plan: round the relaxation, then improve it locally.
 
-The relaxation keeps nearly every node whole or lets it go whole; what it splits is rounded,
-pods are sent where it has them, and what finds no place is bought for. Then nodes are turned one
-by one (one that stays goes, one that goes stays) as long as that is cheaper, and in
-company: one is turned against its price, and others after it until the whole pays. Where there is
-time left the same begins again from the cluster as it is, in other orders: the cheapest plan
-counts.
+The relaxation keeps or removes nearly every node whole. The search rounds fractional nodes, places
+pods where the relaxation puts them, and buys for pods that find no capacity.
 
-The search ends by its own count of steps, not by a clock, so that the same cluster gets the same
-plan; the clock only breaks it off.
+Then it turns nodes one by one (it removes a node that stays, or keeps a node that is removed) as
+long as the cost falls. It also turns nodes in company: one node against its price, then others
+until the whole pays. In the remaining time the search restarts from the unchanged cluster with
+other orders of nodes. The cheapest plan counts.
+
+The search ends after a fixed number of steps, so that equal clusters get equal plans. The clock
+only aborts it.
 """
 
 from __future__ import annotations
@@ -24,46 +25,47 @@ from controller.disruption.relaxation import RelaxedPlan
 from controller.scheduling.arrays import Indices, Vector
 
 VISITS = 300_000
-"""How many nodes are looked at in all turns of a search: about a second."""
+"""Number of node visits in all turns of a search: about a second."""
 
 LARGE, DEEPER = 500, 5
-"""From how many nodes on that is so. Smaller clusters are searched for longer, up to so many times:
-there a step from one good plan to the next is worth a larger share of the cost."""
+"""Number of nodes from which `VISITS` applies unscaled, and the largest multiple of it. Smaller
+clusters are searched up to `DEEPER` times longer: there, a step from one good plan to the next is a
+larger share of the cost."""
 
 TURNS, IN_VAIN = 200, 10
-"""How many times each node is turned, in the mean, in small clusters; and how many times in vain,
-one after the other, before it is over."""
+"""The maximum mean number of turns per node in small clusters; and the number of consecutive turns
+per node without improvement after which the search ends."""
 
 PLACEMENTS = 60_000
-"""How many times places are looked for in all turns of a search: a second or two. Where every pod
-has a size of its own, to turn a node takes a hundred times what it takes where they are alike."""
+"""Number of searches for a destination in all turns of a search: a second or two. If every pod has
+a size of its own, turning a node takes 100 times as long as with equal pods."""
 
 STARTS = 3
-"""From how many plans to begin, at most."""
+"""Maximum number of plans from which the search starts."""
 
 SWEEPS = 6
 COMPANY = 6
-"""How many nodes are turned after one that was turned against its price."""
+"""Number of nodes that are turned after one that was turned against its price."""
 
 GAIN = 1e-9
-"""$/h by which a plan must be cheaper to count as such."""
+"""Amount in $/h by which a plan must be cheaper to count as an improvement."""
 
 
 @dataclass(slots=True)
 class _Turns:
-    """How many turns are left, and how many times places may be looked for."""
+    """The remaining turns of a search, and its remaining searches for a destination."""
 
     left: int
     placements: int
     expired: Callable[[], bool]
 
     def take(self, many: int = 1) -> bool:
-        """Take some; whether there were as many."""
+        """Take turns from the budget; return whether the search may continue."""
         self.left -= many
         return self.left >= 0 and self.placements >= 0 and not self.expired()
 
     def turned(self, plan: Plan, nodes: list[int]) -> bool:
-        """Turn nodes as `_turned` does, and count what that took."""
+        """Turn nodes as the function `_turned` does, and count the searches for a destination."""
         before = plan.placements
         done = _turned(plan, nodes)
         self.placements -= plan.placements - before
@@ -71,7 +73,10 @@ class _Turns:
 
 
 def promises(model: ClusterModel, relaxation: RelaxedPlan) -> bool:
-    """Whether there is anything to gain, by the relaxation of this model or of a freer one."""
+    """Return whether consolidation can save anything, by the relaxation.
+
+    The relaxation may be that of this model, or of one with fewer restrictions.
+    """
     return float(model.price[model.candidate].sum()) - relaxation.bound >= GAIN
 
 
@@ -82,7 +87,11 @@ def searched(
     *,
     expired: Callable[[], bool],
 ) -> Plan:
-    """Return the cheapest plan found; `evictions` (nodes) is what emptying each costs, in $/h."""
+    """Return the cheapest plan found.
+
+    `evictions` (nodes) is the cost of emptying each node, in $/h. If `expired` returns true, the
+    search stops and returns the best plan so far.
+    """
     best = Plan(model, evictions, relaxation.room_price)
     if not promises(model, relaxation):
         return best
@@ -90,8 +99,8 @@ def searched(
     kept = (relaxation.kept >= 0.5) | ~model.candidate
     unchanged = best.mark()
     best.start(kept, relaxation.flow, relaxation.group)
-    # What it costs at least to have a node otherwise than the relaxation has it is known: where
-    # that is more than all there is to gain, the node need not be looked at.
+    # The duals bound the cost of treating a node otherwise than the relaxation does. If this bound
+    # exceeds the gap between the plan and the relaxation, turning the node cannot pay.
     gap = min(best.cost, nothing) - relaxation.bound
     order = np.flatnonzero(model.candidate & (np.abs(relaxation.gain) < gap))
     nodes = len(model.names)
@@ -115,7 +124,11 @@ def searched(
 
 
 def _descend(plan: Plan, order: Indices, chance: np.random.Generator, turns: _Turns) -> None:
-    """Turn nodes, in this order at first, until no turn makes the plan cheaper."""
+    """Turn nodes until no turn makes the plan cheaper.
+
+    The descent has three parts: sweeps over single nodes, first in this `order`, then in random
+    orders; random companies, until `IN_VAIN` turns per node in a row find nothing; and exchanges.
+    """
     swept = True
     for _ in range(SWEEPS):
         if not swept:
@@ -136,7 +149,7 @@ def _descend(plan: Plan, order: Indices, chance: np.random.Generator, turns: _Tu
 
 
 def _exchange(plan: Plan, order: Indices, turns: _Turns) -> None:
-    """Let nodes go, or stay, instead of others, as long as that is cheaper."""
+    """Turn a node together with nodes of the opposite state, as long as the plan gets cheaper."""
     swept = True
     while swept:
         swept = False
@@ -148,8 +161,9 @@ def _exchange(plan: Plan, order: Indices, turns: _Turns) -> None:
 
 
 def _turned(plan: Plan, nodes: list[int]) -> bool:
-    """Turn the first of these nodes, and of the others those that make it cheaper, until it is
-    cheaper than before; otherwise everything stays as it was.
+    """Turn the first node, then those of the others that lower the cost, until the whole pays.
+
+    Return whether the plan is cheaper than before. If it is not, the plan stays unchanged.
     """
     before = plan.mark()
     plan.turn(nodes[0])

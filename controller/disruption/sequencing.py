@@ -1,57 +1,106 @@
-"""Which groups of a plan can be carried out one after the other.
+"""Which groups of a plan can be disrupted one after the other.
 
-A plan is made step by step, and keeps spreads and affinities at each: what leaves later, or is held
-back, may have been what a pod before it was level with, or near. And kube-scheduler, which brings
-the pods, knows of no plan: what it leaves over costs new nodes.
+A plan is carried out in steps, and spreads and affinities must hold at each step. A pod that leaves
+later, or stays after all, can be the one that an earlier pod was spread against or attracted to.
+kube-scheduler places the evicted pods and does not know the plan: pods that it leaves pending cost
+new nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from controller.disruption.applying import launched
+from controller.disruption.evaluation import ENGINE_TRIES, MANY_NODES, NEGLIGIBLE, Evaluator
 from controller.disruption.kubescheduler import cost_of_left_over
 from controller.disruption.plan import Plan
 from controller.disruption.simulation import NOBODY, Group, homes_of, joined, names_of
-from controller.disruption.weighing import ENGINE_TRIES, MANY_NODES, NEGLIGIBLE, Weighing
+from controller.scheduling.results import NewNode
+from controller.state.nodes import StateNode
 
 
-def taken_in(weighing: Weighing, approved: Sequence[Group]) -> list[Group]:
-    """Return the groups whose pods the nodes that stay take in, one after the other: while the
-    others still run where they are, and when all are on their way at once.
+def taken_in(evaluator: Evaluator, approved: Sequence[Group]) -> list[Group]:
+    """Return the groups whose pods fit on the nodes that stay if the groups leave one by one.
 
-    Groups that keep spreads and affinities only together become one. Room is there for every
-    part of a plan.
+    Each group is checked twice: while the later groups still run on their nodes, and while all
+    groups are moving at once. Groups that satisfy spreads and affinities only together are joined
+    to one: for example, two groups with new nodes may exchange zones between their pods. Capacity
+    is not checked: every part of a plan has it.
     """
     left = list(approved)
-    if weighing.model is None or not any(weighing.model.rules):
+    if evaluator.model is None or not any(evaluator.model.rules):
         return left
     while True:
-        there = list(_bought_together(weighing, left))
+        there = list(_bought_together(evaluator, left))
+        new = _new_nodes(evaluator, there)
         for empty in (names_of(there), NOBODY):
-            plan = weighing.emptied(empty)
+            plan = evaluator.emptied_beside(new, empty)
             if plan is None:
                 return left
-            there = list(_in_turn(weighing, plan, there))
+            there = list(_in_turn(evaluator, plan, there))
         if names_of(there) == names_of(left):
             return there
         left = there
 
 
-def _bought_together(weighing: Weighing, approved: Sequence[Group]) -> Sequence[Group]:
-    """Return groups as they are when no others go: where pods on new nodes mind who is where, those
-    are bought anew.
+def _bought_together(evaluator: Evaluator, approved: Sequence[Group]) -> Sequence[Group]:
+    """Return groups as they are if no other groups leave.
+
+    If pods on new nodes have rules about other pods, the new nodes are bought again.
     """
-    simulation = weighing.simulation
-    bought = {key for group in approved for new in group.replacements for key in new.pods}
-    if not simulation.mind_others(names_of(approved), bought):
+    simulation = evaluator.simulation
+    if not _mind_others(evaluator, approved):
         return approved
     homes = {key: node for group in approved for key, node in homes_of(group.moves).items()}
-    departure = simulation.carried_out(names_of(approved), homes)
-    return weighing.approved(departure) if departure is not None else []
+    result = simulation.carried_out(names_of(approved), homes)
+    return evaluator.approved(result) if result is not None else []
 
 
-def _in_turn(weighing: Weighing, plan: Plan, approved: Sequence[Group]) -> Iterator[Group]:
-    """Yield groups as a plan takes them in whose nodes become empty, where they are not yet."""
+def _mind_others(evaluator: Evaluator, approved: Sequence[Group]) -> bool:
+    """Return whether a pod that goes to a new node has a rule about other pods."""
+    bought = {key for group in approved for new in group.replacements for key in new.pods}
+    return evaluator.simulation.mind_others(names_of(approved), bought)
+
+
+def _new_nodes(evaluator: Evaluator, approved: Sequence[Group]) -> list[StateNode]:
+    """Return the new nodes of groups, empty, if pods on them have rules about other pods."""
+    if not _mind_others(evaluator, approved):
+        return []
+    problem = evaluator.problem
+    return [
+        launched(
+            _name(new),
+            new,
+            problem.node_pools[new.node_pool],
+            problem.snapshot.instance_types[new.node_pool],
+            problem.now,
+        )
+        for group in approved
+        for new in group.replacements
+    ]
+
+
+def _name(new: NewNode) -> str:
+    """Return a unique name for a new node, from the first pod that it is bought for."""
+    return f"for {new.pods[0]}"
+
+
+def _arrivals(plan: Plan, group: Group) -> dict[str, tuple[str, ...]]:
+    """Return the pods of a group by destination, with new nodes if the plan models them.
+
+    Intricate pods on new nodes are left out: the arrays cannot judge them, and the engine has.
+    """
+    model, arrivals = plan.model, dict(group.moves)
+    for new in group.replacements:
+        if (name := _name(new)) in model.places:
+            arrivals[name] = tuple(
+                key for key in new.pods if not model.intricate[model.class_of[key]]
+            )
+    return arrivals
+
+
+def _in_turn(evaluator: Evaluator, plan: Plan, approved: Sequence[Group]) -> Iterator[Group]:
+    """Yield groups in an order in which the plan can empty the nodes that are not yet empty."""
     waiting = list(approved)
     while waiting:
         late = []
@@ -61,46 +110,47 @@ def _in_turn(weighing: Weighing, plan: Plan, approved: Sequence[Group]) -> Itera
             else:
                 late.append(group)
         if len(late) == len(waiting):
-            company = _company(weighing, plan, waiting)
+            company = _company(evaluator, plan, waiting)
             if company is None:
                 return
-            if weighing.is_allowed(company) and _goes(plan, company):
+            if evaluator.is_allowed(company) and _goes(plan, company):
                 yield company
             late = [group for group in waiting if not group.names <= company.names]
         waiting = late
 
 
 def _goes(plan: Plan, group: Group) -> bool:
-    """Empty a group's nodes, if all its pods find room where they are to go; whether they do."""
+    """Empty a group's nodes if all its pods fit on their destinations; return whether they do."""
     before = plan.mark()
     plan.empty(group.names)
-    if plan.bring(group.moves):
+    if plan.bring(_arrivals(plan, group)):
         return True
     plan.undo(before)
     return False
 
 
 def _homeless(plan: Plan, group: Group) -> frozenset[str]:
-    """Return the pods of a group, by their keys, that would find no room where they are to go."""
+    """Return the keys of the pods of a group that cannot go to their destinations."""
     before = plan.mark()
     plan.empty(group.names)
-    homeless = plan.homeless(group.moves)
+    homeless = plan.homeless(_arrivals(plan, group))
     plan.undo(before)
     return homeless
 
 
-def _company(weighing: Weighing, plan: Plan, waiting: Sequence[Group]) -> Group | None:
-    """Return some groups that a plan takes in together, though none of them alone, as one: as
-    few as can be, and of the best; None where there are none.
+def _company(evaluator: Evaluator, plan: Plan, waiting: Sequence[Group]) -> Group | None:
+    """Return waiting groups that can leave only together, joined to one group, or None.
+
+    The result has as few groups as possible, and prefers the best ones.
     """
     some = list(waiting[:ENGINE_TRIES])
     while homeless := _homeless(plan, joined(some)):
         some = [
             group
             for group in some
-            if homeless.isdisjoint(key for keys in group.moves.values() for key in keys)
+            if homeless.isdisjoint(key for keys in _arrivals(plan, group).values() for key in keys)
         ]
-    if weighing.expired() or not some:
+    if evaluator.expired() or not some:
         return None
     for group in some[::-1]:
         fewer = [other for other in some if other is not group]
@@ -109,27 +159,28 @@ def _company(weighing: Weighing, plan: Plan, waiting: Sequence[Group]) -> Group 
     return joined(some)
 
 
-def as_bound(weighing: Weighing, approved: Sequence[Group]) -> list[Group]:
-    """Return so many of the best groups as save most once kube-scheduler has brought their
-    pods where it likes. Where savings alone count, pods go where they are planned.
+def as_bound(evaluator: Evaluator, approved: Sequence[Group]) -> list[Group]:
+    """Return the number of best groups that saves most after kube-scheduler has bound their pods.
 
-    That is asked however late it is: halves upon halves are no more than twice the first, and
-    a plan that nobody has judged would be made again and again in vain.
+    If evictions are free (only savings count), and in clusters of more than `MANY_NODES`
+    candidates, pods are assumed to go where they are planned. The check ignores the deadline: each
+    trial has half the groups of the one before, so all together take at most twice as long as the
+    first. A plan without this check would be made again and again in vain.
     """
-    if not weighing.problem.settings.eviction_price or len(weighing.candidates) > MANY_NODES:
+    if not evaluator.problem.settings.eviction_price or len(evaluator.candidates) > MANY_NODES:
         return list(approved)
     best, most = list[Group](), NEGLIGIBLE
     left = list(approved)
     while left:
-        saved = sum(map(weighing.net, left))
+        saved = sum(map(evaluator.net, left))
         if saved <= most:
             break
         over = cost_of_left_over(
-            weighing.simulation.placed,
-            [weighing.command(group) for group in left],
-            catalog=weighing.simulation.catalog,
+            evaluator.simulation.placed,
+            [evaluator.command(group) for group in left],
+            catalog=evaluator.simulation.catalog,
         )
         if saved - over > most:
             best, most = left, saved - over
-        left = taken_in(weighing, left[: len(left) // 2])
+        left = taken_in(evaluator, left[: len(left) // 2])
     return best

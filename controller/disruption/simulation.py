@@ -1,8 +1,8 @@
-"""What becomes of pods when nodes leave: the engine asked about the cluster without them.
+"""Simulates with the scheduling engine where pods schedule when nodes are removed.
 
-Pods that wait already, and those of nodes on their way out, are placed first: their room is
-theirs. Moved pods go to nodes that are initialized and stay, or to new ones; who is moved to save
-goes to no node that is settling still.
+Pending pods and the pods of nodes that are being deleted are placed first. Moved pods schedule on
+initialized nodes that stay, or on new nodes. Consolidation moves no pods to nodes that are not
+yet consolidatable.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from controller.apis import labels
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.disruption.commands import Candidate
+from controller.disruption.consolidateafter import settling
 from controller.disruption.model import ClusterModel, read_model
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.settling import settling
 from controller.scheduling.buffers import apart
 from controller.scheduling.catalog.offerings import catalog
 from controller.scheduling.pods.kinds import PodKinds
@@ -29,12 +29,16 @@ from controller.state.snapshot import Snapshot
 
 NOBODY: frozenset[str] = frozenset()
 
+ROOM_SUFFIX = ":room"
+"""Suffix of the name of a placeholder that reserves capacity for a pod. Kubernetes names have no
+colon."""
+
 
 @dataclass(frozen=True, slots=True)
-class Departure:
-    """What becomes of the pods of nodes that leave together.
+class SimulationResult:
+    """Where the pods of nodes schedule that are removed together.
 
-    `price` is what the nodes cost, `cost` what is bought in their place, both in $/h.
+    `leaving` are the removed candidates, `results` the simulated placements of their pods.
     """
 
     leaving: tuple[Candidate, ...]
@@ -42,21 +46,22 @@ class Departure:
 
     @property
     def price(self) -> float:
-        """What the leaving nodes cost in $/h."""
+        """The price of the removed nodes in $/h."""
         return sum((candidate.price for candidate in self.leaving), 0.0)
 
     @property
     def saving(self) -> float:
-        """What is saved in $/h; negative when it costs more."""
+        """The saving in $/h; negative if the replacements cost more."""
         return self.price - self.results.cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Nodes that go together because the nodes in their place take pods of all of them.
+    """Nodes that are removed together because their replacements receive pods of all of them.
 
-    Of a `whole` that is too large for budgets a first instalment goes: one of its new nodes
-    comes, and as many of its nodes go as may; the others fill that node later.
+    `moves` maps existing nodes to the keys of the pods that move to them. If the `whole` is too
+    large for the budgets, this is an instalment of it: one of its new nodes and as many of its
+    nodes as the budgets allow. The other nodes' pods move to that new node later.
     """
 
     leaving: tuple[Candidate, ...]
@@ -66,27 +71,27 @@ class Group:
 
     @property
     def price(self) -> float:
-        """What the leaving nodes cost in $/h."""
+        """The price of the removed nodes in $/h."""
         return sum((candidate.price for candidate in self.leaving), 0.0)
 
     @property
     def cost(self) -> float:
-        """What the nodes in their place cost in $/h."""
+        """The price of the replacements in $/h."""
         return sum((new.price for new in self.replacements), 0.0)
 
     @property
     def saving(self) -> float:
-        """What is saved in $/h."""
+        """The saving in $/h; negative if the replacements cost more."""
         return self.price - self.cost
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the leaving nodes."""
+        """The names of the removed nodes."""
         return frozenset(candidate.name for candidate in self.leaving)
 
 
 class Simulation:
-    """One cluster, asked what happens when these or those of its candidates leave."""
+    """Simulates the removal of sets of candidates in one cluster."""
 
     def __init__(
         self,
@@ -96,22 +101,24 @@ class Simulation:
         expired: Callable[[], bool] = never,
         kinds: PodKinds | None = None,
     ) -> None:
-        """Place the pods that wait already. `kinds` is kept by callers that ask about the same
-        cluster again; of pods that have gone nothing is kept.
+        """Place the pending pods.
+
+        `kinds` caches what was read of pods, for callers that simulate the same cluster again. Pods
+        that are no longer in the snapshot are dropped from it.
         """
         self._problem, self._expired = problem, expired
         self._kinds = kinds or PodKinds()
         self._kinds.keep(problem.snapshot.pods)
         self._candidates = {candidate.name: candidate for candidate in candidates}
-        waiting = [*problem.pending, *_stranded(problem.snapshot)]
+        stranded = _stranded(problem.snapshot)
         self.catalog = catalog(problem.snapshot)
         self.awaited: frozenset[str] = NOBODY
-        """Nodes that pods wait to come to."""
+        """The names of the nodes that pending pods will be scheduled to."""
 
         self._buffered: dict[str, list[Pod]] = {}
         self.promised: frozenset[str] = NOBODY
-        """Nodes whose room is meant for pods that wait."""
-        self._snapshot = self._with_places(problem.snapshot, waiting)
+        """The names of the nodes whose capacity is reserved for pods that wait for a node."""
+        self._snapshot = self._with_places(problem.snapshot, problem.pending, stranded)
         self._settling = settling(problem)
         self._pods_by_node: dict[str, list[Pod]] = {}
         for pod in self._snapshot.pods:
@@ -119,25 +126,27 @@ class Simulation:
 
     @property
     def placed(self) -> DisruptionProblem:
-        """The cluster with the pods that wait bound where there is room for them."""
+        """The problem with the pending pods bound to the nodes that can hold them."""
         return replace(self._problem, snapshot=self._snapshot)
 
-    def without(self, leaving: Collection[str]) -> Departure | None:
-        """Return where the engine would put the pods of leaving nodes; None when one of them would
-        go nowhere.
+    def without(self, leaving: Collection[str]) -> SimulationResult | None:
+        """Return where the pods of removed nodes schedule, or None if one is unschedulable.
+
+        Nodes that are not yet consolidatable receive no pods.
         """
         return self._emptied(frozenset(leaving), [], self._settling)
 
-    def forced_out(self, name: str, *, closed: Collection[str] = NOBODY) -> Departure | None:
-        """Return where the engine would put the pods of a node that is forced to leave, which takes
-        the room that it keeps for buffers with it: to nodes that are settling, too, but to none
-        that is closed; None when one of them would go nowhere.
+    def forced_out(self, name: str, *, closed: Collection[str] = NOBODY) -> SimulationResult | None:
+        """Return where the pods schedule if a node must leave, or None if one is unschedulable.
+
+        Capacity that the node reserves for buffers is scheduled again, too. Unlike in `without`,
+        nodes that are not yet consolidatable may receive the pods. `closed` nodes receive none.
         """
         return self._emptied(frozenset({name}), self._buffered.get(name, []), closed)
 
     def _emptied(
         self, gone: frozenset[str], kept: Sequence[Pod], closed: Collection[str]
-    ) -> Departure | None:
+    ) -> SimulationResult | None:
         results = schedule(
             [*self._moving(gone), *kept],
             snapshot=self._world(gone, closed),
@@ -149,11 +158,14 @@ class Simulation:
             return None
         return self._departure(gone, apart(results, kept)[0])
 
-    def carried_out(self, leaving: Collection[str], homes: Mapping[str, str]) -> Departure | None:
-        """Return what comes of nodes leaving whose pods go to these nodes that stay (by pod), and
-        to new ones, which are bought for them; None when one of those would go nowhere.
+    def carried_out(
+        self, leaving: Collection[str], homes: Mapping[str, str]
+    ) -> SimulationResult | None:
+        """Return the result of removing nodes, with the destinations of their pods given.
 
-        Nobody is asked whether those that stay take them: whoever plans it has seen to that.
+        `homes` maps pods to existing nodes, by pod key. New nodes are bought for the other pods;
+        None if one of these is unschedulable. The method does not check whether the existing nodes
+        can hold their pods: the caller has planned that.
         """
         results, rest = self._settled(leaving, homes)
         if rest:
@@ -171,9 +183,11 @@ class Simulation:
 
     def taken_in(
         self, node: StateNode, leaving: Collection[str], homes: Mapping[str, str]
-    ) -> Departure | None:
-        """Return what comes of nodes leaving whose pods go to these nodes that stay (by pod), and
-        all others to one that is empty; None when it has no room for one of those.
+    ) -> SimulationResult | None:
+        """Return the result of removing nodes if one empty node receives the remaining pods.
+
+        `homes` maps pods to existing nodes, by pod key. `node` is the empty node, which receives
+        all other pods; None if one of them does not fit.
         """
         settled, rest = self._settled(leaving, homes)
         shop = self._shop(leaving, rest, homes)
@@ -191,7 +205,7 @@ class Simulation:
     def _settled(
         self, leaving: Collection[str], homes: Mapping[str, str]
     ) -> tuple[Results, list[Pod]]:
-        """Return the pods of leaving nodes that have homes, at home, and those that have none."""
+        """Return the placements of the pods with a destination in `homes`, and the other pods."""
         at_home: dict[str, list[str]] = {}
         rest = []
         for pod in self._moving(leaving):
@@ -201,14 +215,16 @@ class Simulation:
                 rest.append(pod)
         return Results(existing_nodes={name: tuple(keys) for name, keys in at_home.items()}), rest
 
-    def _departure(self, leaving: Collection[str], results: Results) -> Departure:
-        return Departure(tuple(self._candidates[name] for name in sorted(leaving)), results)
+    def _departure(self, leaving: Collection[str], results: Results) -> SimulationResult:
+        return SimulationResult(tuple(self._candidates[name] for name in sorted(leaving)), results)
 
     def _shop(
         self, leaving: Collection[str], rest: Sequence[Pod], homes: Mapping[str, str]
     ) -> Snapshot:
-        """Return the world in which new nodes are bought for the rest: no node that stays takes
-        them, and of the pods there only those are left that a rule might count.
+        """Return the snapshot in which new nodes are bought for the `rest`.
+
+        No existing node receives those pods. Of the pods on existing nodes, only those remain that
+        a topology rule may count.
         """
         gone = frozenset(leaving)
         nodes = tuple(
@@ -217,6 +233,8 @@ class Simulation:
         counts = any(map(_states_rules, rest))
         staying = [pod for pod in self._snapshot.pods if pod.spec.node_name not in gone]
         moved = [pod for pod in self._moving(gone) if pod.key in homes]
+        # Without rules of their own, the pods to schedule are affected only by the anti-affinity of
+        # others.
         if not counts:
             staying = [pod for pod in staying if _keeps_others_off(pod)]
             moved = [pod for pod in moved if _keeps_others_off(pod)]
@@ -224,16 +242,22 @@ class Simulation:
         return replace(self._snapshot, nodes=nodes, pods=(*staying, *there))
 
     def mind_others(self, leaving: Collection[str], keys: Collection[str]) -> bool:
-        """Whether one of these pods of leaving nodes, by their keys, says anything of others."""
+        """Return whether one of these pods, by key, has a topology rule.
+
+        Only pods of the `leaving` nodes are considered.
+        """
         return any(pod.key in keys and _states_rules(pod) for pod in self._moving(leaving))
 
-    def model(self, names: Collection[str]) -> ClusterModel | None:
-        """Return the cluster as arrays, in which the pods of these candidates may move; None when
-        they have none.
+    def model(
+        self, names: Collection[str], *, new: Sequence[StateNode] = ()
+    ) -> ClusterModel | None:
+        """Return the cluster as arrays, or None if these candidates have no pods to move.
+
+        The pods of the named candidates may move. `new` nodes are added to the cluster.
         """
         return read_model(
             [self._candidates[name] for name in sorted(names)],
-            snapshot=self._snapshot,
+            snapshot=replace(self._snapshot, nodes=(*self._snapshot.nodes, *new)),
             settings=self._problem.scheduling,
             catalog=self.catalog,
             kinds=self._kinds,
@@ -241,7 +265,7 @@ class Simulation:
         )
 
     def least_cost(self, names: Collection[str]) -> float:
-        """Return what no arrangement of these candidates' pods costs less than, in $/h."""
+        """Return a lower bound, in $/h, on the cost of any placement of these candidates' pods."""
         return least_cost(
             self._moving(names),
             snapshot=self._world(frozenset(names)),
@@ -254,7 +278,7 @@ class Simulation:
         return [pod for name in sorted(names) for pod in self._candidates[name].moving]
 
     def _world(self, gone: frozenset[str], closed: Collection[str] = NOBODY) -> Snapshot:
-        """Return the world without some nodes, in which those that are closed take nobody in."""
+        """Return the snapshot without the `gone` nodes, in which `closed` nodes receive no pods."""
         nodes = tuple(
             node if node.initialized and node.name not in closed else replace(node, deleting=True)
             for node in self._snapshot.nodes
@@ -268,12 +292,19 @@ class Simulation:
         )
         return replace(self._snapshot, nodes=nodes, pods=pods)
 
-    def _with_places(self, snapshot: Snapshot, waiting: Sequence[Pod]) -> Snapshot:
-        """Return the snapshot with waiting pods bound where there is room for them now.
+    def _with_places(
+        self, snapshot: Snapshot, pending: Sequence[Pod], stranded: Sequence[Pod]
+    ) -> Snapshot:
+        """Return the snapshot with waiting pods bound to the nodes that have capacity for them now.
 
-        Who would rather have a node bought gives up no preference for what there is, so that
-        nodes can be bought here, too; but which they would be is nothing to anybody.
+        Pods on nodes that are being deleted reserve capacity at their destination, but topology
+        counts them where they run. kube-scheduler does the same until they are evicted, and a
+        PodDisruptionBudget or `karpenter.sh/do-not-disrupt` may block their eviction for long.
+
+        Pods that prefer a new node keep that preference, so the engine may buy new nodes here, too.
+        Those new nodes are not used.
         """
+        waiting = [*pending, *stranded]
         if not waiting:
             return snapshot
         results = schedule(
@@ -289,36 +320,36 @@ class Simulation:
                 self._buffered.setdefault(place[pod.key], []).append(pod)
             elif pod.key in place:
                 self.awaited |= {place[pod.key]}
-        placed = {pod.key: bound(pod, place[pod.key]) for pod in waiting if pod.key in place}
+        placed = {pod.key: bound(pod, place[pod.key]) for pod in pending if pod.key in place}
+        kept = [_room_for(pod, place[pod.key]) for pod in stranded if pod.key in place]
         others = (pod for pod in snapshot.pods if pod.key not in placed)
-        return replace(snapshot, pods=(*others, *placed.values()))
+        return replace(snapshot, pods=(*others, *placed.values(), *kept))
 
 
-def groups(departure: Departure) -> list[Group]:
-    """Part a departure into the nodes that depend on one another: those whose pods share a new
-    node. Where one group goes, the others need not.
-    """
-    home = {pod.key: candidate.name for candidate in departure.leaving for pod in candidate.moving}
-    leader = {candidate.name: candidate.name for candidate in departure.leaving}
+def groups(result: SimulationResult) -> list[Group]:
+    """Split a result into independent groups: nodes whose pods share a new node form one group."""
+    home = {pod.key: candidate.name for candidate in result.leaving for pod in candidate.moving}
+    leader = {candidate.name: candidate.name for candidate in result.leaving}
 
+    # Union-find over the names of the nodes, with path halving.
     def find(name: str) -> str:
         while leader[name] != name:
             leader[name] = leader[leader[name]]
             name = leader[name]
         return name
 
-    for node in departure.results.new_nodes:
+    for node in result.results.new_nodes:
         first, *others = dict.fromkeys(find(home[key]) for key in node.pods)
         for other in others:
             leader[find(other)] = find(first)
     members: dict[str, list[Candidate]] = {}
-    for candidate in departure.leaving:
+    for candidate in result.leaving:
         members.setdefault(find(candidate.name), []).append(candidate)
     made: dict[str, list[NewNode]] = {}
-    for node in departure.results.new_nodes:
+    for node in result.results.new_nodes:
         made.setdefault(find(home[node.pods[0]]), []).append(node)
     moves: dict[str, dict[str, list[str]]] = {}
-    for name, keys in departure.results.existing_nodes.items():
+    for name, keys in result.results.existing_nodes.items():
         for key in keys:
             moves.setdefault(find(home[key]), {}).setdefault(name, []).append(key)
     return [
@@ -332,17 +363,17 @@ def groups(departure: Departure) -> list[Group]:
 
 
 def names_of(some: Iterable[Group]) -> frozenset[str]:
-    """Return the names of the nodes that leave in groups."""
+    """Return the names of all nodes in these groups."""
     return frozenset(name for group in some for name in group.names)
 
 
 def homes_of(moves: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """Return the node of each pod, by its key, given the pods that come to each node."""
+    """Return the node of each pod, by pod key, from the pods of each node."""
     return {key: node for node, keys in moves.items() for key in keys}
 
 
 def joined(parts: Sequence[Group]) -> Group:
-    """Return groups that go together, whatever each of them depends on, as one."""
+    """Return one group that consists of these groups."""
     ordered = sorted(parts, key=lambda part: min(part.names))
     moves: dict[str, tuple[str, ...]] = {}
     for part in ordered:
@@ -356,18 +387,26 @@ def joined(parts: Sequence[Group]) -> Group:
 
 
 def bound(pod: Pod, node: str) -> Pod:
-    """Return the pod as it is once it runs on a node."""
+    """Return a copy of the pod that is bound to a node."""
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
 
 
+def _room_for(pod: Pod, node: str) -> Pod:
+    """Return a placeholder that takes a pod's capacity on a node; no label selector matches it."""
+    metadata = msgspec.structs.replace(
+        pod.metadata, name=f"{pod.metadata.name}{ROOM_SUFFIX}", labels={}
+    )
+    return msgspec.structs.replace(bound(pod, node), metadata=metadata)
+
+
 def _stranded(snapshot: Snapshot) -> list[Pod]:
-    """Return the pods that nodes on their way out still have, and that need another."""
+    """Return the reschedulable pods on nodes that are being deleted."""
     leaving = {node.name for node in snapshot.nodes if node.deleting}
     return [pod for pod in snapshot.pods if pod.spec.node_name in leaving and is_reschedulable(pod)]
 
 
 def _states_rules(pod: Pod) -> bool:
-    """Whether the pod says anything of other pods."""
+    """Return whether the pod has a topology spread constraint or an inter-pod (anti-)affinity."""
     affinity = pod.spec.affinity
     return bool(pod.spec.topology_spread_constraints) or (
         affinity is not None
@@ -376,6 +415,6 @@ def _states_rules(pod: Pod) -> bool:
 
 
 def _keeps_others_off(pod: Pod) -> bool:
-    """Whether the pod keeps others off where it runs."""
+    """Return whether the pod has inter-pod anti-affinity, which repels other pods."""
     affinity = pod.spec.affinity
     return affinity is not None and affinity.pod_anti_affinity is not None

@@ -1,4 +1,4 @@
-"""Why a node stays that might go: what its own removal would come to, in words."""
+"""Why a candidate is not consolidated: what replacing this node alone would cost, in words."""
 
 from __future__ import annotations
 
@@ -7,53 +7,67 @@ from functools import cached_property
 
 import numpy as np
 
+from controller.apis.wording import counted
+from controller.disruption.balance import LEAST_SCORE
 from controller.disruption.commands import Candidate
+from controller.disruption.evaluation import NEGLIGIBLE, Evaluator
 from controller.disruption.plan import Plan
-from controller.disruption.planning import Outlook
+from controller.disruption.planning import ClusterEstimate
 from controller.disruption.relaxation import HOLES
+from controller.disruption.replacements import SPOT_TO_SPOT_TYPES
 from controller.disruption.simulation import Group
-from controller.disruption.weighing import NEGLIGIBLE, Weighing
 
-NOWHERE = "some of its pods would find no other place"
+NOWHERE = "Not all pods would schedule on other nodes"
 
-SPOT_AGAIN = "the nodes in its place might cost as much, or it is spot and would be again"
+SPOT_AGAIN = "SpotToSpotConsolidation is disabled, can't replace a spot node with a spot node"
+
+NOT_CHEAPER_FOR_SURE = (
+    "Can't replace with a cheaper node: the replacement might cost as much as this node"
+)
+
+TOO_FEW_TYPES = (
+    f"SpotToSpotConsolidation requires {SPOT_TO_SPOT_TYPES} instance types that are cheaper than "
+    "this spot node: fewer are available, or the replacement might cost as much"
+)
 
 
 class Staying:
-    """One cluster, asked why each of its nodes stays. `unbalanced` are those, as groups, that stay
-    for nothing but the balance of their pools, of the nodes that were asked about.
+    """Explains for one cluster why each candidate is not consolidated.
+
+    `unbalanced` collects, as groups of one, the nodes that only the policy Balanced keeps.
     """
 
-    def __init__(self, weighing: Weighing, outlook: Outlook | None) -> None:
-        self._weighing, self._outlook = weighing, outlook
+    def __init__(self, evaluator: Evaluator, estimate: ClusterEstimate | None) -> None:
+        self._weighing, self._outlook = evaluator, estimate
         self.unbalanced: list[Group] = []
 
     @cached_property
     def _alone(self) -> tuple[Plan, Mapping[str, float]] | None:
-        """What says of a node that stays what its own removal would come to: a plan in which
-        everybody stays, and what the pods of each node are worth.
+        """The plan that disrupts no node, and the value of each node's pods in $/h.
+
+        None if there is no estimate of the cluster.
         """
         if self._outlook is None:
             return None
         model, relaxation = self._outlook.model, self._outlook.relaxation
         anywhere = (self._weighing.model or model).worth_new * HOLES
         worth = model.present @ np.minimum(relaxation.values, anywhere)
-        plan = Plan(model, self._outlook.evictions, relaxation.room_price)
+        # The rules of spot-to-spot replacement are not applied here: `why` checks them last.
+        free = self._weighing.model or model
+        plan = Plan(free, self._outlook.evictions, relaxation.room_price)
         return plan, dict(zip(model.names, worth.tolist(), strict=True))
 
     def why(self, candidate: Candidate) -> str:
-        """Say what the node's own removal would come to."""
+        """Return the reason why this node is not consolidated by itself."""
         if self._alone is None:
             return NOWHERE
         plan, worth_of = self._alone
         node, worth = plan.model.places[candidate.name], worth_of[candidate.name]
-        moved, costs = len(candidate.moving), self._weighing.costs[candidate.name]
+        costs = self._weighing.costs[candidate.name]
         if not plan.model.candidate[node]:
             return NOWHERE
         if worth >= candidate.price:
             return _nothing_cheaper(candidate, worth)
-        if candidate.is_spot and not self._weighing.problem.settings.spot_to_spot:
-            return SPOT_AGAIN
         before = plan.mark()
         plan.turn(node)
         cost = plan.price_of_bought()
@@ -66,17 +80,23 @@ class Staying:
         group = Group(leaving=(candidate,))
         if cost == 0.0 and not self._weighing.balance.approves(group):
             self.unbalanced.append(group)
-            return f"the balance of NodePool {candidate.pool} is against it: it saves too little"
+            return (
+                f"Rejected by the Balanced policy of NodePool {candidate.pool}: the share of the "
+                "pool's cost that it saves is too small for the share of the pool's disruption "
+                f"cost (ratio below {LEAST_SCORE})"
+            )
         if saving <= costs:
             return (
-                f"it would save {saving:.4f} $/h, less than moving {moved} pods costs "
-                f"({costs:.4f} $/h until it pays)"
+                f"The saving of {saving:.4f} $/h is less than the cost of evicting "
+                f"{counted(len(candidate.moving), 'pod')}, {costs:.4f} $/h while the saving lasts"
             )
-        return SPOT_AGAIN
+        if not candidate.is_spot:
+            return NOT_CHEAPER_FOR_SURE
+        return TOO_FEW_TYPES if self._weighing.problem.settings.spot_to_spot else SPOT_AGAIN
 
 
 def _nothing_cheaper(candidate: Candidate, cost: float) -> str:
     return (
-        f"nothing cheaper was found: its {len(candidate.moving)} pods would cost "
-        f"{cost:.4f} $/h elsewhere, the node costs {candidate.price:.4f} $/h"
+        f"Can't replace with a cheaper node: this node costs {candidate.price:.4f} $/h, capacity "
+        f"elsewhere for {counted(len(candidate.moving), 'pod')} costs {cost:.4f} $/h"
     )

@@ -1,6 +1,7 @@
-"""The adapter of the API server's port: the only room that speaks HTTP to Kubernetes.
+"""The adapter of the API server's port: the only package that speaks HTTP to Kubernetes.
 
-It translates and never decides. `access` finds the server and the right to talk to
-it, `client` is the port over aiohttp, `watching` follows a kind through broken
-connections, `throttle` holds back, `errors` turns every refusal into one of ours.
+It translates requests and responses, and makes no decisions. `access` finds the server and the
+credentials. `client` implements the port with aiohttp. `watching` continues a watch after broken
+connections. `throttle` limits the rate of requests. `decoding` parses responses. `errors`
+translates every failed request to an `ApiError`.
 """

@@ -1,19 +1,22 @@
-"""Where the API server is, and by what right we talk to it.
+"""The address of the API server, and the credentials for it.
 
-Two sources, as everywhere in Kubernetes: a kubeconfig named by `KUBECONFIG`, or what
-the kubelet mounts into every pod. Tokens that lie in a file are read again when the
-file changes, because the kubelet renews them under our feet.
+There are two sources, as for every Kubernetes client: a kubeconfig named by `KUBECONFIG`, or the
+files that the kubelet mounts into every pod. A token in a file is read again when the file changes,
+because the kubelet renews it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import json
+import logging
 import os
 import ssl
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -23,21 +26,24 @@ from typing import Any
 import yaml
 
 MOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""What the kubelet mounts: `token`, `ca.crt` and `namespace`."""
+"""Directory that the kubelet mounts into pods, with `token`, `ca.crt` and `namespace`."""
 
 
 EXEC_SECONDS = 60.0
 EARLY = timedelta(minutes=1)
-"""How long before its end a token is not used any more."""
+"""Time before a token's expiry at which it is renewed."""
+
+
+log = logging.getLogger(__name__)
 
 
 class AccessError(RuntimeError):
-    """There is no way to the API server; says what was looked for."""
+    """No access to the API server; the message names what is missing or unusable."""
 
 
 @dataclass(slots=True)
 class TokenFile:
-    """A bearer token in a file that somebody else renews."""
+    """A bearer token in a file that another process renews."""
 
     path: Path
     _stamp: tuple[int, int] = (0, 0)
@@ -59,21 +65,49 @@ class TokenFile:
 
 @dataclass(slots=True)
 class TokenCommand:
-    """A bearer token that a program prints, as `aws eks get-token` does: a kubeconfig's `exec`."""
+    """A bearer token that a program prints, such as `aws eks get-token`: a kubeconfig's `exec`."""
 
     argv: tuple[str, ...]
     environ: Mapping[str, str]
     api_version: str
     _token: str = field(default="", repr=False)
-    _until: datetime | None = None
+    _expires: datetime | None = None
+    _reading: asyncio.Task[str] | None = field(default=None, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def read(self) -> str:
-        """Return the token; the program runs again shortly before it expires."""
-        if not self._token or (self._until is not None and datetime.now(UTC) > self._until):
-            self._token, self._until = self._asked()
-        return self._token
+        """Return the token; the program runs again shortly before it expires.
+
+        Blocks while the program runs: `EXEC_SECONDS` at most.
+        """
+        with self._lock:
+            if self._is_due():
+                self._token, self._expires = self._asked()
+            return self._token
+
+    async def read_aside(self) -> str:
+        """Return the token; the program runs in a separate thread.
+
+        Concurrent requests share one run. They use the old token meanwhile if it is still valid.
+        """
+        if not self._is_due():
+            return self._token
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(asyncio.to_thread(self.read))
+            self._reading.add_done_callback(_report)
+        if self._token and self._expires is not None and datetime.now(UTC) < self._expires:
+            return self._token
+        return await asyncio.shield(self._reading)
+
+    def _is_due(self) -> bool:
+        return not self._token or (
+            self._expires is not None and datetime.now(UTC) > self._expires - EARLY
+        )
 
     def _asked(self) -> tuple[str, datetime | None]:
+        """Run the program and return the token that it prints, and the token's expiry if it states
+        one.
+        """
         asked = {
             "apiVersion": self.api_version,
             "kind": "ExecCredential",
@@ -88,7 +122,7 @@ class TokenCommand:
             status = json.loads(ended.stdout)["status"]
             token = str(status["token"])
             expires = status.get("expirationTimestamp")
-            until = datetime.fromisoformat(expires) - EARLY if expires else None
+            end = datetime.fromisoformat(expires) if expires else None
         except subprocess.CalledProcessError as exc:
             said = exc.stderr.decode(errors="replace").strip()
             raise AccessError(f"{command} failed: {said}") from exc
@@ -96,12 +130,18 @@ class TokenCommand:
             raise AccessError(f"{command} cannot be run: {exc}") from exc
         except (ValueError, KeyError, TypeError) as exc:
             raise AccessError(f"{command} printed no token") from exc
-        return token, until
+        return token, end
+
+
+def _report(reading: asyncio.Task[str]) -> None:
+    """Log why a token could not be renewed, even if no request waits for it."""
+    if not reading.cancelled() and (failure := reading.exception()) is not None:
+        log.warning("cannot renew the token for the API server: %s", failure)
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A server and the credentials for it; PEM texts are empty when there are none."""
+    """The address of a server and the credentials for it; PEM texts are empty if not configured."""
 
     server: str
     ca: str = ""
@@ -114,30 +154,39 @@ class Access:
 
     @property
     def token(self) -> str:
-        """The bearer token as it is now; empty when certificates speak for us."""
+        """The current bearer token; empty if the credentials are a client certificate.
+
+        Blocks while a `TokenCommand` runs.
+        """
         return self.token_file.read() if self.token_file is not None else self.static_token
 
+    async def bearer(self) -> str:
+        """Return the current bearer token without blocking the event loop."""
+        if isinstance(self.token_file, TokenCommand):
+            return await self.token_file.read_aside()
+        return self.token
+
     def ssl_context(self) -> ssl.SSLContext:
-        """Return a TLS context that trusts the server's CA and shows our certificate."""
+        """Return a TLS context that trusts the server's CA and presents the client certificate."""
         context = ssl.create_default_context(cadata=self.ca or None)
-        # Kubernetes asks for no key identifiers, Python from 3.13 on does; older clusters' CAs
-        # have none. Chain and host name are verified as ever.
+        # Python 3.13 and later require key identifiers in certificates, but the CAs of older
+        # Kubernetes clusters have none. The chain and the host name are still verified.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if self.certificate:
-            # OpenSSL takes key pairs from files only.
+            # OpenSSL loads key pairs only from files.
             with _private_file(self.certificate + "\n" + self.key) as path:
                 context.load_cert_chain(path)
         return context
 
 
 def from_environment(environ: Mapping[str, str], *, mount: Path = MOUNT) -> Access:
-    """Find the way to the API server: `KUBECONFIG` first, then the pod's mount.
+    """Return the access to the API server: `KUBECONFIG` first, then the pod's mount.
 
     Raises:
-        AccessError: there is neither, or one that cannot be used.
+        AccessError: neither exists, or the first that exists cannot be used.
 
     """
     if paths := environ.get("KUBECONFIG"):
@@ -165,12 +214,29 @@ def in_cluster(environ: Mapping[str, str], *, mount: Path = MOUNT) -> Access:
 def from_kubeconfig(path: Path) -> Access:
     """Return the access that a kubeconfig's current context gives.
 
-    Certificates, tokens, token files and programs that print a token (`exec`) are understood.
+    Certificates, tokens, token files and programs that print a token (`exec`) are supported.
+
+    Raises:
+        AccessError: the file cannot be read, or is not a kubeconfig with a usable current context.
+
     """
     try:
-        config = yaml.safe_load(path.read_text())
+        return _current(yaml.safe_load(path.read_text()), path)
     except OSError as exc:
         raise AccessError(f"cannot read the kubeconfig {path}: {exc.strerror}") from exc
+    except yaml.YAMLError as exc:
+        problem = " ".join(str(exc).split())
+        raise AccessError(f"the kubeconfig {path} is not YAML: {problem}") from exc
+    except (AttributeError, LookupError, TypeError, ValueError) as exc:
+        # Fields of the wrong type or missing; each is checked by its use alone.
+        problem = f"{type(exc).__name__}: {exc}"
+        raise AccessError(f"{path} is not a kubeconfig that can be used: {problem}") from exc
+
+
+def _current(config: Any, path: Path) -> Access:
+    """Return the access that the current context of a parsed kubeconfig gives."""
+    if not isinstance(config, Mapping):
+        raise AccessError(f"{path} is not a kubeconfig: expected a YAML mapping")
     context = _named(config, "contexts", config.get("current-context", ""), "context", path)
     cluster = _named(config, "clusters", context.get("cluster", ""), "cluster", path)
     user = _named(config, "users", context["user"], "user", path) if context.get("user") else {}
@@ -199,7 +265,7 @@ def _named(
 
 
 def _token_source(user: Mapping[str, Any], path: Path) -> TokenFile | TokenCommand | None:
-    """Return where a token comes from that somebody else renews."""
+    """Return the source of a token that is renewed outside this process: a file or a program."""
     if file := user.get("tokenFile"):
         return TokenFile(path.parent / str(file))
     plugin = user.get("exec")
@@ -215,7 +281,7 @@ def _token_source(user: Mapping[str, Any], path: Path) -> TokenFile | TokenComma
 
 
 def _pem(section: Mapping[str, Any], name: str, path: Path) -> str:
-    """Return a PEM text that stands in the kubeconfig, or in a file beside it."""
+    """Return a PEM text from the kubeconfig itself or from a file that it names."""
     if encoded := section.get(f"{name}-data"):
         return base64.b64decode(str(encoded)).decode()
     if file := section.get(name):
@@ -225,7 +291,7 @@ def _pem(section: Mapping[str, Any], name: str, path: Path) -> str:
 
 @contextlib.contextmanager
 def _private_file(text: str) -> Iterator[str]:
-    """Yield the path of a file that only we can read, and remove it."""
+    """Yield the path of a temporary file that only this user can read; remove it afterwards."""
     descriptor, path = tempfile.mkstemp()
     try:
         with os.fdopen(descriptor, "w") as file:

@@ -1,4 +1,4 @@
-"""The port to the API server over aiohttp, each object decoded straight into its cut type."""
+"""The API server's port over aiohttp; objects are decoded directly into their reduced types."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from controller.apiserver.errors import (
 )
 from controller.apiserver.port import Change, Patch
 from controller.kube import decoding, watching
-from controller.kube.access import Access
+from controller.kube.access import Access, AccessError
 from controller.kube.errors import refusal, translated
 from controller.kube.throttle import Priority, Throttle
 from controller.kube.watching import SilenceError
 
 FIELD_MANAGER = "karpenter"
-"""The name under which every write is noted; one name, whatever the version."""
+"""The field manager of every write; the same name for all versions."""
 
 PAGE = 500
-"""Objects per page of a list: a few MiB of pods."""
+"""Number of objects per page of a list: a few MiB of pods."""
 
 REQUEST_SECONDS = 30.0
 READ_ATTEMPTS = 4
 CONNECTIONS = 100
 BACKGROUND_CONNECTIONS = 50
-"""How many of them what comes in crowds may hold: a webhook can keep each for seconds."""
+"""Number of connections that background requests may use: a webhook can hold each for seconds."""
 
 CROWDS: tuple[Kind[Any], ...] = (EVENT, POD)
-"""What is made and deleted by the thousand: news, and the pods of nodes that must go."""
+"""Kinds whose objects are created and deleted by the thousand: events, and evicted pods."""
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 
 RequestObserver = Callable[[str, int], None]
-"""Told of every answer: the HTTP method, and the status (0 when none came)."""
+"""Called for every response with the HTTP method and the status (0 without a response)."""
 
 
 class Client:
     """Kubernetes over HTTP. Implements `ApiServer`; belongs to one event loop.
 
-    Use as an asynchronous context: the connections end with it.
+    Use it as an asynchronous context manager, which closes the connections at the end.
     """
 
     def __init__(
@@ -113,11 +113,14 @@ class Client:
         return objects
 
     def watch(self, kind: Kind[T]) -> AsyncIterator[Change[T]]:
-        """List, then follow a kind for ever; see `watching`."""
+        """List a kind, then yield its changes; see `watching`."""
         return watching.follow(self, kind)
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        """Create an object. Not repeated when the answer gets lost: it may exist by then."""
+        """Create an object.
+
+        The request is not repeated if the response is lost, because the object may exist then.
+        """
         full = {"apiVersion": kind.api_version, "kind": kind.name, **body}
         answer = await self._write("POST", path(kind, namespace), full, priority=_priority(kind))
         return decoding.one(kind, answer)
@@ -142,14 +145,14 @@ class Client:
         try:
             answer = await self._write("PATCH", target, patch, content_type=MERGE_PATCH)
         except InvalidError as exc:
-            # The server sees another uid as an attempt to change it.
+            # The server treats another uid as an attempt to change the immutable field.
             if uid and "metadata.uid" in str(exc):
                 raise ConflictError(str(exc), status=409, reason="Conflict") from exc
             raise
         return decoding.one(kind, answer)
 
     async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        """Write a whole object back."""
+        """Replace an object."""
         metadata = body["metadata"]
         full = {"apiVersion": kind.api_version, "kind": kind.name, **body}
         target = path(kind, namespace or metadata.get("namespace", ""), metadata["name"])
@@ -162,31 +165,37 @@ class Client:
         *,
         namespace: str = "",
         uid: str = "",
+        resource_version: str = "",
         grace_period_seconds: int | None = None,
         propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
     ) -> None:
-        """Ask for an object's end."""
-        options = _delete_options(uid, grace_period_seconds, propagation)
+        """Request an object's deletion."""
+        options = _delete_options(uid, resource_version, grace_period_seconds, propagation)
         target = path(kind, namespace, name)
         await self._write("DELETE", target, options, priority=_priority(kind))
 
     async def evict(self, name: str, namespace: str, *, uid: str) -> None:
-        """Evict a pod; the answer 429 is a budget's word and is not asked for twice."""
+        """Evict a pod; not repeated after status 429: a disruption budget forbids it."""
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": _delete_options(uid, None, None),
+            "deleteOptions": _delete_options(uid, "", None, None),
         }
         target = path(POD, namespace, name, "eviction")
         await self._request("POST", target, body=eviction, priority=Priority.BACKGROUND)
 
-    # What watching needs beyond the port.
+    # Calls for `watching` that are not in the port.
 
     async def pages(
         self, kind: Kind[T], *, namespace: str = "", **selectors: str
     ) -> AsyncGenerator[decoding.Page[T], None]:
-        """Yield the pages of a list; GoneError says that it took too long and must begin anew."""
+        """Yield the pages of a list.
+
+        Raises:
+            GoneError: the list took too long and must begin again.
+
+        """
         params = {"limit": str(PAGE)} | {key: value for key, value in selectors.items() if value}
         while True:
             body = await _persistently(
@@ -201,26 +210,27 @@ class Client:
     async def stream(
         self, kind: Kind[Any], params: Mapping[str, str], *, silence_seconds: float
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of a watch; ends when the server ends it.
+        """Yield the lines of a watch until the server ends it.
 
         Args:
-            kind: what is watched.
-            params: of the query.
-            silence_seconds: how long the server may say nothing once it has answered.
+            kind: the kind to watch.
+            params: the parameters of the query.
+            silence_seconds: how long the server may send nothing after its first response.
 
         Raises:
-            SilenceError: it has said nothing for so long.
-            ApiError: it refused the watch, did not answer, or the connection broke.
+            SilenceError: the server has sent nothing for `silence_seconds`.
+            ApiError: the server refused the watch or did not answer, or the connection broke.
 
         """
         await self._throttle.take()
+        headers = await self._headers()
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=REQUEST_SECONDS, sock_read=silence_seconds
         )
         with translated():
             async with asyncio.timeout(REQUEST_SECONDS):
                 response = await self._http.get(
-                    path(kind), params=params, headers=self._headers(), timeout=timeout
+                    path(kind), params=params, headers=headers, timeout=timeout
                 )
             async with response:
                 self._observe("GET", response.status)
@@ -233,15 +243,18 @@ class Client:
                     for line in lines:
                         yield line
 
-    # How it is sent.
+    # Requests.
 
     @property
     def _http(self) -> aiohttp.ClientSession:
         assert self._session is not None, "use the client as an asynchronous context"
         return self._session
 
-    def _headers(self) -> dict[str, str]:
-        token = self._access.token
+    async def _headers(self) -> dict[str, str]:
+        try:
+            token = await self._access.bearer()
+        except AccessError as exc:
+            raise UnavailableError(str(exc)) from exc
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _observe(self, method: str, status: int) -> None:
@@ -257,7 +270,7 @@ class Client:
         content_type: str = JSON,
         priority: Priority = Priority.WORK,
     ) -> bytes:
-        """Send a write; asked to slow down before anything was done, try again."""
+        """Send a write; retry after status 429, which means that the server did not process it."""
         params = {} if method == "DELETE" else {"fieldManager": FIELD_MANAGER}
         return await _persistently(
             lambda: self._request(
@@ -281,6 +294,9 @@ class Client:
         content_type: str = JSON,
         priority: Priority = Priority.WORK,
     ) -> bytes:
+        """Send one request once the throttle allows it; background requests use a limited number of
+        slots.
+        """
         slot = self._background if priority is Priority.BACKGROUND else contextlib.nullcontext()
         async with slot:
             await self._throttle.take(priority)
@@ -294,7 +310,10 @@ class Client:
         body: Mapping[str, Any] | None,
         content_type: str,
     ) -> bytes:
-        headers = self._headers() | {"Accept": JSON}
+        """Send one request and return the body of the response; raises ApiError for status 400 and
+        above.
+        """
+        headers = await self._headers() | {"Accept": JSON}
         if body is not None:
             headers["Content-Type"] = content_type
         status = 0
@@ -317,13 +336,13 @@ class Client:
 
 
 def path(kind: Kind[Any], namespace: str = "", name: str = "", subresource: str = "") -> str:
-    """Return the path of a collection, an object or a subresource."""
+    """Return the URL path of a collection, an object or a subresource."""
     scope = ("namespaces", namespace) if kind.namespaced and namespace else ()
     return "/".join((kind.root, *scope, *filter(None, (kind.plural, name, subresource))))
 
 
 async def _spoken(chunks: AsyncIterator[bytes]) -> bytes | None:
-    """Return the next chunk of an answer, None at its end; raises SilenceError."""
+    """Return the next chunk of a response, or None at its end; raises SilenceError on a timeout."""
     try:
         return await anext(chunks, None)
     except TimeoutError as exc:
@@ -335,7 +354,11 @@ async def _persistently(
     *,
     retried: tuple[type[ApiError], ...] = (TooManyRequestsError, UnavailableError),
 ) -> bytes:
-    """Send a request that does no harm when it is sent again."""
+    """Send a request, and retry after errors of the given types.
+
+    The caller chooses types after which a repetition does no harm. There are up to `READ_ATTEMPTS`
+    attempts, with random exponential pauses of at most 5 s.
+    """
     async for attempt in tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(retried),
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=5),
@@ -348,16 +371,17 @@ async def _persistently(
 
 
 def _priority(kind: Kind[Any]) -> Priority:
-    """Return the priority of making and deleting objects of a kind."""
+    """Return the priority of creating and deleting objects of a kind."""
     return Priority.BACKGROUND if kind in CROWDS else Priority.WORK
 
 
 def _delete_options(
-    uid: str, grace_period_seconds: int | None, propagation: str | None
+    uid: str, resource_version: str, grace_period_seconds: int | None, propagation: str | None
 ) -> dict[str, Any]:
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-    if uid:
-        options["preconditions"] = {"uid": uid}
+    wanted = {"uid": uid, "resourceVersion": resource_version}
+    if any(wanted.values()):
+        options["preconditions"] = {name: value for name, value in wanted.items() if value}
     if grace_period_seconds is not None:
         options["gracePeriodSeconds"] = grace_period_seconds
     if propagation is not None:

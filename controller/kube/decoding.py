@@ -1,4 +1,4 @@
-"""From the server's bytes to cut types, without anything in between."""
+"""Decodes the server's JSON directly into reduced types, without intermediate objects."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Generic
 import msgspec
 
 from controller.apis.kinds import Kind, T
-from controller.apis.meta import ObjectMeta, Wire
+from controller.apis.kubernetes.meta import ObjectMeta, Wire
 
 log = logging.getLogger(__name__)
 
 
 class ListMeta(Wire):
-    """How far a list goes, and which version of the world it shows."""
+    """The metadata of a list: its resource version, and the token for the next page."""
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
@@ -28,38 +28,38 @@ class Page(msgspec.Struct, Generic[T]):
 
 
 class RawPage(msgspec.Struct):
-    """A page whose objects have not been looked at."""
+    """A page whose objects are not decoded yet."""
 
     metadata: ListMeta
     items: list[msgspec.Raw] | None = None
 
 
 class WatchEvent(msgspec.Struct):
-    """One line of a watch; what the object is depends on the type."""
+    """One line of a watch; the type of `object` depends on `type`."""
 
     type: str
     object: msgspec.Raw
 
 
 class Named(msgspec.Struct):
-    """Any object, cut down to its metadata."""
+    """The metadata of any object."""
 
     metadata: ObjectMeta
 
 
 def one(kind: Kind[T], body: bytes) -> T:
-    """Decode an object."""
+    """Return the decoded object."""
     return msgspec.json.decode(body, type=kind.type)
 
 
 def readable(kind: Kind[T], body: Any) -> T | None:
-    """Decode an object, or say in the log that it cannot be read and return None."""
+    """Return the decoded object; if it is malformed, log an error and return None."""
     try:
         return msgspec.json.decode(body, type=kind.type)
     except msgspec.ValidationError as exc:
         metadata = msgspec.json.decode(body, type=Named).metadata
         log.error(
-            "ignoring an object that cannot be read: %s",
+            "ignoring an object with an unexpected format: %s",
             exc,
             extra={"kind": kind.name, "namespace": metadata.namespace, "object": metadata.name},
         )
@@ -67,7 +67,7 @@ def readable(kind: Kind[T], body: Any) -> T | None:
 
 
 def page(kind: Kind[T], body: bytes) -> Page[T]:
-    """Decode a page; one object that cannot be read does not hide the others."""
+    """Return a decoded page; malformed objects are logged and left out."""
     whole: Any = Page[kind.type]  # type: ignore[name-defined]
     try:
         decoded: Page[T] = msgspec.json.decode(body, type=whole)

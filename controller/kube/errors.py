@@ -1,4 +1,4 @@
-"""Every refusal of the API server, and of the network before it, as one of ours."""
+"""Translates HTTP errors of the API server and network errors into `ApiError`s."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 class Status(msgspec.Struct):
-    """What the API server sends in place of an object."""
+    """The Status object of a failed request."""
 
     message: str = ""
     reason: str = ""
@@ -40,7 +40,7 @@ class Status(msgspec.Struct):
 
 
 def refusal(status: int, body: bytes) -> ApiError:
-    """Return the error for an HTTP status and the body that came with it."""
+    """Return the error for an HTTP status and the body of the response."""
     try:
         said = msgspec.json.decode(body, type=Status)
     except msgspec.DecodeError:
@@ -51,7 +51,7 @@ def refusal(status: int, body: bytes) -> ApiError:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Raise UnavailableError in place of what breaks between us and the server."""
+    """Raise UnavailableError for timeouts and broken connections."""
     try:
         yield
     except TimeoutError as exc:

@@ -1,8 +1,8 @@
-"""Holds requests back so that the API server is not flooded, and lets the urgent ones pass.
+"""Limits the rate of requests to the API server, and lets urgent requests go first.
 
-What waits is served by priority, and within one in the order of asking. A crowd of the
-lower priority delays the others by one token in `SHARE` at most, and is itself never
-starved: that token is its own.
+Waiting requests are served by priority, and in order of arrival within a priority. Background
+requests take at most one token in `SHARE` from more urgent ones. That token is reserved for them,
+so they never starve.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 SHARE = 4
-"""Of so many tokens in a row, one goes to the background if that waits."""
+"""One of this many consecutive tokens goes to background requests if any wait."""
 
 SHORTEST_PAUSE_SECONDS = 0.001
 
 
 class Priority(IntEnum):
-    """How urgent a request is."""
+    """The urgency of a request."""
 
     WORK = 0
-    """What nodes and pods wait for: reads, watches, claims, conditions, finalizers."""
+    """Requests that nodes and pods wait for: reads, watches, NodeClaims, conditions, finalizers."""
 
     BACKGROUND = 1
-    """What comes in crowds and may take a while: pods that must go, and news of what was done."""
+    """Requests that come in large numbers and may be delayed: evictions of pods, and events."""
 
 
 @dataclass(slots=True)
 class Throttle:
-    """A bucket of `burst` tokens that fills at `qps` per second; 0 means no limit."""
+    """A token bucket of `burst` tokens that refills at `qps` per second; 0 means no limit."""
 
     qps: float
     burst: int
@@ -45,7 +45,7 @@ class Throttle:
         self._waiting = {priority: deque() for priority in Priority}
 
     async def take(self, priority: Priority = Priority.WORK) -> None:
-        """Take a token, waiting for it in turn."""
+        """Take a token; waits until it is this request's turn."""
         if not self.qps:
             return
         granted = asyncio.get_running_loop().create_future()
@@ -55,13 +55,13 @@ class Throttle:
             await granted
         except asyncio.CancelledError:
             if not granted.cancelled():
-                # Granted in the very moment in which nobody wanted it any more.
+                # The token was granted at the moment the caller was cancelled. Return it.
                 self._tokens += 1
                 self._serve()
             raise
 
     def _serve(self) -> None:
-        """Hand out the tokens there are; come back for the rest when there is another."""
+        """Grant the available tokens to waiting requests; schedule a refill if some still wait."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         earned = (now - self._filled_at) * self.qps
@@ -72,7 +72,7 @@ class Throttle:
             self._work_in_a_row = self._work_in_a_row + 1 if priority is Priority.WORK else 0
             self._waiting[priority].popleft().set_result(None)
         if priority is not None and self._refill is None:
-            # Less than a clock's tick away, it would be asked for again and again.
+            # A pause below the clock's resolution would reschedule the timer again and again.
             pause = max((1 - self._tokens) / self.qps, SHORTEST_PAUSE_SECONDS)
             self._refill = loop.call_later(pause, self._refilled)
 
@@ -81,9 +81,9 @@ class Throttle:
         self._serve()
 
     def _turn(self) -> Priority | None:
-        """Return whose turn it is; None when nobody waits."""
+        """Return the priority of the next request to serve; None if no request waits."""
         for queue in self._waiting.values():
-            while queue and queue[0].done():  # whoever asked has given up
+            while queue and queue[0].done():  # the caller was cancelled
                 queue.popleft()
         if self._waiting[Priority.BACKGROUND] and (
             not self._waiting[Priority.WORK] or self._work_in_a_row >= SHARE - 1

@@ -1,12 +1,11 @@
-"""Follows a kind for ever: a list in pages, then a watch, through whatever breaks.
+"""Follows a kind without end: a paginated list, then a watch that continues after failures.
 
-A watch that ends is taken up where it was. Only when the server has forgotten that
-point (410) is the kind listed again, which the changes say by RESET.
+A watch that ends is resumed at its resource version. If the server no longer has that version
+(410), the kind is listed again, which RESET announces.
 
-Silence says nothing: bookmarks come about once a minute, but not for a kind that never
-changes, and a connection that was cut somewhere on the way is silent too. So a silent
-watch is taken up anew, as a matter of course; whether the server is there shows in
-whether it answers that.
+Silence is not an error. Bookmarks arrive about once a minute, but not for a kind that never
+changes. A connection that broke on the way is silent, too. A silent watch is therefore resumed as a
+matter of course. If the server is down, that request fails.
 """
 
 from __future__ import annotations
@@ -27,23 +26,24 @@ from controller.kube import decoding
 from controller.kube.errors import Status, refusal
 
 WATCH_SECONDS = (290, 590)
-"""How long a watch may last, at least and at most: spread, so that not all reconnect at once."""
+"""Minimum and maximum duration of a watch. It is random, so that watches do not all reconnect at
+once."""
 
 SILENCE_SECONDS = 90.0
 LONGEST_PAUSE_SECONDS = 30.0
 
 AT_ONCE = 100
-"""Objects of a list that are told of in one go: that takes the event loop some milliseconds."""
+"""Number of listed objects that are yielded in one go: the event loop is blocked for some ms."""
 
 log = logging.getLogger(__name__)
 
 
 class SilenceError(Exception):
-    """A watch that the server had answered has brought nothing for long."""
+    """A watch that the server has accepted brought nothing for `SILENCE_SECONDS`."""
 
 
 class Source(Protocol):
-    """What can be listed page by page and watched line by line."""
+    """A source of the pages of lists and the lines of watches."""
 
     def pages(self, kind: Kind[T]) -> AsyncGenerator[decoding.Page[T], None]:
         """Yield the pages of a list."""
@@ -55,10 +55,10 @@ class Source(Protocol):
 
 
 async def follow(source: Source, kind: Kind[T]) -> AsyncGenerator[Change[T], None]:
-    """Yield RESET, what there is, SYNCED, and then every change, for ever.
+    """Yield RESET, the existing objects, SYNCED, and then every change, without end.
 
-    No error of the server ends it: each is logged, and tried again after a pause that
-    grows with every failure in a row.
+    Errors of the server do not end it. Each is logged, and the watch is retried after a pause that
+    grows with the number of consecutive failures.
     """
     version, failures = "", 0
     while True:
@@ -92,7 +92,7 @@ async def follow(source: Source, kind: Kind[T]) -> AsyncGenerator[Change[T], Non
 
 
 async def _by_turns(items: Sequence[T]) -> AsyncIterator[T]:
-    """Yield items, and let others on the event loop have their turn now and then."""
+    """Yield items; let other tasks on the event loop run after every `AT_ONCE` items."""
     for number, item in enumerate(items, start=1):
         yield item
         if number % AT_ONCE == 0:
@@ -100,7 +100,7 @@ async def _by_turns(items: Sequence[T]) -> AsyncIterator[T]:
 
 
 def _pause(failures: int) -> float:
-    """Return the seconds to wait after so many failures in a row."""
+    """Return the pause in seconds after this number of consecutive failures."""
     longest: float = min(0.1 * 2**failures, LONGEST_PAUSE_SECONDS)
     return random.uniform(0.5, 1) * longest  # noqa: S311 - not a secret
 
@@ -115,7 +115,7 @@ def _params(version: str) -> dict[str, str]:
 
 
 def _read(kind: Kind[T], line: bytes, version: str) -> tuple[Change[T] | None, str]:
-    """Return the change that a line tells of, if any, and the version reached by it."""
+    """Return the change in a line of a watch, if any, and the resource version after it."""
     if not line:
         return None, version
     event = msgspec.json.decode(line, type=decoding.WatchEvent)

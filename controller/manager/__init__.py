@@ -1,8 +1,8 @@
-"""The composition root, and the only room that knows Kopf.
+"""The composition root of the controller, and the only package that uses Kopf.
 
-`replica` is the life of one process, `assembly` lists every reconciler with its ports, and
-`nudges` says which change concerns which of them. `handlers` is Kopf, the frame that starts
-and stops the replica; it and `watches` turn what the API server tells into state. `loops`
-keeps the reconcilers running, `leadership` holds the Lease, `solving` keeps arithmetic off
-the event loop, `probes` answers the kubelet and the scraper.
+`replica` runs one process. `assembly` creates every reconciler with its ports, and `nudges` maps
+changes of the cluster to reconcilers. `handlers` runs Kopf, which starts and stops the replica; it
+and `watches` apply the API server's changes to the cluster state. `loops` runs the reconcilers,
+`leadership` holds the Lease, `solving` keeps computation off the event loop, and `probes` serves
+the kubelet and the metrics scraper.
 """

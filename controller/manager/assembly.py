@@ -1,8 +1,9 @@
-"""Every reconciler with its ports."""
+"""Creates every reconciler with its ports."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from controller.apis.kinds import Kind
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
 from controller.disruption.modes import Mode
-from controller.manager.loops import Loop, Reconciler, Rounds, Singleton, Workers
+from controller.manager.loops import Loop, Pace, Reconciler, Rounds, Singleton, Workers
 from controller.manager.nudges import Nudges
 from controller.options import Options
 from controller.reconcilers.capacitybuffer.resolution import Resolution
@@ -20,13 +21,15 @@ from controller.reconcilers.capacityreservation.capacitytype import CapacityType
 from controller.reconcilers.capacityreservation.expiration import BlockExpiration
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.disruption.advising import Advisor, Recommender
-from controller.reconcilers.disruption.bookkeeping import Ledger
 from controller.reconcilers.disruption.disruptor import Disruptor
-from controller.reconcilers.disruption.judging import Judge
+from controller.reconcilers.disruption.engine import DisruptionEngine
+from controller.reconcilers.disruption.history import History
 from controller.reconcilers.disruption.orchestration import Orchestrator
-from controller.reconcilers.interruption.listener import Listener
+from controller.reconcilers.featuregates.disabled import DisabledFeatures
+from controller.reconcilers.interruption.handler import NoticeHandler
+from controller.reconcilers.interruption.listener import Listener, StatusListener
 from controller.reconcilers.newnodes.plan import PlacementPlan
-from controller.reconcilers.newnodes.trials import Trials
+from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.nodeclaim.consistency import Consistency
 from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
@@ -49,6 +52,7 @@ from controller.reconcilers.staticcapacity.replication import Replication
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.termination.terminator import Terminator
+from controller.reconcilers.zonalshift.reporting import ZonalShiftReporting
 from controller.state.cluster import Cluster
 from controller.state.registrations import Registrations
 from controller.state.spreads import DefaultSpreads
@@ -58,31 +62,34 @@ from controller.telemetry.metrics import CONDITIONED, Metrics
 ONE = Workers(1, 1)
 FEW = Workers(10, 1000)
 MANY = Workers(100, 5000)
-"""Where passes mostly wait: for calls to the cloud, which are joined into batches."""
+"""Workers of reconcilers that mostly wait for cloud calls, which are joined into batches."""
 
 SHORTEST_NOMINATION = timedelta(seconds=10)
 
 POOLS_APART = 1.0
-"""Seconds between two looks at a pool: each adds all of its machines up, and every step of every
-claim is a reason for one."""
+"""Seconds between two reconciliations of a NodePool. Each adds up the resources of all its nodes,
+and every change of a NodeClaim triggers one."""
 
 
 class RunningCloud(CloudProvider, Protocol):
-    """A cloud with a life of its own, which belongs to the leader."""
+    """A cloud provider with background tasks, which only the leader runs."""
 
     async def start(self) -> None:
-        """Load what every decision needs."""
+        """Load the data that every decision needs."""
 
     async def run(self) -> None:
-        """Keep it fresh until cancelled."""
+        """Refresh the data until cancelled."""
 
     async def settle(self) -> None:
-        """Begin nothing more, and wait for what is under way: then nothing can land any more."""
+        """Start no further calls, and wait for those in progress.
+
+        Nothing changes in the cloud afterwards.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcilerPorts:
-    """All that reconcilers act through."""
+    """The interfaces through which reconcilers act."""
 
     api: ApiServer
     cloud: RunningCloud
@@ -91,12 +98,12 @@ class ReconcilerPorts:
     metrics: Metrics
     clock: Clock
     solve: Solve
-    judge: Judge
+    engine: DisruptionEngine
     spreads: DefaultSpreads
 
 
 class Assembly:
-    """The reconcilers of one controller, at work while `run` runs."""
+    """The reconcilers of one controller; they act while `run` runs."""
 
     def __init__(self, ports: ReconcilerPorts, options: Options, *, ca_bundle: str = "") -> None:
         api, cloud, cluster = ports.api, ports.cloud, ports.cluster
@@ -104,26 +111,33 @@ class Assembly:
         self._cloud, self._metrics = cloud, metrics
         self._recorder = ports.recorder
         self._is_acting = False
+        self._pace = Pace()
 
         def loop(
             name: str, reconciler: Reconciler, workers: Workers = FEW, apart: float = 0.0
         ) -> Loop:
-            return Loop(name, reconciler, metrics, workers.with_cpu(options.cpu_requests), apart)
+            most = workers.with_cpu(options.cpu_requests)
+            return Loop(name, reconciler, metrics, most, apart, self._pace)
 
         def singleton(name: str, rounds: Rounds) -> Singleton:
             return Singleton(name, rounds, metrics)
 
         batch_window = BatchWindow(options.batch_idle_duration, options.batch_max_duration)
         registrations = Registrations()
-        trials = Trials(cluster, clock, registrations)
-        provisioner = _provisioner(ports, options, batch_window, trials)
+        registration_backoff = RegistrationBackoff(cluster, clock, registrations)
+        provisioner = _provisioner(ports, options, batch_window, registration_backoff)
         nomination = _nomination(ports, provisioner.plan)
-        ledger = _ledger(ports)
-        orchestrator = _orchestrator(ports, provisioner.plan, ledger)
-        readiness = Readiness(api, cluster, clock, registrations)
+        history = _ledger(ports)
+        orchestrator = _orchestrator(ports, provisioner.plan, history)
+        gates = options.feature_gates
+        readiness = Readiness(api, cluster, clock, registrations, cloud, gates.static_capacity)
         lifecycle = _lifecycle(ports, options, nomination, registrations)
-        replication = Replication(api, cluster, metrics, clock, trials)
-        disruptor = _disruptor(ports, options, orchestrator, trials)
+        replication = Replication(
+            api, cluster, ports.recorder, metrics, clock, registration_backoff
+        )
+        disruptor = _disruptor(ports, options, orchestrator, registration_backoff)
+        self._cluster = cluster
+        self._tagging = tagging = _tagging(ports, options)
 
         self._nudges = hears = Nudges(
             cluster=cluster,
@@ -134,7 +148,7 @@ class Assembly:
             consolidatable=loop("nodeclaim.disruption", Consolidatable(api, cluster, clock)),
             drift=loop("nodeclaim.drift", Drift(api, cloud, cluster, clock)),
             consistency=loop("nodeclaim.consistency", _consistency(ports)),
-            tagging=loop("nodeclaim.tagging", _tagging(ports, options), ONE),
+            tagging=loop("nodeclaim.tagging", tagging, ONE),
             expiration=loop("nodeclaim.expiration", Expiration(api, cluster, metrics, clock)),
             pod_events=loop("nodeclaim.podevents", PodEvents(api, cluster, clock)),
             nodes=loop("node.termination", _terminator(ports, options), MANY),
@@ -146,8 +160,7 @@ class Assembly:
             disruption=singleton("disruption", disruptor),
             disruption_queue=singleton("disruption.queue", orchestrator),
         )
-        # Nobody runs these where they are switched off, and then nobody hears their nudges.
-        gates = options.feature_gates
+        # Reconcilers of disabled features get no task. Their loops ignore nudges.
         self._loops = (
             hears.pools, hears.classes, hears.claims, hears.consolidatable, hears.drift,
             hears.expiration, hears.consistency, hears.tagging,
@@ -161,11 +174,18 @@ class Assembly:
             singleton("provisioner", provisioner),
             hears.disruption,
             hears.disruption_queue,
-            singleton("disruption.ledger", ledger),
+            singleton("disruption.history", history),
             singleton("nodeclaim.garbagecollection", _garbage_collection(ports)),
-            # Without a queue there is still what the cloud's own checks of instances find.
-            singleton("interruption", _listener(ports, registrations)),
+            *(
+                singleton(name, listener)
+                for name, listener in _listeners(ports, registrations).items()
+            ),
         ]
+        if not (gates.node_overlay and gates.capacity_buffer):
+            self._singletons.append(singleton("featuregates", DisabledFeatures(api, clock, gates)))
+        if options.enable_zonal_shift:
+            reporting = ZonalShiftReporting(cloud=cloud, cluster=cluster, recorder=ports.recorder)
+            self._singletons.append(singleton("zonalshift", reporting))
         if gates.reserved_capacity:
             self._singletons += [
                 singleton(
@@ -179,10 +199,10 @@ class Assembly:
             ]
 
     async def run(self) -> None:
-        """Start the cloud, then act on everything there is, until cancelled.
+        """Start the cloud provider, then reconcile all objects and every change, until cancelled.
 
-        It ends when all that it began in the cloud has ended: whoever acts next must not be
-        surprised by it.
+        It returns after all calls to the cloud have ended, so that the next leader sees their
+        results.
         """
         try:
             await self._cloud.start()
@@ -193,15 +213,19 @@ class Assembly:
                     tasks.create_task(loop.run())
                 for singleton in self._singletons:
                     tasks.create_task(singleton.run())
-                await asyncio.sleep(0)  # loops take nudges from when they run
+                await asyncio.sleep(0)  # loops ignore nudges until they run
                 self._is_acting = True
-                self._nudges.everything()
+                self._tagging.inherit(self._cluster.list(kinds.NODE_CLAIM))
+                await self._nudges.everything(self._pace)
         finally:
             self._is_acting = False
             await self._cloud.settle()
 
     def notify(self, kind: Kind[Any], before: Any, after: Any) -> None:
-        """Take note of a change; `before` or `after` is None for what is not there."""
+        """Update the metrics for a change, and nudge the reconcilers that it concerns.
+
+        `before` is None for a created object, `after` for a deleted one.
+        """
         if kind == kinds.POD and after is not None:
             self._metrics.pod_changed(before, after)
         elif kind in CONDITIONED and after is not None:
@@ -212,7 +236,10 @@ class Assembly:
 
 
 def _provisioner(
-    ports: ReconcilerPorts, options: Options, batch_window: BatchWindow, trials: Trials
+    ports: ReconcilerPorts,
+    options: Options,
+    batch_window: BatchWindow,
+    registration_backoff: RegistrationBackoff,
 ) -> Provisioner:
     return Provisioner(
         api=ports.api,
@@ -224,7 +251,7 @@ def _provisioner(
         solve=ports.solve,
         batch_window=batch_window,
         nomination=max(2 * options.batch_max_duration, SHORTEST_NOMINATION),
-        trials=trials,
+        registration_backoff=registration_backoff,
     )
 
 
@@ -303,6 +330,7 @@ def _tagging(ports: ReconcilerPorts, options: Options) -> Tagging:
         api=ports.api,
         cloud=ports.cloud,
         cluster=ports.cluster,
+        recorder=ports.recorder,
         cluster_name=options.cluster_name,
         installation=options.installation_tag,
     )
@@ -319,7 +347,7 @@ def _repair(ports: ReconcilerPorts) -> Repair:
     )
 
 
-def _orchestrator(ports: ReconcilerPorts, plan: PlacementPlan, ledger: Ledger) -> Orchestrator:
+def _orchestrator(ports: ReconcilerPorts, plan: PlacementPlan, history: History) -> Orchestrator:
     return Orchestrator(
         api=ports.api,
         cluster=ports.cluster,
@@ -327,12 +355,12 @@ def _orchestrator(ports: ReconcilerPorts, plan: PlacementPlan, ledger: Ledger) -
         metrics=ports.metrics,
         clock=ports.clock,
         writer=_claim_writer(ports, plan),
-        ledger=ledger,
+        history=history,
     )
 
 
-def _ledger(ports: ReconcilerPorts) -> Ledger:
-    return Ledger(
+def _ledger(ports: ReconcilerPorts) -> History:
+    return History(
         api=ports.api,
         cloud=ports.cloud,
         cluster=ports.cluster,
@@ -345,6 +373,7 @@ def _claim_writer(ports: ReconcilerPorts, plan: PlacementPlan) -> ClaimWriter:
     return ClaimWriter(
         api=ports.api,
         cluster=ports.cluster,
+        recorder=ports.recorder,
         metrics=ports.metrics,
         clock=ports.clock,
         plan=plan,
@@ -352,17 +381,20 @@ def _claim_writer(ports: ReconcilerPorts, plan: PlacementPlan) -> ClaimWriter:
 
 
 def _disruptor(
-    ports: ReconcilerPorts, options: Options, orchestrator: Orchestrator, trials: Trials
+    ports: ReconcilerPorts,
+    options: Options,
+    orchestrator: Orchestrator,
+    registration_backoff: RegistrationBackoff,
 ) -> Disruptor:
     advisor = Advisor(
-        judge=ports.judge, cluster=ports.cluster, metrics=ports.metrics, clock=ports.clock
+        engine=ports.engine, cluster=ports.cluster, metrics=ports.metrics, clock=ports.clock
     )
     recommender = Recommender(
-        judge=ports.judge,
+        engine=ports.engine,
         cluster=ports.cluster,
         metrics=ports.metrics,
         clock=ports.clock,
-        ledger=orchestrator.ledger,
+        history=orchestrator.history,
         orchestrator=orchestrator,
     )
     return Disruptor(
@@ -371,9 +403,9 @@ def _disruptor(
         recorder=ports.recorder,
         metrics=ports.metrics,
         clock=ports.clock,
-        judge=ports.judge,
+        engine=ports.engine,
         orchestrator=orchestrator,
-        trials=trials,
+        registration_backoff=registration_backoff,
         recommender=recommender,
         advisor=advisor,
         mode=Mode(options.disruption_mode),
@@ -390,8 +422,11 @@ def _garbage_collection(ports: ReconcilerPorts) -> GarbageCollection:
     )
 
 
-def _listener(ports: ReconcilerPorts, registrations: Registrations) -> Listener:
-    return Listener(
+def _listeners(
+    ports: ReconcilerPorts, registrations: Registrations
+) -> Mapping[str, Listener | StatusListener]:
+    cloud, metrics = ports.cloud, ports.metrics
+    handler = NoticeHandler(
         api=ports.api,
         cloud=ports.cloud,
         cluster=ports.cluster,
@@ -400,3 +435,9 @@ def _listener(ports: ReconcilerPorts, registrations: Registrations) -> Listener:
         clock=ports.clock,
         registrations=registrations,
     )
+    return {
+        "interruption": Listener(cloud=cloud, handler=handler, metrics=metrics, clock=ports.clock),
+        "interruption.instancestatus": StatusListener(
+            cloud=cloud, handler=handler, metrics=metrics
+        ),
+    }

@@ -1,41 +1,41 @@
-"""A cloud that passes every call on, for those that add something to some of them."""
+"""A cloud provider that forwards every call, as the base of classes that extend some of them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from controller.apis.ec2nodeclass import EC2NodeClass
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodepool import NodePool
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import Instance, Notice, RepairPolicy
 from controller.manager.assembly import RunningCloud
 
 
 class CloudDecorator:
-    """Passes every call on; implements `RunningCloud` as the one behind it does."""
+    """Forwards every call to the wrapped cloud provider; implements `RunningCloud`."""
 
     def __init__(self, cloud: RunningCloud) -> None:
         self.name = cloud.name
         self._cloud = cloud
 
     async def start(self) -> None:
-        """Load what every decision needs."""
+        """Load the data that every decision needs."""
         await self._cloud.start()
 
     async def run(self) -> None:
-        """Keep it fresh until cancelled."""
+        """Refresh the data until cancelled."""
         await self._cloud.run()
 
     async def settle(self) -> None:
-        """Begin nothing more, and wait for what is under way."""
+        """Start no further calls, and wait for those in progress."""
         await self._cloud.settle()
 
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
-        """Return every type the class could launch."""
+        """Return every instance type that the EC2NodeClass could launch."""
         return await self._cloud.instance_types(node_class, node_pool)
 
     async def launch(
@@ -44,11 +44,11 @@ class CloudDecorator:
         node_class: EC2NodeClass,
         types: Sequence[InstanceType] | None = None,
     ) -> Instance:
-        """Launch the claim's instance."""
+        """Launch the NodeClaim's instance."""
         return await self._cloud.launch(claim, node_class, types)
 
     async def terminate(self, provider_id: str) -> None:
-        """Ask for the instance's end."""
+        """Request the instance's termination."""
         await self._cloud.terminate(provider_id)
 
     async def get(self, provider_id: str) -> Instance:
@@ -56,15 +56,15 @@ class CloudDecorator:
         return await self._cloud.get(provider_id)
 
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
-        """Return the instance for a claim whose status does not name it."""
+        """Return the instance of a NodeClaim whose status does not name it yet, or None."""
         return await self._cloud.launched_for(claim)
 
     async def instances(self) -> Sequence[Instance]:
-        """Return every instance of this cluster's claims."""
+        """Return all instances of this cluster's NodeClaims."""
         return await self._cloud.instances()
 
     async def drift_reason(self, claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
-        """Return why the instance no longer matches its class."""
+        """Return why the instance no longer matches its EC2NodeClass, or None."""
         return await self._cloud.drift_reason(claim, node_class)
 
     async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
@@ -76,29 +76,37 @@ class CloudDecorator:
         await self._cloud.tag(provider_id, tags)
 
     async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
-        """Return the class with its status found anew."""
+        """Return the EC2NodeClass with its status resolved again."""
         return await self._cloud.resolve(node_class, now=now)
 
     async def release(self, node_class: EC2NodeClass) -> None:
-        """Remove what was made for the class."""
+        """Delete the resources that were created for the EC2NodeClass."""
         await self._cloud.release(node_class)
 
     async def notices(self) -> Sequence[Notice]:
-        """Wait for what the cloud has to say."""
+        """Wait for notices from the cloud and return them."""
         return await self._cloud.notices()
 
+    async def status_notices(self) -> Sequence[Notice]:
+        """Return the results of the cloud's status checks as notices."""
+        return await self._cloud.status_notices()
+
     async def acknowledge(self, notice: Notice) -> None:
-        """Tell the cloud that a notice has been dealt with."""
+        """Acknowledge a notice that was processed."""
         await self._cloud.acknowledge(notice)
 
+    def zones_away(self) -> frozenset[str]:
+        """Return the zones that a zonal shift moves traffic away from."""
+        return self._cloud.zones_away()
+
     def avoid(self, instance_type: str, zone: str, capacity_type: str) -> None:
-        """Hold an offering for unavailable for a while."""
+        """Treat an offering as unavailable for a while."""
         self._cloud.avoid(instance_type, zone, capacity_type)
 
     def learn(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
-        """Take note of what a claim's node turned out to have."""
+        """Record the capacity that a NodeClaim's node turned out to have."""
         self._cloud.learn(claim, capacity)
 
     def repair_policies(self) -> Sequence[RepairPolicy]:
-        """Return which node conditions mean that a node is broken."""
+        """Return the node conditions that mean that a node must be repaired."""
         return self._cloud.repair_policies()

@@ -1,31 +1,28 @@
-"""What settings name but do not hold: files read once, when the controller starts."""
+"""Reads the files that settings name, once, when the controller starts."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import yaml
 
-from controller.apis import schedulerconfig
-from controller.apis.pods import TopologySpreadConstraint
+from controller.apis.kubernetes import schedulerconfig
+from controller.apis.kubernetes.pods import TopologySpreadConstraint
 from controller.options import Options, OptionsError
 
 SCHEDULER_CONFIG = "SCHEDULER_CONFIG"
 
 
 def default_constraints(options: Options) -> tuple[TopologySpreadConstraint, ...]:
-    """Return the default topology spread constraints that the settings name.
+    """Return the default topology spread constraints of the `SCHEDULER_CONFIG` setting.
 
     Raises:
-        OptionsError: the file cannot be read, or says something that is not allowed.
+        OptionsError: the file cannot be read, or has a value that is not allowed.
 
     """
     given = options.scheduler_config
     try:
-        text = given if given.startswith("{") else Path(given).read_text() if given else ""
-        return schedulerconfig.default_constraints(yaml.safe_load(text))
+        return schedulerconfig.default_constraints(schedulerconfig.document(given))
     except OSError as exc:
-        allowed = f"the path of a file that can be read ({exc.strerror}), or YAML in braces"
+        allowed = f"a YAML or JSON document, or the path of a file ({exc.strerror})"
         raise OptionsError(SCHEDULER_CONFIG, given, allowed) from exc
     except (ValueError, yaml.YAMLError) as exc:
         problem = " ".join(str(exc).split())

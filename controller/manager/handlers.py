@@ -1,9 +1,9 @@
-"""Kopf, the frame of the process: it signs in, starts what lives in it, watches, and stops it.
+"""Runs Kopf, the framework of the process: it logs in, starts the replica, watches, and stops it.
 
-Kopf runs in the one event loop there is and takes over the signals. It writes nothing to
-the objects (no annotations, no finalizers, no Kubernetes events), talks to no peers, and
-uses the same way to the API server as everything else. No logic stands here. What Kopf
-cannot do is in docs/kopf.md.
+Kopf runs in the process's only event loop and handles its signals. It writes nothing to the objects
+(no annotations, no finalizers, no Kubernetes events), does not use peering, and uses the same
+access to the API server as the rest of the controller. The handlers contain no logic. docs/kopf.md
+lists what Kopf cannot do.
 """
 
 from __future__ import annotations
@@ -25,29 +25,35 @@ from controller.kube.access import Access
 from controller.manager.leadership import stopped
 
 CREDENTIALS_LAST = timedelta(minutes=5)
-"""How long Kopf may use a token that lies in a file before it asks for it again."""
+"""How long Kopf uses a token from a file before it requests the token again."""
+
+MOST_WORKERS = 50
+"""Number of objects of a kind that Kopf handles at once; each takes about a millisecond."""
+
+IDLE_SECONDS = 0.02
+"""How long a Kopf worker waits for another event of its object."""
 
 FATAL = kopf.ErrorsMode.PERMANENT
-"""What fails at the start or at the end is not tried again: only a new process can mend it."""
+"""Failures at start and at the end are not retried: only a new process can recover."""
 
 Take = Callable[[Kind[Any], Change[Any]], None]
 
 
 class Life(Protocol):
-    """What lives in the frame."""
+    """The part of the process that Kopf starts and stops."""
 
     async def live(self) -> None:
-        """Run until cancelled; end in good order."""
+        """Run until cancelled, then shut down in order."""
 
     async def until_listed(self) -> None:
-        """Wait until the custom resources have been listed: Kopf watches from then on."""
+        """Wait until the custom resources have been listed; Kopf watches them afterwards."""
 
 
 async def operate(life: Life, watched: Sequence[Kind[Any]], access: Access, take: Take) -> None:
     """Run until SIGTERM, SIGINT or the end of `life`; `take` is called with every change.
 
     Raises:
-        Exception: what `life` or Kopf failed with.
+        Exception: the failure of `life` or of Kopf.
 
     """
     frame = _Frame(life)
@@ -66,7 +72,7 @@ async def operate(life: Life, watched: Sequence[Kind[Any]], access: Access, take
 
 @dataclass(slots=True)
 class _Frame:
-    """Starts a life with Kopf and stops it with Kopf, and stops Kopf when it ends by itself."""
+    """Starts and stops `life` with Kopf, and stops Kopf if `life` ends first."""
 
     life: Life
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -78,14 +84,14 @@ class _Frame:
         try:
             await self.life.until_listed()
         except asyncio.CancelledError:
-            # Kopf cleans up only what it has started to the end.
+            # Kopf runs the cleanup handlers only if all startup handlers have completed.
             await self.stop()
             raise
 
     async def stop(self, **_: Any) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            # Kopf stumbles over a second signal; it is stopping already.
+            # Kopf fails on a second signal, and it is already stopping.
             loop.add_signal_handler(number, lambda: None)
         if self._living is not None:
             await stopped(self._living)
@@ -97,7 +103,7 @@ class _Frame:
 
 
 def registry(watched: Sequence[Kind[Any]], access: Access, take: Take) -> kopf.OperatorRegistry:
-    """Return the handlers: one for each kind, and one that signs in."""
+    """Return the handlers: one for each kind, and one that logs in."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers)
@@ -110,32 +116,39 @@ def registry(watched: Sequence[Kind[Any]], access: Access, take: Take) -> kopf.O
 
 
 def settings() -> kopf.OperatorSettings:
-    """Return settings that leave the cluster as it is."""
+    """Return Kopf settings under which it changes nothing in the cluster."""
     chosen = kopf.OperatorSettings()
     chosen.peering.standalone = True
     chosen.posting.enabled = False
-    # Observing which kinds and namespaces there are takes rights that Karpenter's role lacks.
+    # Scanning for kinds and namespaces needs permissions that Karpenter's role lacks.
     chosen.scanning.disabled = True
     chosen.watching.server_timeout = 300
     chosen.watching.connect_timeout = 10
     chosen.networking.request_timeout = 30
+    # Without a limit, Kopf handles all objects of a list in one iteration of the event loop.
+    chosen.queueing.worker_limit = MOST_WORKERS
+    # A worker that waits for more events of its object blocks other objects.
+    chosen.queueing.idle_timeout = IDLE_SECONDS
     chosen.process.ultimate_exiting_timeout = None
     return chosen
 
 
 @dataclass(frozen=True, kw_only=True)
 class Connection(kopf.ConnectionInfo):
-    """Our access in Kopf's words; TLS is ours, so that both trust the same servers."""
+    """The controller's access as Kopf's connection.
+
+    The TLS context is the controller's, so that both trust the same certificate authorities.
+    """
 
     access: Access
 
     def as_ssl_context(self) -> ssl.SSLContext:
-        """Return the context that all our connections have."""
+        """Return the TLS context of the controller's access."""
         return self.access.ssl_context()
 
 
 def connection(access: Access) -> Connection:
-    """Return our access, with the token as it is now."""
+    """Return the controller's access as Kopf's connection, with the current token."""
     expires = datetime.now(UTC) + CREDENTIALS_LAST if access.token_file is not None else None
     return Connection(
         access=access,

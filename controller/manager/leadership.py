@@ -1,11 +1,10 @@
-"""One of many acts: leader election by a Lease, as Kubernetes' own components do it.
+"""Leader election by a Lease, as Kubernetes' own components do it: one replica acts.
 
-Whoever holds the Lease writes the time into it every `RETRY`. Others take it over when
-it has not changed for `LEASE` by their own clock; nobody's clock is compared with
-another's. The holder stops acting when it has not managed to renew for
-`RENEW_DEADLINE`, counted from the moment it *sent* its last renewal. So it has stopped
-before anybody can follow. Should the process be too stuck even to stop itself, a thread
-that needs no event loop ends it (`Fence`).
+The leader renews the Lease every `RETRY`. Another replica takes it over if it has not changed for
+`LEASE_DURATION` by that replica's own clock; clocks of two machines are never compared. The leader
+stops acting if it has not renewed for `RENEW_DEADLINE`, counted from when it *sent* the last
+renewal, so it stops before another replica can lead. If the event loop is blocked, a thread ends
+the process (`Fence`).
 """
 
 from __future__ import annotations
@@ -15,21 +14,30 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller.apis.kinds import LEASE
-from controller.apis.workloads import Lease
-from controller.apiserver.errors import ApiError, ConflictError, NotFoundError
+from controller.apis.kubernetes.workloads import Lease
+from controller.apiserver.errors import (
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    UnavailableError,
+)
 from controller.apiserver.port import ApiServer
 
 LEASE_DURATION = timedelta(seconds=15)
 RENEW_DEADLINE = timedelta(seconds=10)
 RETRY = timedelta(seconds=2)
+ATTEMPT = timedelta(seconds=5)
+"""Time limit of one request for the Lease: after one that hangs, another fits in before
+`RENEW_DEADLINE`."""
+
 LAST_MOMENT = timedelta(seconds=2)
-"""How long before the Lease may be taken the fence ends a process that is still acting."""
+"""How long before another replica may take the Lease the fence ends a process that still acts."""
 
 FENCED_EXIT_CODE = 70
 
@@ -37,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class LeadershipLostError(RuntimeError):
-    """The Lease could not be renewed in time: nothing may be done any more."""
+    """The Lease was not renewed in time or has another holder: the replica must stop acting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,7 @@ class Timing:
     lease: timedelta = LEASE_DURATION
     renew_deadline: timedelta = RENEW_DEADLINE
     retry: timedelta = RETRY
+    attempt: timedelta = ATTEMPT
     last_moment: timedelta = LAST_MOMENT
 
 
@@ -54,7 +63,7 @@ class Timing:
 class Leadership:
     """A candidate for the Lease `namespace/name`; `identity` is unique to this process.
 
-    `on_change` is told when it begins and when it ends to lead.
+    `on_change` is called with True when it begins to lead, and with False when it ends.
     """
 
     api: ApiServer
@@ -67,13 +76,12 @@ class Leadership:
     _seen_at: float = 0.0
 
     async def hold(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Wait for the Lease, act while holding it, and give it back at the end.
+        """Wait for the Lease, run `act` while holding it, and release it at the end.
 
-        Cancelled, it stops acting first, renews the Lease until `act` has ended, and gives
-        it back then.
+        When cancelled, it cancels `act`, renews the Lease until `act` has ended, and releases it.
 
         Raises:
-            LeadershipLostError: the Lease could not be renewed; acting has been stopped.
+            LeadershipLostError: the Lease could not be renewed; `act` has ended.
 
         """
         renewed_at = await self._acquire()
@@ -87,7 +95,7 @@ class Leadership:
                 try:
                     await asyncio.wait([acting, renewing], return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    # What was begun and cannot be called back is ours until it has ended.
+                    # Requests in progress cannot be cancelled: hold the Lease until they end.
                     await stopped(acting)
                     await stopped(renewing)
                 for task in (acting, renewing):
@@ -98,14 +106,14 @@ class Leadership:
             await self._release()
 
     async def _acquire(self) -> float:
-        """Try until the Lease is ours; return when (`_now`) the winning try was sent."""
+        """Retry until this replica holds the Lease; return when (`_now`) it sent the request."""
         while True:
             began = _now()
             try:
                 if await self._try():
                     return began
             except ApiError as exc:
-                log.info("cannot get the lease: %s", exc)
+                log.info("failed to acquire Lease %s/%s: %s", self.namespace, self.name, exc)
             await asyncio.sleep(self.timing.retry.total_seconds())
 
     async def _renew(self, fence: Fence) -> None:
@@ -116,22 +124,27 @@ class Leadership:
                 async with asyncio.timeout_at(deadline):
                     fence.renewed_at = await self._renewed()
             except TimeoutError:
-                raise LeadershipLostError("the lease could not be renewed in time") from None
+                raise LeadershipLostError(
+                    f"Lease {self.namespace}/{self.name} was not renewed within "
+                    f"{self.timing.renew_deadline.total_seconds():g} s"
+                ) from None
 
     async def _renewed(self) -> float:
-        """Renew, trying again until it works; return when the try that worked was sent."""
+        """Renew with retries; return when the successful request was sent."""
         while True:
             began = _now()
             try:
                 if await self._try():
                     return began
-                raise LeadershipLostError("somebody else holds the lease")
+                raise LeadershipLostError("Lease is held by another replica")
             except ApiError as exc:
-                log.warning("cannot renew the lease: %s", exc)
-            await asyncio.sleep(self.timing.retry.total_seconds())
+                log.warning("failed to renew Lease %s/%s: %s", self.namespace, self.name, exc)
+            # A request that hung has used up this time.
+            pause = self.timing.retry.total_seconds() - (_now() - began)
+            await asyncio.sleep(max(pause, 0))
 
     async def _try(self) -> bool:
-        """Take or renew the Lease if we may; return whether it is ours now."""
+        """Acquire or renew the Lease if it is free or ours; return whether we hold it."""
         lease = await self._read()
         if lease is None:
             return await self._create()
@@ -150,34 +163,49 @@ class Leadership:
         return True
 
     async def _is_still_ours(self) -> bool:
-        """After a conflict over our own Lease: raise to try again, unless it was taken."""
+        """Check after a conflict who holds the Lease; raises ConflictError if it is still ours."""
         lease = await self._read()
         if lease is not None and lease.spec.holder_identity == self.identity:
-            raise ConflictError("the lease changed while it was renewed", status=409)
+            raise ConflictError("conflict: the Lease changed; retrying", status=409)
         return False
 
     async def _read(self) -> Lease | None:
         try:
-            return await self.api.get(LEASE, self.name, self.namespace)
+            async with self._attempt():
+                return await self.api.get(LEASE, self.name, self.namespace)
         except NotFoundError:
             return None
 
     async def _create(self) -> bool:
         body = {"metadata": {"name": self.name}, "spec": self._spec(None)}
         try:
-            self._known = await self.api.create(LEASE, body, self.namespace)
+            async with self._attempt():
+                self._known = await self.api.create(LEASE, body, self.namespace)
         except ConflictError:
             return False
         return True
 
     async def _write(self, lease: Lease, spec: dict[str, Any]) -> None:
-        self._known = await self.api.patch(
-            LEASE,
-            self.name,
-            {"spec": spec},
-            namespace=self.namespace,
-            resource_version=lease.metadata.resource_version,
-        )
+        async with self._attempt():
+            self._known = await self.api.patch(
+                LEASE,
+                self.name,
+                {"spec": spec},
+                namespace=self.namespace,
+                resource_version=lease.metadata.resource_version,
+            )
+
+    @contextlib.asynccontextmanager
+    async def _attempt(self) -> AsyncIterator[None]:
+        """Limit the time of one request; raises UnavailableError after it."""
+        seconds = self.timing.attempt.total_seconds()
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                yield
+        except TimeoutError as exc:
+            if not limit.expired():
+                raise
+            raise UnavailableError(f"no response within {seconds:g} s") from exc
 
     def _spec(self, lease: Lease | None) -> dict[str, Any]:
         now = _written(datetime.now(UTC))
@@ -193,7 +221,7 @@ class Leadership:
         return spec
 
     async def _release(self) -> None:
-        """Give the Lease back, if it is still ours, so that nobody has to wait for its end."""
+        """Release the Lease if it is still ours, so that the next leader need not wait."""
         try:
             async with asyncio.timeout(self.timing.retry.total_seconds()):
                 lease = await self._read()
@@ -203,16 +231,16 @@ class Leadership:
                 await self._write(
                     lease, {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": now}
                 )
-                log.info("gave the lease back")
+                log.info("released Lease %s/%s", self.namespace, self.name)
         except (ApiError, TimeoutError) as exc:
-            log.warning("cannot give the lease back: %s", exc)
+            log.warning("failed to release Lease %s/%s: %s", self.namespace, self.name, exc)
 
 
 class Fence:
-    """Ends the process when the Lease is about to run out and it is still acting.
+    """Ends the process if the Lease is about to expire while the process still acts.
 
-    `renewed_at` is when, by `clock`, the last renewal was sent. The thread does not
-    depend on the event loop, which may be what is stuck.
+    `renewed_at` is when the last renewal was sent, by `clock`. The check runs in a thread, because
+    the event loop may be blocked.
     """
 
     def __init__(
@@ -242,13 +270,13 @@ class Fence:
     def _watch(self) -> None:
         while not self._lifted.wait(self._pause):
             if self._clock() > self.renewed_at + self._patience:
-                log.error("the lease runs out and this process is still acting: ending it")
+                log.error("the Lease is about to expire and this process still acts: ending it")
                 self._end(FENCED_EXIT_CODE)
                 return
 
 
 async def stopped(task: asyncio.Future[None]) -> None:
-    """Stop a task, and wait until it has ended, however often that is called off."""
+    """Cancel a task, and wait until it has ended even if the caller is cancelled meanwhile."""
     task.cancel()
     while not task.done():
         with contextlib.suppress(asyncio.CancelledError):
@@ -256,7 +284,7 @@ async def stopped(task: asyncio.Future[None]) -> None:
 
 
 def _now() -> float:
-    """Return the event loop's time, in seconds: monotonic, and any thread may read it."""
+    """Return the event loop's time in seconds; it is monotonic and readable in any thread."""
     return asyncio.get_running_loop().time()
 
 

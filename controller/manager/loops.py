@@ -1,10 +1,9 @@
-"""Keeps the reconcilers running.
+"""Runs the reconcilers.
 
-A `Loop` holds a queue of keys for one reconciler: a key is worked on by one task at a
-time, waits in the queue once however often it is nudged, and comes back by itself when
-the reconciler says so or when it failed. A `Singleton` runs again and again, with the
-pauses it asks for, which a nudge ends. Both act only while `run` runs; nudges at other
-times are forgotten, because whoever starts a loop nudges everything there is.
+A `Loop` has a queue of keys for one reconciler. One task at a time works on a key; a key is in the
+queue once, however often it is nudged; it is requeued if the reconciler asks for it or fails. A
+`Singleton` runs in rounds with pauses, which a nudge ends. Both ignore nudges while `run` does not
+run, because the code that starts a loop nudges all keys.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
@@ -32,55 +33,84 @@ from controller.telemetry import logs
 from controller.telemetry.metrics import Metrics
 
 FIRST_RETRY_SECONDS = 0.05
-"""Most failures are conflicts with our own mirror, which catches up within milliseconds."""
+"""Most failures are conflicts because the cache is stale, which takes milliseconds."""
 
 LONGEST_RETRY_SECONDS = 60.0
 
+SLICE_SECONDS = 0.01
+"""Seconds for which reconciliations may run in a row before the event loop runs other tasks."""
+
 PATIENCE = 8
-"""Failures in a row that our mirror may be behind, some ten seconds; what lasts is an error."""
+"""Number of failures in a row, in about 10 s, that a stale cache explains; more are errors."""
 
 GATHER_SECONDS = 0.5
-"""How long after a nudge the next round begins, so that what comes together is seen together."""
+"""Seconds from a nudge to the next round, so that one round sees changes that come together."""
 
 MOST_CPUS = 60
-"""Where more CPU makes no more workers, as with Karpenter."""
+"""Number of CPUs above which there are no more workers, as with Karpenter."""
 
 log = logging.getLogger(__name__)
 
 
 class Reconciler(Protocol):
-    """Brings one object closer to what it should be."""
+    """Brings one object closer to its desired state."""
 
     async def reconcile(self, key: str) -> timedelta | None:
-        """Do what can be done now; return when to look again, None for not before a nudge."""
+        """Do what is possible now; return the time until the next reconciliation.
+
+        None means that only a nudge starts the next one.
+        """
 
 
 class Rounds(Protocol):
-    """Something to do again and again."""
+    """Work that is done periodically."""
 
     async def run_once(self) -> timedelta:
-        """Do it once; return how long to pause."""
+        """Do one round; return the pause until the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """How many keys a loop may work on at once: `least` with one CPU, `most` with sixty."""
+    """The concurrent reconciliations of a loop: `least` with one CPU, `most` with 60."""
 
     least: int
     most: int
 
     def with_cpu(self, thousandths: int) -> int:
-        """Return the number for a CPU request, in thousandths; between the two it is a line."""
+        """Return the number for a CPU request in thousandths, by linear interpolation."""
         cpus = min(max(-(-thousandths // 1000), 1), MOST_CPUS)
         return self.least + (self.most - self.least) * (cpus - 1) // (MOST_CPUS - 1)
 
 
 @dataclass(slots=True)
-class Loop:
-    """Runs a reconciler over the keys it is nudged with; `name` is for metrics and logs.
+class Pace:
+    """Shares the event loop between reconciliations and other tasks.
 
-    Two passes over a key are at least `apart` seconds apart: where each looks at very much, what
-    comes one by one is seen together. The first comes at once.
+    Other tasks are Lease renewals, watches and probes. A reconciliation that never waits does not
+    yield to the event loop, and thousands of keys may be due at once.
+    """
+
+    clock: Callable[[], float] = time.perf_counter
+    _until: float | None = None
+
+    async def turn(self) -> None:
+        """Return at once within the slice of this iteration of the event loop, else in the next."""
+        while self._until is not None and self.clock() >= self._until:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)
+        if self._until is None:
+            self._until = self.clock() + SLICE_SECONDS
+            asyncio.get_running_loop().call_soon(self._begin_again)
+
+    def _begin_again(self) -> None:
+        self._until = None
+
+
+@dataclass(slots=True)
+class Loop:
+    """Runs a reconciler for the keys it is nudged with; `name` is for metrics and logs.
+
+    Two reconciliations of a key start at least `apart` seconds apart, so that an expensive one
+    covers several changes. The first starts at once.
     """
 
     name: str
@@ -88,6 +118,7 @@ class Loop:
     metrics: Metrics
     workers: int = 10
     apart: float = 0.0
+    pace: Pace = field(default_factory=Pace)
     _waiting: dict[str, float] = field(default_factory=dict)
     _underway: set[str] = field(default_factory=set)
     _again: set[str] = field(default_factory=set)
@@ -95,9 +126,10 @@ class Loop:
     _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
     _arrived: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     _is_running: bool = False
+    _reported: logs.ChangeMonitor = field(default_factory=logs.ChangeMonitor)
 
     def nudge(self, key: str) -> None:
-        """Have a key looked at soon."""
+        """Queue a key for reconciliation."""
         if not self._is_running or key in self._waiting:
             return
         if key in self._underway:
@@ -105,10 +137,10 @@ class Loop:
             return
         self._waiting[key] = asyncio.get_running_loop().time()
         self.metrics.queued(self.name, len(self._waiting), retried=key in self._failures)
-        self._arrived.release()  # wakes one worker, and there may be thousands
+        self._arrived.release()  # wakes one of possibly thousands of workers
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Reconcile until cancelled."""
         self.metrics.workers(self.name, self.workers)
         self._arrived = asyncio.Semaphore(0)
         self._is_running = True
@@ -126,8 +158,10 @@ class Loop:
             self._again.clear()
 
     async def _work(self) -> None:
+        """Take queued keys one by one, and reconcile each."""
         while True:
             await self._arrived.acquire()
+            await self.pace.turn()
             key = next(iter(self._waiting))
             waited = asyncio.get_running_loop().time() - self._waiting.pop(key)
             self.metrics.dequeued(self.name, len(self._waiting), waited)
@@ -143,7 +177,7 @@ class Loop:
                 self._open(key, pause)
 
     def _open(self, key: str, pause: float | None) -> None:
-        """Let a key be looked at again: after a pause, or at once if there is something new."""
+        """Release a key: requeue it at once if it was nudged meanwhile, else after the pause."""
         self._underway.discard(key)
         self._timers.pop(key, None)
         if key in self._again:
@@ -153,14 +187,14 @@ class Loop:
             self._later(key, pause)
 
     async def _reconcile(self, key: str) -> float | None:
-        """Run the reconciler once; return the seconds until the key should come back."""
+        """Run the reconciler once; return the seconds until the key is requeued, or None."""
         with self.metrics.reconcile(self.name) as ended, logs.about(self.name, key):
             try:
                 pause = await self.reconciler.reconcile(key)
             except Exception as exc:
                 ended("error")
                 self._failures[key] = failures = self._failures.get(key, 0) + 1
-                report_failure(exc, failures)
+                report_failure(exc, failures, self._reported)
                 return back_off(failures)
             self._failures.pop(key, None)
             if pause is None:
@@ -179,19 +213,20 @@ class Loop:
 
 @dataclass(slots=True)
 class Singleton:
-    """Runs one thing in rounds; `name` is for metrics and logs."""
+    """Runs one task in rounds; `name` is for metrics and logs."""
 
     name: str
     rounds: Rounds
     metrics: Metrics
     _nudged: asyncio.Event = field(default_factory=asyncio.Event)
+    _reported: logs.ChangeMonitor = field(default_factory=logs.ChangeMonitor)
 
     def nudge(self) -> None:
-        """End the pause: there is something new to look at."""
+        """End the pause, because something has changed."""
         self._nudged.set()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run rounds until cancelled."""
         self.metrics.workers(self.name, 1)
         failures = 0
         while True:
@@ -203,7 +238,7 @@ class Singleton:
                 except Exception as exc:
                     ended("error")
                     failures += 1
-                    report_failure(exc, failures)
+                    report_failure(exc, failures, self._reported)
                     pause = back_off(failures)
             await self._pause(pause, is_failing=failures > 0)
 
@@ -214,29 +249,39 @@ class Singleton:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._nudged.wait()
-                # What is new seldom comes alone.
+                # Changes usually come in groups.
                 await asyncio.sleep(GATHER_SECONDS)
 
 
 def back_off(failures: int) -> float:
-    """Return the seconds to wait after so many failures in a row."""
+    """Return the pause in seconds after this number of consecutive failures."""
     # The exponent is bounded so that years of failures do not overflow.
     return min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 30), LONGEST_RETRY_SECONDS)
 
 
-def report_failure(exc: Exception, failures: int) -> None:
-    """Log why a pass failed, for the so-manieth time in a row.
+def report_failure(exc: Exception, failures: int, reported: logs.ChangeMonitor) -> None:
+    """Log why a reconciliation failed; `failures` is the number of consecutive failures.
 
-    An error asks somebody to look: what mends itself is told more quietly, what nobody
-    expected with the stack.
+    The level is ERROR if a person has to act, and lower for conditions that end by themselves.
+    Unexpected exceptions are logged with their stack trace. A failure that was `reported` recently,
+    of this or another object, is logged at DEBUG only.
     """
+    level, message = _described(exc, failures)
+    if level > logging.DEBUG and not reported.has_changed(f"{message}: {exc!r}", level):
+        log.debug("failed again: %s", exc)
+        return
+    is_ours = isinstance(exc, (ApiError, CloudProviderError))
+    log.log(level, "%s: %s", message, exc, exc_info=None if is_ours else exc)
+
+
+def _described(exc: Exception, failures: int) -> tuple[int, str]:
+    """Return the log level of a failure and its consequence for the reconciliation."""
     if isinstance(exc, (ConflictError, NotFoundError)) and failures <= PATIENCE:
-        log.debug("it changed or went meanwhile, trying again: %s", exc)
-    elif isinstance(exc, (UnavailableError, TooManyRequestsError)):
-        log.warning("the API server is not available, trying again: %s", exc)
-    elif isinstance(exc, (NodeClassUnknownError, ThrottledError)):
-        log.warning("the cloud is not ready for this, trying again: %s", exc)
-    elif isinstance(exc, (ApiError, CloudProviderError)):
-        log.error("%s: %s", type(exc).__name__, exc)
-    else:
-        log.error("unexpected error", exc_info=exc)
+        return logging.DEBUG, "conflict: the object changed or was deleted; retrying"
+    if isinstance(exc, (UnavailableError, TooManyRequestsError)):
+        return logging.WARNING, "the API server is not available; retrying"
+    if isinstance(exc, (NodeClassUnknownError, ThrottledError)):
+        return logging.WARNING, "AWS throttles, or the NodeClass is not reconciled yet; retrying"
+    if isinstance(exc, (ApiError, CloudProviderError)):
+        return logging.ERROR, type(exc).__name__
+    return logging.ERROR, "unexpected error"

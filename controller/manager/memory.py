@@ -1,9 +1,8 @@
-"""Keeps the container below its memory limit, as far as collecting garbage can.
+"""Keeps the container below its memory limit, as far as garbage collection can.
 
-Go's runtime takes a soft limit and collects harder near it; Python's knows none. So the
-memory of the process and of its solver is looked at from time to time, and near the
-limit what is garbage goes at once. It is said too: who passes the limit itself is
-killed by the kernel without a word.
+Go's runtime has a soft memory limit and collects harder near it; Python's has none. So the memory
+of the process and of its solver is measured periodically, and garbage is collected near the limit.
+A warning is logged, because the kernel kills a process that exceeds the limit without a message.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 SOFT_SHARE = 0.9
-"""Of the limit: where it begins, as Karpenter's soft limit."""
+"""Share of the limit at which collection begins, as Karpenter's soft limit."""
 
 LOOK_SECONDS = 10.0
 
@@ -25,17 +24,17 @@ log = logging.getLogger(__name__)
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process and its children hold now."""
+    """Return the memory in bytes that this process and its children hold now."""
     pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
     return sum(_resident(pid) for pid in pids if pid is not None)
 
 
 async def keep_below(limit: int, used: Callable[[], int] = resident) -> None:
-    """Collect garbage whenever the soft limit is passed, until cancelled.
+    """Collect garbage whenever the soft limit is exceeded, until cancelled.
 
     Args:
-        limit: bytes; none when it is not positive, and then there is nothing to do.
-        used: returns the bytes in use.
+        limit: the limit in bytes; if it is not positive, the function returns at once.
+        used: returns the memory in use, in bytes.
 
     """
     if limit <= 0:
@@ -48,7 +47,8 @@ async def keep_below(limit: int, used: Callable[[], int] = resident) -> None:
             gc.collect()
             if was_below:
                 log.warning(
-                    "memory is near its limit: raise the container's memory, or the kernel ends it",
+                    "memory is near its limit: raise the container's memory limit, or the kernel "
+                    "ends the process",
                     extra={"limit": limit, "used": before, "used-after-collection": used()},
                 )
         was_below = is_below
@@ -59,5 +59,5 @@ def _resident(pid: int) -> int:
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except FileNotFoundError:
-        return 0  # a child that has ended meanwhile, or a system that is not Linux
+        return 0  # a child that ended meanwhile, or an operating system without /proc
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,13 +1,14 @@
-"""A cloud whose calls are timed and counted, under the names Karpenter gives them."""
+"""A cloud provider whose calls are timed and counted, in metrics with Karpenter's names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from controller.apis.ec2nodeclass import EC2NodeClass
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodepool import NodePool
+from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import Instance
 from controller.manager.assembly import RunningCloud
@@ -16,23 +17,28 @@ from controller.telemetry import logs
 from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics
 
+KARPENTERS_NAMES = {"nodeclaim.drift": "nodeclaim.disruption"}
+"""Reconcilers whose calls Karpenter makes in a controller of another name."""
+
 
 class MeteredCloud(CloudDecorator):
-    """Times and counts the calls that Karpenter times and counts, and notes what is offered."""
+    """Times and counts the calls that Karpenter measures, and records the offerings."""
 
     def __init__(self, cloud: RunningCloud, metrics: Metrics, market: Market) -> None:
         super().__init__(cloud)
         self._metrics = metrics
         self._market = market
 
-    def _timed(self, method: str) -> AbstractContextManager[None]:
-        return self._metrics.cloud_call(logs.current_controller(), method, self.name)
+    def _timed(self, method: str, node_pool: str = "") -> AbstractContextManager[None]:
+        controller = logs.current_controller()
+        controller = KARPENTERS_NAMES.get(controller, controller)
+        return self._metrics.cloud_call(controller, method, self.name, node_pool)
 
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
-        """Return every type the class could launch."""
-        with self._timed("GetInstanceTypes"):
+        """Return every instance type that the EC2NodeClass could launch."""
+        with self._timed("GetInstanceTypes", node_pool.metadata.name if node_pool else ""):
             types = await super().instance_types(node_class, node_pool)
         self._market.offered(node_class.metadata.name, types)
         return types
@@ -43,12 +49,12 @@ class MeteredCloud(CloudDecorator):
         node_class: EC2NodeClass,
         types: Sequence[InstanceType] | None = None,
     ) -> Instance:
-        """Launch the claim's instance."""
-        with self._timed("Create"):
+        """Launch the NodeClaim's instance."""
+        with self._timed("Create", _pool(claim)):
             return await super().launch(claim, node_class, types)
 
     async def terminate(self, provider_id: str) -> None:
-        """Ask for the instance's end."""
+        """Request the instance's termination."""
         with self._timed("Delete"):
             await super().terminate(provider_id)
 
@@ -58,16 +64,20 @@ class MeteredCloud(CloudDecorator):
             return await super().get(provider_id)
 
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
-        """Return the instance for a claim whose status does not name it."""
-        with self._timed("List"):
+        """Return the instance of a NodeClaim whose status does not name it yet, or None."""
+        with self._timed("List", _pool(claim)):
             return await super().launched_for(claim)
 
     async def instances(self) -> Sequence[Instance]:
-        """Return every instance of this cluster's claims."""
+        """Return all instances of this cluster's NodeClaims."""
         with self._timed("List"):
             return await super().instances()
 
     async def drift_reason(self, claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
-        """Return why the instance no longer matches its class."""
-        with self._timed("IsDrifted"):
+        """Return why the instance no longer matches its EC2NodeClass, or None."""
+        with self._timed("IsDrifted", _pool(claim)):
             return await super().drift_reason(claim, node_class)
+
+
+def _pool(claim: NodeClaim) -> str:
+    return claim.metadata.labels.get(labels.NODEPOOL, "")

@@ -1,4 +1,4 @@
-"""Which change of the cluster concerns which of the reconcilers."""
+"""Maps changes of the cluster to the reconcilers that they concern."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from controller.apis import conditions, kinds, labels
+from controller.apis import kinds, labels
+from controller.apis.karpenter.nodeclaim import (
+    CONSOLIDATABLE,
+    DRIFTED,
+    INITIALIZED,
+    LAUNCHED,
+    NodeClaim,
+)
+from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import Kind
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import CONSOLIDATABLE, DRIFTED, INITIALIZED, LAUNCHED, NodeClaim
-from controller.apis.nodepool import NodePool
-from controller.apis.nodes import Node
-from controller.apis.pods import Pod
-from controller.manager.loops import Loop, Singleton
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod
+from controller.manager.loops import Loop, Pace, Singleton
 from controller.reconcilers.capacitybuffer.resolution import SCALABLES
 from controller.reconcilers.nodeclaim.podevents import node_concerned
 from controller.reconcilers.nodeoverlay.evaluation import ALL
@@ -25,7 +32,7 @@ from controller.state.cluster import Cluster, key_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nudges:
-    """The loops that hear of changes; one that is switched off hears them and does nothing."""
+    """The loops that are nudged; those of disabled features ignore nudges."""
 
     cluster: Cluster
     batch_window: BatchWindow
@@ -48,7 +55,10 @@ class Nudges:
     disruption_queue: Singleton
 
     def changed(self, kind: Kind[Any], before: Any, after: Any) -> None:
-        """Nudge whoever a change concerns; `before` or `after` is None for what is not there."""
+        """Nudge the reconcilers that a change concerns.
+
+        `before` is None for a created object, `after` for a deleted one.
+        """
         concerned: dict[Kind[Any], Callable[[Any, Any], None]] = {
             kinds.POD: self._pod_changed,
             kinds.NODE: self._node_changed,
@@ -65,16 +75,18 @@ class Nudges:
         if kind in concerned:
             concerned[kind](before, after)
 
-    def everything(self) -> None:
-        """Nudge whoever has something to look after: whoever begins has heard of nothing."""
+    async def everything(self, pace: Pace) -> None:
+        """Nudge each loop with all its objects: existing objects cause no change event."""
         for pool in self.cluster.list(kinds.NODE_POOL):
             self.pools.nudge(pool.metadata.name)
             self.static.nudge(pool.metadata.name)
         for node_class in self.cluster.list(kinds.EC2_NODE_CLASS):
             self.classes.nudge(node_class.metadata.name)
         for claim in self.cluster.list(kinds.NODE_CLAIM):
+            await pace.turn()
             self._claim_changed(None, claim)
         for node in self.cluster.list(kinds.NODE):
+            await pace.turn()
             self.nodes.nudge(node.metadata.name)
             self.repair.nudge(node.metadata.name)
         self.overlays.nudge(ALL)
@@ -108,7 +120,7 @@ class Nudges:
         is_leaving = after is None or after.metadata.is_deleting
         was_leaving = before is None or before.metadata.is_deleting
         if is_leaving and not was_leaving:
-            # Its pods will need a place: another round, though none of them is new.
+            # Its pods need other nodes soon. Start a batch, although none of the pods is new.
             self.batch_window.nudge(node.metadata.uid)
 
     def _claim_changed(self, before: NodeClaim | None, after: NodeClaim | None) -> None:
@@ -119,8 +131,9 @@ class Nudges:
             loop.nudge(claim.metadata.name)
         for loop in (self.pools, self.static):
             loop.nudge(claim.metadata.labels.get(labels.NODEPOOL, ""))
-        if claim.status.node_name:
-            self.nodes.nudge(claim.status.node_name)
+        for node in self.cluster.nodes_of(claim):
+            self.nodes.nudge(node.metadata.name)
+        if claim.status.provider_id:
             self.tagging.nudge(claim.metadata.name)
         if _is_comparable(before) != _is_comparable(after):
             self.consistency.nudge(claim.metadata.name)
@@ -144,12 +157,11 @@ class Nudges:
                 self.drift.nudge(claim.metadata.name)
         if before is not None and after is not None and _offers(before) == _offers(after):
             return
-        for claim in self.cluster.list(kinds.NODE_CLAIM):
-            if claim.metadata.labels.get(labels.NODEPOOL) == pool.metadata.name:
-                self.consolidatable.nudge(claim.metadata.name)
+        for claim in self.cluster.claims_of(pool.metadata.name):
+            self.consolidatable.nudge(claim.metadata.name)
         self.static.nudge(pool.metadata.name)
         self.overlays.nudge(ALL)
-        # What could not be placed before may have a place now.
+        # Pods that were unschedulable may schedule now.
         self.batch_window.nudge(pool.metadata.uid)
 
     def _class_changed(self, before: Any, after: Any) -> None:
@@ -159,22 +171,21 @@ class Nudges:
         for pool in self.cluster.list(kinds.NODE_POOL):
             if pool.spec.template.spec.node_class_ref.name == name:
                 self.pools.nudge(pool.metadata.name)
-        for claim in self.cluster.list(kinds.NODE_CLAIM):
-            if claim.spec.node_class_ref.name == name:
-                self.drift.nudge(claim.metadata.name)
+        for claim in self.cluster.claims_of_class(name):
+            self.drift.nudge(claim.metadata.name)
 
     def _overlay_changed(self, before: Any, after: Any) -> None:
         overlay = after or before
         if before is None or after is None or not _is_same_wish(before, after):
             self.overlays.nudge(ALL)
-        # Whether it is in force stands in its conditions: prices may be others now.
+        # The overlay's conditions decide whether it applies, so prices may have changed.
         self.batch_window.nudge(overlay.metadata.uid)
 
     def _buffer_changed(self, before: Any, after: Any) -> None:
         buffer = after or before
         if before is None or after is None or not _is_same_wish(before, after):
             self.buffers.nudge(key_of(buffer))
-        # Its status says for how many pods there must be room now.
+        # The buffer's status says for how many pods capacity must be reserved.
         self.batch_window.nudge(buffer.metadata.uid)
 
     def _template_changed(self, before: Any, after: Any) -> None:
@@ -199,7 +210,7 @@ class Nudges:
                 self.buffers.nudge(key_of(buffer))
 
     def _slice_changed(self, before: Any, after: Any) -> None:
-        # A node may have waited for these devices to be ready for pods.
+        # A NodeClaim may be waiting for these devices before it initializes.
         node = self.cluster.get(kinds.NODE, (after or before).spec.node_name)
         claim = self.cluster.claim_of(node) if node is not None else None
         if claim is not None:
@@ -210,7 +221,7 @@ class Nudges:
 
 
 def _is_same_wish(before: Any, after: Any) -> bool:
-    """Whether only what the controller writes of an object has changed."""
+    """Return whether the object's spec is unchanged: only its metadata or status differs."""
     return bool(before.metadata.generation == after.metadata.generation)
 
 
@@ -219,21 +230,21 @@ def _holds(claim: NodeClaim | None, condition: str) -> bool:
 
 
 def _is_comparable(claim: NodeClaim | None) -> tuple[bool, bool]:
-    """Return what decides with what a claim's node is to be compared."""
+    """Return the state of a NodeClaim on which its consistency check depends."""
     return _holds(claim, INITIALIZED), claim is not None and claim.metadata.is_deleting
 
 
 def _made_from(claim: NodeClaim | None) -> tuple[object, ...]:
-    """Return what decides whether a claim has drifted, of what stands on itself."""
+    """Return the fields of a NodeClaim on which its drift depends."""
     own = claim.metadata if claim is not None else ObjectMeta()
     return claim is None, own.labels, own.annotations, _holds(claim, LAUNCHED)
 
 
 def _wanted(pool: NodePool) -> tuple[int, Mapping[str, str]]:
-    """Return what decides whether nodes of a pool have drifted."""
+    """Return the fields of a NodePool on which the drift of its nodes depends."""
     return pool.metadata.generation, pool.metadata.annotations
 
 
 def _offers(pool: NodePool) -> tuple[int, bool]:
-    """Return what decides whether a pool can make nodes, and which."""
+    """Return the fields of a NodePool on which depends whether it launches nodes, and which."""
     return pool.metadata.generation, conditions.is_true(pool.status.conditions, "Ready")

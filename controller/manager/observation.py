@@ -1,4 +1,4 @@
-"""What takes the assembly's place while all is observed: it looks, thinks, and does nothing."""
+"""Replaces the assembly in mode Observe: it evaluates the cluster and changes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from controller.reconcilers.provisioning.observer import ProvisioningObserver
 
 
 class ObservingAssembly:
-    """The observers of one controller, at work while `run` runs."""
+    """The observers of one controller; they are active while `run` runs."""
 
     def __init__(self, ports: ReconcilerPorts, options: Options) -> None:
         self._cloud, self._cluster, self._metrics = ports.cloud, ports.cluster, ports.metrics
@@ -31,7 +31,7 @@ class ObservingAssembly:
             batch_window=self._batch_window,
         )
         advisor = Advisor(
-            judge=ports.judge, cluster=ports.cluster, metrics=ports.metrics, clock=ports.clock
+            engine=ports.engine, cluster=ports.cluster, metrics=ports.metrics, clock=ports.clock
         )
         disruption = DisruptionObserver(
             cloud=ports.cloud, cluster=ports.cluster, clock=ports.clock, advisor=advisor
@@ -42,7 +42,7 @@ class ObservingAssembly:
         ]
 
     async def run(self) -> None:
-        """Start the cloud, then look at everything there is, until cancelled."""
+        """Start the cloud provider, then evaluate all objects and every change, until cancelled."""
         try:
             await self._cloud.start()
             async with asyncio.TaskGroup() as tasks:
@@ -55,8 +55,9 @@ class ObservingAssembly:
             await self._cloud.settle()
 
     def notify(self, kind: Kind[Any], before: Any, after: Any) -> None:
-        """Have a pod that begins to wait looked at; `before` or `after` is None for what is not
-        there.
+        """Update the pod metrics, and start a batch if the pod has become pending.
+
+        `before` is None for a created object, `after` for a deleted one.
         """
         if kind != kinds.POD or after is None:
             return

@@ -1,9 +1,9 @@
-"""What pools can buy, on its way to the solver's process.
+"""Encodes the instance types of NodePools for the solver's process.
 
-Pools of one class are sold the same types, the types of a region are told from one another
-by a few labels, and their offerings lie in a few places. So what is the same object is
-written once, and is one object again on the other side: however many pools there are,
-either side holds each machine once.
+NodePools of one EC2NodeClass share their instance types. The types of a region differ in a few
+labels, and their offerings have few distinct combinations of zone and capacity type. An object that
+is referenced several times is written once, and is decoded as one object again. However many
+NodePools there are, each process holds each instance type once.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from controller.apis.devices import DynamicResources
-from controller.apis.taints import Requirement
+from controller.apis.kubernetes.devices import DynamicResources
+from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 
 InstanceTypes = Mapping[str, Sequence[InstanceType]]
-"""The types of each pool, by its name."""
+"""The instance types of each NodePool, by the NodePool's name."""
 
 _Value = TypeVar("_Value")
 
 
 class _WrittenOffering(msgspec.Struct, frozen=True, array_like=True):
-    """An offering; `requirements` is a place in the table of them."""
+    """An offering; `requirements` is an index into the table `places`."""
 
     requirements: int
     price: float
@@ -35,7 +35,7 @@ class _WrittenOffering(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _WrittenType(msgspec.Struct, frozen=True, array_like=True):
-    """A type; `requirements` are places in the table of them."""
+    """An instance type; `requirements` are indices into the table `requirements`."""
 
     name: str
     requirements: tuple[int, ...]
@@ -47,7 +47,7 @@ class _WrittenType(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Written(msgspec.Struct, frozen=True, array_like=True):
-    """Tables, each of which speaks of the ones before by places in them."""
+    """The tables; each refers to earlier ones by index."""
 
     requirements: list[Requirement]
     places: list[dict[str, str]]
@@ -57,14 +57,14 @@ class _Written(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Table(Generic[_Value]):
-    """Numbers objects in the order in which they come, the same one once."""
+    """A table of distinct objects, compared by identity, in order of their first use."""
 
     def __init__(self) -> None:
         self.values: list[_Value] = []
         self._places: dict[int, int] = {}
 
     def place(self, value: _Value) -> int:
-        # The value is kept, so that nothing else can come to have its id.
+        # The table keeps a reference, so that no other object can get the same id.
         place = self._places.setdefault(id(value), len(self.values))
         if place == len(self.values):
             self.values.append(value)
@@ -73,20 +73,20 @@ class _Table(Generic[_Value]):
 
 @dataclass(slots=True)
 class OfferWriter:
-    """Writes what pools can buy, and keeps what it wrote last: that seldom changes."""
+    """Encodes instance types, and caches the last result, because they seldom change."""
 
     _read: dict[str, Sequence[InstanceType]] = field(default_factory=dict)
     _written: bytes = b""
 
     def written(self, types: InstanceTypes) -> bytes:
-        """Return the types as `read` takes them."""
+        """Return the encoded instance types, which `read` decodes."""
         if not self._written or not _same(self._read, types):
             self._read, self._written = dict(types), _write(types)
         return self._written
 
 
 def read(written: bytes) -> dict[str, tuple[InstanceType, ...]]:
-    """Return the types of each pool; what was one object is one object again."""
+    """Return the decoded instance types of each NodePool; shared objects are shared again."""
     tables = msgspec.msgpack.decode(written, type=_Written)
     types = [_type(one, tables) for one in tables.types]
     lists = [tuple([types[place] for place in places]) for places in tables.lists]
@@ -94,11 +94,12 @@ def read(written: bytes) -> dict[str, tuple[InstanceType, ...]]:
 
 
 def _same(known: InstanceTypes, types: InstanceTypes) -> bool:
-    """Whether the pools and, as the same objects, their types are those known."""
+    """Return whether the NodePools and their lists of instance types are the same objects."""
     return list(known) == list(types) and all(known[pool] is types[pool] for pool in types)
 
 
 def _write(types: InstanceTypes) -> bytes:
+    """Encode instance types as tables of distinct objects."""
     requirements, places = _Table[Requirement](), _Table[Mapping[str, str]]()
     machines, lists = _Table[InstanceType](), _Table[Sequence[InstanceType]]()
     pools = {pool: lists.place(sold) for pool, sold in types.items()}
@@ -128,6 +129,7 @@ def _write(types: InstanceTypes) -> bytes:
 
 
 def _type(written: _WrittenType, tables: _Written) -> InstanceType:
+    """Return an instance type from its row, with objects of the tables."""
     return InstanceType(
         name=written.name,
         requirements=tuple([tables.requirements[place] for place in written.requirements]),

@@ -1,6 +1,7 @@
-"""A cloud whose machines cost and hold what NodeOverlays say.
+"""A cloud provider whose instance types have the prices and capacities of NodeOverlays.
 
-Pools that overlays cannot tell apart share what they see: most of what there is in memory is types.
+NodePools to which the same overlays apply share their instance types, because these are most of the
+controller's memory.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.apis import conditions, kinds, labels
-from controller.apis.ec2nodeclass import EC2NodeClass
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodeoverlay import NodeOverlay
-from controller.apis.nodepool import NodePool
+from controller.apis import kinds, labels
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodeoverlay import NodeOverlay
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes import conditions
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import Instance
 from controller.manager.assembly import RunningCloud
@@ -23,7 +25,7 @@ from controller.state.overlays import identity, overlaid
 
 @dataclass(frozen=True, slots=True)
 class _PoolView:
-    """What pools of one identity saw last, and under what."""
+    """The result of applying overlays for NodePools of one identity, and its inputs."""
 
     before: Sequence[InstanceType]
     identity: frozenset[tuple[str, str]]
@@ -36,13 +38,13 @@ class _PoolView:
         identity: frozenset[tuple[str, str]],
         overlays: Sequence[NodeOverlay],
     ) -> bool:
-        """Whether it is what such a pool sees still."""
-        # Types come as the same object while nothing about them changed, and there are many.
+        """Return whether the result is still valid for such a NodePool."""
+        # Compare by identity: unchanged instance types are the same object, and there are many.
         return self.before is types and (self.identity, self.overlays) == (identity, overlays)
 
 
 class OverlaidCloud(CloudDecorator):
-    """Applies the overlays that are ready, wherever types are looked at for a pool."""
+    """Applies the NodeOverlays in force to the instance types of a NodePool."""
 
     def __init__(self, cloud: RunningCloud, cluster: Cluster) -> None:
         super().__init__(cloud)
@@ -52,7 +54,7 @@ class OverlaidCloud(CloudDecorator):
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
-        """Return every type the class could launch, as the pool sees it."""
+        """Return every instance type that the EC2NodeClass could launch, overlays applied."""
         types = await super().instance_types(node_class, node_pool)
         return types if node_pool is None else self._corrected(types, node_pool)
 
@@ -62,7 +64,7 @@ class OverlaidCloud(CloudDecorator):
         node_class: EC2NodeClass,
         types: Sequence[InstanceType] | None = None,
     ) -> Instance:
-        """Launch the claim's instance by the prices and capacities of its pool."""
+        """Launch the NodeClaim's instance; prices and capacities have the overlays applied."""
         pool = self._cluster.get(kinds.NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
         if types is None and pool is not None:
             types = await self.instance_types(node_class, pool)
@@ -84,7 +86,7 @@ class OverlaidCloud(CloudDecorator):
 
 
 def is_in_force(overlay: NodeOverlay) -> bool:
-    """Whether the overlay was found valid, and free of contradictions, as it is now."""
+    """Return whether the overlay's current generation is Ready (valid, without conflicts)."""
     ready = conditions.find(overlay.status.conditions, "Ready")
     return (
         ready is not None

@@ -1,17 +1,15 @@
-"""Answers the kubelet and the scraper: `/healthz`, `/readyz`, `/metrics`."""
+"""Serves the kubelet's probes and the metrics: `/healthz`, `/readyz`, `/metrics`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
 
 import prometheus_client
 from aiohttp import web
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from controller.manager import profiling
 
@@ -20,7 +18,7 @@ SHUTDOWN_SECONDS = 1.0
 
 @contextlib.asynccontextmanager
 async def serving(application: web.Application, host: str, port: int) -> AsyncIterator[None]:
-    """Serve while the context lasts; an empty host is every interface, port 0 nothing at all."""
+    """Serve within the context; an empty host means all interfaces, port 0 serves nothing."""
     if not port:
         yield
         return
@@ -34,7 +32,7 @@ async def serving(application: web.Application, host: str, port: int) -> AsyncIt
 
 
 def _application() -> web.Application:
-    """Return an application that does not say which versions it is made of."""
+    """Return an application that does not reveal software versions in its headers."""
 
     async def unnamed(_: web.Request, response: web.StreamResponse) -> None:
         response.headers.popall("Server", None)
@@ -45,9 +43,10 @@ def _application() -> web.Application:
 
 
 def health(missing: Callable[[], tuple[str, ...]]) -> web.Application:
-    """Return the probes; `missing` names what readiness still waits for, nothing when ready.
+    """Return the application of the probes.
 
-    Liveness is the event loop's: an answer at all is what it asks for.
+    `missing` returns what readiness still waits for; it is empty when ready. Liveness fails only if
+    the event loop does not answer.
     """
 
     async def healthz(_: web.Request) -> web.Response:
@@ -65,13 +64,23 @@ def health(missing: Callable[[], tuple[str, ...]]) -> web.Application:
     return application
 
 
-def metrics(registry: CollectorRegistry, *, with_profiles: bool = False) -> web.Application:
-    """Return the page that is scraped, and where asked the profiles beside it."""
+def metrics(
+    registry: CollectorRegistry,
+    *,
+    frozen: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    with_profiles: bool = False,
+) -> web.Application:
+    """Return the application of the metrics page, with the profiles on request.
+
+    The page is collected and encoded in a thread. `frozen` is entered on the event loop and keeps
+    the collected state from changing meanwhile.
+    """
+    one_at_a_time = asyncio.Lock()
 
     async def page(_: web.Request) -> web.Response:
-        # Read here, where nothing changes meanwhile; many series take long to write down.
-        collected = _Collected(list(registry.collect()))
-        body = await asyncio.to_thread(prometheus_client.generate_latest, collected)
+        async with one_at_a_time:
+            with frozen():
+                body = await asyncio.to_thread(prometheus_client.generate_latest, registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     application = _application()
@@ -79,16 +88,6 @@ def metrics(registry: CollectorRegistry, *, with_profiles: bool = False) -> web.
     if with_profiles:
         profiling.add_to(application)
     return application
-
-
-@dataclass(frozen=True, slots=True)
-class _Collected(Collector):
-    """Metrics as they were at one moment."""
-
-    metrics: Sequence[Metric]
-
-    def collect(self) -> Sequence[Metric]:
-        return self.metrics
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -1,7 +1,7 @@
-"""What the process is busy with, for whoever asks on the metrics port.
+"""Profiles of the process, on the metrics port.
 
-The paths are those of Go's pprof, as with Karpenter; the answers are text, as Python's
-tools have it. The solver's process is not in them.
+The paths are those of Go's pprof, as in Karpenter; the responses are text from Python's tools. The
+solver's process is not included.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def add_to(application: web.Application) -> None:
             allowed = f"seconds: allowed is a number above 0 and up to {LONGEST_SECONDS:g}"
             return web.Response(status=400, text=allowed)
         if turn.locked():
-            return web.Response(status=409, text="a profile is being taken: ask again later")
+            return web.Response(status=409, text="a profile is already in progress: retry later")
         async with turn:
             return web.Response(text=await _profiled(seconds))
 
@@ -43,7 +43,7 @@ def add_to(application: web.Application) -> None:
 
 
 async def _profiled(seconds: float) -> str:
-    """Watch the event loop for a while; return its functions, the most expensive first."""
+    """Profile the event loop for some seconds; return its functions, most expensive first."""
     profiler = cProfile.Profile()
     profiler.enable()
     try:
@@ -57,7 +57,7 @@ async def _profiled(seconds: float) -> str:
 
 
 def _stacks() -> str:
-    """Return where every task of the event loop waits."""
+    """Return the stack of every task of the event loop."""
     text = io.StringIO()
     for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
         task.print_stack(file=text)

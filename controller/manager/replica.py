@@ -1,8 +1,8 @@
-"""The life of one replica: watch, get ready, lead, act, and leave in good order.
+"""Runs one replica: watch, become ready, lead, act, and shut down in order.
 
-Every replica watches and answers probes; only the holder of the Lease acts. What
-cannot be mended ends the process, and the kubelet starts another one: a lost Lease, a
-watch machinery that failed, a cloud that cannot be asked at the start.
+Every replica watches and serves probes; only the holder of the Lease acts. A failure that the
+process cannot recover from ends it, and the kubelet starts another one: a lost Lease, a failed
+watch, or a cloud provider that cannot be reached at start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from controller.manager.overlaidcloud import OverlaidCloud
 from controller.manager.solving import (
     SolverProcess,
     SpreadingSolve,
-    TimedJudge,
+    TimedEngine,
     TimedSolve,
     WorldSolver,
 )
@@ -45,26 +45,27 @@ from controller.reconcilers.clock import Clock, utc_now
 from controller.scheduling.settings import Settings
 from controller.state.cluster import Cluster
 from controller.state.spreads import DefaultSpreads
-from controller.telemetry.clusterstate import ClusterState
-from controller.telemetry.details import Details
+from controller.telemetry.clusterstate import ClusterState, FromMirror, frozen
+from controller.telemetry.details import DashboardDetails, Details
 from controller.telemetry.events import Recorder
 from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics
 
 LEASE_QPS = 10
-"""The Lease has connections and a budget of its own: no crowd of requests may delay it."""
+"""Requests per second for the Lease, over its own connections, so that others cannot delay it."""
 
 JUDGING_NICENESS = 10
-"""Thinking about disruption gives way to placing pods, which gives way to everything else."""
+"""Niceness of the solver for disruption: it yields to the solver for pending pods, which yields to
+all else."""
 
 CloudFactory = Callable[[Options, str], RunningCloud]
-"""Makes the cloud from the settings and the address of the cluster's DNS service."""
+"""Creates the cloud provider from the settings and the address of the cluster's DNS service."""
 
 log = logging.getLogger(__name__)
 
 
 class Replica:
-    """One process of the controller; there may be others, and one of them leads."""
+    """One process of the controller. Of several replicas, one leads."""
 
     def __init__(
         self,
@@ -80,17 +81,20 @@ class Replica:
         self._make_cloud = make_cloud
         self._identity = identity(environ)
         self._clock = clock
-        self._cluster = Cluster(followed(options))
+        # In mode Observe the controller adopts no nodes, and evaluates the nodes of every
+        # installation.
+        installation = "" if self._observes else options.installation_tag
+        self._cluster = Cluster(followed(options), installation=installation)
         self._spreads = DefaultSpreads(default_constraints(options), self._cluster)
         self._metrics = Metrics(version=own_version(), detailed=options.detailed_metrics)
         self._api = self._client(options.kube_client_qps, options.kube_client_burst)
         self._watches = Watches(self._api, self._cluster)
 
     async def run(self) -> None:
-        """Run until SIGTERM or SIGINT; then stop, give the Lease back and return.
+        """Run until SIGTERM or SIGINT; then stop, release the Lease and return.
 
         Raises:
-            ExceptionGroup: something failed that only a new process can mend.
+            ExceptionGroup: a failure from which only a new process can recover.
 
         """
         watches = self._watches
@@ -102,7 +106,7 @@ class Replica:
         await self._watches.until_listed()
 
     async def live(self) -> None:
-        """Watch, lead and act until cancelled; return when nothing is under way any more."""
+        """Watch, lead and act until cancelled; return when no call is in progress any more."""
         options, metrics = self._options, self._metrics
         async with AsyncExitStack() as owned:
             own = owned.enter_async_context
@@ -114,20 +118,23 @@ class Replica:
             host = options.bind_address
             health = probes.health(lambda: self._cluster.awaited)
             await own(probes.serving(health, host, options.health_probe_port))
-            page = probes.metrics(metrics.registry, with_profiles=options.enable_profiling)
-            await own(probes.serving(page, host, options.metrics_port))
             market = Market()
-            if not options.disable_cluster_state_observability:
-                metrics.registry.register(ClusterState(self._cluster, market, self._clock))
-            if options.detailed_metrics:
-                metrics.registry.register(Details(self._cluster, market, self._clock))
+            collectors = self._collectors(market)
+            for collector in collectors:
+                metrics.registry.register(collector)
+            page = probes.metrics(
+                metrics.registry,
+                frozen=lambda: frozen(self._cluster, collectors),
+                with_profiles=options.enable_profiling,
+            )
+            await own(probes.serving(page, host, options.metrics_port))
             made = self._make_cloud(options, await cluster_dns(api))
             cloud: RunningCloud = MeteredCloud(made, metrics, market)
             if options.feature_gates.node_overlay:
                 cloud = OverlaidCloud(cloud, self._cluster)
             solve = self._solve(solver)
             port = ReadOnlyApiServer(api) if self._observes else api
-            assembly = self._assembled(port, cloud, solve, self._judge(judging))
+            assembly = self._assembled(port, cloud, solve, self._engine(judging))
             self._cluster.subscribe(assembly.notify)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(memory.keep_below(options.memory_limit))
@@ -135,9 +142,21 @@ class Replica:
                 tasks.create_task(self._watches.run())
                 tasks.create_task(self._lead(lease_api, solve, assembly))
 
+    def _collectors(self, market: Market) -> list[FromMirror]:
+        """Return the metrics collectors that read the mirror at each scrape."""
+        options, collectors = self._options, list[FromMirror]()
+        if not options.disable_cluster_state_observability:
+            collectors.append(ClusterState(self._cluster, market, self._clock))
+        if options.detailed_metrics:
+            collectors.append(Details(self._cluster, market, self._clock))
+        elif not options.disable_cluster_state_observability:
+            limit = options.node_and_pod_series_limit
+            collectors.append(DashboardDetails(self._cluster, market, self._clock, limit))
+        return collectors
+
     @property
     def _observes(self) -> bool:
-        """Whether nothing may be written anywhere."""
+        """Whether the controller runs in mode Observe and writes nothing."""
         return self._options.disruption_mode == Mode.OBSERVE.value
 
     def _client(self, qps: float, burst: int) -> Client:
@@ -150,10 +169,10 @@ class Replica:
         timed = TimedSolve(WorldSolver(solver), self._scheduling(), self._options.solve_time_limit)
         return SpreadingSolve(timed, self._spreads)
 
-    def _judge(self, solver: SolverProcess) -> TimedJudge:
+    def _engine(self, solver: SolverProcess) -> TimedEngine:
         options = self._options
         limit = options.disruption_time_limit
-        return TimedJudge(
+        return TimedEngine(
             solver=WorldSolver(solver),
             spreads=self._spreads,
             scheduling=self._scheduling(),
@@ -169,8 +188,9 @@ class Replica:
         )
 
     def _assembled(
-        self, api: ApiServer, cloud: RunningCloud, solve: SpreadingSolve, judge: TimedJudge
+        self, api: ApiServer, cloud: RunningCloud, solve: SpreadingSolve, engine: TimedEngine
     ) -> Assembly | ObservingAssembly:
+        """Return the reconcilers, or in mode Observe the observers, with their ports."""
         options = self._options
         ports = ReconcilerPorts(
             api=api,
@@ -180,7 +200,7 @@ class Replica:
             metrics=self._metrics,
             clock=self._clock,
             solve=solve,
-            judge=judge,
+            engine=engine,
             spreads=self._spreads,
         )
         if self._observes:
@@ -191,18 +211,20 @@ class Replica:
     async def _lead(
         self, api: ApiServer, solve: SpreadingSolve, assembly: Assembly | ObservingAssembly
     ) -> None:
+        """Wait for the Lease and act while holding it; act at once if leader election is off."""
         options, name = self._options, self._options.leader_election_name
 
         async def act() -> None:
             await self._watches.until_synced()
-            # The mirror is there to stay: looking for garbage in it would hold up the loop.
+            # The mirror lives as long as the process: garbage collection would scan it and block
+            # the event loop.
             gc.freeze()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(solve.warm_up())
                 tasks.create_task(assembly.run())
 
         if self._observes:
-            log.info("observing: nothing is written, and no Lease is taken")
+            log.info("observing: the controller writes nothing and takes no Lease")
         if options.disable_leader_election or self._observes:
             await act()
             return
@@ -218,7 +240,7 @@ class Replica:
 
 
 async def cluster_dns(api: ApiServer) -> str:
-    """Return the address of the cluster's DNS service; empty, and told, when there is none."""
+    """Return the address of the cluster's DNS service; if there is none, log it and return ""."""
     try:
         service = await api.get(SERVICE, "kube-dns", "kube-system")
     except ApiError as exc:
@@ -228,7 +250,7 @@ async def cluster_dns(api: ApiServer) -> str:
 
 
 def identity(environ: Mapping[str, str]) -> str:
-    """Return a name for this process: the pod's, and something that no other process has."""
+    """Return a unique name for this process: the pod's name and a random UUID."""
     pod = environ.get("POD_NAME") or environ.get("HOSTNAME") or socket.gethostname()
     return f"{pod}_{uuid.uuid4()}"
 

@@ -1,8 +1,8 @@
-"""Solves in a process of its own, so that the event loop never waits for arithmetic.
+"""Runs solves in a separate process, so that computation never blocks the event loop.
 
-One process, one question at a time. It is started with the first question, started
-again when it died or did not answer in time, and ends with its owner: it reads questions
-from a pipe, and a pipe whose other end is gone says that nobody asks any more.
+The process answers one request at a time. It starts with the first request, and starts again if it
+died or did not answer in time. It ends with its parent: it reads requests from a pipe and exits
+when the other end is closed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.commands import Confirmation, Decision
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from controller.scheduling.catalog.offerings import Catalog
 
 OVERDUE = timedelta(seconds=90)
-"""How long the solver may take for all but the search, which has a limit of its own: to start, to
-read a large world, and to heed that limit, on a busy machine."""
+"""Time limit of the solver for everything but the search, which has its own limit: process start,
+reading a large cluster, and stopping the search, on a busy machine."""
 
 Answer = TypeVar("Answer")
 
@@ -50,14 +50,14 @@ _spawning = multiprocessing.get_context("spawn")
 
 
 class SolverError(RuntimeError):
-    """The solver's process failed; carries what it said."""
+    """The solver's process failed; the message is its error."""
 
 
 class SolverProcess:
-    """A process that computes functions of values; functions and values must be picklable."""
+    """A process that calls functions; functions, arguments and results must be picklable."""
 
     def __init__(self, *, niceness: int = 5) -> None:
-        """Compute at this niceness: solving must not starve the loop that renews the lease."""
+        """Set the niceness: solves must not starve the event loop, which renews the Lease."""
         self._niceness = niceness
         self._process: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
@@ -69,10 +69,10 @@ class SolverProcess:
         *arguments: Any,
         seconds: float = OVERDUE.total_seconds(),
     ) -> Answer:
-        """Return what the function returns there, which may take so many seconds.
+        """Call a function in the process and return its result, within a time limit in seconds.
 
-        Cancelled or overdue, it ends the process: an answer nobody waits for is not worth a
-        CPU, and what heeds no other limit must not keep those who ask next.
+        If the call is cancelled or exceeds the limit, the process is killed. Otherwise it would
+        waste a CPU on an unused result, or block the next request.
 
         Raises:
             SolverError: the function raised, or took too long, or the process died.
@@ -101,11 +101,12 @@ class SolverProcess:
         return result
 
     def stop(self) -> None:
-        """End the process, whatever it is doing."""
+        """Kill the process, whatever it is doing."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
-        # The thread that waits for an answer holds the pipe until it sees the process gone.
+        # The thread that waits for an answer keeps the pipe open until it sees that the process
+        # ended.
         self._process = self._pipe = None
 
     def _started(self) -> Connection:
@@ -123,7 +124,7 @@ class SolverProcess:
 
 @dataclass(slots=True)
 class WorldSolver:
-    """Asks one process about worlds; what it has been told already it is not told again."""
+    """Sends clusters to one solver process, without resending what the process already has."""
 
     solver: SolverProcess
     _offers: OfferWriter = field(default_factory=OfferWriter)
@@ -138,49 +139,55 @@ class WorldSolver:
         *arguments: Any,
         seconds: float,
     ) -> Answer:
-        """Return what the function, which may take so many seconds, says of a question about the
-        running pods and the instance types of the snapshot. It is asked with the question in
-        MessagePack, the numbers of the pods, the types as an `OfferWriter` writes them and the
-        arguments; None says that it does not know the pods.
+        """Call a function in the process with a snapshot's running pods and instance types.
+
+        The function receives the `question` in MessagePack, the numbers of the pods, the instance
+        types as `OfferWriter` encodes them, and the `arguments`. It returns None if it does not
+        have the pods; they are then sent again, once. `seconds` is the time limit of the call.
 
         Raises:
-            SolverError: as a `SolverProcess` does.
+            SolverError: as for `SolverProcess`.
 
         """
         async with self._turn:
             for _ in range(2):
                 try:
-                    for parcel in self._sender.parcels(snapshot.pods):
-                        await self.solver.solve(receive, parcel)
+                    batches = self._sender.batches(snapshot.pods)
+                    # In threads, because each step reads all pods or encodes hundreds.
+                    while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+                        await self.solver.solve(receive, batch)
+                    written = await asyncio.to_thread(self._written, question, snapshot)
                     answer = await self.solver.solve(
-                        function,
-                        # A fifteenth of the time of pickling, which would be taken from the loop.
-                        msgspec.msgpack.encode(question),
-                        self._sender.numbers(snapshot.pods),
-                        self._offers.written(snapshot.instance_types),
-                        *arguments,
-                        seconds=seconds,
+                        function, *written, *arguments, seconds=seconds
                     )
                 except BaseException:
                     self._sender = PodSender()
                     raise
                 if answer is not None:
                     return answer
-                # It is another process than the one that was sent the pods.
+                # The process was restarted and no longer has the pods.
                 self._sender = PodSender()
         raise SolverError("the solver's process died")
+
+    def _written(self, question: Any, snapshot: Snapshot) -> tuple[bytes, Sequence[int], bytes]:
+        return (
+            # Takes a fifteenth of the time of pickling.
+            msgspec.msgpack.encode(question),
+            self._sender.numbers(snapshot.pods),
+            self._offers.written(snapshot.instance_types),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class TimedSolve:
-    """Asks the scheduling engine, and has it answer with the best it has when time is up."""
+    """Calls the scheduling engine with a time limit; it returns the best result found in time."""
 
     solver: WorldSolver
     settings: Settings
     time_limit: timedelta
 
     async def __call__(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
-        """Place the pods in the world of the snapshot."""
+        """Return where the engine schedules the pods in the snapshot's cluster."""
         world = dataclasses.replace(snapshot, pods=(), instance_types={})
         return await self.solver.ask(
             schedule,
@@ -192,31 +199,31 @@ class TimedSolve:
         )
 
     async def warm_up(self) -> None:
-        """Start the process, so that the first pods need not wait for it."""
+        """Start the process in advance, so that the first pods do not wait for it."""
         await self.solver.solver.solve(prepare)
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadingSolve:
-    """Asks the engine about pods with the spread constraints that the cluster gives them."""
+    """Calls the engine after adding the cluster's default spread constraints to the pods."""
 
     solve: TimedSolve
     spreads: DefaultSpreads
 
     async def __call__(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
-        """Place the pods in the world of the snapshot."""
+        """Return where the engine schedules the pods in the snapshot's cluster."""
         return await self.solve(self.spreads.applied(pods), snapshot)
 
     async def warm_up(self) -> None:
-        """Start the process, so that the first pods need not wait for it."""
+        """Start the process in advance, so that the first pods do not wait for it."""
         await self.solve.warm_up()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedJudge:
-    """Asks what should be disrupted, with the spread constraints that the cluster gives pods.
+class TimedEngine:
+    """Calls the disruption engine with a time limit and the cluster's default spread constraints.
 
-    Its solver should be nobody else's: pods that wait must not wait for this.
+    It needs a solver of its own, so that pending pods do not wait for disruption decisions.
     """
 
     solver: WorldSolver
@@ -225,18 +232,22 @@ class TimedJudge:
     settings: DisruptionSettings
     time_limit: timedelta
 
+    async def aside(self, function: Callable[..., Answer], *arguments: object) -> Answer:
+        """Run a pure function in a thread and return its result."""
+        return await asyncio.to_thread(function, *arguments)
+
     async def decide(self, problem: DisruptionProblem) -> Decision:
-        """Return what to do now, the best that is found in time."""
+        """Return the best disruption decision that is found in time."""
         return await self._ask(decide, problem)
 
     async def confirm(self, problem: DisruptionProblem, decision: Decision) -> Confirmation:
-        """Return what of a decision to consolidate still stands."""
+        """Return the commands of a decision that are still valid."""
         return await self._ask(confirm, problem, decision)
 
     async def _ask(
         self, function: Callable[..., Answer | None], problem: DisruptionProblem, *more: Any
     ) -> Answer:
-        # Who runs may have to move, and is then spread as whoever waits.
+        # Running pods may have to move; they then get the same default spread constraints.
         pods = tuple(self.spreads.applied(problem.snapshot.pods))
         snapshot = dataclasses.replace(problem.snapshot, pods=pods)
         problem = dataclasses.replace(
@@ -266,29 +277,30 @@ class _Hourglass:
 
 
 def prepare() -> None:
-    """Load the engine; called in the solver's process."""
+    """Load the engine; runs in the solver's process."""
     importlib.import_module("controller.scheduling.scheduler")
 
 
-def receive(parcel: bytes) -> None:
-    """Take running pods in, as a `PodSender` wrote them; called in the solver's process."""
-    _KEPT.running.receive(parcel)
+def receive(batch: bytes) -> None:
+    """Store running pods that a `PodSender` encoded; runs in the solver's process."""
+    _KEPT.running.receive(batch)
 
 
 def schedule(
     question: bytes, running: Sequence[int], offer: bytes, settings: Settings, seconds: float
 ) -> Results | None:
-    """Run the engine for so many seconds at most; called in the solver's process.
+    """Run the scheduling engine for at most `seconds`; runs in the solver's process.
 
-    `question` is the pods and the snapshot without its pods and instance types, in MessagePack;
-    those are `running`, the numbers of pods that were received, and `offer`, as an `OfferWriter`
-    wrote it. What is on offer seldom changes, so that what was read of it is kept. None says that
-    some of the pods were never received.
+    `question` is the pods and the snapshot in MessagePack, the latter without its pods and instance
+    types. `running` are the numbers of the snapshot's pods, which the process has received. `offer`
+    is its instance types as `OfferWriter` encodes them; they seldom change, so the decoded ones are
+    cached. None means that the process does not have some of the pods.
     """
-    # Only the solver's process pays for the arrays.
+    # Imported here, so that only the solver's process loads the array libraries.
     from controller.scheduling import scheduler
 
-    # A question is a million objects without a cycle among them.
+    # Decoding creates a million objects without reference cycles; collections would scan them in
+    # vain.
     gc.disable()
     pods, world = msgspec.msgpack.decode(question, type=tuple[tuple[Pod, ...], Snapshot])
     snapshot = _KEPT.completed(world, running, offer)
@@ -307,10 +319,10 @@ def schedule(
 def decide(
     question: bytes, running: Sequence[int], offer: bytes, seconds: float
 ) -> Decision | None:
-    """Decide what to disrupt, in so many seconds at most; called in the solver's process.
+    """Decide what to disrupt within `seconds`; runs in the solver's process.
 
-    `question` is the problem without its snapshot's pods and instance types, in MessagePack; the
-    rest and the answer None are as `schedule` has them.
+    `question` is the problem in MessagePack, without its snapshot's pods and instance types. The
+    other arguments and the result None are those of `schedule`.
     """
     from controller.disruption import methods
 
@@ -324,7 +336,7 @@ def decide(
 def confirm(
     question: bytes, running: Sequence[int], offer: bytes, seconds: float, decision: Decision
 ) -> Confirmation | None:
-    """Say what of a decision still stands; asked as `decide` is."""
+    """Return the commands of a decision that are still valid; arguments as for `decide`."""
     from controller.disruption import methods
 
     with _uncollected():
@@ -337,8 +349,10 @@ def confirm(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Let no garbage be collected: a look goes through millions of objects, and leaves hardly a
-    cycle among them. What the one before it left goes first.
+    """Disable garbage collection within the context, after one collection at the beginning.
+
+    An evaluation creates millions of objects with hardly any reference cycles. The first collection
+    frees what the previous evaluation left.
     """
     gc.collect()
     gc.disable()
@@ -356,8 +370,10 @@ def _problem(question: bytes, running: Sequence[int], offer: bytes) -> Disruptio
 
 @dataclass(slots=True)
 class _Kept:
-    """The pods that run, and what looks have read of them; what was read of the last offer; the
-    last catalog, and all that it was made of.
+    """Caches of the solver's process.
+
+    It keeps the running pods and what evaluations read of them, the decoded instance types of the
+    last request, and the last catalog with its inputs.
     """
 
     running: PodReceiver = field(default_factory=PodReceiver)
@@ -370,7 +386,7 @@ class _Kept:
     def completed(
         self, snapshot: Snapshot, running: Sequence[int], offer: bytes
     ) -> Snapshot | None:
-        """Return a snapshot with pods and types; None where some of the pods are not here."""
+        """Return the snapshot with its pods and instance types; None if some pods are missing."""
         pods = self.running.pods(running)
         if pods is None:
             return None
@@ -378,7 +394,7 @@ class _Kept:
 
     def instance_types(self, offer: bytes) -> dict[str, tuple[InstanceType, ...]]:
         if self.offer != offer:
-            # What was kept goes first: twice as much would stay the process's for good.
+            # Drop the old types first: the process would keep the memory for both sets for good.
             self.types, self.made_of, self.made = {}, (), None
             self.offer, self.types = offer, offers.read(offer)
         return self.types
@@ -403,8 +419,8 @@ def _ask(pipe: Connection, question: Any) -> tuple[Any, str | None]:
 
 
 def _serve(pipe: Connection, niceness: int) -> None:
-    """Answer questions until nobody asks any more."""
-    # The owner decides when to end; a signal to the whole group is meant for it.
+    """Answer requests until the other end of the pipe is closed."""
+    # The parent decides when this process ends; a signal to the process group is for the parent.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(niceness)

@@ -1,8 +1,8 @@
-"""Running pods, on their way to a solver's process: each of them once.
+"""Sends running pods to a solver's process, each of them once.
 
-Tens of thousands run, and few are other ones than in the question before. So a pod has a number
-and is sent when it is new; a question names those that are there by their numbers. The other
-side keeps them as the mirror does, and has one cluster in memory in place of one after the other.
+Tens of thousands of pods run, and few differ between two requests. Each pod has a number and is
+sent when it is new; a request refers to pods by number. The process keeps the pods as the mirror
+does, so that it holds one cluster in memory instead of one for each request.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from itertools import count
 
 import msgspec
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.state.sharing import Replicas
 
 AT_ONCE = 500
-"""Pods written in one go: that takes the event loop some milliseconds."""
+"""Number of pods that are encoded in one go: the event loop is blocked for some milliseconds."""
 
 
-class Parcel(msgspec.Struct, frozen=True, array_like=True):
-    """Pods that are numbered one after the other."""
+class PodBatch(msgspec.Struct, frozen=True, array_like=True):
+    """Pods with consecutive numbers, beginning at `first`."""
 
     first: int
     pods: Sequence[Pod]
@@ -29,25 +29,25 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class PodSender:
-    """Knows which pods one process has been sent."""
+    """Tracks which pods one process has received."""
 
     _numbers: dict[int, int] = field(default_factory=dict)
-    # By identity, which is theirs as long as they are held here.
+    # Numbers are by id, which is unique while the pods are referenced here.
     _held: Sequence[Pod] = ()
     _next: Iterator[int] = field(default_factory=count)
 
-    def parcels(self, pods: Sequence[Pod]) -> Iterator[bytes]:
-        """Write the pods that are new, some at a time."""
+    def batches(self, pods: Sequence[Pod]) -> Iterator[bytes]:
+        """Yield the encoded pods that are new, `AT_ONCE` at a time."""
         new = [pod for pod in pods if id(pod) not in self._numbers]
         self._held = (*self._held, *new)
         for start in range(0, len(new), AT_ONCE):
             some = new[start : start + AT_ONCE]
             numbers = [next(self._next) for _ in some]
             self._numbers.update(zip(map(id, some), numbers, strict=True))
-            yield msgspec.msgpack.encode(Parcel(numbers[0], some))
+            yield msgspec.msgpack.encode(PodBatch(numbers[0], some))
 
     def numbers(self, pods: Sequence[Pod]) -> list[int]:
-        """Return the numbers of pods, all of them sent; from then on no others are known."""
+        """Return the numbers of these pods, all of which were sent; forget all other pods."""
         numbers = [self._numbers[id(pod)] for pod in pods]
         self._numbers = dict(zip(map(id, pods), numbers, strict=True))
         self._held = tuple(pods)
@@ -56,19 +56,20 @@ class PodSender:
 
 @dataclass(slots=True)
 class PodReceiver:
-    """The pods that this process has been sent and that were still there when it was last asked."""
+    """The pods that this process has received and that the last request still contained."""
 
     _pods: dict[int, Pod] = field(default_factory=dict)
     _replicas: Replicas = field(default_factory=Replicas)
 
-    def receive(self, parcel: bytes) -> None:
-        """Take pods in."""
-        read = msgspec.msgpack.decode(parcel, type=Parcel)
+    def receive(self, batch: bytes) -> None:
+        """Decode and store pods."""
+        read = msgspec.msgpack.decode(batch, type=PodBatch)
         self._pods.update(enumerate(map(self._replicas.shared, read.pods), start=read.first))
 
     def pods(self, numbers: Sequence[int]) -> tuple[Pod, ...] | None:
-        """Return the pods of these numbers and forget all others; None where one is missing,
-        because it was another process that was sent it.
+        """Return the pods of these numbers and forget all others; None if one is missing.
+
+        A pod is missing if it was sent to an earlier process.
         """
         if any(number not in self._pods for number in numbers):
             return None

@@ -1,9 +1,9 @@
-"""Feeds the mirror of the cluster.
+"""Feeds the mirror, the controller's copy of the cluster's objects.
 
-The crowds (pods, nodes, volumes, budgets) are listed in pages and watched line by line.
-The custom resources are watched by Kopf (see `handlers`), which tells neither when its
-first list is complete nor what vanished while it was not looking: so they are listed
-here before it starts, and compared with the server's list from time to time.
+Numerous kinds (pods, nodes, volumes, disruption budgets) are listed in pages and watched here. Kopf
+watches the custom resources (see `handlers`). It reports neither when its first list is complete
+nor which objects were deleted while it was not watching. They are therefore listed here before Kopf
+starts, and compared with the server's list periodically.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from controller.apiserver.port import ApiServer, Change
 from controller.options import Options
 from controller.reconcilers.capacitybuffer.resolution import SCALABLES
 from controller.state.cluster import MIRRORED, Cluster, key_of
+from controller.telemetry import logs
 
 WATCHED_BY_KOPF: tuple[Kind[Any], ...] = (
     kinds.NODE_POOL,
@@ -32,6 +33,9 @@ WATCHED_BY_KOPF: tuple[Kind[Any], ...] = (
 RECHECK_SECONDS = 60.0
 NOT_SERVED_SECONDS = 1.0
 
+TAKEN_AT_ONCE = 100
+"""Number of objects after which other tasks of the event loop run: a list may have thousands."""
+
 log = logging.getLogger(__name__)
 
 
@@ -41,7 +45,7 @@ SELECTING: tuple[Kind[Any], ...] = (
     kinds.REPLICA_SET,
     kinds.STATEFUL_SET,
 )
-"""The kinds whose selectors say among whom a pod is spread by default."""
+"""Kinds whose selectors determine among which pods a pod is spread by default."""
 
 
 BUFFERING: tuple[Kind[Any], ...] = (
@@ -49,14 +53,14 @@ BUFFERING: tuple[Kind[Any], ...] = (
     kinds.POD_TEMPLATE,
     *SCALABLES.values(),
 )
-"""Buffers, and the kinds that say what their pods are like."""
+"""Capacity buffers, and the kinds that their pods are derived from."""
 
 DEVICES: tuple[Kind[Any], ...] = (kinds.RESOURCE_SLICE, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS)
-"""The kinds of dynamic resource allocation."""
+"""Kinds of Dynamic Resource Allocation."""
 
 
 def followed(options: Options) -> tuple[Kind[Any], ...]:
-    """Return the kinds to mirror: those always needed, and those of the features switched on."""
+    """Return the kinds to mirror: those always needed, and those of enabled features."""
     gates = options.feature_gates
     wanted = (
         *MIRRORED,
@@ -65,12 +69,12 @@ def followed(options: Options) -> tuple[Kind[Any], ...]:
         *(SELECTING if options.scheduler_config else ()),
         *(() if options.ignore_dra_requests else DEVICES),
     )
-    return tuple(dict.fromkeys(wanted))  # features share some
+    return tuple(dict.fromkeys(wanted))  # some features need the same kinds
 
 
 @dataclass(frozen=True, slots=True)
 class Watches:
-    """Takes into the mirror whatever the API server tells."""
+    """Applies the API server's changes to the mirror."""
 
     api: ApiServer
     cluster: Cluster
@@ -91,19 +95,19 @@ class Watches:
         await self._synced.wait()
 
     async def run(self) -> None:
-        """Follow every crowd, and recheck the custom resources, for ever."""
+        """Watch the numerous kinds and recheck the custom resources, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for kind in self.cluster.mirrored:
                 follow = self._recheck if kind in WATCHED_BY_KOPF else self._follow
                 tasks.create_task(follow(kind))
 
     async def list_custom_resources(self) -> None:
-        """Fill the mirror with the custom resources, waiting until they are served."""
+        """Fill the mirror with the custom resources; waits until their definitions are served."""
         await asyncio.gather(*(self._list(kind) for kind in self.custom_resources))
         self._listed.set()
 
     def take(self, kind: Kind[T], change: Change[T]) -> None:
-        """Take in one change."""
+        """Apply one change to the mirror."""
         self.cluster.apply(kind, change)
         if self.cluster.synced:
             self._synced.set()
@@ -113,12 +117,14 @@ class Watches:
             self.take(kind, change)
 
     async def _list(self, kind: Kind[T]) -> None:
+        reported = logs.ChangeMonitor()
         while True:
             try:
                 values = await self.api.list(kind)
                 break
             except ApiError as exc:
-                log.warning("cannot list %s yet: %s", kind.plural, exc)
+                if reported.has_changed(kind.plural, str(exc)):
+                    log.warning("cannot list %s yet; retrying: %s", kind.plural, exc)
                 await asyncio.sleep(NOT_SERVED_SECONDS)
         self.take(kind, Change("RESET"))
         for value in values:
@@ -126,13 +132,15 @@ class Watches:
         self.take(kind, Change("SYNCED"))
 
     async def _recheck(self, kind: Kind[T]) -> None:
-        """Compare the mirror with the server, whose word on what is there is the last."""
+        """Compare the mirror with the server's list periodically, and correct the mirror."""
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
             try:
                 listed = {key_of(value): value for value in await self.api.list(kind)}
-                for value in listed.values():
+                for number, value in enumerate(listed.values(), start=1):
                     self.take(kind, Change("MODIFIED", value))
+                    if not number % TAKEN_AT_ONCE:
+                        await asyncio.sleep(0)
                 for value in self.cluster.list(kind):
                     if key_of(value) not in listed:
                         await self._confirm(kind, value)
@@ -140,7 +148,7 @@ class Watches:
                 log.info("cannot recheck %s: %s", kind.plural, exc)
 
     async def _confirm(self, kind: Kind[T], value: T) -> None:
-        """Ask for an object that the list did not name: it may be younger than the list."""
+        """Remove an object that the list did not contain, unless it is newer than the list."""
         try:
             await self.api.get(kind, value.metadata.name, value.metadata.namespace)
         except NotFoundError:

@@ -1,3 +1,4 @@
-"""Questions about recorded worlds: the engine as it runs in the controller, on a file in place
-of a cluster. Nothing is written but what is asked for. Formats are in docs/formats.md.
+"""Commands on recorded worlds: the engine runs as in the controller, on a file.
+
+The commands write only what the user asks for. docs/formats.md describes the formats.
 """

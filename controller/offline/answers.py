@@ -1,4 +1,4 @@
-"""The answer of a solve as plain JSON-ready values; the form is in `docs/formats.md`."""
+"""The answer of a solve as JSON-ready values, in the format of `docs/formats.md`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from controller.apis.meta import to_wire
+from controller.apis.kubernetes.meta import to_wire
 from controller.scheduling.buffers import Fill
 from controller.scheduling.results import NewNode, Results
 
@@ -14,9 +14,9 @@ from controller.scheduling.results import NewNode, Results
 def answer(
     results: Results, *, seconds: float = 0.0, fills: Mapping[str, Fill] | None = None
 ) -> dict[str, Any]:
-    """Return the answer; `seconds` is how long the solve took, as its caller measured.
+    """Return the answer; `seconds` is the duration of the solve.
 
-    `fills` tells how far the room of capacity buffers is there, by buffer, if there are any.
+    `fills` maps capacity buffers to where their capacity is.
     """
     buffers = {name: asdict(fill) for name, fill in (fills or {}).items()}
     return {

@@ -1,4 +1,4 @@
-"""The command `disrupt`: which nodes of a recorded world should go, and what replaces them."""
+"""The command `disrupt`: which nodes of a recorded world to disrupt, and what replaces them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ import orjson
 from rich.console import Console
 
 from controller.apis import labels
-from controller.apis.meta import to_wire
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.wording import counted
 from controller.disruption import candidates
 from controller.disruption.applying import applied
 from controller.disruption.bounds import lower_bound
@@ -28,8 +29,9 @@ from controller.disruption.commands import Command, Decision
 from controller.disruption.consolidation import LATER
 from controller.disruption.explanation import why_untouched
 from controller.disruption.methods import decide
-from controller.disruption.problem import UNCALM, DisruptionProblem, settings_of
+from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, settings_of
 from controller.offline.answers import written_node
+from controller.offline.daemonpods import daemon_pods
 from controller.offline.reporter import Table
 from controller.offline.solve import (
     QuestionError,
@@ -37,6 +39,7 @@ from controller.offline.solve import (
     answered,
     deadline,
     drawn_table,
+    parsed,
     read,
     read_json,
 )
@@ -50,7 +53,7 @@ from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
 
 SHOWN = 20
-"""How many commands a table shows; all are in the JSON."""
+"""Maximum number of commands in the table; the JSON has all of them."""
 
 CALMING = (
     "DISRUPTION_EVICTION_PRICE",
@@ -59,23 +62,23 @@ CALMING = (
     "DISRUPTION_IMAGE_SOAK",
     "SURGE_SINGLE_REPLICAS",
 )
-"""The settings of a world that say how calmly nodes are disrupted."""
+"""The settings of a world that affect disruption."""
 
 SPOT_TO_SPOT_GATE = "SpotToSpotConsolidation"
 
 
 @dataclass(slots=True, kw_only=True)
 class Course:
-    """What was decided about a world, look by look, and what came of it."""
+    """The decisions about a world, one evaluation after the other, and their result."""
 
     problem: DisruptionProblem
     cost_before: float
     lower_bound: float = 0.0
     commands: list[tuple[Command, tuple[StateNode, ...]]] = field(default_factory=list)
-    """What was carried out, with the nodes that came of it."""
+    """The commands that were executed, each with its new nodes."""
 
     kinds: PodKinds = field(default_factory=PodKinds)
-    """What one look read of pods that the next one asks about again."""
+    """Cache of what one evaluation reads of the pods for the next one."""
 
     blocked: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
@@ -83,7 +86,7 @@ class Course:
 
     @property
     def cost_after(self) -> float:
-        """What the nodes cost once every command has been carried out, in $/h."""
+        """The cost of all nodes after every command was executed, in $/h."""
         return self.cost_before - sum(command.saving for command, _ in self.commands)
 
 
@@ -91,7 +94,8 @@ def disrupt(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `disrupt`."""
     parser = argparse.ArgumentParser(
         prog="python -m controller disrupt",
-        description="Say which nodes of a recorded world should go, and what replaces them.",
+        description="Print which nodes of a recorded world to disrupt, and what replaces them. "
+        "The command changes nothing.",
     )
     add_world(parser)
     parser.add_argument("--output", choices=("table", "json"), default="table")
@@ -100,33 +104,37 @@ def disrupt(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         type=moment,
         default=None,
         metavar="TIME",
-        help="the moment to decide at, such as 2026-11-22T08:00:00Z (now)",
+        help="decide as of this time, such as 2026-11-22T08:00:00Z (default: now)",
     )
     parser.add_argument(
         "--until-steady",
         action="store_true",
-        help="carry every command out and ask again, until nothing more comes",
+        help="execute the commands and decide again, until no command is left",
     )
     parser.add_argument(
-        "--no-calm",
+        "--ignore-eviction-cost",
         action="store_true",
-        help="let every saving count, whatever it moves",
+        help="consolidate for every saving, whatever the evictions cost",
     )
     parser.add_argument(
         "--write-world",
         type=Path,
         default=None,
         metavar="FILE",
-        help="write the world as it is once the commands have been carried out",
+        help="write the world to FILE as it is after the commands were executed",
     )
-    chosen = parser.parse_args(argv)
+    chosen = parsed(parser, argv)
     return answered(lambda: _print(chosen))
 
 
 def _print(chosen: argparse.Namespace) -> int:
     world = read(chosen.world)
     try:
-        problem = problem_of(world, now=chosen.now or datetime.now(UTC), calm=not chosen.no_calm)
+        problem = problem_of(
+            world,
+            now=chosen.now or datetime.now(UTC),
+            with_eviction_cost=not chosen.ignore_eviction_cost,
+        )
         if chosen.until_steady:
             problem = without_waits(problem)
     except ValueError as error:
@@ -144,18 +152,18 @@ def _print(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def problem_of(world: World, *, now: datetime, calm: bool) -> DisruptionProblem:
-    """Return what is asked about a recorded world.
+def problem_of(world: World, *, now: datetime, with_eviction_cost: bool) -> DisruptionProblem:
+    """Return the disruption problem of a recorded world.
 
     Raises:
-        ValueError: a setting is not one of those allowed.
+        ValueError: a setting has a value that is not allowed.
 
     """
     gates = world.settings.get("FEATURE_GATES", "").replace(" ", "").lower().split(",")
     named = {name: world.settings[name] for name in CALMING if name in world.settings}
-    calmly = settings_of(Options.parse([], {"CLUSTER_NAME": "world", **named}))
-    settings = calmly if calm else UNCALM
-    # What is answered here is carried out at once, each command by itself.
+    configured = settings_of(Options.parse([], {"CLUSTER_NAME": "world", **named}))
+    settings = configured if with_eviction_cost else EVICTIONS_FREE
+    # Recorded worlds are answered without instalments: each command is worth it by itself.
     settings = replace(settings, instalments=False)
     if f"{SPOT_TO_SPOT_GATE}=true".lower() in gates:
         settings = replace(settings, spot_to_spot=True)
@@ -171,8 +179,9 @@ def problem_of(world: World, *, now: datetime, calm: bool) -> DisruptionProblem:
 
 
 def _with_room_kept(problem: DisruptionProblem) -> DisruptionProblem:
-    """Return the cluster in which is known where buffers have their room: provisioning finds that
-    in a live one.
+    """Return the problem with the nodes marked that reserve capacity for capacity buffers.
+
+    In a live cluster, provisioning marks them.
     """
     virtual = [pod for pod in problem.pending if labels.BUFFER_POD in pod.metadata.annotations]
     if not virtual:
@@ -185,15 +194,17 @@ def _with_room_kept(problem: DisruptionProblem) -> DisruptionProblem:
 
 
 def without_waits(problem: DisruptionProblem) -> DisruptionProblem:
-    """Return the problem in which every node that is made has proved itself at once: between the
-    steps to a steady cluster lies as much time as they need.
+    """Return the problem without the soak time of new AMIs.
+
+    As much time as needed passes between two evaluations.
     """
     return replace(problem, settings=replace(problem.settings, image_soak=timedelta(0)))
 
 
 def followed(problem: DisruptionProblem, *, until_steady: bool, seconds: float) -> Course:
-    """Decide, and with `until_steady` carry out and decide again; each look, and the proof of
-    the bound, may take so many seconds.
+    """Decide and execute once, or with `until_steady` until no command is left.
+
+    Each evaluation, and the computation of the lower bound, takes at most `seconds`.
     """
     course = begun(problem)
     while look(course, seconds) and until_steady:
@@ -203,15 +214,12 @@ def followed(problem: DisruptionProblem, *, until_steady: bool, seconds: float) 
 
 
 def begun(problem: DisruptionProblem) -> Course:
-    """Return a course on which nothing has happened yet."""
+    """Return a course without decisions."""
     return Course(problem=problem, cost_before=candidates.cost(problem))
 
 
 def look(course: Course, seconds: float) -> bool:
-    """Decide once, in at most so many seconds, and carry out what was decided.
-
-    Returns whether that was anything.
-    """
+    """Decide once, in at most `seconds`, and execute the commands; return whether any came."""
     began = time.perf_counter()
     decision = decide(course.problem, expired=deadline(began + seconds), kinds=course.kinds)
     took = time.perf_counter() - began
@@ -224,7 +232,7 @@ def look(course: Course, seconds: float) -> bool:
 
 
 def _explained(problem: DisruptionProblem, decision: Decision) -> Mapping[str, str]:
-    """Return why each of Joiner's nodes stays, those too that nobody asked about."""
+    """Return why each of Joiner's nodes stays, including nodes that were not evaluated."""
     going = {name for command in decision.commands for name in command.names}
     asked = candidates.standing(problem)
     rest = {
@@ -236,6 +244,11 @@ def _explained(problem: DisruptionProblem, decision: Decision) -> Mapping[str, s
 
 
 def _carry_out(course: Course, commands: Sequence[Command]) -> None:
+    """Execute commands in the course's cluster.
+
+    Replacements of static NodePools take no particular pods, so their commands come last, one by
+    one.
+    """
     taken = {node.name for node in course.problem.snapshot.nodes}
     first = sum(len(made) for _, made in course.commands)
     free = (name for n in count(first + 1) if (name := f"new-{n:05d}") not in taken)
@@ -256,13 +269,14 @@ def _carry_out(course: Course, commands: Sequence[Command]) -> None:
 
 
 def _is_for_nobody(command: Command) -> bool:
-    """Whether heirs are made for no pod in particular, as in a pool of fixed size."""
+    """Return whether the replacements are for no particular pods, as in a static NodePool."""
     return any(not new.instance_types for new in command.replacements)
 
 
 def _settled(command: Command, names: Sequence[str], after: DisruptionProblem) -> Command:
-    """Return a command whose heirs were made for nobody with what they came to cost, and where its
-    pods have found room.
+    """Return the command of a static NodePool with its cost and the destinations of its pods.
+
+    The cost of its replacements and the destinations are those in the cluster after the command.
     """
     made = {node.name: node for node in after.snapshot.nodes if node.name in names}
     prices = candidates.prices(after)
@@ -271,21 +285,21 @@ def _settled(command: Command, names: Sequence[str], after: DisruptionProblem) -
     for pod in after.snapshot.pods:
         if pod.key in moved:
             at.setdefault(pod.spec.node_name, []).append(pod.key)
-    heirs = tuple(
+    replacements = tuple(
         replace(new, price=prices(made[name]), pods=tuple(at.pop(name, ())))
         for name, new in zip(names, command.replacements, strict=True)
     )
     price = sum(candidate.price for candidate in command.candidates)
     return replace(
         command,
-        replacements=heirs,
+        replacements=replacements,
         moves={name: tuple(keys) for name, keys in at.items()},
-        saving=price - sum(new.price for new in heirs),
+        saving=price - sum(new.price for new in replacements),
     )
 
 
 def answer(course: Course) -> dict[str, Any]:
-    """Return what was decided as plain JSON-ready values; the form is in `docs/formats.md`."""
+    """Return the course as JSON-ready values, in the format of `docs/formats.md`."""
     return {
         "commands": [
             {
@@ -325,7 +339,7 @@ def tables(course: Course) -> tuple[Table, ...]:
             f"Commands (the first {SHOWN} of {len(course.commands)})"
             if len(course.commands) > SHOWN
             else "Commands",
-            ("reason", "nodes", "in their place", "evictions", "saving $/h"),
+            ("reason", "nodes", "replacements", "evictions", "saving $/h"),
             tuple(
                 (
                     command.reason.value,
@@ -339,7 +353,7 @@ def tables(course: Course) -> tuple[Table, ...]:
         ),
         Table(
             "Nodes that stay",
-            ("nodes", "why"),
+            ("nodes", "reason"),
             tuple((str(number), why) for why, number in stay.most_common()),
         ),
     )
@@ -347,17 +361,18 @@ def tables(course: Course) -> tuple[Table, ...]:
 
 
 def summary(course: Course) -> str:
-    """Return one sentence: how many go, what that saves, how near to the bound it comes."""
+    """Return one sentence: how many nodes are disrupted, the saving, the gap to the bound."""
     gone = sum(len(command.candidates) for command, _ in course.commands)
     made = sum(len(nodes) for _, nodes in course.commands)
     moved = sum(command.evictions for command, _ in course.commands)
     sentence = (
-        f"{gone} nodes go and {made} come, {moved} pods move: {course.cost_before:.4f} $/h become "
-        f"{course.cost_after:.4f}"
+        f"{counted(gone, 'node')} removed, {counted(made, 'node')} launched, "
+        f"{counted(moved, 'pod')} moved: from {course.cost_before:.4f} $/h to "
+        f"{course.cost_after:.4f} $/h"
     )
     if course.lower_bound > 0:
         gap = course.cost_after / course.lower_bound - 1
-        sentence += f"; nothing is below {course.lower_bound:.4f} $/h (gap {gap:.1%})"
+        sentence += f"; lower bound {course.lower_bound:.4f} $/h (gap {gap:.1%})"
     return f"{sentence}; decided in {course.seconds:.3f} s"
 
 
@@ -366,8 +381,10 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
-    """Write the world with the nodes, claims and pods of the course's end, and with what is left of
-    capacity reservations then; all else as it was.
+    """Write the world as it is after the course.
+
+    Nodes, NodeClaims, pods (DaemonSet pods included) and the remaining capacity of reservations are
+    updated; the rest is unchanged.
     """
     snapshot = course.problem.snapshot
     here = {node.name: node for node in snapshot.nodes}
@@ -388,7 +405,10 @@ def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
             ),
             *(to_wire(node.claim) for node in made),
         ],
-        "pods": [_moved(pod, running) for pod in world["pods"] if _is_left(pod, running)],
+        "pods": [
+            *(_moved(pod, running) for pod in world["pods"] if _is_left(pod, running)),
+            *daemon_pods(world, snapshot, made),
+        ],
     }
     if isinstance(world["instanceTypes"], list):
         left = _reservations(snapshot)
@@ -400,7 +420,7 @@ def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
 
 
 def _reservations(snapshot: Snapshot) -> dict[str, int]:
-    """Return how many instances are left in each capacity reservation, by its id."""
+    """Return how many instances are left in each capacity reservation, by its ID."""
     return {
         offering.requirements[labels.RESERVATION_ID]: offering.reservation_capacity
         for kinds in snapshot.instance_types.values()
@@ -411,7 +431,7 @@ def _reservations(snapshot: Snapshot) -> dict[str, int]:
 
 
 def _with_left(kind: Mapping[str, Any], left: Mapping[str, int]) -> dict[str, Any]:
-    """Return a type with so many instances left in the reservations of its offerings."""
+    """Return an instance type with the remaining capacity of its offerings' reservations."""
     return {
         **kind,
         "offerings": [
@@ -429,7 +449,7 @@ def _key(pod: Mapping[str, Any]) -> str:
 
 
 def _is_left(pod: Mapping[str, Any], running: Mapping[str, Pod]) -> bool:
-    """Whether a pod waits still, or runs still: daemons went with their nodes."""
+    """Return whether a pod is pending or still runs: DaemonSet pods ended with their nodes."""
     return not pod["spec"].get("nodeName") or _key(pod) in running
 
 
@@ -444,11 +464,11 @@ def _moved(pod: dict[str, Any], running: Mapping[str, Pod]) -> dict[str, Any]:
 
 
 def moment(text: str) -> datetime:
-    """Read a moment as people type it."""
+    """Parse a time from the command line; without a time zone it is UTC."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no moment such as 2026-11-22T08:00:00Z"
+            f"{text!r} is not a time such as 2026-11-22T08:00:00Z"
         ) from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -9,12 +9,13 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from controller.apis import labels, quantities
-from controller.apis.devices import DynamicResources
-from controller.apis.meta import Wire, to_wire
-from controller.apis.nodeoverlay import MOST_PRICE
-from controller.apis.pods import Quantities
-from controller.apis.taints import Requirement
+from controller.apis import labels
+from controller.apis.karpenter.nodeoverlay import MOST_PRICE
+from controller.apis.kubernetes import quantities
+from controller.apis.kubernetes.devices import DynamicResources
+from controller.apis.kubernetes.meta import Wire, to_wire
+from controller.apis.kubernetes.pods import Quantities
+from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.resources import parsed
 from controller.offline.wirevalues import WorldError, converted, name
@@ -25,7 +26,7 @@ Price = Annotated[float, Meta(ge=0, le=MOST_PRICE)]
 
 
 class OfferingRow(Wire):
-    """An offering as a world states it."""
+    """An offering in the format of a world."""
 
     requirements: dict[str, str]
     price: Price
@@ -34,7 +35,7 @@ class OfferingRow(Wire):
 
 
 class InstanceTypeRow(Wire):
-    """An instance type as a world states it."""
+    """An instance type in the format of a world."""
 
     name: str
     requirements: list[Requirement] = []
@@ -64,24 +65,24 @@ class FileTypeRow(Wire):
 
 KWOK_GROUP = "karpenter.kwok.sh"
 KWOK_OVERHEAD = {"cpu": 100, "memory": 10 * 2**20 * 1000}
-"""What Karpenter's kwok provider keeps of every machine, in thousandths."""
+"""The overhead of every instance type in Karpenter's kwok provider, in thousandths."""
 
 _AWS_NAME = re.compile(r"^\w+\.(nano|micro|small|medium|large|\d*xlarge|metal)$", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """The types of a world, each with the pools that see it; no pools are all of them."""
+    """The instance types of a world, each with its NodePools; an empty set means all NodePools."""
 
     rows: tuple[tuple[InstanceType, frozenset[str]], ...]
 
     @property
     def all(self) -> tuple[InstanceType, ...]:
-        """Every type, whoever sees it."""
+        """Every instance type, of any NodePool."""
         return tuple(kind for kind, _ in self.rows)
 
     def seen_by(self, pools: Iterable[str]) -> dict[str, tuple[InstanceType, ...]]:
-        """Return what each pool sees, by its name; the same object where all see the same."""
+        """Return each NodePool's instance types by its name; one shared tuple if all are equal."""
         if not any(named for _, named in self.rows):
             return dict.fromkeys(pools, self.all)
         return {
@@ -91,9 +92,9 @@ class Types:
 
 
 def stated(rows: object) -> Types:
-    """Read the types that stand in a world."""
+    """Return the instance types that the world contains."""
     if not isinstance(rows, list):
-        raise WorldError('instanceTypes: expected a list, or an object such as {"file": PATH}')
+        raise WorldError('instanceTypes: expected a list or an object such as {"file": PATH}')
     return Types(
         tuple(
             (_stated(row), frozenset(row.node_pools))
@@ -103,7 +104,7 @@ def stated(rows: object) -> Types:
 
 
 def written(kind: InstanceType, *, node_pools: Iterable[str] = ()) -> dict[str, Any]:
-    """Return a type as a world states it; `node_pools` see it, all where none are named."""
+    """Return an instance type in the format of a world, for these NodePools (all if empty)."""
     row = InstanceTypeRow(
         name=kind.name,
         requirements=list(kind.requirements),
@@ -150,9 +151,9 @@ def _is_spent(offering: OfferingRow) -> bool:
 
 
 def from_file(rows: object) -> Types:
-    """Read the types of a file in the layout of Karpenter's kwok provider."""
+    """Return the instance types of a file in the layout of Karpenter's kwok provider."""
     if not isinstance(rows, list):
-        raise WorldError("the file of instance types: expected a JSON list")
+        raise WorldError("file of instance types: expected a JSON list")
     return Types(
         tuple(
             (
@@ -175,7 +176,7 @@ def from_file(rows: object) -> Types:
                 ),
                 frozenset(),
             )
-            for row in _converted(rows, FileTypeRow, "the file of instance types: ")
+            for row in _converted(rows, FileTypeRow, "file of instance types: ")
         )
     )
 
@@ -186,7 +187,7 @@ def _converted(rows: Iterable[object], kind: type[_T], where: str) -> Iterator[_
 
 
 def _file_requirements(row: FileTypeRow) -> Iterable[Requirement]:
-    """Yield what Karpenter's kwok provider says of such a type."""
+    """Yield the requirements that Karpenter's kwok provider gives such an instance type."""
     cpu, memory = str(row.resources.get("cpu", "")), str(row.resources.get("memory", ""))
     size = _AWS_NAME.match(row.name)
     family = re.split(r"[.-]", row.name, maxsplit=1)

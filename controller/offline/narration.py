@@ -1,56 +1,61 @@
-"""How a solve goes, told while it does: a line for each step, with the seconds since it began."""
+"""The progress of a solve: a line for each step, with the seconds since the start."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
 
+from controller.apis.wording import counted
 from controller.scheduling.reporter import Reporter
 from controller.scheduling.results import Results
 
 
 class Narrator(Reporter):
-    """Writes a line for each thing it is told of; what is given up is added up, step by step."""
+    """Writes a line for each step; sums up relaxed preferences between two steps."""
 
     def __init__(self, *, write: Callable[[str], object], clock: Callable[[], float]) -> None:
-        """Write lines without their ends; `clock` counts seconds."""
+        """`write` receives lines without a newline; `clock` returns seconds."""
         self._write, self._clock = write, clock
         self._began = clock()
         self._given_up: Counter[str] = Counter()
 
     def problem_read(self, *, pods: int, classes: int, kinds: int, nodes: int) -> None:
-        """Tell how large the problem is."""
-        self._tell(
-            f"{pods} pods in {classes} classes; {kinds} kinds of node to buy, {nodes} nodes there"
+        """Write the size of the problem."""
+        equal = f"{classes} {'class' if classes == 1 else 'classes'}"
+        self._write_line(
+            f"{counted(pods, 'pending pod')} in {equal}; "
+            f"{counted(kinds, 'kind')} of new node, {counted(nodes, 'existing node')}"
         )
 
     def nodes_packed(self, *, nodes: int, cost: float, bound: float, pods_left: int) -> None:
-        """Tell of new nodes for a batch of pods."""
-        left = f", {pods_left} pods left over" if pods_left else ""
-        proven = f", none below {bound:.4f} $/h" if bound else ""
-        self._tell(f"{nodes} new nodes for {cost:.4f} $/h{proven}{left}")
+        """Write the new nodes for a batch of pods."""
+        left = f", {counted(pods_left, 'pod')} not placed" if pods_left else ""
+        proven = f", lower bound {bound:.4f} $/h" if bound else ""
+        self._write_line(f"{counted(nodes, 'new node')} for {cost:.4f} $/h{proven}{left}")
 
     def nodes_rearranged(self, *, nodes: int, cost: float) -> None:
-        """Tell of an answer that was gone over once more."""
-        self._tell(f"rearranged: {nodes} new nodes for {cost:.4f} $/h")
+        """Write an answer that was rearranged."""
+        self._write_line(f"rearranged: {counted(nodes, 'new node')} for {cost:.4f} $/h")
 
     def pods_relaxed(self, *, pods: int, given_up: str) -> None:
-        """Add up who gives up what."""
+        """Add to the number of pods that give this up."""
         self._given_up[given_up] += pods
 
     def asked_again(self, world: str) -> None:
-        """Tell in what other world the same is asked."""
-        self._tell(f"asked again, with {world}")
+        """Write how the problem was changed for another solve."""
+        self._write_line(f"solving again with {world}")
 
     def done(self, results: Results) -> None:
-        """Tell what the answer comes to."""
-        self._tell(
-            f"done: {len(results.new_nodes)} new nodes for {results.cost:.4f} $/h, "
-            f"{len(results.unschedulable)} pods left out"
+        """Write the totals of the answer."""
+        self._write_line(
+            f"done: {counted(len(results.new_nodes), 'new node')} for {results.cost:.4f} $/h, "
+            f"{counted(len(results.unschedulable), 'unschedulable pod')}"
         )
 
-    def _tell(self, sentence: str) -> None:
+    def _write_line(self, sentence: str) -> None:
         given_up, self._given_up = self._given_up, Counter()
-        told = [f"{pods} pods give up {what}" for what, pods in given_up.items()]
-        for line in (*told, sentence):
+        relaxed = [
+            f"relaxed {counted(pods, 'pod')}: ignoring {what}" for what, pods in given_up.items()
+        ]
+        for line in (*relaxed, sentence):
             self._write(f"{self._clock() - self._began:8.3f} s  {line}")

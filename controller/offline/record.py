@@ -1,8 +1,9 @@
-"""The command `record`: the live cluster as a world, for `solve`, `explain` and `disrupt`.
+"""The command `record`: writes the live cluster as a world for `solve`, `explain` and `disrupt`.
 
-Only what those read is written: objects are cut to it on their way in, so that commands,
-environments and whatever else of a container may hold a secret never get here. Of annotations
-only those that are read are kept.
+The world contains only what those commands read. Objects are reduced to it when they are decoded,
+so commands, environment variables and other fields that may hold secrets never get here. Of the
+controller's own container, only the settings that change an answer are written. Only annotations
+that the engine reads are kept.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from typing import Any, Protocol
 import yaml
 
 from controller.apis import kinds, labels
-from controller.apis.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_POOL, Kind
-from controller.apis.meta import to_wire
-from controller.apis.nodepool import NodePool
+from controller.apis.kubernetes import schedulerconfig
+from controller.apis.kubernetes.meta import to_wire
 from controller.apis.ownership import is_ours
+from controller.apis.wording import counted
 from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
 from controller.apiserver.readonly import ReadOnlyApiServer
@@ -32,15 +35,16 @@ from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.kube import access
 from controller.kube.client import Client
+from controller.offline.deployed import controller_options
 from controller.offline.disrupt import CALMING
 from controller.offline.instancetypes import written
 from controller.offline.redacting import redacted
-from controller.offline.solve import QuestionError, answered
+from controller.offline.solve import QuestionError, answered, parsed_with_settings
 from controller.offline.world import KINDS
 from controller.options import Options, OptionsError, to_environment
 
 ESSENTIAL = ("pods", "nodes", "nodePools")
-"""Without these there is no world."""
+"""The objects that a world must have."""
 
 ALWAYS = (
     *ESSENTIAL,
@@ -68,9 +72,6 @@ READ_ANNOTATIONS = frozenset(
 READ_DOMAINS = ("karpenter.sh/", "karpenter.k8s.aws/", "joiner.dev/")
 """The annotations that the engine may read."""
 
-PLACEHOLDER = "cluster"
-"""A name for the cluster where none is given: nothing that is read depends on it."""
-
 _BY_TYPE: Mapping[type, Kind[Any]] = {
     kind.type: kind for kind in vars(kinds).values() if isinstance(kind, Kind)
 }
@@ -79,35 +80,35 @@ Say = Callable[[str], None]
 
 
 class InstanceTypeSource(Protocol):
-    """The part of a cloud that tells what can be bought."""
+    """The part of a cloud provider that lists instance types."""
 
     async def start(self) -> None:
         """Load what every answer needs."""
 
     async def settle(self) -> None:
-        """Wait for the calls under way."""
+        """Wait for pending calls."""
 
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
-        """Return every type the class could launch."""
+        """Return every instance type that the EC2NodeClass could launch."""
 
 
 def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `record`."""
     parser = argparse.ArgumentParser(
         prog="python -m controller record",
-        description="Write the cluster that KUBECONFIG names as a world, to standard output. "
-        "Nothing is changed anywhere. Instance types and prices are asked of AWS. What the "
-        "controller runs with (FEATURE_GATES, PREFERENCE_POLICY …) is taken from the environment, "
-        "or as flags of `run`.",
+        description="Write the cluster of KUBECONFIG as a recorded world to standard output. "
+        "Instance types and prices come from AWS. The controller's settings (FEATURE_GATES, "
+        "PREFERENCE_POLICY, …) come from its Deployment, or from environment variables if there "
+        "is none; flags of `run` take precedence. The command changes nothing.",
     )
     parser.add_argument(
         "--redact",
         action="store_true",
-        help="replace names, namespaces and the values of labels; the world has the same answers",
+        help="replace names, namespaces and label values; the answers stay the same",
     )
-    chosen, settings = parser.parse_known_args(argv)
+    chosen, settings = parsed_with_settings(parser, argv)
 
     def write() -> int:
         world = live(settings, environ)
@@ -118,25 +119,23 @@ def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the cluster that the environment names, as a world; tells its progress on stderr.
+    """Return the cluster of the environment's kubeconfig as a world; writes progress to stderr.
 
     Raises:
-        QuestionError: there is no way to it, or what there must be cannot be read.
+        QuestionError: the cluster cannot be reached, or a required kind cannot be listed.
 
     """
     try:
-        options = Options.parse(argv, {"CLUSTER_NAME": PLACEHOLDER, **environ})
-        cluster_access = access_of(environ)
-        return asyncio.run(_live(replace(options, disruption_mode="observe"), cluster_access))
+        return asyncio.run(_live(argv, environ))
     except (OptionsError, access.AccessError) as error:
         raise QuestionError(str(error)) from error
 
 
 def access_of(environ: Mapping[str, str]) -> access.Access:
-    """Return the way to the cluster, as kubectl finds it.
+    """Return the access to the cluster, found as kubectl finds it.
 
     Raises:
-        AccessError: there is none, or one that cannot be used.
+        AccessError: there is no kubeconfig, or it cannot be used.
 
     """
     usual = Path(environ.get("HOME", "")) / ".kube" / "config"
@@ -145,12 +144,14 @@ def access_of(environ: Mapping[str, str]) -> access.Access:
     return access.from_environment(environ)
 
 
-async def _live(options: Options, cluster_access: access.Access) -> dict[str, Any]:
-    async with Client(cluster_access, user_agent="joiner") as client:
+async def _live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
+    async with Client(access_of(environ), user_agent="joiner") as client:
+        settings = await controller_options(client, argv, environ, _say)
+        options = replace(settings, disruption_mode="observe")
         try:
             market: InstanceTypeSource | None = AWSCloudProvider(options)
         except CloudProviderError as error:
-            _say(f"instance types cannot be read: {error}")
+            _say(f"cannot read instance types; the world will have none: {error}")
             market = None
         return await recorded(ReadOnlyApiServer(client), market, options, _say)
 
@@ -162,11 +163,12 @@ def _say(text: str) -> None:
 async def recorded(
     api: ApiServer, market: InstanceTypeSource | None, options: Options, say: Say
 ) -> dict[str, Any]:
-    """Return what an API server and a market tell, as a world; `say` hears of progress, and of
-    what cannot be read.
+    """Return the objects of an API server and the instance types of `market` as a world.
+
+    `say` receives progress and warnings.
 
     Raises:
-        QuestionError: what there must be cannot be read.
+        QuestionError: a required kind cannot be listed.
 
     """
     world: dict[str, Any] = {}
@@ -176,8 +178,8 @@ async def recorded(
             objects = await api.list(kind)
         except ApiError as error:
             if key in ESSENTIAL:
-                raise QuestionError(f"{kind.plural} cannot be read: {error}") from error
-            say(f"{kind.plural} cannot be read, and are left out: {error}")
+                raise QuestionError(f"cannot list {kind.plural}: {error}") from error
+            say(f"cannot list {kind.plural}; the world will have none: {error}")
             continue
         world[key] = [_cut(to_wire(stored)) for stored in objects]
         say(f"{kind.plural}: {len(objects)}")
@@ -210,17 +212,16 @@ def _settings(options: Options) -> dict[str, Any]:
         settings["FEATURE_GATES"] = "SpotToSpotConsolidation=true"
     if given := options.scheduler_config:
         try:
-            text = given if given.startswith("{") else Path(given).read_text()
-            settings["SCHEDULER_CONFIG"] = yaml.safe_load(text)
+            settings["SCHEDULER_CONFIG"] = schedulerconfig.document(given)
         except (OSError, yaml.YAMLError) as error:
-            raise QuestionError(f"SCHEDULER_CONFIG={given!r} cannot be read: {error}") from error
+            raise QuestionError(f"cannot read SCHEDULER_CONFIG={given!r}: {error}") from error
     return settings
 
 
 async def _types(
     api: ApiServer, market: InstanceTypeSource | None, say: Say
 ) -> list[dict[str, Any]]:
-    """Return what each pool of ours can buy; types that all see alike stand there once."""
+    """Return the instance types of Joiner's NodePools; equal lists are written once."""
     if market is None:
         return []
     offers: list[tuple[Sequence[InstanceType], list[str]]] = []
@@ -235,21 +236,21 @@ async def _types(
             if not is_ours(pool):
                 continue
             if wanted not in classes:
-                say(f"NodePool {name} can buy nothing: there is no EC2NodeClass {wanted}")
+                say(f'NodePool {name} has no instance types: EC2NodeClass "{wanted}" not found')
                 continue
             try:
                 types = await market.instance_types(classes[wanted], pool)
             except CloudProviderError as error:
-                say(f"what NodePool {name} can buy cannot be read: {error}")
+                say(f"cannot read the instance types of NodePool {name}: {error}")
                 continue
-            say(f"NodePool {name}: {len(types)} instance types")
+            say(f"NodePool {name}: {counted(len(types), 'instance type')}")
             known = next((pools for there, pools in offers if there == types), None)
             if known is None:
                 offers.append((types, [name]))
             else:
                 known.append(name)
     except (ApiError, CloudProviderError) as error:
-        say(f"instance types cannot be read, and are left out: {error}")
+        say(f"cannot read instance types; the world will have none: {error}")
         return []
     finally:
         await market.settle()
@@ -262,7 +263,7 @@ async def _types(
 
 
 def _cut(value: Any) -> Any:
-    """Leave out what nothing reads, and what may be a secret."""
+    """Remove fields that no command reads and that may hold secrets."""
     if isinstance(value, list):
         return [_cut(member) for member in value]
     if not isinstance(value, dict):

@@ -1,9 +1,9 @@
-"""Takes out of a world who it belongs to, and leaves in it all that decides.
+"""Redacts a world: removes what identifies its owner and keeps what affects decisions.
 
-Names, namespaces and the values of labels become tokens: equal ones the same token, and in the
-same order, since the engine breaks ties by name. What a key of Kubernetes, Karpenter or AWS says
-of a machine (its zone, its type) stays, and so do numbers that are compared, label keys and
-names of resources.
+Names, namespaces and label values become tokens. Equal values get the same token, and tokens sort
+as the values do, because the engine breaks ties by name. Values of Kubernetes', Karpenter's and
+AWS' own labels (zone, instance type) stay, as do label keys, resource names and numbers that
+requirements compare.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 """The label that bears a namespace's own name."""
 
 OWN_VALUES = frozenset({labels.NODEPOOL, labels.EC2NODECLASS, labels.HOSTNAME})
-"""Keys of well-known domains whose values are names that people gave."""
+"""Keys of well-known domains whose values are names that users choose."""
 
 PUBLIC_KEYS = frozenset({*labels.WELL_KNOWN, *labels.ALIASES})
 PUBLIC_DOMAINS = (labels.GROUP, labels.AWS_GROUP, "node.kubernetes.io", "karpenter.kwok.sh")
-"""Keys, and domains of keys, whose values say what a machine is."""
+"""Domains of label keys whose values describe an instance type or a node."""
 
 NAMES = frozenset(
     {
@@ -41,23 +41,24 @@ NAMES = frozenset(
     }
 )
 SELECTING = frozenset({"labels", "matchLabels", "nodeSelector", "selector"})
-"""Maps from label keys to values; a selector may be one, or hold them."""
+"""Fields that map label keys to values; a selector is such a map or contains one."""
 
 VOLUMES = frozenset({"hostPath", "local", "awsElasticBlockStore"})
-"""Sources of volumes, of which it matters only that they are there."""
+"""Volume sources of which only the presence matters."""
 
 TAINTS = frozenset({"taints", "startupTaints", "tolerations"})
 COMPARING = frozenset({"Gt", "Lt", "Gte", "Lte"})
 
 PUBLIC = frozenset({"instanceTypes", "settings"})
-"""Parts of a world that tell nothing of whose it is."""
+"""Parts of a world that do not identify its owner."""
 
 HARDWARE = frozenset({"resourceSlices", "resourceClaims", "deviceClasses", "csiNodes"})
-"""Kinds whose names inside are those of drivers and devices; only the outermost are theirs."""
+"""Kinds whose inner names are those of drivers and devices; users choose only the object's own
+name."""
 
 
 def redacted(world: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the world with tokens in place of what people named."""
+    """Return the world with tokens instead of names that users chose."""
     collected = _Collector(frozenset(_compared(world)), dict(_made_names(world)))
     _walked(world, collected)
     return dict(_walked(world, collected.tokens()))
@@ -65,22 +66,22 @@ def redacted(world: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Words(ABC):
-    """What becomes of each word; knows of which labels the values are words, and of which kind."""
+    """Maps words to their replacements; knows which label values are words."""
 
     compared: frozenset[str]
     made: Mapping[str, tuple[str, str]]
-    """Names that Kubernetes has put together, of a pod and its volume."""
+    """Names that Kubernetes composed of a pod's and its volume's name."""
 
     @abstractmethod
     def plain(self, word: str) -> str:
-        """Return what becomes of a name."""
+        """Return the replacement of a name."""
 
     @abstractmethod
     def namespace(self, word: str) -> str:
-        """Return what becomes of a namespace's name."""
+        """Return the replacement of a namespace's name."""
 
     def of_label(self, key: str, value: str) -> str:
-        """Return what becomes of a label's value."""
+        """Return the replacement of a label's value."""
         if key == NAMESPACE_LABEL:
             return self.namespace(value)
         if key in self.compared or (_is_public(key) and key not in OWN_VALUES):
@@ -90,7 +91,7 @@ class _Words(ABC):
 
 @dataclass(slots=True)
 class _Collector(_Words):
-    """Hears every word once, so that tokens can be given in order."""
+    """Collects all words, so that tokens can be assigned in sorted order."""
 
     words: set[str] = field(default_factory=set)
     namespaces: set[str] = field(default_factory=set)
@@ -104,7 +105,7 @@ class _Collector(_Words):
         return word
 
     def tokens(self) -> _Tokens:
-        """Return tokens for all words heard."""
+        """Return the tokens of all collected words."""
         return _Tokens(
             self.compared,
             self.made,
@@ -116,7 +117,7 @@ class _Collector(_Words):
 
 @dataclass(slots=True)
 class _Tokens(_Words):
-    """Puts tokens in the place of words."""
+    """Replaces words with tokens."""
 
     names: Mapping[str, str]
     spaces: Mapping[str, str]
@@ -187,6 +188,7 @@ def _object(value: Any, words: _Words, inside: str = "") -> Any:
 
 
 def _field(name: str, value: Any, words: _Words) -> Any:
+    """Return the redacted value of a field."""
     if isinstance(value, str):
         if name == "namespace":
             return words.namespace(value)

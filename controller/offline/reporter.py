@@ -1,4 +1,4 @@
-"""The story of a solve, as data: tables for people, and the fate of one pod."""
+"""The result of a solve as tables, and the explanation of one pod."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.apis import labels
-from controller.apis.pods import Pod
-from controller.apis.quantities import written
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.quantities import written
+from controller.apis.wording import counted
 from controller.constraints.requirements import read
 from controller.scheduling.buffers import Fill
 from controller.scheduling.catalog.offerings import Catalog
@@ -21,7 +22,7 @@ from controller.scheduling.settings import IGNORE
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A title, column heads and rows, ready to be drawn."""
+    """A table: title, column headers and rows."""
 
     title: str
     heads: tuple[str, ...]
@@ -30,7 +31,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Where one pod goes and why; `pools` says of each pool why it could not hold the pod."""
+    """Where one pod is scheduled, or why it is not; `pools` explains NodePools that reject it."""
 
     pod: str
     fate: str
@@ -39,46 +40,49 @@ class Explanation:
 
 
 def summary(results: Results) -> str:
-    """Return one sentence: what is placed where, at what cost, how near to the bound."""
+    """Return one sentence: how many pods are scheduled where, the cost, the gap to the bound."""
     new = sum(len(node.pods) for node in results.new_nodes)
     old = sum(len(pods) for pods in results.existing_nodes.values())
     sentence = (
-        f"{new} pods on {len(results.new_nodes)} new nodes for {results.cost:.4f} $/h, "
-        f"{old} on {len(results.existing_nodes)} that exist, {len(results.unschedulable)} left out"
+        f"{counted(new, 'pod')} on {counted(len(results.new_nodes), 'new node')} "
+        f"for {results.cost:.4f} $/h, {old} on "
+        f"{counted(len(results.existing_nodes), 'existing node')}, "
+        f"{len(results.unschedulable)} unschedulable"
     )
     if results.lower_bound > 0:
         gap = results.cost / results.lower_bound - 1
-        sentence += f"; no answer is below {results.lower_bound:.4f} $/h (gap {gap:.1%})"
+        sentence += f"; lower bound {results.lower_bound:.4f} $/h (gap {gap:.1%})"
     return sentence
 
 
 def tables(results: Results, fills: Mapping[str, Fill] | None = None) -> tuple[Table, ...]:
-    """Return the answer as tables: new nodes, nodes that exist, pods left out, buffers. Empty
-    ones are left out.
+    """Return the answer as tables: new nodes, existing nodes, unschedulable pods, capacity buffers.
+
+    Empty tables are omitted.
     """
     equal = Counter(_looks(node) for node in results.new_nodes)
     every = (
         Table(
             "New nodes",
-            ("nodes", "pool", "type", "types", "zone", "capacity", "$/h each", "pods each"),
+            ("nodes", "NodePool", "type", "types", "zone", "capacity", "$/h each", "pods each"),
             tuple((str(count), *row) for row, count in equal.items()),
         ),
         Table(
-            "Nodes that exist",
+            "Existing nodes",
             ("node", "pods"),
             tuple((name, str(len(pods))) for name, pods in results.existing_nodes.items()),
         ),
         Table(
-            "Left out",
-            ("pods", "why"),
+            "Unschedulable pods",
+            ("pods", "reason"),
             tuple(
                 (str(count), "; ".join(why))
                 for why, count in Counter(results.unschedulable.values()).most_common()
             ),
         ),
         Table(
-            "Room for pods yet to come",
-            ("buffer", "on nodes that exist", "on new nodes", "nowhere"),
+            "Capacity buffers",
+            ("buffer", "on existing nodes", "on new nodes", "unschedulable"),
             tuple(
                 (name, str(fill.existing), str(fill.new), str(fill.nowhere))
                 for name, fill in (fills or {}).items()
@@ -89,7 +93,7 @@ def tables(results: Results, fills: Mapping[str, Fill] | None = None) -> tuple[T
 
 
 def explain(results: Results, pod: Pod, catalog: Catalog) -> Explanation:
-    """Tell the fate of a pod, and what each pool that could not hold it lacks."""
+    """Return where a pod is scheduled, and why each NodePool that rejects it does so."""
     (pod_class,) = pod_classes([pod])
     constraints = first_constraints(pod.spec, policy=IGNORE, soft_taints=False)
     return Explanation(
@@ -103,18 +107,19 @@ def explain(results: Results, pod: Pod, catalog: Catalog) -> Explanation:
 def _fate(results: Results, key: str) -> str:
     for name, pods in results.existing_nodes.items():
         if key in pods:
-            return f"goes to node {name}, which has room"
+            return f"schedules on existing node {name}"
     for node in results.new_nodes:
         if key in node.pods:
             requested = ", ".join(
                 f"{name} {written(amount, name)}" for name, amount in sorted(node.requests.items())
             )
             return (
-                f"goes to a new node of NodePool {node.node_pool}, {node.instance_types[0]} or one "
-                f"of {len(node.instance_types) - 1} more types, {node.price:.4f} $/h, with "
-                f"{len(node.pods) - 1} other pods; the node is asked for {requested}"
+                f"schedules on a new node of NodePool {node.node_pool}: {node.instance_types[0]} "
+                f"({node.price:.4f} $/h) or "
+                f"{counted(len(node.instance_types) - 1, 'other instance type')}, with "
+                f"{counted(len(node.pods) - 1, 'other pod')}; requests on the node: {requested}"
             )
-    return "goes nowhere" if key in results.unschedulable else "was not waiting"
+    return "is unschedulable" if key in results.unschedulable else "is not pending"
 
 
 def _looks(node: NewNode) -> tuple[str, ...]:

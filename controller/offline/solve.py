@@ -1,7 +1,7 @@
-"""Questions about recorded worlds: `solve` a world, `explain` one pod of it.
+"""The commands `solve` and `explain` for recorded worlds.
 
-The engine runs as it does in the controller, on a file in place of a cluster, and
-writes nothing. Formats are in docs/formats.md.
+The scheduling engine runs as in the controller, on a file instead of a cluster. The commands
+write nothing. docs/formats.md describes the formats.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 from rich.console import Console
@@ -29,6 +29,7 @@ from controller.offline import world as worlds
 from controller.offline.answers import answer
 from controller.offline.narration import Narrator
 from controller.offline.wirevalues import WorldError
+from controller.options import SETTINGS, nearest
 from controller.scheduling.buffers import Fill, apart
 from controller.scheduling.catalog import offerings
 from controller.scheduling.dra.devices import promised
@@ -39,12 +40,12 @@ from controller.scheduling.settings import Settings, from_names
 
 
 class QuestionError(Exception):
-    """The question cannot be asked; the message says what to change."""
+    """The command cannot run; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """An answer with how long it took: prepared, and from nothing."""
+    """An answer, and its duration in seconds: of each solve, and of the first with reading."""
 
     world: worlds.World
     catalog: offerings.Catalog
@@ -55,10 +56,10 @@ class Solved:
 
 
 def read(path: Path) -> worlds.World:
-    """Read a world from a file, and its instance types from theirs if it names one.
+    """Return the world in a file, with its instance types from a second file if it names one.
 
     Raises:
-        QuestionError: a file is missing or not JSON, or an object in it is not right.
+        QuestionError: a file is missing or not JSON, or an object in it is invalid.
 
     """
     content = read_json(path)
@@ -69,7 +70,7 @@ def read(path: Path) -> worlds.World:
         _check_devices(world)
     except WorldError as error:
         raise QuestionError(f"{path}: {error}") from error
-    # It stays to the end: no collection need look through it.
+    # The world lives until the process ends; a garbage collection would scan it in vain.
     gc.freeze()
     return world
 
@@ -92,8 +93,10 @@ def solved(
     prove: bool = False,
     reporter: Reporter = SILENT,
 ) -> Solved:
-    """Solve a world so many times; each solve may take so many seconds at most, and so may the
-    proof of a bound that holds for every answer. `reporter` is told how they go.
+    """Solve a world `repeat` times and return the last answer.
+
+    Each solve takes at most `seconds`. `prove` computes a lower bound on the cost of any answer,
+    which takes at most `seconds` more. `reporter` receives the progress.
     """
     began = time.perf_counter()
     world = read(path)
@@ -136,7 +139,7 @@ def _proven(
     catalog: offerings.Catalog,
     seconds: float,
 ) -> Results:
-    """Return the answer with the bound that holds for every answer that places the same pods."""
+    """Return the answer with a lower bound on the cost of any answer that places the same pods."""
     waiting = [*world.pods, *world.buffer_pods]
     placed = [pod for pod in waiting if pod.key not in results.unschedulable]
     bound = least_cost(
@@ -153,21 +156,27 @@ def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `solve`."""
     parser = argparse.ArgumentParser(
         prog="python -m controller solve",
-        description="Place the waiting pods of a recorded world: which nodes to make, at what"
-        " cost, and why some pods go nowhere. Nothing is changed anywhere.",
+        description="Schedule the pending pods of a recorded world: print which nodes to launch, "
+        "their cost, and why some pods are unschedulable. The command changes nothing.",
     )
     add_world(parser)
     parser.add_argument("--output", choices=("table", "json"), default="table")
-    parser.add_argument("--repeat", type=int, default=1, help="solve so often; the median counts")
+    parser.add_argument(
+        "--repeat",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="repeat N times and report the median time (default 1)",
+    )
     parser.add_argument(
         "--prove",
         action="store_true",
-        help="bound the cost by what no answer at all can be below; takes longer than to solve",
+        help="compute a lower bound on the cost of any answer; takes longer than the solve",
     )
     parser.add_argument(
-        "--verbose", action="store_true", help="tell on standard error how the solve goes"
+        "--verbose", action="store_true", help="print the progress to standard error"
     )
-    chosen = parser.parse_args(argv)
+    chosen = parsed(parser, argv)
     return answered(lambda: _print_solved(chosen))
 
 
@@ -175,40 +184,86 @@ def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `explain`."""
     parser = argparse.ArgumentParser(
         prog="python -m controller explain",
-        description="Say where one pod of a recorded world goes, or what stands in its way. "
-        "`explain node NODE` says why a node stays.",
+        description="Print where one pending pod of a recorded world is scheduled, or why it is "
+        "unschedulable. `explain node NODE` prints why a node is not disrupted.",
     )
     add_world(parser)
-    parser.add_argument("pod", metavar="POD", help="namespace/name, or a name in `default`")
-    chosen = parser.parse_args(argv)
+    parser.add_argument(
+        "pod", metavar="POD", help="namespace/name, or a name in the namespace `default`"
+    )
+    chosen = parsed(parser, argv)
     return answered(lambda: _print_explained(chosen))
 
 
 def add_world(parser: argparse.ArgumentParser) -> None:
-    """Take a world's path and a time limit."""
-    parser.add_argument("world", metavar="WORLD.json", type=Path, help="see docs/formats.md")
+    """Add the arguments for the path of a world and for the time limit."""
+    parser.add_argument(
+        "world", metavar="WORLD.json", type=Path, help="a recorded world (docs/formats.md)"
+    )
     parser.add_argument(
         "--time-limit",
         type=seconds,
         default=60.0,
         metavar="SECONDS",
-        help="take the best answer found within so many seconds (60)",
+        help="use the best answer found within this time (default 60)",
     )
 
 
 def seconds(text: str) -> float:
-    """Read a time as people type it."""
+    """Parse a number of seconds from the command line."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not number >= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds such as 60 or 0.5")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds such as 60 or 0.5")
     return number
 
 
+def positive(text: str) -> int:
+    """Parse a number of repetitions from the command line."""
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments; exit with code 2 and suggest a similar option if one is unknown."""
+    chosen, unknown = parser.parse_known_args(argv)
+    if unknown:
+        _refuse(parser, chosen, unknown)
+    return chosen
+
+
+def parsed_with_settings(
+    parser: argparse.ArgumentParser, argv: Sequence[str]
+) -> tuple[argparse.Namespace, list[str]]:
+    """Parse the arguments of a command that also takes the flags of `run`, and return both."""
+    chosen, rest = parser.parse_known_args(argv)
+    flags = [f"--{setting.flag}" for setting in SETTINGS]
+    unknown = [each for each in rest if each.startswith("--") and _name(each) not in flags]
+    if unknown:
+        _refuse(parser, chosen, unknown, flags)
+    return chosen, rest
+
+
+def _refuse(
+    parser: argparse.ArgumentParser,
+    chosen: argparse.Namespace,
+    unknown: Sequence[str],
+    flags: Sequence[str] = (),
+) -> NoReturn:
+    options = [f"--{name.replace('_', '-')}" for name in vars(chosen)]
+    similar = nearest(_name(unknown[0]), [*options, *flags])
+    parser.error(f"unrecognized arguments: {' '.join(unknown)}{similar}")
+
+
+def _name(argument: str) -> str:
+    return argument.partition("=")[0]
+
+
 def answered(ask: Callable[[], int]) -> int:
-    """Run a command; what cannot be asked becomes a sentence and exit code 2."""
+    """Run a command; print a `QuestionError` to standard error and return exit code 2."""
     try:
         return ask()
     except QuestionError as error:
@@ -248,18 +303,18 @@ def _print_explained(chosen: argparse.Namespace) -> int:
     if pod is None:
         running = {p.key: p.spec.node_name for p in answered.world.snapshot.pods}
         if name not in running:
-            raise QuestionError(f"{chosen.world}: there is no pod {name}")
-        print(f"{name} runs on {running[name]} already.")
+            raise QuestionError(f'{chosen.world}: pod "{name}" not found')
+        print(f"{name} already runs on {running[name]}.")
         return 0
-    told = reporter.explain(answered.results, pod, answered.catalog)
-    print(f"{told.pod} {told.fate}")
-    for cause in told.causes or told.pools:
+    explanation = reporter.explain(answered.results, pod, answered.catalog)
+    print(f"{explanation.pod} {explanation.fate}")
+    for cause in explanation.causes or explanation.pools:
         print(f"  {cause}")
     return 0
 
 
 def drawn_table(table: reporter.Table) -> Table:
-    """Draw a table for people."""
+    """Return the table as `rich` prints it."""
     drawn = Table(title=table.title, header_style="bold", title_justify="left")
     for head in table.heads:
         drawn.add_column(head)
@@ -269,10 +324,10 @@ def drawn_table(table: reporter.Table) -> Table:
 
 
 def read_json(path: Path) -> Any:
-    """Read a file.
+    """Return the content of a JSON file.
 
     Raises:
-        QuestionError: it is missing or not JSON.
+        QuestionError: the file is missing or not JSON.
 
     """
     try:
@@ -282,9 +337,9 @@ def read_json(path: Path) -> Any:
     except orjson.JSONDecodeError as error:
         raise QuestionError(f"{path}: not JSON: {error}") from error
     except ValueError as error:
-        raise QuestionError(f"{str(path)!r}: not a path: {error}") from error
+        raise QuestionError(f"{str(path)!r} is not a path: {error}") from error
 
 
 def deadline(end: float) -> Callable[[], bool]:
-    """Return what turns true at a moment of `time.perf_counter`."""
+    """Return a function that is true after `end`, a time of `time.perf_counter`."""
     return lambda: time.perf_counter() > end

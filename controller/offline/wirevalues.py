@@ -1,8 +1,7 @@
 """Reads parsed JSON as wire values, with errors that name the object, the field and the value.
 
-No recorded world has passed an API server, which looks at more than types. Quantities that
-are none, numbers that no machine word holds and times without a zone are refused here, so
-that whoever reads on need not expect them.
+No API server has validated a recorded world. Malformed quantities, integers of more than 64 bits
+and times without a time zone are rejected here, so that later code does not have to expect them.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from controller.apis.quantities import amount
-from controller.apis.taints import Requirement
+from controller.apis.kubernetes.quantities import amount
+from controller.apis.kubernetes.taints import Requirement
 from controller.constraints.requirements import value_set
 
 _T = TypeVar("_T")
@@ -28,14 +27,14 @@ Fault = tuple[str, str]
 """The path of a field inside an object, and what is wrong with its value."""
 
 Look = Callable[[Any], Iterator[Fault]]
-"""Yields what is wrong inside a value of some type."""
+"""A validation: yields the faults inside a value of some type."""
 
 _QUANTITY = {str, int, float}
-"""What a quantity may be on the wire."""
+"""The JSON types of a quantity."""
 
 _WORD = 2**63
 _SHOWN = 60
-"""So many characters of a value are told."""
+"""Maximum number of characters of a value in an error."""
 
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]|(\[\.\.\.\])")
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
@@ -46,7 +45,7 @@ class WorldError(ValueError):
 
 
 def objects(world: Mapping[str, Any], key: str, kind: type[_T]) -> tuple[_T, ...]:
-    """Return all objects under a key of the world; none where there is no such key."""
+    """Return all objects under a key of the world; empty if the key is missing."""
     rows = world.get(key)
     if rows is None:
         return ()
@@ -76,7 +75,7 @@ def converted(row: object, kind: type[_T], where: str) -> _T:
 
 
 def name(row: object) -> str:
-    """Return what people call an object: `namespace/name`, or its name."""
+    """Return `namespace/name` of an object, or its name if it has no namespace."""
     metadata = row.get("metadata") if isinstance(row, Mapping) else None
     if not isinstance(metadata, Mapping):
         return str(row.get("name", "")) if isinstance(row, Mapping) else ""
@@ -95,9 +94,10 @@ def _shown(value: object) -> str:
 
 
 def _culprit(row: Any, kind: Any, path: str) -> Fault:
-    """Return the field that a path means, with its value if that is not an object or a list.
+    """Return the field at a path, with its value if that is not an object or a list.
 
-    msgspec does not name keys of mappings: whichever alone is refused in the same words is meant.
+    msgspec does not name the keys of mappings. The field is the one whose value alone causes the
+    same error.
     """
     way: list[str | int] = []
     inner = row
@@ -115,7 +115,7 @@ def _culprit(row: Any, kind: Any, path: str) -> Fault:
 
 
 def _with(whole: Any, way: list[str | int], value: object) -> Any:
-    """Return a copy in which another value stands at the end of a way."""
+    """Return a copy with another value at a path."""
     if not way:
         return value
     copied = whole.copy()
@@ -144,7 +144,7 @@ def _faults(value: object, kind: Any) -> Iterator[Fault]:
 
 @cache
 def _look(kind: Any) -> Look | None:
-    """Return what looks at values of a type, or None when there is nothing to look at."""
+    """Return the validation of values of a type, or None if there is nothing to validate."""
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return _look(inside[0])
@@ -168,7 +168,7 @@ def _look(kind: Any) -> Look | None:
 
 def _at_fields(looks: Sequence[tuple[str, str, Look]], whole: Any) -> Iterator[Fault]:
     for own, step, look in looks:
-        if value := getattr(whole, own):  # of nothing there is nothing to say
+        if value := getattr(whole, own):  # empty values have no faults
             for path, fault in look(value):
                 yield step + path, fault
 
@@ -215,4 +215,4 @@ def _at_moment(value: datetime) -> Iterator[Fault]:
 
 
 _AT: Mapping[Any, Look] = {int: _at_integer, float: _at_number, datetime: _at_moment}
-"""What looks at plain values."""
+"""The validations of plain values."""

@@ -1,7 +1,7 @@
-"""A recorded world: one JSON object that holds everything a solve may look at.
+"""A recorded world: one JSON object with everything that a solve reads.
 
-The format is described in `docs/formats.md`. Whoever calls `load` reads the file;
-here a parsed object becomes a `World`, or an error that names the object and the field.
+`docs/formats.md` describes the format. `load` converts parsed JSON to a `World`, or raises an
+error that names the object and the field.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from typing import Any
 
 import msgspec
 
-from controller.apis.capacitybuffer import CapacityBuffer
-from controller.apis.devices import DeviceClass, ResourceClaim, ResourceSlice
-from controller.apis.meta import Wire
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodeoverlay import NodeOverlay
-from controller.apis.nodepool import NodePool
-from controller.apis.nodes import Node
-from controller.apis.ownership import is_ours
-from controller.apis.pods import Pod
-from controller.apis.schedulerconfig import default_constraints
-from controller.apis.validation import overlay_problems
-from controller.apis.workloads import (
+from controller.apis.karpenter.capacitybuffer import CapacityBuffer
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodeoverlay import NodeOverlay
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.karpenter.validation import overlay_problems
+from controller.apis.kubernetes.devices import DeviceClass, ResourceClaim, ResourceSlice
+from controller.apis.kubernetes.meta import Wire
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.schedulerconfig import default_constraints
+from controller.apis.kubernetes.workloads import (
     CSINode,
     DaemonSet,
     Deployment,
@@ -41,6 +40,7 @@ from controller.apis.workloads import (
     StatefulSet,
     StorageClass,
 )
+from controller.apis.ownership import is_ours
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.offline.instancetypes import Types, from_file, stated
 from controller.offline.wirevalues import WorldError, objects
@@ -54,16 +54,16 @@ from controller.state.spreads import Selectors, with_default_spreads
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A snapshot, the pods that wait, and the settings as users write them."""
+    """A snapshot, the pending pods, and the settings as users write them."""
 
     snapshot: Snapshot
     pods: tuple[Pod, ...]
     settings: Mapping[str, str]
     buffer_pods: tuple[Pod, ...] = ()
-    """The pods that stand for the room of capacity buffers; placed after all others."""
+    """The virtual pods of capacity buffers; placed after all others."""
 
     node_pools: tuple[NodePool, ...] = ()
-    """All pools, those that take no part in placement too."""
+    """All NodePools, including those that launch no nodes for pending pods."""
 
 
 KINDS: Mapping[str, type[Wire]] = {
@@ -92,7 +92,7 @@ KINDS: Mapping[str, type[Wire]] = {
     "resourceClaims": ResourceClaim,
     "deviceClasses": DeviceClass,
 }
-"""The objects of a world, by the key they stand under."""
+"""The kinds of a world's objects, by their keys in the JSON."""
 
 _KNOWN = frozenset({*KINDS, "settings", "instanceTypes"})
 
@@ -103,7 +103,7 @@ def types_file(world: Mapping[str, Any]) -> str | None:
     if isinstance(types, Mapping):
         path = types.get("file")
         if not isinstance(path, str):
-            raise WorldError('instanceTypes: expected a list, or an object such as {"file": PATH}')
+            raise WorldError('instanceTypes: expected a list or an object such as {"file": PATH}')
         return path
     return None
 
@@ -116,11 +116,11 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
 
     """
     if not isinstance(world, Mapping):
-        raise WorldError("a world is a JSON object")
+        raise WorldError("expected a JSON object")
     unknown = sorted(set(world) - _KNOWN)
     if unknown:
         known = ", ".join(sorted(_KNOWN))
-        raise WorldError(f"{unknown[0]}: not a part of a world; known are {known}")
+        raise WorldError(f"{unknown[0]}: unknown key; known keys are {known}")
     for key in ("pods", "instanceTypes"):
         if key not in world:
             raise WorldError(f"{key}: required")
@@ -138,7 +138,7 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
             objects(world, "nodes", Node),
             [claim for claim in objects(world, "nodeClaims", NodeClaim) if is_ours(claim)],
         ),
-        # Who runs may have to move, and is then spread as whoever waits.
+        # Running pods may have to move; they then get the same default spread constraints.
         pods=tuple(spread(pod for pod in pods if pod.spec.node_name)),
         node_pools=pools,
         instance_types=_types_by_pool(found_types, list(filter(is_ours, all_pools)), overlays),
@@ -166,6 +166,7 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
 def _types_by_pool(
     types: Types, pools: Sequence[NodePool], overlays: Sequence[NodeOverlay]
 ) -> dict[str, tuple[InstanceType, ...]]:
+    """Return the instance types of each NodePool, with the world's NodeOverlays applied."""
     by_pool = types.seen_by(pool.metadata.name for pool in pools)
     if not overlays:
         return by_pool
@@ -190,14 +191,14 @@ def _settings(content: object) -> dict[str, Any]:
 
 
 def _written(setting: object) -> str:
-    """Write a setting as an environment variable has it."""
+    """Return a setting as the value of an environment variable."""
     return str(setting).lower() if isinstance(setting, bool) else str(setting)
 
 
 def _spreading(
     world: Mapping[str, Any], config: object
 ) -> Callable[[Iterable[Pod]], Iterable[Pod]]:
-    """Return what the cluster's default constraints make of pods."""
+    """Return a function that adds the cluster's default spread constraints to pods."""
     try:
         constraints = default_constraints(config)
     except ValueError as exc:
@@ -216,7 +217,10 @@ def _spreading(
 
 
 def _usable(pool: NodePool) -> bool:
-    """Whether the pool takes part: ours, dynamic, staying, and not known to be unready."""
+    """Return whether the NodePool launches nodes for pending pods.
+
+    It must be Joiner's, and neither static, nor being deleted, nor not ready.
+    """
     ready = [condition.status for condition in pool.status.conditions if condition.type == "Ready"]
     return (
         is_ours(pool)
@@ -227,7 +231,7 @@ def _usable(pool: NodePool) -> bool:
 
 
 def _waits(pod: Pod) -> bool:
-    """Whether the pod is for a node autoscaler: unbound, unfinished, nobody's daemon."""
+    """Return whether the pod is provisionable: pending, and not owned by a DaemonSet or a Node."""
     return (
         not pod.spec.node_name
         and not is_terminal(pod)
@@ -236,12 +240,12 @@ def _waits(pod: Pod) -> bool:
 
 
 def _state_nodes(nodes: Sequence[Node], claims: Sequence[NodeClaim]) -> tuple[StateNode, ...]:
+    """Return the nodes with their NodeClaims, and NodeClaims without a node."""
     by_provider = {claim.status.provider_id: claim for claim in claims if claim.status.provider_id}
-    by_name = {claim.status.node_name: claim for claim in claims if claim.status.node_name}
     state_nodes = []
     matched: set[str] = set()
     for node in nodes:
-        claim = by_provider.get(node.spec.provider_id) or by_name.get(node.metadata.name)
+        claim = by_provider.get(node.spec.provider_id)
         if claim is not None:
             matched.add(claim.metadata.name)
         leaving = node.metadata.is_deleting or (claim is not None and claim.metadata.is_deleting)
@@ -286,8 +290,8 @@ def _buffer_pods(world: Mapping[str, Any]) -> tuple[Pod, ...]:
             blueprint = None
         if blueprint is None:
             raise WorldError(
-                f"capacityBuffers {namespace}/{buffer.metadata.name}: what its podTemplateRef or "
-                "scalableRef names is not in the world"
+                f"capacityBuffers {namespace}/{buffer.metadata.name}: the object of its "
+                "podTemplateRef or scalableRef is not in the world"
             )
         try:
             count = replicas(buffer, blueprint)
@@ -299,7 +303,10 @@ def _buffer_pods(world: Mapping[str, Any]) -> tuple[Pod, ...]:
 
 
 def _with_priorities(pods: Sequence[Pod], classes: Sequence[PriorityClass]) -> list[Pod]:
-    """Write priorities into pods as admission would, from their class or the default one."""
+    """Return the pods with the priority that admission sets.
+
+    It is the priority of the pod's PriorityClass or of the default one.
+    """
     values = {priority.metadata.name: priority.value for priority in classes}
     default = next((priority.value for priority in classes if priority.global_default), None)
     ranked = []

@@ -1,5 +1,5 @@
-"""Loops that act: take a snapshot, ask a pure room, write through a port.
+"""Control loops: read a snapshot, decide with a pure package, write through a port.
 
-Level-triggered and idempotent: an event only nudges, and doing a step twice is
-the same as doing it once. Reconcilers meet only through the cluster.
+Reconcilers are level-triggered and idempotent: an event only triggers a run, and a repeated step
+changes nothing. They communicate only through the cluster.
 """

@@ -1,4 +1,4 @@
-"""The clock, as an argument: reconcilers ask it, tests set it."""
+"""The clock as an argument: reconcilers read it, tests set it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 Clock = Callable[[], datetime]
-"""Returns the time, aware and in UTC."""
+"""Returns the current time, timezone-aware, in UTC."""
 
 
 def utc_now() -> datetime:
-    """Return the time on the wall."""
+    """Return the system's time in UTC."""
     return datetime.now(UTC)
 
 
 def noted(moment: datetime | None, now: datetime) -> datetime:
-    """Return the moment at which something was first noted: now where it was not before.
+    """Return when something was first noted, or now if it was not noted before.
 
-    Clocks are set back. A moment that is still to come counts as now, or what waits for it would
-    wait for as long as the clock ran ahead.
+    Clocks can be set back. A time in the future counts as now; otherwise a wait that starts at it
+    would take as much longer as the clock ran ahead.
     """
     return min(moment or now, now)

@@ -1,13 +1,13 @@
-"""Carries a new way of hashing over to claims, so that it makes none of them look drifted."""
+"""Migrates hash annotations to a new hash version, so that no NodeClaim drifts because of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from controller.apis import conditions
+from controller.apis.karpenter.nodeclaim import DRIFTED, NodeClaim
 from controller.apis.kinds import NODE_CLAIM
-from controller.apis.nodeclaim import DRIFTED, NodeClaim
+from controller.apis.kubernetes import conditions
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.state.cluster import Cluster
@@ -21,16 +21,16 @@ async def rehashed(
     *,
     version: str,
 ) -> None:
-    """Give claims hashed in another version the present hash.
+    """Write the current hash to NodeClaims with a hash of another version.
 
-    A claim that has drifted already keeps its old hash, so that it stays drifted.
+    A NodeClaim that drifted already keeps its old hash, so that it stays drifted.
 
     Args:
-        api: where claims are written.
-        cluster: the mirror that sees each outcome.
-        claims: those made from the pool or class that was hashed anew.
+        api: the API server.
+        cluster: the mirror, which receives each result.
+        claims: the NodeClaims of the pool or class with the new hash.
         wanted: the annotations of that pool or class: its hash, and the hash's version.
-        version: which of them is the version.
+        version: the key of the version among `wanted`.
 
     """
     for claim in claims:

@@ -1,7 +1,7 @@
-"""Writes of the reconcilers: each lets the mirror see its outcome at once.
+"""Writes of the reconcilers; the mirror receives each result at once.
 
-A write carries the resource version it was decided on. A mirror that was stale makes
-it a conflict and another try, never a lost update.
+A write carries the resource version that it was decided on. If the mirror was out of date, the
+write is a conflict and is retried; no update is lost.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from controller.apis import conditions, labels
+from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import DISRUPTION_REASON, NodeClaim
 from controller.apis.kinds import NODE_CLAIM, Kind, T
-from controller.apis.meta import to_wire
-from controller.apis.nodeclaim import NodeClaim
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import to_wire
 from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.state.cluster import Cluster
@@ -29,11 +30,11 @@ async def patched(
     *,
     subresource: str = "",
 ) -> T:
-    """Merge a patch into an object as it was read, and return what became of it.
+    """Apply a merge patch to an object as it was read, and return the result.
 
     Raises:
-        ConflictError: it is another by now. The mirror has been shown which, so that whoever
-            tries again need not wait for a watch that is behind.
+        ConflictError: the object changed. The mirror has the new version already, so a retry need
+            not wait for the watch.
 
     """
     own = value.metadata
@@ -57,7 +58,7 @@ async def patched(
 async def with_conditions(
     api: ApiServer, cluster: Cluster, claim: NodeClaim, after: list[conditions.Condition]
 ) -> NodeClaim:
-    """Write a claim's conditions, if they say something else than before."""
+    """Write a NodeClaim's conditions if they changed."""
     if conditions.unchanged(claim.status.conditions, after):
         return claim
     status = {"status": {"conditions": to_wire(after)}}
@@ -76,7 +77,7 @@ async def with_condition(
     ready_when: Sequence[str] = (),
     now: datetime,
 ) -> NodeClaim:
-    """Set one condition of a claim, and `Ready` by those that it stands for (`ready_when`)."""
+    """Set one condition of a NodeClaim, and `Ready` from the conditions `ready_when`."""
     after = conditions.with_condition(
         claim.status.conditions,
         kind,
@@ -92,16 +93,22 @@ async def with_condition(
     return await with_conditions(api, cluster, claim, after)
 
 
+def reason_for_end(claim: NodeClaim) -> str:
+    """Return the reason for a NodeClaim's deletion, as far as its conditions name it."""
+    disrupted = conditions.find(claim.status.conditions, DISRUPTION_REASON)
+    return disrupted.reason if disrupted is not None else "Forceful Termination"
+
+
 async def with_drain_over(
     api: ApiServer, cluster: Cluster, claim: NodeClaim, now: datetime
 ) -> NodeClaim:
-    """Say of a claim that the time of its drain is up, unless it was before.
+    """Set a NodeClaim's termination timestamp to now, unless it is earlier.
 
-    Whatever else has become of the claim meanwhile, this holds, so that nothing is a conflict but
-    another claim of the same name.
+    The write ignores other changes of the NodeClaim; only another NodeClaim of the same name is a
+    conflict.
 
     Raises:
-        NotFoundError: it has gone.
+        NotFoundError: the NodeClaim is deleted.
 
     """
     before = claim.drain_deadline

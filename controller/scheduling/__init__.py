@@ -1,40 +1,44 @@
-"""Which nodes should exist.
+"""Decide on which nodes the pending pods run, and which new nodes to launch for them.
 
-A solve is a function of a `Snapshot` and the pods that wait. Nothing here reads
-a clock, a socket or a random number: two solves of one snapshot are equal, byte
-for byte. Arrays live inside a solve and never leave it.
+A solve is a function of a `Snapshot` and the pending pods. Nothing here reads a clock, a socket or
+a random number: two solves of one snapshot are equal, byte for byte. Arrays exist only within a
+solve; its results contain none.
 
-The road of a pod, from the top (each may use only what stands below it):
+The modules, from the top; each may import only those below it:
 
-    scheduler   ask it here: `schedule`, and `least_cost` for a proof
-    solver      rounds: place, buy, relax; `retries` asks again in another world
-    relaxation, rearrangement   what is given up between rounds, and a last look after them
-    nodeclaims, causes   what comes out: claims to write, and why pods go nowhere
-    problem     what waits, what is there and what can be bought, read: a value
-    placement/  pods to domains and to nodes that exist
-    packing/    the rest onto new nodes, by price
-    dra/        devices that pods claim
-    nodes/      what exists or is coming
+    scheduler   the entry points: `schedule`, and `least_cost` for a lower bound
+    solver      rounds of placing, buying and relaxing; `retries` changes the cluster for another
+                solve
+    preferencerelaxation, rearrangement   weaker constraints between rounds, improvement after them
+    nodeclaims, causes   the results: NodeClaims to create, and why pods are unschedulable
+    problem     the pending pods, the existing nodes and the offerings, as one value
+    placement/  places pods in domains and on existing nodes
+    packing/    packs the remaining pods onto new nodes, by price
+    dra/        allocates devices to resource claims
+    nodes/      nodes that exist or are being launched
     catalog/    what can be bought
-    pods/       what waits
-    topology/   rules of pods about one another
+    pods/       the pending pods
+    topology/   spreads, affinity and anti-affinity between pods
 
-Beside the road: `reporter` hears how a solve goes, `resourceaxis` is where amounts by name
-become arrays and come back.
+All of them may use `reporter`, which receives the progress of a solve, and `resourceaxis`, which
+converts amounts by resource name to arrays and back.
 
-Words:
+Terms:
 
-    pod class       equal pods; classes of one placement key differ in their requests alone
-    pod constraints what a pod needs and still prefers; relaxing gives up one preference
-    eligibility     the variants and the nodes that such constraints leave
-    pending group   pods of a class that wait; a pod group is bound for new nodes
-    topology group  a spread, affinity or anti-affinity; its tally is who is where, pins are
-                    domains chosen
-    offering        one way to buy an instance type; a column of the catalog, its row the type
-    variant         offerings that no waiting pod tells apart
-    kind            an instance type within a variant: what a new node is packed as
-    packing class   pod groups that packing cannot tell apart; a purchase is the nodes for some
-    allocatable device  what a claim may be given on a node that is or comes, read from a slice
-    headroom        what limits still allow; what a kind takes of it is its consumption
-    dual prices     what the fluid program says resources cost and pods are worth
+    pod class       equal pods; classes of one placement key differ only in their requests
+    pod constraints  what a pod requires and still prefers; a relaxation drops one preference
+    eligibility     the variants and existing nodes that these constraints allow
+    pending group   pending pods of one class; a pod group is a part of it for new nodes
+    topology group  a spread, affinity or anti-affinity; its tally counts pods per domain, pins are
+                    the domains chosen for pods
+    row             an instance type in one NodePool
+    offering        one way to buy an instance type; a column of the catalog
+    variant         offerings that no pending pod can tell apart
+    kind            an instance type within a variant: the unit in which packing buys nodes
+    packing class   pod groups that packing cannot tell apart
+    purchase        the new nodes for some pod groups
+    allocatable device  a device from a ResourceSlice that a claim can get, on an existing or new
+                    node
+    headroom        what limits still allow; a node's share of it is its consumption
+    dual prices     the prices of resources and values of pods from the fluid program
 """

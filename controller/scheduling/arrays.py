@@ -1,4 +1,4 @@
-"""The arrays of a solve. Axes are named where an array is made: classes × kinds, and so on."""
+"""The array types of a solve. Axes are named where an array is made: classes × kinds, and so on."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ Matrix = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.int32]
-"""Of large arrays of small numbers, which are read from end to end: half as much to read."""
+"""For large arrays of small numbers that are read as a whole; half the size of `Indices`."""
 
 
 def distinct_rows(rows: npt.NDArray[Any]) -> tuple[Indices, Indices]:
-    """Return where each distinct row is first, in ascending order of rows, and of every row the
-    place in that order: what `numpy.unique(rows, axis=0)` says, without sorting equal rows.
+    """Return the index of the first occurrence of each distinct row, and the number of each row.
+
+    Distinct rows are numbered in ascending order. Equivalent to `numpy.unique(rows, axis=0)` with
+    indices and inverse, but equal rows are not sorted.
     """
     every = rows.tobytes()
     width = rows.itemsize * (rows.size // max(len(rows), 1))

@@ -1,18 +1,18 @@
-"""Tells the room that buffers keep free from the places of pods that exist."""
+"""Separate the capacity that buffers reserve from the real pods in the results of a solve."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.scheduling.results import Results
 from controller.state.buffers import buffer_of
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """How many of a buffer's pods have room on nodes that exist, on new ones, and nowhere."""
+    """Numbers of a buffer's pods on existing nodes, on new nodes, and without a node."""
 
     existing: int = 0
     new: int = 0
@@ -20,9 +20,9 @@ class Fill:
 
 
 def apart(results: Results, virtual: Sequence[Pod]) -> tuple[Results, Mapping[str, Fill]]:
-    """Return the answer for real pods alone, and the fill of every buffer.
+    """Return the results for real pods alone, and the fill of every buffer by name.
 
-    New nodes stay, also those that hold nobody but buffers' pods.
+    All new nodes stay, even those that hold only buffers' pods.
     """
     buffers = {pod.key: buffer_of(pod) for pod in virtual}
 
@@ -53,7 +53,7 @@ def apart(results: Results, virtual: Sequence[Pod]) -> tuple[Results, Mapping[st
 
 
 def hosts(results: Results, made: Sequence[str], virtual: Sequence[Pod]) -> frozenset[str]:
-    """Return the machines that give buffers' pods their room, of nodes and of claims `made`."""
+    """Return the names of the nodes, and of the NodeClaims `made`, that hold buffers' pods."""
     keys = {pod.key for pod in virtual}
     places = [
         *results.existing_nodes.items(),

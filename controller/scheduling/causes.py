@@ -1,7 +1,7 @@
-"""Why a pod goes nowhere: per pool, the constraint that fails for the most types.
+"""Why a pod is unschedulable: per NodePool, the constraints that exclude the most instance types.
 
-The pool that comes nearest to holding the pod comes first: it is the one that somebody
-meant. `Miss` says what counts as near.
+The NodePool that is closest to accepting the pod comes first, because it is probably the one that
+the user intended. `Miss` defines the distance.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from enum import IntEnum
 import numpy as np
 
 from controller.apis import labels
-from controller.apis.quantities import written
+from controller.apis.kubernetes.quantities import written
+from controller.apis.wording import counted
 from controller.constraints import taints
 from controller.constraints.requirements import Requirements, ValueSet
 from controller.constraints.resources import CPU
@@ -26,47 +27,52 @@ from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.groups import PendingGroup
 from controller.scheduling.pods.preferences import PodConstraints
-from controller.scheduling.results import MOST_REASONS
+from controller.scheduling.results import (
+    MOST_REASONS,
+    NO_CAPACITY,
+    about_pool,
+    limit_reached,
+)
 from controller.scheduling.topology.groups import Tallies, TopologyGroup, TopologyKind
 
 PLACES = (labels.ZONE, labels.CAPACITY_TYPE)
-"""Where and how a type is sold."""
+"""The labels that say where and how EC2 offers an instance type."""
 
 
-OUT_OF_REACH = "its volumes cannot be reached from where it may run"
+OUT_OF_REACH = "the pod's volumes are not accessible from any node that the pod allows"
 
-TOO_FEW_TYPES = "the types that hold these pods are fewer than minValues asks"
+TOO_FEW_TYPES = "fewer instance types fit the pods than minValues requires"
 
 
 class Miss(IntEnum):
-    """What all types of a pool fail alone, by how far that is from holding the pod.
+    """A constraint that excludes all instance types of a NodePool by itself, ordered by distance.
 
-    Of two pools the nearer one is that whose worst miss is the smaller; where those are
-    the same, their next decide, and then who has fewer.
+    Of two NodePools the one with the smaller worst miss is closer. If those are equal, the next
+    misses decide, and then the number of misses.
     """
 
     CAPACITY = 1
-    """It would hold the pod, and there is none to be had now."""
+    """The types fit the pod, but EC2 has no capacity now."""
 
     SIZE = 2
-    """It has what the pod asks for, and too little of it."""
+    """The types have the requested resource, but too little of it."""
 
     PLACE = 3
-    """It is sold elsewhere, or in another way."""
+    """EC2 offers the types in another zone or capacity type."""
 
     TAINT = 4
-    """It would hold the pod if that tolerated a taint."""
+    """The types fit, but the pod does not tolerate a taint."""
 
     LABEL = 5
-    """It is another kind of machine than the pod asks for, or another team's."""
+    """The types or the NodePool do not have the labels that the pod requires."""
 
     RESOURCE = 6
-    """It has nothing at all of a resource that the pod asks for."""
+    """The types have none of a requested resource."""
 
 
 @dataclass(slots=True)
 class _Losses:
-    """The types lost to each constraint in turn, and what no type meets even alone."""
+    """The types that each constraint excludes in turn, and the constraints that exclude all."""
 
     counts: list[tuple[int, str]] = field(default_factory=list)
     misses: list[Miss] = field(default_factory=list)
@@ -79,9 +85,9 @@ class _Losses:
 def pool_causes(
     catalog: Catalog, pod_class: PodClass, constraints: PodConstraints
 ) -> tuple[str, ...]:
-    """Return one sentence per pool on why no node of it could hold such a pod, nearest first.
+    """Return one sentence per NodePool that cannot hold such a pod, the closest NodePool first.
 
-    Pools that could hold one are left out; without pools there is one sentence.
+    NodePools that can hold it are omitted. Without any NodePool there is one sentence.
     """
     if not catalog.pools:
         return ("no NodePool is ready",)
@@ -89,7 +95,7 @@ def pool_causes(
     for number, pool in enumerate(catalog.pools):
         distance, sentence = _pool_cause(catalog, number, pod_class, constraints)
         if sentence:
-            causes.append((distance, f"NodePool {pool.name}: {sentence}"))
+            causes.append((distance, about_pool(pool.name, sentence)))
     causes.sort(key=lambda cause: cause[0])
     return tuple(sentence for _, sentence in causes)
 
@@ -97,34 +103,34 @@ def pool_causes(
 def _pool_cause(
     catalog: Catalog, number: int, pod_class: PodClass, constraints: PodConstraints
 ) -> tuple[tuple[Miss, ...], str]:
-    """Return how far a pool is from holding such a pod, and why; empty where it could."""
+    """Return the distance of a NodePool from holding such a pod, and why; empty if it can."""
     pool = catalog.pools[number]
     taint = taints.untolerated(pool.taints, constraints.tolerations)
     inside = catalog.pool_of == number
     rows = np.unique(catalog.row_of[inside])
     if not len(rows):
-        return (Miss.TAINT,), "no instance type meets the pool's own requirements"
+        return (Miss.TAINT,), "no instance type meets the NodePool's requirements"
     losses = [
         _losses(catalog, inside, rows, pod_class, alternative)
         for alternative in constraints.alternatives
     ]
     if not losses:
-        return (Miss.LABEL,), "required node affinity has no usable term"
+        return (Miss.LABEL,), "the pod's required node affinity has no valid term"
     best = min(losses, key=lambda loss: loss.distance)
     if taint is not None:
         best.misses.append(Miss.TAINT)
-        return best.distance, f"taint {taints.text(taint)} is not tolerated"
+        return best.distance, f"the pod does not tolerate taint {taints.text(taint)}"
     if not all(loss.counts for loss in losses):
         return (), ""
     best.counts.sort(key=lambda item: (-item[0], item[1]))
     reasons = ", ".join(f"{count} {reason}" for count, reason in best.counts[:MOST_REASONS])
-    return best.distance, f"{len(rows)} types: {reasons}"
+    return best.distance, f"{counted(len(rows), 'instance type')}: {reasons}"
 
 
 def _losses(
     catalog: Catalog, inside: Mask, rows: Indices, pod_class: PodClass, needed: Requirements
 ) -> _Losses:
-    """Count, constraint by constraint, the types lost to it; nothing when one is left."""
+    """Count, constraint by constraint, the types that it excludes; empty if a type is left."""
     losses = _Losses()
     columns = inside.copy()
     alive = rows
@@ -145,7 +151,7 @@ def _losses(
     for name in sorted(pod_class.requests, key=lambda resource: (resource != CPU, resource)):
         amount = pod_class.requests[name]
         if name not in catalog.axis:
-            losses.counts.append((len(alive), f"have no {name}"))
+            losses.counts.append((len(alive), f"without resource {name}"))
             losses.misses.append(Miss.RESOURCE)
             return losses
         room = catalog.axis.column(catalog.allocatable, name)
@@ -157,21 +163,21 @@ def _losses(
 
 
 def _label_rank(key: str) -> tuple[bool, str]:
-    # Zone and capacity type last: what a type is tells more than where it is sold.
+    # Zone and capacity type last: the type's own labels explain more than where it is offered.
     return (key in PLACES, key)
 
 
 def _not_met(key: str, allowed: ValueSet) -> str:
-    return f"do not meet {key} {text(allowed)}"
+    return f"excluded by the pod's requirement {key} {text(allowed)}"
 
 
 def _no_capacity(needed: Requirements) -> str:
     places = [text(needed[key], bare=True) for key in PLACES if key in needed]
-    return f"have no capacity in {' '.join(places)}" if places else "have no capacity now"
+    return f"{NO_CAPACITY} in {' '.join(places)}" if places else f"{NO_CAPACITY} now"
 
 
 def text(allowed: ValueSet, *, bare: bool = False) -> str:
-    """Write a value set for people, cut to three values."""
+    """Return a value set as text, with at most three values."""
     values: Sequence[str] = sorted(allowed.values)
     shown = ", ".join(values[:3]) + (", …" if len(values) > 3 else "")
     if allowed.complement:
@@ -191,30 +197,33 @@ def text(allowed: ValueSet, *, bare: bool = False) -> str:
 def unmet_topology(
     owned: Sequence[TopologyGroup], counted: Sequence[TopologyGroup], tallies: Tallies
 ) -> tuple[str, ...]:
-    """Return a sentence per topology rule that left no domain."""
+    """Return a sentence per topology constraint that no domain satisfies."""
     unmet = []
     for group in owned:
         if group.kind is TopologyKind.SPREAD:
             unmet.append(
-                f"topology spread over {group.key} (maxSkew {group.max_skew}) leaves no domain"
+                f"no domain satisfies the topology spread over {group.key} "
+                f"(maxSkew {group.max_skew})"
             )
         elif group.kind is TopologyKind.ANTI_AFFINITY:
-            unmet.append(f"anti-affinity over {group.key} leaves no domain")
+            unmet.append(f"no domain satisfies the pod anti-affinity over {group.key}")
         elif not tallies[group.index].total:
-            unmet.append(f"pod affinity over {group.key} finds no matching pod")
+            unmet.append(f"no pod matches the pod affinity over {group.key}")
         else:
-            unmet.append(f"pod affinity over {group.key} finds no room near the matching pods")
+            unmet.append(
+                f"no capacity beside the pods that match the pod affinity over {group.key}"
+            )
     if any(
         group.kind is TopologyKind.ANTI_AFFINITY and tallies[group.index].owners
         for group in counted
         if group not in owned
     ):
-        unmet.append("anti-affinity of other pods keeps these away")
+        unmet.append("the pod anti-affinity of other pods excludes this pod")
     return tuple(unmet)
 
 
 class PlacementCauses:
-    """Finds causes, given what limits have `left`."""
+    """Finds the causes why pods are unschedulable."""
 
     def __init__(
         self,
@@ -226,12 +235,12 @@ class PlacementCauses:
         devices: DeviceAllocator,
         tallies: Tallies,
     ) -> None:
-        """Find them in what can be bought, what of devices is taken and who is where."""
+        """Read the catalog of offerings, the devices in use and the pods per topology domain."""
         self._catalog, self._variants, self._devices = catalog, variants, devices
         self._launch_options, self._headroom, self._tallies = launch_options, headroom, tallies
 
     def causes(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
-        """Say what stands in the way of such a pod, pool by pool where it is the pools."""
+        """Return the causes for such a pod, the most important first; limits leave `left`."""
         impossible = pool_causes(self._catalog, pending.pod_class, pending.constraints)
         if pending.pod_class.device_requests is not None:
             impossible = (*self._devices.causes(pending.pod_class.device_requests), *impossible)
@@ -249,7 +258,7 @@ class PlacementCauses:
         return causes or (TOO_FEW_TYPES,)
 
     def _taken_ports(self, pending: PendingGroup) -> tuple[str, ...]:
-        """Say so when a daemon takes a port of such pods wherever they could go."""
+        """Return a cause if a DaemonSet uses a host port of such pods on every possible node."""
         anywhere = pending.eligibility.own_eligible & pending.eligibility.tolerated
         where = self._variants.variant_of[
             self._launch_options.fitting_kinds(anywhere, pending.size)
@@ -257,10 +266,10 @@ class PlacementCauses:
         if not len(where) or self._variants.free(pending.pod_class.ports)[where].any():
             return ()
         named = ", ".join(str(port.port) for port in pending.pod_class.ports)
-        return (f"a DaemonSet takes host port {named} on every node that could be made",)
+        return (f"a DaemonSet uses host port {named} on every node that could be launched",)
 
     def spent_limits(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
-        """Name the limits that leave no room for any node that could hold such a pod."""
+        """Return the NodePool limits that allow no node that could hold such a pod."""
         kinds = self._launch_options.fitting_kinds(pending.eligibility.eligible, pending.size)
         rows = np.unique(self._variants.row_of[kinds])
         spent = []
@@ -268,5 +277,5 @@ class PlacementCauses:
             draws = self._headroom.per_row[rows, place]
             least = draws[draws > 0].min(initial=np.inf)
             if np.isfinite(least) and left[place] < least:
-                spent.append(f"NodePool {pool}: limit of {name} reached")
+                spent.append(limit_reached(pool, name))
         return tuple(spent)

@@ -1,8 +1,8 @@
-"""From a packed node to the claim that will be written.
+"""Build the NodeClaims of packed nodes.
 
-A claim keeps every freedom that its pods leave: zone and capacity type are named
-only where a pod or the price needs it, and all types that hold the pods within a
-price factor stay on the list.
+A NodeClaim keeps every freedom that its pods leave. It names a zone and a capacity type only if a
+pod or the price requires it. It lists the instance types that hold the pods and cost at most a
+given multiple of the cheapest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from controller.apis import labels
-from controller.apis.taints import Requirement
+from controller.apis.kubernetes.taints import Requirement
 from controller.constraints import requirements, resources
 from controller.constraints.requirements import Requirements, ValueSet, conjunction, one_of
 from controller.constraints.resources import Resources
@@ -28,16 +28,17 @@ from controller.scheduling.results import NewNode
 from controller.scheduling.settings import BEST_EFFORT, Settings
 
 ROUNDING = 1e-12
-"""By how much products of prices may be off, in $/h: a type at the very limit is within it."""
+"""Tolerance for products of prices, in $/h, so that a type at exactly the price limit is listed."""
 
 MIN_VALUES_KEPT = labels.MIN_VALUES_RELAXED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchableTypes:
-    """The columns that meet a claim, cheapest first, one per row: rows, prices, which of
-    them are spot, and whether any column at all is; what the rows have for pods (rows ×
-    resources).
+    """The cheapest column per row that meets a NodeClaim's requirements, cheapest first.
+
+    `rows`: catalog rows. `prices`: in $/h. `spot`: which columns are spot. `some_spot`: whether any
+    column at all is spot. `room`: rows × resources, allocatable capacity.
     """
 
     rows: Indices
@@ -49,10 +50,11 @@ class LaunchableTypes:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class ClaimTerms:
-    """What all claims with equal promises to their pods have in common.
+    """The common part of all NodeClaims with equal promises to their pods.
 
-    `written` by whether `minValues` was lowered; `kept`, types and daemons, by the rows kept;
-    `fitting`, the places of the types that hold what is asked for, by that.
+    Caches: `written`, the requirements, by whether `minValues` was lowered; `kept`, the type names
+    and the DaemonSets' requests, by the rows kept; `fitting`, the indices of the types that hold
+    the requests, by the requests.
     """
 
     pool: PoolTemplate
@@ -65,7 +67,7 @@ class ClaimTerms:
 
 
 class ClaimBuilder:
-    """Writes claims; what equal ones have in common is worked out once."""
+    """Builds NodeClaims; the common part of equal ones is computed once."""
 
     def __init__(
         self,
@@ -76,8 +78,10 @@ class ClaimBuilder:
         settings: Settings,
         domains: Mapping[str, Sequence[str]],
     ) -> None:
-        """Write claims against a catalog; `left` (limits) is what the packed nodes leave,
-        `domains` are those that pods were spread over, by label.
+        """Build NodeClaims from a catalog.
+
+        `left` (limits) is what the packed nodes leave of the limits. `domains` are the domains over
+        which pods were spread, by label.
         """
         self._catalog = catalog
         self._headroom = headroom
@@ -91,7 +95,10 @@ class ClaimBuilder:
         self._greatest = headroom.per_row.max(axis=0, initial=0)
 
     def promise(self, needs: Requirements) -> int:
-        """Number what a node must promise to a pod; equal promises have equal numbers."""
+        """Return the number of a promise, the requirements that a node must meet for a pod.
+
+        Equal promises have equal numbers.
+        """
         number = self._numbers.setdefault(tuple(sorted(needs.items())), len(self._promises))
         if number == len(self._promises):
             self._promises.append(needs)
@@ -109,11 +116,18 @@ class ClaimBuilder:
         annotations: Mapping[str, str],
         barred: Mask | None = None,
     ) -> NewNode | None:
-        """Return the claim for these pods, or None when no type list satisfies the pool.
+        """Return the NodeClaim for these pods; None if no list of types satisfies the NodePool.
 
-        `reservation` is the capacity reservation the node is packed on, −1 without one.
-        `promised` are numbers of promises; `consumed` (limits) what the packed kind uses up,
-        which is set aside already. `barred` (rows) are types that may not be named.
+        Args:
+            pool: the index of the NodePool.
+            reservation: the index of the capacity reservation that the node is packed on, or −1.
+            pods: the keys of the pods.
+            requests: the sum of the pods' requests.
+            promised: the numbers of the promises to the pods.
+            consumed: limits, what the packed kind uses; it is already subtracted from `left`.
+            annotations: the annotations of the NodeClaim.
+            barred: rows, the types that must not be listed.
+
         """
         axis = self._catalog.axis
         if any(amount > 0 and name not in axis for name, amount in requests.items()):
@@ -153,6 +167,7 @@ class ClaimBuilder:
     def _known_terms(
         self, pool: int, reservation: int, promised: frozenset[int], *, on_demand: bool
     ) -> ClaimTerms:
+        """Return the common part of NodeClaims with these promises; cached."""
         key = pool, reservation, promised, on_demand
         known = self._terms.get(key)
         if known is None:
@@ -174,7 +189,7 @@ class ClaimBuilder:
         return known
 
     def _bind(self, needs: dict[str, ValueSet], reservation: int) -> None:
-        """Keep a claim to its reservation, or off all of them, where there are any."""
+        """Restrict a NodeClaim to its capacity reservation; without one, exclude all of them."""
         names = [name for name, _ in self._catalog.reservations]
         if reservation >= 0:
             requirements.narrow(needs, labels.CAPACITY_TYPE, one_of(labels.RESERVED))
@@ -184,8 +199,9 @@ class ClaimBuilder:
             requirements.narrow(needs, labels.CAPACITY_TYPE, others)
 
     def _settle(self, needs: dict[str, ValueSet], template: PoolTemplate) -> None:
-        """Keep a label that the pool leaves open to domains that pods were spread over: a
-        value of its own would be one more, without any of them.
+        """Restrict labels that the NodePool leaves open to domains that pods were spread over.
+
+        A new value would be a further domain, without any of those pods.
         """
         for key in template.requirements.keys() & self._domains.keys():
             if needs[key].complement and key not in labels.WELL_KNOWN:
@@ -196,6 +212,7 @@ class ClaimBuilder:
                     needs[key] = one_of(known)
 
     def _launchable(self, pool: int, needs: Requirements) -> LaunchableTypes:
+        """Return the cheapest available offering of each type that meets these requirements."""
         catalog = self._catalog
         columns = np.flatnonzero(
             catalog.meeting(needs) & catalog.available & (catalog.pool_of == pool)
@@ -215,7 +232,7 @@ class ClaimBuilder:
         )
 
     def _types(self, terms: ClaimTerms, kept: Indices) -> tuple[tuple[str, ...], Resources]:
-        """Name the types of these rows, and what the daemons take at least on one of them."""
+        """Return the names of the rows' types, and the least that DaemonSets request on one."""
         key = kept.tobytes()
         known = terms.kept.get(key)
         if known is None:
@@ -225,7 +242,7 @@ class ClaimBuilder:
         return known
 
     def _kept(self, terms: ClaimTerms, fitting: Indices, consumed: Vector) -> tuple[Indices, bool]:
-        """Return the rows that stay, and whether `minValues` was lowered."""
+        """Return the rows to list, and whether `minValues` was lowered."""
         settings, launchable, minimums = self._settings, terms.launchable, terms.pool.minimums
         cheapest = fitting[0]
         spot = bool(launchable.spot[cheapest])
@@ -245,12 +262,14 @@ class ClaimBuilder:
             if relaxed and settings.min_values_policy != BEST_EFFORT:
                 return rows[:0], False
             kept = rows[: settings.max_instance_types if wanted is None else max(count, wanted)]
+        # EC2 may launch the largest type on the list. Set its limits aside, so that later
+        # NodeClaims cannot exceed them.
         if len(kept) and len(self._left):
             self._left = self._left - (self._headroom.per_row[kept].max(axis=0) - consumed)
         return kept, relaxed
 
     def _flexible(self, rows: Indices, minimums: Mapping[str, int]) -> int | None:
-        """Return how many of the cheapest types satisfy `minValues`, or None."""
+        """Return how many of the cheapest types satisfy `minValues`; None if all do not."""
         needed = 0
         for key, least in minimums.items():
             seen: set[str] = set()
@@ -265,7 +284,7 @@ class ClaimBuilder:
 
 
 def _spot_columns(catalog: Catalog) -> Mask:
-    """Mark the columns that are spot."""
+    """Mark the spot columns."""
     codes = catalog.codes.get(labels.CAPACITY_TYPE)
     if codes is None:
         return np.zeros(len(catalog.row_of), dtype=np.bool_)
@@ -277,7 +296,7 @@ def _spot_columns(catalog: Catalog) -> Mask:
 
 
 def _fitting(terms: ClaimTerms, asked: Vector, barred: Mask | None) -> Indices:
-    """Return the places of the types that hold what is asked, cheapest first."""
+    """Return the indices of the types that hold the requests, cheapest first."""
     key, launchable = asked.tobytes(), terms.launchable
     known = terms.fitting.get(key)
     if known is None:
@@ -296,7 +315,7 @@ def _written(terms: ClaimTerms, relaxed: bool) -> tuple[Requirement, ...]:
 
 
 def labels_of(own: Mapping[str, str], needs: Mapping[str, ValueSet]) -> dict[str, str]:
-    """Return the labels the claim carries: the pool's, and one value per custom label."""
+    """Return the labels of a NodeClaim: the NodePool's, and one value per custom label."""
     chosen = dict(own)
     for key, allowed in needs.items():
         if key not in labels.WELL_KNOWN and key != labels.HOSTNAME and key not in chosen:
@@ -307,7 +326,7 @@ def labels_of(own: Mapping[str, str], needs: Mapping[str, ValueSet]) -> dict[str
 
 
 class NodeClaimWriter:
-    """Writes claims for planned nodes; remembers what like pods must be promised."""
+    """Builds NodeClaims for planned nodes; caches the promises to equal pods."""
 
     def __init__(
         self,
@@ -317,7 +336,7 @@ class NodeClaimWriter:
         headroom: LimitHeadroom,
         devices: DeviceAllocator,
     ) -> None:
-        """Write claims for kinds of these variants; `devices` are as they were given out."""
+        """Build NodeClaims for kinds of these variants; `devices` has the solve's allocations."""
         self._claims, self._variants = claims, variants
         self._headroom, self._devices = headroom, devices
         self._promises: dict[tuple[object, ...], int] = {}
@@ -325,9 +344,9 @@ class NodeClaimWriter:
         self._written: dict[tuple[object, ...], NewNode | None] = {}
 
     def written(self, planned: PlannedNode) -> NewNode | None:
-        """Return a node; None when too few types hold its pods."""
+        """Return the new node for a planned node; None if too few types hold its pods."""
         if len(self._headroom.left):
-            return self._new_node(planned)  # What limits leave to it depends on those before.
+            return self._new_node(planned)  # The limits left to it depend on earlier nodes.
         alike = planned.kind, *((pod_group, len(keys)) for pod_group, keys in planned.members)
         if alike not in self._written:
             self._written[alike] = self._new_node(planned)
@@ -335,6 +354,7 @@ class NodeClaimWriter:
         return None if node is None else replace(node, pods=tuple(planned.keys))
 
     def _new_node(self, planned: PlannedNode) -> NewNode | None:
+        """Return the new node for a planned node; None if too few types hold its pods."""
         variants = self._variants
         variant = variants.variant_of[planned.kind]
         ports = [
@@ -352,7 +372,7 @@ class NodeClaimWriter:
         )
 
     def _requested(self, planned: PlannedNode) -> Resources:
-        """Return what a node's pods ask for."""
+        """Return the sum of the requests of a node's pods."""
         asking = tuple(
             (pod_group.pending.pod_class, len(keys)) for pod_group, keys in planned.members
         )
@@ -364,7 +384,7 @@ class NodeClaimWriter:
         return known
 
     def _promised(self, planned: PlannedNode) -> frozenset[int]:
-        """Return what a node must promise to its pods."""
+        """Return the numbers of the promises to a node's pods."""
         variant = int(self._variants.variant_of[planned.kind])
         numbers = set()
         for pod_group, _ in planned.members:

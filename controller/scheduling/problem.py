@@ -1,11 +1,11 @@
-"""What a solve is about: what waits, what is there, and what can be bought."""
+"""Read the input of a solve: pending pods, existing nodes and offerings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.constraints import resources
 from controller.constraints.requirements import Requirements, one_of, read
 from controller.constraints.taints import PREFER_NO_SCHEDULE
@@ -36,34 +36,34 @@ from controller.state.snapshot import Snapshot
 from controller.state.usage import usage
 
 SHAPING = (resources.CPU, resources.MEMORY)
-"""What gives a machine its shape: the first of the solve's resources, asked for or not."""
+"""The first resources of every solve, whether a pod requests them or not."""
 
-CLAIMS_DEVICES = "claims devices, which are left alone here: set IGNORE_DRA_REQUESTS=false"
+CLAIMS_DEVICES = "the pod has resource claims, which Joiner ignores: set IGNORE_DRA_REQUESTS=false"
 
 ConstrainedClass = tuple[PodClass, PodConstraints]
-"""Equal pods that wait, and what they need and prefer to begin with."""
+"""Equal pending pods, with their initial requirements and preferences."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingPods:
-    """The pods that wait, class by class, and with causes those that cannot even be read."""
+    """The pending pods in classes of equal ones; `refused` maps malformed pods to causes."""
 
     classes: tuple[ConstrainedClass, ...]
     refused: Mapping[str, tuple[str, ...]]
 
     @property
     def keys(self) -> set[str]:
-        """The names of all that can be read."""
+        """The keys of all pods that are not refused."""
         return {key for pod_class, _ in self.classes for key in pod_class.keys}
 
     @property
     def number(self) -> int:
-        """How many pods wait, those included that cannot be read."""
+        """The number of pending pods, including those refused."""
         return len(self.refused) + sum(len(pod_class.keys) for pod_class, _ in self.classes)
 
     @property
     def axis(self) -> ResourceAxis:
-        """The resources that matter: those that shape machines, and all that is asked for."""
+        """The resources of the solve: CPU and memory, then all others that pods request."""
         asked = {name for pod_class, _ in self.classes for name in pod_class.requests}
         return ResourceAxis((*SHAPING, *sorted(asked.difference(SHAPING))))
 
@@ -77,8 +77,10 @@ class WaitingPods:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """What can be bought: variants, the `room` of their kinds (kinds × the solve's resources),
-    what `headroom` limits of pools leave, and with reservations how much of which kind.
+    """What can be bought.
+
+    `room`: kinds × the solve's resources, allocatable capacity. `headroom`: what the limits of
+    NodePools still allow. `limits`: the same for kinds, with capacity reservations.
     """
 
     variants: Variants
@@ -90,8 +92,10 @@ class Supply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingProblem:
-    """Pods and a world, read; nothing is decided yet, and whoever solves it changes nothing here:
-    room, tallies, volumes and devices are copied before they are given out.
+    """Pending pods and the cluster, read; nothing is decided yet.
+
+    A solver does not change it: remaining capacity, tallies, volumes and devices are copied for
+    each solve.
     """
 
     settings: Settings
@@ -115,7 +119,11 @@ def scheduling_problem(
     kinds: PodKinds | None = None,
     lifted: bool = False,
 ) -> SchedulingProblem:
-    """Read pods and a world; `kinds` and `lifted` are as `pod_classes` has them."""
+    """Return the scheduling problem of pods in a cluster.
+
+    `kinds` and `lifted` are passed to `pod_classes`. The pods that `snapshot` has as running and
+    that are among `pods` leave their nodes.
+    """
     volumes = VolumeIndex(snapshot)
     devices = DeviceAllocator(pods, snapshot, catalog)
     waiting = _read_pods(
@@ -166,9 +174,9 @@ def _read_pods(
     settings: Settings,
     soft_taints: bool,
 ) -> WaitingPods:
-    """Give classes their volumes and constraints, or refuse them.
+    """Give classes their volumes and constraints; refuse the malformed ones.
 
-    `soft_taints` says whether any pool has a PreferNoSchedule taint at all.
+    `soft_taints` says whether any NodePool has a PreferNoSchedule taint.
     """
     classes, refused = _split_by_claims(settled, devices, settings)
     read_classes: list[ConstrainedClass] = []
@@ -194,7 +202,10 @@ def _read_pods(
 def _split_by_claims(
     classes: Sequence[PodClass], devices: DeviceAllocator, settings: Settings
 ) -> tuple[list[PodClass], dict[str, tuple[str, ...]]]:
-    """Part pod classes by the claims of their pods; with the pods that cannot have devices."""
+    """Split pod classes by the claims of their pods; also return the pods without devices.
+
+    Those pods come with the cause.
+    """
     parted: list[PodClass] = []
     refused: dict[str, tuple[str, ...]] = {}
     for pod_class in classes:
@@ -210,14 +221,14 @@ def _split_by_claims(
 
 
 def _taint_softly(catalog: Catalog) -> bool:
-    """Whether any pool has a PreferNoSchedule taint."""
+    """Whether any NodePool has a PreferNoSchedule taint."""
     return any(
         taint.effect == PREFER_NO_SCHEDULE for pool in catalog.pools for taint in pool.taints
     )
 
 
 def _running(snapshot: Snapshot, waiting: WaitingPods) -> list[Pod]:
-    """Return the pods that have a node and do not wait for another."""
+    """Return the pods that have a node and are not among the pending pods of this solve."""
     moving = waiting.keys
     return [pod for pod in snapshot.pods if pod.spec.node_name and pod.key not in moving]
 
@@ -225,7 +236,7 @@ def _running(snapshot: Snapshot, waiting: WaitingPods) -> list[Pod]:
 def _stated_groups(
     waiting: WaitingPods, running: Sequence[Pod], snapshot: Snapshot
 ) -> TopologyGroups:
-    """Return the groups that pods state, waiting or running, and count those that run."""
+    """Return the topology groups of pending and running pods, with the running pods counted."""
     groups = TopologyGroups(snapshot.namespaces)
     for pod_class, constraints in waiting.one_per_placement_key():
         topology_groups_of(pod_class, constraints, groups)
@@ -240,8 +251,9 @@ def _asked_variants(
     devices: DeviceAllocator,
     catalog: Catalog,
 ) -> Variants:
-    """Look at the catalog with all in mind that pods and their devices ask of new nodes, and the
-    domains that topology must tell apart.
+    """Return the variants for everything that pods and their devices require of new nodes.
+
+    They also tell apart the domains of every topology group.
     """
     firsts = waiting.one_per_placement_key()
     asking = [
@@ -251,7 +263,7 @@ def _asked_variants(
     ]
     asked = [alternative for alternative, _ in asking]
     for _, constraints in firsts:
-        # What a pod asks for without its volumes and devices says whom a spread counts.
+        # The requirements without volumes and devices decide which nodes a spread counts.
         asked.extend(constraints.strict)
         asked.extend(
             read(term.preference.match_expressions) for term in constraints.preferred_nodes
@@ -276,6 +288,7 @@ def _supply(
     settings: Settings,
     headroom: LimitHeadroom,
 ) -> Supply:
+    """Return what can be bought: these variants within the limits."""
     room = flexible_room(
         variants,
         variants.room_along(axis),

@@ -1,4 +1,4 @@
-"""Going over a small answer once more, across the rounds in which its nodes were bought."""
+"""Improve a small answer after its last round, across the rounds in which its nodes were bought."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from controller.scheduling.placement.domains import Domains
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
 
 FEW = 100
-"""Up to how many pods on new nodes an answer is gone over once more, node by node, and up to
-how many of a class that were left behind are tried with them.
-"""
+"""Greatest number of pods on new nodes for which an answer is improved node by node; and greatest
+number of pods without a node in a class that is tried with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rearranged:
-    """New nodes, put together in another way, and what limits have `left` after them."""
+    """Improved new nodes, and what limits have `left` after them."""
 
     planned: list[PlannedNode]
     left: Vector
@@ -33,7 +32,7 @@ class Rearranged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rearrangement:
-    """Takes new nodes apart and puts them together again where that is cheaper."""
+    """Takes new nodes apart and recreates them where that is cheaper."""
 
     builder: ProblemBuilder
     limits: PurchaseLimits
@@ -44,12 +43,14 @@ class Rearrangement:
     def rearranged(
         self, planned: Sequence[PlannedNode], placeless: Sequence[PendingGroup], left: Vector
     ) -> Rearranged | None:
-        """Return cheaper nodes for the same pods, and for those of the pods that found no place
-        for which there is one now; None where that brings nothing.
+        """Return cheaper nodes for the same pods; None if there is no improvement.
+
+        Placing pods that had no node is an improvement too.
         """
         families = Families(planned, self._left_behind(placeless), self._in_all_domains)
         weights = self.variants.weight_of_variant
-        # For each weight the kinds that are the best there: it may be the turn of any.
+        # The problem must contain the best kinds of every NodePool weight, because the search may
+        # launch nodes in a pool of any weight.
         by_weight = [
             replace(pod_group, eligible=pod_group.eligible & (weights == weight))
             for weight in np.unique(weights).tolist()
@@ -84,8 +85,11 @@ class Rearrangement:
         )
 
     def _left_behind(self, placeless: Sequence[PendingGroup]) -> list[PodGroup]:
-        """Return the pods that found no place, the more important first, in some domains to
-        begin with. Not those that claim devices, which are given as nodes are packed.
+        """Return the pods without a node, the most important first.
+
+        Each pod group is in the first of its domains. Pods with resource claims are left out,
+        because devices are allocated while nodes are packed. So are classes of more than `FEW`
+        pods, and pods that must share a node with certain other pods.
         """
         pod_groups = []
         plain = (pending for pending in placeless if pending.pod_class.device_requests is None)
@@ -101,8 +105,10 @@ class Rearrangement:
         return pod_groups
 
     def _in_all_domains(self, pod_group: PodGroup) -> list[PodGroup]:
-        """Return a pod group, first of all as it is, in each combination of domains in which
-        nodes can be made for it, of pools of any weight.
+        """Return a pod group once per combination of domains in which nodes can be launched for it.
+
+        Its present domains come first. NodePools of any weight count. A bound pod group has only
+        its present domains.
         """
         eligible = self.domains.left_open(pod_group.pending.eligibility.eligible)
         keys = tuple(key for key, _ in pod_group.pins)

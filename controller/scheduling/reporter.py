@@ -1,4 +1,4 @@
-"""What a solve tells while it goes on; whoever listens changes nothing of the answer."""
+"""The progress of a solve; a reporter does not change the answer."""
 
 from __future__ import annotations
 
@@ -6,36 +6,44 @@ from controller.scheduling.results import Results
 
 
 class Reporter:
-    """Is told of a solve's stages and decisions, in their order; whoever wants to hear of some
-    says what it does then.
+    """Receives the stages and decisions of a solve, in order; subclasses override what they need.
 
-    All but `pods_relaxed` are called a few times in a solve; that once for each class of pods
-    and each thing that it gives up.
+    A solve calls each method a few times, but `pods_relaxed` once for each class of pods and each
+    preference that the class gives up.
     """
 
     def problem_read(self, *, pods: int, classes: int, kinds: int, nodes: int) -> None:
-        """So many pods wait, in so many classes of equal ones that can be read; so many kinds of
-        node can be bought, and so many nodes exist or are coming.
+        """Report the size of the problem.
+
+        Args:
+            pods: the number of pending pods.
+            classes: the number of classes of equal pods.
+            kinds: the number of kinds of new node.
+            nodes: the number of nodes that exist or are being launched.
+
         """
 
     def nodes_packed(self, *, nodes: int, cost: float, bound: float, pods_left: int) -> None:
-        """New nodes for a batch of pods: first the quickest answer, then each better one.
+        """Report new nodes for a batch of pods: first the quickest answer, then each better one.
 
-        `cost` and `bound`, what no nodes for the batch cost less than, are in $/h.
+        `cost` and `bound`, the lower bound on the cost of the batch, are in $/h.
         """
 
     def nodes_rearranged(self, *, nodes: int, cost: float) -> None:
-        """A small answer was gone over once more: so many new nodes now, at so much $/h."""
+        """Report a small answer that was rearranged: its new nodes and their cost in $/h."""
 
     def pods_relaxed(self, *, pods: int, given_up: str) -> None:
-        """Pods that find no place as they are asked for give something up, and try again."""
+        """Report unschedulable pods that give up a preference and are tried again."""
 
     def asked_again(self, world: str) -> None:
-        """Pods were left over: the same is asked in another world, told in words."""
+        """Report that the problem is solved again because pods were unschedulable.
+
+        `world` says with what change.
+        """
 
     def done(self, results: Results) -> None:
-        """The answer."""
+        """Report the answer."""
 
 
 SILENT = Reporter()
-"""Listens to nothing."""
+"""A reporter that ignores everything."""

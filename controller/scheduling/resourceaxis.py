@@ -1,4 +1,4 @@
-"""Where lists of resources become arrays, and arrays lists again."""
+"""Convert amounts by resource name to arrays, and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from controller.scheduling.arrays import Matrix, Vector
 class ResourceAxis:
     """The resources along an axis, by name; amounts are in thousandths of their units.
 
-    The catalog has an axis of all that types have, and a solve one of what its pods ask for.
+    The catalog has an axis of all resources that instance types have. A solve has an axis of the
+    resources that its pods request.
     """
 
     names: tuple[str, ...]
@@ -25,18 +26,20 @@ class ResourceAxis:
         return name in self.names
 
     def vector(self, amounts: Resources) -> Vector:
-        """Return amounts along the axis; of what is not on it nothing is said."""
+        """Return amounts along the axis; resources that are not on it are ignored."""
         return np.array([amounts.get(name, 0) for name in self.names], dtype=np.float64)
 
     def vectors(self, lists: Iterable[Resources]) -> list[Vector]:
-        """Return lists of resources along the axis, in their order: what is one object is read
-        once, and one vector, as most are of pods that ask for the same.
+        """Return the vector of each list of resources, in their order.
+
+        The same object is converted once and gives the same vector: most pods with equal requests
+        share one.
         """
         known: dict[int, tuple[Resources, Vector]] = {}
         vectors = []
         for amounts in lists:
             if id(amounts) not in known:
-                # Kept with what it is of, so that no other object takes its id meanwhile.
+                # Keep a reference to the object, so that no other object gets its id meanwhile.
                 known[id(amounts)] = amounts, self.vector(amounts)
             vectors.append(known[id(amounts)][1])
         return vectors
@@ -48,7 +51,7 @@ class ResourceAxis:
         ).reshape(len(lists), len(self.names))
 
     def amounts(self, vector: Vector) -> dict[str, int]:
-        """Return by name what there is any of: the way back from `vector`."""
+        """Return the non-zero amounts by name: the inverse of `vector`."""
         named = zip(self.names, vector.astype(int).tolist(), strict=True)
         return {name: amount for name, amount in named if amount}
 
@@ -60,7 +63,7 @@ class ResourceAxis:
         return values
 
     def projected(self, matrix: Matrix, axis: ResourceAxis) -> Matrix:
-        """Return an array along this axis along another one."""
+        """Return an array along this axis, converted to another axis."""
         projection = np.zeros((len(matrix), len(axis.names)))
         for place, name in enumerate(axis.names):
             projection[:, place] = self.column(matrix, name)

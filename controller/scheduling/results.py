@@ -1,24 +1,53 @@
-"""What a solve answers."""
+"""The results of a solve."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller.apis.taints import Requirement
+from controller.apis.kubernetes.taints import Requirement
 from controller.constraints.resources import Resources
 
 MOST_REASONS = 3
-"""How many reasons a pool gives; an event has to stay readable."""
+"""How many reasons a cause lists per NodePool, so that events stay readable."""
+
+
+NO_CAPACITY = "without capacity"
+"""Of instance types: EC2 has no capacity now, or a quota of the account is reached."""
+
+_ABOUT_POOL = re.compile(r"NodePool (\S+): ")
+_LIMIT = re.compile(r"NodePool \S+: limit of \S+ reached")
+
+
+def about_pool(node_pool: str, why: str) -> str:
+    """Return the cause why this NodePool launches no node for a pod."""
+    return f"NodePool {node_pool}: {why}"
+
+
+def limit_reached(node_pool: str, resource: str) -> str:
+    """Return the cause of a NodePool that accepts the pod but has reached a limit."""
+    return about_pool(node_pool, f"limit of {resource} reached")
+
+
+def pool_of(cause: str) -> str:
+    """Return the NodePool that a cause is about; empty if it is about the pod or all pools."""
+    named = _ABOUT_POOL.match(cause)
+    return named[1] if named else ""
+
+
+def is_limit(cause: str) -> bool:
+    """Whether the cause is a limit that a NodePool has reached."""
+    return _LIMIT.fullmatch(cause) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class NewNode:
-    """A node that should be made, and the pods it is made for.
+    """A node to launch, and the pods that it is for.
 
-    `instance_types` are cheapest first, at most 600; `requirements` are the claim's
-    without the instance-type term; `price` is that of the cheapest offering that
-    meets them, in $/h; `requests` are the pods' plus the daemons', in thousandths.
+    `instance_types` are cheapest first, at most 600. `requirements` are those of the NodeClaim
+    without the instance type. `price` is that of the cheapest offering that meets them, in $/h.
+    `requests` are those of the pods and the DaemonSet pods, in thousandths.
     """
 
     node_pool: str
@@ -33,11 +62,11 @@ class NewNode:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The answer: where every pod goes, and why the rest go nowhere.
+    """Where every pod is scheduled, and why the others are unschedulable.
 
-    Pods are named `namespace/name`. `existing_nodes` maps a node (or a claim in
-    flight) to its pods, `unschedulable` a pod to its causes, most telling first.
-    `cost` and `lower_bound` are $/h of the new nodes and of any set of new nodes.
+    Pods are named `namespace/name`. `existing_nodes` maps a node (or a NodeClaim without a node)
+    to its pods, `unschedulable` a pod to its causes, the most important first. `cost` is the
+    price of the new nodes, `lower_bound` the least price of any set of new nodes, both in $/h.
     """
 
     new_nodes: tuple[NewNode, ...] = ()

@@ -1,11 +1,11 @@
-"""Worlds in which to ask again when pods were left over.
+"""Changed clusters that are solved again when pods were unschedulable.
 
-* A spread with `nodeAffinityPolicy: Ignore` counts every domain in which there are nodes,
-  also those that its own pods may not go to: once a node is made there for others, the
-  least count is that of a domain that stays empty. So such domains are closed.
-* Pools come in the order of their weights, and those that come first may use up their limits on
-  pods that others have room for. So the pods that were left over come first; and where
-  that does not help, all pools come at once.
+* A spread with `nodeAffinityPolicy: Ignore` counts every domain that has nodes, even if its own
+  pods may not schedule there. A new node for other pods in such a domain sets the least count to
+  0. The second solve launches no nodes in these domains.
+* NodePools are tried in the order of their weights. The first ones may use up their limits on pods
+  that other NodePools could hold. So the pods that were left over are placed first. If that does
+  not help, all NodePools get the same weight.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import replace
 from msgspec import structs
 
 from controller.apis import labels
-from controller.apis.nodepool import NodePool
-from controller.apis.taints import Requirement
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.taints import Requirement
 from controller.state.snapshot import Snapshot
 
 Domains = Mapping[str, Set[str]]
@@ -25,7 +25,7 @@ Domains = Mapping[str, Set[str]]
 
 
 def without_domains(snapshot: Snapshot, domains: Domains) -> Snapshot:
-    """Return a world whose pools make no nodes in these domains."""
+    """Return the snapshot with NodePools that launch no nodes in these domains."""
     terms = [
         Requirement(key=key, operator="NotIn", values=sorted(values))
         for key, values in sorted(domains.items())
@@ -35,15 +35,15 @@ def without_domains(snapshot: Snapshot, domains: Domains) -> Snapshot:
 
 
 def closable(key: str) -> bool:
-    """Whether nodes can be kept out of domains of a label: one that the cloud gives them.
+    """Whether a NodePool can exclude domains of this label: only if the cloud sets the label.
 
-    A pool that is told where not to go under a label of its own would begin to set it.
+    A NodePool with a requirement on a custom label would set that label on its nodes.
     """
     return key in labels.WELL_KNOWN and key != labels.HOSTNAME
 
 
 def with_equal_weights(snapshot: Snapshot) -> Snapshot:
-    """Return a world whose pools all have the same weight."""
+    """Return the snapshot with NodePools that all have the same weight."""
     pools = (
         structs.replace(pool, spec=structs.replace(pool.spec, weight=0))
         for pool in snapshot.node_pools
@@ -52,6 +52,7 @@ def with_equal_weights(snapshot: Snapshot) -> Snapshot:
 
 
 def _with(pool: NodePool, terms: list[Requirement]) -> NodePool:
+    """Return the NodePool with further requirements."""
     inner = pool.spec.template.spec
     inner = structs.replace(inner, requirements=[*inner.requirements, *terms])
     template = structs.replace(pool.spec.template, spec=inner)

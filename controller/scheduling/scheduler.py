@@ -1,10 +1,10 @@
-"""Place every pod: on a node that exists, on one that is coming, or on one to be made.
+"""Schedule pending pods onto existing nodes, nodes being launched, and new nodes.
 
-1. Equal pods become classes, what can be bought becomes variants.
-2. Class by class, topology chooses domains, and nodes that exist are filled.
-3. What is left is packed onto new nodes by price.
-4. Pods that found no place give up a preference and try again; those that have
-   nothing left to give up come back with causes.
+1. Equal pods become classes; offerings become variants.
+2. Class by class, topology rules choose domains, and existing nodes are filled.
+3. The remaining pods are packed onto new nodes by price.
+4. Pods without a node give up a preference and are tried again. Pods that have nothing left to give
+   up are unschedulable, with causes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.catalog.offerings import catalog as encoded
 from controller.scheduling.nodes.existing import ExistingNodes
@@ -32,7 +32,7 @@ from controller.state.snapshot import Snapshot
 
 
 def never() -> bool:
-    """Say that there is no hurry."""
+    """Return false: the solve has no time limit."""
     return False
 
 
@@ -45,11 +45,21 @@ def schedule(
     expired: Callable[[], bool] = never,
     reporter: Reporter = SILENT,
 ) -> Results:
-    """Place every pod that waits.
+    """Return where every pending pod is scheduled, and the new nodes for them.
 
-    `catalog` is `catalog.offerings.catalog(snapshot)`, kept by callers that ask often about the
-    same pools and types. `expired` turns true when time is up: from then on the
-    quickest complete answer is taken. `reporter` is told how the solve goes.
+    Args:
+        pods: the pending pods.
+        snapshot: the cluster.
+        settings: the settings of the solve; the defaults if None.
+        catalog: `catalog.offerings.catalog(snapshot)`, if the caller keeps it between solves with
+            the same NodePools, instance types and DaemonSets.
+        expired: returns true when the time for the solve is up; then the quickest complete answer
+            is returned.
+        reporter: receives the progress of the solve.
+
+    Raises:
+        ValueError: a requirement of a NodePool is malformed.
+
     """
     settings, catalog = settings or Settings(), catalog or encoded(snapshot)
 
@@ -73,10 +83,10 @@ def schedule(
         world = without_domains(snapshot, blocking_domains)
         _, again = asked(world, encoded(world))
         if again.unschedulable.keys() < results.unschedulable.keys():
-            # What bounds the cost of fewer pods, wherever their nodes are, bounds that of more.
+            # The lower bound of the first answer is for fewer pods, so it also holds for more.
             results = replace(again, lower_bound=min(results.lower_bound, again.cost))
     if solver.is_short_of_limits() and not expired():
-        reporter.asked_again("pools of equal weight")
+        reporter.asked_again("equal weights of all NodePools")
         world = with_equal_weights(snapshot)
         _, again = asked(world, encoded(world))
         if _behind(pods, again) < _behind(pods, results):
@@ -86,7 +96,7 @@ def schedule(
 
 
 def _behind(pods: Sequence[Pod], results: Results) -> list[int]:
-    """Return the priorities of the pods that are left over, greatest first."""
+    """Return the priorities of the unschedulable pods, greatest first."""
     return sorted(
         (pod.spec.priority or 0 for pod in pods if pod.key in results.unschedulable), reverse=True
     )
@@ -100,11 +110,11 @@ def least_cost(
     catalog: Catalog | None = None,
     expired: Callable[[], bool] = never,
 ) -> float:
-    """Return what no answer that places all these pods costs less than, in $/h.
+    """Return a lower bound on the cost of any answer that schedules all these pods, in $/h.
 
-    Whatever domains it chooses for them, whatever nodes that exist it puts them on, and whatever
-    preferences it grants. It takes longer than an answer does; `expired` turns true when
-    time is up.
+    The bound holds for any choice of domains and existing nodes, and for any preferences that are
+    satisfied. It takes longer than a solve. When `expired` returns true, the best bound so far is
+    returned.
     """
     settings, catalog = settings or Settings(), catalog or encoded(snapshot)
     problem = scheduling_problem(pods, snapshot=snapshot, settings=settings, catalog=catalog)
@@ -133,5 +143,5 @@ def least_cost(
 
 
 def _has_node(nodes: ExistingNodes, pending: PendingGroup) -> bool:
-    """Whether some node that exists would let such a pod in and has room for it."""
+    """Whether some existing node allows such a pod and has enough remaining capacity for it."""
     return bool((pending.eligibility.nodes & (nodes.holds(pending.size) > 0)).any())

@@ -1,4 +1,4 @@
-"""What a solve may be told beside the world."""
+"""Settings of a solve."""
 
 from __future__ import annotations
 
@@ -13,37 +13,38 @@ BEST_EFFORT = "BestEffort"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The knobs of a solve; names in capitals are the settings users know."""
+    """Settings of a solve; names in capitals are the settings that users know."""
 
     preference_policy: str = RESPECT
-    """`PREFERENCE_POLICY`: whether preferences bind until they cannot be met."""
+    """`PREFERENCE_POLICY`: whether preferences are required until they cannot be satisfied."""
 
     min_values_policy: str = STRICT
-    """`MIN_VALUES_POLICY`: whether `minValues` may be lowered to open a node at all."""
+    """`MIN_VALUES_POLICY`: whether `minValues` may be lowered if otherwise no node could be
+    launched."""
 
     price_factor: float = 1.5
-    """How much dearer than the cheapest a type may be and still stand on the claim, when
-    the node is on-demand: a little room for a zone that runs dry."""
+    """Greatest price of an instance type on an on-demand NodeClaim, as a multiple of the cheapest.
+    Some choice is needed if a zone runs out of capacity."""
 
     spot_price_factor: float = 2.5
-    """The same for spot, where many pools to choose from mean fewer interruptions."""
+    """The same for spot, where more capacity pools to choose from mean fewer interruptions."""
 
     max_instance_types: int = 600
-    """How many types a claim may name."""
+    """Greatest number of instance types on a NodeClaim."""
 
     min_instance_types: int = 20
-    """How many types stay on a claim whatever they cost, if they hold the pods."""
+    """Number of instance types that stay on a NodeClaim at any price, if they hold the pods."""
 
     ignore_dra_requests: bool = True
-    """`IGNORE_DRA_REQUESTS`: whether pods with resource claims are left alone."""
+    """`IGNORE_DRA_REQUESTS`: whether pods with resource claims are ignored."""
 
     refinements: int = 8
-    """How many times the answer is taken apart and put together again, at most; 0 takes the
-    quickest complete one, and has nothing proven of it."""
+    """Greatest number of ruin-and-recreate turns. With 0 the quickest complete answer is taken,
+    without a lower bound."""
 
 
 def from_names(named: Mapping[str, str]) -> Settings:
-    """Read the settings that matter here from the names users know; others are ignored.
+    """Return the settings of a solve from the settings that users know; others are ignored.
 
     Raises:
         ValueError: a value is not one of those allowed; the message names the setting.

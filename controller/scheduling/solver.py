@@ -1,4 +1,4 @@
-"""One problem being solved; the order of things is told in `scheduler`."""
+"""Solve one scheduling problem; `scheduler` describes the order of the steps."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from controller.scheduling.packing.purchasing import Purchaser, overstated
 from controller.scheduling.placement.domains import Domains
 from controller.scheduling.placement.placer import Placer
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
+from controller.scheduling.preferencerelaxation import Relaxation
 from controller.scheduling.problem import SchedulingProblem
 from controller.scheduling.rearrangement import FEW, Rearrangement
-from controller.scheduling.relaxation import Relaxation
 from controller.scheduling.reporter import SILENT, Reporter
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.retries import closable
@@ -26,17 +26,17 @@ from controller.scheduling.topology.groups import TopologyKind
 
 
 def _at_once() -> bool:
-    """Say that the first answer will do."""
+    """Return true: the first answer is enough."""
     return True
 
 
 class Solver:
-    """The state of an answer in the making, and its rounds."""
+    """The state of a solve, and its rounds of placing, buying and relaxing."""
 
     def __init__(
         self, problem: SchedulingProblem, expired: Callable[[], bool], reporter: Reporter = SILENT
     ) -> None:
-        """Nothing is decided yet."""
+        """Copy the parts of the problem that the solve changes."""
         self._settings, self._reporter = problem.settings, reporter
         self._expired = expired if problem.settings.refinements else _at_once
         self._waiting, self._reader, supply = problem.pods.classes, problem.reader, problem.supply
@@ -96,7 +96,7 @@ class Solver:
         self._bound = 0.0
 
     def run(self) -> Results:
-        """Answer."""
+        """Solve the problem."""
         first = (
             self._reader.pending(pod_class, constraints, pod_class.keys)
             for pod_class, constraints in self._waiting
@@ -108,8 +108,11 @@ class Solver:
         return self._results()
 
     def blocking_domains(self) -> dict[str, set[str]]:
-        """Return domains that hold back pods left over, which may not go there themselves
-        (whatever their volumes say), and in which there is nothing but what this answer makes.
+        """Return domains, by label, whose low pod counts keep pods unschedulable because of a
+        spread.
+
+        The pods themselves may not use these domains, whatever their volumes allow, and only new
+        nodes of this answer are in them.
         """
         domains: defaultdict[str, set[str]] = defaultdict(set)
         for pending in self._placeless:
@@ -122,14 +125,14 @@ class Solver:
         return {key: values for key, values in domains.items() if values}
 
     def is_short_of_limits(self) -> bool:
-        """Whether limits leave pods over, while some pools had their turn before others."""
+        """Whether limits leave pods unschedulable, and NodePools have different weights."""
         levels = {pool.weight for pool in self._catalog.pools}
         return len(levels) > 1 and any(
             self._causes.spent_limits(pending, self._left) for pending in self._placeless
         )
 
     def _rounds(self, waiting: list[PendingGroup]) -> None:
-        """Place pods, and those that found no place again with less to ask for."""
+        """Place pods; relax those that found no node and place them again."""
         while waiting:
             pod_groups: list[PodGroup] = []
             self._placer.filled.clear()
@@ -142,12 +145,14 @@ class Solver:
             waiting = [again for pending in failed for again in self._next_relaxation(pending)]
             waiting.extend(held)
 
-    # Packing what is left onto new nodes.
+    # Packing the remaining pods onto new nodes.
 
     def _batches(self, pod_groups: Sequence[PodGroup]) -> list[list[PodGroup]]:
-        """Bring together what is packed together: everything, unless limits make pods
-        compete; then the more important go first. Of what is reserved, too, there is only
-        so much: pods that may go nowhere else come before those that would save by it.
+        """Return the pod groups that are packed together, in the order of packing.
+
+        All are packed together, unless limits make pods compete; then pods of greater priority come
+        first. Capacity reservations are limited too: pods that can use only reserved capacity come
+        before those that would only save by it.
         """
         elsewhere = self._variants.reservation_of_variant < 0
         batches: defaultdict[tuple[int, bool], list[PodGroup]] = defaultdict(list)
@@ -157,7 +162,7 @@ class Solver:
         return [batches[rank] for rank in sorted(batches, reverse=True)]
 
     def _bought(self, pod_groups: Sequence[PodGroup]) -> list[PendingGroup]:
-        """Buy nodes for pod groups; return the pods that found none."""
+        """Buy nodes for pod groups; return the pods without a node."""
         if self._devices.asked:
             purchase = self._purchaser.bought_with_devices(
                 pod_groups,
@@ -170,19 +175,19 @@ class Solver:
             purchase = self._purchaser.bought(pod_groups, self._left)
         self._planned += purchase.planned
         self._left = purchase.left
-        # What is bought later might have shared the nodes bought before, so that only
-        # the greatest of the bounds holds for all.
+        # Pods of a later purchase might have shared nodes of an earlier one, so the bounds do not
+        # add up. Only the greatest of them holds for the whole answer.
         self._bound = max(self._bound, purchase.bound)
         return [
             self._placer.withdrawn(pod_group, pod_group.keys) for pod_group in purchase.remaining
         ]
 
     def _taken_back(self, first: int) -> list[PendingGroup]:
-        """Take pods of this round back, the last first, that those left behind have put in
-        the wrong: their spread is uneven now, or nobody came whom they look for.
+        """Take back pods of this round, last first, that break topology rules.
 
-        `first` is the place of the first node planned in this round. Of pods that share
-        their node with certain others all are taken back.
+        Their spread is uneven because other pods got no node, or the pods that their affinity needs
+        got none. `first` is the index of the first node planned in this round. If one pod of a node
+        with bound pods is taken back, all of them are.
         """
         planned = self._planned[first:]
         back: list[PendingGroup] = []
@@ -195,7 +200,10 @@ class Solver:
         return back
 
     def _in_the_wrong(self, planned: Sequence[PlannedNode]) -> list[PendingGroup]:
-        """Take back who is where rules no longer let them be; others may be after that."""
+        """Take back the pods that topology rules no longer allow in their domains.
+
+        This may break rules of further pods, so the caller repeats it.
+        """
         placer = self._placer
         back = [
             placer.off_node(pod_group, index, wrong)
@@ -207,6 +215,7 @@ class Solver:
         return back
 
     def _off_planned(self, node: PlannedNode) -> list[PendingGroup]:
+        """Take back the pods of a planned node that topology rules no longer allow there."""
         back: list[PendingGroup] = []
         for pod_group, keys in node.members:
             wrong = self._placer.misplaced(pod_group, keys)
@@ -219,9 +228,10 @@ class Solver:
                 del keys[-wrong:]
         return back
 
-    # Relaxation, and the answer.
+    # Relaxation, and the results.
 
     def _rearrange(self) -> None:
+        """Improve the planned nodes; pods that get a node now are no longer unschedulable."""
         rearranged = self._rearrangement.rearranged(self._planned, self._placeless, self._left)
         if rearranged is None:
             return
@@ -232,7 +242,11 @@ class Solver:
         self._reporter.nodes_rearranged(nodes=len(rearranged.planned), cost=cost)
 
     def _next_relaxation(self, pending: PendingGroup) -> list[PendingGroup]:
-        """Return the next thing to try for pods that found no place, or give them up."""
+        """Return the pods with weaker constraints to try next.
+
+        If none are weaker, pods with spreads are held back until the end. Others are unschedulable,
+        and their causes are recorded.
+        """
         again = self._relaxation.next(pending)
         if again is not None:
             return [again]
@@ -247,11 +261,11 @@ class Solver:
         return []
 
     def _last_tries(self) -> list[PendingGroup]:
-        """Return pods that a spread held back, to be placed once it is known which domains
-        are opened at all: by what is planned, or by these pods themselves.
+        """Return the pods that a spread held back, once it is known which domains get nodes at all.
 
-        Until then a domain counts that anybody might open; one that nobody does holds
-        nobody back.
+        These are the domains of the planned nodes and of the held-back pods. Until then every
+        domain counts in which a node could be launched. A domain without any node does not limit a
+        spread.
         """
         if not self._held_back:
             return []
@@ -271,6 +285,7 @@ class Solver:
             self._unschedulable[key] = causes
 
     def _results(self) -> Results:
+        """Return the results, with a NodeClaim for every planned node."""
         writer = NodeClaimWriter(
             claims=ClaimBuilder(
                 catalog=self._catalog,

@@ -1,15 +1,15 @@
-"""The node that a pool's template describes, for no pod in particular."""
+"""The node that a NodePool's template describes, without any pods."""
 
 from __future__ import annotations
 
-from controller.apis.nodepool import NodePool
+from controller.apis.karpenter.nodepool import NodePool
 from controller.scheduling.catalog.offerings import template
 from controller.scheduling.nodeclaims import labels_of
 from controller.scheduling.results import NewNode
 
 
 def templated(pool: NodePool) -> NewNode:
-    """Return a node as the pool's template alone asks for it.
+    """Return a node as the NodePool's template alone specifies it.
 
     Raises:
         ValueError: a requirement is malformed.

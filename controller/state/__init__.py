@@ -1,6 +1,6 @@
-"""The mirror of the cluster, and the frozen pictures taken of it.
+"""The mirror of the cluster, and frozen snapshots of it.
 
-`cluster` follows events and answers questions about now; `snapshot` is what a
-solve is asked with: frozen, complete, and the same whether it came from a live
-cluster or from a recorded world. Nothing here waits, and nothing here writes.
+`cluster` follows watch events and answers queries about the present; `snapshot` is the input of the
+engine: frozen, complete, and the same for a live cluster and a recorded one. Nothing here waits or
+writes.
 """

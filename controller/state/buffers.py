@@ -1,7 +1,7 @@
-"""CapacityBuffers as pods that do not exist: room kept free for pods yet to come.
+"""CapacityBuffers as virtual pods: capacity that is kept free for future pods.
 
-The engine places such pods like others, after all those that are real, and everything that
-reads its answer tells the two apart. Room that a real pod takes is made again elsewhere.
+The engine schedules virtual pods after all real pods, and readers of its results distinguish the
+two. When a real pod takes a buffer's capacity, Joiner provisions it again elsewhere.
 """
 
 from __future__ import annotations
@@ -12,38 +12,40 @@ from math import ceil
 import msgspec
 
 from controller.apis import labels
-from controller.apis.capacitybuffer import CapacityBuffer
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta
-from controller.apis.pods import Pod, PodSpec, PodStatus, PodTemplateSpec
+from controller.apis.karpenter.capacitybuffer import CapacityBuffer
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.pods import Pod, PodSpec, PodStatus, PodTemplateSpec
 from controller.constraints.resources import asked, pod_requests
 
 PRIORITY = -(2**31)
-"""The priority of a buffer's pods: whatever else there is comes first."""
+"""The priority of a buffer's pods: lower than every real pod."""
 
 MOST_PODS = 10_000
-"""Room for so many pods is the most that one buffer keeps: each of them is placed like a pod
-that exists, and who writes a number of another order has made a slip."""
+"""The maximum number of pods of one buffer. Each is scheduled like a real pod, and a larger number
+is probably a mistake."""
 
 UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")
 
 
 @dataclass(frozen=True, slots=True)
 class PodBlueprint:
-    """What a buffer's pods are like; `scale` is how many pods the workload it follows has."""
+    """The template of a buffer's pods; `scale` is the number of replicas of the workload that it
+    follows.
+    """
 
     template: PodTemplateSpec
     scale: int | None = None
 
 
 def replicas(buffer: CapacityBuffer, blueprint: PodBlueprint) -> int:
-    """Return for how many pods there must be room.
+    """Return the number of pods of the buffer.
 
-    The larger of the number and the share of the workload; limits cap it, and where there
-    is neither they are what counts. A resource that the pods do not ask for limits nothing.
+    It is the larger of the replicas and the percentage of the workload, capped by the limits. With
+    limits alone, the limits determine it. A resource that the pods do not request limits nothing.
 
     Raises:
-        ValueError: a quantity cannot be read, or there would be more than `MOST_PODS`.
+        ValueError: a quantity cannot be read, or the number exceeds `MOST_PODS`.
 
     """
     spec = buffer.spec
@@ -59,16 +61,16 @@ def replicas(buffer: CapacityBuffer, blueprint: PodBlueprint) -> int:
     count = min([max(wanted), *capped]) if wanted else min(capped, default=0)
     if count > MOST_PODS:
         raise ValueError(
-            f"asks for room for {count:,} pods; allowed are {MOST_PODS:,}: lower spec.replicas, "
-            "spec.percentage or spec.limits"
+            f"the buffer has {count:,} pods; at most {MOST_PODS:,} are allowed: lower "
+            "spec.replicas, spec.percentage or spec.limits"
         )
     return count
 
 
 def virtual_pods(buffer: CapacityBuffer, blueprint: PodBlueprint, count: int) -> tuple[Pod, ...]:
-    """Return the pods that stand for the buffer's room, each with a name of its own.
+    """Return the buffer's virtual pods, each with a unique name.
 
-    They bring no volumes: those are made for pods that exist.
+    They have no volumes: volumes are provisioned for existing pods only.
     """
     own = buffer.metadata
     volumes = [v for v in blueprint.template.spec.volumes if not v.persistent_volume_claim]
@@ -101,7 +103,7 @@ def virtual_pods(buffer: CapacityBuffer, blueprint: PodBlueprint, count: int) ->
 
 
 def buffer_of(pod: Pod) -> str:
-    """Return the buffer whose room a pod stands for, as `namespace/name`; empty for real ones."""
+    """Return the buffer of a virtual pod as `namespace/name`; empty for real pods."""
     annotations = pod.metadata.annotations
     if annotations.get(labels.BUFFER_POD) != "true":
         return ""

@@ -1,35 +1,42 @@
-"""The mirror of the cluster: what every watch has said, joined into machines.
+"""The mirror of the cluster: the objects of all watches, joined into nodes.
 
-Fed from two sides. Watches say what is; reconcilers say what they have just written
-(`observe`), so that the next pass does not wait for its own echo. A resource version
-tells which of the two is newer, and an object that has gone never comes back.
+It has two sources. Watches report objects; reconcilers report the results of their writes
+(`observe`), so that the next reconciliation does not wait for the watch. The resource version
+decides which of the two is newer, and a deleted object never comes back.
 
-A claim that was made but has not become a node yet is a machine like any other: the
-next solve sees it and puts the pods that still wait on it again. So nothing stalls
-while launches are under way, and no note is kept of which pod a claim was made for.
+A NodeClaim whose node does not exist yet counts as a node: the next scheduling run sees it and
+schedules the pending pods onto it again. So provisioning does not stop during launches, and no
+record is kept of the pods of a NodeClaim.
 
-Pools and claims of other controllers never enter: whoever asks is told of ours alone, and
-a node that came from one of theirs is unmanaged. Its room counts; nobody touches it.
+NodePools and NodeClaims of other controllers are not mirrored: queries return only Joiner's, and a
+node of another controller's NodeClaim is unmanaged. Its capacity counts, but Joiner does not change
+it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar, cast
 
 from controller.apis import kinds, labels
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import Kind, KubernetesObject, T
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodepool import NodePool
-from controller.apis.nodes import Node
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.workloads import VolumeAttachment
 from controller.apis.ownership import bears_our_class, is_ours
-from controller.apis.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.state.evictions import budget_obstacle
-from controller.state.nodes import StateNode
+from controller.constraints.resources import Resources
+from controller.state.evictions import EvictionGuards
+from controller.state.indices import Index
+from controller.state.nodes import StateNode, is_closed
 from controller.state.pods import (
     forbids_disruption,
     is_reschedulable,
@@ -38,6 +45,7 @@ from controller.state.pods import (
 from controller.state.relevance import matters
 from controller.state.sharing import Replicas
 from controller.state.snapshot import Snapshot
+from controller.state.usage import PoolUsage
 from controller.state.waiting import Waiting
 
 MIRRORED: tuple[Kind[Any], ...] = (
@@ -56,7 +64,8 @@ MIRRORED: tuple[Kind[Any], ...] = (
     kinds.NODE_CLAIM,
     kinds.EC2_NODE_CLASS,
 )
-"""Every kind the mirror always follows; it is synced when all it follows were listed once."""
+"""The kinds that are always mirrored; the mirror is synced when all of its kinds were listed once.
+"""
 
 FINALIZED: tuple[Kind[Any], ...] = (
     kinds.NODE,
@@ -64,13 +73,20 @@ FINALIZED: tuple[Kind[Any], ...] = (
     kinds.NODE_CLAIM,
     kinds.EC2_NODE_CLASS,
 )
-"""Kinds that are gone at once when they are deleted and nothing in their metadata holds them."""
+"""Kinds whose objects vanish at deletion if no finalizer holds them."""
+
+JOINED_AT_ONCE = 200
+"""The number of changed nodes from which they are joined together: the first list has thousands."""
+
+CLOSED = "closed"
+"""The index group of nodes that accept no pods yet."""
 
 REMEMBERED_ENDS = 10_000
-"""How many uids of objects that have gone are kept, so that a late echo revives none."""
+"""How many UIDs of deleted objects are kept, so that a late event revives none."""
 
 ChangeListener = Callable[[Kind[Any], Any, Any], None]
-"""Told of a change: the kind, the object before and after; None is not there."""
+"""A function called for each change with the kind and the object before and after; None if absent.
+"""
 
 Seen_co = TypeVar("Seen_co", bound=KubernetesObject, covariant=True)
 
@@ -80,25 +96,29 @@ class WatchStep(Protocol[Seen_co]):
 
     @property
     def type(self) -> str:
-        """What happened."""
+        """The type of the event."""
 
     @property
     def object(self) -> Seen_co | None:
-        """To which object; RESET and SYNCED have none."""
+        """The object; None for RESET and SYNCED."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Nomination:
-    """Pods as they were when a machine was nominated for them, and when it is over at last."""
+    """The pods for which a node was nominated, as they were then, and when it expires."""
 
     pods: tuple[Pod, ...]
     until: datetime
 
 
 class Cluster:
-    """All that is known of the cluster now. Belongs to one event loop; never waits."""
+    """The present state of the cluster. Belongs to one event loop; never waits."""
 
-    def __init__(self, mirrored: Iterable[Kind[Any]] = MIRRORED) -> None:
+    def __init__(self, mirrored: Iterable[Kind[Any]] = MIRRORED, *, installation: str = "") -> None:
+        self.installation = installation
+        """Value of the annotation on claims whose instance this installation launched or adopted;
+        empty if no claim needs it."""
+
         self._listener: ChangeListener = lambda kind, before, after: None
         self._mirrored = tuple(mirrored)
         self._objects: dict[Kind[Any], dict[str, Any]] = {kind: {} for kind in self._mirrored}
@@ -106,32 +126,54 @@ class Cluster:
         self._synced: set[Kind[Any]] = set()
         self._ended: dict[str, None] = {}
         self._replicas = Replicas()
-        self._pods_by_node: dict[str, dict[str, Pod]] = {}
+        self._pods_by_node = Index(kinds.POD, lambda pod: pod.spec.node_name)
         self._waiting = Waiting()
-        self._nodes_by_provider_id: dict[str, dict[str, Node]] = {}
-        self._claims_by_provider_id: dict[str, dict[str, NodeClaim]] = {}
-        self._claims_by_instance: dict[str, dict[str, NodeClaim]] = {}
+        self._nodes_by_provider_id = Index(kinds.NODE, lambda node: node.spec.provider_id)
+        self._nodes_by_pool = Index(kinds.NODE, _pool_of)
+        self._closed_nodes = Index(kinds.NODE, lambda node: CLOSED if is_closed(node) else "")
+        self._claims_by_provider_id = Index(kinds.NODE_CLAIM, lambda c: c.status.provider_id)
+        self._claims_by_instance = Index(kinds.NODE_CLAIM, _instance_id)
+        self._claims_by_pool = Index(kinds.NODE_CLAIM, _pool_of)
+        self._claims_by_class = Index(kinds.NODE_CLAIM, lambda c: c.spec.node_class_ref.name)
+        self._attachments = Index(kinds.VOLUME_ATTACHMENT, lambda a: a.spec.node_name)
+        self._indices = _by_kind(
+            self._pods_by_node,
+            self._nodes_by_provider_id,
+            self._nodes_by_pool,
+            self._closed_nodes,
+            self._claims_by_provider_id,
+            self._claims_by_instance,
+            self._claims_by_pool,
+            self._claims_by_class,
+            self._attachments,
+        )
+        self._replicas_of: Counter[str] = Counter()
+        self._running_on: dict[str, tuple[Pod, ...]] = {}
+        self._machines: dict[str, tuple[StateNode, ...]] = {}
+        self._sorted_machines: list[tuple[StateNode, tuple[str, ...]]] = []
+        self._changed_machines: set[str] = set()
+        self._usage = PoolUsage()
         self._marked: set[str] = set()
         self._nominated: dict[str, _Nomination] = {}
         self._buffer_pods: dict[str, tuple[Pod, ...]] = {}
         self._buffered: frozenset[str] = frozenset()
         self.revision = 0
-        """Grows whenever something changes that could make nodes superfluous, or needed."""
+        """Increases with each change that may change what disruption decides."""
 
     def subscribe(self, listener: ChangeListener) -> None:
-        """Tell `listener` of every change from now on, whoever brought it.
+        """Call `listener` for every change from now on, from watches and from reconcilers.
 
-        Of a kind's first list nobody is told: what was there before us is not news.
+        The objects of a kind's first list are not reported: they are no changes.
         """
         self._listener = listener
 
-    # What the watches and the reconcilers say.
+    # Input from watches and reconcilers.
 
     def apply(self, kind: Kind[T], change: WatchStep[T]) -> None:
-        """Follow one step of a watch.
+        """Apply one watch event.
 
-        Between RESET and SYNCED the mirror keeps what it had; at SYNCED it drops what
-        the new list did not name.
+        Between RESET and SYNCED the mirror keeps its objects; at SYNCED it drops those that the new
+        list did not contain.
         """
         if change.type == "RESET":
             self._listings[kind] = set()
@@ -147,10 +189,10 @@ class Cluster:
                 self.observe(kind, change.object)
 
     def observe(self, kind: Kind[T], value: T) -> None:
-        """Take in an object as the API server returned it, unless something newer is known."""
+        """Store an object that the API server returned, unless a newer version is known."""
         key = key_of(value)
         if not is_ours(value):
-            if key in self._objects[kind]:  # the one of ours that bore this name has gone
+            if key in self._objects[kind]:  # Joiner's object with this name was deleted
                 self._remove(kind, key)
             return
         before = self._objects[kind].get(key)
@@ -160,7 +202,7 @@ class Cluster:
         if metadata.uid in self._ended or (before is not None and _is_no_news(value, before)):
             return
         if metadata.is_deleting and not metadata.finalizers and kind in FINALIZED:
-            # The write that takes the last finalizer off answers with the object as it was.
+            # The write that removes the last finalizer returns the deleted object.
             self._end(kind, value)
             return
         if kind == kinds.POD:
@@ -176,23 +218,24 @@ class Cluster:
         self._notify(kind, before, value)
 
     def insert_claim(self, claim: NodeClaim) -> None:
-        """Take in a claim that was just created, before its watch tells of it."""
+        """Store a NodeClaim that was just created, before its watch reports it."""
         self.observe(kinds.NODE_CLAIM, claim)
 
     def mark_for_deletion(self, *names: str) -> None:
-        """Hold machines, named by node or by claim, for gone in every snapshot from now on."""
+        """Count nodes, given by node or NodeClaim name, as being deleted in every snapshot."""
         self._marked.update(names)
         self.revision += 1
 
     def unmark(self, *names: str) -> None:
-        """Hold machines no longer for gone: they could not be deleted."""
+        """Stop counting nodes as being deleted: their deletion failed."""
         self._marked.difference_update(names)
         self.revision += 1
 
     def nominate(self, name: str, pods: Sequence[Pod], until: datetime) -> None:
-        """Keep disruption off a machine, named by node or by claim: pods are on their way to it.
+        """Nominate a node, given by node or NodeClaim name, for pods, so that it is not disrupted.
 
-        It lasts while one of them is still where it was, and until that moment at most.
+        The nomination ends when all of the pods have changed place, and at the given time at the
+        latest.
         """
         known = self._nominated.get(name)
         expected = {pod.key: pod for pod in (*(known.pods if known else ()), *pods)}
@@ -200,7 +243,7 @@ class Cluster:
         self._nominated[name] = _Nomination(tuple(expected.values()), last)
 
     def withdraw(self, name: str, pods: Iterable[Pod]) -> None:
-        """Take back that these pods are on their way to a machine."""
+        """Withdraw the nomination of a node for these pods."""
         known = self._nominated.get(name)
         if known is None:
             return
@@ -209,28 +252,28 @@ class Cluster:
         self._nominated[name] = _Nomination(left, known.until)
 
     def expect_in_buffer(self, name: str, pods: Sequence[Pod]) -> None:
-        """Take in the pods that stand for a buffer's room; it is named `namespace/name`."""
+        """Store the virtual pods of a buffer, given as `namespace/name`."""
         self._buffer_pods[name] = tuple(pods)
 
     def keep_for_buffers(self, names: Iterable[str]) -> None:
-        """Note the machines, named by node or by claim, on which buffers have their room."""
+        """Store the nodes, given by node or NodeClaim name, that have the capacity of buffers."""
         self._buffered = frozenset(names)
 
-    # What is known.
+    # Queries.
 
     @property
     def mirrored(self) -> tuple[Kind[Any], ...]:
-        """Every kind the mirror follows."""
+        """The mirrored kinds."""
         return self._mirrored
 
     @property
     def synced(self) -> bool:
-        """Whether every mirrored kind has been listed once, so that nothing is missing."""
+        """Whether every mirrored kind was listed once, so that no object is missing."""
         return len(self._synced) == len(self._mirrored)
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """The kinds that have not been listed yet, by plural name."""
+        """The plural names of the kinds that were not listed yet."""
         return tuple(kind.plural for kind in self._mirrored if kind not in self._synced)
 
     def get(self, kind: Kind[T], name: str, namespace: str = "") -> T | None:
@@ -243,59 +286,57 @@ class Cluster:
         return cast("Pod | None", self._objects[kinds.POD].get(key))
 
     def list(self, kind: Kind[T]) -> tuple[T, ...]:
-        """Return all objects of a kind, by name; none of a kind that is not followed."""
+        """Return all objects of a kind, sorted by name; empty if the kind is not mirrored."""
         objects = self._objects.get(kind, {})
         return tuple(objects[key] for key in sorted(objects))
 
+    def count(self, kind: Kind[T]) -> int:
+        """Return the number of objects of a kind, without reading them."""
+        return len(self._objects.get(kind, {}))
+
     def pods_on(self, node_name: str) -> tuple[Pod, ...]:
-        """Return the pods bound to a node, those that have run to their end included."""
-        return tuple(self._pods_by_node.get(node_name, {}).values())
+        """Return the pods bound to a node, including terminal ones."""
+        return tuple(self._pods_by_node.of(node_name))
 
     def pending_pods(self) -> tuple[Pod, ...]:
-        """Return the pods that wait for a node somebody has to make, by name."""
+        """Return the pending pods that need a new node, sorted by name."""
         return self._waiting.all()
 
     def undecided_pods(self) -> tuple[Pod, ...]:
-        """Return the pods that no scheduler has tried yet and that are not known to wait."""
+        """Return the pods that no scheduler has tried yet and that are not known to be pending."""
         return self._waiting.undecided()
 
     def queued(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
-        """Return pods in the order in which a scheduler tries them: by priority, then by age.
+        """Return pods in the order in which kube-scheduler tries them: by priority, then by age.
 
-        Age is when the mirror first saw them: creation times are whole seconds.
+        The age counts from when the mirror first saw them, because creation times are whole
+        seconds. Bound pods come last. Cost: O(n log n) of the given pods; others are not read.
         """
-        turn = {key: number for number, key in enumerate(self._objects[kinds.POD])}
         return tuple(
-            sorted(pods, key=lambda p: (-(p.spec.priority or 0), turn.get(p.key, len(turn))))
+            sorted(pods, key=lambda p: (-(p.spec.priority or 0), self._waiting.position(p.key)))
         )
 
     def has_undecided_pods(self, now: datetime) -> bool:
-        """Whether pods are still to be tried by a scheduler that has no nodes for others."""
+        """Whether a scheduler that found no node for other pods still has pods to try."""
         return self._waiting.has_undecided(now)
 
     def begins_to_wait(self, before: Pod | None, after: Pod | None) -> bool:
-        """Whether a change that has been taken in makes a pod wait for a node."""
+        """Whether a stored change makes a pod pending."""
         return self._waiting.is_news(before, after)
 
-    def replicas(self, owners: Container[str]) -> Counter[str]:
-        """Return how many pods each of these workloads has, by the workload's uid."""
-        pods: Iterable[Pod] = self._objects[kinds.POD].values()
-        return Counter(
-            owner.uid
-            for pod in pods
-            for owner in pod.metadata.owner_references
-            if owner.uid in owners and not pod.metadata.is_deleting and not is_terminal(pod)
-        )
+    def replicas(self, owners: Iterable[str]) -> Counter[str]:
+        """Return the number of pods of each of these workloads, by the workload's UID."""
+        return Counter({owner: self._replicas_of[owner] for owner in owners})
 
     def buffer_pods(self) -> tuple[Pod, ...]:
-        """Return the pods that stand for the room of buffers, by buffer."""
+        """Return the virtual pods of buffers, in the order of the buffers."""
         return tuple(pod for name in sorted(self._buffer_pods) for pod in self._buffer_pods[name])
 
     def reschedulable_pods(self, now: datetime) -> tuple[Pod, ...]:
-        """Return the pods on machines on their way out that will need another, by name.
+        """Return the pods on nodes being deleted that will need another node, sorted by name.
 
-        Those that may not be disrupted, and those that no budget lets go now, are not
-        among them: they hold their node, and a home made for them would stand empty.
+        Pods that may not be disrupted, and pods that no PodDisruptionBudget lets be evicted now,
+        are not included: they keep their node, and a new node for them would stay empty.
         """
         moving = [
             pod
@@ -304,32 +345,58 @@ class Cluster:
             for pod in self.pods_on(state_node.node.metadata.name)
             if is_reschedulable(pod) and not forbids_disruption(pod, now)
         ]
-        return tuple(sorted(filter(self._may_be_evicted, moving), key=lambda pod: pod.key))
-
-    def claims_of(self, node_pool: str) -> tuple[NodeClaim, ...]:
-        """Return the claims of a pool, by name."""
+        guards = EvictionGuards(self._objects[kinds.POD_DISRUPTION_BUDGET].values())
         return tuple(
-            claim
-            for claim in self.list(kinds.NODE_CLAIM)
-            if claim.metadata.labels.get(labels.NODEPOOL) == node_pool
+            sorted((p for p in moving if guards.obstacle(p) is None), key=lambda pod: pod.key)
         )
 
+    def claims_of(self, node_pool: str) -> tuple[NodeClaim, ...]:
+        """Return the NodeClaims of a pool, sorted by name."""
+        return self._claims_by_pool.named(node_pool)
+
+    def claims_of_class(self, node_class: str) -> tuple[NodeClaim, ...]:
+        """Return the NodeClaims that refer to an EC2NodeClass, sorted by name."""
+        return self._claims_by_class.named(node_class)
+
+    def nodes_in(self, node_pool: str) -> tuple[Node, ...]:
+        """Return the nodes with the label of a pool, sorted by name."""
+        return self._nodes_by_pool.named(node_pool)
+
+    def closed_nodes(self) -> tuple[Node, ...]:
+        """Return the nodes that exist and accept no pods yet, sorted by name (see `is_closed`)."""
+        return self._closed_nodes.named(CLOSED)
+
+    def attachments_to(self, node_name: str) -> tuple[VolumeAttachment, ...]:
+        """Return the VolumeAttachments of a node, sorted by name."""
+        return self._attachments.named(node_name)
+
+    def usage_of(self, node_pool: str) -> Resources:
+        """Return the capacity of all nodes of a pool in thousandths, and their number as `nodes`.
+
+        It equals `usage` over all nodes. Cost: O(nodes that changed since the last call).
+        """
+        self._join_changes()
+        return self._usage.of(node_pool)
+
+    @property
+    def machine_count(self) -> int:
+        """The number of nodes: NodeClaims in flight, registered nodes and unmanaged nodes."""
+        self._join_changes()
+        return self._usage.machines
+
     def owner_of(self, claim: NodeClaim) -> str | None:
-        """Return the name of the pool that a claim was made for, if that is still the same."""
+        """Return the name of the pool that owns a NodeClaim, or None if it no longer exists."""
         pool = self.get(kinds.NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
         owners = {owner.uid for owner in claim.metadata.owner_references}
         return pool.metadata.name if pool is not None and pool.metadata.uid in owners else None
 
     def node_of(self, claim: NodeClaim) -> Node | None:
-        """Return the node of a claim, or None while there is none.
-
-        Found by provider ID, or by the name the claim's status gives.
-        """
+        """Return the node with the NodeClaim's provider ID, or None."""
         nodes = self.nodes_of(claim)
         return nodes[0] if nodes else None
 
     def moving_from(self, claim: NodeClaim) -> int:
-        """Return how many pods will need another node when the claim's goes."""
+        """Return how many pods will need another node when the NodeClaim is deleted."""
         return sum(
             is_reschedulable(pod)
             for node in self.nodes_of(claim)
@@ -337,43 +404,75 @@ class Cluster:
         )
 
     def nodes_of(self, claim: NodeClaim) -> tuple[Node, ...]:
-        """Return every node that bears the claim's provider ID, by name; more than one is wrong."""
-        nodes = self._nodes_by_provider_id.get(claim.status.provider_id, {})
-        if claim.status.provider_id and nodes:
-            return tuple(nodes[name] for name in sorted(nodes))
-        named = self.get(kinds.NODE, claim.status.node_name) if claim.status.node_name else None
-        return () if named is None else (named,)
+        """Return every node with the NodeClaim's provider ID, sorted by name; more than one is an
+        error.
+
+        The node name in the NodeClaim's status is not used: EC2 reuses IP addresses, and with them
+        node names.
+        """
+        return self._nodes_by_provider_id.named(claim.status.provider_id)
 
     def nominated_for(self, name: str) -> tuple[Pod, ...]:
-        """Return the pods that are on their way to a machine, named by node or by claim."""
+        """Return the pods for which a node, given by node or NodeClaim name, is nominated."""
         nomination = self._nominated.get(name)
         return nomination.pods if nomination is not None else ()
 
     def claim_of(self, node: Node) -> NodeClaim | None:
-        """Return the claim a node came from, or None when somebody else made it."""
-        claims = self._claims_by_provider_id.get(node.spec.provider_id, {})
-        if node.spec.provider_id and claims:
-            return claims[min(claims)]
-        return next(
-            (c for c in self._all_claims() if c.status.node_name == node.metadata.name), None
-        )
+        """Return Joiner's NodeClaim with the node's provider ID, or None."""
+        claims = self._claims_by_provider_id.named(node.spec.provider_id)
+        return next(filter(self.is_adopted, claims), None)
+
+    def is_adopted(self, claim: NodeClaim) -> bool:
+        """Whether this installation may manage a NodeClaim: it launched or adopted the instance.
+
+        A NodeClaim without an instance belongs to the controller that launches one first.
+        """
+        marks, provider_id = claim.metadata.annotations, claim.status.provider_id
+        if not (self.installation and provider_id):
+            return True
+        # Claims that an earlier version launched do not name the instance.
+        is_same = marks.get(labels.OWN_INSTANCE, provider_id) == provider_id
+        return is_same and marks.get(labels.TAG_INSTALLATION) == self.installation
 
     def claims_on(self, instance_id: str) -> tuple[NodeClaim, ...]:
-        """Return the claims of an instance, by the cloud's short name of it (`i-…`)."""
-        return tuple(self._claims_by_instance.get(instance_id, {}).values())
+        """Return the NodeClaims of an instance, given by its EC2 ID (`i-…`)."""
+        return tuple(self._claims_by_instance.of(instance_id))
 
     def manages(self, node: Node) -> bool:
-        """Whether a node is ours to act on: it has a claim of ours, or had one."""
-        return bears_our_class(node) or self.claim_of(node) is not None
+        """Whether Joiner manages a node: it has, or had, one of Joiner's NodeClaims."""
+        claims = self._claims_by_provider_id.named(node.spec.provider_id)
+        return any(map(self.is_adopted, claims)) if claims else bears_our_class(node)
 
     def state_nodes(self, now: datetime) -> tuple[StateNode, ...]:
-        """Return every machine: claims in flight, joined nodes and unmanaged nodes, by name."""
-        self._nominated = {
-            name: nomination
-            for name, nomination in self._nominated.items()
-            if nomination.until > now and any(map(self._is_where_it_was, nomination.pods))
+        """Return every node by name: NodeClaims in flight, registered and unmanaged nodes."""
+        self._prune_nominations(now)
+        self._join_changes()
+        if not self._sorted_machines:
+            machines = sorted(chain.from_iterable(self._machines.values()), key=_name_of)
+            self._sorted_machines = [(machine, _names_of(machine)) for machine in machines]
+        flagged = self._marked | self._nominated.keys() | self._buffered
+        return tuple(
+            machine if flagged.isdisjoint(names) else self._flagged(machine, names)
+            for machine, names in self._sorted_machines
+        )
+
+    def machines_of(self, node_pool: str, now: datetime) -> tuple[StateNode, ...]:
+        """Return the nodes of `state_nodes` that have a NodeClaim of a pool.
+
+        Cost: O(n log n) of the pool's NodeClaims.
+        """
+        self._prune_nominations(now)
+        self._join_changes()
+        groups = {
+            claim.status.provider_id or f"claim/{key_of(claim)}"
+            for claim in self._claims_by_pool.of(node_pool)
         }
-        return tuple(sorted(self._machines(), key=lambda machine: machine.name))
+        machines = [each for group in groups for each in self._machines[group]]
+        return tuple(
+            self._flagged(machine, _names_of(machine))
+            for machine in sorted(machines, key=_name_of)
+            if machine.claim is not None
+        )
 
     def snapshot(
         self,
@@ -382,20 +481,15 @@ class Cluster:
         *,
         now: datetime,
     ) -> Snapshot:
-        """Picture the world for a solve.
+        """Return a snapshot for the engine.
 
-        `instance_types` are per pool name; `node_pools` are those that may be used. The
-        picture shares the mirror's objects, which are frozen. Take it before asking for
-        pending pods: a pod bound in between is then placed once, not twice.
+        `instance_types` are per pool name; `node_pools` are those that may be used. The snapshot
+        shares the mirror's frozen objects. Take it before reading pending pods: a pod that is bound
+        in between is then scheduled once, not twice.
         """
         return Snapshot(
             nodes=self.state_nodes(now),
-            pods=tuple(
-                pod
-                for node_name in sorted(self._pods_by_node)
-                for pod in self._pods_by_node[node_name].values()
-                if not is_terminal(pod)
-            ),
+            pods=self._running_pods(),
             node_pools=tuple(node_pools),
             instance_types={pool: tuple(types) for pool, types in instance_types.items()},
             daemon_sets=self.list(kinds.DAEMON_SET),
@@ -411,35 +505,52 @@ class Cluster:
             device_classes=self.list(kinds.DEVICE_CLASS),
         )
 
-    # How it is kept.
+    def frozen(self) -> Cluster:
+        """Return a copy of the mirror for another thread; it does not change.
 
-    def _all_claims(self) -> Iterable[NodeClaim]:
-        claims: Mapping[str, NodeClaim] = self._objects[kinds.NODE_CLAIM]
-        return claims.values()
+        It shares the frozen objects and copies only the indices.
+        """
+        self._join_changes()
+        picture = copy(self)
+        picture._objects = {kind: objects.copy() for kind, objects in self._objects.items()}
+        picture._pods_by_node = self._pods_by_node.copied()
+        picture._claims_by_provider_id = self._claims_by_provider_id.copied()
+        picture._changed_machines = set()
+        picture._running_on = {}
+        picture._machines = self._machines.copy()
+        picture._sorted_machines = []
+        picture._usage = PoolUsage()
+        picture._usage.machines = self._usage.machines
+        return picture
 
-    def _machines(self) -> Iterator[StateNode]:
-        joined: set[str] = set()
-        for claim in self._all_claims():
-            node = self.node_of(claim)
-            if node is not None:
-                if node.metadata.name in joined:
-                    continue
-                joined.add(node.metadata.name)
-            yield self._state_node(node, claim)
-        for name, node in self._objects[kinds.NODE].items():
-            if name not in joined:
-                yield self._state_node(node, None)
+    # Internals.
 
-    def _state_node(self, node: Node | None, claim: NodeClaim | None) -> StateNode:
-        parts = [part.metadata for part in (node, claim) if part is not None]
-        names = [part.name for part in parts]
-        return StateNode(
-            node=node,
-            claim=claim,
-            deleting=not self._marked.isdisjoint(names) or any(part.is_deleting for part in parts),
+    def _prune_nominations(self, now: datetime) -> None:
+        self._nominated = {
+            name: nomination
+            for name, nomination in self._nominated.items()
+            if nomination.until > now and any(map(self._is_where_it_was, nomination.pods))
+        }
+
+    def _flagged(self, machine: StateNode, names: Iterable[str]) -> StateNode:
+        """Return the node with its marks and nominations."""
+        return replace(
+            machine,
+            deleting=machine.deleting or not self._marked.isdisjoint(names),
             nominated=not self._nominated.keys().isdisjoint(names),
             buffered=not self._buffered.isdisjoint(names),
         )
+
+    def _running_pods(self) -> tuple[Pod, ...]:
+        """Return the bound pods that are not terminal, by node.
+
+        The pods of a node are cached until one of them changes.
+        """
+        for name in self._pods_by_node.groups() - self._running_on.keys():
+            pods = self._pods_by_node.of(name)
+            self._running_on[name] = tuple(pod for pod in pods if not is_terminal(pod))
+        names = sorted(self._running_on)
+        return tuple(chain.from_iterable(self._running_on[name] for name in names))
 
     def _is_where_it_was(self, pod: Pod) -> bool:
         known = self.get(kinds.POD, pod.metadata.name, pod.metadata.namespace)
@@ -449,10 +560,6 @@ class Cluster:
             and known.spec.node_name == pod.spec.node_name
             and not is_terminal(known)
         )
-
-    def _may_be_evicted(self, pod: Pod) -> bool:
-        budgets = self._objects[kinds.POD_DISRUPTION_BUDGET].values()
-        return budget_obstacle(pod, budgets) is None
 
     def _end(self, kind: Kind[T], value: T) -> None:
         self._ended[value.metadata.uid] = None
@@ -481,22 +588,69 @@ class Cluster:
             self._listener(kind, before, after)
 
     def _index(self, kind: Kind[Any], key: str, value: Any) -> None:
+        for index in self._indices.get(kind, ()):
+            index.add(key, value)
+        self._note_machine(kind, value)
+        if len(self._changed_machines) >= JOINED_AT_ONCE:
+            self._join_changes()
         if kind == kinds.POD:
-            _put(self._pods_by_node, value.spec.node_name, key, value)
-        elif kind == kinds.NODE:
-            _put(self._nodes_by_provider_id, value.spec.provider_id, key, value)
-        elif kind == kinds.NODE_CLAIM:
-            _put(self._claims_by_provider_id, value.status.provider_id, key, value)
-            _put(self._claims_by_instance, _instance_id(value), key, value)
+            self._count_replica(value, 1)
 
     def _unindex(self, kind: Kind[Any], key: str, value: Any) -> None:
+        for index in self._indices.get(kind, ()):
+            index.discard(key, value)
+        self._note_machine(kind, value)
         if kind == kinds.POD:
-            _drop(self._pods_by_node, value.spec.node_name, key)
-        elif kind == kinds.NODE:
-            _drop(self._nodes_by_provider_id, value.spec.provider_id, key)
+            self._count_replica(value, -1)
+
+    def _count_replica(self, pod: Pod, change: int) -> None:
+        """Count a pod for its owners, unless it is terminal or terminating."""
+        self._running_on.pop(pod.spec.node_name, None)
+        if pod.metadata.is_deleting or is_terminal(pod):
+            return
+        for owner in pod.metadata.owner_references:
+            self._replicas_of[owner.uid] += change
+            if not self._replicas_of[owner.uid]:
+                del self._replicas_of[owner.uid]
+
+    def _note_machine(self, kind: Kind[Any], value: Any) -> None:
+        """Record that a node changed: it is joined again at the next read."""
+        if kind == kinds.NODE:
+            self._changed_machines.add(value.spec.provider_id or f"node/{key_of(value)}")
         elif kind == kinds.NODE_CLAIM:
-            _drop(self._claims_by_provider_id, value.status.provider_id, key)
-            _drop(self._claims_by_instance, _instance_id(value), key)
+            self._changed_machines.add(value.status.provider_id or f"claim/{key_of(value)}")
+
+    def _join_changes(self) -> None:
+        """Join and count the nodes that changed since the last call."""
+        if not self._changed_machines:
+            return
+        for group in self._changed_machines:
+            joined = self._joined(group)
+            self._machines[group] = joined
+            if not joined:
+                del self._machines[group]
+            self._usage.replace(group, joined)
+        self._changed_machines.clear()
+        self._sorted_machines.clear()
+
+    def _joined(self, group: str) -> tuple[StateNode, ...]:
+        """Return the Nodes and NodeClaims of one provider ID, the first of each joined.
+
+        An object without a provider ID is alone: `node/<name>` or `claim/<name>`.
+        """
+        kind, _, name = group.partition("/")
+        if kind == "node":
+            node = self.get(kinds.NODE, name)
+            return (_joined(node, None),) if node and not node.spec.provider_id else ()
+        if kind == "claim":
+            claim = self.get(kinds.NODE_CLAIM, name)
+            return (_joined(None, claim),) if claim and not claim.status.provider_id else ()
+        claims = self._claims_by_provider_id.named(group)
+        nodes = self._nodes_by_provider_id.named(group)
+        if not nodes:
+            return tuple(_joined(None, claim) for claim in claims)
+        first = _joined(nodes[0], self.claim_of(nodes[0]))
+        return (first, *(_joined(node, None) for node in nodes[1:]))
 
 
 def key_of(value: KubernetesObject) -> str:
@@ -510,10 +664,10 @@ def _instance_id(claim: NodeClaim) -> str:
 
 
 def _is_no_news(value: KubernetesObject, known: KubernetesObject) -> bool:
-    """Whether a version of an object is the one we have, or came before it.
+    """Whether a version of an object is the stored one or older.
 
-    Resource versions of one object are numbers that grow; a different uid is another
-    object, and the watch that brings it knows best.
+    Resource versions of one object are increasing numbers. Another UID is another object, for which
+    the watch decides.
     """
     ours, theirs = known.metadata.resource_version, value.metadata.resource_version
     if known.metadata.uid != value.metadata.uid or not (ours.isdigit() and theirs.isdigit()):
@@ -521,14 +675,25 @@ def _is_no_news(value: KubernetesObject, known: KubernetesObject) -> bool:
     return int(theirs) <= int(ours)
 
 
-def _put(index: dict[str, dict[str, Any]], group: str, key: str, value: Any) -> None:
-    if group:
-        index.setdefault(group, {})[key] = value
+def _joined(node: Node | None, claim: NodeClaim | None) -> StateNode:
+    parts = [part.metadata for part in (node, claim) if part is not None]
+    return StateNode(node=node, claim=claim, deleting=any(part.is_deleting for part in parts))
 
 
-def _drop(index: dict[str, dict[str, Any]], group: str, key: str) -> None:
-    members = index.get(group)
-    if members is not None:
-        members.pop(key, None)
-        if not members:
-            del index[group]
+def _names_of(machine: StateNode) -> tuple[str, ...]:
+    parts = (machine.node, machine.claim)
+    return tuple(part.metadata.name for part in parts if part is not None)
+
+
+_name_of = attrgetter("name")
+
+
+def _pool_of(value: Node | NodeClaim) -> str:
+    return value.metadata.labels.get(labels.NODEPOOL, "")
+
+
+def _by_kind(*indices: Index[Any]) -> dict[Kind[Any], list[Index[Any]]]:
+    sorted_: dict[Kind[Any], list[Index[Any]]] = {}
+    for index in indices:
+        sorted_.setdefault(index.kind, []).append(index)
+    return sorted_

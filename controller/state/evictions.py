@@ -1,42 +1,65 @@
-"""Whether PodDisruptionBudgets let a pod be evicted."""
+"""Whether PodDisruptionBudgets allow the eviction of a pod."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
-from controller.apis import conditions
-from controller.apis.pods import Pod
-from controller.apis.workloads import PodDisruptionBudget
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.workloads import PodDisruptionBudget
 from controller.constraints.selectors import selects
 
 ALWAYS_ALLOW = "AlwaysAllow"
 
 _UNCOUNTED = 10**9
-"""So many pods a budget may have whose pods have not been counted yet."""
+"""The assumed number of pods of a budget whose pods were not counted yet."""
+
+
+class EvictionGuards:
+    """PodDisruptionBudgets for queries about many pods; equal labels are matched once."""
+
+    def __init__(self, budgets: Iterable[PodDisruptionBudget]) -> None:
+        self._by_namespace: defaultdict[str, list[PodDisruptionBudget]] = defaultdict(list)
+        for budget in budgets:
+            self._by_namespace[budget.metadata.namespace].append(budget)
+        self._known: dict[tuple[object, ...], Sequence[PodDisruptionBudget]] = {}
+
+    def of(self, pod: Pod) -> Sequence[PodDisruptionBudget]:
+        """Return the PodDisruptionBudgets that select the pod."""
+        namespace, labels = pod.metadata.namespace, pod.metadata.labels
+        if namespace not in self._by_namespace:
+            return ()
+        key = (namespace, *labels.items())
+        if key not in self._known:
+            budgets = self._by_namespace[namespace]
+            self._known[key] = [b for b in budgets if selects(b.spec.selector, labels)]
+        return self._known[key]
+
+    def obstacle(self, pod: Pod, *, surges: bool = False) -> str | None:
+        """Return why a budget prevents the eviction, or None (see `budget_obstacle`)."""
+        return _obstacle(pod, self.of(pod), surges=surges)
 
 
 def budget_obstacle(
     pod: Pod, budgets: Iterable[PodDisruptionBudget], *, surges: bool = False
 ) -> str | None:
-    """Return why the budgets forbid this eviction now, or None.
+    """Return why a PodDisruptionBudget prevents the eviction now, or None.
 
-    A pod that `surges` is no concern of the budgets of a single pod: it is not evicted.
+    A pod that `surges` ignores the budgets of a single pod, because it is not evicted.
 
-    The rule is the API server's: a pod with more than one budget cannot be evicted at all, and
-    one that is not ready may be where its budget says so.
+    The rules are the API server's: a pod with more than one budget cannot be evicted, and a pod
+    that is not Ready may be evicted if its budget says so.
     """
-    guards = [
-        budget
-        for budget in budgets
-        if budget.metadata.namespace == pod.metadata.namespace
-        and selects(budget.spec.selector, pod.metadata.labels)
-    ]
+    return EvictionGuards(budgets).obstacle(pod, surges=surges)
+
+
+def _obstacle(pod: Pod, guards: Sequence[PodDisruptionBudget], *, surges: bool) -> str | None:
     if surges and guards and all(guard.status.expected_pods == 1 for guard in guards):
         return None
     if len(guards) > 1:
         return (
-            f'Pod "{pod.key}" is guarded by more than one PodDisruptionBudget, with which it can '
-            "never be evicted"
+            f'Pod "{pod.key}" matches more than one PodDisruptionBudget, so it can never be evicted'
         )
     ready = conditions.is_true(pod.status.conditions, "Ready")
     for guard in guards:
@@ -51,9 +74,9 @@ def budget_obstacle(
 
 
 def why_never(budget: PodDisruptionBudget) -> str | None:
-    """Return why the budget can allow no eviction at all while its pods are as many as now.
+    """Return why the budget never allows an eviction with its present number of pods, or None.
 
-    The arithmetic is that of kube-controller-manager: what is a share of the pods is rounded up.
+    The arithmetic is kube-controller-manager's: percentages are rounded up.
     """
     most, least = budget.spec.max_unavailable, budget.spec.min_available
     expected = budget.status.expected_pods or _UNCOUNTED
@@ -66,7 +89,7 @@ def why_never(budget: PodDisruptionBudget) -> str | None:
 
 
 def _of(pods: int, amount: int | str) -> int:
-    """Return how many of the pods an amount is, such as 2 or `30%`; one if it cannot be read."""
+    """Return an amount such as 2 or `30%` as a number of pods; 1 if it cannot be read."""
     text = str(amount)
     if not text.removesuffix("%").isdecimal():
         return 1

@@ -1,21 +1,22 @@
-"""A node as the engine sees it: the Node, its NodeClaim, or both."""
+"""A node in the engine's view: the Node, its NodeClaim, or both."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.apis import conditions, labels
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodes import Node
+from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.nodes import Node
 from controller.constraints import taints
 
 
 @dataclass(frozen=True, slots=True)
 class StateNode:
-    """One machine: a claim that has no Node yet is in flight, a Node without a claim unmanaged.
+    """A node: in flight if it has only a NodeClaim, unmanaged if it has only a Node.
 
-    `deleting` covers everything on its way out: a deletion timestamp on either
-    object, or a mark by disruption. `buffered` machines keep room free for a buffer.
+    `deleting` is True if either object has a deletion timestamp or disruption marked it. `buffered`
+    nodes have the capacity of a CapacityBuffer.
     """
 
     node: Node | None = None
@@ -26,40 +27,40 @@ class StateNode:
 
     @property
     def name(self) -> str:
-        """The Node's name, or the claim's while there is no Node."""
+        """The Node's name, or the NodeClaim's while there is no Node."""
         if self.node is not None:
             return self.node.metadata.name
         return self.claim.metadata.name if self.claim is not None else ""
 
     @property
     def provider_id(self) -> str:
-        """The cloud's name for the machine; empty before launch."""
+        """The provider ID; empty before the launch."""
         if self.node is not None and self.node.spec.provider_id:
             return self.node.spec.provider_id
         return self.claim.status.provider_id if self.claim is not None else ""
 
     @property
     def managed(self) -> bool:
-        """Whether Joiner made it."""
+        """Whether Joiner manages it."""
         return self.claim is not None
 
     @property
     def registered(self) -> bool:
-        """Whether the node has been matched to its claim (unmanaged nodes always are)."""
+        """Whether the node is registered (unmanaged nodes always are)."""
         if self.claim is None:
             return True
         return self.node is not None and self.node.metadata.labels.get(labels.REGISTERED) == "true"
 
     @property
     def initialized(self) -> bool:
-        """Whether the node is ready for pods (unmanaged nodes always are)."""
+        """Whether the node is initialized (unmanaged nodes always are)."""
         if self.claim is None:
             return True
         return self.node is not None and self.node.metadata.labels.get(labels.INITIALIZED) == "true"
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels pods will see: the claim's until the node is registered, then the node's."""
+        """The labels that scheduling uses: the NodeClaim's until registration, then the Node's."""
         if self.node is not None and (self.claim is None or self.registered):
             return self.node.metadata.labels
         assert self.claim is not None
@@ -67,13 +68,21 @@ class StateNode:
 
     @property
     def node_pool(self) -> str:
-        """The name of the pool it belongs to; empty when unmanaged."""
+        """The name of its NodePool; empty if unmanaged."""
         return self.labels.get(labels.NODEPOOL, "")
 
 
 def is_up(node: Node) -> bool:
-    """Whether a node would take pods in, if we do not hold them off it ourselves."""
+    """Whether the node accepts pods, apart from Joiner's own hold taint."""
     return conditions.is_true(node.status.conditions, "Ready") and not any(
         taints.is_ephemeral(taint) and not taints.same(taint, taints.HELD)
+        for taint in node.spec.taints
+    )
+
+
+def is_closed(node: Node) -> bool:
+    """Whether the Node exists and accepts no pods yet: it is held or not registered."""
+    return not node.metadata.is_deleting and any(
+        taints.same(taint, taints.HELD) or taint.key == labels.UNREGISTERED_TAINT
         for taint in node.spec.taints
     )

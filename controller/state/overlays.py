@@ -1,9 +1,8 @@
-"""NodeOverlays applied: what instance types cost and hold, as corrected by users.
+"""Applies NodeOverlays: user-defined prices and capacity of instance types.
 
-The heaviest overlay speaks first, among equals the one whose name comes last; per
-offering for prices, per resource for capacity, the first to speak is heard. Two of equal
-weight that speak of the same thing contradict one another, and the later one is refused
-altogether.
+For each offering (price) and each resource (capacity) the overlay with the greatest weight applies;
+among equal weights the last name. Two overlays of equal weight that change the same offering or
+resource conflict, and the later one is rejected completely.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
 from controller.apis import labels
-from controller.apis.nodeoverlay import MOST_PRICE, NodeOverlay, NodeOverlaySpec
-from controller.apis.nodepool import NodePool
+from controller.apis.karpenter.nodeoverlay import MOST_PRICE, NodeOverlay, NodeOverlaySpec
+from controller.apis.karpenter.nodepool import NodePool
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints import requirements
 from controller.constraints.requirements import Requirements, ValueSet
 from controller.constraints.resources import parsed
 
 Target = tuple[str, str, int | str]
-"""What an overlay corrects: a pool, a type, and the place of an offering or a resource."""
+"""What an overlay changes: a pool, an instance type, and an offering or a resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """An overlay with its requirements read, beside the labels of a pool's nodes."""
+    """An overlay with parsed requirements, and the labels of a pool's nodes."""
 
     spec: NodeOverlaySpec
     needed: Requirements
@@ -34,11 +33,11 @@ class Reader:
 
     @property
     def prices(self) -> bool:
-        """Whether it says something of prices."""
+        """Whether it changes prices."""
         return self.spec.price is not None or self.spec.price_adjustment is not None
 
     def offerings(self, instance_type: InstanceType) -> list[int]:
-        """Return the places of the offerings it means; nothing may be left open."""
+        """Return the indices of the offerings that meet all of the overlay's requirements."""
         said = {key: self._said(instance_type, key) for key in self.needed}
         if not all(
             values is None or values.meets(self.needed[key]) for key, values in said.items()
@@ -54,7 +53,7 @@ class Reader:
         ]
 
     def _said(self, instance_type: InstanceType, key: str) -> ValueSet | None:
-        """Return what the pool and the type say of a label."""
+        """Return the values of a label for the pool and instance type."""
         values = self.own.get(key)
         for term in instance_type.requirements:
             if labels.normalized(term.key) == key:
@@ -66,7 +65,7 @@ class Reader:
 def overlaid(
     types: Sequence[InstanceType], overlays: Iterable[NodeOverlay], *, pool: NodePool
 ) -> tuple[InstanceType, ...]:
-    """Return the types as a pool sees them under overlays that contradict nothing.
+    """Return the instance types of a pool with overlays applied, which must not conflict.
 
     Raises:
         ValueError: an overlay's requirement, price or quantity is malformed.
@@ -82,10 +81,10 @@ def conflicting(
     pools: Sequence[NodePool],
     instance_types: Mapping[str, Sequence[InstanceType]],
 ) -> frozenset[str]:
-    """Return the names of the overlays that an equally heavy one contradicts.
+    """Return the names of the overlays that conflict with another overlay of equal weight.
 
-    `instance_types` are per pool name, before overlays. An overlay that is refused for one
-    pool is refused for all.
+    `instance_types` are per pool name, before overlays. An overlay that conflicts for one pool is
+    rejected for all.
 
     Raises:
         ValueError: an overlay's requirement is malformed.
@@ -108,9 +107,9 @@ def conflicting(
 
 
 def identity(overlays: Iterable[NodeOverlay], pool: NodePool) -> frozenset[tuple[str, str]]:
-    """Return all that overlays look at in a pool: those of its nodes' labels that they name.
+    """Return the labels of a pool's nodes that overlays refer to.
 
-    Pools of which it is equal see the same types alike.
+    Pools with equal results have equal instance types.
     """
     named = {key for overlay in overlays for key in requirements.read(overlay.spec.requirements)}
     return frozenset(
@@ -119,7 +118,7 @@ def identity(overlays: Iterable[NodeOverlay], pool: NodePool) -> frozenset[tuple
 
 
 def marks(types: Iterable[InstanceType]) -> dict[str, str]:
-    """Return what a claim for one of these types says of the overlays they are under."""
+    """Return the annotations of a NodeClaim about the overlays of its instance types."""
     types = tuple(types)
     applied = {
         labels.PRICE_OVERLAY_APPLIED: any(o.price_overlaid for t in types for o in t.offerings),
@@ -200,5 +199,7 @@ def _price(price: float, absolute: str | None, adjustment: str | None) -> float:
         else:
             corrected = price + float(Decimal(adjustment or ""))
     except InvalidOperation as exc:
-        raise ValueError(f"{absolute or adjustment!r} is not a price or a change of one") from exc
+        raise ValueError(
+            f"{absolute or adjustment!r} is neither a price nor a price adjustment"
+        ) from exc
     return min(max(corrected, 0.0), MOST_PRICE)

@@ -1,12 +1,14 @@
-"""What a pod's state means to an autoscaler: whether it waits, stays or must move."""
+"""The state of a pod for an autoscaler: pending, bound, or to be rescheduled."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 from operator import attrgetter
 
-from controller.apis import conditions, durations, labels
-from controller.apis.pods import Pod
+from controller.apis import labels
+from controller.apis.karpenter import durations
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.pods import Pod
 
 _KIND = attrgetter("kind", "api_version")
 
@@ -14,7 +16,7 @@ MIRROR_ANNOTATIONS = ("kubernetes.io/config.source", "kubernetes.io/config.mirro
 
 
 def is_terminal(pod: Pod) -> bool:
-    """Whether the pod has run to its end and needs no node any more."""
+    """Whether the pod is terminal and needs no node."""
     return pod.status.phase in ("Succeeded", "Failed")
 
 
@@ -25,16 +27,16 @@ def is_owned_by(pod: Pod, api_version: str, kind: str) -> bool:
 
 
 def controller_of(pod: Pod) -> str:
-    """Return the uid of the workload that makes pods such as this one; empty without one."""
+    """Return the UID of the workload that creates such pods; empty if there is none."""
     references = pod.metadata.owner_references
     return next((reference.uid for reference in references if reference.controller), "")
 
 
 def are_alike(pod: Pod, other: Pod) -> bool:
-    """Whether one workload made both pods from the same template, and nobody has told them apart
-    since: what a scheduler says of the one holds for the other.
+    """Whether one workload created both pods from the same template, and both are unchanged.
 
-    Labels count, by which rules of other pods may speak of the one and not of the other.
+    Then a scheduler's result for one applies to the other. Labels must be equal too, because rules
+    of other pods may select by them.
     """
     maker = controller_of(pod)
     return (
@@ -46,12 +48,12 @@ def are_alike(pod: Pod, other: Pod) -> bool:
 
 
 def is_daemon(pod: Pod) -> bool:
-    """Whether a DaemonSet owns the pod: it comes with its node and goes with it."""
+    """Whether a DaemonSet owns the pod, so that it lives and ends with its node."""
     return is_owned_by(pod, "apps/v1", "DaemonSet")
 
 
 def is_static(pod: Pod) -> bool:
-    """Whether the kubelet made the pod from a file of its own: nobody can move it."""
+    """Whether the pod is static: the kubelet created it from a file, so it cannot move."""
     annotations = pod.metadata.annotations
     return is_owned_by(pod, "v1", "Node") or (
         bool(annotations) and any(annotations.get(n, "api") != "api" for n in MIRROR_ANNOTATIONS)
@@ -59,11 +61,11 @@ def is_static(pod: Pod) -> bool:
 
 
 def is_provisionable(pod: Pod) -> bool:
-    """Whether the pod waits for a node that somebody has to make.
+    """Whether the pod is pending and needs a new node.
 
-    The scheduler must have given up on it (`PodScheduled` with reason `Unschedulable`);
-    which scheduler that is does not matter. A pod with a nominated node waits too: it has
-    a place in the plan, and needs another when that comes to nothing.
+    A scheduler, whichever it is, must have reported it unschedulable (`PodScheduled` with reason
+    `Unschedulable`). A pod with a nominated node is included: it has a planned node, and needs
+    another if the plan fails.
     """
     if pod.spec.node_name or is_terminal(pod):
         return False
@@ -74,7 +76,7 @@ def is_provisionable(pod: Pod) -> bool:
 
 
 def is_untried(pod: Pod) -> bool:
-    """Whether the scheduler has not had its say about the pod yet."""
+    """Whether no scheduler has tried the pod yet."""
     if pod.spec.node_name or is_terminal(pod) or pod.metadata.is_deleting:
         return False
     if is_daemon(pod) or is_static(pod):
@@ -83,10 +85,9 @@ def is_untried(pod: Pod) -> bool:
 
 
 def is_reschedulable(pod: Pod) -> bool:
-    """Whether the pod will need another node when its own goes.
+    """Whether the pod needs another node when its own is deleted.
 
-    A pod that is already terminating comes back only when a StatefulSet waits for its
-    name to be free.
+    A terminating pod needs one only if a StatefulSet waits for its name.
     """
     if is_terminal(pod) or is_daemon(pod) or is_static(pod):
         return False
@@ -94,11 +95,10 @@ def is_reschedulable(pod: Pod) -> bool:
 
 
 def forbids_disruption(pod: Pod, now: datetime) -> bool:
-    """Whether the pod's `karpenter.sh/do-not-disrupt` holds now: never that of one that has ended,
-    or is ending anyway.
+    """Whether the pod's `karpenter.sh/do-not-disrupt` protects it now; False if it is terminal or
+    terminating.
 
-    The annotation is `true`, or a duration counted from the pod's start; a text that is
-    neither protects nothing.
+    The annotation is `true`, or a duration from the pod's start; any other value protects nothing.
     """
     if labels.DO_NOT_DISRUPT not in pod.metadata.annotations:
         return False
@@ -114,11 +114,11 @@ def forbids_disruption(pod: Pod, now: datetime) -> bool:
 
 
 def protected_for(pod: Pod) -> timedelta | None:
-    """Return for how long after the pod's start its `karpenter.sh/do-not-disrupt` holds; None for
-    ever.
+    """Return how long after its start `karpenter.sh/do-not-disrupt` protects a pod; None if
+    forever.
 
     Raises:
-        ValueError: it is neither `true` nor a duration.
+        ValueError: the annotation is neither `true` nor a duration.
 
     """
     value = pod.metadata.annotations[labels.DO_NOT_DISRUPT]
@@ -126,5 +126,5 @@ def protected_for(pod: Pod) -> timedelta | None:
         return None
     protected = durations.parse_finite(value)
     if not protected:
-        raise ValueError(f"{value!r} is no time at all")
+        raise ValueError(f"duration {value!r} must be longer than 0")
     return protected

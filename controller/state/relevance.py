@@ -1,23 +1,24 @@
-"""Which changes of the cluster could change what disruption finds in it.
+"""Which changes of objects can change disruption's decisions.
 
-Nodes and claims are written many times a minute, pods many times a second, and most of it
-(heartbeats, usage, the times of events) says nothing of where pods could go.
+Nodes and NodeClaims are written many times a minute, pods many times a second, and most of these
+writes (heartbeats, usage, event times) do not matter to scheduling.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from controller.apis import conditions, kinds, labels
+from controller.apis import kinds, labels
+from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import Kind
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodes import Node
-from controller.apis.pods import Pod
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod
 from controller.state.pods import is_terminal
 
 
 def matters(kind: Kind[Any], before: Any, after: Any) -> bool:
-    """Whether an object that was there before is another one to disruption."""
+    """Whether an object changed in a way that matters to disruption."""
     if kind == kinds.POD:
         return _pod(before) != _pod(after)
     if kind == kinds.NODE:

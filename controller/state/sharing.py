@@ -1,7 +1,7 @@
-"""Keeps what pods have in common once.
+"""Stores equal parts of pods once.
 
-Ten thousand pods of fifty Deployments are fifty specs and ten thousand names. Values
-are frozen, so equal ones can be the same one: the mirror is a quarter of the size.
+Ten thousand pods of fifty Deployments have fifty specs. The values are frozen, so equal ones can be
+one object: the mirror takes a quarter of the memory.
 """
 
 from __future__ import annotations
@@ -11,37 +11,35 @@ from typing import TypeVar
 
 import msgspec
 
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta
-from controller.apis.pods import Pod, PodStatus
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.pods import Pod, PodStatus
 from controller.state.pods import controller_of
 
 MOST_TWINS = 20_000
-"""Makers of pods of whom one pod is remembered; past that they are all forgotten, which costs only
-memory."""
+"""The maximum number of remembered owners; beyond it all are forgotten, which costs only memory."""
 
 MOST_CONDITIONS = 20_000
-"""Conditions remembered; likewise."""
+"""The maximum number of remembered conditions."""
 
 BLANK = Pod(metadata=ObjectMeta())
-"""A pod that says nothing: an empty list takes half as much as a name, and a pod has a dozen."""
+"""An empty pod: an empty list takes half as much memory as a name, and a pod has a dozen."""
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class Replicas:
-    """Remembers one pod of each maker, and lets the others share what is equal."""
+    """Remembers one pod of each owner, and shares its parts with equal ones."""
 
     def __init__(self) -> None:
         self._twins: dict[object, Pod] = {}
         self._conditions: dict[Condition, Condition] = {}
 
     def shared(self, pod: Pod) -> Pod:
-        """Return an equal pod that shares its parts with one that the same controller made, or
-        that has the same labels where nobody did.
+        """Return an equal pod that shares its parts with a pod of the same owner.
 
-        Volumes that are no claims are left out: each has a name of its own, and none
-        binds a pod to a place.
+        Without an owner, it shares with a pod with the same labels. Volumes other than claims are
+        removed: each has a unique name, and none restricts scheduling.
         """
         maker = controller_of(pod) or (
             pod.metadata.namespace,
@@ -68,7 +66,7 @@ class Replicas:
         return pod
 
     def _status(self, pod: Pod) -> PodStatus:
-        """Return the status without what only repeats the spec: what containers were granted."""
+        """Return the status without the containers' allocated resources, which repeat the spec."""
         asked = {container.name: container.resources.requests for container in pod.spec.containers}
         statuses = [
             msgspec.structs.replace(status, allocated_resources={}, resources=None)
@@ -88,7 +86,7 @@ class Replicas:
 
 
 def _sharing(part: _Struct, twin: _Struct) -> _Struct:
-    """Return an equal part that has all that is equal in common with the twin's."""
+    """Return an equal part that shares all equal values with the twin's."""
     equal = {
         name: theirs
         for name in part.__struct_fields__

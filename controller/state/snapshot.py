@@ -1,14 +1,14 @@
-"""What a solve is asked with: the whole world it may look at, frozen."""
+"""The engine's input: the whole cluster, frozen."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller.apis.devices import DeviceClass, ResourceClaim, ResourceSlice
-from controller.apis.nodepool import NodePool
-from controller.apis.pods import Pod
-from controller.apis.workloads import (
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.devices import DeviceClass, ResourceClaim, ResourceSlice
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.workloads import (
     CSINode,
     DaemonSet,
     LimitRange,
@@ -24,12 +24,11 @@ from controller.state.nodes import StateNode
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A world.
+    """A cluster.
 
-    `pods` are those that run (with a node name); the ones that wait are the question
-    and are passed beside the snapshot. `instance_types` are per NodePool name, after
-    overlays. Pools that are not ready, static or being deleted are left out of
-    `node_pools` by whoever takes the snapshot.
+    `pods` are the bound ones; pending pods are the question and are passed beside the snapshot.
+    `instance_types` are per NodePool name, with overlays applied. The caller leaves NodePools that
+    are not ready, static or being deleted out of `node_pools`.
     """
 
     nodes: tuple[StateNode, ...] = ()

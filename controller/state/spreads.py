@@ -1,7 +1,7 @@
-"""The cluster's default topology spread constraints, for pods that state none themselves.
+"""The cluster's default topology spread constraints, for pods without their own.
 
-As kube-scheduler does it: such a pod is spread among the pods that its Services and the
-workload that owns it select. A pod that nothing selects is not spread.
+As in kube-scheduler, such a pod is spread among the pods that its Services and its owning workload
+select. A pod that nothing selects is not spread.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from controller.apis import kinds
-from controller.apis.meta import LabelSelector, ObjectMeta
-from controller.apis.pods import Pod, TopologySpreadConstraint
-from controller.apis.workloads import ReplicationController, Scalable, Service
+from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta
+from controller.apis.kubernetes.pods import Pod, TopologySpreadConstraint
+from controller.apis.kubernetes.workloads import ReplicationController, Scalable, Service
 from controller.state.cluster import Cluster
 
 
 class Selectors:
-    """Whom each pod belongs to; pods of one workload are looked up once."""
+    """The selectors that match each pod; pods of one workload are looked up once."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Selectors:
         self._known: dict[tuple[object, ...], LabelSelector | None] = {}
 
     def of(self, pod: Pod) -> LabelSelector | None:
-        """Return who counts as the pod's kind; None when nothing selects it."""
+        """Return the selector of the pods among which a pod is spread, or None."""
         own = pod.metadata
         owner = next(
             (reference for reference in own.owner_references if reference.controller), None
@@ -71,14 +71,14 @@ class Selectors:
 
 
 class DefaultSpreads:
-    """The constraints of a cluster, applied to its pods."""
+    """The default constraints of a cluster, applied to its pods."""
 
     def __init__(self, constraints: Sequence[TopologySpreadConstraint], cluster: Cluster) -> None:
         self._constraints = constraints
         self._cluster = cluster
 
     def applied(self, pods: Sequence[Pod]) -> list[Pod]:
-        """Return the pods with the constraints that bind them."""
+        """Return the pods with their effective constraints."""
         if not self._constraints:
             return list(pods)
         cluster = self._cluster
@@ -95,7 +95,7 @@ class DefaultSpreads:
 def with_default_spreads(
     pods: Iterable[Pod], constraints: Sequence[TopologySpreadConstraint], selectors: Selectors
 ) -> list[Pod]:
-    """Return the pods with the default constraints where they state none of their own."""
+    """Return the pods, with the default constraints if they have none of their own."""
     bound: dict[int, list[TopologySpreadConstraint]] = {}
     completed = []
     for pod in pods:

@@ -1,14 +1,15 @@
-"""What machines amount to, for room, limits and the status of pools."""
+"""The resources of nodes, for capacity, limits and the status of NodePools."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from controller.apis import labels
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.quantities import MILLI
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.kubernetes.quantities import MILLI
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints.resources import NODES, Resources, largest, parsed, total
 from controller.state.nodes import StateNode
@@ -19,11 +20,11 @@ NO_TYPES: Mapping[str, Iterable[InstanceType]] = MappingProxyType({})
 def usage(
     nodes: Iterable[StateNode], types: Mapping[str, Iterable[InstanceType]] = NO_TYPES
 ) -> dict[str, dict[str, int]]:
-    """Add up what the machines of each pool amount to, in thousandths, their number as `nodes`.
+    """Return the resources of each pool's nodes in thousandths, and their number as `nodes`.
 
-    A machine belongs to the pool whose label it bears, whoever made it, and counts to its end,
-    while it is deleted too. Before its launch it counts for the most it may become where the
-    `types` of its pool are told, and otherwise as one node alone.
+    A node belongs to the pool of its label, whichever controller created it, and counts until it is
+    deleted. Before its launch it counts as its largest instance type if `types` has those of its
+    pool, and otherwise only as one node.
     """
     members: defaultdict[str, list[StateNode]] = defaultdict(list)
     for node in nodes:
@@ -42,25 +43,78 @@ def usage(
     return used
 
 
+class PoolUsage:
+    """The result of `usage` without types, updated node by node."""
+
+    def __init__(self) -> None:
+        self.machines = 0
+        """The number of nodes, including those without a pool."""
+
+        self._counted: dict[str, list[_Part]] = {}
+        self._sums: dict[str, dict[str, _Sum]] = {}
+
+    def replace(self, machine: str, nodes: Sequence[StateNode]) -> None:
+        """Count a node as these nodes, replacing what it counted as before."""
+        for part in self._counted.pop(machine, ()):
+            self._add(part, -1)
+        if nodes:
+            parts = [_part(node) for node in nodes]
+            self._counted[machine] = parts
+            for part in parts:
+                self._add(part, 1)
+
+    def of(self, pool: str) -> Resources:
+        """Return the total of a pool in thousandths; empty if it has no nodes."""
+        return {name: each.amount for name, each in self._sums.get(pool, {}).items()}
+
+    def _add(self, part: _Part, sign: int) -> None:
+        self.machines += sign
+        if not part.pool:
+            return
+        sums = self._sums.setdefault(part.pool, {})
+        for name, amount in part.amounts.items():
+            known = sums.setdefault(name, _Sum())
+            known.amount += sign * amount
+            known.reporters += sign
+            if not known.reporters:
+                del sums[name]
+        if not sums:
+            del self._sums[part.pool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    pool: str
+    amounts: Resources
+
+
+@dataclass(slots=True)
+class _Sum:
+    amount: int = 0
+    reporters: int = 0
+
+
+def _part(node: StateNode) -> _Part:
+    return _Part(node.node_pool, {**capacity(node), NODES: MILLI} if node.node_pool else {})
+
+
 class Sizes:
-    """How large machines that may be of several types can become, in thousandths."""
+    """The largest resources of unlaunched nodes with several instance types, in thousandths."""
 
     def __init__(self, types: Iterable[InstanceType]) -> None:
-        """Know the types that a pool can buy."""
+        """Store the instance types of a pool."""
         self._capacity = {known.name: known.capacity for known in types}
         self._largest: dict[tuple[str, ...], Resources] = {}
 
     def of_types(self, names: Iterable[str]) -> Resources:
-        """Return the most that one of these types has of each resource."""
+        """Return the largest amount of each resource among these types."""
         key = tuple(names)
         if key not in self._largest:
             self._largest[key] = largest(self._capacity.get(name, {}) for name in key)
         return self._largest[key]
 
     def of_claim(self, claim: NodeClaim | None) -> Resources:
-        """Return the same for a claim that is not launched yet: of the types that it names, and
-        no less than it asks for.
-        """
+        """Return the same for an unlaunched NodeClaim's instance types, at least its requests."""
         if claim is None:
             return {}
         named = (
@@ -72,7 +126,7 @@ class Sizes:
 
 
 def capacity(node: StateNode) -> Resources:
-    """Return all of a machine, in thousandths."""
+    """Return the capacity of a node, in thousandths."""
     return _reported(
         node,
         node.node.status.capacity if node.node is not None else {},
@@ -81,7 +135,7 @@ def capacity(node: StateNode) -> Resources:
 
 
 def allocatable(node: StateNode) -> Resources:
-    """Return what a machine has for pods, in thousandths."""
+    """Return the allocatable resources of a node, in thousandths."""
     return _reported(
         node,
         node.node.status.allocatable if node.node is not None else {},
@@ -94,8 +148,10 @@ def _reported(
     by_node: Mapping[str, str | int | float],
     by_claim: Mapping[str, str | int | float],
 ) -> Resources:
-    """Take the kubelet's word once the node is initialized; until then the claim's for all that
-    the kubelet does not speak of, or calls nothing.
+    """Return the Node's resources once it is initialized.
+
+    Until then, resources that the kubelet does not report, or reports as 0, come from the
+    NodeClaim.
     """
     reported = parsed(by_node)
     if node.initialized:

@@ -1,4 +1,4 @@
-"""What the controller tells about itself: metrics, events, logs.
+"""The controller's telemetry: metrics, events and logs.
 
 Names are Karpenter's; secrets never pass through here.
 """

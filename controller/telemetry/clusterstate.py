@@ -1,25 +1,27 @@
-"""What is so at the moment of a scrape, read from the mirror: few series, whatever the size."""
+"""Gauges read from the mirror at each scrape; their number does not grow with the cluster."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from controller.apis import kinds, labels, quantities
+from controller.apis import kinds, labels
 from controller.apis.kinds import Kind
-from controller.apis.pods import Quantities
+from controller.apis.kubernetes import quantities
+from controller.apis.kubernetes.pods import Quantities
 from controller.constraints.resources import Resources, parsed, pod_requests, total
 from controller.state.cluster import Cluster
 from controller.state.pods import is_terminal
 from controller.telemetry.market import Market
 
 FEW: tuple[Kind[Any], ...] = (kinds.NODE_POOL, kinds.EC2_NODE_CLASS)
-"""Kinds of which there are few, so that each object may have series of its own."""
+"""Kinds with few objects, so that each object may have its own series."""
 
 
 class FromMirror(Collector):
@@ -30,13 +32,32 @@ class FromMirror(Collector):
         self._market = market
         self._clock = clock
 
+    @contextmanager
+    def reading(self, cluster: Cluster) -> Iterator[None]:
+        """Make `collect` read this mirror instead of the live one while the block runs."""
+        live, self._cluster = self._cluster, cluster
+        try:
+            yield
+        finally:
+            self._cluster = live
+
     def describe(self) -> list[GaugeMetricFamily]:
-        """Name nothing ahead: the registry need not scrape in order to register."""
+        """Return nothing, so that the registry does not scrape in order to register."""
         return []
 
 
+@contextmanager
+def frozen(cluster: Cluster, collectors: Iterable[FromMirror]) -> Iterator[None]:
+    """Make collectors read a copy of the mirror, so that another thread may collect them."""
+    picture = cluster.frozen()
+    with ExitStack() as readings:
+        for collector in collectors:
+            readings.enter_context(collector.reading(picture))
+        yield
+
+
 class ClusterState(FromMirror):
-    """The mirror, the pools, and how full the cluster is."""
+    """Gauges of the mirror, the NodePools and the cluster's utilization."""
 
     def __init__(self, cluster: Cluster, market: Market, clock: Callable[[], datetime]) -> None:
         super().__init__(cluster, market, clock)
@@ -56,19 +77,31 @@ class ClusterState(FromMirror):
         self._unsynced_since = None if synced else self._unsynced_since or now
         unsynced = (now - self._unsynced_since).total_seconds() if self._unsynced_since else 0.0
         name = "karpenter_cluster_state"
-        nodes = len(self._cluster.state_nodes(now))
-        yield GaugeMetricFamily(f"{name}_node_count", "Machines known.", nodes)
-        yield GaugeMetricFamily(f"{name}_synced", "1 when nothing is missing.", int(synced))
+        nodes = self._cluster.machine_count
         yield GaugeMetricFamily(
-            f"{name}_unsynced_time_seconds", "Time since it was last synced.", unsynced
+            f"{name}_node_count", "Current count of nodes in cluster state.", nodes
+        )
+        yield GaugeMetricFamily(
+            f"{name}_synced", "1 if cluster state is synced, otherwise 0.", int(synced)
+        )
+        yield GaugeMetricFamily(
+            f"{name}_unsynced_time_seconds",
+            "Time for which cluster state is not synced, in seconds.",
+            unsynced,
         )
 
     def _pools(self) -> Iterator[GaugeMetricFamily]:
         axes = ("resource_type", "nodepool")
-        usage = GaugeMetricFamily("karpenter_nodepools_usage", "What pools use.", labels=axes)
-        limit = GaugeMetricFamily("karpenter_nodepools_limit", "What pools may use.", labels=axes)
+        usage = GaugeMetricFamily(
+            "karpenter_nodepools_usage", "Resources provisioned for a NodePool.", labels=axes
+        )
+        limit = GaugeMetricFamily(
+            "karpenter_nodepools_limit", "Resource limits of a NodePool.", labels=axes
+        )
         cost = GaugeMetricFamily(
-            "karpenter_nodepools_cost_total", "$/h of a pool's machines.", labels=("nodepool",)
+            "karpenter_nodepools_cost_total",
+            "Cost of a NodePool's nodes in $/h.",
+            labels=("nodepool",),
         )
         costs = self._costs()
         for pool in self._cluster.list(kinds.NODE_POOL):
@@ -88,7 +121,7 @@ class ClusterState(FromMirror):
     def _utilization(self) -> GaugeMetricFamily:
         utilization = GaugeMetricFamily(
             "karpenter_cluster_utilization_percent",
-            "What pods ask for of what nodes have.",
+            "Share of allocatable resources that pods request, in percent.",
             labels=("resource_type",),
         )
         nodes = self._cluster.list(kinds.NODE)
@@ -101,25 +134,27 @@ class ClusterState(FromMirror):
 
 
 def requests_on(cluster: Cluster, node_name: str) -> dict[str, int]:
-    """Return what the pods of a node ask for, in thousandths."""
+    """Return the requests of a node's pods, in thousandths."""
     return total(pod_requests(pod) for pod in cluster.pods_on(node_name) if not is_terminal(pod))
 
 
 def status_conditions(
     kind: Kind[Any], objects: Iterable[Any], now: datetime
 ) -> Iterator[GaugeMetricFamily]:
-    """Yield how every object of a kind stands, and how long those that are going have been."""
+    """Yield the conditions of every object of a kind, and the time since its deletion."""
     name = f"operator_{kind.name.lower()}"
     axes = ("namespace", "name", "type", "status", "reason")
-    count = GaugeMetricFamily(f"{name}_status_condition_count", "Conditions.", labels=axes)
+    count = GaugeMetricFamily(
+        f"{name}_status_condition_count", "Conditions by status; always 1.", labels=axes
+    )
     since = GaugeMetricFamily(
         f"{name}_status_condition_current_status_seconds",
-        "How long a condition has had its status.",
+        "How long a condition has had its status, in seconds.",
         labels=axes,
     )
     going = GaugeMetricFamily(
         f"{name}_termination_current_time_seconds",
-        "How long an object has been on its way out.",
+        "Time since an object's deletion was requested, in seconds.",
         labels=axes[:2],
     )
     for each in objects:

@@ -1,24 +1,30 @@
-"""A series for every pod, node, claim and offering, as Karpenter has them; off by default.
+"""Series for every pod, node, NodeClaim and offering, as in Karpenter.
 
-Their number grows with the cluster and with the region: tens of thousands are usual,
-and each scrape reads them all.
+They are off by default: their number grows with the cluster and the region, tens of thousands are
+usual, and each scrape reads all of them. The series of Karpenter's dashboards are on while the
+cluster is small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Collection, Iterator
+from datetime import datetime
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily
 
-from controller.apis import conditions, kinds, labels
+from controller.apis import kinds, labels
 from controller.apis.kinds import Kind
-from controller.apis.nodes import Node
-from controller.apis.pods import Pod
-from controller.apis.quantities import MILLI
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.quantities import MILLI
 from controller.constraints.resources import Resources, less, parsed, pod_requests, total
+from controller.state.cluster import Cluster
 from controller.state.pods import is_daemon, is_terminal
 from controller.telemetry.clusterstate import FromMirror, add_amounts, snake, status_conditions
+from controller.telemetry.market import Market
 
 MANY: tuple[Kind[Any], ...] = (kinds.NODE_CLAIM, kinds.NODE)
 
@@ -31,19 +37,30 @@ POD_AXES = (
 OFFERING_AXES = ("instance_type", "capacity_type", "zone")
 
 
+IN_DASHBOARDS = ("allocatable", "total_pod_requests", "total_daemon_requests")
+RESOURCES_IN_DASHBOARDS = ("cpu", "memory", "pods")
+SERIES_PER_NODE = len(IN_DASHBOARDS) * len(RESOURCES_IN_DASHBOARDS)
+
+log = logging.getLogger(__name__)
+
+
 class Details(FromMirror):
-    """Every object by itself."""
+    """Series for each object."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the gauges."""
         now = self._clock()
-        yield from self._nodes()
+        yield from self._amounts()
+        yield self._ages()
         yield from self._pods()
         yield from self._offerings()
         for kind in MANY:
             yield from status_conditions(kind, self._cluster.list(kind), now)
 
-    def _nodes(self) -> Iterator[GaugeMetricFamily]:
+    def _amounts(
+        self, names: Collection[str] = (), resources: Collection[str] = ()
+    ) -> Iterator[GaugeMetricFamily]:
+        """Yield the resource gauges of nodes; only these metrics and resources, all if empty."""
         amounts: dict[str, Callable[[Node], Resources]] = {
             "allocatable": lambda node: parsed(node.status.allocatable),
             "system_overhead": _overhead,
@@ -54,24 +71,31 @@ class Details(FromMirror):
         }
         nodes = [(node, self._of_node(node)) for node in self._cluster.list(kinds.NODE)]
         for name, amount in amounts.items():
-            text = f"Of each node: {name.replace('_', ' ')}."
+            if names and name not in names:
+                continue
+            text = f"Resources of each node: {name.replace('_', ' ')}."
             axes = ("resource_type", *NODE_AXES)
             gauge = GaugeMetricFamily(f"karpenter_nodes_{name}", text, labels=axes)
             for node, values in nodes:
-                add_amounts(gauge, values, amount(node))
+                whole = amount(node)
+                add_amounts(gauge, values, {r: whole[r] for r in resources or whole if r in whole})
             yield gauge
+
+    def _ages(self) -> GaugeMetricFamily:
         age = GaugeMetricFamily(
-            "karpenter_nodes_current_lifetime_seconds", "Age of each node.", labels=NODE_AXES
+            "karpenter_nodes_current_lifetime_seconds",
+            "Age of each node in seconds.",
+            labels=NODE_AXES,
         )
-        for node, values in nodes:
+        for node in self._cluster.list(kinds.NODE):
             if node.metadata.creation_timestamp is not None:
                 lived = self._clock() - node.metadata.creation_timestamp
-                age.add_metric(values, lived.total_seconds())
-        yield age
+                age.add_metric(self._of_node(node), lived.total_seconds())
+        return age
 
     def _of_node(self, node: Node) -> tuple[str, ...]:
         own = node.metadata.labels
-        # The phase is long deprecated, and empty on every cluster.
+        # The phase is deprecated and always empty.
         managed = _written(self._cluster.claim_of(node) is not None)
         return (node.metadata.name, "", managed, *(own.get(key, "") for key in WELL_KNOWN))
 
@@ -87,15 +111,17 @@ class Details(FromMirror):
     def _pods(self) -> Iterator[GaugeMetricFamily]:
         name, now = "karpenter_pods", self._clock()
         axes = ("name", "namespace")
-        state = GaugeMetricFamily(f"{name}_state", "Where each pod is.", labels=POD_AXES)
         unbound = GaugeMetricFamily(
-            f"{name}_unbound_time_seconds", "Age of each pod that is not bound.", labels=axes
+            f"{name}_unbound_time_seconds",
+            "Age of each pod that is not bound, in seconds.",
+            labels=(*axes, "dynamic_resources"),
         )
         unstarted = GaugeMetricFamily(
-            f"{name}_unstarted_time_seconds", "Age of each pod that does not run.", labels=axes
+            f"{name}_unstarted_time_seconds",
+            "Age of each pod that does not run, in seconds.",
+            labels=axes,
         )
         for pod in self._cluster.list(kinds.POD):
-            state.add_metric(self._of_pod(pod), 1)
             created = pod.metadata.creation_timestamp
             if created is None or pod.status.phase != "Pending":
                 continue
@@ -103,8 +129,15 @@ class Details(FromMirror):
             age = (now - created).total_seconds()
             unstarted.add_metric(whose, age)
             if not conditions.is_true(pod.status.conditions, "PodScheduled"):
-                unbound.add_metric(whose, age)
-        yield from (state, unbound, unstarted)
+                unbound.add_metric((*whose, _written(bool(pod.spec.resource_claims))), age)
+        yield from (self._states(), unbound, unstarted)
+
+    def _states(self) -> GaugeMetricFamily:
+        text = "Current state of each pod; always 1."
+        state = GaugeMetricFamily("karpenter_pods_state", text, labels=POD_AXES)
+        for pod in self._cluster.list(kinds.POD):
+            state.add_metric(self._of_pod(pod), 1)
+        return state
 
     def _of_pod(self, pod: Pod) -> tuple[str, ...]:
         node = self._cluster.get(kinds.NODE, pod.spec.node_name) if pod.spec.node_name else None
@@ -126,17 +159,28 @@ class Details(FromMirror):
     def _offerings(self) -> Iterator[GaugeMetricFamily]:
         name = "karpenter_cloudprovider_instance_type"
         available = GaugeMetricFamily(
-            f"{name}_offering_available", "1 when it can be had.", labels=OFFERING_AXES
+            f"{name}_offering_available",
+            "1 if the offering is available, otherwise 0.",
+            labels=OFFERING_AXES,
         )
         price = GaugeMetricFamily(
-            f"{name}_offering_price_estimate", "$/h of each offering.", labels=OFFERING_AXES
+            f"{name}_offering_price_estimate",
+            "Estimated price of the offering in $/h.",
+            labels=OFFERING_AXES,
         )
-        cores = GaugeMetricFamily(f"{name}_cpu_cores", "CPU.", labels=OFFERING_AXES[:1])
-        memory = GaugeMetricFamily(f"{name}_memory_bytes", "Memory.", labels=OFFERING_AXES[:1])
+        cores = GaugeMetricFamily(
+            f"{name}_cpu_cores", "vCPUs of the instance type.", labels=OFFERING_AXES[:1]
+        )
+        memory = GaugeMetricFamily(
+            f"{name}_memory_bytes",
+            "Memory of the instance type in bytes.",
+            labels=OFFERING_AXES[:1],
+        )
         for each in self._market.types():
             cores.add_metric((each.name,), each.capacity.get("cpu", 0) / MILLI)
             memory.add_metric((each.name,), each.capacity.get("memory", 0) / MILLI)
-            # Reservations share a place; one of them that is open makes the place open.
+            # Reservations share a zone and capacity type; one available reservation makes the pair
+            # available.
             places = {(o.capacity_type, o.zone): o.price for o in each.offerings}
             open_places = {(o.capacity_type, o.zone) for o in each.offerings if o.available}
             for place, dollars in places.items():
@@ -145,19 +189,52 @@ class Details(FromMirror):
         yield from (available, price, cores, memory)
 
 
+class DashboardDetails(Details):
+    """The series by node and by pod of Karpenter's dashboards, while they are at most `limit`."""
+
+    def __init__(
+        self, cluster: Cluster, market: Market, clock: Callable[[], datetime], limit: int
+    ) -> None:
+        super().__init__(cluster, market, clock)
+        self._limit = limit
+        self._is_served = True
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges; none if there would be too many series."""
+        nodes, pods = self._cluster.count(kinds.NODE), self._cluster.count(kinds.POD)
+        series = nodes * SERIES_PER_NODE + pods
+        self._report(is_served=series <= self._limit, series=series)
+        if self._is_served:
+            yield from self._amounts(IN_DASHBOARDS, RESOURCES_IN_DASHBOARDS)
+            yield self._states()
+
+    def _report(self, *, is_served: bool, series: int) -> None:
+        if is_served != self._is_served:
+            words = (
+                "serving metrics by node and pod"
+                if is_served
+                else (
+                    "no longer serving metrics by node and pod: their series exceed "
+                    "NODE_AND_POD_SERIES_LIMIT"
+                )
+            )
+            log.info(words, extra={"series": series, "limit": self._limit})
+        self._is_served = is_served
+
+
 def _overhead(node: Node) -> Resources:
     return less(parsed(node.status.capacity), parsed(node.status.allocatable))
 
 
 def _limits(pod: Pod) -> Resources:
-    """Return the limits of what runs together: containers and sidecars."""
+    """Return the sum of the limits of containers and sidecars."""
     sidecars = [c for c in pod.spec.init_containers if c.restart_policy == "Always"]
     running = [*pod.spec.containers, *sidecars]
     return total(parsed(container.resources.limits) for container in running)
 
 
 def _owner(pod: Pod) -> str:
-    """Return the first owner as a path, the way Karpenter writes it."""
+    """Return the first owner as an API path, in Karpenter's format."""
     if not pod.metadata.owner_references:
         return ""
     owner = pod.metadata.owner_references[0]

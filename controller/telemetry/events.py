@@ -1,10 +1,9 @@
-"""Kubernetes events: what people see in `kubectl describe`.
+"""Kubernetes events, which users see in `kubectl describe`.
 
-Publishing never waits for an answer and never fails: events are noted, and one task
-(`run`) writes them in turn; one that is refused is told in the log. The same words about
-the same object are written once per `TTLS`; some reasons also have a rate above which they
-are dropped, because a batch of a thousand pods is one piece of news. A crowd of them costs
-each the same few steps, and lets the rest of the process work in between.
+`publish` never waits for the API server and never fails: it queues the event, and one task (`run`)
+writes the queue. The log reports events that the API server refuses. The same message about the
+same object is written once per TTL (`TTLS`). Some reasons have a rate limit (`RATES`); events above
+it are dropped. Publishing many events yields to other tasks regularly.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, Protocol
 
 from controller.apis.kinds import EVENT, Kind, T
-from controller.apis.workloads import Event
+from controller.apis.kubernetes.workloads import Event
 
 COMPONENT = "karpenter"
 
@@ -34,28 +33,28 @@ TTLS: Mapping[str, timedelta] = {
     "ResourceNotRegistered": timedelta(minutes=15),
     "Unconsolidatable": timedelta(minutes=15),
 }
-"""How long the same event about the same object is not repeated, by reason."""
+"""Reason → how long the same event about the same object is not repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most so many events per second, and so many at once."""
+    """A rate limit: events per second, and the burst."""
 
     per_second: float
     burst: int
 
 
 RATES: Mapping[str, Rate] = {"Nominated": Rate(5, 10)}
-"""Reasons that come in crowds."""
+"""Reason → rate limit, for reasons of which a batch of pods produces many."""
 
 LONGEST_QUEUE = 1000
 LONGEST_MESSAGE = 1024
 
 MOST_REMEMBERED = 50_000
-"""How much of what was told is remembered, about 10 MiB; the oldest may be told again."""
+"""How many published events are remembered, about 10 MiB; the oldest may be repeated."""
 
 PUBLISHED_AT_ONCE = 100
-"""After so many events the publisher gives way: about a millisecond of work."""
+"""After how many events `publish` yields to other tasks: about a millisecond of work."""
 
 EventType = Literal["Normal", "Warning"]
 
@@ -82,9 +81,9 @@ class _Allowance:
 
 @dataclass(slots=True)
 class Recorder:
-    """Notes events and writes them one after the other.
+    """Queues events and writes them one after the other.
 
-    `dropped` is told the reason of every event that was given up because too many waited.
+    `dropped` is called with the reason of every event that was dropped because the queue was full.
     """
 
     api: EventApi
@@ -98,18 +97,29 @@ class Recorder:
     _published: int = 0
 
     async def publish(
-        self, kind: Kind[T], subject: T, type_: EventType, reason: str, message: str
+        self,
+        kind: Kind[T],
+        subject: T,
+        type_: EventType,
+        reason: str,
+        message: str,
+        *,
+        dedupe_by: str = "",
     ) -> None:
-        """Note an event about an object, unless it has been told lately."""
+        """Queue an event about an object, unless the same event was queued within its TTL.
+
+        Events of one reason and object are the same if their `dedupe_by` is equal, or their
+        message if `dedupe_by` is empty. Set `dedupe_by` if the message contains changing numbers.
+        """
         self._published += 1
         if self._published % PUBLISHED_AT_ONCE == 0:
             await asyncio.sleep(0)
         now, message = self.clock(), message[:LONGEST_MESSAGE]
-        key = (reason, message, subject.metadata.uid or subject.metadata.name)
+        key = (reason, dedupe_by or message, subject.metadata.uid or subject.metadata.name)
         if self._heard.get(key, _EPOCH) > now:
             return
         if self._queue.full():
-            # Not told, and not remembered as told: whoever says it again may find room.
+            # Not remembered as published, so that a repetition can be queued.
             self.dropped(reason)
             return
         if not self._is_allowed(reason, now):
@@ -119,12 +129,12 @@ class Recorder:
         self._queue.put_nowait(body)
 
     async def run(self) -> None:
-        """Write events for ever."""
+        """Write queued events until cancelled."""
         while True:
             await self._write()
 
     async def flush(self) -> None:
-        """Write what waits, and return."""
+        """Write the queued events, and return."""
         while not self._queue.empty():
             await self._write()
 
@@ -133,7 +143,7 @@ class Recorder:
         try:
             await self.api.create(EVENT, body, namespace)
         except Exception as exc:
-            # News of the work must never stop the work, whatever is wrong with it.
+            # A failed event must never stop the controller.
             log.warning("cannot write event: %s", exc, extra={"reason": body["reason"]})
 
     def _is_allowed(self, reason: str, now: datetime) -> bool:
@@ -150,7 +160,7 @@ class Recorder:
         return True
 
     def _remember(self, key: tuple[str, str, str], now: datetime) -> None:
-        """Note what is told, and drop the oldest that may be told again, or is too much."""
+        """Remember a published event, and forget those that expired or exceed the limit."""
         self._heard[key] = now + TTLS.get(key[0], DEFAULT_TTL)
         self._heard.move_to_end(key)
         while len(self._heard) > MOST_REMEMBERED or next(iter(self._heard.values())) <= now:

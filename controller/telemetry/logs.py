@@ -1,8 +1,8 @@
-"""Logs: one JSON object per line, with the fields that dashboards for Karpenter know.
+"""Logs: one JSON object per line, with Karpenter's field names.
 
-Fields of a reconcile (`controller`, `namespace`, `name`, `reconcileID`) are set once, by
-`about`, for everything logged within. Anything else comes by `extra=`. Values whose
-field's name says that they are secret are never written.
+`about` sets the fields of a reconciliation (`controller`, `namespace`, `name`, `reconcileID`) for
+all lines within it. Other fields come from `extra=`. Values of fields with a secret's name, such as
+`token`, are replaced by `REDACTED`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
+from cachetools import TTLCache
 
 LEVELS: Mapping[str, int] = {
     "debug": logging.DEBUG,
@@ -26,7 +27,7 @@ LEVELS: Mapping[str, int] = {
     "error": logging.ERROR,
 }
 
-# Libraries that tell the story of every request at levels meant for people.
+# Libraries that log every request at level info.
 QUIET = ("aiohttp.access", "asyncio", "botocore", "boto3", "urllib3", "kopf")
 
 STREAMS = ("stdout", "stderr")
@@ -41,7 +42,7 @@ _fields: ContextVar[Mapping[str, str]] = ContextVar("fields", default={})  # noq
 
 @contextlib.contextmanager
 def about(controller: str, key: str = "") -> Iterator[None]:
-    """Say what everything logged within is about: a reconciler's name, and an object's key."""
+    """Add a reconciler's name and an object's key to all lines logged within the block."""
     namespace, _, name = key.rpartition("/")
     fields = {"controller": controller, "reconcileID": str(uuid.uuid4())}
     fields |= {"namespace": namespace} if namespace else {}
@@ -54,15 +55,40 @@ def about(controller: str, key: str = "") -> Iterator[None]:
 
 
 def current_controller() -> str:
-    """Return the name of the reconciler at work; empty outside of any."""
+    """Return the name of the running reconciler; empty outside of reconciliations."""
     return _fields.get().get("controller", "")
+
+
+REPEATED = 600.0
+"""Seconds after which an unchanged value counts as changed, so that it is logged again."""
+
+MOST_REMEMBERED = 10_000
+"""How many keys a `ChangeMonitor` remembers."""
+
+
+class ChangeMonitor:
+    """Detects whether a value differs from the last one under its key, like Karpenter's.
+
+    A line that depends on it is logged once per change, and every `REPEATED` seconds.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Remember values; `clock` returns seconds."""
+        self._seen: TTLCache[str, object] = TTLCache(MOST_REMEMBERED, REPEATED, clock)
+
+    def has_changed(self, key: str, value: object = True) -> bool:
+        """Remember the value; returns whether it differs from the previous one."""
+        if key in self._seen and self._seen[key] == value:
+            return False
+        self._seen[key] = value
+        return True
 
 
 class Lines(logging.Formatter):
     """Formats a record as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, without its end."""
+        """Return the line without a line break."""
         line: dict[str, Any] = {
             "level": _LEVEL_NAMES.get(record.levelname, record.levelname),
             "time": _written(record.created),
@@ -80,14 +106,14 @@ class Lines(logging.Formatter):
 
 
 class _Reporting(logging.Handler):
-    """Says where the settings want it when a line could not be written."""
+    """Writes to `failure_streams` when a line could not be written."""
 
     failure_streams: Sequence[TextIO] = ()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Tell what failed, and which line it was."""
+        """Write the error and the lost line."""
         for stream in self.failure_streams:
-            # Where not even this can be written, there is nobody left to tell.
+            # If this fails too, there is no other place to report it.
             with contextlib.suppress(OSError, ValueError):
                 stream.write(f"a log line was lost: {record.name}: {record.msg!r}\n")
                 traceback.print_exc(file=stream)
@@ -107,12 +133,12 @@ def configure(
     output_paths: Sequence[str] = ("stdout",),
     error_output_paths: Sequence[str] = ("stderr",),
 ) -> None:
-    """Send the logs of the whole process where the settings say, as JSON lines.
+    """Write the logs of the process as JSON lines to the configured outputs.
 
     Args:
         level: `debug`, `info` or `error`.
         output_paths: each `stdout`, `stderr` or a file.
-        error_output_paths: the same, for what is said when a line cannot be written.
+        error_output_paths: the same, for errors when a line cannot be written.
 
     Raises:
         OSError: a file cannot be opened.

@@ -1,29 +1,29 @@
-"""What the cloud offers, as it was last told: for prices of nodes and for metrics."""
+"""The instance types last offered, for prices of nodes and for metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from controller.apis import labels
-from controller.apis.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.cloudprovider.instancetypes import InstanceType
 
 
 class Market:
-    """Instance types by EC2NodeClass, as of the last time that somebody asked for them."""
+    """Instance types by EC2NodeClass, as of the last request for them."""
 
     def __init__(self) -> None:
         self._asked: dict[str, Sequence[InstanceType]] = {}
         self._named: dict[str, dict[str, InstanceType]] = {}
 
     def offered(self, node_class: str, types: Sequence[InstanceType]) -> None:
-        """Take in what a class may launch; cheap while that is the same sequence as before."""
+        """Store the instance types of a class; cheap if it is the same sequence as before."""
         if self._asked.get(node_class) is not types:
             self._asked[node_class] = types
             self._named[node_class] = {each.name: each for each in types}
 
     def price(self, claim: NodeClaim) -> float | None:
-        """Return what a claim's machine costs, in $/h; None when that is not known."""
+        """Return the price of a claim's instance in $/h, or None if unknown."""
         types = self._named.get(claim.spec.node_class_ref.name, {})
         mine = claim.metadata.labels
         instance_type = types.get(mine.get(labels.INSTANCE_TYPE, ""))
@@ -34,6 +34,8 @@ class Market:
         return None
 
     def types(self) -> Iterator[InstanceType]:
-        """Yield every type once, by name."""
-        every = {name: each for named in self._named.values() for name, each in named.items()}
+        """Yield every instance type once, sorted by name."""
+        # A copy, because a scrape runs in its own thread.
+        known = self._named.copy()
+        every = {name: each for named in known.values() for name, each in named.items()}
         yield from (every[name] for name in sorted(every))

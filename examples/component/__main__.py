@@ -5,17 +5,17 @@ import pulumi_aws as aws
 import pulumi_kubernetes as kubernetes
 
 from controller.apis import labels
-from controller.apis.kinds import NODE_POOL
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodepool import (
+from controller.apis.karpenter.nodepool import (
     NodeClaimTemplate,
     NodeClaimTemplateSpec,
     NodeClassReference,
     NodePool,
     NodePoolSpec,
 )
-from controller.apis.taints import Requirement
-from infra.ekscluster import EksCluster, kubernetes_provider
+from controller.apis.kinds import NODE_POOL
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.taints import Requirement
+from infra.cluster.ekscluster import EksCluster, kubernetes_provider
 from infra.joiner import Joiner, JoinerArgs
 from infra.nodepools import default_manifests, manifest
 

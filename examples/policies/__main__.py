@@ -13,10 +13,10 @@ from pulumi_policy import (
     ResourceValidationPolicy,
 )
 
-# Where this folder is copied elsewhere, `infra/rules.py` goes with it: it needs nothing else.
+# If you copy this folder, copy `infra/policypack/rules.py` too. The rules import nothing else.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from infra.rules import CHECKS, violations
+from infra.policypack.rules import CHECKS, violations
 
 
 def no_rights_opened(args: ResourceValidationArgs, report: ReportViolation) -> None:

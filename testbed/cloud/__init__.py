@@ -1,16 +1,18 @@
-"""The AWS of the testbed: a small region on one loopback port.
+"""The test cloud: one emulated AWS region on one loopback port.
 
-Every AWS API is answered at one URL. moto answers what it does well (IAM, SQS,
-EventBridge, SSM, VPCs and security groups); what it lacks, or does only
-partly, is answered here, one module per AWS noun. `backends` is the only
-module that touches moto's internals, `wire` the only one that knows the
-protocols. A call that neither answers fails loudly and by name.
+One URL serves every AWS API. moto answers the APIs it emulates well (IAM, SQS,
+EventBridge, SSM, VPCs and security groups). This package answers operations that
+moto lacks or emulates only partly, with one module per AWS noun. `backends` is the
+only module that touches moto's internals. `wire` is the only module that knows the
+AWS wire protocols. A call that neither answers fails with an error that names it.
 
-Beside the AWS APIs the same port serves `/testbed/…`, the controls of the
-test: faults, capacity, interruptions, and what is left (see `control`), and
-`/v1/credentials`, the EKS Pod Identity agent.
+Beside the AWS APIs, the same port serves two more:
 
-Prices are made from a formula (`prices`). They are not AWS's prices.
+- `/testbed/…`, the control API for tests: faults, capacity, interruptions, and the
+  resources left behind (see `control`);
+- `/v1/credentials`, the EKS Pod Identity agent.
+
+Prices come from a formula (`prices`). They are not AWS's prices.
 """
 
 from testbed.cloud.cloud import Cloud

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.cloud.cloud import Cloud
-from testbed.cloud.world import Settings
+from testbed.cloud.state.world import Settings
 
 PARENT_CHECK = 1.0
-"""Seconds between looks at whether the parent is still there."""
+"""Interval between checks that the parent process still runs, in seconds."""
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line, parsed."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m testbed.cloud", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free port")
     parser.add_argument("--region", default="us-west-2")
@@ -44,7 +44,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until told to stop, or until the parent is gone."""
+    """Serve until SIGTERM, SIGINT or the exit of the parent process, then exit with code 0."""
     chosen = arguments(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     stopping = threading.Event()
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     print(json.dumps({"url": cloud.url}), flush=True)
     while not stopping.wait(PARENT_CHECK) and os.getppid() == parent:
         pass
-    # Long polls of callers that are still connected must not hold the process up.
+    # os._exit: connected clients in a long poll would otherwise delay the exit.
     sys.stdout.flush()
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""The cloud as a part of the testbed: it starts, serves and stops."""
+"""The test cloud as a component: start, serve, stop."""
 
 from __future__ import annotations
 
@@ -9,25 +9,15 @@ from pathlib import Path
 
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
-from testbed.cloud import (
-    accessentries,
-    backends,
-    clusters,
-    interfaces,
-    prices,
-    profiles,
-    queues,
-    reservations,
-    seeds,
-    tagging,
-    volumes,
-    zonalshift,
-)
-from testbed.cloud import fleets as _fleets
+from testbed.cloud import profiles, queues, seeds, tagging, zonalshift
+from testbed.cloud.ec2 import fleets as _fleets
+from testbed.cloud.ec2 import interfaces, prices, reservations, volumes
+from testbed.cloud.eks import accessentries, clusters
 from testbed.cloud.front import Front
-from testbed.cloud.inventory import Clusters
-from testbed.cloud.tokens import ClaimsReviewer, ClusterReviewer, TokenReviewer
-from testbed.cloud.world import ClusterFacts, Settings, World
+from testbed.cloud.protocol import backends
+from testbed.cloud.state.inventory import Clusters
+from testbed.cloud.state.tokens import ClaimsReviewer, ClusterReviewer, TokenReviewer
+from testbed.cloud.state.world import ClusterFacts, Settings, World
 
 ANSWERING = (
     accessentries,
@@ -41,33 +31,33 @@ ANSWERING = (
     volumes,
     zonalshift,
 )
-"""Modules that nothing else imports: importing them registers their operations."""
+"""Modules that no other module imports. Importing them registers their operations."""
 
 STOP_CHECK = 0.05
-"""Seconds between looks at whether the server should stop."""
+"""Interval between the server's checks for shutdown, in seconds."""
 
 _one_at_a_time = threading.Lock()
-"""moto's state belongs to the process, so a process holds one cloud at a time."""
+"""Held by the running cloud: moto's state is per process, so a process runs one cloud at a time."""
 
 
 class QuietHandler(WSGIRequestHandler):
-    """Keeps connections open between calls, and writes no line for each of them."""
+    """Request handler that keeps connections open between calls and logs no successful request."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = -1
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Say nothing of calls that went well; the ledger counts them."""
+        """Log nothing for a successful request; the ledger counts calls."""
 
 
 @dataclass(kw_only=True)
 class Cloud:
-    """One region on one loopback port."""
+    """One AWS region, served on one loopback port."""
 
     region: str = "us-west-2"
     port: int = 0
-    """The port to listen on; 0 takes a free one."""
+    """The port to listen on; 0 selects a free port."""
 
     cluster_name: str = "joiner"
     cluster_endpoint: str = "https://127.0.0.1:6443"
@@ -75,10 +65,10 @@ class Cloud:
     kubernetes_version: str = "1.36"
     oidc_issuer: str = "https://oidc.testbed.local/id/JOINER"
     has_cluster: bool = True
-    """Whether the account has its network and its cluster at the start, or nothing at all."""
+    """Whether the account has a network and a cluster at the start; False is an empty account."""
 
     kubeconfig: Path | None = None
-    """Where tokens are reviewed; without it a token's own claims are believed."""
+    """Kubeconfig of the cluster that reviews tokens. None trusts the claims of a token."""
 
     settings: Settings = field(default_factory=Settings)
     _world: World | None = field(default=None, init=False)
@@ -87,7 +77,7 @@ class Cloud:
 
     @property
     def url(self) -> str:
-        """The endpoint of every AWS API, and of the control API."""
+        """The endpoint of every AWS API and of the control API."""
         assert self._server is not None, "the cloud has not been started"
         return f"http://127.0.0.1:{self._server.server_port}"
 
@@ -98,7 +88,10 @@ class Cloud:
         return self._world
 
     def start(self) -> None:
-        """Make the region and begin to serve. Raises RuntimeError for a second one."""
+        """Create the region and start serving.
+
+        Raises RuntimeError if this process already runs a cloud.
+        """
         if not _one_at_a_time.acquire(blocking=False):
             raise RuntimeError("there is already a cloud in this process")
         try:
@@ -149,7 +142,7 @@ class Cloud:
         return ClusterReviewer(self.kubeconfig) if self.kubeconfig else ClaimsReviewer()
 
     def stop(self) -> None:
-        """Stop serving and forget the region."""
+        """Stop serving and discard the region. Does nothing if the cloud is not running."""
         if self._server is None or self._thread is None or self._world is None:
             return
         self._server.shutdown()

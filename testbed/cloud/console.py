@@ -8,24 +8,30 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs
 
-from testbed.cloud import addresses, eks, images, leftovers, networks, prices, spot
-from testbed.cloud.errors import AwsError
-from testbed.cloud.faults import Fault
-from testbed.cloud.instances import decoded_user_data, get
-from testbed.cloud.instancetypes import TYPES, pods_by_interfaces, usage_classes, zones_of
-from testbed.cloud.inventory import Instance
-from testbed.cloud.wire import Response, iso
-from testbed.cloud.world import World, now
+from testbed.cloud import leftovers
+from testbed.cloud.ec2 import addresses, images, networks, prices, spot
+from testbed.cloud.ec2.instances import decoded_user_data, get
+from testbed.cloud.ec2.instancetypes import TYPES, pods_by_interfaces, usage_classes, zones_of
+from testbed.cloud.eks import service
+from testbed.cloud.protocol.errors import AwsError
+from testbed.cloud.protocol.wire import Response, iso
+from testbed.cloud.state.faults import Fault
+from testbed.cloud.state.inventory import Instance
+from testbed.cloud.state.world import World, now
 
 LONGEST_WAIT = 60.0
-"""Seconds that a long poll may take."""
+"""Longest duration of a long poll, in seconds."""
 
 Query = Mapping[str, str]
 Content = Mapping[str, Any]
 
 
 def answer(world: World, environ: Mapping[str, Any], body: bytes) -> Response:
-    """Answer one request to the control API."""
+    """Answer one request to the control API.
+
+    Status 400 for an invalid parameter, 404 for an unknown route or resource; the body's `error`
+    gives the reason.
+    """
     method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"].removeprefix("/testbed/")
     query = {k: v[-1] for k, v in parse_qs(environ.get("QUERY_STRING", "")).items()}
     route = ROUTES.get((method, path.rstrip("/")))
@@ -92,7 +98,7 @@ def _instance(world: World, instance: Instance, *, reaches_out: bool) -> dict[st
 
 
 def _machine(world: World, instance: Instance) -> dict[str, Any]:
-    """What the machine is made of, for the kubelet on it."""
+    """Return the instance's hardware, from which the kubelet computes the node's capacity."""
     facts = TYPES[instance.instance_type]
     sizes = {volume.device: volume.settings["VolumeSize"] for volume in instance.volumes}
     is_bottlerocket = world.images[instance.image].name.startswith("bottlerocket")
@@ -108,7 +114,7 @@ def _machine(world: World, instance: Instance) -> dict[str, Any]:
             {
                 "manufacturer": gpu["Manufacturer"],
                 "name": gpu["Name"],
-                # EC2 counts a share of a GPU 0; the machine's device plugin sees a device.
+                # EC2 counts a fractional GPU as 0; the device plugin on the node counts one device.
                 "count": gpu["Count"] or gpu.get("LogicalGpuCount") or 0,
             }
             for gpu in gpus
@@ -235,10 +241,12 @@ def _limit_pages(world: World, _: Query, content: Content) -> Any:
 
 def _set_authentication_mode(world: World, _: Query, content: Content) -> Any:
     mode = content["mode"]
-    if mode not in eks.AUTHENTICATION_MODES:
-        raise ValueError(f"mode must be one of {', '.join(eks.AUTHENTICATION_MODES)}, not {mode}")
+    if mode not in service.AUTHENTICATION_MODES:
+        raise ValueError(
+            f"mode must be one of {', '.join(service.AUTHENTICATION_MODES)}, not {mode}"
+        )
     with world.lock:
-        eks.cluster(world, world.cluster.name)["accessConfig"]["authenticationMode"] = mode
+        service.cluster(world, world.cluster.name)["accessConfig"]["authenticationMode"] = mode
     return {"mode": mode}
 
 
@@ -369,4 +377,4 @@ ROUTES: dict[tuple[str, str], Callable[[World, Query, Content], Any]] = {
     ("GET", "denied"): lambda world, _, __: {"denied": world.ledger.denials()},
     ("GET", "unimplemented"): lambda world, _, __: {"unimplemented": world.ledger.missing()},
 }
-"""(method, path under /testbed/) → what answers it."""
+"""(method, path under /testbed/) → function that answers the request."""

@@ -1,4 +1,4 @@
-"""A typed client of the control API, for tests and the demo; standard library only."""
+"""Typed client of the test cloud's control API, for tests and the demo; standard library only."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from urllib.parse import urlencode
 
 
 class ControlError(Exception):
-    """The control API refused a request; the message says why."""
+    """The control API refused a request; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceView:
-    """An instance as the testbed sees it."""
+    """An instance as the test cloud's control API describes it."""
 
     instance_id: str
     state: str
@@ -37,14 +37,14 @@ class InstanceView:
     role_arn: str | None
     capacity_type: str
     price: float
-    """$/h."""
+    """Price in $/h."""
 
     tags: Mapping[str, str]
     revision: int
 
     @classmethod
     def parse(cls, content: Mapping[str, Any]) -> InstanceView:
-        """An instance from the control API's JSON."""
+        """Return the instance that the control API's JSON describes."""
         return cls(
             instance_id=content["instanceId"],
             state=content["state"],
@@ -79,12 +79,12 @@ class Instances:
 
 @dataclass(frozen=True, slots=True)
 class CloudControl:
-    """The controls of a cloud at a URL. Every method raises ControlError when refused."""
+    """Client of the control API at a URL. Every method raises ControlError if refused."""
 
     url: str
 
     def instances(self, *, since: int | None = None, timeout: float = 0.0) -> Instances:
-        """The instances; with `since`, wait at most `timeout` seconds for a later revision."""
+        """Return the instances; with `since`, wait up to `timeout` seconds for a later revision."""
         query = {} if since is None else {"since": since, "timeout": timeout}
         content = self._get("instances", query, timeout=timeout)
         instances = tuple(InstanceView.parse(each) for each in content["instances"])
@@ -103,7 +103,20 @@ class CloudControl:
         principal: str | None = None,
         after: bool = False,
     ) -> None:
-        """Let the next calls of a kind fail, or answer late, or lose their answer (`after`)."""
+        """Make the next matching calls fail, answer with a delay, or lose their answer.
+
+        Args:
+            service: Regular expression of the services that the fault matches.
+            action: Regular expression of the operations that the fault matches.
+            code: The AWS error code to return, or None to return no error.
+            message: The error message.
+            status: The HTTP status of the error.
+            times: Number of calls that the fault affects; None is every call.
+            delay: Seconds to wait before the answer.
+            principal: The caller that the fault matches; None is every caller.
+            after: Whether the call takes effect before its answer is lost.
+
+        """
         self._send(
             "POST",
             "faults",
@@ -121,7 +134,7 @@ class CloudControl:
         )
 
     def clear_faults(self) -> None:
-        """Let everything work again."""
+        """Remove every fault that is still active."""
         self._send("DELETE", "faults", None)
 
     def set_capacity(
@@ -132,7 +145,7 @@ class CloudControl:
         instance_type: str = "*",
         zone: str = "*",
     ) -> None:
-        """Limit the instances still to be had from pools; None lifts the limit."""
+        """Limit the instances still available in the matching pools; None removes the limit."""
         content = {
             "capacityType": capacity_type,
             "instanceType": instance_type,
@@ -142,13 +155,13 @@ class CloudControl:
         self._send("POST", "capacity", content)
 
     def set_free_addresses(self, subnet_id: str, free: int) -> None:
-        """Leave so many addresses free in a subnet."""
+        """Set the number of free IP addresses of a subnet."""
         self._send("POST", "addresses", {"subnetId": subnet_id, "free": free})
 
     def interrupt(
         self, instance_id: str, *, kind: str = "spot", delay_seconds: float | None = None
     ) -> None:
-        """Send a notice: `spot`, `rebalance`, `reservation` or `maintenance`."""
+        """Send a notice about an instance: `spot`, `rebalance`, `reservation`, `maintenance`."""
         content = {"instanceId": instance_id, "kind": kind, "delaySeconds": delay_seconds}
         self._send("POST", "interrupt", content)
 
@@ -161,7 +174,7 @@ class CloudControl:
         since_seconds: float = 0.0,
         event_code: str | None = None,
     ) -> None:
-        """Let status checks fail or schedule an event; without any, all is well again."""
+        """Fail status checks of an instance or schedule an event; without either, clear both."""
         content = {
             "instanceId": instance_id,
             "instance": instance,
@@ -172,19 +185,22 @@ class CloudControl:
         self._send("POST", "impair", content)
 
     def change_settings(self, **seconds: float) -> None:
-        """Change delays; their names are those of `world.Settings`."""
+        """Change delays, in seconds; the names are those of `world.Settings`."""
         self._send("POST", "settings", seconds)
 
     def limit_pages(self, largest: int | None) -> None:
-        """Let listings give so much at once, at the most; None leaves it to the caller."""
+        """Set the largest page size of list operations; None leaves it to the caller."""
         self._send("POST", "pages", {"largest": largest})
 
     def set_authentication_mode(self, mode: str) -> None:
-        """Make of the cluster one of an earlier year; EKS itself lets it only go forward."""
+        """Set the cluster's authentication mode, in any direction.
+
+        EKS itself only allows changes towards `API`; tests use this for an older cluster.
+        """
         self._send("POST", "authentication-mode", {"mode": mode})
 
     def publish_images(self, release: str) -> list[str]:
-        """Publish a new AL2023 release, which becomes the recommended one."""
+        """Publish a new AL2023 release as the recommended one, and return its image IDs."""
         identities: list[str] = self._send("POST", "images", {"release": release})["imageIds"]
         return identities
 
@@ -193,17 +209,17 @@ class CloudControl:
         self._send("POST", "zonal-shift", {"zoneId": zone_id, "active": active})
 
     def access_entries(self) -> list[dict[str, Any]]:
-        """clusterName, principalArn, type, username and kubernetesGroups of each entry."""
+        """Return each access entry: clusterName, principalArn, type, username, kubernetesGroups."""
         entries: list[dict[str, Any]] = self._get("access-entries")["accessEntries"]
         return entries
 
     def pod_identity_associations(self) -> list[dict[str, Any]]:
-        """clusterName, namespace, serviceAccount, roleArn and isSeen of each association."""
+        """Return each association: clusterName, namespace, serviceAccount, roleArn, isSeen."""
         associations: list[dict[str, Any]] = self._get("pod-identity-associations")["associations"]
         return associations
 
     def price(self, *, instance_type: str, zone: str, capacity_type: str) -> float:
-        """$/h of an offering."""
+        """Return the price of an offering in $/h. Raises ControlError if it is not offered."""
         query = {"type": instance_type, "zone": zone, "capacityType": capacity_type}
         prices = self._get("prices", query)["prices"]
         if not prices:
@@ -211,31 +227,31 @@ class CloudControl:
         return float(prices[0]["price"])
 
     def calls(self) -> dict[str, dict[str, int]]:
-        """Calls by principal, then by `service:Operation`."""
+        """Return the number of calls by principal, then by `service:Operation`."""
         calls: dict[str, dict[str, int]] = self._get("calls")["calls"]
         return calls
 
     def clear_calls(self) -> None:
-        """Forget the counts, the denials and the unimplemented calls."""
+        """Reset the counts of calls, the denials and the unimplemented calls."""
         self._send("DELETE", "calls", None)
 
     def denied(self) -> list[dict[str, str]]:
-        """principal, action, resource and reason of each denial, oldest first."""
+        """Return principal, action, resource and reason of each denied call, oldest first."""
         denied: list[dict[str, str]] = self._get("denied")["denied"]
         return denied
 
     def rights(self) -> dict[str, dict[str, list[str]]]:
-        """The actions that each role was allowed and on what, by the role's ARN."""
+        """Return the actions and resources that IAM allowed each role, by the role's ARN."""
         rights: dict[str, dict[str, list[str]]] = self._get("rights")["rights"]
         return rights
 
     def unimplemented(self) -> dict[str, int]:
-        """Calls that the cloud could not answer."""
+        """Return the number of calls that the cloud does not implement, by operation."""
         unimplemented: dict[str, int] = self._get("unimplemented")["unimplemented"]
         return unimplemented
 
     def leftovers(self) -> dict[str, list[str]]:
-        """What exists and was not there at the start, by kind; empty when nothing is left."""
+        """Return resources that exist now but not at the start, by resource type; empty if none."""
         leftovers: dict[str, list[str]] = self._get("leftovers")["leftovers"]
         return leftovers
 

@@ -1,4 +1,4 @@
-"""The door of the region: who calls, may they, does it fail, and who answers."""
+"""The WSGI application of the region: authenticate, check, inject faults, dispatch."""
 
 from __future__ import annotations
 
@@ -7,23 +7,15 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from testbed.cloud import (
-    authorization,
-    backends,
-    console,
-    identity,
-    limits,
-    listings,
-    networks,
-    queues,
-    refusals,
-    settling,
-    validation,
-)
-from testbed.cloud.errors import AwsError, not_implemented
+from testbed.cloud import console, queues
+from testbed.cloud.behavior import consistency, limits, listings, refusals
+from testbed.cloud.ec2 import networks
+from testbed.cloud.iam import authorization, identity
 from testbed.cloud.operations import OPERATIONS
-from testbed.cloud.wire import Call, Response, read_call, write_error, write_result
-from testbed.cloud.world import World
+from testbed.cloud.protocol import backends, validation
+from testbed.cloud.protocol.errors import AwsError, not_implemented
+from testbed.cloud.protocol.wire import Call, Response, read_call, write_error, write_result
+from testbed.cloud.state.world import World
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +23,16 @@ StartResponse = Callable[..., Any]
 
 
 WITHOUT_REGION = frozenset({"iam", "pricing", "sts"})
-"""Services that are asked in another region than the cluster's."""
+"""Services that clients call in a region other than the cluster's."""
 
 
 class Front:
-    """The WSGI application of the region."""
+    """The WSGI application that serves the region.
+
+    It answers the control API, the Pod Identity agent and every AWS API. An AWS call passes these
+    steps: authentication, parameter validation, limits, eventual consistency, authorization,
+    injected faults, and the operation itself, here or in moto.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -69,8 +66,8 @@ class Front:
                 log.error("%s", error.message)
             return write_error(call, error)
         except Exception as error:
-            # A bug of the test cloud must reach the caller as an error of AWS's shape,
-            # or the caller's own error handling is what would be tested.
+            # A bug of the test cloud must reach the caller as an AWS error. Otherwise the test
+            # would exercise the caller's handling of a broken connection.
             log.exception("%s:%s failed in the test cloud", call.service, call.operation)
             return write_error(
                 call, AwsError("InternalError", f"{type(error).__name__}: {error}", status=500)
@@ -83,7 +80,7 @@ class Front:
         world.ledger.called(call.principal, f"{call.service}:{call.operation}")
         validation.check(call)
         limits.check(world, call)
-        settling.check(world, call)
+        consistency.check(world, call)
         authorization.authorize(world, caller, call)
         fault = world.faults.take(call)
         if fault is None:
@@ -142,7 +139,7 @@ class Front:
         response = Response(answered["status"], content, content_type, tuple(headers.items()))
         if response.status < 400:
             networks.forget_tags(self._world, call)
-            settling.made_by(self._world, call, response)
+            consistency.made_by(self._world, call, response)
         return response
 
 

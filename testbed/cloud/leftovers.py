@@ -1,16 +1,17 @@
-"""What exists now and did not at the start: the proof that nothing is left."""
+"""Resources that exist now and did not exist at the start; tests assert that there are none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from testbed.cloud import addresses, backends, networks
-from testbed.cloud.instances import alive
-from testbed.cloud.world import World
+from testbed.cloud.ec2 import addresses, networks
+from testbed.cloud.ec2.instances import alive
+from testbed.cloud.protocol import backends
+from testbed.cloud.state.world import World
 
 
 def everything(world: World) -> Iterator[tuple[str, str]]:
-    """(kind, identity) of everything that exists."""
+    """Yield (resource type, name or ID) of every resource in the region."""
     for instance in alive(world):
         yield "instances", instance.identity
         for volume in instance.volumes:
@@ -105,12 +106,12 @@ def _network_tags(world: World) -> Iterator[tuple[str, str]]:
 
 
 def identities(world: World) -> frozenset[str]:
-    """Everything that exists, as one set of names."""
+    """Return the names of every resource in the region, as one set."""
     return frozenset(f"{kind} {identity}" for kind, identity in everything(world))
 
 
 def report(world: World) -> dict[str, list[str]]:
-    """What exists and was not there at the start, by kind; empty when nothing is left."""
+    """Return resources that exist now but not at the start, by resource type; empty if none."""
     by_kind: dict[str, list[str]] = {}
     with world.lock:
         for kind, identity in everything(world):

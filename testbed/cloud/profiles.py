@@ -1,4 +1,4 @@
-"""IAM: listings that moto lacks or answers without their filter, and the role of spot."""
+"""IAM operations that moto lacks or answers without filters, and service-linked roles."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from testbed.cloud import backends
-from testbed.cloud.errors import AwsError, not_implemented
 from testbed.cloud.operations import operation
-from testbed.cloud.wire import Call
-from testbed.cloud.world import World
+from testbed.cloud.protocol import backends
+from testbed.cloud.protocol.errors import AwsError, not_implemented
+from testbed.cloud.protocol.wire import Call
+from testbed.cloud.state.world import World
 
 
 def _role(role: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def _profile(profile: Any) -> dict[str, Any]:
 
 @operation("iam", "ListInstanceProfiles")
 def list_instance_profiles(world: World, call: Call) -> Mapping[str, Any]:
-    """Profiles under a path, without their tags, as in AWS."""
+    """List instance profiles under a path, without their tags, as in AWS."""
     prefix = call.get("PathPrefix", "/")
     matching = sorted(
         (
@@ -61,12 +61,12 @@ def list_instance_profiles(world: World, call: Call) -> Mapping[str, Any]:
 
 
 SERVICE_ROLES = {"spot.amazonaws.com": "AWSServiceRoleForEC2Spot"}
-"""Service → the name of its linked role, where moto's rule would name it otherwise."""
+"""Service → name of its service-linked role, where moto would choose another name."""
 
 
 @operation("iam", "CreateServiceLinkedRole")
 def create_service_linked_role(world: World, call: Call) -> Mapping[str, Any]:
-    """The role that lets a service act in the account; there is one of each."""
+    """Create a service-linked role. Raises AwsError if the account has it already."""
     service = call.require("AWSServiceName")
     name = SERVICE_ROLES.get(service)
     if name is None:
@@ -82,7 +82,7 @@ def create_service_linked_role(world: World, call: Call) -> Mapping[str, Any]:
 
 
 def make_service_linked_role(service: str) -> Any:
-    """Make the linked role of a service in moto."""
+    """Create a service-linked role in moto and return it."""
     statement = {
         "Effect": "Allow",
         "Principal": {"Service": service},
@@ -101,7 +101,7 @@ def make_service_linked_role(service: str) -> Any:
 
 @operation("iam", "ListInstanceProfileTags")
 def list_instance_profile_tags(world: World, call: Call) -> Mapping[str, Any]:
-    """The tags of a profile."""
+    """List the tags of an instance profile."""
     name = call.require("InstanceProfileName")
     for profile in list(backends.iam().instance_profiles.values()):
         if profile.name == name:

@@ -1,21 +1,22 @@
-"""SQS: attributes keep one another, and events arrive only where the policy lets them."""
+"""SQS details that moto lacks: attributes are kept, and queue policies guard deliveries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from testbed.cloud import backends, policies
-from testbed.cloud.ledger import Denial
-from testbed.cloud.wire import Call
-from testbed.cloud.world import World
+from testbed.cloud.iam import policies
+from testbed.cloud.protocol import backends
+from testbed.cloud.protocol.wire import Call
+from testbed.cloud.state.ledger import Denial
+from testbed.cloud.state.world import World
 
 EVENTBRIDGE = "events.amazonaws.com"
 
 
 @contextmanager
 def keeping_policy(world: World, call: Call) -> Iterator[None]:
-    """Put a queue's policy back, which moto drops when another attribute is set."""
+    """Restore a queue's policy, which moto drops when another attribute is set."""
     queue = None
     if call.service == "sqs" and call.operation == "SetQueueAttributes":
         name = str(call.get("QueueUrl", "")).rsplit("/", 1)[-1]
@@ -27,10 +28,9 @@ def keeping_policy(world: World, call: Call) -> Iterator[None]:
 
 
 def may_deliver(world: World, *, queue_name: str, rule_arn: str) -> bool:
-    """Whether a queue's policy lets EventBridge send it a rule's events.
+    """Return whether a queue's policy allows EventBridge to send it a rule's events.
 
-    As in AWS nobody is told of an event that does not arrive; here it is in
-    the list of denials.
+    AWS does not report undelivered events. The test cloud records each as a denial.
     """
     queue = backends.sqs(world.region).queues.get(queue_name)
     if queue is None:
@@ -40,7 +40,7 @@ def may_deliver(world: World, *, queue_name: str, rule_arn: str) -> bool:
         action="sqs:SendMessage",
         resource=queue.queue_arn,
         context={
-            # The loopback endpoint stands in for AWS's HTTPS endpoints.
+            # The loopback endpoint emulates AWS's HTTPS endpoints.
             "aws:SecureTransport": ["true"],
             "aws:SourceArn": [rule_arn],
             "aws:SourceAccount": [backends.ACCOUNT],

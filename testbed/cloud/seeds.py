@@ -1,4 +1,4 @@
-"""What the region holds before anyone has done anything."""
+"""The region's resources at the start."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from testbed.cloud import backends, eks, images, leftovers, profiles
-from testbed.cloud.world import World
+from testbed.cloud import leftovers, profiles
+from testbed.cloud.ec2 import images
+from testbed.cloud.eks import service
+from testbed.cloud.protocol import backends
+from testbed.cloud.state.world import World
 
 VPC_CIDR = "10.128.0.0/16"
 SUBNETS = {
@@ -15,20 +18,23 @@ SUBNETS = {
     "public": ("10.128.192.0/24", "10.128.193.0/24", "10.128.194.0/24"),
     "intra": ("10.128.200.0/28", "10.128.200.16/28", "10.128.200.32/28"),
 }
-"""Kind → a range in each zone. Nodes of private ones go out by NAT, those of public ones by
-themselves; from intra ones there is no way out. The cluster is in all of them."""
+"""Type of subnet → one CIDR range per zone.
+
+Nodes in private subnets reach the internet through NAT, nodes in public subnets directly.
+Intra subnets have no internet access. The cluster uses all of them.
+"""
 
 LOAD_BALANCERS = {"private": "internal-elb", "public": "elb"}
-"""The role that tags give a subnet: EKS user guide, "Subnet requirements for clusters"."""
+"""Type of subnet → role in its tags: EKS user guide, "Subnet requirements for clusters"."""
 
 
 def plant(world: World, *, with_cluster: bool = True) -> None:
-    """Make the images, what an account has of itself, and the network and cluster if wanted."""
+    """Create the AMIs and the account's own resources; with a cluster, also its network."""
     profiles.make_service_linked_role("spot.amazonaws.com")
     if with_cluster:
         subnets, vpc, group = _network(world)
         role = _cluster_role(world)
-        eks.seed(world, vpc=vpc, subnets=subnets, security_group=group, role_arn=role)
+        service.seed(world, vpc=vpc, subnets=subnets, security_group=group, role_arn=role)
     images.seed(world)
     world.seeded = leftovers.identities(world)
 
@@ -42,7 +48,7 @@ def _network(world: World) -> tuple[list[str], str, str]:
     group: Any = ec2.create_security_group(
         f"eks-cluster-sg-{name}", "EKS created security group", vpc_id=vpc.id
     )
-    world.tag(group.id, eks.group_tags(name))
+    world.tag(group.id, service.group_tags(name))
     return [each for ids in subnets.values() for each in ids], vpc.id, group.id
 
 
@@ -65,7 +71,7 @@ def _subnets(world: World, vpc: str, kind: str) -> list[str]:
 
 
 def _ways_out(world: World, vpc: str, subnets: Mapping[str, list[str]]) -> None:
-    """Let public subnets out by a gateway, and private ones by NAT in one of the public."""
+    """Route public subnets to an internet gateway, and private ones to NAT in a public subnet."""
     ec2 = backends.ec2(world.region)
     gateway = ec2.create_internet_gateway()
     ec2.attach_internet_gateway(gateway.id, vpc)

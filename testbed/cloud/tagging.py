@@ -1,15 +1,16 @@
-"""Resource Groups Tagging API: everything with a tag, by ARN."""
+"""Resource Groups Tagging API: every tagged resource, by ARN."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from testbed.cloud import backends, tags
-from testbed.cloud.filters import page
+from testbed.cloud.ec2 import tags
 from testbed.cloud.operations import operation
-from testbed.cloud.wire import Call
-from testbed.cloud.world import World
+from testbed.cloud.protocol import backends
+from testbed.cloud.protocol.filters import page
+from testbed.cloud.protocol.wire import Call
+from testbed.cloud.state.world import World
 
 
 def _tagged(world: World) -> Iterator[tuple[str, dict[str, str]]]:
@@ -36,7 +37,7 @@ def _rule_tags(world: World, arn: str) -> list[dict[str, str]]:
 
 @operation("resourcegroupstaggingapi", "GetResources")
 def get_resources(world: World, call: Call) -> Mapping[str, Any]:
-    """Resources by tag and by type, such as `ec2:instance`; IAM has none, as in AWS."""
+    """List resources by tag and by type, such as `ec2:instance`; no IAM resources, as in AWS."""
     types = call.get("ResourceTypeFilters", [])
     filters = {item["Key"]: item.get("Values") or [] for item in call.get("TagFilters", [])}
 

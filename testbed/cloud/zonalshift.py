@@ -1,20 +1,20 @@
-"""ARC zonal shift: which zones traffic is moved away from."""
+"""ARC zonal shift: the zones that traffic is shifted away from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from testbed.cloud import addresses
-from testbed.cloud.errors import AwsError
+from testbed.cloud.ec2 import addresses
 from testbed.cloud.operations import operation
-from testbed.cloud.wire import Call
-from testbed.cloud.world import World
+from testbed.cloud.protocol.errors import AwsError
+from testbed.cloud.protocol.wire import Call
+from testbed.cloud.state.world import World
 
 
 @operation("arc-zonal-shift", "GetManagedResource")
 def get_managed_resource(world: World, call: Call) -> Mapping[str, Any]:
-    """The cluster as ARC sees it, with the shifts ordered through the control API."""
+    """Describe the cluster as an ARC managed resource, with the shifts that a test started."""
     arn = call.require("resourceIdentifier")
     cluster = next((c for c in world.clusters.described.values() if c["arn"] == arn), None)
     if cluster is None:
@@ -32,7 +32,7 @@ def get_managed_resource(world: World, call: Call) -> Mapping[str, Any]:
 
 
 def zone_ids(world: World) -> list[str]:
-    """The IDs of the zones that the cluster's subnets are in."""
+    """Return the zone IDs of the cluster's subnets."""
     cluster = world.clusters.described[world.cluster.name]
     subnets = cluster["resourcesVpcConfig"]["subnetIds"]
     return [str(addresses.subnet(world, each).availability_zone_id) for each in subnets]

@@ -1,5 +1,5 @@
-"""The main job from end to end, for a person to see and for a test to assert.
+"""The demo: Joiner's main use end to end, for a person to watch and for a test to assert.
 
-`scenario` acts and claims, `observation` is what can be seen at one moment, `liveview` draws it,
-`run` puts them on a testbed. This is the one room that knows what Joiner promises.
+`scenario` acts and asserts. `observation` is the visible state at one moment. `liveview` draws
+it. `run` runs them on a testbed. This is the only package that knows what Joiner promises.
 """

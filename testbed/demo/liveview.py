@@ -1,4 +1,4 @@
-"""The scenario as a person sees it: a live view on a terminal, plain lines in a log."""
+"""Display of the scenario: a live view on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from testbed.demo.observation import NodeView, Observation
 SHOWN_NODES = 18
 SHOWN_LINES = 6
 LOG_SECONDS = 5.0
-"""How often a log, in place of a terminal, hears what is seen."""
+"""Interval between observations in a log, in seconds."""
 
 
 @dataclass(slots=True)
 class LiveView:
-    """Draws the scenario: steps done, the engine's last lines, pods, and nodes."""
+    """Draws the scenario: completed steps, the engine's last lines, pods, and nodes."""
 
     console: Console
     done: list[str] = field(default_factory=list)
@@ -36,7 +36,7 @@ class LiveView:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the live view while the block runs; a log gets plain lines instead."""
+        """Show the live view while the block runs; without a terminal, lines are printed."""
         if not self.console.is_terminal:
             yield
             return
@@ -46,13 +46,13 @@ class LiveView:
         self.live = None
 
     def begin(self, title: str) -> None:
-        """A step begins."""
+        """Show that a step begins."""
         self.title, self.began = title, time.monotonic()
         self.lines.clear()
         self._say(f"▸ {title} …")
 
     def show(self, observation: Observation) -> None:
-        """Keep the latest observation; a log hears of it now and then."""
+        """Keep the latest observation; a log gets one line every `LOG_SECONDS`."""
         self.latest = observation
         now = time.monotonic()
         if now - self.spoke >= LOG_SECONDS:
@@ -60,7 +60,7 @@ class LiveView:
             self._say(f"  {_counts(observation)}")
 
     def end(self, title: str, seconds: float, outcome: str) -> None:
-        """A step held."""
+        """Show that a step succeeded."""
         self.title = ""
         line = f"✓ {title} ({seconds:.1f} s): {outcome}"
         if self.live is not None:
@@ -68,12 +68,12 @@ class LiveView:
         self._say(line)
 
     def engine_line(self, line: str) -> None:
-        """Show what the Pulumi engine prints."""
+        """Show a line that the Pulumi engine prints."""
         self.lines.append(line)
         self._say(f"    {line}")
 
     def drawn(self) -> RenderableType:
-        """Return the whole picture."""
+        """Return the whole view."""
         parts: list[RenderableType] = [Text(line, style="green") for line in self.done]
         if self.title:
             elapsed = time.monotonic() - self.began

@@ -1,4 +1,4 @@
-"""What can be seen of the cluster and the cloud at one moment, for the scenario and its viewers."""
+"""The visible state of cluster and cloud at one moment, for the scenario and its viewers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE_POOL = "karpenter.sh/nodepool"
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of the scenario: where it is, and how far."""
+    """A pod of the scenario: its node and its status."""
 
     name: str
     uid: str
@@ -29,13 +29,13 @@ class PodView:
 
     @property
     def runs(self) -> bool:
-        """Whether it is bound, ready, and not on its way out."""
+        """Whether the pod is ready and not terminating."""
         return self.ready and not self.terminating
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node that the controller made, and the instance behind it."""
+    """A node that the controller created, and its instance."""
 
     name: str
     ready: bool
@@ -46,7 +46,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at everything; `instances` are those not terminated."""
+    """The state at one moment; `instances` are those not terminated."""
 
     pods: tuple[PodView, ...] = ()
     nodes: tuple[NodeView, ...] = ()
@@ -55,22 +55,22 @@ class Observation:
 
     @property
     def running(self) -> int:
-        """How many pods run."""
+        """Number of pods that run."""
         return sum(pod.runs for pod in self.pods)
 
     @property
     def bound(self) -> int:
-        """How many pods have a node."""
+        """Number of pods that are bound to a node."""
         return sum(bool(pod.node) for pod in self.pods)
 
     @property
     def cost(self) -> float:
-        """$/h of all instances that run or are about to."""
+        """Cost of all pending and running instances in $/h."""
         return sum(i.price for i in self.instances if i.state in ("pending", "running"))
 
     @property
     def types(self) -> Counter[str]:
-        """How many instances of each type and capacity type there are."""
+        """Number of instances by instance type and capacity type."""
         return Counter(f"{i.instance_type} {i.capacity_type}" for i in self.instances)
 
     def pods_on(self, node: str) -> list[PodView]:
@@ -80,7 +80,7 @@ class Observation:
 
 @dataclass(slots=True)
 class Observer:
-    """Looks when asked; `latest` is what the last look saw."""
+    """Observes on request; `latest` is the last observation."""
 
     kube: KubeClient
     cloud: CloudControl
@@ -88,7 +88,7 @@ class Observer:
     latest: Observation = field(default_factory=Observation)
 
     async def observe(self) -> Observation:
-        """Look now."""
+        """Observe the cluster and the cloud now."""
         pods, nodes, instances, claims = await asyncio.gather(
             self.kube.list(f"/api/v1/namespaces/{self.namespace}/pods"),
             self.kube.list("/api/v1/nodes", labelSelector=NODE_POOL),

@@ -32,15 +32,19 @@ SETTINGS = {
     "DISRUPTION_EVICTION_PRICE": "0.00001",
     "DISRUPTION_COOL_DOWN": "1s",
 }
-"""Pods here start in a moment, so that moving them costs next to nothing; and they are young, so
-that what is saved would not be expected to last."""
+"""Settings of the controller in the demo.
+
+Pods start at once here, so evicting them costs next to nothing. Their workloads are young, so
+the controller would not expect a saving to last.
+"""
 
 
 def configuration(testbed: Testbed) -> Mapping[str, str]:
-    """Return the stack's settings by which the Pulumi program finds the testbed."""
+    """Return the stack's settings that point the Pulumi program to the testbed."""
     assert testbed.cloud is not None
+    created = {"cluster": "create", "publicAccessCidrs": "none"}
     return {
-        "cluster": "existing" if testbed.has_eks_cluster else "create",
+        **({"cluster": "existing"} if testbed.has_eks_cluster else created),
         "clusterName": testbed.cluster_name,
         "region": testbed.region,
         "awsEndpoint": testbed.cloud.url,
@@ -52,7 +56,7 @@ def configuration(testbed: Testbed) -> Mapping[str, str]:
 
 
 async def play(testbed: Testbed, engine: PulumiEngine, view: LiveView) -> Summary:
-    """Run the scenario on a testbed that is up."""
+    """Run the scenario on a running testbed."""
     assert testbed.cloud is not None
     async with KubeClient(Kubeconfig.read(testbed.cluster.kubeconfig)) as kube:
         scenario = Scenario(
@@ -66,12 +70,12 @@ async def play(testbed: Testbed, engine: PulumiEngine, view: LiveView) -> Summar
 
 
 def _workplace() -> Path:
-    """Where one demo lives; its keeper removes it, whatever ends the demo."""
+    """Return the directory of one demo; its keeper removes it however the demo ends."""
     return Path(tempfile.gettempdir()) / f"joiner-demo-{os.getpid()}"
 
 
 def main() -> int:
-    """Run the demo; 0 when every step held."""
+    """Run the demo; return 0 if every step succeeded."""
     console = Console(markup=False, emoji=False)
     view = LiveView(console)
     began = time.monotonic()

@@ -1,8 +1,8 @@
-"""The main job from end to end, as the demo shows it and the system test asserts it.
+"""Joiner's main use end to end, as the demo shows it and the system test asserts it.
 
-Region up, `pulumi up`, 200 pods, 80 of them left, a spot interruption, scale to nothing, a pod
-with a volume, a node deleted by hand, `pulumi destroy` under load, nothing left. Every step asserts
-what it claims; a claim that does not hold ends the scenario with what was seen.
+The steps: testbed up, `pulumi up`, 200 pods, scale down to 80, a spot interruption, scale to 0, a
+pod with a volume, a node deleted by hand, `pulumi destroy` under load, no resources left. Every
+step asserts its claims. A claim that does not hold ends the scenario with the observed state.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ SIZES = (
     ("1", "2Gi"),
     ("500m", "4Gi"),
 )
-"""CPU and memory of the pods; each size is a fifth of them."""
+"""CPU and memory requests of the pods; each size is a fifth of the pods."""
 
 PATIENCE_SECONDS = 300.0
 LOOK_SECONDS = 0.25
 NEAR_BOUND = 0.1
-"""How far above the bound the cost may stay when load has fallen, as a share of the bound."""
+"""How far the cost may exceed the lower bound after a scale-down, as a share of the bound."""
 
 INTERRUPTION_SECONDS = 20.0
-"""From the spot notice to the end of the instance; in life two minutes."""
+"""Seconds from the spot notice to the instance's termination; 120 in AWS."""
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 NODE_POOL = "/apis/karpenter.sh/v1/nodepools/default"
@@ -62,38 +62,38 @@ KARPENTER_GROUPS = ("karpenter.sh", "karpenter.k8s.aws", "autoscaling.x-k8s.io")
 
 
 class ClaimError(AssertionError):
-    """A step did not hold what it claims."""
+    """A claim of a step does not hold."""
 
 
 class Viewer(Protocol):
-    """Hears how the scenario goes."""
+    """Receives the progress of the scenario."""
 
     def begin(self, title: str) -> None:
         """A step begins."""
 
     def show(self, observation: Observation) -> None:
-        """Something may have changed."""
+        """A new observation was made."""
 
     def end(self, title: str, seconds: float, outcome: str) -> None:
-        """A step has held what it claims."""
+        """A step succeeded."""
 
 
 class Quiet:
-    """Looks on and says nothing."""
+    """A viewer that shows nothing."""
 
     def begin(self, title: str) -> None:
-        """Keep it."""
+        """Do nothing."""
 
     def show(self, observation: Observation) -> None:
-        """Keep it."""
+        """Do nothing."""
 
     def end(self, title: str, seconds: float, outcome: str) -> None:
-        """Keep it."""
+        """Do nothing."""
 
 
 @dataclass(slots=True)
 class Step:
-    """How a step went: seconds, and a sentence."""
+    """The result of a step: its duration in seconds, and a sentence."""
 
     title: str
     seconds: float
@@ -102,7 +102,7 @@ class Step:
 
 @dataclass(slots=True)
 class Summary:
-    """What came of it; costs in $/h, times in seconds."""
+    """The results of the scenario; costs in $/h, times in seconds."""
 
     steps: list[Step] = field(default_factory=list)
     pods_bound: int = 0
@@ -115,7 +115,7 @@ class Summary:
 
 @dataclass(slots=True)
 class Scenario:
-    """Runs on a testbed that is up: `configuration` is the stack's, `logs` the pods' folder."""
+    """Runs on a running testbed; `configuration` is the stack's, `logs` the pods' log directory."""
 
     observer: Observer
     engine: PulumiEngine
@@ -126,16 +126,16 @@ class Scenario:
 
     @property
     def kube(self) -> KubeClient:
-        """The cluster, as its administrator."""
+        """A client of the cluster, with administrator rights."""
         return self.observer.kube
 
     @property
     def cloud(self) -> CloudControl:
-        """The cloud's controls."""
+        """A client of the cloud's control API."""
         return self.observer.cloud
 
     async def run(self) -> Summary:
-        """Run the whole scenario. Raises ClaimError where a step does not hold."""
+        """Run the whole scenario. Raises ClaimError if a claim of a step does not hold."""
         await self.bootstrap()
         await self.change_nothing()
         await self.scale_up()
@@ -148,7 +148,7 @@ class Scenario:
         return self.summary
 
     async def bootstrap(self) -> None:
-        """`pulumi up`: roles, queue, tags, CRDs, controller, NodePools; all ready."""
+        """`pulumi up` creates all resources; the controller and the NodePools become ready."""
         async with self._step("pulumi up") as outcome:
             changes = await self._engine(self.engine.up, STACK, self.configuration)
             self._claim(changes.create > 0, f"pulumi up created nothing: {changes}")
@@ -158,14 +158,14 @@ class Scenario:
             outcome(f"{changes.create} resources, {ready} controller replicas ready")
 
     async def change_nothing(self) -> None:
-        """A second `pulumi up` finds everything as it should be."""
+        """A second `pulumi up` changes nothing."""
         async with self._step("pulumi up, a second time") as outcome:
             changes = await self._engine(self.engine.up, STACK, self.configuration)
             self._claim(not changes.any, f"a second pulumi up changed something: {changes}")
             outcome("nothing to change")
 
     async def scale_up(self, pods: int = 200) -> None:
-        """From no pods to 200 of mixed sizes: nodes come, every pod runs."""
+        """Scale from 0 to 200 pods of mixed sizes: Joiner adds nodes and every pod runs."""
         async with self._step(f"{pods} pods") as outcome:
             began = time.monotonic()
             await self._scale(pods)
@@ -185,13 +185,13 @@ class Scenario:
             )
 
     async def shrink(self, pods: int = 80) -> None:
-        """Most pods go: half-empty nodes go too, or become cheaper ones, until the cost fits."""
+        """Delete most pods: Joiner consolidates nodes until the cost is near the lower bound."""
         async with self._step(f"{pods} pods are left on half-empty nodes") as outcome:
             before = await self.observer.observe()
             await self._scale(pods)
             await self._see("the others are gone", lambda s: len(s.pods) == pods)
             await self.kube.patch(NODE_POOL, _consolidating("WhenEmptyOrUnderutilized"))
-            # The pods are fewer in the same proportions, and so is what must be bought for them.
+            # Fewer pods in the same proportions: the lower bound shrinks proportionally.
             bound = self.summary.lower_bound * pods / self.summary.pods_bound
             observation = await self._see(
                 f"every pod runs for {(1 + NEAR_BOUND) * bound:.3f} $/h at most",
@@ -209,7 +209,7 @@ class Scenario:
             )
 
     async def interrupt(self) -> None:
-        """A spot notice: the node is replaced and its pods move before the instance goes."""
+        """A spot interruption: Joiner replaces the node, and its pods move before termination."""
         async with self._step("a spot interruption") as outcome:
             before = await self.observer.observe()
             spots = [n for n in before.nodes if n.instance.capacity_type == "spot"]
@@ -227,7 +227,7 @@ class Scenario:
             outcome(f"{victim.instance.instance_type} replaced, {moved} pods moved")
 
     async def scale_to_nothing(self) -> None:
-        """No pods: every node goes, every instance is terminated."""
+        """Scale to 0: Joiner removes every node, and every instance is terminated."""
         async with self._step("scale to 0") as outcome:
             nodes = len((await self.observer.observe()).nodes)
             await self._scale(0)
@@ -238,7 +238,7 @@ class Scenario:
             outcome(f"{nodes} nodes gone, every instance terminated")
 
     async def keep_a_volume(self) -> None:
-        """A claim nobody has bound yet: a node, its volume there; freed when the pod goes."""
+        """A pod with an unbound claim gets a node and a volume; both are removed after it."""
         async with self._step("a pod with a volume") as outcome:
             await self.kube.create(STORAGE_CLASSES, STORAGE_CLASS)
             await self.kube.create(VOLUME_CLAIMS, VOLUME_CLAIM)
@@ -260,7 +260,7 @@ class Scenario:
             outcome(f"bound and attached in {instance.zone}, detached before its node went")
 
     async def delete_a_busy_node(self, pods: int = 50) -> None:
-        """`kubectl delete node` on a busy node: drained, terminated, its pods placed again."""
+        """`kubectl delete node` on a busy node: Joiner drains and terminates it; its pods move."""
         async with self._step(f"{pods} pods, and a node deleted by hand") as outcome:
             await self._scale(pods)
             before = await self._see("every pod runs", lambda s: s.running >= pods and _settled(s))
@@ -277,7 +277,7 @@ class Scenario:
             outcome(f"{victim.name} drained, {len(uids)} pods placed again")
 
     async def destroy(self) -> None:
-        """`pulumi destroy` with pods still running: nothing is left, anywhere."""
+        """`pulumi destroy` while pods run: no resources are left in the cloud or the cluster."""
         async with self._step("pulumi destroy, pods still running") as outcome:
             running = (await self.observer.observe()).running
             changes = await self._engine(self.engine.destroy, STACK)
@@ -287,7 +287,7 @@ class Scenario:
             self._claim(not left, f"left in the cluster: {', '.join(left)}")
             outcome(f"{changes.delete} resources deleted under {running} pods; nothing is left")
 
-    # What the steps are made of.
+    # Helpers of the steps.
 
     @asynccontextmanager
     async def _step(self, title: str) -> AsyncIterator[Callable[[str], None]]:
@@ -305,7 +305,7 @@ class Scenario:
         self.viewer.end(step.title, step.seconds, step.outcome)
 
     async def _engine(self, operation: Callable[..., Changes], *arguments: object) -> Changes:
-        """Run an operation of the Pulumi engine; a scenario that is broken off ends it too."""
+        """Run an operation of the Pulumi engine; cancelling the scenario interrupts it."""
         running = asyncio.create_task(asyncio.to_thread(operation, *arguments))
         try:
             return await asyncio.shield(running)
@@ -328,7 +328,7 @@ class Scenario:
         return self.observer.latest
 
     async def _until(self, claim: str, obstacle: Callable[[], object]) -> None:
-        """Wait until nothing stands in the way; the watcher keeps looking meanwhile."""
+        """Wait until `obstacle` returns None, with a new observation before each check."""
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
             await self.observer.observe()
@@ -415,7 +415,7 @@ class Scenario:
         return left + [f"Node {n['metadata']['name']}" for n in nodes]
 
     def _lower_bound(self) -> float:
-        """Return the proven bound of what was bought, as the controller's log gives it, in $/h."""
+        """Return the proven lower bound of the launches in the controller's log, in $/h."""
         bound = 0.0
         for log in self.logs.glob("kube-system_karpenter-*_controller.log"):
             for line in log.read_text().splitlines():
@@ -447,12 +447,12 @@ def _inflate(name: str, cpu: str, memory: str, replicas: int) -> Object:
 
 
 def _consolidating(policy: str) -> Object:
-    """Return the change of a NodePool that lets these nodes go."""
+    """Return the patch of a NodePool that sets its consolidation policy."""
     return {"spec": {"disruption": {"consolidationPolicy": policy}}}
 
 
 def _keeping(claim: Object, deployment: Object) -> Object:
-    """Give the pods of a Deployment a claim's volume."""
+    """Add a claim's volume to the pods of a Deployment."""
     source = {"claimName": claim["metadata"]["name"]}
     pod = deployment["spec"]["template"]["spec"]
     pod["volumes"] = [{"name": "kept", "persistentVolumeClaim": source}]
@@ -460,7 +460,7 @@ def _keeping(claim: Object, deployment: Object) -> Object:
 
 
 def _zones(volume: Object) -> list[str]:
-    """Return the zones from which a volume can be reached."""
+    """Return the zones that a volume is accessible from."""
     (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
     (expression,) = term["matchExpressions"]
     return list(expression["values"])
@@ -471,14 +471,14 @@ def _busiest(observation: Observation, nodes: tuple[NodeView, ...] | list[NodeVi
 
 
 def _knows(observation: Observation, node: NodeView) -> bool:
-    """Whether the node or its instance is still there."""
+    """Return whether the node or its instance still exists."""
     return any(n.name == node.name for n in observation.nodes) or any(
         i.instance_id == node.instance.instance_id for i in observation.instances
     )
 
 
 def _settled(observation: Observation) -> bool:
-    """Whether every instance has become a node that is ready for pods."""
+    """Return whether every instance has an initialized node that is not terminating."""
     ready = {
         n.instance.instance_id for n in observation.nodes if n.initialized and not n.terminating
     }

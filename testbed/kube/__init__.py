@@ -1,4 +1,4 @@
-"""The Kubernetes API as the testbed speaks it: kubeconfigs, plain JSON, exact quantities.
+"""The Kubernetes API for the testbed: kubeconfigs, plain JSON, exact quantities.
 
-Knows no part of the testbed; whoever plays a kubelet, a driver or an administrator uses it.
+This package imports no other part of the testbed. Kubelets, drivers and administrators use it.
 """

@@ -2,10 +2,10 @@
 
 Objects are plain JSON. Paths are those of the API (`/api/v1/nodes/NAME/status`).
 
-* KubernetesError          the API server answered with an error; carries its Status
+* KubernetesError          the API server answered with an error; holds its Status
   x NotFoundError          404
   x ConflictError          409: the object exists already, or has changed since it was read
-  x UnprocessableError     422: the object breaks a rule of its schema
+  x UnprocessableError     422: the object violates its schema
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ConflictError(KubernetesError):
 
 
 class UnprocessableError(KubernetesError):
-    """The object breaks a rule of its schema."""
+    """The object violates its schema."""
 
 
 _ERRORS: Mapping[int, type[KubernetesError]] = {
@@ -64,7 +64,7 @@ _ERRORS: Mapping[int, type[KubernetesError]] = {
 
 
 class Patch(StrEnum):
-    """How the API server reads the body of a patch."""
+    """The content type of a patch, which decides how the API server applies it."""
 
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
@@ -72,7 +72,7 @@ class Patch(StrEnum):
 
 
 class ChangeType(StrEnum):
-    """What happened to an object; SYNCED says that all that exists has been told."""
+    """The type of a change; SYNCED follows the last object that already existed."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -82,14 +82,14 @@ class ChangeType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One step in what `follow` tells."""
+    """One change that `follow` yields."""
 
     type: ChangeType
     object: Object
 
 
 class KubeClient:
-    """Speaks to one API server. Use it as an asynchronous context manager."""
+    """A client of one API server; an asynchronous context manager."""
 
     def __init__(self, kubeconfig: Kubeconfig) -> None:
         self.kubeconfig = kubeconfig
@@ -115,21 +115,21 @@ class KubeClient:
             await self._session.close()
 
     async def get(self, path: str, **query: str) -> Object:
-        """Read one object."""
+        """Return one object."""
         return await self._json("GET", path, query=query)
 
     async def create(self, path: str, body: Object) -> Object:
-        """Create an object in the collection at the path."""
+        """Create an object in the collection at the path; return it as created."""
         return await self._json("POST", path, body=body)
 
     async def patch(self, path: str, body: Any, *, how: Patch = Patch.MERGE) -> Object:
-        """Change an object, or one of its subresources."""
+        """Patch an object or one of its subresources; return the patched object."""
         return await self._json("PATCH", path, body=body, content_type=how)
 
     async def delete(
         self, path: str, *, grace_seconds: int | None = None, uid: str | None = None
     ) -> None:
-        """Delete an object; with a uid, only the object that bears it."""
+        """Delete an object; with a UID, only the object that has it."""
         body: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
@@ -138,7 +138,7 @@ class KubeClient:
         await self._json("DELETE", path, body=body)
 
     async def list(self, path: str, **query: str) -> tuple[list[Object], str]:
-        """Read a whole collection, page by page, with its resource version."""
+        """Return all objects of a collection, read page by page, and its resource version."""
         objects: list[Object] = []
         page: dict[str, str] = {"limit": str(PAGE_SIZE), **query}
         while True:
@@ -149,9 +149,10 @@ class KubeClient:
             page["continue"] = answer["metadata"]["continue"]
 
     async def follow(self, path: str, **query: str) -> AsyncIterator[Change]:
-        """Tell every object of a collection, then SYNCED, then every change, without end.
+        """Yield every object of a collection, then SYNCED, then every change, forever.
 
-        A lost connection is taken up again; what vanished meanwhile is told as DELETED.
+        After a lost connection the collection is listed again, which yields SYNCED again. Objects
+        that disappeared meanwhile yield DELETED.
         """
         known: dict[str, Object] = {}
         while True:
@@ -169,7 +170,7 @@ class KubeClient:
     async def _watch(
         self, path: str, version: str, known: dict[str, Object], query: Mapping[str, str]
     ) -> AsyncIterator[Change]:
-        """Tell changes until the server no longer knows the version."""
+        """Yield changes until the server no longer has the resource version."""
         while True:
             watch = {
                 **query,
@@ -245,7 +246,7 @@ def _error(status: int, text: str) -> KubernetesError:
 
 
 def _difference(known: dict[str, Object], objects: list[Object]) -> list[Change]:
-    """Bring what is known up to date and tell how it changed."""
+    """Update the known objects and return the changes."""
     present = {listed["metadata"]["uid"]: listed for listed in objects}
     changes = [Change(ChangeType.DELETED, known[uid]) for uid in known.keys() - present.keys()]
     for uid, listed in present.items():
@@ -259,7 +260,7 @@ def _difference(known: dict[str, Object], objects: list[Object]) -> list[Change]
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    # StreamReader.readline refuses lines beyond its buffer; a pod can be larger.
+    # StreamReader.readline rejects lines longer than its buffer, and a pod can be longer.
     pending = b""
     async for chunk in stream.iter_any():
         *lines, pending = (pending + chunk).split(b"\n")

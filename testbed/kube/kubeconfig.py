@@ -1,4 +1,4 @@
-"""What a kubeconfig says: where the API server is, how to trust it, and who calls."""
+"""Parser for kubeconfigs: the API server, its CA, and the client's credentials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 
 @dataclass(frozen=True)
 class Kubeconfig:
-    """What a kubeconfig's current context says about the server and the caller."""
+    """The server and the credentials of a kubeconfig's current context."""
 
     server: str
     certificate_authority: bytes  # PEM
@@ -25,15 +25,15 @@ class Kubeconfig:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a kubeconfig; files that it names are relative to its folder.
+        """Read a kubeconfig; paths in it are relative to its directory.
 
-        Raises ValueError when it has no current context, or names what it does not define.
+        Raises ValueError if it has no current context, or refers to an undefined entry.
         """
         return cls.of(yaml.safe_load(path.read_text()), folder=path.parent)
 
     @classmethod
     def of(cls, document: Mapping[str, Any], *, folder: Path = Path()) -> Self:
-        """Take it from a kubeconfig's document; files that it names are relative to the folder.
+        """Parse the document of a kubeconfig; paths in it are relative to `folder`.
 
         Raises ValueError as `read` does.
         """
@@ -50,14 +50,14 @@ class Kubeconfig:
         )
 
     def tls(self) -> ssl.SSLContext | bool:
-        """Return the TLS settings of a connection; True where the server speaks plain HTTP."""
+        """Return the TLS settings of a connection, or True if the server uses plain HTTP."""
         if not self.server.startswith("https://"):
             return True
         context = ssl.create_default_context(cadata=self.certificate_authority.decode())
-        # Key identifiers, which Python asks for from 3.13 on, are missing in older clusters' CAs.
+        # Key identifiers, which Python requires from 3.13 on, are missing in older clusters' CAs.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if self.client_certificate and self.client_key:
-            # The ssl module takes certificates from files only.
+            # The ssl module loads certificates only from files.
             with tempfile.NamedTemporaryFile(suffix=".pem") as pem:
                 pem.write(self.client_certificate + b"\n" + self.client_key)
                 pem.flush()

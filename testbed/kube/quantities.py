@@ -1,4 +1,4 @@
-"""Kubernetes quantities, as far as nodes and pods of the testbed use them."""
+"""Kubernetes quantities, as far as the testbed's nodes and pods use them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ GIBIBYTE = 2**30
 
 
 def parse_quantity(text: str | int | float) -> Fraction:
-    """Return what a quantity amounts to: cores, bytes or a count, exactly.
+    """Return the exact value of a quantity, in cores, bytes or a count.
 
-    Raises ValueError when the text is not a quantity.
+    Raises ValueError if the text is not a quantity.
     """
     match = _QUANTITY.fullmatch(str(text).strip())
     if match is None:
@@ -36,10 +36,10 @@ def parse_quantity(text: str | int | float) -> Fraction:
 
 
 def format_cpu(cores: Fraction) -> str:
-    """Write cores in whole millicores, rounded down, as a kubelet does."""
+    """Format cores as whole millicores, rounded down, as a kubelet does."""
     return f"{int(cores * 1000)}m"
 
 
 def format_memory(amount: Fraction) -> str:
-    """Write bytes in whole kibibytes, rounded down, as a kubelet does."""
+    """Format bytes as whole kibibytes, rounded down, as a kubelet does."""
     return f"{int(amount / 1024)}Ki"

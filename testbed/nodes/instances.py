@@ -1,13 +1,13 @@
-"""What a running EC2 instance looks like as a Node. Pure: instance and orders in, manifest out.
+"""The Node of a running EC2 instance. Pure functions: instance and user data in, manifest out.
 
-How large the machine is:
+Capacity of the Node:
 
-* The kernel and the hypervisor keep part of the nominal memory for themselves, so a kubelet
-  never sees all of it. Real instances show between 2 % and 8 % less; here it is 6 % of every
-  type, so that Karpenter's default estimate of 7.5 % is a safe one, as it is meant to be.
-* Pods are what the user data says, else what the type's network interfaces can address.
-* Extended resources (GPUs and the like) are there at registration, as if their device plugin
-  ran already.
+* Memory: the kernel and the hypervisor reserve part of the nominal memory, so a kubelet sees
+  less. Real instances show 2 % to 8 % less. Here it is 6 % for every instance type, so that
+  Karpenter's default estimate of 7.5 % (vmMemoryOverheadPercent) is safe, as intended.
+* Pods: the limit in the user data, else the limit of the type's network interfaces.
+* Extended resources, such as GPUs: present at registration, as if their device plugin already
+  ran.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SILENT = frozenset({"shutting-down", "stopping", "stopped"})
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """One EC2 instance, as the test cloud tells of it."""
+    """One EC2 instance, as the test cloud's control API describes it."""
 
     id: str
     state: str  # pending, running, shutting-down, terminated, stopping, stopped
@@ -48,7 +48,7 @@ class Instance:
     zone: str
     zone_id: str = ""
     reaches_out: bool = True
-    """Whether it finds EKS and a registry from its subnet."""
+    """Whether the instance can reach EKS and a registry from its subnet."""
 
     private_ip: str
     private_dns_name: str
@@ -65,7 +65,7 @@ class Instance:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self:
-        """Read a row of `/testbed/instances`."""
+        """Return the instance in a row of `/testbed/instances`."""
         return cls(
             id=row["instanceId"],
             state=row["state"],
@@ -89,12 +89,12 @@ class Instance:
 
     @property
     def provider_id(self) -> str:
-        """How a Node names its instance."""
+        """The provider ID of the instance's Node."""
         return f"aws:///{self.zone}/{self.id}"
 
     @property
     def region(self) -> str:
-        """The zone's region."""
+        """The region of the instance's zone."""
         return self.zone.rstrip("abcdefghijklmnopqrstuvwxyz")
 
 
@@ -109,7 +109,7 @@ def _extended_resources(row: Mapping[str, Any]) -> dict[str, int]:
 
 
 def registered_node(instance: Instance, orders: Bootstrap) -> Object:
-    """Make the Node that the kubelet registers: not ready yet, not seen by the cloud provider."""
+    """Return the Node that the kubelet registers: not ready, and not initialized by the cloud."""
     capacity = _capacity(instance, orders)
     architecture = ARCHITECTURES[instance.architecture]
     return {
@@ -163,7 +163,7 @@ def registered_node(instance: Instance, orders: Bootstrap) -> Object:
 
 
 def cloud_labels(instance: Instance) -> dict[str, str]:
-    """Return what the AWS cloud controller manager adds to a Node's labels."""
+    """Return the labels that the AWS cloud controller manager adds to a Node."""
     labels = {
         "beta.kubernetes.io/instance-type": instance.type,
         "failure-domain.beta.kubernetes.io/region": instance.region,
@@ -183,7 +183,7 @@ def _taint(taint: Taint) -> Object:
 
 
 def _node_info(instance: Instance, orders: Bootstrap, architecture: str) -> Object:
-    # A letter first: kwok writes these back without quotes, and digits alone would be a number.
+    # kwok writes these values back without quotes, so one of only digits would become a number.
     unique = f"ec2{instance.id.removeprefix('i-')}"
     return {
         "architecture": architecture,
@@ -241,7 +241,7 @@ def _allocatable(
 def _reserved(instance: Instance, orders: Bootstrap) -> dict[str, Fraction]:
     asked = {name: parse_quantity(text) for name, text in orders.kube_reserved.items()}
     if asked and orders.dialect is Dialect.BOOTSTRAP:
-        return asked  # a kubelet flag replaces the configuration's whole map
+        return asked  # a kubelet flag replaces the whole map of the configuration file
     pods = _pods(instance, orders) if orders.dialect is Dialect.BOTTLEROCKET else instance.eni_pods
     return {
         "cpu": _reserved_cpu(instance.cpu),
@@ -252,7 +252,7 @@ def _reserved(instance: Instance, orders: Bootstrap) -> dict[str, Fraction]:
 
 
 def _reserved_cpu(cores: int) -> Fraction:
-    """Keep 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest."""
+    """Reserve 6 % of core 1, 1 % of core 2, 0.5 % of cores 3 and 4, and 0.25 % of the others."""
     bands = ((1, Fraction(60)), (1, Fraction(10)), (2, Fraction(5)), (cores, Fraction(5, 2)))
     millicores, left = 0, cores
     for width, each in bands:
@@ -279,7 +279,7 @@ def _threshold(text: str, whole: Fraction) -> Fraction:
     if not text.endswith("%"):
         return parse_quantity(text)
     percent = parse_quantity(text[:-1])
-    # The kubelet reads 100 % (and 0 %) as "no threshold".
+    # The kubelet treats 100 % (and 0 %) as no threshold.
     return Fraction(0) if percent == 100 else Fraction(ceil(whole * percent / 100))
 
 

@@ -1,14 +1,14 @@
-"""The kubelets of the test cloud's instances, and what the AWS cloud controller manager does.
+"""Emulates the kubelets of the test cloud's instances and the AWS cloud controller manager.
 
-Every running instance becomes a Node as its user data says, or it never joins and the reason
-is kept. kwok then keeps the Node's Lease, makes it Ready and runs its pods. When the instance
-goes, its kubelet falls silent; when it is gone, its Node is deleted and, once the finalizers
-of others are off, so are the pods that were bound to it.
+Every running instance becomes a Node as its user data says. If it cannot join, the reason is
+recorded. kwok then renews the Node's Lease, makes it Ready and runs its pods. When the instance
+stops or terminates, the Node becomes NotReady. When the instance is terminated, the Node is
+deleted. After other controllers have removed their finalizers, its pods are deleted as well.
 
-Two facts about kwok shape this module. It adopts only a Node that bears its annotation from
-the first moment, so readiness cannot be handed over later: the `uninitialized` taint, which
-the cloud provider takes away, is what holds pods back. And it obeys the Node's Lease: it
-leaves a Node and its pods alone when somebody else holds that.
+Two properties of kwok shape this module. kwok adopts only a Node that has kwok's annotation at
+its creation, so readiness cannot be handed over later. The `uninitialized` taint, which the
+cloud provider removes, keeps pods away until then. kwok also obeys the Node's Lease: it ignores
+a Node and its pods while another holder has the Lease.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ NODES = "/api/v1/nodes"
 
 
 class RefusedError(Exception):
-    """The instance cannot join the cluster; `for_good` when waiting will not change that."""
+    """The instance cannot join the cluster; `for_good` means that retrying cannot succeed."""
 
     def __init__(self, reason: str, *, for_good: bool) -> None:
         super().__init__(reason)
@@ -73,9 +73,13 @@ class RefusedError(Exception):
 class Kubelets:
     """Turns the instances of a test cloud into Nodes of a cluster.
 
-    `kubeconfig` is an administrator's, `cluster_name` the EKS name that user data must bear.
-    `join_delay_seconds` pass from a running instance to its Node (in life 20 to 40), and at least
-    `ready_delay_seconds` from its Node to the first pod that may run there.
+    Args:
+        kubeconfig: Kubeconfig of an administrator.
+        cloud_url: URL of the test cloud.
+        cluster_name: Name of the EKS cluster, which the user data must contain.
+        join_delay_seconds: From a running instance to its Node (20 to 40 s in AWS).
+        ready_delay_seconds: Shortest time from a Node to its first schedulable pod.
+
     """
 
     def __init__(
@@ -100,15 +104,15 @@ class Kubelets:
         return dict(self._refused)
 
     def start(self) -> None:
-        """Start following the cloud; returns when what it has now is known."""
+        """Start following the cloud; return once its current instances are known."""
         self._background.start()
 
     def stop(self) -> None:
-        """Stop following. Nodes stay as they are."""
+        """Stop following the cloud. Nodes stay as they are."""
         self._background.stop()
 
     def check(self) -> None:
-        """Raise what ended them, if they have ended by themselves."""
+        """Raise the error that stopped the background thread, if one did."""
         self._background.check()
 
     async def _main(self, ready: Callable[[], None]) -> None:
@@ -139,7 +143,7 @@ async def _follow_nodes(kube: KubeClient, fleet: _Fleet) -> None:
 
 
 async def _follow_instances(session: aiohttp.ClientSession, cloud_url: str, fleet: _Fleet) -> None:
-    query: dict[str, str] = {}  # the first answer comes at once, also when there is nothing
+    query: dict[str, str] = {}  # the first answer is immediate, even without instances
     while True:
         try:
             async with session.get(f"{cloud_url}/testbed/instances", params=query) as response:
@@ -147,7 +151,7 @@ async def _follow_instances(session: aiohttp.ClientSession, cloud_url: str, flee
                 answer = await response.json()
         except (aiohttp.ClientError, TimeoutError) as exc:
             log.warning("the test cloud did not tell of its instances: %s", exc)
-            query = {}  # a cloud that was started anew counts from nothing
+            query = {}  # a restarted cloud counts revisions from 0
             await asyncio.sleep(RETRY_SECONDS)
             continue
         query = {"since": str(answer["revision"]), "timeout": str(POLL_SECONDS)}
@@ -156,7 +160,7 @@ async def _follow_instances(session: aiohttp.ClientSession, cloud_url: str, flee
 
 @dataclass
 class _Fleet:
-    """Every instance with its kubelet, and the Nodes as they are."""
+    """The kubelets of all instances, and the Nodes as last seen."""
 
     kube: KubeClient
     admission: _Admission
@@ -166,8 +170,8 @@ class _Fleet:
     ready_delay: float
     kubelets: dict[str, _Kubelet] = field(default_factory=dict)  # by instance ID
     nodes: dict[str, Object] = field(default_factory=dict)  # by name
-    # Addresses, and so names, are used again. A name belongs to an instance until
-    # nothing is left of it; its next bearer waits.
+    # Addresses are reused, and so are node names. A name belongs to an instance until its
+    # Node is gone; the next instance with the same name waits.
     owners: dict[str, str] = field(default_factory=dict)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
     _instances_known: bool = False
@@ -223,7 +227,7 @@ class _Fleet:
             self.complete.set()
 
     def _adopt_orphans(self) -> None:
-        """Find the Nodes whose instance went while nobody looked."""
+        """Find Nodes whose instance disappeared while this process did not run."""
         for name, node in self.nodes.items():
             instance_id = instance_id_of(node)
             if instance_id is None or instance_id in self.kubelets:
@@ -233,7 +237,7 @@ class _Fleet:
 
 
 def instance_id_of(node: Object) -> str | None:
-    """Return the ID of the instance that a Node names, or None where it names none."""
+    """Return the instance ID in a Node's provider ID, or None if there is none."""
     match = re.fullmatch(r"aws:///[^/]+/(i-[0-9a-zA-Z]+)", node["spec"].get("providerID", ""))
     return match[1] if match else None
 
@@ -264,7 +268,7 @@ def _bygone(name: str, instance_id: str, zone: str) -> Instance:
 
 
 class _Kubelet:
-    """One instance's kubelet. It looks at what is, takes one step, and waits for a change."""
+    """One instance's kubelet: it reads the current state, takes one step and waits for a change."""
 
     def __init__(self, fleet: _Fleet, instance: Instance) -> None:
         self.instance = instance
@@ -283,7 +287,7 @@ class _Kubelet:
             self.changed.set()
 
     def delay_joining(self) -> None:
-        """Take the usual time before joining again; an instance on its way out never will."""
+        """Restart the join delay; an instance that is terminating never joins again."""
         self._joins_at = None
 
     async def live(self) -> None:
@@ -313,7 +317,7 @@ class _Kubelet:
         return True
 
     async def _step(self) -> float | None:
-        """Take one step; return how long to wait for a change before the next, None for ever."""
+        """Take one step; return the seconds until the next, or None to wait for a change."""
         node = self._node()
         if self.instance.state == "running":
             return await self._join() if node is None else await self._serve(node)
@@ -357,7 +361,7 @@ class _Kubelet:
             log.warning("instance %s does not join: %s", self.instance.id, refusal)
 
     async def _serve(self, node: Object) -> float | None:
-        """Do the cloud provider's part once the node had time to become ready."""
+        """Do the cloud provider's part once the Node had time to become ready."""
         self._is_silent = False
         if UNINITIALIZED not in _taint_keys(node):
             return None
@@ -373,7 +377,7 @@ class _Kubelet:
         node = await self._fleet.kube.patch(f"{NODES}/{self.name}", labels)
         if UNINITIALIZED not in _taint_keys(node):
             return
-        # Others change taints at the same moment, and the list is patched by position.
+        # Other clients change taints concurrently, and a JSON patch addresses the list by index.
         taint = f"/spec/taints/{_taint_keys(node).index(UNINITIALIZED)}"
         remove = [
             {"op": "test", "path": f"{taint}/key", "value": UNINITIALIZED},
@@ -394,9 +398,9 @@ class _Kubelet:
         self._is_silent = True
 
     async def _take_from_kwok(self) -> None:
-        # The annotation first: kwok sees it on the Node before it sees the
-        # condition below, which it would otherwise set right again. What it was at
-        # already may still come later; then the condition is reported once more.
+        # The annotation comes first: kwok must see it before it sees the condition below,
+        # which it would otherwise reset. An update that kwok has already begun may still
+        # arrive later; then the condition is reported once more.
         kube = self._fleet.kube
         await kube.patch(
             f"{NODES}/{self.name}", {"metadata": {"annotations": {KWOK_STATUS: "custom"}}}
@@ -439,7 +443,7 @@ class _Kubelet:
             log.debug("node %s was deleted by another", self.name)
 
     async def _clear_away(self) -> None:
-        """Delete the pods of a Node that is gone, without grace: nobody is there to stop them."""
+        """Delete the pods of a deleted Node without grace: no kubelet is left to stop them."""
         kube = self._fleet.kube
         pods, _ = await kube.list("/api/v1/pods", fieldSelector=f"spec.nodeName={self.name}")
         for pod in pods:
@@ -458,7 +462,7 @@ async def _forgiving(deletion: Any) -> None:
 
 @dataclass(frozen=True)
 class _Admission:
-    """Whether the API server would let an instance's kubelet in."""
+    """Checks whether the API server would accept an instance's kubelet."""
 
     kube: KubeClient
     session: aiohttp.ClientSession
@@ -466,9 +470,9 @@ class _Admission:
     cluster_name: str
 
     async def admit(self, instance: Instance) -> Bootstrap:
-        """Return the kubelet's orders.
+        """Return the kubelet's configuration.
 
-        Raises RefusedError when there is no way to the API server, or when the user data or the
+        Raises RefusedError if the subnet cannot reach the API server, or if the user data or the
         role's access is wrong.
         """
         if not instance.reaches_out:
@@ -537,7 +541,7 @@ class _Admission:
         except NotFoundError:
             return False
         mapped = yaml.safe_load((auth.get("data") or {}).get("mapRoles") or "") or []
-        # aws-auth knows roles without their path.
+        # aws-auth holds role ARNs without their path.
         plain = re.sub(r":role/.*/", ":role/", role_arn)
         return any(
             entry.get("rolearn") == plain and NODE_GROUPS.issubset(entry.get("groups") or [])

@@ -1,8 +1,8 @@
-"""What an instance's user data asks of its kubelet, read as the machine image would read it.
+"""Parser for user data: the kubelet configuration that an AMI would derive from it.
 
-Three dialects: nodeadm's NodeConfig (AL2023; alone or in MIME parts, merged in order),
-Bottlerocket's TOML settings, and the arguments of AL2's bootstrap.sh. Every function here is
-pure: text in, `Bootstrap` out, or a `UserDataError` that says what is wrong.
+It reads three formats: nodeadm's NodeConfig (AL2023; alone or as MIME parts, merged in order),
+Bottlerocket's TOML settings, and the arguments of AL2's bootstrap.sh. Every function is pure:
+it takes text and returns a `Bootstrap`, or raises a `UserDataError` with the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import yaml
 NODE_CONFIG_TYPE = "application/node.eks.aws"
 NODE_CONFIG_GROUP = "node.eks.aws/"
 
-# The labels of Kubernetes' own domains that a kubelet may give its own node; it
+# Labels in Kubernetes' own domains that a kubelet may set on its node. The kubelet
 # refuses to start with any other.
 KUBELET_LABELS = frozenset(
     {
@@ -43,11 +43,11 @@ KUBELET_LABEL_DOMAINS = ("kubelet.kubernetes.io", "node.kubernetes.io")
 
 
 class UserDataError(ValueError):
-    """The machine cannot become a node with this user data."""
+    """An instance with this user data cannot become a node."""
 
 
 class Dialect(StrEnum):
-    """Which machine image the user data is written for."""
+    """The AMI family that user data is written for."""
 
     NODEADM = "AL2023"
     BOTTLEROCKET = "Bottlerocket"
@@ -55,7 +55,7 @@ class Dialect(StrEnum):
 
 
 def dialect_of(image_name: str) -> Dialect | None:
-    """Return what an image reads, by the name under which AWS publishes it; None for others."""
+    """Return the format that an AMI reads, by its published name; None for other AMIs."""
     for start, dialect in _IMAGES:
         if image_name.startswith(start):
             return dialect
@@ -82,7 +82,7 @@ class Taint:
 
 @dataclass(frozen=True, kw_only=True)
 class Bootstrap:
-    """A kubelet's orders. Reservations and thresholds are quantities; None means the default."""
+    """A kubelet's configuration. Reservations and thresholds are quantities; None: default."""
 
     dialect: Dialect
     cluster_name: str
@@ -95,13 +95,13 @@ class Bootstrap:
     kube_reserved: Mapping[str, str] = field(default_factory=dict)
     system_reserved: Mapping[str, str] = field(default_factory=dict)
     eviction_hard: Mapping[str, str] = field(default_factory=dict)
-    local_storage: bool = False  # the instance's own disks back ephemeral storage
+    local_storage: bool = False  # the instance's local disks back ephemeral storage
 
 
 def parse_user_data(text: str) -> Bootstrap:
-    """Read user data, decoded from base64.
+    """Parse user data, already decoded from base64.
 
-    Raises UserDataError when no dialect is recognised, a required setting is missing, or the
+    Raises UserDataError if the format is not recognized, a required setting is missing, or the
     kubelet would refuse a label.
     """
     if not text.strip():
@@ -136,7 +136,7 @@ class _Part:
 
 
 def _parts(text: str) -> list[_Part]:
-    """Split a MIME archive; anything else is one part of its own."""
+    """Split a MIME archive into its parts; any other text is a single part."""
     if not re.match(r"(?i)\s*(mime-version|content-type):", text):
         return [_Part("", text)]
     return [
@@ -209,7 +209,7 @@ def _from_node_config(documents: Iterable[Mapping[str, Any]]) -> Bootstrap:
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one NodeConfig over another: maps merge, kubelet flags add up, the rest is replaced."""
+    """Merge two NodeConfigs: maps merge, kubelet flags are concatenated, other values replaced."""
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
@@ -322,11 +322,11 @@ def _bottlerocket_taints(taints: Mapping[str, Any]) -> Iterable[Taint]:
             yield Taint(key, value, effect)
 
 
-# --- what the dialects share
+# --- shared by the formats
 
 
 def _flags(arguments: Iterable[str]) -> dict[str, str]:
-    """Read `--name=value` and `--name value`; the last of a name wins."""
+    """Parse `--name=value` and `--name value`; the last value of a name wins."""
     flags: dict[str, str] = {}
     name = ""
     for argument in arguments:
@@ -344,7 +344,7 @@ def _pairs(text: str, *, between: str = "=") -> dict[str, str]:
 
 
 def _flag_taints(text: str) -> tuple[Taint, ...]:
-    """Read `key=value:Effect` or `key:Effect`, separated by commas."""
+    """Parse `key=value:Effect` or `key:Effect`, separated by commas."""
     taints = []
     for item in filter(None, text.split(",")):
         body, colon, effect = item.strip().rpartition(":")

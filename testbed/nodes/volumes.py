@@ -1,10 +1,9 @@
-"""A stand-in for the EBS CSI driver: what the cluster sees of it, and no volume behind it.
+"""Emulates the EBS CSI driver's effects in the cluster, without volumes in the test cloud.
 
-Each Node of an instance gets the CSINode that the driver's daemon would register; a claim
-gets a PersistentVolume in the zone of the node that kube-scheduler chose; attachments
-that the attach-detach controller asks for are acknowledged at once; and a volume goes
-with its claim where its class says so. Nothing is made in the test cloud, and kwok's pods
-mount nothing.
+Each Node of an instance gets the CSINode that the driver's daemon would register. A claim gets
+a PersistentVolume in the zone of the node that kube-scheduler selected. Attachments requested
+by the attach-detach controller are acknowledged at once. A volume is deleted with its claim if
+its StorageClass says so. kwok's pods mount nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ log = logging.getLogger(__name__)
 
 DRIVER = "ebs.csi.aws.com"
 ALLOCATABLE_VOLUMES = 25
-"""Of 28 devices that most Nitro instances have room for, less the root's and two interfaces'."""
+"""28 attachments of most Nitro instances, minus the root volume and two network interfaces."""
 
 ZONE = "topology.kubernetes.io/zone"
 TOPOLOGY_KEYS = ("kubernetes.io/os", "topology.ebs.csi.aws.com/zone", ZONE)
@@ -45,15 +44,15 @@ class VolumeDriver:
         self._background = Background("volumes", self._main)
 
     def start(self) -> None:
-        """Register the driver and start to serve."""
+        """Register the driver and start serving."""
         self._background.start()
 
     def stop(self) -> None:
-        """Stop serving. What was made stays."""
+        """Stop serving. Created objects stay."""
         self._background.stop()
 
     def check(self) -> None:
-        """Raise what ended it, if it has ended by itself."""
+        """Raise the error that stopped the background thread, if one did."""
         self._background.check()
 
     async def _main(self, ready: Callable[[], None]) -> None:
@@ -74,7 +73,7 @@ class VolumeDriver:
 
 
 async def _follow(kube: KubeClient, path: str, serve: Callable[[Object], Awaitable[None]]) -> None:
-    """Serve every object of a collection whenever it changes."""
+    """Serve every object of a collection on each change."""
     async for change in kube.follow(path):
         is_there = change.type in (ChangeType.ADDED, ChangeType.MODIFIED)
         if is_there and "deletionTimestamp" not in change.object["metadata"]:
@@ -98,7 +97,7 @@ class _Driver:
     kube: KubeClient
     zones: set[str] = field(default_factory=set)
     joined: set[str] = field(default_factory=set)
-    """Uids of the Nodes that have their CSINode."""
+    """UIDs of the Nodes that have a CSINode."""
 
     async def register(self) -> None:
         body = {"metadata": {"name": DRIVER}, "spec": {"attachRequired": True}}
@@ -108,7 +107,7 @@ class _Driver:
             log.debug("%s is registered already", DRIVER)
 
     async def join(self, node: Object) -> None:
-        """Register the driver on a node, as its daemon does soon after the kubelet is up."""
+        """Register the driver on a node, as its daemon does soon after the kubelet starts."""
         metadata, instance_id = node["metadata"], instance_id_of(node)
         self.zones |= _zone(node)
         if instance_id is None or metadata["uid"] in self.joined:
@@ -132,7 +131,7 @@ class _Driver:
         try:
             await self.kube.create(f"{STORAGE}/csinodes", csi_node)
         except ConflictError:
-            # Names are used again, and the garbage collector takes a moment.
+            # Node names are reused, and the garbage collector deletes the old CSINode with a delay.
             path = f"{STORAGE}/csinodes/{metadata['name']}"
             known = await self.kube.get(path)
             if known["metadata"].get("ownerReferences") != [owner]:
@@ -141,7 +140,7 @@ class _Driver:
         self.joined.add(metadata["uid"])
 
     async def provision(self, claim: Object) -> None:
-        """Make the volume of a claim: where its first pod goes, or anywhere."""
+        """Create the volume of a claim: in the zone of its first pod's node, or in any zone."""
         annotations = claim["metadata"].get("annotations", {})
         name = claim["spec"].get("storageClassName")
         if annotations.get(PROVISIONER) != DRIVER or claim["spec"].get("volumeName") or not name:
@@ -159,7 +158,7 @@ class _Driver:
         await self.kube.create(VOLUMES, _volume(claim, storage_class, zones))
 
     async def _choose_again(self, claim: Object) -> None:
-        """Have kube-scheduler choose another node: the one it chose has gone."""
+        """Make kube-scheduler select another node, because the selected one is gone."""
         namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
         await self.kube.patch(
             f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}",
@@ -167,14 +166,14 @@ class _Driver:
         )
 
     async def reclaim(self, volume: Object) -> None:
-        """Delete a volume whose claim has gone, if its class says so."""
+        """Delete a volume whose claim is gone, if its StorageClass says so."""
         ours = volume["metadata"].get("annotations", {}).get(PROVISIONED_BY) == DRIVER
         released = volume.get("status", {}).get("phase") == "Released"
         if ours and released and volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete":
             await self.kube.delete(f"{VOLUMES}/{volume['metadata']['name']}")
 
     async def attach(self, attachment: Object) -> None:
-        """Say that a volume is attached; the attach-detach controller takes that back itself."""
+        """Mark a volume as attached; the attach-detach controller reverts this by itself."""
         if attachment["spec"]["attacher"] != DRIVER or attachment["status"]["attached"]:
             return
         name = attachment["metadata"]["name"]

@@ -1,8 +1,8 @@
-"""Property bags: the engine's protobuf values as plain Python values, and back.
+"""Property bags: conversion between the engine's protobuf values and plain Python values.
 
-A bag is a `dict` from property names to JSON-like values, which may also hold
-`Secret` and `UNKNOWN`. Whole numbers come back as `int`, because the engine
-sends every number as a double and neither boto3 nor a CRD takes 2.0 for 2.
+A bag is a `dict` of property names to JSON-like values, which may include `Secret` and
+`UNKNOWN`. Whole numbers are decoded as `int`, because the engine sends every number as a double,
+and neither boto3 nor a CRD accepts 2.0 for 2.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LARGEST_EXACT_INTEGER: Final = 2**53
 
 
 class Unknown(Enum):
-    """A value that only exists once something else has been created."""
+    """A value that is known only after another resource is created."""
 
     UNKNOWN = "unknown"
 
@@ -41,7 +41,7 @@ class Secret:
 
 
 def decode(value: Any) -> Any:
-    """Turn a protobuf `Struct` or `Value` into plain values, secrets and unknowns."""
+    """Decode a protobuf `Struct` or `Value` into plain values, secrets and unknowns."""
     if isinstance(value, struct_pb2.Struct):
         return _decode_fields(value)
     kind = value.WhichOneof("kind")
@@ -58,7 +58,7 @@ def decode(value: Any) -> Any:
 
 
 def decode_bag(struct: Any) -> Bag:
-    """Turn a protobuf `Struct` into a bag."""
+    """Decode a protobuf `Struct` into a bag."""
     return _decode_fields(struct)
 
 
@@ -72,7 +72,7 @@ def _decode_number(number: float) -> int | float:
 
 
 def encode_bag(bag: Mapping[str, Any]) -> Any:
-    """Turn a bag into a protobuf `Struct`; properties that are None are left out."""
+    """Encode a bag as a protobuf `Struct`; properties that are None are omitted."""
     return json_format.ParseDict(_encode(bag), struct_pb2.Struct())
 
 
@@ -91,7 +91,7 @@ def _encode(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Take the secret wrappers off, at any depth; unknowns stay."""
+    """Return the value without secret wrappers, at any depth; unknowns stay."""
     if isinstance(value, Secret):
         return plain(value.value)
     if isinstance(value, Mapping):
@@ -102,20 +102,20 @@ def plain(value: Any) -> Any:
 
 
 def has_unknown(value: Any) -> bool:
-    """Whether any part of the value is not known yet."""
+    """Return whether any part of the value is unknown."""
     return any(leaf is UNKNOWN for leaf in leaves(plain(value)))
 
 
 def has_secret(value: Any) -> bool:
-    """Whether any part of the value is a secret."""
+    """Return whether any part of the value is a secret."""
     return any(isinstance(leaf, Secret) for leaf in leaves(value))
 
 
 def keep_secret(outputs: Bag, *sources: Bag) -> Bag:
-    """Mark as secret whatever in the outputs repeats a secret of the sources.
+    """Mark every output that repeats a secret of the sources as secret.
 
-    An output repeats a secret when it stands at the same path, or when it is the
-    same text somewhere else, as a tag is under `tags` and under `tagsAll`.
+    An output repeats a secret if it has the same path, or if it is the same text at another path.
+    For example, a tag is under `tags` and under `tagsAll`.
     """
     words = frozenset(word for source in sources for word in _secret_words(source))
     for source in sources:

@@ -1,4 +1,4 @@
-"""What changed between two property bags, by path, as the engine shows it."""
+"""The differences between two property bags, by path, as the engine shows them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Difference:
 
     @property
     def property(self) -> str:
-        """The top-level property that the path lies in."""
+        """The top-level property that contains the path."""
         return self.path.split(".")[0].split("[")[0]
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
-    """Yield every leaf that differs; keys that begin with two underscores are ours."""
+    """Yield every leaf that differs; internal keys, which begin with `__`, are ignored."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted(key for key in old.keys() | new.keys() if not key.startswith("__"))
         for key in keys:
@@ -60,10 +60,10 @@ def _extend(path: str, key: str) -> str:
 
 
 def _differ(old: Any, new: Any) -> bool:
-    # True equals 1 in Python, but not in a property bag.
+    # In Python True equals 1, but in a property bag they differ.
     return isinstance(old, bool) is not isinstance(new, bool) or bool(old != new)
 
 
 def lies_under(path: str, roots: Iterable[str]) -> bool:
-    """Whether the path is one of the roots or lies inside one."""
+    """Return whether a path is one of the roots or below one."""
     return any(path == root or path.startswith((f"{root}.", f"{root}[")) for root in roots)

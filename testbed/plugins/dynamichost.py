@@ -1,8 +1,8 @@
-"""The process that the engine starts for resources whose provider is a Python class.
+"""The process that the engine starts for dynamic providers, which are Python classes.
 
-It is `pulumi.dynamic` itself, which would outlive an engine that is killed, and
-whose prints would wait in a buffer. With `--installed` it is that of the virtual environment
-which Pulumi.yaml names, found as Pulumi's own script finds it: from the program's folder.
+It runs `pulumi.dynamic`, which by itself would outlive a killed engine and would buffer its
+output. With `--installed` it runs in the virtual environment that Pulumi.yaml names. It finds
+that relative to the program's folder, as Pulumi's own script does.
 """
 
 import os
@@ -15,7 +15,7 @@ from testbed.plugins.lifetime import end_with_engine
 
 
 def become_installed() -> None:
-    """Go on in the project's virtual environment, if there is one to be."""
+    """Re-execute in the project's virtual environment, if Pulumi.yaml names one."""
     options = {"virtualenv": os.environ.get("PULUMI_RUNTIME_VIRTUALENV")}
     environment = toolchain.virtual_environment(Path.cwd(), options)
     if environment is None:

@@ -1,6 +1,6 @@
-"""The real Pulumi engine on a project, with a home, a state and a passphrase of its own.
+"""The real Pulumi engine on a project, with its own home, state and passphrase.
 
-* EngineError          an operation failed; carries the end of what the engine said
+* EngineError          an operation failed; has the end of the engine's output
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ ADVICE: Final[Sequence[tuple[str, str]]] = (
     ("has no function", "add the function to testbed/plugins, or use the real plugin"),
     ("unable to find main", "the project's folder needs a Pulumi.yaml whose main exists"),
 )
-"""What the engine says → what to do next."""
+"""Text in the engine's output → what to do next."""
 
 
 class EngineError(RuntimeError):
-    """An operation failed. The message holds the end of the engine's output and a next step."""
+    """An operation failed. The message has the end of the engine's output and a next step."""
 
     def __init__(self, operation: str, status: int, output: Sequence[str]) -> None:
         self.status = status
         self.output = "\n".join(output)
-        """The last lines that the engine printed."""
+        """The last lines of the engine's output."""
         advice = next(
             (step for words, step in ADVICE if words in self.output),
             "mend what the lines above name, then run the same operation again: "
@@ -59,7 +59,7 @@ class EngineError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How many resources an operation touched, or would touch, in each way."""
+    """Number of resources that an operation changes, or would change, by type of change."""
 
     create: int = 0
     update: int = 0
@@ -69,41 +69,44 @@ class Changes:
 
     @property
     def any(self) -> bool:
-        """Whether anything changed at all."""
+        """Whether anything changed."""
         return any((self.create, self.update, self.replace, self.delete))
 
 
 @dataclass(kw_only=True)
 class PulumiEngine:
-    """The engine, on one project. Stacks live in a file backend inside `directory`.
+    """The engine, on one project. Stacks are in a file backend in `directory`.
 
-    Nothing is written into the project's folder, and nothing is read from the
-    user's Pulumi home. One operation at a time on one stack.
+    It writes nothing to the project's folder, and reads nothing from the user's Pulumi home. Only
+    one operation may run on a stack at a time.
     """
 
     directory: Path
-    """Where the engine's home, state and the stacks' settings live; made when needed."""
+    """Directory of the engine's home, state and stack settings; created if needed."""
     project: Path
-    """The folder that holds `Pulumi.yaml`."""
+    """The folder that contains `Pulumi.yaml`."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What the program and the plugins find in their environment besides this process's."""
+    """Environment variables of the program and the plugins, added to this process's."""
     show: Callable[[str], None] = print
-    """Receives each line of output as the engine prints it."""
+    """Called with each line of the engine's output as it is printed."""
     engine: Path | None = None
-    """The engine's binary; by default the testbed's."""
+    """The engine's binary; None is the testbed's."""
     plugins: Plugins = Plugins.AUTOMATIC
     is_installed: bool = False
-    """Whether the program runs in the virtual environment that Pulumi.yaml names and `install`
-    fills, as it does for users; else it runs on this interpreter and its packages."""
+    """Whether the program runs in the virtual environment that Pulumi.yaml names.
+
+    `install` fills that environment, as for users. If False, the program runs on this interpreter
+    and its packages.
+    """
     passphrase: str = field(default="testbed", repr=False)
     progress: Progress = SILENCE
     patience: float = 60.0
-    """Seconds that the engine may take, after Ctrl-C, to finish what it is at."""
+    """Seconds from Ctrl-C to a kill, in which the engine may finish its current work."""
     _running: subprocess.Popen[str] | None = field(default=None, init=False, repr=False)
 
     @cached_property
     def home(self) -> Home:
-        """The engine's home. Its text says which plugins are real and which stand in."""
+        """The engine's home. Its text lists which plugins are real and which are stand-ins."""
         return furnish(
             self.directory,
             engine=self.engine or binaries.ensure("pulumi", progress=self.progress),
@@ -113,7 +116,7 @@ class PulumiEngine:
         )
 
     def install(self) -> None:
-        """Install what the program requires into its virtual environment, in the project's folder.
+        """Install the program's requirements into its virtual environment, in the project's folder.
 
         Raises `EngineError`.
         """
@@ -135,10 +138,10 @@ class PulumiEngine:
         secrets: Mapping[str, str] | None = None,
         replace: Sequence[str] = (),
     ) -> Changes:
-        """Make what the program asks for; the stack is created if need be.
+        """Create and update what the program declares; the stack is created if needed.
 
-        `config` replaces the stack's settings; a key without a colon is the project's own.
-        `replace` has the URNs of what is made anew although it has not changed.
+        `config` replaces the stack's settings; a key without a colon belongs to the project.
+        `replace` has the URNs of resources that are replaced even if they have not changed.
         Raises `EngineError`.
         """
         self._configure(stack, config or {}, secrets or {})
@@ -152,54 +155,53 @@ class PulumiEngine:
         *,
         secrets: Mapping[str, str] | None = None,
     ) -> Changes:
-        """Forecast what `up` would do. Raises `EngineError`."""
+        """Return the changes that `up` would make. Raises `EngineError`."""
         self._configure(stack, config or {}, secrets or {})
         return self._operate("preview", stack)
 
     def refresh(self, stack: str) -> Changes:
-        """Bring the state in line with what exists; the changes are the drift."""
+        """Update the state to match the live resources; the changes are the drift."""
         return self._operate("refresh", stack, "--yes", "--skip-preview")
 
     def destroy(self, stack: str) -> Changes:
-        """Remove everything that the stack made. Raises `EngineError`."""
+        """Delete every resource of the stack. Raises `EngineError`."""
         return self._operate("destroy", stack, "--yes", "--skip-preview")
 
     def preview_destroy(self, stack: str) -> Changes:
-        """Forecast what `destroy` would do; the program is run, and may say more of it."""
+        """Return the changes that `destroy` would make. The program runs, and may affect them."""
         return self._operate("destroy", stack, "--preview-only", "--run-program")
 
     def outputs(self, stack: str) -> dict[str, Any]:
-        """The stack's outputs, secret ones included."""
+        """Return the stack's outputs, including secrets."""
         said = self._ask("stack", "output", "--json", "--show-secrets", "--stack", stack)
         outputs: dict[str, Any] = json.loads(said)
         return outputs
 
     def state(self, stack: str) -> dict[str, Any]:
-        """The stack's state, secrets encrypted."""
+        """Return the stack's state, with encrypted secrets."""
         state: dict[str, Any] = json.loads(self._ask("stack", "export", "--stack", stack))
         return state
 
     def restore(self, stack: str, state: Mapping[str, Any]) -> None:
-        """Take a state as the stack's, which is made when there is none."""
+        """Import a state into the stack, which is created if needed."""
         self._configure(stack, {}, {})
         file = self._desk / f"{stack}.state.json"
         file.write_text(json.dumps(state))
         self._ask("stack", "import", "--stack", stack, "--file", str(file))
 
     def stack_exists(self, stack: str) -> bool:
-        """Whether the stack has been created."""
+        """Return whether the stack exists."""
         return any(entry["name"] == stack for entry in json.loads(self._ask("stack", "ls", "-j")))
 
     def remove_stack(self, stack: str) -> None:
-        """Forget a stack and its settings. Raises `EngineError` while it has resources."""
+        """Delete a stack and its settings. Raises `EngineError` if it has resources."""
         self._ask("stack", "rm", "--yes", "--stack", stack)
 
     def interrupt(self) -> None:
-        """Stop the operation under way, if there is one, as Ctrl-C does. Call it from any thread.
+        """Stop the running operation, if there is one, as Ctrl-C does. Thread-safe.
 
-        What the engine is at comes to its end, and nothing new begins; the operation then ends
-        with an `EngineError` if anything was left to do. The engine is killed when `patience`
-        runs out.
+        The engine finishes its current work and starts no more. The operation then raises an
+        `EngineError` if work was left. After `patience` seconds, the engine is killed.
         """
         process = self._running
         if process is None or process.poll() is not None:
@@ -210,7 +212,7 @@ class PulumiEngine:
         limit.start()
 
     def unlock(self, stack: str) -> None:
-        """Take away the lock that a killed engine left behind."""
+        """Remove the lock that a killed engine left."""
         self._ask("cancel", "--yes", "--stack", stack)
 
     @cached_property
@@ -219,7 +221,7 @@ class PulumiEngine:
 
     @cached_property
     def _desk(self) -> Path:
-        """A folder that passes for the project wherever the engine writes beside Pulumi.yaml."""
+        """A folder in place of the project's, for commands that write next to Pulumi.yaml."""
         desk = self.directory / "stacks"
         desk.mkdir(parents=True, exist_ok=True)
         description = {"name": self._project_name, "runtime": "python"}
@@ -246,7 +248,7 @@ class PulumiEngine:
             self._ask("config", "set-all", "--stack", stack, *pairs)
 
     def _operate(self, operation: str, stack: str, *options: str) -> Changes:
-        """Run one operation on the project, showing what the engine prints."""
+        """Run one operation on the project and show the engine's output."""
         lines: deque[str] = deque(maxlen=TAIL_LINES)
         summary: list[str] = []
 
@@ -274,7 +276,7 @@ class PulumiEngine:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            # Ctrl-C must reach the engine once, from us: twice means "stop at once".
+            # Ctrl-C must reach the engine once, from here: a second means "stop at once".
             process_group=0,
         ) as process:
             self._running = process
@@ -283,7 +285,7 @@ class PulumiEngine:
                 return process.wait()
             except KeyboardInterrupt:
                 self.interrupt()
-                with suppress(KeyboardInterrupt):  # a second one: no more patience
+                with suppress(KeyboardInterrupt):  # a second Ctrl-C ends the wait
                     _read(process, take)
                     process.wait()
                 raise
@@ -292,7 +294,7 @@ class PulumiEngine:
                 _kill(process)
 
     def _ask(self, *arguments: str) -> str:
-        """Run a short command on the backend; return what it prints."""
+        """Run a short command on the backend; return its output."""
         done = subprocess.run(
             self._command(self._desk, arguments),
             env=self._environment,
@@ -315,7 +317,7 @@ class PulumiEngine:
         state = self.directory.absolute() / "state"
         state.mkdir(parents=True, exist_ok=True)
         inherited = {**os.environ, **self.environment}
-        # A stack or backend that the user selected elsewhere must not leak in.
+        # A stack or backend that the user selected elsewhere must not apply here.
         for name in [name for name in inherited if name.startswith("PULUMI_")]:
             if name not in self.environment:
                 del inherited[name]

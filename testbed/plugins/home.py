@@ -1,9 +1,9 @@
 """A home for Pulumi's engine, with a plugin for everything the bundle needs.
 
-The language host and the host of dynamic providers stand next to the engine, the
-two resource plugins under `PULUMI_HOME/plugins`, so that nothing is looked for on
-`PATH` and the user's own plugins are never shadowed. The scripts name the
-interpreter that writes them, and are therefore written anew for each home.
+The language host and the host of dynamic providers are next to the engine. The two resource
+plugins are under `PULUMI_HOME/plugins`. The engine therefore searches nothing on `PATH`, and
+the user's own plugins are never shadowed. The scripts name the interpreter that writes them, so
+each home gets new ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from testbed.processes import binaries, owned
 from testbed.progress import SILENCE, Progress
 
 VERSIONS: Final[Mapping[str, str]] = {"aws": "7.51.1", "kubernetes": "4.34.2"}
-"""The resource plugins, at exactly the versions of their SDKs: the engine takes no other."""
+"""Resource plugins, at exactly the versions of their SDKs: the engine accepts no other."""
 
 PACKAGES: Final[Mapping[str, str]] = {"aws": "awsprovider", "kubernetes": "kubernetesprovider"}
 BESIDE_ENGINE: Final[Mapping[str, str]] = {
@@ -38,24 +38,24 @@ class Plugins(StrEnum):
     """Which resource plugins to use."""
 
     AUTOMATIC = "automatic"
-    """The real ones where they can be had, else the stand-ins."""
+    """The real plugins if they can be downloaded, else the stand-ins."""
     REAL = "real"
     STAND_IN = "stand-in"
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where an engine lives."""
+    """The files of an engine."""
 
     engine: Path
     """The engine's binary, with the hosts beside it."""
     directory: Path
     """`PULUMI_HOME`."""
     real: frozenset[str]
-    """The names of the resource plugins that are the real ones."""
+    """The names of the resource plugins that are real."""
 
     def __str__(self) -> str:
-        """Say which plugins are real and which stand in."""
+        """Return which plugins are real and which are stand-ins."""
         return ", ".join(
             f"{name} {version} ({'real' if name in self.real else 'stand-in'})"
             for name, version in VERSIONS.items()
@@ -70,14 +70,14 @@ def furnish(
     is_installed: bool = False,
     progress: Progress = SILENCE,
 ) -> Home:
-    """Lay a home out in `directory`; what is there already is brought up to date.
+    """Create or update a home in `directory`.
 
     With `is_installed`, programs run in the virtual environment that their Pulumi.yaml names.
-    Raises `DownloadFailedError` if real plugins are asked for and cannot be had.
+    Raises `DownloadFailedError` if `plugins` is `REAL` and they cannot be downloaded.
     """
     folder = directory / "bin"
     folder.mkdir(parents=True, exist_ok=True)
-    # A link of its own, because the engine looks for the hosts where its binary really lies.
+    # A link in this folder, because the engine looks for the hosts beside its real binary.
     own_engine = folder / "pulumi"
     if not own_engine.exists():
         _link_or_copy(engine, own_engine)
@@ -91,7 +91,7 @@ def furnish(
 
 
 def _place(directory: Path, name: str, real: Path | None) -> bool:
-    """Put the plugin where the engine looks; return whether it is the real one."""
+    """Install a plugin where the engine looks; return whether it is the real one."""
     binary = f"pulumi-resource-{name}"
     folder = directory / "plugins" / f"resource-{name}-v{VERSIONS[name]}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -111,7 +111,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 
 def _write_script(path: Path, module: str, *options: str) -> None:
-    # -P: the program's own modules must not be found before the standard library's.
+    # -P: the program's modules must not come before the standard library.
     command = [sys.executable, "-P", "-u", "-m", f"testbed.plugins.{module}", *options]
     path.write_text(
         "#!/bin/sh\n"
@@ -124,7 +124,7 @@ def _write_script(path: Path, module: str, *options: str) -> None:
 
 
 def _find_real(name: str, plugins: Plugins, progress: Progress) -> Path | None:
-    """The real plugin from the cache or the internet; None if a stand-in is to be used."""
+    """Return the real plugin from the cache or the internet, or None to use a stand-in."""
     if plugins is Plugins.STAND_IN:
         return None
     toolset = _toolset(name)
@@ -165,5 +165,5 @@ def _download(toolset: binaries.Toolset, home: Path, progress: Progress) -> None
         folder = workplace / "bin"
         folder.mkdir()
         binaries.download(toolset, folder, progress=progress)
-        with suppress(OSError):  # another run was faster: its copy is as good
+        with suppress(OSError):  # another run was faster; its copy is equivalent
             folder.rename(home)

@@ -1,7 +1,7 @@
-"""Runs a Python program for the engine, as one object of JSON on standard input tells it.
+"""Runs a Python program for the engine, from a JSON request on standard input.
 
-Needs Pulumi's SDK and nothing of the testbed: in a project's own virtual environment, where the
-testbed is not installed, it is started by its path.
+It needs Pulumi's SDK and nothing of the testbed. In a project's own virtual environment, which
+does not have the testbed, the language host starts it by its path.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class ProgramError(Exception):
 
 
 def run(told: Mapping[str, Any]) -> str | None:
-    """Run the program to its end, resources included; returns what is wrong, None for nothing.
+    """Run the program to its end, including its resources; return the error, or None.
 
-    The user has been told of it by then.
+    The error was logged to the user before.
 
     Args:
-        told: what the engine asks, as `languagehost` writes it.
+        told: The engine's request, as `languagehost` writes it.
 
     """
     program = _prepare(told)
@@ -50,7 +50,7 @@ def run(told: Mapping[str, Any]) -> str | None:
 
 
 def _prepare(told: Mapping[str, Any]) -> Path:
-    """Set the process up as the program expects to find it; return the program's path."""
+    """Set up the process as the program expects it; return the program's path."""
     os.chdir(told["pwd"] or told["folder"])
     program = Path(told["folder"]) / (told["entry_point"] or ".")
     sys.argv = [str(program), *told["args"][1:]]
@@ -71,8 +71,8 @@ def _prepare(told: Mapping[str, Any]) -> Path:
 
 
 def _run(program: Path, parallel: int) -> None:
-    """Run the program to its end, resources included. Raises `ProgramError`."""
-    # A program that fails leaves futures behind that nobody will ask for.
+    """Run the program to its end, including its resources. Raises `ProgramError`."""
+    # A failed program leaves futures that are never awaited, about which asyncio would log.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
@@ -85,7 +85,7 @@ def _run(program: Path, parallel: int) -> None:
     except grpc.RpcError as error:
         if error.code() != grpc.StatusCode.UNAVAILABLE:
             raise ProgramError(f"the engine refused a call: {error.details()}") from error
-        # The engine is gone, and with it whoever would want to hear of it.
+        # The engine is gone, so there is no recipient for an error.
     except (Exception, SystemExit) as error:
         raise ProgramError(_describe(error, program)) from error
     finally:
@@ -102,7 +102,7 @@ def _execute(program: Path) -> None:
 
 
 def _describe(error: BaseException, program: Path) -> str:
-    """The traceback from the program's first line on, without what leads there."""
+    """Return the traceback from the program's first frame on, without the frames before it."""
     if isinstance(error, SystemExit):
         return f"the program ended itself with exit status {error.code}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -115,5 +115,5 @@ def _describe(error: BaseException, program: Path) -> str:
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # this folder, whose modules are none of the program's
+    del sys.path[0]  # this folder, whose modules do not belong to the program
     sys.exit(1 if run(json.load(sys.stdin)) else 0)

@@ -1,8 +1,9 @@
 """The language host: runs a Python program for the engine.
 
-On the interpreter that the host runs under, whatever the options of `runtime` say: its packages
-are there already. With `--installed`, in the virtual environment that the options name, as the
-real host does; `pulumi install` fills it in either case.
+By default the program runs on the host's own interpreter, whatever `runtime.options` says,
+because its packages are installed there. With `--installed` it runs in the virtual environment
+that the options name, as under the real host. `pulumi install` fills that environment in either
+case.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ VERSION: Final = "3.250.0"
 
 
 class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
-    """Answers the engine on behalf of Python."""
+    """Answers the engine's language-runtime calls for Python."""
 
     def __init__(self, *, is_installed: bool = False) -> None:
         self._is_installed = is_installed
@@ -65,7 +66,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
             wrong = self._run(request)
         except toolchain.ToolchainError as error:
             return language_pb2.RunResponse(error=str(error))
-        # The user has been told of it already.
+        # The error was logged to the user before, so the engine need not repeat it.
         return language_pb2.RunResponse(error=wrong or "", bail=bool(wrong))
 
     def _run(self, request: Any) -> str | None:
@@ -73,7 +74,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         root, options = Path(info.root_directory), MessageToDict(info.options)
         environment = toolchain.virtual_environment(root, options) if self._is_installed else None
         if environment is None:
-            # As under the real host, the program's folder is where modules are looked for first.
+            # As under the real host, modules are searched first in the program's folder.
             sys.path[:0] = [info.program_directory, info.root_directory]
             return languageexec.run(_told(request))
         ended = subprocess.run(

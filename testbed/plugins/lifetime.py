@@ -1,7 +1,7 @@
-"""A plugin ends with its engine, however the engine ends.
+"""Ends a plugin with its engine, however the engine ends.
 
-The engine interrupts its plugins when it is done with them, and says nothing
-at all when it is killed; then only the change of parent tells.
+The engine interrupts its plugins when it has finished. If it is killed, it sends nothing; then
+only the change of the parent process shows it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ WORKERS: Final = 64  # a wait for a resource holds a thread, and the engine work
 
 
 def end_with_engine() -> None:
-    """End this process on SIGINT and SIGTERM, and when its parent is gone."""
+    """Exit on SIGINT and SIGTERM, and when the parent process is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
 
 
 def new_server() -> Any:
-    """A gRPC server that takes messages as large as the engine sends."""
+    """Return a gRPC server that accepts messages as large as the engine sends."""
     limits = [
         ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
         ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
@@ -38,7 +38,7 @@ def new_server() -> Any:
 
 
 def serve(server: Any) -> None:
-    """Serve on a free loopback port, told to the engine on standard output, until the end."""
+    """Serve on a free loopback port, printed to stdout for the engine, until the process exits."""
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     end_with_engine()

@@ -1,7 +1,7 @@
-"""The names of resources that the program leaves unnamed.
+"""Automatic names of resources that the program leaves unnamed.
 
-`__defaults` in the inputs lists what the provider filled in, so that a name once
-given is kept, and so that a replacement knows whose the name is.
+`__defaults` in the inputs lists the inputs that the provider filled in. A name is therefore kept
+once given, and a replacement knows whether the program chose the name.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ DEFAULTS: Final = "__defaults"
 
 
 def is_default(inputs: Bag, key: str) -> bool:
-    """Whether the provider, not the program, chose this input."""
+    """Return whether the provider, not the program, chose this input."""
     return key in (plain(inputs.get(DEFAULTS)) or [])
 
 
 def set_default(inputs: Bag, key: str, value: object) -> None:
-    """Fill in an input that the program leaves out."""
+    """Set an input that the program omits, and record it as a default."""
     if inputs.get(key) is None:
         inputs[key] = value
         inputs.setdefault(DEFAULTS, []).append(key)
 
 
 def unique_name(proposal: Proposal, *, digits: int, limit: int) -> str:
-    """A name nobody else has, built on the resource's name in the program."""
+    """Return a unique name, based on the resource's name in the program."""
     if proposal.proposed_name:
         return proposal.proposed_name
     return f"{proposal.name[: limit - digits - 1]}-{random_digits(proposal, digits)}"
 
 
 def random_digits(proposal: Proposal, count: int) -> str:
-    """Hexadecimal digits, the same ones whenever the engine asks with the same seed."""
+    """Return hexadecimal digits; the same seed gives the same digits."""
     return (proposal.random_seed or secrets.token_bytes(16)).hex()[:count]
 
 
 def name_automatically(proposal: Proposal, inputs: Bag, key: str, *, limit: int) -> None:
-    """Give the inputs a name, the one of last time if there was one."""
+    """Set the name input, to its previous automatic value if there was one."""
     kept = proposal.old.get(key) if is_default(proposal.old, key) else None
     set_default(inputs, key, kept or unique_name(proposal, digits=7, limit=limit))

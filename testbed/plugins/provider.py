@@ -1,10 +1,10 @@
-"""What a stand-in provider must answer, in plain values.
+"""The interface of a stand-in provider, in plain values.
 
-`service` does the rest: it decodes what the engine asks, finds the differences,
-keeps secrets secret, and encodes the answer.
+`service` does the rest: it decodes the engine's requests, finds the differences, keeps secrets
+secret, and encodes the answers.
 
-* ProviderError               something the user should read, without a traceback
-  x PartialFailureError       the resource exists, but did not become right
+* ProviderError               a message for the user, without a traceback
+  x PartialFailureError       the resource exists, but is not ready
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from testbed.plugins.codec import Bag
 
 
 class ProviderError(Exception):
-    """A refusal in words for the user."""
+    """An error with a message for the user."""
 
 
 class PartialFailureError(ProviderError):
-    """The resource exists under `identity`, but did not become right.
+    """The resource exists under `identity`, but is not ready.
 
-    The engine records it with the reasons, so that the next update mends it.
+    The engine records the resource with the reasons, so that the next update repairs it.
     """
 
     def __init__(self, identity: str, outputs: Bag, reasons: list[str]) -> None:
@@ -37,7 +37,7 @@ class PartialFailureError(ProviderError):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One input that cannot be accepted, and why."""
+    """One input that is not accepted, and the reason."""
 
     property: str
     reason: str
@@ -45,7 +45,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What the program asks for, before defaults: secrets and unknowns still in place."""
+    """The program's inputs before defaults, including secrets and unknowns."""
 
     type: str
     name: str
@@ -57,7 +57,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """All inputs with their defaults, and what is wrong with them."""
+    """All inputs with their defaults, and the faults found in them."""
 
     inputs: Bag
     faults: list[Fault] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """A resource as it is: its outputs, and the inputs that would make it so."""
+    """A live resource: its outputs, and the inputs that describe it."""
 
     identity: str
     outputs: Bag
@@ -82,72 +82,72 @@ class ReadResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One resource the engine works on, and how it may be told of progress."""
+    """The resource that the engine works on, and a way to report progress."""
 
     type: str
     identity: str = ""
     timeout: float | None = None
-    """Seconds; None where the program sets no limit of its own."""
+    """Seconds; None if the program sets no limit."""
     tell: Callable[[str], None]
     """Shows a line of progress beside the resource."""
 
 
 class Provider(ABC):
-    """A stand-in, apart from its gRPC side. Calls arrive on many threads at once."""
+    """A stand-in provider without its gRPC side. Calls arrive on many threads at once."""
 
     name: ClassVar[str]
     version: ClassVar[str]
 
     def __init__(self) -> None:
         self.cancelled = threading.Event()
-        """Set when the user interrupts: waits should end."""
+        """Set when the user interrupts; waits should end then."""
 
     def check_settings(self, settings: Bag) -> list[Fault]:
-        """Find what is wrong with the provider's own settings; nothing, by default."""
+        """Return the faults in the provider's own settings; none by default."""
         del settings
         return []
 
     def must_replace_settings(self, path: str, old: Bag, new: Bag) -> bool:
-        """Whether a changed setting makes all that was made anew; by default it does not."""
+        """Return whether a changed setting replaces every resource; False by default."""
         del path, old, new
         return False
 
     @abstractmethod
     def configure(self, settings: Bag) -> None:
-        """Take the provider's settings; called once, before any resource."""
+        """Apply the provider's settings; called once, before any resource."""
 
     @abstractmethod
     def check(self, proposal: Proposal) -> Checked:
-        """Add the defaults to the inputs and find what is wrong with them."""
+        """Return the inputs with defaults, and the faults found in them."""
 
     @abstractmethod
     def must_replace(self, type_: str, path: str, old: Bag, new: Bag) -> bool:
-        """Whether a change at the path needs a new resource."""
+        """Return whether a change at a path forces a replacement."""
 
     @abstractmethod
     def must_delete_first(self, type_: str, old: Bag, new: Bag) -> bool:
-        """Whether the old resource stands in the way of the new one."""
+        """Return whether the old resource must be deleted before its replacement is created."""
 
     @abstractmethod
     def preview(self, work: Work, state: Bag, inputs: Bag) -> Bag:
-        """Forecast the outputs, `UNKNOWN` where only the real thing can tell."""
+        """Return the expected outputs, `UNKNOWN` where they are known only after the operation."""
 
     @abstractmethod
     def create(self, work: Work, inputs: Bag) -> Created:
-        """Make the resource."""
+        """Create the resource."""
 
     @abstractmethod
     def read(self, work: Work, state: Bag, inputs: Bag) -> ReadResult | None:
-        """Look the resource up; None when it is gone. Imports come without state and inputs."""
+        """Return the live resource, or None if it is gone. Imports have no state and no inputs."""
 
     @abstractmethod
     def update(self, work: Work, state: Bag, old: Bag, new: Bag) -> Bag:
-        """Change the resource from the old inputs to the new; return the outputs."""
+        """Update the resource from the old inputs to the new; return the outputs."""
 
     @abstractmethod
     def delete(self, work: Work, state: Bag) -> None:
-        """Remove the resource; one that is gone already is no error."""
+        """Delete the resource; no error if it is gone already."""
 
     @abstractmethod
     def invoke(self, function: str, arguments: Mapping[str, Any]) -> Bag:
-        """Answer one of the provider's functions."""
+        """Return the answer of one of the provider's functions."""

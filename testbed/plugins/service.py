@@ -1,4 +1,4 @@
-"""The gRPC side of a provider, the same for every stand-in."""
+"""The gRPC side of a provider, shared by all stand-ins."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DIFFERENCE_KINDS: Final = {
 
 
 class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
-    """Answers the engine on behalf of one provider."""
+    """Answers the engine's calls for one provider."""
 
     def __init__(self, provider: Provider, engine_address: str | None) -> None:
         self._provider = provider
@@ -108,7 +108,7 @@ class ProviderService(provider_pb2_grpc.ResourceProviderServicer):
 
     def Diff(self, request: Any, context: Any) -> Any:
         with _translated(context):
-            # The old inputs, not the old outputs: those hold more than was asked for.
+            # The old inputs, not the old outputs, which hold more than the program set.
             old, new = plain(decode_bag(request.old_inputs)), plain(decode_bag(request.news))
             for key in new.get(DEFAULTS) or []:
                 # An imported resource never had its defaults as inputs.
@@ -199,7 +199,7 @@ def _engine_at(address: str) -> Any:
 
 
 def _settings(inputs: Bag) -> Bag:
-    """The provider's settings in plain values: nested ones arrive as JSON text."""
+    """Return the provider's settings in plain values; nested ones arrive as JSON text."""
     return {key: _parse_nested(value) for key, value in plain(inputs).items()}
 
 
@@ -259,7 +259,7 @@ def _diff_response(
 
 @contextmanager
 def _translated(context: Any, inputs: Bag | None = None) -> Iterator[None]:
-    """Turn an exception into the answer the engine understands; `abort` raises its own."""
+    """Convert an exception into a gRPC error for the engine; `abort` raises its own."""
     try:
         yield
     except PartialFailureError as failure:
@@ -272,7 +272,7 @@ def _translated(context: Any, inputs: Bag | None = None) -> Iterator[None]:
     except ProviderError as error:
         context.abort(grpc.StatusCode.UNKNOWN, str(error))
     except Exception:
-        # A mistake of the stand-in itself: whoever mends it needs the whole traceback.
+        # A bug of the stand-in itself; its fix needs the whole traceback.
         context.abort(grpc.StatusCode.UNKNOWN, traceback.format_exc())
 
 

@@ -1,7 +1,7 @@
-"""What Pulumi's own host does with `runtime.options` of a Python project: the toolchain pip.
+"""`runtime.options` of a Python project, as Pulumi's own host applies them with toolchain pip.
 
-Which folder is looked into for what was read in Pulumi's SDK, `python/toolchain/pip.go`, and of
-providers written in Python in `python/dist/pulumi-resource-pulumi-python`.
+The folders to search follow Pulumi's SDK, `python/toolchain/pip.go`, and for dynamic providers
+`python/dist/pulumi-resource-pulumi-python`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any, Final
 
 INSTALLED: Final = "--installed"
-"""Has the hosts run in the virtual environment, and not on the testbed's interpreter."""
+"""Makes the hosts use the project's virtual environment instead of the testbed's interpreter."""
 
 REQUIREMENTS: Final = "requirements.txt"
 
 
 class ToolchainError(Exception):
-    """The packages of a project are not there, or cannot be; the message is for the user."""
+    """A project's packages are missing or cannot be installed; the message is for the user."""
 
 
 def virtual_environment(folder: Path, options: Mapping[str, Any]) -> Path | None:
-    """Return where the project's virtual environment is, None where it asks for none.
+    """Return the path of the project's virtual environment, or None if it has none.
 
     Args:
-        folder: what a relative path is relative to.
+        folder: The folder that a relative path is relative to.
         options: `runtime.options` of Pulumi.yaml.
 
     """
@@ -39,7 +39,7 @@ def virtual_environment(folder: Path, options: Mapping[str, Any]) -> Path | None
 
 
 def interpreter(environment: Path) -> Path:
-    """Return the Python of a virtual environment. Raises `ToolchainError` for none."""
+    """Return the Python of a virtual environment. Raises `ToolchainError` if it does not exist."""
     python = environment / "bin" / "python"
     if not python.exists():
         raise ToolchainError(
@@ -50,7 +50,7 @@ def interpreter(environment: Path) -> Path:
 
 
 def activated(environment: Path) -> dict[str, str]:
-    """Return this process's variables as they are in a virtual environment."""
+    """Return this process's environment variables with a virtual environment activated."""
     outside = {"PYTHONHOME", "PYTHONPATH"}
     return {
         **{name: value for name, value in os.environ.items() if name not in outside},
@@ -60,15 +60,15 @@ def activated(environment: Path) -> dict[str, str]:
 
 
 def install(root: Path, program: Path, options: Mapping[str, Any]) -> Iterator[str]:
-    """Make the virtual environment, and install what the program requires; yields what is said.
+    """Create the virtual environment and install the program's requirements; yield the output.
 
     Args:
-        root: the folder of Pulumi.yaml.
-        program: the folder of the program and of its requirements.txt.
+        root: The folder of Pulumi.yaml.
+        program: The folder of the program and its requirements.txt.
         options: `runtime.options` of Pulumi.yaml.
 
     Raises:
-        ToolchainError: it cannot be made, or pip gives up.
+        ToolchainError: The environment cannot be created, or pip fails.
 
     """
     environment = virtual_environment(root, options)

@@ -1,6 +1,6 @@
-"""What runs here: binaries, the processes made of them, and threads beside ours.
+"""Programs and processes of the testbed, and background threads.
 
-Nothing outlives its owner. `owned` knows every process by the directory it belongs to and imports
-nothing but the standard library, for it is also run by itself; `binaries` says where a program
-comes from, `ports` which port it may have, `background` gives a coroutine a thread.
+No process outlives its owner. `owned` finds every process by the directory it belongs to; it
+imports only the standard library, because it also runs as a script. `binaries` provides programs,
+`ports` finds free ports, and `background` runs a coroutine in a thread.
 """

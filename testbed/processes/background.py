@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own: how a part of the testbed lives beside the others."""
+"""An event loop in its own thread, in which a part of the testbed runs beside the others."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Main = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
 
 
 class Background:
-    """Runs one coroutine, from `start` to `stop`, in a thread of its own.
+    """Runs one coroutine in its own thread, from `start` to `stop`.
 
-    The coroutine receives a function to call once it is ready to serve. It is cancelled by
-    `stop` and cleans up in its own `finally`.
+    The coroutine receives a function to call once it is ready to serve. `stop` cancels it, and it
+    cleans up in its own `finally`.
     """
 
     def __init__(self, name: str, main: Main) -> None:
@@ -32,14 +32,14 @@ class Background:
 
     @property
     def running(self) -> bool:
-        """Whether the coroutine is under way."""
+        """Whether the coroutine runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, *, timeout_seconds: float = 60.0) -> None:
-        """Start, and return once the coroutine says that it is ready.
+        """Start the coroutine; return once it reports that it is ready.
 
-        Raises TimeoutError, with the coroutine stopped again, when it was not ready in time, and
-        whatever the coroutine raised before it was ready.
+        Raises TimeoutError, after stopping the coroutine, if it is not ready in time. Raises any
+        error that the coroutine raised before it was ready.
         """
         if self.running:
             raise RuntimeError(f"{self._name} runs already")
@@ -56,12 +56,12 @@ class Background:
             raise TimeoutError(f"{self._name} was not ready within {timeout_seconds:g} s")
 
     def check(self) -> None:
-        """Raise what the coroutine raised, if it has ended by itself."""
+        """Raise the error that ended the coroutine, if one did."""
         if self._failure is not None:
             raise self._failure
 
     def stop(self) -> None:
-        """Cancel the coroutine and wait until it has cleaned up. Stopping twice is harmless."""
+        """Cancel the coroutine and wait for its cleanup. A second call does nothing."""
         if self._thread is None:
             return
         if self._loop is not None and self._task is not None and not self._loop.is_closed():
@@ -70,7 +70,7 @@ class Background:
         self._thread = None
 
     def call(self, coroutine: Coroutine[Any, Any, T], *, timeout_seconds: float = 60.0) -> T:
-        """Run a coroutine on the loop, from another thread, and return its answer."""
+        """Run a coroutine on the loop from another thread, and return its result."""
         if self._loop is None:
             coroutine.close()
             raise RuntimeError(f"{self._name} does not run")

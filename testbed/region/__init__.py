@@ -1,5 +1,5 @@
-"""The region as a whole: its parts, started in order and undone in reverse.
+"""The whole region: its parts, started in order and stopped in reverse order.
 
-`testbed` owns all parts, `cluster` is the control plane among them, `supervisor` the process that
-owns a testbed in the background.
+`testbed` owns all parts. `cluster` is the control plane. `supervisor` is the process that owns
+a testbed in the background.
 """

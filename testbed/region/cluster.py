@@ -1,11 +1,11 @@
-"""A real Kubernetes control plane, with kwok for the kubelets' side.
+"""A real Kubernetes control plane, with kwok as the kubelets.
 
-etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok are
-configured, started and deleted through kwokctl, in a directory of their own and
-on loopback ports of their own, so that any number of clusters run side by side.
-kwok takes care only of nodes annotated `kwok.x-k8s.io/node: fake`.
+kwokctl configures, starts and deletes etcd, kube-apiserver, kube-controller-manager,
+kube-scheduler and kwok. Each cluster has its own directory and its own loopback ports, so that
+any number of clusters run side by side. kwok only manages nodes annotated
+`kwok.x-k8s.io/node: fake`.
 
-What differs from kwokctl's defaults, and why, stands in `_configuration`.
+`_configuration` states the differences from kwokctl's defaults and the reasons for them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from __future__ import annotations
 import base64
 import os
 import subprocess
+import threading
 import time
 import uuid
-from contextlib import ExitStack, suppress
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -35,23 +38,35 @@ COMPONENTS = (
     "kube-scheduler",
     "kwok-controller",
 )
+RESTARTED = ("kube-controller-manager", "kube-scheduler")
+"""Components that are restarted if they exit, as a kubelet does with static pods."""
+
+MOST_RESTARTS = 5
+"""Number of restarts of a component; one that exits again after that is broken."""
+
+WATCH_SECONDS = 1.0
+"""Interval between checks that these components still run, in seconds."""
+
 STAGES = Path(__file__).with_name("stages.yaml")
-"""What kwok does with pods on top of its own."""
+"""Stages of pods that kwok uses in addition to its own."""
 
 READY_SECONDS = 90.0
-"""How long the control plane may take; it needs about five, many times that on a busy machine."""
+"""Timeout for the control plane to become ready, in seconds.
+
+It needs about 5 s, and many times that on a busy machine.
+"""
 
 ATTEMPTS = 3
-"""How often to choose new ports when somebody took one between the choice and its use."""
+"""Number of attempts to choose ports, if another process takes one before its use."""
 
 
 class ClusterFailedError(RuntimeError):
-    """The control plane did not come up, or a part of it ended; carries that part's last words."""
+    """The control plane did not start, or a component exited; includes the end of its log."""
 
 
 @dataclass(kw_only=True)
 class Cluster:
-    """One control plane, all of it in `directory`, which must not exist before and not after."""
+    """One control plane in `directory`, which must not exist before and is removed at the end."""
 
     directory: Path
     name: str = "joiner"
@@ -61,16 +76,20 @@ class Cluster:
             f"https://oidc.eks.us-west-2.amazonaws.com/id/{uuid.uuid4().hex.upper()}"
         )
     )
-    """Issuer, and only audience, of service account tokens, in the form of EKS. Its keys are read
-    without credentials at `<server>/openid/v1/jwks`."""
+    """Issuer and only audience of service account tokens, in EKS's format.
+
+    Its keys can be read without credentials at `<server>/openid/v1/jwks`.
+    """
 
     ports: dict[str, int] = field(default_factory=dict, init=False)
     _owned: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
+    _restarts: Counter[str] = field(default_factory=Counter, init=False)
+    _is_watched: bool = field(default=False, init=False)
 
     def start(self) -> None:
-        """Start it and return when pods can be created and scheduled.
+        """Start the control plane; return once pods can be created and scheduled.
 
-        Raises `ClusterFailedError`, or `binaries.BinaryUnavailableError`, with everything undone.
+        Raises `ClusterFailedError` or `binaries.BinaryUnavailableError`, after stopping everything.
         """
         binaries.ensure("kwokctl", progress=self.progress)
         for attempt in range(1, ATTEMPTS + 1):
@@ -87,7 +106,7 @@ class Cluster:
                 return
 
     def stop(self) -> None:
-        """End every process and remove the directory. Does nothing when there is nothing."""
+        """Stop every process and remove the directory. Does nothing if nothing was started."""
         self._owned.close()
 
     def __enter__(self) -> Self:
@@ -104,7 +123,7 @@ class Cluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig, certificates inside."""
+        """The administrator's kubeconfig, with embedded certificates."""
         return self.directory / "kubeconfig.yaml"
 
     @property
@@ -114,25 +133,29 @@ class Cluster:
 
     @property
     def ca_data(self) -> str:
-        """The certificate authority of the API server: PEM in base64, as EKS hands it out."""
+        """The certificate authority of the API server: base64-encoded PEM, as in EKS."""
         return base64.b64encode(self._pki("ca.crt").read_bytes()).decode()
 
     @property
     def serving_certificate(self) -> tuple[Path, Path]:
-        """A certificate for servers on loopback, signed by that authority, and its key."""
+        """A certificate for servers on loopback, signed by the cluster's CA, and its key."""
         return self._pki("admin.crt"), self._pki("admin.key")
 
     @property
     def pids(self) -> dict[str, int]:
-        """Component → process id, of those that were started."""
-        files = (self._home / "pids").glob("*.pid")
-        return {file.stem: int(file.read_text()) for file in files}
+        """Component → process ID of each started component."""
+        pids = {}
+        for file in (self._home / "pids").glob("*.pid"):
+            # kwokctl may be writing the file while it restarts the component.
+            with suppress(FileNotFoundError, ValueError):
+                pids[file.stem] = int(file.read_text())
+        return pids
 
     def check(self) -> None:
-        """Raise `ClusterFailedError` when a component has ended."""
+        """Raise `ClusterFailedError` if a component has exited and will not be restarted."""
         alive = set(owned.belonging_to(self.directory))
         for component, pid in self.pids.items():
-            if pid not in alive:
+            if pid not in alive and not self._is_restarted(component):
                 words = owned.last_words(self._home / "logs" / f"{component}.log")
                 raise ClusterFailedError(f"{component} ended:\n{words}")
 
@@ -142,16 +165,60 @@ class Cluster:
         configuration = self.directory / "kwokctl.yaml"
         configuration.write_text(yaml.safe_dump_all(self._configuration()))
         self._owned.callback(self._delete)
-        self._kwokctl("create", "cluster", "--config", str(configuration))
+        self._kwokctl("create", "cluster", self._own_kubeconfig, f"--config={configuration}")
         self._write_kubeconfig()
         self._wait_until_ready()
         self._publish_issuer_keys()
+        self._owned.enter_context(self._watched())
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Restart components that exit while the block runs."""
+        stopping = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(stopping,), daemon=True)
+        self._is_watched = True
+        watcher.start()
+        try:
+            yield
+        finally:
+            self._is_watched = False
+            stopping.set()
+            watcher.join()
+
+    def _watch(self, stopping: threading.Event) -> None:
+        while not stopping.wait(WATCH_SECONDS):
+            ended = [
+                name for name in RESTARTED if self._is_restarted(name) and not self._runs(name)
+            ]
+            if not ended:
+                continue
+            for component in ended:
+                self._restarts[component] += 1
+                self.progress.note(f"{component} ended; starting it again")
+                # kwokctl considers a process running until its parent has reaped it.
+                self._pid_file(component).unlink(missing_ok=True)
+            with suppress(ClusterFailedError):  # retried at the next check
+                self._kwokctl("start", "cluster", "--timeout=30s")
+
+    def _is_restarted(self, component: str) -> bool:
+        return (
+            self._is_watched
+            and component in RESTARTED
+            and self._restarts[component] < MOST_RESTARTS
+        )
+
+    def _runs(self, component: str) -> bool:
+        pid = self.pids.get(component)
+        return pid is not None and owned.identity(pid) is not None
+
+    def _pid_file(self, component: str) -> Path:
+        return self._home / "pids" / f"{component}.pid"
 
     def _delete(self) -> None:
-        # A cluster that was not quite created cannot quite be deleted; the keeper ends the rest.
+        # A partly created cluster cannot be deleted completely; the keeper stops the rest.
         ending = {pid: owned.identity(pid) for pid in self.pids.values()}
         with suppress(ClusterFailedError):
-            self._kwokctl("delete", "cluster")
+            self._kwokctl("delete", "cluster", self._own_kubeconfig)
             owned.await_end(ending)
 
     def _choose_ports(self) -> None:
@@ -164,8 +231,6 @@ class Cluster:
                 binaries.ensure("kwokctl"),
                 f"--name={self.name}",
                 *arguments,
-                # kwokctl would write to the user's own kubeconfig.
-                f"--kubeconfig={self.directory / 'kwokctl-kubeconfig.yaml'}",
             ],
             env=owned.marked(self.directory, self._environment()),
             stdin=subprocess.DEVNULL,
@@ -178,9 +243,14 @@ class Cluster:
         if ended.returncode:
             raise ClusterFailedError(f"kwokctl {' '.join(arguments)} failed:\n{ended.stdout}")
 
+    @property
+    def _own_kubeconfig(self) -> str:
+        """The option that keeps kwokctl from writing to the user's own kubeconfig."""
+        return f"--kubeconfig={self.directory / 'kwokctl-kubeconfig.yaml'}"
+
     def _environment(self) -> dict[str, str]:
-        # A proxy for the world outside must not stand between the components, and kwokctl must
-        # see no setting of the user's.
+        # A proxy for external traffic must not apply between the components, and kwokctl must
+        # not see the user's settings.
         own = {
             key: value
             for key, value in os.environ.items()
@@ -200,10 +270,12 @@ class Cluster:
         return self._home / "pki" / name
 
     def _configuration(self) -> list[dict[str, Any]]:
-        """Tell kwokctl what to start: its options, and what each component gets on top."""
-        # Else each signs a certificate of its own, which nobody can verify.
+        """Return kwokctl's configuration: its options, and additional flags of each component."""
+        # Otherwise each component signs its own certificate, which no client can verify.
         certificate, key = self.serving_certificate
         serving = {"tls-cert-file": str(certificate), "tls-private-key-file": str(key)}
+        # One replica of each. With a Lease, it exits if a busy machine delays the renewal.
+        alone = {**serving, "leader-elect": "false"}
         return [
             {
                 "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
@@ -227,20 +299,20 @@ class Cluster:
                     "kubectlBinary": _binary("kubectl"),
                 },
                 "componentsPatches": [
-                    # Nothing here outlives its processes, so nothing needs to survive a crash.
+                    # etcd's data never outlives its process, so it need not survive a crash.
                     _patch("etcd", added={"unsafe-no-fsync": "true"}),
                     _patch(
                         "kube-apiserver",
                         replaced={"service-account-issuer": self.issuer},
                         added={
                             "service-account-jwks-uri": f"{self.server}/openid/v1/jwks",
-                            # Only the endpoints of the Service `kubernetes` show it, and they
-                            # may not be loopback; a machine without a network has no other.
+                            # Only the endpoints of the Service `kubernetes` show this address. It
+                            # may not be loopback, and a machine without a network has no other.
                             "advertise-address": "192.0.2.1",
                         },
                     ),
-                    _patch("kube-controller-manager", added=serving),
-                    _patch("kube-scheduler", added=serving),
+                    _patch("kube-controller-manager", added=alone),
+                    _patch("kube-scheduler", added=alone),
                     _patch(
                         "kwok-controller",
                         replaced={"manage-all-nodes": "false"},
@@ -254,7 +326,7 @@ class Cluster:
         ]
 
     def _write_kubeconfig(self) -> None:
-        """Write a kubeconfig that can be copied: kwokctl's names files of the cluster's."""
+        """Write a self-contained kubeconfig; kwokctl's own refers to files of the cluster."""
 
         def inline(name: str) -> str:
             return base64.b64encode(self._pki(name).read_bytes()).decode()
@@ -297,7 +369,10 @@ class Cluster:
             time.sleep(0.05)
 
     def _not_ready(self) -> str | None:
-        """Name the first component that is not ready, in the order of dependence."""
+        """Return the first component that is not ready, in the order of dependencies.
+
+        None if all are.
+        """
         urls = {
             "kube-apiserver": f"{self.server}/readyz",
             "kube-controller-manager": self._local("https", "kube-controller-manager"),
@@ -307,7 +382,7 @@ class Cluster:
         for component, url in urls.items():
             if self._ask("GET", url) is None:
                 return component
-        # Pods are refused until their namespace has its service account.
+        # The API server refuses pods until their namespace has its service account.
         account = f"{self.server}/api/v1/namespaces/default/serviceaccounts/default"
         return None if self._ask("GET", account) else "kube-controller-manager"
 
@@ -315,7 +390,7 @@ class Cluster:
         return f"{scheme}://127.0.0.1:{self.ports[component]}/healthz"
 
     def _ask(self, method: str, url: str, body: object = None) -> requests.Response | None:
-        """Ask as the administrator; None when there is no good answer."""
+        """Send a request as the administrator; return None without a successful answer."""
         with requests.Session() as session:
             session.trust_env = False
             session.cert = (str(self._pki("admin.crt")), str(self._pki("admin.key")))
@@ -327,7 +402,7 @@ class Cluster:
             return answer if answer.ok else None
 
     def _publish_issuer_keys(self) -> None:
-        """Let anybody read the issuer's keys, as with EKS: a cloud verifies by them."""
+        """Allow unauthenticated reads of the issuer's keys, as EKS does, for the cloud's checks."""
         role = "system:service-account-issuer-discovery"
         group = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group"}
         binding = {

@@ -1,8 +1,8 @@
-"""The process that `up` leaves in the background: it owns a testbed and looks after its parts.
+"""The background process of `up`: it owns a testbed and checks its parts.
 
     python -m testbed.region.supervisor ORDERS     # for `up`; `Orders` as JSON
 
-It says what it does on its output until the testbed is ready, then writes to a log.
+It prints its progress until the testbed is ready, then writes to a log.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from testbed.progress import Terminal
 from testbed.region.testbed import Part, Testbed, home
 
 READY = "ready\n"
-"""Its last line to `up`. Not the end of the pipe: a child may have inherited it."""
+"""The last line of output to `up`. The end of the pipe would not do: a child may inherit it."""
 
 CHECK_SECONDS = 1.0
-"""How often it looks whether its parts still run."""
+"""Interval between checks that the testbed's parts still run, in seconds."""
 
 errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
@@ -40,7 +40,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def supervise(orders: Orders) -> int:
-    """Own a testbed until a signal comes or somebody removes its directory."""
+    """Own a testbed until a signal arrives or its directory is removed; return the exit code."""
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
     testbed = Testbed(
@@ -62,9 +62,10 @@ def supervise(orders: Orders) -> int:
 
 
 def _watch(testbed: Testbed) -> None:
-    """Look after the parts.
+    """Check the parts until the directory is gone.
 
-    One that ends is written down and the rest stays, for `status` and the logs to tell why.
+    If a part exits, the error is logged and the other parts keep running, so that `status` and
+    the logs can show the cause.
     """
     is_broken = False
     while testbed.directory.exists():
@@ -78,14 +79,14 @@ def _watch(testbed: Testbed) -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Unwind, once: a second signal must not interrupt the undoing."""
+    """Exit with cleanup, once: a second signal must not interrupt the cleanup."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise SystemExit(0)
 
 
 def _let_go_of_the_terminal(log: Path) -> None:
-    """Tell `up` that we are ready, and write to a log from here on."""
+    """Report to `up` that the testbed is ready, and redirect the output to a log file."""
     sys.stdout.write(READY)
     sys.stdout.flush()
     with log.open("a") as file:

@@ -1,9 +1,8 @@
-"""The parts of the testbed, started in order and undone in reverse.
+"""The parts of the testbed, started in order and stopped in reverse order.
 
-Whoever runs a `Testbed`, a test, a demo or the supervisor that
-`python -m testbed up` leaves in the background, is its owner. What the owner
-knows is written to `state.json` in its directory, from which `status`, `down`
-and a second `up` read it.
+The process that runs a `Testbed` owns it: a test, a demo, or the supervisor that
+`python -m testbed up` leaves in the background. The owner writes its state to `state.json` in
+its directory. `status`, `down` and a second `up` read it there.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from testbed.progress import SILENCE, Progress
 from testbed.region.cluster import Cluster
 
 CLOUD_READY_SECONDS = 60.0
-"""How long the cloud may take to say its URL; it needs about three."""
+"""Timeout for the cloud to print its URL, in seconds; it needs about 3."""
 
 
 class Part(StrEnum):
-    """What a testbed consists of, in the order of starting."""
+    """The parts of a testbed, in the order of their start."""
 
     CLUSTER = "cluster"
     CLOUD = "cloud"
@@ -45,7 +44,7 @@ class Part(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where a testbed is in its life."""
+    """The phase of a testbed's life."""
 
     STARTING = "starting"
     READY = "ready"
@@ -54,11 +53,11 @@ class Phase(StrEnum):
 
 
 class StateUnreadableError(RuntimeError):
-    """A directory of a testbed does not say what runs there."""
+    """A testbed's directory has no readable state."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the owner of a testbed writes down for others."""
+    """What the owner of a testbed records for other processes."""
 
     phase: Phase
     owner: str
@@ -66,10 +65,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     began: datetime
     parts: list[Part]
-    """Those that are ready."""
+    """The parts that are ready."""
 
     pids: dict[str, int]
-    """Process → id, for all parts that are processes."""
+    """Process name → process ID, for all parts that are processes."""
 
     ports: dict[str, int]
     environment: dict[str, str]
@@ -77,7 +76,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def owner_pid(self) -> int:
-        """The process id of the owner."""
+        """The process ID of the owner."""
         return int(self.owner.partition("@")[0])
 
     @property
@@ -87,15 +86,15 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def home(name: str = "default", *, checkout: Path = CHECKOUT) -> Path:
-    """Answer where the testbed of this name and checkout lives; two checkouts never share one."""
+    """Return the directory of a testbed, by name and checkout; two checkouts never share one."""
     place = hashlib.sha256(str(checkout).encode()).hexdigest()[:8]
     return cache_directory() / "testbeds" / f"{checkout.name}-{place}-{name}"
 
 
 def read_state(directory: Path) -> State | None:
-    """Read what the owner wrote, or None when there is no testbed.
+    """Return the state that the owner recorded, or None if there is no testbed.
 
-    Raises `StateUnreadableError` when the directory is there but tells nothing.
+    Raises `StateUnreadableError` if the directory exists without a readable state.
     """
     if not directory.exists():
         return None
@@ -110,15 +109,15 @@ def read_state(directory: Path) -> State | None:
 
 @runtime_checkable
 class Checked(Protocol):
-    """A part that can say whether it still works."""
+    """A part that can check whether it still works."""
 
     def check(self) -> None:
-        """Raise RuntimeError when it has died."""
+        """Raise RuntimeError if the part has stopped."""
 
 
 @dataclass(kw_only=True)
 class CloudProcess:
-    """The test cloud, a process of its own on a free loopback port."""
+    """The test cloud as a separate process on a free loopback port."""
 
     directory: Path
     arguments: Mapping[str, str]
@@ -137,7 +136,7 @@ class CloudProcess:
         )
 
     def start(self) -> None:
-        """Start it and return when it has said its URL; raises `owned.ProcessFailedError`."""
+        """Start the process; return once it printed its URL. Raises `owned.ProcessFailedError`."""
         self.process.start()
         said: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._listen, args=(said,), daemon=True).start()
@@ -151,11 +150,11 @@ class CloudProcess:
             raise self._failure(f"said {line!r} in place of its URL") from None
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the process."""
         self.process.stop()
 
     def _listen(self, said: queue.Queue[str]) -> None:
-        """Pass the first line on; later ones go where its errors go. At the end, say nothing."""
+        """Pass on the first line of output, or an empty one at the end; log later lines."""
         running = self.process.running
         with self.process.log.open("a") as log:
             for number, line in enumerate((running and running.stdout) or ()):
@@ -173,21 +172,21 @@ class CloudProcess:
 
 @dataclass(kw_only=True)
 class Testbed:
-    """A small region: everything up to and including the part `until`, all in `directory`.
+    """A small region: every part up to and including `until`, all in `directory`.
 
     The directory must not exist before, and does not exist after.
     """
 
-    __test__: ClassVar[bool] = False  # pytest would take the name for a test's
+    __test__: ClassVar[bool] = False  # pytest would take the class for a test because of its name
 
     directory: Path
     cluster_name: str = "joiner"
     region: str = "us-west-2"
     has_eks_cluster: bool = True
-    """Whether EKS has the cluster from the start, or somebody is to make it."""
+    """Whether EKS has the cluster from the start; if False, a client creates it."""
 
     join_delay_seconds: float = 1.0
-    """From an instance that runs to its Node; in life 20 to 40."""
+    """Seconds from a running instance to its Node; 20 to 40 in AWS."""
 
     until: Part = Part.KUBELETS
     progress: Progress = SILENCE
@@ -197,6 +196,7 @@ class Testbed:
     _ready: list[Part] = field(default_factory=list, init=False)
     _parts: list[Checked] = field(default_factory=list, init=False)
     _is_owner: bool = field(default=False, init=False)
+    _written_pids: dict[str, int] = field(default_factory=dict, init=False)
     _owned: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -206,9 +206,9 @@ class Testbed:
         )
 
     def start(self) -> None:
-        """Start all parts and return when all are ready; undoes itself when one cannot be.
+        """Start all parts; return once all are ready. Stops everything if a part fails.
 
-        Raises `FileExistsError` when the directory exists, and whatever a part raises.
+        Raises `FileExistsError` if the directory exists, and any error of a part.
         """
         self._began = datetime.now(UTC)
         try:
@@ -227,7 +227,7 @@ class Testbed:
             raise
 
     def stop(self) -> None:
-        """Undo everything, in reverse. Does nothing when there is nothing."""
+        """Stop everything, in reverse order. Does nothing if nothing was started."""
         if self._is_owner and self.directory.exists():
             self._write_state(Phase.STOPPING)
         self._is_owner = False
@@ -249,7 +249,7 @@ class Testbed:
         self.stop()
 
     def environment(self) -> dict[str, str]:
-        """Give the variables with which kubectl, an AWS client or Pulumi finds this region."""
+        """Return the variables that point kubectl, AWS clients or Pulumi to this region."""
         variables = {"KUBECONFIG": str(self.cluster.kubeconfig)}
         if self.cloud:
             variables |= {
@@ -258,15 +258,20 @@ class Testbed:
                 "AWS_DEFAULT_REGION": self.region,
                 "AWS_ACCESS_KEY_ID": "testing",
                 "AWS_SECRET_ACCESS_KEY": "testing",
-                # A proxy for the world outside must not stand before loopback.
+                # A proxy for external traffic must not apply to loopback.
                 "NO_PROXY": ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1"))),
             }
         return variables
 
     def check(self) -> None:
-        """Raise, and write down, that a part has ended which should run."""
+        """Raise, and record, that a part has stopped unexpectedly.
+
+        If a component of the cluster was restarted, its new process ID is recorded.
+        """
         try:
             self.cluster.check()
+            if self.cluster.pids != self._written_pids:
+                self._write_state(Phase.READY)
             if self.cloud:
                 self.cloud.process.check()
             for part in self._parts:
@@ -350,6 +355,7 @@ class Testbed:
 
     def _write_state(self, phase: Phase, problem: str = "") -> None:
         pids = dict(self.cluster.pids)
+        self._written_pids = dict(pids)
         ports = dict(self.cluster.ports)
         if self.cloud and self.cloud.process.pid:
             pids["cloud"] = self.cloud.process.pid
@@ -370,5 +376,5 @@ class Testbed:
 
 
 def _python_path() -> str:
-    """Let child processes import what this checkout holds, wherever they start."""
+    """Return a PYTHONPATH with which child processes can import this checkout anywhere."""
     return os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH"))))

@@ -1,20 +1,19 @@
-"""The system nodes of the testbed, and the pods on them as local processes.
+"""The testbed's system nodes, whose pods run as local processes.
 
-What `pulumi up` deploys is what runs: every container of a pod bound to a system node becomes a
-process, started from its own pod spec and treated as a kubelet treats it: environment, projected
-tokens, probes, restarts with back-off, graceful stop. What a container would have brought along
-stands in as follows:
+The testbed runs what `pulumi up` deploys. Every container of a pod on a system node becomes a
+process. It is started from the pod spec and treated as a kubelet would: environment, projected
+tokens, probes, restarts with back-off, graceful stop. The container's surroundings are emulated:
 
-* The image is not used. `python` is the interpreter given, the working directory and PYTHONPATH
-  are the checkout; a container without a command counts as running and has no process.
-* The pod network is loopback: each pod has an address of its own in 127.0.0.0/8, told to it as
+* Images are not used. `python` is the given interpreter. The working directory and PYTHONPATH
+  are the checkout. A container without a command counts as running and has no process.
+* The pod network is loopback. Each pod has its own address in 127.0.0.0/8, which it gets as
   BIND_ADDRESS. There are no Service addresses and no DNS.
-* The mount at /var/run/secrets is a kubeconfig, told as KUBECONFIG, whose token is the pod's own.
-* Tokens for AWS, which the webhook of `podidentity` has put into the pod's spec as it was created,
-  lie in files of this machine; variables that name a mounted one, or the agent, name what is here.
+* The mount at /var/run/secrets is a kubeconfig, passed as KUBECONFIG, with the pod's own token.
+* The webhook of `podidentity` adds AWS tokens to the pod's spec at its creation. The tokens are
+  local files. Variables that name a mounted token, or the agent, name their local counterpart.
 * Other volumes, security contexts and resource limits have no effect.
 
-`supervisor` stands above `pods`, that above `containers`; the rest are their tools.
+`supervisor` uses `pods`, which uses `containers`; the other modules are their helpers.
 """
 
 from testbed.workloads.supervisor import Workloads

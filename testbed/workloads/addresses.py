@@ -1,4 +1,4 @@
-"""The pod network: a block of loopback addresses that no other testbed uses meanwhile."""
+"""The pod network: a block of loopback addresses that no other running testbed uses."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import zlib
 from collections import deque
 
 KUBELET_PORT = 10259
-"""A socket here, on a block's first address, is what makes the block ours."""
+"""A socket on this port of the block's first address reserves the block."""
 
 BLOCKS = 250 * 250
 FIRST_POD = 10
 
 
 class AddressesExhaustedError(RuntimeError):
-    """No block, or no address in it, is free."""
+    """There is no free block, or no free address in the block."""
 
 
 class AddressBlock:
-    """The 256 addresses 127.x.y.0/24: the nodes' first, then the pods'."""
+    """The 256 addresses 127.x.y.0/24: the nodes' addresses first, then the pods'."""
 
     def __init__(self, listener: socket.socket, prefix: str) -> None:
         self._listener = listener
@@ -27,7 +27,7 @@ class AddressBlock:
 
     @classmethod
     def reserve(cls, seed: str) -> AddressBlock:
-        """Take a block; the same seed looks at the same block first."""
+        """Reserve a block; the same seed tries the same block first."""
         first = zlib.crc32(seed.encode())
         for offset in range(BLOCKS):
             high, low = divmod((first + offset) % BLOCKS, 250)
@@ -47,15 +47,15 @@ class AddressBlock:
         return f"{self._prefix}.{index + 1}"
 
     def take(self) -> str:
-        """Take the address that was free the longest."""
+        """Return the address that has been free the longest, and mark it used."""
         if not self._free:
             raise AddressesExhaustedError(f"{self._prefix}.0/24 has no free address")
         return self._free.popleft()
 
     def give_back(self, address: str) -> None:
-        """Return an address that `take` gave."""
+        """Release an address that `take` returned."""
         self._free.append(address)
 
     def close(self) -> None:
-        """Give up the block."""
+        """Release the block."""
         self._listener.close()

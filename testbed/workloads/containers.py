@@ -1,4 +1,4 @@
-"""One container of a pod as a local process: started, probed, restarted, stopped."""
+"""One container of a pod as a local process: start, probes, restart, stop."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from testbed.workloads.probes import Target, require_supported
 
 log = logging.getLogger(__name__)
 
-FIRST_BACK_OFF_SECONDS = 1.0  # a kubelet begins with 10; nobody waits for an image here
-LONGEST_BACK_OFF_SECONDS = 60.0  # and ends with 300
+FIRST_BACK_OFF_SECONDS = 1.0  # a kubelet starts with 10; there are no images to pull here
+LONGEST_BACK_OFF_SECONDS = 60.0  # a kubelet's limit is 300
 FORGIVEN_AFTER_SECONDS = 600.0
 CONFIGURATION_RETRY_SECONDS = 2.0
-CANNOT_START = 128  # the exit code of a command that is not there
+CANNOT_START = 128  # the exit code if the command does not exist
 
 Environment = Callable[[Object], Awaitable[dict[str, str]]]
 
 
 def timestamp() -> str:
-    """Return the present time as the API writes it."""
+    """Return the current time in the API's format."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -40,7 +40,7 @@ def timestamp() -> str:
 class Place:
     """Where the processes of a container run."""
 
-    directory: Path  # the container's own; its processes carry it as their marker
+    directory: Path  # the container's own; marks its processes
     log: Path
     working_directory: Path
     python: Path
@@ -50,7 +50,7 @@ class Place:
 
 @dataclass(kw_only=True)
 class Container:
-    """A container and its state. `changed` is called whenever the state is another one."""
+    """A container and its state. `changed` is called on every change of the state."""
 
     spec: Object
     place: Place
@@ -74,18 +74,18 @@ class Container:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended, or None while it has not."""
+        """The exit code, or None while the container has not terminated."""
         ended = self.state.get("terminated")
         return None if ended is None else int(ended["exitCode"])
 
     @property
     def is_running(self) -> bool:
-        """Whether it runs."""
+        """Whether the container runs."""
         return "running" in self.state
 
     @property
     def status(self) -> Object:
-        """The container's status in the form of the API."""
+        """The container's status in the API's format."""
         identity = f"process://{self._process.pid}" if self._process else ""
         return {
             "name": self.name,
@@ -104,7 +104,7 @@ class Container:
         return self._stop_asked.is_set()
 
     async def run(self) -> None:
-        """Run it, again and again as the restart policy says; return when it has ended for good."""
+        """Run the container, with restarts as the restart policy says, until its final end."""
         while not self._is_stopping:
             environment = await self._configured()
             if environment is None:
@@ -119,7 +119,7 @@ class Container:
             await self._wait_for_restart()
 
     async def stop(self, grace_seconds: float) -> None:
-        """End it, and do not start it again: its hook, SIGTERM, and SIGKILL when time is up."""
+        """Stop the container for good: preStop hook, SIGTERM, SIGKILL after the grace period."""
         self._stop_asked.set()
         began = asyncio.get_running_loop().time()
         if self.is_running and self._process and grace_seconds > 0:
@@ -128,13 +128,13 @@ class Container:
         await self._end(max(grace_seconds - used, 0.0))
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to its main process."""
+        """Send a signal to the container's main process."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
     async def abandon(self) -> None:
-        """Kill all that is left of it at once."""
+        """Kill every remaining process of the container at once."""
         self._stop_asked.set()
         self.send(signal.SIGKILL)
         await self._sweep()
@@ -142,7 +142,7 @@ class Container:
     # --- starting
 
     async def _configured(self) -> dict[str, str] | None:
-        """Return the environment, once all that it refers to is there; None when stopped first."""
+        """Return the environment once everything it refers to exists; None if stopped before."""
         while not self._is_stopping:
             try:
                 require_supported(self.spec)
@@ -175,13 +175,13 @@ class Container:
         self.is_ready = self.is_started and "readinessProbe" not in self.spec
         self._become({"running": {"startedAt": started_at}})
         if self._process is None:
-            await self._stop_asked.wait()  # nothing to watch: it runs until it is stopped
+            await self._stop_asked.wait()  # no process to watch: it runs until it is stopped
             return
         if self._is_stopping:
             await self._end(0.0)
         async with self._probed(environment):
             code = await self._process.wait()
-        # With its first process a container ends, whoever that process left behind.
+        # A container ends with its first process, even if that process left children behind.
         await self._sweep()
         self.is_ready = self.is_started = False
         exit_code = code if code >= 0 else 128 - code
@@ -221,7 +221,7 @@ class Container:
             self.restarts += 1
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, but not beyond the moment when the container is asked to stop."""
+        """Sleep, but at most until the container is asked to stop."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stop_asked.wait()
@@ -309,14 +309,14 @@ class Container:
             if process.returncode is None:
                 process.kill()
 
-    # --- telling
+    # --- reporting
 
     def _become(self, state: Object) -> None:
         self.state = state
         self.changed()
 
     def _note(self, text: str) -> None:
-        """Tell the reader of the container's log what its own process cannot."""
+        """Write to the container's log what its own process cannot report."""
         log.info("container %s: %s", self.name, text)
         self.place.log.parent.mkdir(parents=True, exist_ok=True)
         with self.place.log.open("a") as output:

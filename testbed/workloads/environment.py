@@ -1,4 +1,4 @@
-"""The environment of a container, as its pod spec says."""
+"""The environment variables of a container, resolved from its pod spec."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ ReadObject = Callable[[str, str], Awaitable[Object]]  # plural kind, name → ob
 
 
 class ConfigurationError(Exception):
-    """A container cannot be started as its spec says; it may be when the cluster changes."""
+    """A container cannot start as its spec says; a change in the cluster may resolve this."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a pod's variables may refer to."""
+    """What a pod's environment variables may refer to."""
 
     pod: Object
     address: str
     host_address: str
-    allocatable: Mapping[str, str]  # the node's, where a container sets no limit
+    allocatable: Mapping[str, str]  # the node's; used if a container sets no limit
     read: ReadObject  # ConfigMaps and Secrets of the pod's namespace
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace $(NAME) where NAME is known; $$ is a dollar sign."""
+    """Replace $(NAME) if NAME is known; $$ becomes a dollar sign."""
 
     def replacement(match: re.Match[str]) -> str:
         if match[0] == "$$":
@@ -49,9 +49,9 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 async def resolve(
     container: Object, surroundings: Surroundings, given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of a container on top of those given.
+    """Return the variables of a container, added to the given ones.
 
-    Raises ConfigurationError when something that it refers to is missing.
+    Raises ConfigurationError if an object or key that the container refers to does not exist.
     """
     variables = dict(given)
     for source in container.get("envFrom") or []:

@@ -1,8 +1,8 @@
-"""What gives pods their AWS identity on EKS: a webhook, asked once, when a pod is created.
+"""The EKS Pod Identity webhook, which adds AWS credentials to a pod once, at its creation.
 
-It knows of a Pod Identity association only some seconds after it was made, so that a pod that
-comes earlier never gets credentials. Its name, its rule and what it writes into a pod are those of
-amazon-eks-pod-identity-webhook (`pkg/handler/handler.go`).
+The webhook sees a new Pod Identity association only after some seconds. A pod that is created
+earlier never gets credentials. The webhook's name, its rule and its changes to a pod are those
+of amazon-eks-pod-identity-webhook (`pkg/handler/handler.go`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from testbed.kube.kubeconfig import Kubeconfig
 CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 NAME: Final = "pod-identity-webhook"
 AGENT: Final = "http://169.254.170.23"
-"""Where the agent answers on every node of EKS."""
+"""Address of the Pod Identity agent on every EKS node."""
 
 ROLE_ANNOTATION: Final = "eks.amazonaws.com/role-arn"
 SKIP_LABEL: Final = "eks.amazonaws.com/skip-pod-identity-webhook"
@@ -34,12 +34,12 @@ SYSTEM_PODS: Final = "/api/v1/namespaces/kube-system/pods"
 LOOK_SECONDS: Final = 0.05
 
 HasPodIdentity = Callable[[str, str], Awaitable[bool]]
-"""Whether a service account has an association that is seen: by namespace and name."""
+"""(namespace, name) → whether the service account has an association that is visible."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What the pods of a service account are given: variables, and a token in a volume."""
+    """What the pods of a service account get: variables, and a token in a volume."""
 
     volume: str
     mounted_at: str
@@ -50,7 +50,7 @@ class Identity:
 
 
 def by_agent(region: str) -> Identity:
-    """Give what EKS Pod Identity gives."""
+    """Return the identity that EKS Pod Identity provides."""
     return Identity(
         volume="eks-pod-identity-token",
         mounted_at="/var/run/secrets/pods.eks.amazonaws.com/serviceaccount",
@@ -65,7 +65,7 @@ def by_agent(region: str) -> Identity:
 
 
 def by_web_identity(region: str, role_arn: str) -> Identity:
-    """Give what IAM roles for service accounts give."""
+    """Return the identity that IAM roles for service accounts (IRSA) provide."""
     return Identity(
         volume="aws-iam-token",
         mounted_at="/var/run/secrets/eks.amazonaws.com/serviceaccount",
@@ -86,7 +86,7 @@ def _regional(region: str) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Webhook:
-    """Answers the API server about pods that are being created."""
+    """Answers the API server's admission requests for new pods."""
 
     kube: KubeClient
     region: str
@@ -95,7 +95,7 @@ class Webhook:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Serve, with the API server told so; afterwards it asks no more."""
+        """Serve the webhook and register it with the API server while the block runs."""
         application = web.Application()
         application.router.add_post("/mutate", self._answer)
         runner = web.AppRunner(application, access_log=None)
@@ -123,13 +123,13 @@ class Webhook:
             return
 
     async def _until_asked(self) -> None:
-        """Wait until the API server asks: it takes up a configuration a moment after it is made."""
+        """Wait until the API server calls the webhook; it applies a configuration with a delay."""
         probe = {
             "metadata": {"generateName": "probe-"},
             "spec": {"containers": [{"name": "probe", "image": "none"}]},
         }
         while not self._is_asked.is_set():
-            # The namespace's own account may not be there yet.
+            # The namespace's default service account may not exist yet.
             with suppress(KubernetesError):
                 await self.kube.create(f"{SYSTEM_PODS}?dryRun=All", probe)
             await asyncio.sleep(LOOK_SECONDS)
@@ -148,8 +148,8 @@ class Webhook:
                     "objectSelector": {
                         "matchExpressions": [{"key": SKIP_LABEL, "operator": "DoesNotExist"}]
                     },
-                    # EKS's is asked about the others too; here they are the crowd of a benchmark,
-                    # and to be asked about each of them would be most of what is measured.
+                    # EKS calls its webhook for these pods too. Here they are the load of a
+                    # benchmark, and the admission calls would dominate what it measures.
                     "matchConditions": [
                         {
                             "name": "not-of-the-crowd",
@@ -198,7 +198,7 @@ class Webhook:
 
 
 def _changes(spec: Object, identity: Identity) -> list[Object]:
-    """Put the identity into a pod's spec, as a JSON patch; no patch where it is there already."""
+    """Return the JSON patch that adds the identity to a pod's spec; empty if it has it already."""
     volumes = spec.get("volumes") or []
     if any(volume["name"] == identity.volume for volume in volumes):
         return []
@@ -244,7 +244,7 @@ def _with_identity(container: Object, identity: Identity) -> Object:
 
 
 def _serving_tls(kubeconfig: Kubeconfig) -> ssl.SSLContext:
-    """Serve with the administrator's certificate, which is one for servers on loopback too."""
+    """Return a server TLS context with the administrator's certificate, also valid on loopback."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     with tempfile.NamedTemporaryFile(suffix=".pem") as pem:
         pem.write((kubeconfig.client_certificate or b"") + b"\n" + (kubeconfig.client_key or b""))

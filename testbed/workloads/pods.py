@@ -34,7 +34,7 @@ TRANSIENT = (KubernetesError, aiohttp.ClientError, TimeoutError)
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """What every pod of a node finds there."""
+    """What a node provides to every pod."""
 
     kube: KubeClient
     session: aiohttp.ClientSession
@@ -57,7 +57,7 @@ class _Stop:
 
 @dataclass
 class Pod:
-    """A pod bound to a system node. `live` is its whole life; `tell` brings news of its object."""
+    """A pod bound to a system node. `live` runs it to its end; `notify` reports object changes."""
 
     host: Host
     object: Object
@@ -74,12 +74,12 @@ class Pod:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The pod's name."""
         return str(self.object["metadata"]["name"])
 
     @property
     def namespace(self) -> str:
-        """Its namespace."""
+        """The pod's namespace."""
         return str(self.object["metadata"]["namespace"])
 
     @property
@@ -91,19 +91,19 @@ class Pod:
         return self.host.pods_directory / str(self.object["metadata"]["uid"])
 
     def notify(self, changed: Object) -> None:
-        """Take note of the object as it is now."""
+        """Record the current object; a deletion timestamp stops the pod."""
         self.object = changed
         if changed["metadata"].get("deletionTimestamp"):
             grace = changed["metadata"].get("deletionGracePeriodSeconds") or 0
             self.stop(float(grace), is_object_left=True)
 
     def stop(self, grace_seconds: float, *, is_object_left: bool) -> None:
-        """Ask the pod to end; the first to ask sets the time it has."""
+        """Ask the pod to stop; the first call sets the grace period."""
         if not self._stop.done():
             self._stop.set_result(_Stop(grace_seconds, is_object_left))
 
     async def live(self) -> None:
-        """Run the pod until it is asked to end, and leave nothing of it."""
+        """Run the pod until it is asked to stop, then remove everything that belongs to it."""
         if self.object.get("status", {}).get("phase") in ("Succeeded", "Failed"):
             return await self._bury(await self._stop)
         self._address = self.host.addresses.take()
@@ -116,7 +116,7 @@ class Pod:
                 running.result()
             asked = await self._stop
             if not asked.is_object_left:
-                reporting.cancel()  # a node that goes down says nothing of its pods' end
+                reporting.cancel()  # a node that shuts down does not report the end of its pods
             await self._stop_containers(asked.grace_seconds)
             await asyncio.wait((running,), timeout=SETTLE_SECONDS)
             if asked.is_object_left:
@@ -131,7 +131,7 @@ class Pod:
     def _make_containers(self) -> None:
         spec = self.object["spec"]
         policy = spec.get("restartPolicy", "Always")
-        # An init container that fails is tried again, unless the pod is never to be.
+        # A failed init container is retried unless the pod's restart policy is Never.
         init_policy = "Never" if policy == "Never" else "OnFailure"
         self.init_containers = [
             self._container(each, init_policy) for each in spec.get("initContainers") or []
@@ -184,7 +184,7 @@ class Pod:
         return {name: found.get(value, value) for name, value in variables.items()}
 
     def _found_here(self, container: Object) -> dict[str, str]:
-        """Say where on this machine is what a container looks for elsewhere."""
+        """Return the local counterpart of each address and path that a container uses on EKS."""
         mounts = [
             (volume, path, file, mount["mountPath"])
             for (volume, path), file in self._tokens.items()
@@ -200,7 +200,7 @@ class Pod:
         return await self.host.kube.get(f"/api/v1/namespaces/{self.namespace}/{kind}/{name}")
 
     async def _prepare(self) -> dict[str, str]:
-        """Fetch the pod's tokens and return what every container of it is given."""
+        """Fetch the pod's tokens and return the variables that all of its containers get."""
         server = self.host.kube.kubeconfig.server
         address, _, port = server.partition("://")[2].rpartition(":")
         given = {
@@ -240,7 +240,7 @@ class Pod:
         return str(kubeconfig)
 
     async def _project_tokens(self) -> None:
-        """Fetch the tokens for others than the API server that the pod's volumes hold."""
+        """Fetch the tokens in the pod's volumes for audiences other than the API server."""
         for volume in self.object["spec"].get("volumes") or []:
             for source in (volume.get("projected") or {}).get("sources") or []:
                 asked = source.get("serviceAccountToken") or {}
@@ -331,7 +331,7 @@ class Pod:
     # --- ending
 
     async def _bury(self, asked: _Stop) -> None:
-        """Delete the object, as a kubelet does when nothing of the pod runs any more."""
+        """Delete the object, as a kubelet does once none of the pod's containers runs."""
         while asked.is_object_left:
             try:
                 uid = str(self.object["metadata"]["uid"])
@@ -356,5 +356,5 @@ class Pod:
 
 
 def log_file(directory: Path, namespace: str, pod: str, container: str) -> Path:
-    """Return where a container's output goes."""
+    """Return the file that a container's output goes to."""
     return directory / f"{namespace}_{pod}_{container}.log"

@@ -18,7 +18,7 @@ KINDS = ("httpGet", "tcpSocket", "exec")
 
 @dataclass(frozen=True)
 class Target:
-    """What is probed: a container at its pod's address."""
+    """The target of a probe: a container at its pod's address."""
 
     container: Object
     address: str
@@ -26,7 +26,7 @@ class Target:
     run: RunCommand
 
     async def verdicts(self, probe: Object) -> AsyncIterator[bool]:
-        """Probe without end; tell every verdict that a threshold of the probe bears out."""
+        """Probe forever; yield a result whenever a threshold of the probe is reached."""
         await asyncio.sleep(probe.get("initialDelaySeconds", 0))
         successes = failures = 0
         while True:
@@ -41,7 +41,7 @@ class Target:
             await asyncio.sleep(probe.get("periodSeconds", 10))
 
     async def answers(self, probe: Object) -> bool:
-        """Probe once."""
+        """Probe once and return whether it succeeded."""
         try:
             async with asyncio.timeout(probe.get("timeoutSeconds", 1)):
                 if "httpGet" in probe:
@@ -76,7 +76,7 @@ class Target:
 def port_number(container: Object, port: int | str) -> int:
     """Return the number of a container's port, given by number or name.
 
-    Raises ConfigurationError when the container has no port of that name.
+    Raises ConfigurationError if the container has no port of that name.
     """
     if isinstance(port, int) or port.isdecimal():
         return int(port)
@@ -87,7 +87,7 @@ def port_number(container: Object, port: int | str) -> int:
 
 
 def require_supported(container: Object) -> None:
-    """Raise ConfigurationError when a probe of the container cannot be carried out here."""
+    """Raise ConfigurationError if a probe of the container is not supported here."""
     for role in ("startupProbe", "livenessProbe", "readinessProbe"):
         probe = container.get(role)
         if probe is None:

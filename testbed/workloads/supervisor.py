@@ -1,4 +1,4 @@
-"""The kubelet of the system nodes: it follows the pods bound to them and lets each live."""
+"""The kubelet of the system nodes: it follows the pods bound to them and runs each."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from testbed.workloads.systemnodes import ALLOCATABLE, SystemNode
 
 log = logging.getLogger(__name__)
 
-STOP_SECONDS = 5.0  # what pods get when the testbed itself goes down
+STOP_SECONDS = 5.0  # grace period of pods when the testbed stops
 
 
 class Workloads:
     """Two system nodes whose pods are local processes.
 
-    `directory` is ours: processes belong to it, logs are in its `logs`. Pods work in `checkout`
-    and use the interpreter `python`.
+    `directory` belongs to this object: it marks its processes, and its `logs` has their output.
+    Pods run in `checkout` and use the interpreter `python`.
     """
 
     def __init__(
@@ -58,23 +58,23 @@ class Workloads:
 
     @property
     def logs_directory(self) -> Path:
-        """Where the output of containers goes; it outlives `stop`."""
+        """The directory of the containers' output; it remains after `stop`."""
         return self._directory / "logs"
 
     def start(self) -> None:
-        """Register the system nodes; returns when they are ready and their pods are known."""
+        """Register the system nodes; return once they are ready and their pods are known."""
         self._background.start()
 
     def stop(self) -> None:
-        """End every process. The objects of nodes and pods stay as they are."""
+        """Stop every process. Node and Pod objects stay as they are."""
         self._background.stop()
 
     def check(self) -> None:
-        """Raise what ended them, if they have ended by themselves."""
+        """Raise the error that stopped the background thread, if one did."""
         self._background.check()
 
     def logs(self, pod: str, *, namespace: str = "default", container: str | None = None) -> str:
-        """Return what a pod, or one container of it, has written so far, also after its end."""
+        """Return the output of a pod, or of one of its containers, so far or after its end."""
         pattern = log_file(self.logs_directory, namespace, pod, container or "*").name
         files = sorted(self.logs_directory.glob(pattern))
         return "".join(file.read_text(errors="replace") for file in files)
@@ -82,7 +82,7 @@ class Workloads:
     def kill(
         self, pod: str, *, namespace: str = "kube-system", number: signal.Signals = signal.SIGKILL
     ) -> int:
-        """Send a signal to the main process of each of a pod's containers; return how many."""
+        """Send a signal to the main process of each container of a pod; return the number sent."""
         return self._background.call(self._kill(pod, namespace, number))
 
     async def _kill(self, name: str, namespace: str, number: signal.Signals) -> int:
@@ -185,7 +185,7 @@ class Workloads:
                 life.add_done_callback(_report_failure)
 
     def _notify(self, change: Change, host: Host) -> Pod | None:
-        """Pass a change on to its pod; return the pod if it is new."""
+        """Pass a change to its pod; return the pod if it is new, else None."""
         uid = change.object["metadata"]["uid"]
         pod = self._pods.get(uid)
         if change.type is ChangeType.DELETED:

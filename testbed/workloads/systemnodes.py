@@ -1,4 +1,4 @@
-"""The two system nodes: a managed node group, as far as the API can tell."""
+"""The system nodes, which look like a managed node group in the API."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 HEARTBEAT_SECONDS = 10.0
 LEASE_SECONDS = 40
 MACHINES = (("amd64", "m5.xlarge"), ("arm64", "m6g.xlarge"))
-"""Architecture and instance type of the nodes, by turns: groups of both are common."""
+"""Architecture and instance type of the nodes, alternating: mixed node groups are common."""
 
 CAPACITY = {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "80Gi", "pods": "58"}
 ALLOCATABLE = {"cpu": "3920m", "memory": "15Gi", "ephemeral-storage": "71Gi", "pods": "58"}
@@ -35,7 +35,7 @@ ALLOCATABLE = {"cpu": "3920m", "memory": "15Gi", "ephemeral-storage": "71Gi", "p
 
 @dataclass(frozen=True)
 class SystemNode:
-    """One system node, numbered from 0: zone a, zone b, and so on."""
+    """One system node, numbered from 0: node 0 is in zone a, node 1 in zone b, and so on."""
 
     index: int
     region: str
@@ -53,16 +53,16 @@ class SystemNode:
 
     @property
     def architecture(self) -> str:
-        """The architecture of its machine."""
+        """The CPU architecture of the node's instance."""
         return MACHINES[self.index % len(MACHINES)][0]
 
     @property
     def instance_type(self) -> str:
-        """The type of its machine."""
+        """The instance type of the node."""
         return MACHINES[self.index % len(MACHINES)][1]
 
     def manifest(self) -> Object:
-        """Return the Node as its kubelet registers it."""
+        """Return the Node object as its kubelet registers it."""
         return {
             "apiVersion": "v1",
             "kind": "Node",
@@ -92,7 +92,7 @@ class SystemNode:
         }
 
     def conditions(self) -> list[Object]:
-        """Return the conditions of a healthy node, as of now."""
+        """Return the conditions of a healthy node, with the current time."""
         pressures = ("MemoryPressure", "DiskPressure", "PIDPressure")
         now = timestamp()
         healthy = [_condition(name, "False", f"KubeletHasNo{name}", now) for name in pressures]
@@ -123,7 +123,7 @@ class SystemNode:
         }
 
     async def register(self, kube: KubeClient) -> None:
-        """Create the Node and its Lease, and make it ready."""
+        """Create the Node and its Lease, and make the Node ready."""
         try:
             await kube.create(NODES, self.manifest())
         except ConflictError:
@@ -133,7 +133,7 @@ class SystemNode:
         await self._renew_lease(kube)
 
     async def keep_alive(self, kube: KubeClient) -> None:
-        """Renew the Lease without end, and register again when the Node was deleted."""
+        """Renew the Lease forever, and register again if the Node was deleted."""
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             try:

@@ -17,21 +17,21 @@ from testbed.kube.kubeconfig import Kubeconfig
 
 log = logging.getLogger(__name__)
 
-API_SECONDS = 3607  # what the API server marks as a pod's own, and extends while old clients linger
-RENEW_AT = 0.8  # of the lifetime, as a kubelet does
+API_SECONDS = 3607  # marks a pod's own token; the API server extends it for old clients
+RENEW_AT = 0.8  # share of the lifetime, as in a kubelet
 RETRY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenFile:
-    """One projected token; no audience means the API server's own."""
+    """One projected token; without an audience it is for the API server."""
 
     path: Path
     audience: str | None = None
     lifetime_seconds: int = API_SECONDS
 
     async def write(self, kube: KubeClient, pod: Object) -> float:
-        """Fetch a token bound to the pod; return the seconds until it should be renewed."""
+        """Fetch a token bound to the pod; return the seconds until its renewal."""
         metadata = pod["metadata"]
         account = pod["spec"].get("serviceAccountName") or "default"
         request = {
@@ -55,7 +55,7 @@ class TokenFile:
         return RENEW_AT * (expires - datetime.now(UTC)).total_seconds()
 
     async def renew(self, kube: KubeClient, pod: Object, first: float) -> None:
-        """Renew the token as often as needed, without end; `first` is due in so many seconds."""
+        """Renew the token forever; the first renewal is due in `first` seconds."""
         due = first
         while True:
             await asyncio.sleep(due)
@@ -67,7 +67,7 @@ class TokenFile:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Put text into a file so that nobody ever reads half of it."""
+    """Write a file atomically, so that readers never see partial content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     written = path.with_name(f".{path.name}")
     written.touch(mode=0o600)
@@ -76,7 +76,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def pod_kubeconfig(server: Kubeconfig, token: Path, namespace: str) -> str:
-    """Return a kubeconfig that speaks for the pod's service account."""
+    """Return a kubeconfig that authenticates as the pod's service account."""
     authority = base64.b64encode(server.certificate_authority).decode()
     return yaml.safe_dump(
         {

@@ -1,4 +1,7 @@
-"""The story for a real account, on stand-ins: it ends with a destroy; the sweep finds the rest."""
+"""The run on a real account, against stand-ins.
+
+It always ends with a destroy, and the sweep finds what is left.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from functools import partial
 
 import pytest
 
+from bench.account.allowance import CPU, STANDING, Allowance, AllowanceSpentError
+from bench.account.story import Story
+from bench.account.sweep import Machine, machines, sweep
 from controller.apis import labels
 from infra.clusterapi import ClusterApi
 from testbed.cloud import Cloud
-from testbed.cloud.world import Settings
+from testbed.cloud.state.world import Settings
 from tests import administrator
-from tests.account.allowance import CPU, STANDING, Allowance, AllowanceSpentError
-from tests.account.story import Story
-from tests.account.sweep import Machine, machines, sweep
 
 INSTALLATION = "organization/joiner/account"
 

@@ -1,4 +1,4 @@
-"""A real API server with our CustomResourceDefinitions, for the tests of this folder."""
+"""A real API server with Joiner's CustomResourceDefinitions, for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ESTABLISHED_SECONDS = 120
 
 @dataclass(frozen=True)
 class Answer:
-    """What the API server made of an object."""
+    """The API server's response to an object."""
 
     accepted: bool
     body: dict[str, Any]
@@ -33,7 +33,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class ApiServer:
-    """Creates and changes objects, for a look only unless told otherwise."""
+    """Creates and changes objects, as a dry run unless requested otherwise."""
 
     url: str
     session: requests.Session
@@ -46,7 +46,7 @@ class ApiServer:
         return self._answer("PUT", path, wire, dry_run=True)
 
     def get(self, path: str) -> dict[str, Any]:
-        """Return what is at the path; nothing where there is nothing."""
+        """Return the object at the path; empty if there is none."""
         response = self.session.get(self.url + path, timeout=30)
         return dict(response.json()) if response.ok else {}
 
@@ -73,7 +73,7 @@ def _collection(wire: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="package")
 def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """The API server of a cluster of its own, all our kinds established."""
+    """Yield the API server of a dedicated cluster, with all of Joiner's kinds established."""
     folder = tmp_path_factory.mktemp("apis")
     with Cluster(directory=folder / "cluster") as cluster:
         server = ApiServer(cluster.server, _session(cluster.kubeconfig, folder))

@@ -1,4 +1,4 @@
-"""Static drift: what counts as a change of what nodes are made from."""
+"""Static drift: which changes of a NodePool or EC2NodeClass change its hash."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.apis import hashes
-from controller.apis.ec2nodeclass import EC2NodeClass
-from controller.apis.nodepool import NodePool
+from controller.apis.karpenter import hashes
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodepool import NodePool
 from tests.apis.test_rules import EC2_NODE_CLASS, NODE_POOL, requires, taint, with_field
 
 

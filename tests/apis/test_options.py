@@ -1,4 +1,4 @@
-"""Settings: how they are given, refused and handed on."""
+"""Settings: sources, validation, and how they reach the controller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from controller import manual, options
 from controller.__main__ import main
-from controller.apis import durations
+from controller.apis.karpenter import durations
 from controller.options import (
     SETTINGS,
     AWSFeatureGates,
@@ -22,6 +22,7 @@ from controller.options import (
     Options,
     OptionsError,
     to_environment,
+    unknown_gates,
 )
 
 NAMED = {"CLUSTER_NAME": "joiner"}
@@ -85,6 +86,25 @@ def test_gates_left_out_keep_their_defaults() -> None:
     assert gates.feature_gates == FeatureGates(node_repair=True, node_overlay=True)
 
 
+def test_unknown_gates_are_ignored_as_karpenter_does_and_each_is_named() -> None:
+    given = {
+        "FEATURE_GATES": "TerminateFirstDrift=false,NodeRepiar=true,NodeOverlay=true",
+        "AWS_FEATURE_GATES": "RebootForRepair=true",
+    }
+
+    options = Options.parse([], NAMED | given)
+
+    assert options.feature_gates == FeatureGates(node_overlay=True)
+    assert unknown_gates([], given) == [
+        "FEATURE_GATES: unknown feature gate TerminateFirstDrift is ignored",
+        "FEATURE_GATES: unknown feature gate NodeRepiar is ignored; did you mean NodeRepair?",
+        "AWS_FEATURE_GATES: unknown feature gate RebootForRepair is ignored",
+    ]
+    assert unknown_gates(["--feature-gates", "NodeRepair=true"], NAMED | given) == [
+        "AWS_FEATURE_GATES: unknown feature gate RebootForRepair is ignored"
+    ]
+
+
 @pytest.mark.parametrize(
     ("key", "value", "allowed"),
     [
@@ -100,9 +120,9 @@ def test_gates_left_out_keep_their_defaults() -> None:
         ("MIN_VALUES_POLICY", "None", "Strict or BestEffort"),
         ("LOG_LEVEL", "warn", "debug or info or error"),
         ("ISOLATED_VPC", "maybe", "true or false"),
-        ("FEATURE_GATES", "Drift=true", "NodeRepair"),
         ("FEATURE_GATES", "NodeRepair=perhaps", "NodeRepair"),
-        ("AWS_FEATURE_GATES", "NodeRepair=true", "NodeClassCEL"),
+        ("FEATURE_GATES", "Drift=perhaps", "NodeRepair"),
+        ("AWS_FEATURE_GATES", "NodeClassCEL", "NodeClassCEL=true"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_what_is_allowed(
@@ -119,6 +139,26 @@ def test_what_cannot_be_used_is_named_with_what_is_allowed(
 def test_a_flag_that_says_nothing_is_refused(argument: str) -> None:
     with pytest.raises(OptionsError, match=argument):
         Options.parse([argument], NAMED)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["run", "--cluster-nam", "c"], "did you mean --cluster-name?"),
+        (["run", "--cluster-nam=c"], "did you mean --cluster-name?"),
+        (["run", "--colour=red"], "`python -m controller run --help` lists"),
+        (["sovle", "world.json"], "unknown command sovle; did you mean solve?"),
+        (["Explain"], "did you mean explain?"),
+    ],
+)
+def test_a_mistyped_command_or_flag_is_answered_with_the_most_similar_one(
+    typed: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(typed, {}) == 2
+
+    printed = capsys.readouterr().err
+    assert meant in printed
+    assert len(printed.splitlines()[0]) < 100
 
 
 def test_settings_survive_the_way_through_the_environment() -> None:

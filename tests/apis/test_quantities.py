@@ -1,4 +1,4 @@
-"""Quantities are read as Kubernetes reads them, however odd."""
+"""Quantities are parsed as Kubernetes parses them, including unusual ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.apis.quantities import MOST, amount, parse
+from controller.apis.kubernetes.quantities import MOST, amount, parse
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the API server takes and refuses of our kinds."""
+"""Which objects of Joiner's kinds the API server accepts and rejects."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import msgspec
 import pytest
 import yaml
 
-from controller.apis import kinds, labels, validation
-from controller.apis.nodepool import NodePool
+from controller.apis import kinds, labels
+from controller.apis.karpenter import validation
+from controller.apis.karpenter.nodepool import NodePool
 from tests.apis.conftest import ApiServer
 
 pytestmark = pytest.mark.cluster
@@ -124,24 +125,48 @@ POOL_REFUSED: list[tuple[str, Any, str]] = [
     (REQUIREMENTS, requires("a" * 317), "key"),
     (REQUIREMENTS, requires("a", "Is", "b"), "operator"),
     (REQUIREMENTS, [{"key": "a"}], "operator"),
-    (REQUIREMENTS, requires("a", "In"), "at least one value"),
-    (REQUIREMENTS, requires("a", "Gt"), "exactly one value"),
-    (REQUIREMENTS, requires("a", "Gt", "1", "2"), "exactly one value"),
-    (REQUIREMENTS, requires("a", "Lt", "-1"), "exactly one value"),
-    (REQUIREMENTS, requires("a", "Gte", "many"), "exactly one value"),
-    (REQUIREMENTS, requires("a", "In", "x", minValues=2), "at least minValues"),
+    (REQUIREMENTS, requires("a", "In"), "operator 'In' must have a value defined"),
+    (REQUIREMENTS, requires("a", "Gt"), "must have a single positive integer value"),
+    (REQUIREMENTS, requires("a", "Gt", "1", "2"), "must have a single positive integer value"),
+    (REQUIREMENTS, requires("a", "Lt", "-1"), "must have a single positive integer value"),
+    (REQUIREMENTS, requires("a", "Gte", "many"), "must have a single positive integer value"),
+    (
+        REQUIREMENTS,
+        requires("a", "In", "x", minValues=2),
+        "'minValues' must have at least that many values",
+    ),
     (REQUIREMENTS, requires("a", minValues=0), "minValues"),
     (REQUIREMENTS, requires("a", minValues=51), "minValues"),
     (REQUIREMENTS, requires("a") * 101, "100"),
-    (REQUIREMENTS, requires("karpenter.sh/custom"), "domain karpenter.sh"),
-    (REQUIREMENTS, requires("sub.karpenter.sh/custom"), "domain karpenter.sh"),
-    (REQUIREMENTS, requires(labels.NODEPOOL), "set by the controller"),
-    (REQUIREMENTS, requires(labels.HOSTNAME), "known only once a node exists"),
-    (REQUIREMENTS, requires("karpenter.k8s.aws/custom"), "domain karpenter.k8s.aws"),
-    ("template.metadata.labels", {"karpenter.sh/custom": "x"}, "domain karpenter.sh"),
-    ("template.metadata.labels", {"karpenter.k8s.aws/custom": "x"}, "domain karpenter.k8s.aws"),
-    ("template.metadata.labels", {labels.NODEPOOL: "x"}, "set by the controller"),
-    ("template.metadata.labels", {labels.HOSTNAME: "x"}, "known only once a node exists"),
+    (REQUIREMENTS, requires("karpenter.sh/custom"), 'label domain "karpenter.sh" is restricted'),
+    (
+        REQUIREMENTS,
+        requires("sub.karpenter.sh/custom"),
+        'label domain "karpenter.sh" is restricted',
+    ),
+    (REQUIREMENTS, requires(labels.NODEPOOL), '"karpenter.sh/nodepool" is restricted'),
+    (REQUIREMENTS, requires(labels.HOSTNAME), 'label "kubernetes.io/hostname" is restricted'),
+    (
+        REQUIREMENTS,
+        requires("karpenter.k8s.aws/custom"),
+        'label domain "karpenter.k8s.aws" is restricted',
+    ),
+    (
+        "template.metadata.labels",
+        {"karpenter.sh/custom": "x"},
+        'label domain "karpenter.sh" is restricted',
+    ),
+    (
+        "template.metadata.labels",
+        {"karpenter.k8s.aws/custom": "x"},
+        'label domain "karpenter.k8s.aws" is restricted',
+    ),
+    ("template.metadata.labels", {labels.NODEPOOL: "x"}, '"karpenter.sh/nodepool" is restricted'),
+    (
+        "template.metadata.labels",
+        {labels.HOSTNAME: "x"},
+        'label "kubernetes.io/hostname" is restricted',
+    ),
     ("template.metadata.labels", {"a": "b c"}, "labels"),
     ("template.metadata.labels", {"a": "b" * 64}, "labels"),
     ("template.metadata.labels", {f"k{n}": "x" for n in range(101)}, "100"),
@@ -152,8 +177,8 @@ POOL_REFUSED: list[tuple[str, Any, str]] = [
     ("disruption.budgets", budget(nodes="some"), "nodes"),
     ("disruption.budgets", budget(reasons=["Expired"]), "reasons"),
     ("disruption.budgets", budget(reasons=["Empty", "Empty"]), "Duplicate"),
-    ("disruption.budgets", budget(schedule="@daily"), "go together"),
-    ("disruption.budgets", budget(duration="1h"), "go together"),
+    ("disruption.budgets", budget(schedule="@daily"), "'schedule' must be set with 'duration'"),
+    ("disruption.budgets", budget(duration="1h"), "'schedule' must be set with 'duration'"),
     ("disruption.budgets", budget(schedule="sometimes", duration="1h"), "schedule"),
     ("disruption.budgets", budget(schedule="@daily", duration="90s"), "duration"),
     ("disruption.budgets", budget() * 51, "50"),
@@ -211,7 +236,10 @@ def test_a_node_pool_within_the_rules_is_taken(
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [({"weight": 5}, "has no weight"), ({"limits": {"cpu": "5"}}, "may only limit")],
+    [
+        ({"weight": 5}, "'weight' is not supported on static NodePools"),
+        ({"limits": {"cpu": "5"}}, "only 'limits.nodes' is supported on static NodePools"),
+    ],
 )
 def test_a_static_pool_has_only_what_makes_sense_for_it(
     api_server: ApiServer, change: dict[str, Any], why: str
@@ -237,9 +265,9 @@ def test_what_a_node_pool_is_cannot_be_changed_later(api_server: ApiServer) -> N
     name = api_server.replace(with_field(created, f"{reference}.name", "other"))
     api_server.delete(created)
 
-    assert "stays static" in static.message
-    assert "nodeClassRef.group cannot be changed" in group.message
-    assert "nodeClassRef.kind cannot be changed" in kind.message
+    assert "Cannot transition NodePool between static" in static.message
+    assert "nodeClassRef.group is immutable" in group.message
+    assert "nodeClassRef.kind is immutable" in kind.message
     assert name.accepted
 
 
@@ -255,11 +283,15 @@ def test_a_node_pool_scales_by_its_scale_subresource(api_server: ApiServer) -> N
 CLAIM_REFUSED: list[tuple[str, Any, str]] = [
     ("requirements", ABSENT, "requirements"),
     ("nodeClassRef", ABSENT, "nodeClassRef"),
-    ("requirements", requires("karpenter.sh/custom"), "domain karpenter.sh"),
-    ("requirements", requires(labels.HOSTNAME), "known only once a node exists"),
-    ("requirements", requires("a", "In"), "at least one value"),
-    ("requirements", requires("a", "In", "x", minValues=2), "at least minValues"),
-    ("requirements", requires("a", "Lte"), "exactly one value"),
+    ("requirements", requires("karpenter.sh/custom"), 'label domain "karpenter.sh" is restricted'),
+    ("requirements", requires(labels.HOSTNAME), 'label "kubernetes.io/hostname" is restricted'),
+    ("requirements", requires("a", "In"), "operator 'In' must have a value defined"),
+    (
+        "requirements",
+        requires("a", "In", "x", minValues=2),
+        "'minValues' must have at least that many values",
+    ),
+    ("requirements", requires("a", "Lte"), "must have a single positive integer value"),
     ("taints", taint(effect="Never"), "effect"),
     ("expireAfter", "later", "expireAfter"),
     ("terminationGracePeriod", "Never", "terminationGracePeriod"),
@@ -284,7 +316,7 @@ def test_a_node_claim_may_require_its_pool_but_never_change(api_server: ApiServe
     api_server.delete(created.body)
 
     assert created.accepted
-    assert "cannot be changed" in changed.message
+    assert "spec is immutable" in changed.message
 
 
 def test_a_condition_of_a_claim_may_come_without_a_reason(api_server: ApiServer) -> None:
@@ -298,19 +330,23 @@ def test_a_condition_of_a_claim_may_come_without_a_reason(api_server: ApiServer)
 
 OVERLAY_REFUSED: list[tuple[str, Any, str]] = [
     ("requirements", ABSENT, "requirements"),
-    ("requirements", requires("a", "In"), "operator In needs at least one value"),
-    ("requirements", requires("a", "NotIn"), "operator NotIn needs at least one value"),
-    ("requirements", requires("a", "Gt", "x", "y"), "exactly one value"),
+    ("requirements", requires("a", "In"), "operator 'In' must have a value defined"),
+    ("requirements", requires("a", "NotIn"), "operator 'NotIn' must have a value defined"),
+    ("requirements", requires("a", "Gt", "x", "y"), "must have a single positive integer value"),
     ("requirements", requires("a", minValues=1), "minValues"),
-    ("requirements", requires("karpenter.sh/custom"), "domain karpenter.sh"),
-    ("requirements", requires("karpenter.k8s.aws/instance-tenancy"), "domain karpenter.k8s.aws"),
-    ("requirements", requires(labels.HOSTNAME), "known only once a node exists"),
+    ("requirements", requires("karpenter.sh/custom"), 'label domain "karpenter.sh" is restricted'),
+    (
+        "requirements",
+        requires("karpenter.k8s.aws/instance-tenancy"),
+        'label domain "karpenter.k8s.aws" is restricted',
+    ),
+    ("requirements", requires(labels.HOSTNAME), 'label "kubernetes.io/hostname" is restricted'),
     ("price", "-1", "price"),
     ("price", "cheap", "price"),
     ("priceAdjustment", "10%", "priceAdjustment"),
     ("priceAdjustment", "-101%", "priceAdjustment"),
     ("priceAdjustment", "0.5", "priceAdjustment"),
-    ("capacity", {"cpu": "4"}, "known from the instance type"),
+    ("capacity", {"cpu": "4"}, "invalid resource restricted"),
     ("weight", 0, "weight"),
     ("weight", 10001, "weight"),
 ]
@@ -347,18 +383,18 @@ def test_a_node_overlay_within_the_rules_is_taken(
 def test_an_overlay_says_a_price_or_its_change_not_both(api_server: ApiServer) -> None:
     both = with_field(with_field(NODE_OVERLAY, "price", "1"), "priceAdjustment", "+1")
 
-    assert "exclude one another" in api_server.create(both).message
+    assert "cannot set both 'price' and 'priceAdjustment'" in api_server.create(both).message
 
 
 BUFFER_REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"podTemplateRef": {"name": "a"}}, "replicas or limits"),
+    ({"podTemplateRef": {"name": "a"}}, "replicas or limits must also be set"),
     (
         {
             "podTemplateRef": {"name": "a"},
             "scalableRef": {"kind": "Deployment", "name": "b"},
             "replicas": 1,
         },
-        "exclude one another",
+        "either PodTemplateRef or ScalableRef, but not both",
     ),
     ({"podTemplateRef": {"name": ""}, "replicas": 1}, "name"),
     ({"scalableRef": {"kind": "", "name": "b"}}, "kind"),
@@ -397,88 +433,116 @@ GRACE = {"pid.available": "1m"}
 CLASS_REFUSED: list[tuple[str, Any, str]] = [
     ("kubelet.maxPods", -1, "maxPods"),
     ("kubelet.podsPerCore", -1, "podsPerCore"),
-    ("kubelet.evictionHard", {"memory.availabel": "5%"}, "keys of evictionHard are"),
+    ("kubelet.evictionHard", {"memory.availabel": "5%"}, "valid keys for evictionHard are"),
     ("kubelet.evictionHard", {"memory.available": "5 percent"}, "evictionHard"),
     ("kubelet.evictionHard", {"memory.available": "101%"}, "evictionHard"),
     ("kubelet.evictionHard", {"memory.available": ""}, "evictionHard"),
-    ("kubelet", {"evictionSoft": {"memory": "5%"}}, "keys of evictionSoft are"),
-    ("kubelet", {"evictionSoft": SOFT}, "evictionSoftGracePeriod must name"),
-    ("kubelet", {"evictionSoftGracePeriod": GRACE}, "evictionSoft must name"),
-    ("kubelet.kubeReserved", {"gpu": "1"}, "keys of kubeReserved are"),
-    ("kubelet.systemReserved", {"cpu": "-100m"}, "amounts of systemReserved"),
+    ("kubelet", {"evictionSoft": {"memory": "5%"}}, "valid keys for evictionSoft are"),
+    ("kubelet", {"evictionSoft": SOFT}, "evictionSoft OwnerKey does not have a matching"),
+    (
+        "kubelet",
+        {"evictionSoftGracePeriod": GRACE},
+        "evictionSoftGracePeriod OwnerKey does not have a matching",
+    ),
+    ("kubelet.kubeReserved", {"gpu": "1"}, "valid keys for kubeReserved are"),
+    ("kubelet.systemReserved", {"cpu": "-100m"}, "systemReserved value cannot be a negative"),
     ("kubelet.imageGCHighThresholdPercent", 101, "imageGCHighThresholdPercent"),
     ("kubelet.imageGCLowThresholdPercent", -1, "imageGCLowThresholdPercent"),
     (
         "kubelet",
         {"imageGCHighThresholdPercent": 50, "imageGCLowThresholdPercent": 50},
-        "must be above",
+        "must be greater than imageGCLowThresholdPercent",
     ),
     (SUBNETS, ABSENT, SUBNETS),
     (SUBNETS, [], SUBNETS),
-    (SUBNETS, [{}], "needs one of tags, id"),
+    (SUBNETS, [{}], "expected at least one, got none, ['tags', 'id']"),
     (SUBNETS, [{"id": "sg-1"}], "id"),
-    (SUBNETS, [{"tags": {"": "x"}}], "say nothing"),
-    (SUBNETS, [{"tags": {"x": ""}}], "say nothing"),
+    (SUBNETS, [{"tags": {"": "x"}}], "empty tag keys or values aren't supported"),
+    (SUBNETS, [{"tags": {"x": ""}}], "empty tag keys or values aren't supported"),
     (SUBNETS, [{"tags": {f"k{n}": "x" for n in range(21)}}], "20"),
-    (SUBNETS, [{"id": "subnet-1", "tags": {"a": "b"}}], "already says which one"),
+    (SUBNETS, [{"id": "subnet-1", "tags": {"a": "b"}}], "'id' is mutually exclusive"),
     (SUBNETS, [{"id": "subnet-1"}] * 31, "30"),
     (GROUPS, ABSENT, GROUPS),
-    (GROUPS, [{}], "needs one of tags, id, name"),
+    (GROUPS, [{}], "expected at least one, got none, ['tags', 'id', 'name']"),
     (GROUPS, [{"id": "subnet-1"}], "id"),
-    (GROUPS, [{"id": "sg-1", "name": "a"}], "already says which one"),
-    (GROUPS, [{"name": "a", "tags": {"a": "b"}}], "already says which one"),
+    (GROUPS, [{"id": "sg-1", "name": "a"}], "'id' is mutually exclusive"),
+    (GROUPS, [{"name": "a", "tags": {"a": "b"}}], "'name' is mutually exclusive"),
     (AMIS, ABSENT, AMIS),
-    (AMIS, [{"owner": "self"}], "needs one of"),
+    (AMIS, [{"owner": "self"}], "expected at least one, got none"),
     (AMIS, [{"id": "x-1"}], "id"),
-    (AMIS, [{"id": "ami-1", "name": "a"}], "already says which one"),
-    (AMIS, [{"alias": "al2023@latest", "owner": "self"}], "already says which one"),
-    (AMIS, [{"alias": "al2023@latest"}, {"id": "ami-1"}], "stands alone"),
-    (AMIS, [{"alias": "al2023"}], "family@version"),
-    (AMIS, [{"alias": "AL2023@latest"}], "family@version"),
-    (AMIS, [{"alias": "ubuntu@latest"}], "family@version"),
-    (AMIS, [{"alias": "windows2022@1.2"}], "version latest only"),
+    (AMIS, [{"id": "ami-1", "name": "a"}], "'id' is mutually exclusive"),
+    (AMIS, [{"alias": "al2023@latest", "owner": "self"}], "'alias' is mutually exclusive"),
+    (
+        AMIS,
+        [{"alias": "al2023@latest"}, {"id": "ami-1"}],
+        "a combination of other amiSelectorTerms",
+    ),
+    (AMIS, [{"alias": "al2023"}], "must match the format 'family@version'"),
+    (AMIS, [{"alias": "AL2023@latest"}], "family is not supported"),
+    (AMIS, [{"alias": "ubuntu@latest"}], "must be one of the following: 'al2'"),
+    (AMIS, [{"alias": "windows2022@1.2"}], "may only specify version 'latest'"),
     (AMIS, [{"alias": "al2023@" + "v" * 30}], "30"),
-    (AMIS, [{"id": "ami-1"}], "set amiFamily"),
+    (AMIS, [{"id": "ami-1"}], "must specify amiFamily if"),
     ("amiFamily", "Ubuntu", "amiFamily"),
-    ("amiFamily", "AL2", "family of the alias"),
-    ("role", ABSENT, "exactly one of role and instanceProfile"),
-    ("role", "", "role may not be empty"),
-    ("instanceProfile", "profile", "exactly one of role and instanceProfile"),
-    ("capacityReservationSelectorTerms", [{"ownerID": "123456789012"}], "needs one of"),
+    ("amiFamily", "AL2", "must be 'AL2023' or 'Custom' when using an AL2023 alias"),
+    ("role", ABSENT, "exactly one of ['role', 'instanceProfile']"),
+    ("role", "", "role cannot be empty"),
+    ("instanceProfile", "profile", "exactly one of ['role', 'instanceProfile']"),
+    ("capacityReservationSelectorTerms", [{"ownerID": "123456789012"}], "got none"),
     ("capacityReservationSelectorTerms", [{"id": "ami-1"}], "id"),
     ("capacityReservationSelectorTerms", [{"tags": {"a": "b"}, "ownerID": "1"}], "ownerID"),
     ("capacityReservationSelectorTerms", [{"instanceMatchCriteria": "any"}], "open"),
-    ("capacityReservationSelectorTerms", [{"id": "cr-1", "tags": {"a": "b"}}], "already says"),
-    ("placementGroupSelector", {}, "either id or name"),
-    ("placementGroupSelector", {"id": "pg-1", "name": "a"}, "either id or name"),
+    (
+        "capacityReservationSelectorTerms",
+        [{"id": "cr-1", "tags": {"a": "b"}}],
+        "'id' is mutually exclusive",
+    ),
+    ("placementGroupSelector", {}, "got none, ['name', 'id']"),
+    (
+        "placementGroupSelector",
+        {"id": "pg-1", "name": "a"},
+        "'name' and 'id' are mutually exclusive",
+    ),
     ("placementGroupSelector", {"name": ""}, "name"),
     ("ipPrefixCount", -1, "ipPrefixCount"),
-    ("tags", {"": "x"}, "may not be empty"),
-    ("tags", {"kubernetes.io/cluster/joiner": "owned"}, "kubernetes.io/cluster"),
-    ("tags", {labels.TAG_CLUSTER_NAME: "x"}, "set by the controller"),
-    ("tags", {labels.NODEPOOL: "x"}, "set by the controller"),
-    ("tags", {labels.TAG_NODECLAIM: "x"}, "set by the controller"),
-    ("tags", {labels.EC2NODECLASS: "x"}, "set by the controller"),
-    ("blockDeviceMappings", disk(volumeType="gp3"), "volumeSize or a snapshotID"),
+    ("tags", {"": "x"}, "empty tag keys aren't supported"),
+    ("tags", {"kubernetes.io/cluster/joiner": "owned"}, "tag matching kubernetes.io/cluster/"),
+    ("tags", {labels.TAG_CLUSTER_NAME: "x"}, "restricted tag matching eks:eks-cluster-name"),
+    ("tags", {labels.NODEPOOL: "x"}, "restricted tag matching karpenter.sh/nodepool"),
+    ("tags", {labels.TAG_NODECLAIM: "x"}, "restricted tag matching karpenter.sh/nodeclaim"),
+    ("tags", {labels.EC2NODECLASS: "x"}, "restricted tag matching karpenter.k8s.aws/ec2nodeclass"),
+    ("blockDeviceMappings", disk(volumeType="gp3"), "snapshotID or volumeSize must be defined"),
     ("blockDeviceMappings", disk(volumeSize="1Mi"), "volumeSize"),
     ("blockDeviceMappings", disk(volumeSize="59001Gi"), "volumeSize"),
     ("blockDeviceMappings", disk(volumeSize="64001G"), "volumeSize"),
     ("blockDeviceMappings", disk(volumeSize="59Ti"), "volumeSize"),
     ("blockDeviceMappings", disk(volumeSize="65T"), "volumeSize"),
     ("blockDeviceMappings", disk(volumeSize="1Gi", volumeType="gp4"), "volumeType"),
-    ("blockDeviceMappings", disk(volumeSize="1Gi", volumeInitializationRate=100), "to load from"),
+    (
+        "blockDeviceMappings",
+        disk(volumeSize="1Gi", volumeInitializationRate=100),
+        "snapshotID must be set when",
+    ),
     ("blockDeviceMappings", disk(snapshotID="s", volumeInitializationRate=99), "100"),
     ("blockDeviceMappings", disk(snapshotID="s", volumeInitializationRate=301), "300"),
-    ("blockDeviceMappings", [{"rootVolume": True}, {"rootVolume": True}], "root volume"),
+    (
+        "blockDeviceMappings",
+        [{"rootVolume": True}, {"rootVolume": True}],
+        "only one blockDeviceMappings",
+    ),
     ("blockDeviceMappings", disk(volumeSize="1Gi") * 51, "50"),
     ("instanceStorePolicy", "RAID1", "instanceStorePolicy"),
-    ("networkInterfaces", interfaces((0, 1, "interface")), "card 0, device 0"),
-    ("networkInterfaces", interfaces((0, 0, "efa-only")), "card 0, device 0"),
-    ("networkInterfaces", interfaces((0, 0, "interface"), (0, 0, "interface")), "used once"),
+    ("networkInterfaces", interfaces((0, 1, "interface")), "must include a primary interface"),
+    ("networkInterfaces", interfaces((0, 0, "efa-only")), "must include a primary interface"),
+    (
+        "networkInterfaces",
+        interfaces((0, 0, "interface"), (0, 0, "interface")),
+        "duplicate networkCardIndex",
+    ),
     (
         "networkInterfaces",
         interfaces((0, 0, "interface"), (0, 1, "efa-only"), (0, 2, "efa-only")),
-        "one efa-only",
+        "at most one efa device per network card",
     ),
     ("networkInterfaces", interfaces((0, 0, "efa")), "interfaceType"),
     ("networkInterfaces", [{"networkCardIndex": 0}], "deviceIndex"),
@@ -486,7 +550,7 @@ CLASS_REFUSED: list[tuple[str, Any, str]] = [
     ("metadataOptions.httpPutResponseHopLimit", 0, "httpPutResponseHopLimit"),
     ("metadataOptions.httpTokens", "always", "httpTokens"),
     ("metadataOptions.httpEndpoint", "on", "httpEndpoint"),
-    ("connectionTracking", {}, "needs one of"),
+    ("connectionTracking", {}, "at least one of tcpEstablishedTimeout"),
     ("connectionTracking.tcpEstablishedTimeout", 59, "tcpEstablishedTimeout"),
     ("connectionTracking.udpStreamTimeout", 181, "udpStreamTimeout"),
     ("connectionTracking.udpTimeout", 61, "udpTimeout"),

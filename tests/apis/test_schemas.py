@@ -1,4 +1,4 @@
-"""The schemas as values: rendered, complete, and of one mind with the types."""
+"""The schemas of the custom resources: rendered, complete, and consistent with the types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from controller.apis import crds, kinds
-from controller.apis.meta import Wire
+from controller.apis.kubernetes.meta import Wire
 
 COMMITTED = Path(__file__).parents[2] / "crds"
 OURS = (

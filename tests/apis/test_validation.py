@@ -1,4 +1,4 @@
-"""What only the controller can find wrong with a NodePool."""
+"""Errors of a NodePool that only the controller can detect."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from controller.apis import labels
-from controller.apis.nodeoverlay import NodeOverlay
-from controller.apis.nodepool import NodePool
-from controller.apis.validation import is_restricted, overlay_problems, problems
+from controller.apis.karpenter.nodeoverlay import NodeOverlay
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.karpenter.validation import is_restricted, overlay_problems, problems
 from tests.apis.test_rules import NODE_OVERLAY, NODE_POOL, requires, taint, with_field
 
 REQUIREMENTS = "template.spec.requirements"

@@ -1,4 +1,4 @@
-"""The fake API server keeps the promises that reconcilers rely on."""
+"""The fake API server behaves as reconcilers rely on."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from controller.apis import kinds
-from controller.apis.meta import LabelSelector, ObjectMeta, OwnerReference
-from controller.apis.nodes import Node, NodeSpec
-from controller.apis.pods import Pod, PodSpec
-from controller.apis.workloads import (
+from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta, OwnerReference
+from controller.apis.kubernetes.nodes import Node, NodeSpec
+from controller.apis.kubernetes.pods import Pod, PodSpec
+from controller.apis.kubernetes.workloads import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
@@ -103,6 +103,8 @@ async def test_a_patch_of_what_changed_meanwhile_is_a_conflict(api: FakeApiServe
             {"metadata": {"labels": {"a": None}}},
             resource_version=before.metadata.resource_version,
         )
+    with pytest.raises(ConflictError):
+        await api.delete(kinds.NODE, "n1", resource_version=before.metadata.resource_version)
     with pytest.raises(ConflictError):
         await api.patch(kinds.NODE, "n1", {}, uid="another")
 

@@ -1,4 +1,4 @@
-"""The rooms stay where the design puts them."""
+"""The layout and the import contracts of the repository."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ PACKAGES = ("controller", "infra", "testbed")
 ROOT = {
     ".ci",
     ".dockerignore",
+    ".editorconfig",
     ".gitignore",
+    ".pre-commit-config.yaml",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "Dockerfile",
     "LICENSE",
     "Makefile",
     "Pulumi.yaml",
     "README.md",
+    "SECURITY.md",
+    "bench",
     "controller",
     "crds",
     "docs",
@@ -30,7 +35,7 @@ ROOT = {
     "testbed",
     "tests",
 }
-"""All that the root may hold, beside what .gitignore names."""
+"""Everything that the root may contain, apart from what .gitignore names."""
 
 
 def modules() -> list[Path]:
@@ -57,7 +62,7 @@ def test_the_root_holds_what_the_design_names_and_nothing_else() -> None:
     assert {name.partition("/")[0] for name in listed if (CHECKOUT / name).is_file()} == ROOT
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_has_an_empty_name_such_as_utils() -> None:
     named = {p.stem for p in modules()} | {p.parent.name for p in modules()}
 
     assert not named & FORBIDDEN
@@ -70,7 +75,7 @@ def test_no_module_that_pulumi_puts_on_the_path_shadows_the_standard_library() -
     assert not names & set(sys.stdlib_module_names)
 
 
-def test_every_package_states_its_law() -> None:
+def test_every_package_states_its_contract() -> None:
     silent = [
         str(p.relative_to(CHECKOUT))
         for p in modules()
@@ -100,7 +105,7 @@ def test_nothing_machine_specific_is_in_the_repository() -> None:
 def test_nothing_that_is_printed_is_read_as_markup() -> None:
     """Text of others has brackets and colons: rich would eat `In [..]`, and draw `:key:`."""
     plain = {"Console": {"markup", "emoji"}, "TextColumn": {"markup"}}
-    printing = [*modules(), *(CHECKOUT / "tests" / "benchmarks").glob("*.py")]
+    printing = [*modules(), *(CHECKOUT / "bench").glob("*.py")]
     calls = [
         (f"{path.relative_to(CHECKOUT)}:{node.lineno}", node)
         for path in printing

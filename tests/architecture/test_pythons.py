@@ -1,4 +1,4 @@
-"""The Pythons that the project is for are found where people have them."""
+"""The supported Python versions are found where users install them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whoever speaks TLS to a cluster trusts what kubectl trusts, and nothing more.
+"""Every TLS client of a cluster trusts exactly what kubectl trusts.
 
-From Python 3.13 on, certificates must carry key identifiers unless one says otherwise.
-Those of older clusters do not; Kubernetes has never asked for them.
+From Python 3.13 on, certificates must carry key identifiers by default. Certificates of older
+clusters do not, and Kubernetes has never required them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cryptography.x509.oid import NameOID
 from controller.kube import access
 from controller.manager import handlers
 from infra.clusterapi import ClusterApi, ClusterLocation, ClusterUnreachableError
-from testbed.cloud.tokens import ClusterReviewer, TokenRefusedError
+from testbed.cloud.state.tokens import ClusterReviewer, TokenRefusedError
 from testbed.kube.kubeconfig import Kubeconfig
 
 LOOPBACK = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
@@ -108,9 +108,9 @@ class Site:
 
     url: str
 
-    def kubeconfig(self, folder: Path, trusted: Authority) -> Path:
-        """Write a kubeconfig that trusts an authority."""
-        cluster = {"server": self.url, "certificate-authority-data": _encoded(trusted.pem)}
+    def kubeconfig(self, folder: Path, trusted: Authority, **more: str) -> Path:
+        """Write a kubeconfig that trusts an authority; more of its cluster by keyword."""
+        cluster = {"server": self.url, "certificate-authority-data": _encoded(trusted.pem), **more}
         path = folder / "kubeconfig"
         path.write_text(
             yaml.safe_dump(
@@ -295,3 +295,18 @@ def test_a_server_of_another_name_is_refused(
 
     with pytest.raises(REFUSALS, match=r"not valid for '127\.0\.0\.1'"):
         speak(kubeconfig)
+
+
+def test_the_program_expects_the_certificate_name_that_a_kubeconfig_gives(
+    serve: Serve, tmp_path: Path
+) -> None:
+    authority = Authority()
+    site = serve(authority.server(ELSEWHERE))
+
+    def version(**more: str) -> Any:
+        path = site.kubeconfig(tmp_path, authority, **more)
+        return ClusterApi.find(ClusterLocation("c", "us-west-2", kubeconfig=str(path))).get("/v")
+
+    assert version(**{"tls-server-name": "elsewhere.example.com"}) == {}
+    with pytest.raises(ClusterUnreachableError, match="certificate"):
+        version()

@@ -1,4 +1,4 @@
-"""Claims and classes for tests of the AWS room; every argument has a default."""
+"""Builders of NodeClaims and node classes for tests of `controller.aws`, all with defaults."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller.apis import labels
-from controller.apis.ec2nodeclass import EC2NodeClass, EC2NodeClassSpec, SelectorTerm
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.nodepool import (
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass, EC2NodeClassSpec, SelectorTerm
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.karpenter.nodepool import (
     NodeClaimTemplate,
     NodeClaimTemplateSpec,
     NodeClassReference,
     NodePool,
     NodePoolSpec,
 )
-from controller.apis.pods import ResourceRequirements
-from controller.apis.taints import Requirement, Taint
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.pods import ResourceRequirements
+from controller.apis.kubernetes.taints import Requirement, Taint
 from controller.aws.provider import AWSCloudProvider
 
 CLUSTER = "joiner"
@@ -29,7 +29,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 class Clock:
-    """A clock that stands still until a test moves it."""
+    """A clock that only a test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -38,12 +38,12 @@ class Clock:
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.now += seconds
 
 
 def make_node_class(**spec: Any) -> EC2NodeClass:
-    """Make a class that finds its subnets and groups by the discovery tag."""
+    """Return an EC2NodeClass that finds its subnets and security groups by the discovery tag."""
     discovered = [SelectorTerm(tags={"karpenter.sh/discovery": CLUSTER})]
     given: dict[str, Any] = {
         "subnet_selector_terms": discovered,
@@ -71,7 +71,7 @@ def make_claim(
     taints: list[Taint] | None = None,
     created: datetime | None = None,
 ) -> NodeClaim:
-    """Make a claim of the default pool."""
+    """Return a NodeClaim of the default NodePool."""
     name = name or f"{POOL}-{uuid.uuid4().hex[:5]}"
     return NodeClaim(
         metadata=ObjectMeta(
@@ -92,7 +92,7 @@ def make_claim(
 
 
 def make_pool(*requirements: Requirement) -> NodePool:
-    """Make the default pool with these requirements."""
+    """Return the default NodePool with these requirements."""
     reference = NodeClassReference(group=labels.AWS_GROUP, kind="EC2NodeClass", name="default")
     spec = NodeClaimTemplateSpec(node_class_ref=reference, requirements=list(requirements))
     return NodePool(
@@ -101,7 +101,7 @@ def make_pool(*requirements: Requirement) -> NodePool:
 
 
 def within(key: str, *values: str, min_values: int | None = None) -> Requirement:
-    """Require a label to have one of these values."""
+    """Return a requirement that a label has one of these values."""
     return Requirement(key=key, operator="In", values=list(values), min_values=min_values)
 
 
@@ -111,12 +111,12 @@ LINUX = within(labels.OS, "linux")
 
 
 async def ready(provider: AWSCloudProvider, **spec: Any) -> EC2NodeClass:
-    """Return a class that the provider has found ready."""
+    """Return an EC2NodeClass that the provider has found ready."""
     return await provider.resolve(make_node_class(**spec), now=NOW)
 
 
 def tag_network(ec2: Any) -> None:
-    """Tag what classes shall discover, as the bundle does."""
+    """Tag the network for discovery, as the stack does."""
     subnets = [
         s["SubnetId"]
         for s in ec2.describe_subnets()["Subnets"]

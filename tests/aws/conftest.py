@@ -1,4 +1,4 @@
-"""A test cloud with a network and a role, and a provider that calls it."""
+"""A test cloud with a network and a role, and a cloud provider that calls it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
 from controller.options import Options
 from testbed.cloud import Cloud, CloudControl
-from testbed.cloud.world import Settings
+from testbed.cloud.state.world import Settings
 from testbed.nodes.instances import Instance as Machine
 from tests import administrator
 from tests.aws.builders import CLUSTER, QUEUE, ROLE, Clock, tag_network
@@ -27,7 +27,7 @@ REGION = "us-west-2"
 
 @dataclass(frozen=True)
 class Region:
-    """The test cloud, its controls, and clients of an administrator."""
+    """The test cloud, its controls, and an administrator's clients."""
 
     cloud: Cloud
     control: CloudControl
@@ -36,7 +36,7 @@ class Region:
         return administrator.client(self.cloud.url, service)
 
     def instances(self) -> list[Any]:
-        """Instances that are not on their way out."""
+        """Return the instances that are not terminating."""
         return [
             i
             for i in self.control.instances().instances
@@ -44,7 +44,7 @@ class Region:
         ]
 
     def machines(self) -> list[Machine]:
-        """Every instance as its kubelet sees it."""
+        """Return every instance as its kubelet sees it."""
         with urllib.request.urlopen(f"{self.cloud.url}/testbed/instances") as answer:
             return [Machine.from_json(row) for row in json.load(answer)["instances"]]
 
@@ -59,7 +59,7 @@ def region() -> Iterator[Region]:
 
 
 def _prepare(region: Region) -> None:
-    """Make what the bundle makes: discovery tags, the node role with its profile, the queue."""
+    """Create what the stack creates: discovery tags, the node role with its profile, the queue."""
     ec2, iam = region.client("ec2"), region.client("iam")
     tag_network(ec2)
     trust = {
@@ -89,11 +89,11 @@ SLOW = frozenset(
         "get_products",
     }
 )
-"""Answers of thousands of rows that are the same for every controller of a module."""
+"""Operations whose answers have thousands of rows and are the same for every test of a module."""
 
 
 class RememberingSession(Session):
-    """Asks the test cloud for its catalogue once, however many controllers start."""
+    """A session that reads the test cloud's catalogue once for all controllers of a module."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -134,19 +134,19 @@ def clock() -> Clock:
 
 @pytest.fixture
 def start(session: Session, options: Options, clock: Clock) -> Callable[[], AWSCloudProvider]:
-    """Starts a controller anew, as after a crash."""
+    """Return a function that starts a new controller, as after a crash."""
     return lambda: AWSCloudProvider(options, aws=session, cluster_dns="10.100.0.10", clock=clock)
 
 
 @pytest.fixture
 def provider(start: Callable[[], AWSCloudProvider]) -> AWSCloudProvider:
-    """A controller that has just started."""
+    """Return a controller that has just started."""
     return start()
 
 
 @pytest.fixture(autouse=True)
 def _calm(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Leave no fault, no limit and no instance to the next test."""
+    """Remove all faults, limits and instances after each test."""
     yield
     if "region" not in request.fixturenames:
         return

@@ -1,4 +1,4 @@
-"""An answer that lacks what AWS always says is taken for none."""
+"""An AWS answer without a required field counts as no answer."""
 
 from __future__ import annotations
 

@@ -6,15 +6,15 @@ import msgspec
 import pytest
 
 from controller.apis import labels
-from controller.apis.ec2nodeclass import (
+from controller.apis.karpenter.ec2nodeclass import (
     AMIStatus,
     EC2NodeClass,
     SecurityGroupStatus,
     SelectorTerm,
     SubnetStatus,
 )
-from controller.apis.nodeclaim import NodeClaim, NodeClaimStatus
-from controller.apis.taints import Requirement
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimStatus
+from controller.apis.kubernetes.taints import Requirement
 from controller.aws.provider import AWSCloudProvider
 from controller.cloudprovider.errors import CloudProviderError
 from tests.aws.builders import make_claim, ready, within

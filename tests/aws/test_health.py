@@ -1,4 +1,4 @@
-"""What is learnt of zones and machines that do badly."""
+"""What Joiner learns about impaired zones and instances."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from controller.apis import conditions, labels
-from controller.apis.ec2nodeclass import EC2NodeClass
+from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.kubernetes import conditions
 from controller.aws.cluster import ClusterFacts
+from controller.aws.interruption.instancestatus import InstanceStatuses, findings
+from controller.aws.network.subnets import Subnets
+from controller.aws.network.zonalshift import ZonalShift
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
-from controller.aws.statuses import InstanceStatuses, findings
-from controller.aws.subnets import Subnets
-from controller.aws.zonalshift import ZonalShift
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.provider import Notice
 from controller.options import Options
@@ -38,13 +39,13 @@ def failed(part: str, minutes: float) -> dict[str, Any]:
         (failed("InstanceStatus", 3), ["instance_status"]),
         (failed("SystemStatus", 3), ["system_status"]),
         (failed("InstanceStatus", 1), []),
-        ({"Events": [{"Code": "instance-retirement"}]}, ["scheduled_change"]),
+        ({"Events": [{"Code": "instance-retirement"}]}, ["event_status"]),
         ({"Events": [{"Code": "something-else"}]}, []),
         *(
             ({"Events": [{"Code": "system-reboot", "Description": f"{over} It reboots"}]}, [])
             for over in ("[Completed]", "[Canceled]")
         ),
-        ({"Events": [{"Code": "system-reboot", "Description": "soon"}]}, ["scheduled_change"]),
+        ({"Events": [{"Code": "system-reboot", "Description": "soon"}]}, ["event_status"]),
         ({}, []),
     ],
 )
@@ -96,7 +97,7 @@ async def test_a_broken_instance_is_told_once_until_it_is_well_again(
     await statuses.refresh(datetime.now(UTC))
     region.control.impair(broken, event_code="instance-retirement")
     await statuses.refresh(datetime.now(UTC))
-    assert [n.kind for n in statuses.waiting()] == ["scheduled_change"]
+    assert [n.kind for n in statuses.waiting()] == ["event_status"]
 
 
 async def test_without_the_right_to_ask_nothing_is_asked_for_a_while(

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from controller.apis.ec2nodeclass import (
+from controller.apis.karpenter.ec2nodeclass import (
     BlockDevice,
     BlockDeviceMapping,
     EnclaveOptions,
     NetworkInterface,
     SelectorTerm,
 )
-from controller.apis.quantities import parse
-from controller.apis.taints import Requirement
-from controller.aws.branchinterfaces.__main__ import read as read_limits
-from controller.aws.branchinterfaces.__main__ import rendered
-from controller.aws.families import AL2023, WINDOWS2022
-from controller.aws.instancetypes import (
+from controller.apis.kubernetes.quantities import parse
+from controller.apis.kubernetes.taints import Requirement
+from controller.aws.bootstrap.families import AL2023, WINDOWS2022
+from controller.aws.instancetypes.branchinterfaces.__main__ import read as read_limits
+from controller.aws.instancetypes.branchinterfaces.__main__ import rendered
+from controller.aws.instancetypes.catalogue import (
     Limits,
     Machine,
     capacity,

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
-from controller.aws.interruptions import parsed
+from controller.aws.errors import AwsError
+from controller.aws.instancetypes.reservations import Reservations
+from controller.aws.interruption.messages import Interruptions, parsed
 from controller.aws.provider import AWSCloudProvider
 from controller.cloudprovider.errors import CloudProviderError
 from controller.options import Options
@@ -138,6 +141,62 @@ async def test_a_flood_is_read_side_by_side_and_deleted_in_batches(
         QueueUrl=url, AttributeNames=["ApproximateNumberOfMessagesNotVisible"]
     )["Attributes"]
     assert attributes == {"ApproximateNumberOfMessagesNotVisible": "0"}
+
+
+class Queue:
+    """SQS with as many messages as it is given; each receiver takes up to ten."""
+
+    region = "us-west-2"
+
+    def __init__(self, messages: int) -> None:
+        self.left = messages
+        self.refused = 0
+        self.waits: list[int] = []
+
+    async def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        return {"QueueUrl": "https://queue"}
+
+    async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        self.waits.append(parameters["WaitTimeSeconds"])
+        if self.refused:
+            self.refused -= 1
+            raise AwsError("no", code="InternalError", operation=operation)
+        taken = min(self.left, parameters["MaxNumberOfMessages"])
+        self.left -= taken
+        body = event("aws.ec2", "EC2 Spot Instance Interruption Warning", {"instance-id": "i-1"})
+        message = {"Body": body, "ReceiptHandle": "receipt"}
+        return {"Messages": [message] * taken}
+
+    async def pages(
+        self, service: str, operation: str, key: str, **parameters: Any
+    ) -> list[dict[str, Any]]:
+        return []
+
+    async def settle(self) -> None: ...
+
+
+async def test_one_receiver_that_fails_hides_no_message_that_the_others_received() -> None:
+    queue = Queue(messages=40)
+    interruptions = Interruptions(queue, QUEUE, Reservations(queue))
+    assert len(await interruptions.notices()) == 10
+
+    queue.refused = 1
+    assert len(await interruptions.notices()) == 10
+    assert len(await interruptions.notices()) == 10
+
+    queue.refused = 2
+    with pytest.raises(CloudProviderError):
+        await interruptions.notices()
+
+
+async def test_several_receivers_do_not_wait_for_messages_while_they_hold_some() -> None:
+    """None else receives them for 20 s, and a spot instance has two minutes."""
+    queue = Queue(messages=13)
+    interruptions = Interruptions(queue, QUEUE, Reservations(queue))
+    sizes = [len(await interruptions.notices()) for _ in range(3)]
+
+    assert sizes == [10, 3, 0]
+    assert queue.waits == [20, 0, 0, 20]
 
 
 async def test_a_queue_that_does_not_exist_is_named(provider: AWSCloudProvider) -> None:

@@ -1,4 +1,4 @@
-"""What the room remembers between calls: refusals, prices, addresses, batches."""
+"""What the AWS provider caches between calls: refusals, prices, addresses, batches."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.apis import conditions, labels
-from controller.apis.ec2nodeclass import SelectorTerm
-from controller.apis.nodepool import NodePool
-from controller.apis.taints import Requirement
+from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import SelectorTerm
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.taints import Requirement
 from controller.aws.batching import Batcher
 from controller.aws.errors import FleetError, launch_failure, launch_reason
-from controller.aws.instancetypes import GPU_COUNT
-from controller.aws.pricelist import shipped
-from controller.aws.pricelist.__main__ import read as read_tables
-from controller.aws.pricelist.__main__ import rendered
-from controller.aws.pricing import Pricing, parsed
+from controller.aws.instancetypes.catalogue import GPU_COUNT
+from controller.aws.instancetypes.pricelist import shipped
+from controller.aws.instancetypes.pricelist.__main__ import read as read_tables
+from controller.aws.instancetypes.pricelist.__main__ import rendered
+from controller.aws.instancetypes.pricing import Pricing, parsed
+from controller.aws.network.subnets import Subnets
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import pricing_region
-from controller.aws.subnets import Subnets
 from controller.aws.unavailable import Unavailable
 from controller.cloudprovider.errors import (
     CloudProviderError,
@@ -64,7 +65,7 @@ class Scripted:
         return listed
 
 
-# Refusals.
+# LaunchFailures.
 
 
 def test_a_refused_offering_is_avoided_for_three_minutes() -> None:
@@ -171,8 +172,9 @@ async def test_the_last_known_price_is_kept_and_none_is_made_up() -> None:
     assert pricing.on_demand("m5.xlarge") is None, "the region itself has not told one"
     assert "on-demand prices are those of 20" in pricing.caveat
     assert "not allowed" in pricing.caveat
-    assert "spot prices are unknown, so none is bought: EC2 returned no spot price" in (
-        pricing.caveat
+    assert (
+        "spot prices are unknown, so no spot instances are launched: EC2 returned no spot price"
+        in (pricing.caveat)
     )
 
 
@@ -185,7 +187,10 @@ async def test_prices_that_were_never_read_are_those_that_ship_and_say_their_day
 
     assert pricing.on_demand("m5.large") == pytest.approx(0.096)
     day = shipped("us-west-2").day
-    assert f"on-demand prices are those of us-east-1 on {day}, as shipped: " in pricing.caveat
+    assert (
+        f"on-demand prices are those of us-east-1 on {day}, part of this release: "
+        in pricing.caveat
+    )
     assert "could not connect" in pricing.caveat
 
 
@@ -263,7 +268,7 @@ async def test_without_a_way_to_the_pricing_api_it_is_not_asked() -> None:
 
     assert aws.asked == ["describe_spot_price_history"]
     assert pricing.on_demand("m5.large") == pytest.approx(0.096)
-    assert "the Pricing API cannot be reached from here" in pricing.caveat
+    assert "the Pricing API is not available in this region or VPC" in pricing.caveat
 
 
 @pytest.mark.parametrize(

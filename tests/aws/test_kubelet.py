@@ -1,4 +1,4 @@
-"""A class's kubelet settings: what a kubelet would not start with is told before."""
+"""Kubelet settings of an EC2NodeClass: settings that a kubelet would reject are reported first."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from controller.aws.families import FAMILIES
-from controller.aws.kubelet import problems, unsupported
+from controller.aws.bootstrap.families import FAMILIES
+from controller.aws.bootstrap.kubelet import problems, unsupported
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_what_a_kubelet_reads_is_taken(kubelet: dict[str, Any]) -> None:
         ),
         pytest.param(
             {"evictionHard": {"memory.available": 5}},
-            "evictionHard.memory.available: 5 is not text",
+            "evictionHard.memory.available: 5 is not a string: put it in quotes",
             id="a threshold that is no text",
         ),
         pytest.param(
             {"kubeReserved": {"cpu": 1}},
-            "kubeReserved.cpu: 1 is not text",
+            "kubeReserved.cpu: 1 is not a string: put it in quotes",
             id="an amount that is no text",
         ),
         pytest.param(
@@ -104,7 +104,7 @@ def test_what_a_kubelet_reads_is_taken(kubelet: dict[str, Any]) -> None:
         ),
         pytest.param(
             {"imageGCHighThresholdPercent": 50, "imageGCLowThresholdPercent": 50},
-            "must be above",
+            "must be greater than imageGCLowThresholdPercent",
             id="thresholds in the wrong order",
         ),
     ],

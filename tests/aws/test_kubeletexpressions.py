@@ -1,4 +1,4 @@
-"""Kubelet settings that follow the machine are what is planned with and what nodes are told."""
+"""Kubelet settings that depend on the instance type are the same in planning and in user data."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from controller.apis import conditions, labels
-from controller.apis.conditions import Condition
-from controller.apis.ec2nodeclass import EC2NodeClass
-from controller.apis.quantities import parse
-from controller.aws.kubeletexpressions import Variables, misread, resolved
+from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.quantities import parse
+from controller.aws.bootstrap.kubeletexpressions import Variables, misread, resolved
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
 from controller.cloudprovider.errors import NodeClassNotReadyError

@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from controller.apis import conditions, labels
-from controller.apis.ec2nodeclass import MetadataOptions
-from controller.apis.nodeclaim import NodeClaimStatus
-from controller.apis.quantities import parse
-from controller.apis.taints import Requirement, Taint
-from controller.aws.offerings import image_for
+from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import MetadataOptions
+from controller.apis.karpenter.nodeclaim import NodeClaimStatus
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.quantities import parse
+from controller.apis.kubernetes.taints import Requirement, Taint
+from controller.aws.instancetypes.offerings import image_for
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
 from controller.cloudprovider.errors import (
@@ -329,7 +330,7 @@ async def test_min_values_that_cannot_be_had_stop_the_launch(provider: AWSCloudP
     large = within("karpenter.k8s.aws/instance-size", "large")
     node_class = await ready(provider)
     await provider.launch(make_claim(family, large), node_class)
-    with pytest.raises(InsufficientCapacityError, match="must stay flexible over 2"):
+    with pytest.raises(InsufficientCapacityError, match="has minValues 2, but only"):
         await provider.launch(make_claim(family, M5_LARGE), node_class)
 
 
@@ -503,7 +504,8 @@ async def test_a_subnet_without_a_free_address_is_told_of_before_a_launch_fails(
     assert told is not None
     assert (told.status, told.reason) == ("False", "SubnetsFull")
     assert told.message.startswith(
-        f"1 of 3 subnets have no free address and get no nodes: {full.id} ({full.zone})"
+        "1 of 3 subnets have no free IP addresses, so no nodes are launched there: "
+        f"{full.id} ({full.zone})"
     )
     assert conditions.is_true(node_class.status.conditions, "Ready")
     known = await provider.instance_types(node_class)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.aws.launchtemplates import LaunchTemplates
+from controller.aws.launching.launchtemplates import LaunchTemplates
 from controller.aws.provider import AWSCloudProvider
 from controller.cloudprovider.errors import ThrottledError
 from tests.aws.builders import CLUSTER, ON_DEMAND, Clock, make_claim, ready, within

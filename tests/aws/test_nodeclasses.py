@@ -6,13 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.apis.conditions import Condition, find
-from controller.apis.ec2nodeclass import (
+from controller.apis.karpenter.ec2nodeclass import (
     EC2NodeClass,
     NetworkInterface,
     PlacementGroupSelector,
     SelectorTerm,
 )
+from controller.apis.kubernetes.conditions import Condition, find
+from controller.aws.nodeclass.amis import CUSTOM_PERIOD
 from controller.aws.provider import AWSCloudProvider
 from controller.cloudprovider.errors import CloudProviderError, ThrottledError
 from tests.aws.builders import CLUSTER, NOW, ROLE, Clock, make_claim, make_node_class, ready
@@ -86,7 +87,7 @@ async def test_looking_again_changes_nothing(provider: AWSCloudProvider) -> None
             {"role": "Nobody"},
             "InstanceProfileReady",
             "InstanceProfileNotReady",
-            "names Nobody, which does not exist",
+            "spec.role: IAM role 'Nobody' does not exist",
             id="no role",
         ),
         pytest.param(
@@ -392,7 +393,7 @@ async def test_a_new_release_is_found(
     spec = {"ami_family": "AL2023", "ami_selector_terms": [term]}
     (before,) = (await ready(provider, **spec)).status.amis
     published = region.control.publish_images("20261201")
-    clock.advance(61)
+    clock.advance(CUSTOM_PERIOD + 1)
     (after,) = (await ready(provider, **spec)).status.amis
     assert after.id != before.id
     assert after.id in published
@@ -437,7 +438,7 @@ async def test_a_parameter_that_the_role_may_not_read_is_told_of(
 
     held = condition(node_class, "AMIsReady")
     assert (held.status, held.reason) == ("False", "Unauthorized")
-    assert "allow ssm:GetParameter" in held.message
+    assert "authorized to call ssm:GetParameter; allow it in" in held.message
     assert "joiner:imageParameters" in held.message
 
 
@@ -573,7 +574,7 @@ async def test_a_changed_role_leaves_a_profile_that_is_removed_when_nobody_bears
     both = {before.status.instance_profile, after.status.instance_profile}
     await provider.collect_profiles()
     assert profiles() == both, "a new profile is left alone"
-    monkeypatch.setattr("controller.aws.instanceprofiles.PROTECTED", timedelta(0))
+    monkeypatch.setattr("controller.aws.nodeclass.instanceprofiles.PROTECTED", timedelta(0))
     await provider.collect_profiles()
     assert profiles() == both, "an instance bears it"
     await provider.terminate(borne.provider_id)

@@ -1,4 +1,4 @@
-"""Who only observes tells what can be bought, and asks AWS for nothing but reads."""
+"""In observe mode, Joiner reports offerings and makes only read calls to AWS."""
 
 from __future__ import annotations
 

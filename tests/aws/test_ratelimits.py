@@ -1,4 +1,4 @@
-"""EC2 is asked no faster than its own buckets allow, whoever asks."""
+"""Calls to EC2 stay within its token buckets, for all callers together."""
 
 from __future__ import annotations
 

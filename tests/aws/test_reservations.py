@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
-from controller.apis import conditions, labels
-from controller.apis.ec2nodeclass import EC2NodeClass, PlacementGroupSelector, SelectorTerm
-from controller.aws.offerings import RESERVATION_ID
+from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import (
+    EC2NodeClass,
+    PlacementGroupSelector,
+    SelectorTerm,
+)
+from controller.apis.kubernetes import conditions
+from controller.aws.instancetypes.offerings import RESERVATION_ID
 from controller.aws.provider import AWSCloudProvider
 from controller.cloudprovider.errors import InsufficientCapacityError, NodeClaimNotFoundError
 from controller.options import Options

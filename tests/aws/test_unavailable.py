@@ -1,4 +1,4 @@
-"""What was refused is avoided for a while, and for longer when it is refused again."""
+"""An offering that EC2 refused is avoided for a while, and for longer after each refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Golden files: `UPDATE_GOLDEN=1 pytest tests/aws/test_userdata.py` writes them anew."""
+"""Golden files of user data: `UPDATE_GOLDEN=1 pytest tests/aws/test_userdata.py` rewrites them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from controller.apis.taints import Taint
-from controller.aws import bottlerocket
-from controller.aws.cluster import EksCluster
-from controller.aws.families import FAMILIES
-from controller.aws.userdata import (
+from controller.apis.kubernetes.taints import Taint
+from controller.aws.bootstrap import bottlerocket
+from controller.aws.bootstrap.families import FAMILIES
+from controller.aws.bootstrap.userdata import (
     Bootstrap,
     UserDataError,
     allowed_labels,
     registered_taints,
     user_data,
 )
+from controller.aws.cluster import EksCluster
 from testbed.nodes.userdata import parse_user_data
 
 GOLDEN = Path(__file__).parent / "golden"

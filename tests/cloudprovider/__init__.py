@@ -1,1 +1,1 @@
-"""The port to a cloud, and the small cloud in memory that keeps its protocol."""
+"""Tests of the cloud provider port and of the in-memory cloud that implements it."""

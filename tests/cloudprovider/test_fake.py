@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from controller.apis import labels
-from controller.apis.ec2nodeclass import EC2NodeClass
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.nodepool import NodeClassReference
-from controller.apis.pods import ResourceRequirements
-from controller.apis.taints import Requirement
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.karpenter.nodepool import NodeClassReference
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.pods import ResourceRequirements
+from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.errors import (
     CreateError,
     InsufficientCapacityError,

@@ -1,4 +1,4 @@
-"""CEL as selectors of devices use it.
+"""CEL as device selectors use it.
 
 https://github.com/google/cel-spec/blob/master/doc/langdef.md
 https://kubernetes.io/docs/reference/using-api/cel/
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from controller.apis.quantities import parse
+from controller.apis.kubernetes.quantities import parse
 from controller.constraints.cel import CelError, Quantity, Semver, expression
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.apis.taints import Requirement
+from controller.apis.kubernetes.taints import Requirement
 from controller.constraints import requirements
 from controller.constraints.requirements import ValueSet, value_set
 

@@ -1,8 +1,8 @@
-"""Running clusters after their deployments shrank: worlds to disrupt, made from seeds.
+"""Running clusters after their Deployments shrank: worlds for disruption, generated from seeds.
 
-The pods of a mixed world are placed on the nodes they were bought for, then a share of each
-deployment goes. What is left is what consolidation finds on a Monday: nodes half empty, bought
-for pods that are gone. The same seed is the same cluster.
+The pods of a mixed world run on the nodes that were launched for them. Then a share of each
+Deployment's pods is deleted. The result is what consolidation finds in practice: half-empty nodes,
+launched for pods that no longer exist. The same seed gives the same cluster.
 """
 
 from __future__ import annotations
@@ -11,11 +11,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from controller.offline.world import load
-from controller.scheduling.scheduler import schedule
-from controller.scheduling.settings import from_names
-from tests.oracle.replay import Replay
-from tests.parity.worlds import (
+from bench.parity.worlds import (
     ARCH,
     CAPACITY_TYPE,
     HOSTNAME,
@@ -27,6 +23,10 @@ from tests.parity.worlds import (
     pod,
     requirement,
 )
+from controller.offline.world import load
+from controller.scheduling.scheduler import schedule
+from controller.scheduling.settings import from_names
+from tests.oracle.replay import Replay
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 MOMENT = "2026-01-01T00:00:00Z"
@@ -34,9 +34,11 @@ SETTLED = ("Launched", "Registered", "Initialized", "Ready", "Consolidatable")
 
 
 def lived_in(nodes: int, seed: int) -> World:
-    """Return about so many nodes that deployments left behind when they shrank by 40 to 70 %, with
-    what clusters have: daemons that run, pods and nodes that must not be disturbed, budgets of
-    pods and of pools, pools that consolidate late, only empty nodes or for a good reason alone.
+    """Return a cluster of about `nodes` nodes after its Deployments shrank by 40 to 70 %.
+
+    It has what real clusters have: running daemons; pods and nodes with do-not-disrupt annotations;
+    PodDisruptionBudgets and NodePool budgets; and NodePools that consolidate late, only empty
+    nodes, or only for some reasons.
     """
     chance = random.Random(f"lived-in-{seed}")
     world = mixed(nodes * PODS_PER_NODE, seed)
@@ -61,7 +63,7 @@ def lived_in(nodes: int, seed: int) -> World:
 
 
 def _guard(world: World, chance: random.Random) -> None:
-    """Give some groups a budget, some pods and nodes an annotation that keeps them."""
+    """Add PodDisruptionBudgets to some groups, and do-not-disrupt to some pods and nodes."""
     groups: dict[str, list[Object]] = {}
     for member in world["pods"]:
         groups.setdefault(member["metadata"]["labels"]["app"], []).append(member)
@@ -81,8 +83,9 @@ def _guard(world: World, chance: random.Random) -> None:
 
 
 def restless(nodes: int, seed: int) -> World:
-    """Return a cluster that is lived in and not at rest: some pods wait, a node is still starting,
-    another is on its way out.
+    """Return a `lived_in` cluster that is not at rest.
+
+    Some pods are pending, one node is still starting, and another is being deleted.
     """
     chance = random.Random(f"restless-{seed}")
     world = lived_in(nodes, seed)
@@ -102,7 +105,7 @@ def restless(nodes: int, seed: int) -> World:
 
 
 PODS_PER_NODE = 9
-"""How many pods a mixed world needs for each node that is bought for them, roughly."""
+"""Approximate number of pods of a mixed world per node that is launched for them."""
 
 POLICIES = (*("WhenEmptyOrUnderutilized",) * 6, "WhenEmpty", "Balanced")
 
@@ -117,7 +120,7 @@ BUDGETS: tuple[list[Object], ...] = (
 
 
 def reliable(weight: int) -> Object:
-    """Return a pool of machines on demand, for pods that select it."""
+    """Return a NodePool of on-demand instances, for pods that select it."""
     terms = [requirement(ARCH, "amd64"), requirement(CAPACITY_TYPE, "on-demand")]
     dear = {"key": "tier", "value": "reliable", "effect": "PreferNoSchedule"}
     return node_pool(
@@ -126,7 +129,7 @@ def reliable(weight: int) -> Object:
 
 
 def disruption_budget(app: str, allowed: int) -> Object:
-    """Return a budget for the pods of a group."""
+    """Return a PodDisruptionBudget for the pods of a group."""
     return {
         "metadata": {"name": app, "namespace": "default"},
         "spec": {"selector": {"matchLabels": {"app": app}}, "maxUnavailable": allowed},
@@ -148,19 +151,20 @@ def daemon(node: str) -> Object:
 
 
 def settled(world: World) -> World:
-    """Return the world with pools that let everything go, at once."""
+    """Return the world with NodePools that let all nodes be disrupted at once."""
     for pool in world["nodePools"]:
         pool["spec"]["disruption"] = {"consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]}
     return world
 
 
 def filled(nodes: int, share: tuple[float, float], seed: int = 1) -> World:
-    """Return exactly so many nodes with ten pods each, which ask for a share of the node between
-    these two, made without any engine.
+    """Return a cluster of exactly `nodes` nodes with ten pods each, built without any engine.
 
-    Half of the nodes are spot, of many types; the others are of one type, on demand, and so are
-    what their pods need. Where the shares are near 1 nothing can be gained: no node's pods
-    find room elsewhere, spot is not exchanged for spot, and no type is cheaper than the only one.
+    The pods of a node request a share of it between the two bounds of `share`. Half of the nodes
+    are spot, of many instance types. The others are on-demand, all of one type that their pods
+    require. If the shares are near 1, no saving is possible: the pods of a node fit on no other
+    node, spot nodes are not replaced by spot nodes, and no instance type is cheaper than the only
+    one allowed.
     """
     chance = random.Random(seed)
     types = mixed_types(chance)
@@ -223,12 +227,12 @@ FIXED_TYPE = "m5.2xlarge"
 
 
 def underused(pods: int, seed: int, *, shrink: tuple[float, float] = (0.4, 0.7)) -> World:
-    """Return a cluster that ran so many mixed pods, of which each group has lost its share."""
+    """Return a cluster that ran `pods` mixed pods, after each group lost a share of them."""
     return shrunk(running(mixed(pods, seed)), seed, shrink)
 
 
 def running(world: World) -> World:
-    """Return the world with every pod on the cheapest node that was to be made for it."""
+    """Return the world with every pod on the cheapest node that was planned for it."""
     read = load(world)
     results = schedule(read.pods, snapshot=read.snapshot, settings=from_names(read.settings))
     answer: dict[str, Any] = {
@@ -271,7 +275,7 @@ def running(world: World) -> World:
 
 
 def shrunk(world: World, seed: int, shrink: tuple[float, float]) -> World:
-    """Return the world without a share of each group of pods, chosen at random."""
+    """Return the world without a random share of each group of pods."""
     chance = random.Random(f"shrink-{seed}")
     groups: dict[str, list[Object]] = {}
     for member in world["pods"]:
@@ -287,7 +291,7 @@ def shrunk(world: World, seed: int, shrink: tuple[float, float]) -> World:
 def node_and_claim(
     name: str, pool: str, labels: dict[str, str], kind: Object, taints: Sequence[Any] = ()
 ) -> tuple[Object, Object]:
-    """Return an initialized node of a type and its claim."""
+    """Return an initialized node of an instance type, and its NodeClaim."""
     provider_id = f"aws:///zone/{name}"
     capacity = dict(kind["capacity"])
     cpu, memory = int(capacity["cpu"]) * 1000, int(capacity["memory"][:-2])
@@ -336,7 +340,7 @@ def node_and_claim(
 
 
 def conditions(types: Iterable[str]) -> list[Object]:
-    """Return conditions that have been true for long."""
+    """Return conditions that have been true for a long time."""
     return [
         {"type": t, "status": "True", "reason": t, "message": "", "lastTransitionTime": MOMENT}
         for t in types

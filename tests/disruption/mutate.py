@@ -1,9 +1,9 @@
-"""Break disruption on purpose, one rule at a time, and see whether a test turns red.
+"""Break disruption deliberately, one rule at a time, and check that a test fails.
 
     python -m tests.disruption.mutate [--only NAME]
 
-The checkout is copied to a temporary directory and broken there. Prints a table, and ends with 1
-when nobody noticed one of them.
+The checkout is copied to a temporary directory and modified there. Prints a table. The exit code is
+1 if no test reveals one of the mutations.
 """
 
 from __future__ import annotations
@@ -128,13 +128,13 @@ MUTATIONS = (
     ),
     Mutation(
         "pods that last move to where Jobs are about to end",
-        f"{PURE}/homes.py",
+        f"{PURE}/destinations.py",
         "if is_reschedulable(pod) and not is_of_job(pod)",
         "if is_reschedulable(pod)",
     ),
     Mutation(
         "a first step is not paid for",
-        f"{PURE}/rationing.py",
+        f"{PURE}/budgeting.py",
         "new.price * steps * (STEP / HOUR) < saved",
         "saved > 0.0",
     ),
@@ -158,13 +158,13 @@ MUTATIONS = (
     ),
     Mutation(
         "what pods prefer is given up unasked",
-        f"{PURE}/concessions.py",
+        f"{PURE}/preferenceprices.py",
         "price = math.nan if said is None else float(said)",
         "price = float(said or 0)",
     ),
     Mutation(
         "what pods prefer costs nothing",
-        f"{PURE}/weighing.py",
+        f"{PURE}/evaluation.py",
         "            + (conceded.price_of(candidate) if conceded is not None else 0.0)\n",
         "",
     ),
@@ -175,7 +175,7 @@ MUTATIONS = (
         "    return Confirmation(tuple(asked), rejected)",
     ),
     Mutation(
-        "heirs exceed the limits of their pool",
+        "replacements exceed the limits of their pool",
         f"{PURE}/drift.py",
         "        if room_left <= 0:",
         "        if room_left <= -9:",
@@ -238,7 +238,7 @@ MUTATIONS = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Try every mutation and print the table."""
+    """Try every mutation, print the table and return the exit code."""
     parser = argparse.ArgumentParser(prog="tests.disruption.mutate", description=__doc__)
     parser.add_argument("--only", default="", help="mutations whose name contains this")
     options = parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""How many nodes of a pool may go at once: by reason, by the clock, by what is going already."""
+"""Allowed disruptions of a NodePool: by reason, schedule, and disruptions in progress."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from controller.apis.nodepool import Budget, DisruptionPolicy
+from controller.apis.karpenter.nodepool import Budget, DisruptionPolicy
 from controller.disruption.budgets import UNLIMITED, allowed
 from controller.disruption.commands import Reason
 from tests.builders import make_nodepool

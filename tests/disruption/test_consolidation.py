@@ -1,4 +1,4 @@
-"""Consolidation: what goes, what comes in its place, and what must stay."""
+"""Consolidation: candidates, replacements, and nodes that must stay."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod, required
 from controller.disruption import consolidation
 from controller.disruption.applying import applied
 from controller.disruption.bounds import lower_bound
 from controller.disruption.candidates import cost
 from controller.disruption.commands import Decision, Reason
+from controller.disruption.consolidateafter import settling
 from controller.disruption.methods import confirm, decide
 from controller.disruption.modes import Mode
-from controller.disruption.problem import UNCALM, DisruptionProblem, DisruptionSettings
+from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, DisruptionSettings
 from controller.disruption.proposals import spec_of
-from controller.disruption.settling import settling
 from controller.offline.world import load
 from controller.scheduling.pods.kinds import PodKinds
 from tests.disruption.clusters import conditions, node_and_claim, underused
-from tests.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod, required
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 ZONE = "zone-a"
@@ -98,7 +98,9 @@ def world(
     return cluster
 
 
-def problem(cluster: dict[str, Any], settings: DisruptionSettings = UNCALM) -> DisruptionProblem:
+def problem(
+    cluster: dict[str, Any], settings: DisruptionSettings = EVICTIONS_FREE
+) -> DisruptionProblem:
     read = load(cluster)
     return DisruptionProblem(
         snapshot=read.snapshot,
@@ -109,7 +111,7 @@ def problem(cluster: dict[str, Any], settings: DisruptionSettings = UNCALM) -> D
     )
 
 
-def decided(cluster: dict[str, Any], settings: DisruptionSettings = UNCALM) -> Decision:
+def decided(cluster: dict[str, Any], settings: DisruptionSettings = EVICTIONS_FREE) -> Decision:
     return decide(problem(cluster, settings))
 
 
@@ -155,7 +157,7 @@ def test_of_empty_nodes_the_dearest_go_first_where_budgets_let_few_go() -> None:
 
     assert going(decision) == {"b"}
     assert decision.blocked.keys() == {"a", "c"}
-    assert "budgets" in decision.blocked["a"]
+    assert "No allowed disruptions" in decision.blocked["a"]
 
 
 def test_a_node_whose_pods_fit_elsewhere_goes_without_replacement() -> None:
@@ -185,14 +187,14 @@ def test_a_node_that_nothing_cheaper_replaces_stays_and_says_so() -> None:
     decision = decided(world(("a", "small", pods("a", 4))))
 
     assert not decision.commands
-    assert "nothing cheaper was found" in decision.blocked["a"]
+    assert "Can't replace with a cheaper node" in decision.blocked["a"]
 
 
 @pytest.mark.parametrize(
     ("disruption", "why"),
     [
-        ({"consolidationPolicy": "WhenEmpty"}, "empty nodes only"),
-        ({"consolidateAfter": "Never"}, "switched off"),
+        ({"consolidationPolicy": "WhenEmpty"}, "non-empty consolidation disabled"),
+        ({"consolidateAfter": "Never"}, "has consolidation disabled"),
     ],
 )
 def test_a_pool_may_forbid_consolidation(disruption: dict[str, Any], why: str) -> None:
@@ -335,7 +337,7 @@ def test_a_budget_holds_back_what_the_plan_wants_gone() -> None:
     decision = decided(world(*nodes, pools=[pool(budgets=[{"nodes": "1"}])]))
 
     assert len(going(decision)) == 1
-    assert any("budgets" in why for why in decision.blocked.values())
+    assert any("No allowed disruptions" in why for why in decision.blocked.values())
 
 
 def test_pods_held_back_by_a_budget_are_not_moved_twice() -> None:
@@ -412,7 +414,7 @@ def test_a_pod_whose_volume_lies_on_the_disk_of_its_node_is_not_moved_for_a_savi
     for running in cluster["pods"][-4:]:
         running["spec"]["nodeName"] = "b"
         running["status"] = {"phase": "Running"}
-    assert "a volume on the disk of this node" in decided(cluster).blocked["a"]
+    assert "a volume on the local disk of this node" in decided(cluster).blocked["a"]
     cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
     assert going(decided(cluster)) == {"a"}
 
@@ -425,7 +427,7 @@ def test_a_node_with_a_pod_that_cannot_be_placed_anywhere_is_no_empty_node() -> 
     alone["pods"][0]["spec"]["resourceClaims"] = claims
 
     assert going(decided(cluster)) == {"b"}
-    assert decided(alone).blocked["a"] == "some of its pods would find no other place"
+    assert decided(alone).blocked["a"] == "Not all pods would schedule on other nodes"
 
 
 def test_a_pool_that_never_consolidates_keeps_nodes_that_became_empty_before_it_said_so() -> None:
@@ -504,7 +506,9 @@ def test_a_budget_of_a_single_pod_does_not_keep_one_that_is_rolled(
     )
     cluster["nodes"][1]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
 
-    assert going(decided(cluster, replace(UNCALM, surge=True))) == ({"one"} if goes else set())
+    assert going(decided(cluster, replace(EVICTIONS_FREE, surge=True))) == (
+        {"one"} if goes else set()
+    )
     assert not going(decided(cluster))
 
 
@@ -743,7 +747,7 @@ def test_a_saving_that_moves_many_pods_must_pay_for_them() -> None:
     assert going(decided(cluster)) == {"a"}
     calm = decided(cluster, DisruptionSettings(eviction_price=0.05))
     assert not calm.commands
-    assert "less than moving 20 pods costs" in calm.blocked["a"]
+    assert "less than the cost of evicting 20 pods" in calm.blocked["a"]
 
 
 def test_of_two_nodes_that_could_go_the_one_with_fewer_pods_does() -> None:
@@ -760,7 +764,7 @@ def test_an_owner_may_price_the_move_of_a_pod() -> None:
     assert len(going(decided(cluster))) == 1
     calm = decided(cluster, DisruptionSettings())
     assert not calm.commands
-    assert "less than moving" in calm.blocked["a"]
+    assert "less than the cost of evicting" in calm.blocked["a"]
 
 
 def test_a_pod_that_was_moved_a_moment_ago_is_dearer_to_move() -> None:
@@ -858,7 +862,7 @@ def test_what_pays_as_a_whole_goes_one_after_the_other_where_budgets_ask_for_tha
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param(UNCALM, id="each saving by itself"),
+        pytest.param(EVICTIONS_FREE, id="each saving by itself"),
         pytest.param(
             DisruptionSettings(eviction_price=1e-9, horizon=timedelta(minutes=10)),
             id="over too soon",
@@ -897,7 +901,7 @@ def test_balanced_pools_refuse_savings_that_disturb_more_than_their_share() -> N
 
     assert going(decided(guarded)) == {"harmed"}
     assert not decided(balanced).commands
-    assert "balance" in decided(balanced).blocked["harmed"]
+    assert "Rejected by the Balanced policy" in decided(balanced).blocked["harmed"]
     rejected = [verdict for verdict in decided(balanced).verdicts if verdict.decision == "rejected"]
     assert {(verdict.pool, verdict.policy) for verdict in rejected} == {("general", "Balanced")}
     assert all(verdict.score is not None and verdict.score < 0.5 for verdict in rejected)
@@ -992,7 +996,7 @@ def test_kube_scheduler_is_relied_on_to_place_the_largest_first() -> None:
     ("settings", "goes", "why"),
     [
         pytest.param(DisruptionSettings(), set(), {"a": "one by one"}, id="calm"),
-        pytest.param(UNCALM, {"a"}, {}, id="where savings alone count"),
+        pytest.param(EVICTIONS_FREE, {"a"}, {}, id="where savings alone count"),
     ],
 )
 def test_what_fits_in_one_way_only_does_not_rely_on_kube_scheduler_to_find_it(
@@ -1044,7 +1048,7 @@ def test_drift_waits_for_its_budget() -> None:
     decision = decided(cluster)
 
     assert not decision.commands
-    assert "budgets" in decision.blocked["old"]
+    assert "No allowed disruptions" in decision.blocked["old"]
 
 
 @pytest.mark.parametrize(
@@ -1054,13 +1058,13 @@ def test_drift_waits_for_its_budget() -> None:
         pytest.param({"old-0", "old-1"}, False, id="sixteen CPUs of twelve"),
     ],
 )
-def test_many_small_heirs_do_not_let_all_large_nodes_go_at_once(
+def test_many_small_replacements_do_not_let_all_large_nodes_go_at_once(
     already: set[str], *, goes: bool
 ) -> None:
     # A quarter of twelve nodes are three, and of 48 CPUs one large node and a half.
     cluster = world(
         *((f"old-{n}", "large", pods(f"old-{n}", 4)) for n in range(4)),
-        *((f"heir-{n}", "small", pods(f"heir-{n}", 4)) for n in range(8)),
+        *((f"replacement-{n}", "small", pods(f"replacement-{n}", 4)) for n in range(8)),
         pools=[pool(consolidateAfter="Never", budgets=[{"nodes": "25%"}])],
     )
     for claim in cluster["nodeClaims"][:4]:
@@ -1068,7 +1072,7 @@ def test_many_small_heirs_do_not_let_all_large_nodes_go_at_once(
     decision = decide(problem(cluster).without(already))
 
     assert len(decision.commands) == goes
-    assert ("old-3" in decision.blocked and "budgets" in decision.blocked["old-3"]) is not goes
+    assert ("No allowed disruptions" in decision.blocked.get("old-3", "")) is not goes
 
 
 @pytest.mark.parametrize(("budget", "count"), [("10%", 1), ("11%", 2), ("25%", 3), ("100%", 10)])
@@ -1129,7 +1133,7 @@ def test_when_time_is_up_nothing_more_is_asked_of_the_engine() -> None:
 
     decision = decide(problem(world(*nodes)), expired=lambda: True)
 
-    assert set(decision.blocked.values()) == {"there was no time left to look at it alone"}
+    assert set(decision.blocked.values()) == {consolidation.UNSEEN}
 
 
 def test_what_would_be_decided_again_stands() -> None:
@@ -1249,8 +1253,8 @@ def test_a_drifted_node_of_a_pool_of_fixed_size_gets_an_heir_from_the_template()
 
     assert [command.names for command in decision.commands] == [{"n0"}, {"n2"}]
     for command in decision.commands:
-        (heir,) = command.replacements
-        assert (command.reason, heir.instance_types) == (Reason.DRIFTED, ())
+        (replacement,) = command.replacements
+        assert (command.reason, replacement.instance_types) == (Reason.DRIFTED, ())
 
 
 def test_a_pool_of_fixed_size_for_which_nothing_can_be_had_keeps_its_drifted_nodes() -> None:
@@ -1262,7 +1266,7 @@ def test_a_pool_of_fixed_size_for_which_nothing_can_be_had_keeps_its_drifted_nod
     decision = decided(cluster)
 
     assert not decision.commands
-    assert "can be had now" in decision.blocked["n0"]
+    assert "is available now" in decision.blocked["n0"]
 
 
 def test_a_node_that_goes_in_spite_of_its_pods_is_not_blocked() -> None:
@@ -1278,8 +1282,8 @@ def test_a_node_that_goes_in_spite_of_its_pods_is_not_blocked() -> None:
 @pytest.mark.parametrize(
     ("replicas", "more", "count", "why"),
     [
-        pytest.param(2, {}, 0, "more nodes than its replicas", id="too many already"),
-        pytest.param(3, {"limits": {"nodes": "4"}}, 1, "leaves no room", id="limit"),
+        pytest.param(2, {}, 0, "more nodes than spec.replicas", id="too many already"),
+        pytest.param(3, {"limits": {"nodes": "4"}}, 1, "allows no replacement", id="limit"),
     ],
 )
 def test_heirs_come_within_the_limits_of_their_pool(
@@ -1328,9 +1332,9 @@ def test_a_drifted_node_that_keeps_room_for_a_buffer_is_replaced_with_that_room(
     (command,) = decide(replace(asked, pending=(virtual,))).commands
 
     assert command.names == {"old"}
-    (heir,) = command.replacements
-    assert heir.pods == ("default/old-0",)
-    assert heir.requests["cpu"] == 1800
+    (replacement,) = command.replacements
+    assert replacement.pods == ("default/old-0",)
+    assert replacement.requests["cpu"] == 1800
 
 
 def test_a_drifted_node_that_a_pod_waits_to_come_to_stays_for_now() -> None:
@@ -1340,7 +1344,7 @@ def test_a_drifted_node_that_a_pod_waits_to_come_to_stays_for_now() -> None:
     decision = decided(cluster)
 
     assert not decision.commands
-    assert "pods that wait" in decision.blocked["old"]
+    assert "pending pods" in decision.blocked["old"]
 
 
 def test_after_a_replacement_that_came_to_nothing_its_pool_waits_a_moment() -> None:
@@ -1354,5 +1358,5 @@ def test_after_a_replacement_that_came_to_nothing_its_pool_waits_a_moment() -> N
     decision = decide(replace(asked, resting=frozenset({"n0"})))
 
     assert not decision.commands
-    assert "came to nothing" in decision.blocked["n1"]
+    assert "failed recently" in decision.blocked["n1"]
     assert "n1" in decision.held_back

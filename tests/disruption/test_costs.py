@@ -1,4 +1,4 @@
-"""What moving a pod costs in $/h, by how long what it saves is expected to last."""
+"""The cost of evicting a pod in $/h, by the time for which the saving is expected to last."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from controller.apis.meta import OwnerReference
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.meta import OwnerReference
+from controller.apis.kubernetes.pods import Pod
 from controller.disruption.costs import Lives, beginnings
 from controller.disruption.problem import DisruptionSettings
 from tests.builders import make_pod

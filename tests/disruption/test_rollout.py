@@ -1,4 +1,4 @@
-"""A new machine image reaches one node first, and goes no further while it does not work."""
+"""A new AMI reaches one node first, and no other while it is unproven."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def rolling(
 
 
 def decided(cluster: dict[str, Any], now: datetime, *, waits: bool = True) -> Decision:
-    problem = problem_of(load(cluster), now=now, calm=True)
+    problem = problem_of(load(cluster), now=now, with_eviction_cost=True)
     return decide(problem if waits else without_waits(problem))
 
 
@@ -93,7 +93,7 @@ def test_others_follow_once_the_first_has_run_for_a_while() -> None:
 @pytest.mark.parametrize(
     ("trouble", "why"),
     [
-        pytest.param({"ready": False}, "new, which runs the new machine image", id="not ready"),
+        pytest.param({"ready": False}, "new, which runs the new AMI", id="not ready"),
         pytest.param({"joins": False}, "do not join the cluster", id="never joins"),
     ],
 )
@@ -134,7 +134,7 @@ def test_who_wants_no_calm_rolls_as_fast_as_budgets_allow() -> None:
 def test_a_node_of_another_image_that_was_there_before_proves_nothing() -> None:
     cluster = rolling(newcomer_since=CHANGED - timedelta(days=30))
     cluster["nodeClaims"][-1]["metadata"]["creationTimestamp"] = "2026-10-01T00:00:00Z"
-    problem = problem_of(load(cluster), now=CHANGED, calm=True)
+    problem = problem_of(load(cluster), now=CHANGED, with_eviction_cost=True)
     settings = replace(problem.settings, eviction_price=0.0)
 
     assert len(going(decide(replace(problem, settings=settings)))) == 1

@@ -1,4 +1,4 @@
-"""What consolidation plans breaks no rule: the independent judge plays it through."""
+"""Consolidation plans break no rule, as checked by the independent oracle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from controller.disruption.commands import Command
 from controller.disruption.methods import decide
-from controller.disruption.problem import UNCALM, DisruptionProblem
+from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem
 from controller.offline.answers import written_node
 from controller.offline.world import load
 from tests.disruption.clusters import underused
@@ -35,7 +35,7 @@ def problem(world: dict[str, Any]) -> DisruptionProblem:
         snapshot=read.snapshot,
         node_pools={node_pool.metadata.name: node_pool for node_pool in read.node_pools},
         now=NOW,
-        settings=UNCALM,
+        settings=EVICTIONS_FREE,
     )
 
 

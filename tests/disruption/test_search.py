@@ -1,4 +1,4 @@
-"""The plan that a search ends with."""
+"""The plan that a search returns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVICTION = 0.001
 
 
 def model_of(seed: int) -> ClusterModel:
-    problem = problem_of(load(lived_in(20, seed)), now=NOW, calm=False)
+    problem = problem_of(load(lived_in(20, seed)), now=NOW, with_eviction_cost=False)
     admitted = candidates.survey(problem).admitted
     busy = [candidate.name for candidate in admitted if candidate.moving]
     model = Simulation(problem, admitted).model(busy)

@@ -1,16 +1,24 @@
-"""What a look at a cluster makes of pods that wait for nodes others will buy."""
+"""How a disruption pass treats pending pods for which new nodes are being launched."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
+from bench.parity.worlds import pod
 from controller.disruption.simulation import Simulation
 from controller.scheduling.packing import packer
-from tests.disruption.test_consolidation import pods, problem, world
-from tests.parity.worlds import pod
+from tests.disruption.test_consolidation import (
+    IN_BOTH_ZONES,
+    decided,
+    going,
+    level,
+    pods,
+    problem,
+    world,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,3 +48,39 @@ def test_pods_that_wait_find_the_room_there_is_and_nodes_for_the_rest_are_not_we
     assert len(on) > 2, "nobody found the room that there is"
     assert simulation.awaited == {"a"}
     assert len(ways) == 1, "nodes that nobody asks for were bought in several ways"
+
+
+@pytest.mark.parametrize(("runs_on", "goes"), [("leaving", False), ("takes-held", True)])
+def test_a_pod_held_on_a_node_that_is_deleting_counts_where_it_runs(
+    runs_on: str, goes: bool
+) -> None:
+    held = pod("held", cpu=50, memory=256, nodeSelector={"tier": "held"}, **level())
+    on: dict[str, list[dict[str, Any]]] = {
+        "a": [pod("moves", cpu=600, memory=256, **level())],
+        "leaving": [],
+        "takes-held": [pod("fills-a", cpu=1700, memory=256)],
+        "takes-moved": [
+            pod("fills-b", cpu=1000, memory=256),
+            pod("stays", cpu=10, memory=256, **level()),
+        ],
+    }
+    on[runs_on].append(held)
+    for name in on:
+        for one in on[name] if name != "a" else ():
+            one["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
+    cluster = world(
+        *((name, "small", members) for name, members in on.items()), instanceTypes=[IN_BOTH_ZONES]
+    )
+    for node in cluster["nodes"]:
+        name, told = node["metadata"]["name"], node["metadata"]["labels"]
+        if name in ("leaving", "takes-moved"):
+            told["topology.kubernetes.io/zone"] = "zone-b"
+        if name in ("leaving", "takes-held"):
+            told["tier"] = "held"
+    leaving = cluster["nodeClaims"][1]["metadata"]
+    leaving["deletionTimestamp"] = "2026-10-31T23:59:00Z"
+    leaving["finalizers"] = ["karpenter.sh/termination"]
+
+    # Zone b has "stays", and "held" as long as it runs there: "moves" would be the third, and
+    # kube-scheduler keeps it pending, because zone a would have none.
+    assert going(decided(cluster)) == ({"a"} if goes else set())

@@ -1,7 +1,9 @@
-"""A few runs of the campaign: `make faults` plays hundreds."""
+"""A few runs of the fault campaign; `make faults` runs hundreds."""
 
 from __future__ import annotations
 
+import asyncio
+import random
 import signal
 import subprocess
 import sys
@@ -10,11 +12,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.faults import auditor
-from tests.faults.auditor import Auditor, Instance, Machine, View
-from tests.faults.cluster import Places
-from tests.faults.injection import KINDS
-from tests.faults.runs import kind_and_number, outcomes
+from bench.faults import auditor
+from bench.faults.auditor import Auditor, Instance, Machine, View
+from bench.faults.cluster import Places
+from bench.faults.injection import KINDS
+from bench.faults.region import SHUTTING_DOWN, Region
+from bench.faults.replicas import EPOCH
+from bench.faults.runs import kind_and_number, outcomes
 
 SEEDS = [1, 5, 20]
 """Kills at launch, a paused leader, lost answers of AWS."""
@@ -41,7 +45,7 @@ def test_nothing_is_lost_or_leaked_whatever_goes_wrong() -> None:
 
 @pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGINT])
 def test_a_campaign_that_is_ended_leaves_no_process_behind(ended_by: signal.Signals) -> None:
-    command = [sys.executable, "-m", "tests.faults", "--jobs", "1", "--pods", "20"]
+    command = [sys.executable, "-m", "bench.faults", "--jobs", "1", "--pods", "20"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as campaign:
         assert campaign.stdout is not None
         assert campaign.stdout.readline().startswith("[1/500]")
@@ -110,6 +114,72 @@ def test_the_auditor_sees_a_machine_that_ends_beneath_its_pods() -> None:
     assert watching.findings == []
     watching.look(make_view(pods=[pod], instances=[replace(running, state="shutting-down")]))
     assert any("beneath p" in finding for finding in watching.findings)
+
+
+STRANGER = {
+    "metadata": {
+        "name": "n",
+        "uid": "1",
+        "resourceVersion": "1",
+        "labels": {"foreign": "untouched"},
+    },
+    "spec": {},
+}
+OTHERS = replace(RUNNING, id="i-2", foreign=True, tags={"owner": "another"})
+
+
+@pytest.mark.parametrize(
+    ("after", "finding"),
+    [
+        pytest.param(make_view(nodes=[], instances=[OTHERS]), "Node n was deleted", id="deleted"),
+        pytest.param(
+            make_view(
+                nodes=[{**STRANGER, "metadata": {**STRANGER["metadata"], "resourceVersion": "2"}}],
+                instances=[OTHERS],
+            ),
+            "Node n was touched",
+            id="written",
+        ),
+        pytest.param(
+            make_view(nodes=[STRANGER], instances=[replace(OTHERS, state="shutting-down")]),
+            "instance i-2 was touched",
+            id="terminated",
+        ),
+        pytest.param(
+            make_view(nodes=[STRANGER], instances=[replace(OTHERS, tags={"owner": "us"})]),
+            "instance i-2 was touched",
+            id="tagged",
+        ),
+    ],
+)
+def test_the_auditor_sees_what_is_done_to_others(after: View, finding: str) -> None:
+    watching = Auditor([Machine(1000, 1024, 1.0)])
+    before = make_view(nodes=[STRANGER], instances=[OTHERS])
+    watching.look(before)
+    watching.look(before)
+    assert watching.findings == []
+    watching.look(after)
+    assert watching.findings == [f"foreign {finding}"]
+
+
+def test_the_auditor_sees_a_foreign_object_that_went_between_two_looks() -> None:
+    watching = Auditor([Machine(1000, 1024, 1.0)])
+    watching.look(make_view(foreign=["NodeClaim c"]))
+    assert watching.findings == ["foreign NodeClaim c was deleted"]
+
+
+def test_an_address_is_free_once_the_last_instance_that_had_it_has_ended() -> None:
+    async def freed() -> list[list[str]]:
+        region = Region(EPOCH, random.Random(0))
+        first = region.launch("m5.large", "us-west-2a", {})
+        looks = [region.free_hostnames()]
+        first.ended_at = region.now() - SHUTTING_DOWN
+        looks.append(region.free_hostnames())
+        region.launch("m5.large", "us-west-2a", {}, hostname=first.hostname)
+        looks.append(region.free_hostnames())
+        return [[name.partition(".")[0] for name in look] for look in looks]
+
+    assert asyncio.run(freed()) == [[], ["i-00000000000000001"], []]
 
 
 def test_the_auditor_sees_an_eviction_that_a_budget_forbids() -> None:

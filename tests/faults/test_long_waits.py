@@ -1,4 +1,4 @@
-"""Claims that wait longer for their turn with EC2 than a launch may go on failing."""
+"""NodeClaims that wait for EC2's rate limits longer than a launch may keep failing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
+from bench.launches import LONGEST, play
 from controller.aws import ratelimits
 from controller.manager import assembly
 from controller.manager.loops import Workers
 from controller.reconcilers.nodeclaim.lifecycle import LAUNCH_TIMEOUT
-from tests.benchmarks.launches import LONGEST, play
 
 NODES = 40
 SLOW = ratelimits.Size(5, 0.1)

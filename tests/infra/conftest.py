@@ -1,4 +1,4 @@
-"""What every test of the program may count on."""
+"""Fixtures for all tests of the Pulumi program."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.infra.knownaws import Entries
 
 @pytest.fixture(autouse=True)
 def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have on the path what a real cluster needs: the AWS CLI, and a docker that can build.
+    """Put the programs that a real cluster needs on the path: the AWS CLI, and docker.
 
-    The first is run by nobody here, the second only asked whether it is there.
+    The docker can build. The tests do not run the AWS CLI, and only check that docker exists.
     """
     folder = tmp_path_factory.mktemp("bin")
     for name, status in {"aws": 1, "docker": 0}.items():
@@ -27,11 +27,12 @@ def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An AWS account of its own, with nothing in it."""
+    """Provide an empty AWS account."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    # Thousands of things that every account has and nobody here asks for: seconds for each test.
+    # Omits the thousands of objects that every account has and no test reads. They take seconds per
+    # test.
     for name in ("MOTO_IAM_LOAD_MANAGED_POLICIES", "MOTO_EC2_LOAD_DEFAULT_AMIS"):
         monkeypatch.setenv(name, "false")
     with mock_aws():
@@ -40,7 +41,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def entries(account: None, monkeypatch: pytest.MonkeyPatch) -> Entries:
-    """Have the cluster in AWS, and nothing else that the program asks for."""
+    """Provide a cluster in AWS, and nothing else that the program reads."""
     made = Entries()
 
     def silent(location: ClusterLocation, **_: object) -> ClusterApi:

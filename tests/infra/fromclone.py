@@ -1,8 +1,8 @@
-"""README's own way, from a clean clone: `pulumi install`, `pulumi up`, `pulumi destroy`.
+"""Run the README's commands from a clean clone: `pulumi install`, `pulumi up`, `pulumi destroy`.
 
-The program and its providers in Python run in the virtual environment that `pulumi install` has
-made of the lock, and find nothing of this checkout but what is installed there. Not among the tests
-that are collected by themselves, as it asks a package registry for some sixty packages:
+The program and its Python providers run in the virtual environment that `pulumi install` creates
+from the lock. They find nothing of this checkout except what is installed there. pytest does not
+collect this test by default, since it downloads about 60 packages from a registry:
 
     make clone
 """
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cluster
 
 
 def clone(folder: Path) -> Path:
-    """Copy what is under version control, as it is now: links stay links."""
+    """Copy the files under version control in their current state; symbolic links stay links."""
     asked = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     known = subprocess.run(asked, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     for name in filter(None, known.stdout.split("\0")):

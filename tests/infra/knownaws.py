@@ -1,4 +1,4 @@
-"""What the program finds in AWS before it makes anything."""
+"""What the program finds in AWS before it creates anything."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from botocore.exceptions import ClientError
 from infra.clusterapi import ClusterLocation
 
 NOWHERE = "other"
-"""The name of a cluster that EKS does not have."""
+"""The name of a cluster that does not exist in EKS."""
 
 NEW = "fresh"
-"""The name of one that it does not have yet."""
+"""The name of a cluster that does not exist in EKS yet."""
 
 
 MADE_AT = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
-"""When the cluster was made."""
+"""Creation time of the cluster."""
 
 
 @functools.cache
 def connection(service: str, region: str) -> Any:
-    """Return a client; to make one costs more than all that is asked of it."""
+    """Return a client; cached, because creating one takes longer than all its calls."""
     return boto3.client(service, region)
 
 
 def absent(name: str) -> ClientError:
-    """Say what EKS says of what it does not have."""
+    """Return EKS's error for a resource that does not exist."""
     return ClientError(
         {"Error": {"Code": "ResourceNotFoundException", "Message": name}}, "Describe"
     )
@@ -38,13 +38,13 @@ def absent(name: str) -> ClientError:
 
 @dataclass
 class Entries:
-    """What EKS knows: the cluster, its access entries and Pod Identity associations."""
+    """The state of EKS: the cluster, its access entries and Pod Identity associations."""
 
     tags: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Of the access entry by principal, of the association by service account."""
+    """Tags of an access entry by principal, and of an association by service account."""
 
     def client(self, location: ClusterLocation, service: str) -> Any:
-        """Return a client of moto's, whatever the endpoint."""
+        """Return a moto client, whatever the endpoint."""
         made = connection(service, location.region)
         if service == "eks":
             made.describe_access_entry = self.entry
@@ -56,32 +56,35 @@ class Entries:
         return made
 
     def associations(self, **asked: str) -> dict[str, Any]:
-        """List the one there is by the account's name."""
+        """List the service account's association, if there is one."""
         account = asked["serviceAccount"]
         known = [account] if account in self.tags else []
         return {"associations": [{"associationId": account} for account in known]}
 
     def cluster(self, *, name: str) -> dict[str, Any]:
-        """Describe the cluster, NOWHERE and NEW aside; moto would take longer than all the rest."""
+        """Describe every cluster except NOWHERE and NEW.
+
+        moto would take longer than the rest of the test.
+        """
         if name in (NOWHERE, NEW):
             raise absent(name)
         return {"cluster": {"createdAt": MADE_AT}}
 
     def node_groups(self, **_asked: str) -> dict[str, Any]:
-        """List none: where they are is asked elsewhere."""
+        """Return no node groups: other tests cover where nodes are."""
         return {"nodegroups": []}
 
     def addon(self, **asked: str) -> dict[str, Any]:
-        """Describe none: there is none."""
+        """Raise the error for a missing add-on: there is none."""
         raise absent(asked["addonName"])
 
     def association(self, **asked: str) -> dict[str, Any]:
-        """Describe one."""
+        """Describe an association."""
         return {"association": {"tags": self.tags[asked["associationId"]]}}
 
     def entry(self, *, clusterName: str, principalArn: str) -> dict[str, Any]:  # noqa: N803
-        """Answer as EKS does."""
+        """Describe an access entry, or raise as EKS does."""
         assert clusterName != NOWHERE
         if principalArn not in self.tags:
             raise absent(principalArn)
-        return {"accessEntry": {"tags": self.tags[principalArn]}}
+        return {"accessEntry": {"type": "EC2_LINUX", "tags": self.tags[principalArn]}}

@@ -1,7 +1,7 @@
-"""Writes `infra/requirements.txt`: what `pulumi install` installs, to the last package.
+"""Write `infra/requirements.txt`: all packages that `pulumi install` installs.
 
-The versions are those of the interpreter that runs this, so what is locked is what the tests
-have run on: `make lock`.
+The versions are those of the interpreter that runs this program, so the lock contains what the
+tests have run with: `make lock`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ HEAD = """\
 
 
 def direct() -> list[str]:
-    """Return what pyproject.toml asks for."""
+    """Return the dependencies in pyproject.toml."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     return list(project["dependencies"])
 
 
 def closure(requirements: Iterable[str]) -> dict[str, str]:
-    """Return every package that requirements come to, and its version here."""
+    """Return all transitive dependencies of the requirements, with their installed versions."""
     versions: dict[str, str] = {}
     waiting = list(requirements)
     while waiting:

@@ -1,4 +1,4 @@
-"""What docs/clusters.md says that whoever runs the program may do, compared with what it does."""
+"""Compare the rights in docs/clusters.md with the AWS calls that the program makes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from fnmatch import fnmatchcase
 from infra.config import CHECKOUT
 from testbed.cloud.control import CloudControl
 
-HEAD = "## Rights of whoever runs it"
+HEAD = "## Which rights does Pulumi need?"
 ALWAYS = ("always", "destroy")
 RIGHT = re.compile(r"`([a-z0-9-]+:[A-Za-z*]+)`")
 
 
 def granted(*when: str) -> set[str]:
-    """Patterns of the actions of the table's rows for these cases."""
+    """Return the patterns of the actions in the table's rows for these cases."""
     page = (CHECKOUT / "docs" / "clusters.md").read_text()
     section = page.partition(HEAD)[2].partition("\n## ")[0]
     rows = [row.strip("| ").split(" | ") for row in section.splitlines() if row.startswith("| ")]
@@ -24,7 +24,7 @@ def granted(*when: str) -> set[str]:
 
 
 def beyond(cloud: CloudControl, *when: str) -> set[str]:
-    """What has been called since the counts were cleared, and stands in no row."""
+    """Return the actions called since the counts were cleared that no row contains."""
     patterns = granted(*ALWAYS, *when)
     return {
         action
@@ -34,7 +34,7 @@ def beyond(cloud: CloudControl, *when: str) -> set[str]:
 
 
 def called(cloud: CloudControl) -> set[str]:
-    """The actions called since the counts were cleared."""
+    """Return the actions called since the counts were cleared."""
     actions = {action for actions in cloud.calls().values() for action in actions}
     assert actions
     return actions

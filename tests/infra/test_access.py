@@ -1,4 +1,4 @@
-"""How nodes are let in, next to whom else the cluster lets in."""
+"""How nodes get access to the cluster, next to its other access entries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.access import (
+from infra.cluster.ekscluster import EksCluster
+from infra.clusterapi import ApiError, ClusterApi, ClusterLocation
+from infra.config import ConfigError
+from infra.identity.access import (
     AWS_AUTH,
     MAPPED_GROUPS,
     kind_of_access,
@@ -16,9 +19,6 @@ from infra.access import (
     with_mapping,
     without_mapping,
 )
-from infra.clusterapi import ApiError, ClusterApi, ClusterLocation
-from infra.config import ConfigError
-from infra.ekscluster import EksCluster
 
 OURS = "arn:aws:iam::123456789012:role/KarpenterNodeRole-joiner"
 OTHERS = """

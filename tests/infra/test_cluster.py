@@ -1,4 +1,4 @@
-"""A cluster from nothing: what the program makes of two settings, and what does not go together."""
+"""A new cluster: what the program creates from two settings, and which settings conflict."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import json
 import pytest
 
 from infra.config import ConfigError, parse
-from tests.infra.knownaws import NEW
-from tests.infra.test_program import Made, run
+from tests.infra.knownaws import NEW, connection
+from tests.infra.test_program import STACK, Made, run
 
 pytestmark = pytest.mark.usefixtures("entries")
 
-ON_FARGATE = {"controllerHome": "fargate", "identity": "irsa", "oidcProvider": "create"}
+ON_FARGATE = {"controllerCompute": "fargate", "identity": "irsa", "oidcProvider": "create"}
 OPS = "arn:aws:iam::123456789012:role/ops"
 DEVELOPER = "arn:aws:iam::123456789012:user/developer"
 ENOUGH = {
@@ -22,12 +22,15 @@ ENOUGH = {
     "clusterName": "joiner",
     "region": "us-west-2",
     "image": "joiner:1",
+    "publicAccessCidrs": "203.0.113.0/24",
 }
+KEY = "arn:aws:kms:us-west-2:123456789012:key/1234"
 
 
 def made(**settings: str) -> Made:
     """Run the program in an account without the cluster."""
-    return run(None, cluster="create", clusterName=NEW, **settings)
+    given = {"publicAccessCidrs": "203.0.113.0/24", **settings}
+    return run(None, cluster="create", clusterName=NEW, **given)
 
 
 def test_a_network_spans_three_zones_and_lets_private_subnets_out_by_nat() -> None:
@@ -49,11 +52,95 @@ def test_a_network_spans_three_zones_and_lets_private_subnets_out_by_nat() -> No
     endpoints = asked.of("aws:ec2/vpcEndpoint:VpcEndpoint").values()
     assert {
         (each["serviceName"].partition("2.")[2], each["vpcEndpointType"]) for each in endpoints
-    } == {
-        ("s3", "Gateway"),
-        ("ecr.api", "Interface"),
-        ("ecr.dkr", "Interface"),
+    } == {("s3", "Gateway")}
+    assert asked.of("aws:ec2/securityGroup:SecurityGroup") == {}
+
+
+def test_interface_endpoints_cost_money_and_are_made_where_they_are_listed() -> None:
+    asked = made(interfaceEndpoints="ecr.api, ecr.dkr")
+
+    endpoints = asked.of("aws:ec2/vpcEndpoint:VpcEndpoint").values()
+    assert {each["serviceName"].partition("2.")[2] for each in endpoints} == {
+        "s3",
+        "ecr.api",
+        "ecr.dkr",
     }
+
+
+def own_subnets(*zones: str) -> None:
+    """Have the installation's private subnets in EC2, in these zones, in the order of addresses."""
+    ec2 = connection("ec2", "us-west-2")
+    vpc = ec2.create_vpc(CidrBlock="10.128.0.0/16")["Vpc"]["VpcId"]
+    for number, zone in enumerate(zones):
+        tags = [{"Key": "joiner.dev/installation", "Value": STACK}]
+        ec2.create_subnet(
+            VpcId=vpc,
+            CidrBlock=f"10.128.{64 * number}.0/18",
+            AvailabilityZone=zone,
+            TagSpecifications=[{"ResourceType": "subnet", "Tags": tags}],
+        )
+
+
+def zone_by_cidr(asked: Made) -> dict[str, str]:
+    subnets = asked.of("aws:ec2/subnet:Subnet").values()
+    return {each["cidrBlock"]: each["availabilityZone"] for each in subnets}
+
+
+def test_a_zone_that_aws_opens_moves_no_subnet_and_no_nat() -> None:
+    before = made(natGateways="zonal")
+    own_subnets("us-west-2b", "us-west-2c", "us-west-2d")
+
+    asked = made(natGateways="zonal")
+
+    assert [zone_by_cidr(before)[f"10.128.{third}.0/18"] for third in (0, 64, 128)] == [
+        "us-west-2a",
+        "us-west-2b",
+        "us-west-2c",
+    ], "the first three zones of those that there are"
+    assert [zone_by_cidr(asked)[f"10.128.{third}.0/18"] for third in (0, 64, 128)] == [
+        "us-west-2b",
+        "us-west-2c",
+        "us-west-2d",
+    ]
+    names = {f"network-{kind}-{letter}" for kind in ("private", "public") for letter in "bcd"}
+    assert asked.of("aws:ec2/subnet:Subnet").keys() == names
+    assert asked.of("aws:ec2/natGateway:NatGateway").keys() == {
+        "network-b",
+        "network-c",
+        "network-d",
+    }
+
+
+def test_a_zone_that_aws_opens_is_taken_by_a_network_of_two() -> None:
+    own_subnets("us-west-2b", "us-west-2c")
+
+    asked = made()
+
+    assert [zone_by_cidr(asked)[f"10.128.{third}.0/18"] for third in (0, 64, 128)] == [
+        "us-west-2b",
+        "us-west-2c",
+        "us-west-2a",
+    ]
+
+
+def test_on_ipv6_subnets_nodes_and_routes_have_both_families() -> None:
+    asked = made(ipFamily="ipv6")
+
+    assert asked.one("aws:ec2/vpc:Vpc")["assignGeneratedIpv6CidrBlock"] is True
+    subnets = asked.of("aws:ec2/subnet:Subnet").values()
+    blocks = [ipaddress.ip_network(each["ipv6CidrBlock"]) for each in subnets]
+    assert len(set(blocks)) == 6
+    assert {block.prefixlen for block in blocks} == {64}
+    routes = asked.of("aws:ec2/route:Route").values()
+    of_ipv6 = [route for route in routes if route.get("destinationIpv6CidrBlock") == "::/0"]
+    assert sum("gatewayId" in route for route in of_ipv6) == 1
+    assert sum("egressOnlyGatewayId" in route for route in of_ipv6) == 1
+    cluster = asked.one("aws:eks/cluster:Cluster")
+    assert cluster["kubernetesNetworkConfig"] == {"ipFamily": "ipv6"}
+    attached = asked.of("aws:iam/rolePolicyAttachment:RolePolicyAttachment")
+    assert not [name for name in attached if name.endswith("AmazonEKS_CNI_Policy")]
+    inline = asked.of("aws:iam/rolePolicy:RolePolicy")
+    assert {"cluster-home-IPv6", "joiner-node-IPv6"} <= inline.keys()
 
 
 def test_each_zone_can_have_a_nat_gateway_of_its_own() -> None:
@@ -91,6 +178,88 @@ def test_a_cluster_lets_principals_in_by_entries_and_has_its_addons() -> None:
     }
 
 
+def test_addons_and_the_controllers_nodes_follow_the_version() -> None:
+    asked = made(kubernetesVersion="1.35")
+
+    addons = asked.of("aws:eks/addon:Addon").values()
+    assert all(each["addonVersion"] == f"{each['addonName']} of 1.35" for each in addons)
+    home = asked.one("aws:eks/nodeGroup:NodeGroup")
+    assert home["version"] == "1.35"
+    assert home["releaseVersion"] == (
+        "/aws/service/eks/optimized-ami/1.35/amazon-linux-2023/arm64/standard/recommended/"
+        "release_version"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cidrs", "is_public"), [("203.0.113.0/24, 198.51.100.7/32", True), ("none", False)]
+)
+def test_the_api_server_is_reached_from_the_networks_that_are_stated(
+    cidrs: str, is_public: bool
+) -> None:
+    network = made(publicAccessCidrs=cidrs).one("aws:eks/cluster:Cluster")["vpcConfig"]
+
+    assert network["endpointPrivateAccess"] is True
+    assert network["endpointPublicAccess"] is is_public
+    assert network.get("publicAccessCidrs", []) == (cidrs.split(", ") if is_public else [])
+
+
+def test_a_cluster_is_as_the_settings_say() -> None:
+    asked = made(
+        controlPlaneLogs="audit, api",
+        secretsKey=KEY,
+        deletionProtection="true",
+        upgradePolicy="STANDARD",
+        settings='{"ENABLE_ZONAL_SHIFT": "true"}',
+    )
+
+    cluster = asked.one("aws:eks/cluster:Cluster")
+    assert cluster["enabledClusterLogTypes"] == ["api", "audit"]
+    assert cluster["encryptionConfig"] == {
+        "provider": {"keyArn": KEY},
+        "resources": ["secrets"],
+    }
+    assert cluster["deletionProtection"] is True
+    assert cluster["upgradePolicy"] == {"supportType": "STANDARD"}
+    assert cluster["zonalShiftConfig"] == {"enabled": True}
+
+
+def test_a_cluster_goes_into_subnets_that_exist() -> None:
+    subnets = ["subnet-8", "subnet-9"]
+
+    asked = made(subnetIds=", ".join(subnets))
+
+    assert asked.of("aws:ec2/vpc:Vpc") == {}
+    assert asked.one("aws:eks/cluster:Cluster")["vpcConfig"]["subnetIds"] == subnets
+    assert asked.one("aws:eks/nodeGroup:NodeGroup")["subnetIds"] == subnets
+    tagged = {each["resourceId"] for each in asked.of("aws:ec2/tag:Tag").values()}
+    assert tagged == {*subnets, "sg-1"}
+
+
+def test_roles_of_the_cluster_are_named_and_bounded_as_the_others() -> None:
+    boundary = "arn:aws:iam::123456789012:policy/boundary"
+    asked = made(namePrefix="Platform", iamPath="/platform/", permissionsBoundary=boundary)
+
+    roles = asked.of("aws:iam/role:Role")
+    assert {"cluster-cluster", "cluster-home"} <= roles.keys()
+    for role in roles.values():
+        assert (role.get("name") or role["namePrefix"]).startswith("Platform")
+        assert role["path"] == "/platform/"
+        assert role["permissionsBoundary"] == boundary
+
+
+@pytest.mark.parametrize("settings", [{"windowsNodes": "true"}, {"nodeAccess": "EC2_WINDOWS"}])
+def test_with_windows_nodes_the_control_plane_gives_their_pods_addresses(
+    settings: dict[str, str],
+) -> None:
+    asked = made(**settings)
+
+    attached = asked.of("aws:iam/rolePolicyAttachment:RolePolicyAttachment")
+    assert "cluster-cluster-AmazonEKSVPCResourceController" in attached
+    values = asked.of("aws:eks/addon:Addon")["cluster-vpc-cni"]["configurationValues"]
+    assert json.loads(values) == {"enableWindowsIpam": "true"}
+
+
 def test_others_are_let_in_as_a_setting_says() -> None:
     entries = [
         {"principal": OPS, "policy": "AmazonEKSClusterAdminPolicy"},
@@ -120,7 +289,23 @@ def test_the_controller_is_at_home_on_two_graviton_nodes() -> None:
     assert home["amiType"] == "AL2023_ARM_64_STANDARD"
     assert home["instanceTypes"] == ["t4g.medium"]
     assert home["scalingConfig"]["desiredSize"] == 2
+    (taint,) = home["taints"]
+    assert taint["effect"] == "NO_SCHEDULE"
+    template = asked.one("kubernetes:apps/v1:Deployment")["spec"]["template"]
+    tolerated = [each["key"] for each in template["spec"]["tolerations"]]
+    assert taint["key"] in tolerated
     assert asked.of("aws:eks/fargateProfile:FargateProfile") == {}
+
+
+def test_the_home_has_the_instance_types_and_size_that_are_asked_for() -> None:
+    home = made(homeInstanceTypes="m7i.large, m6i.large", homeSize="3").one(
+        "aws:eks/nodeGroup:NodeGroup"
+    )
+
+    assert home["instanceTypes"] == ["m7i.large", "m6i.large"]
+    assert home["amiType"] == "AL2023_x86_64_STANDARD"
+    assert "/x86_64/" in home["releaseVersion"]
+    assert home["scalingConfig"] == {"minSize": 3, "maxSize": 4, "desiredSize": 3}
 
 
 def test_or_on_fargate_with_the_clusters_dns() -> None:
@@ -139,19 +324,30 @@ def test_or_on_fargate_with_the_clusters_dns() -> None:
 
 def test_a_cluster_that_is_there_is_nobodys_to_make() -> None:
     with pytest.raises(ConfigError, match="this stack did not make it"):
-        run(cluster="create")
+        run(cluster="create", publicAccessCidrs="none")
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"cluster": "existing", "kubernetesVersion": "1.36"}, "counts only with"),
+        ({"cluster": "existing"}, "it applies only with"),
+        (
+            {"cluster": "existing", "publicAccessCidrs": "", "kubernetesVersion": "1.36"},
+            "applies only with",
+        ),
+        ({"publicAccessCidrs": ""}, "publicAccessCidrs is missing: list the networks"),
+        ({"publicAccessCidrs": "none, 10.0.0.0/8"}, "none disables the public endpoint"),
+        ({"publicAccessCidrs": "203.0.113.7/24"}, "allowed is a network such as"),
+        ({"homeInstanceTypes": "m7g.large, m7i.large"}, "one architecture"),
+        ({"homeSize": "0"}, "at least 1"),
+        ({"controlPlaneLogs": "errors"}, "any of api, audit"),
         (
             {
                 "cluster": "existing",
+                "publicAccessCidrs": "",
                 "accessEntries": json.dumps([{"principal": OPS, "policy": "AmazonEKSViewPolicy"}]),
             },
-            "counts only with",
+            "applies only with",
         ),
         (
             {
@@ -169,11 +365,10 @@ def test_a_cluster_that_is_there_is_nobodys_to_make() -> None:
         ({"vpcCidr": "8.8.0.0/16"}, "private network"),
         ({"vpcCidr": "10.0.0.7/16"}, "private network"),
         ({"vpcCidr": "10.0.0.0/24"}, "/16 to /20"),
-        ({"platformStack": "prod"}, "stack of NodePools alone"),
-        ({"subnetIds": '["subnet-1"]'}, "subnets are made here"),
-        ({"nodeAccess": "aws-auth"}, "access entries"),
-        ({"podIdentityAgent": "create"}, "agent comes with it"),
-        ({"controllerHome": "fargate"}, "no Pod Identity on Fargate"),
+        ({"platformStack": "prod"}, "manages only NodePools"),
+        ({"nodeAccess": "aws-auth"}, "does not read aws-auth"),
+        ({"podIdentityAgent": "create"}, "installs the agent itself"),
+        ({"controllerCompute": "fargate"}, "Fargate does not support Pod Identity"),
         ({"identity": "irsa"}, "no OIDC provider"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,

@@ -1,4 +1,4 @@
-"""A cluster made by the program, on the engine: who is let in, what it takes, that it stays."""
+"""A cluster that the program creates, on the engine: access, rights used, and refused deletion."""
 
 from __future__ import annotations
 
@@ -37,6 +37,24 @@ def with_docker(tmp_path: Path) -> str:
     return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
+def have_in_network(cloud: str) -> str:
+    """Leave in the cluster's network what its controllers would, and a security group of others.
+
+    Returns the ID of that group.
+    """
+    ec2, elbv2 = (administrator.client(cloud, service) for service in ("ec2", "elbv2"))
+    eks = administrator.client(cloud, "eks")
+    network = eks.describe_cluster(name="joiner")["cluster"]["resourcesVpcConfig"]
+    vpc, subnets = network["vpcId"], network["subnetIds"][:2]
+    tags = [{"Key": "elbv2.k8s.aws/cluster", "Value": "joiner"}]
+    elbv2.create_load_balancer(Name="web", Subnets=subnets, Type="network", Tags=tags)
+    specification = [{"ResourceType": "security-group", "Tags": tags}]
+    of_cluster = {"GroupName": "k8s-web", "Description": "x", "TagSpecifications": specification}
+    ec2.create_security_group(VpcId=vpc, **of_cluster)
+    made = ec2.create_security_group(VpcId=vpc, GroupName="theirs", Description="x")
+    return str(made["GroupId"])
+
+
 async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
     tmp_path: Path, with_docker: str
 ) -> None:
@@ -52,6 +70,7 @@ async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
         settings = {
             "cluster": "create",
             "clusterName": "joiner",
+            "publicAccessCidrs": "203.0.113.0/24",
             "region": "us-west-2",
             "awsEndpoint": testbed.cloud.url,
             "kubeconfig": str(testbed.cluster.kubeconfig),
@@ -71,17 +90,28 @@ async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
                 await kube.create("/api/v1/nodes", node(name, zone))
 
         assert engine.up("dev", settings).create > 100
+        assert {"ecr:CreateRepository", "iam:CreateOpenIDConnectProvider"} <= called(cloud)
+        assert beyond(cloud, *ROWS) == set(), "rights beyond docs/clusters.md"
         given = eks.list_associated_access_policies(clusterName="joiner", principalArn=team)
         (policy,) = given["associatedAccessPolicies"]
         assert policy["policyArn"].endswith("/AmazonEKSViewPolicy")
 
-        existing = {key: value for key, value in settings.items() if key != "accessEntries"}
-        with pytest.raises(EngineError, match="joiner:cluster was create and would be existing"):
+        of_created = ("accessEntries", "publicAccessCidrs")
+        existing = {key: value for key, value in settings.items() if key not in of_created}
+        with pytest.raises(EngineError, match="joiner:cluster changes from create to existing"):
             engine.preview("dev", existing | {"cluster": "existing"})
+
+        foreign = have_in_network(testbed.cloud.url)
+        with pytest.raises(EngineError, match=f"security group {foreign}") as refused:
+            engine.destroy("dev")
+        assert "Traceback" not in refused.value.output
+        assert eks.describe_cluster(name="joiner")["cluster"]["status"] == "ACTIVE"
+        administrator.client(testbed.cloud.url, "ec2").delete_security_group(GroupId=foreign)
+        cloud.clear_calls()
 
         engine.destroy("dev")
 
+        assert "elasticloadbalancing:DeleteLoadBalancer" in called(cloud)
         assert beyond(cloud, *ROWS) == set(), "rights beyond docs/clusters.md"
-        assert {"ecr:CreateRepository", "iam:CreateOpenIDConnectProvider"} <= called(cloud)
         iam.delete_role(RoleName="team")
         assert cloud.leftovers() == {}

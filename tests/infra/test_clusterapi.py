@@ -1,4 +1,4 @@
-"""The cluster's API as taking things down uses it."""
+"""The client of the cluster's API that the teardown uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from urllib.parse import parse_qs, urlparse
 
 import boto3
 import pytest
-import yaml
 
 from infra.clusterapi import (
     ApiError,
@@ -28,6 +27,7 @@ from infra.clusterapi import (
     Server,
     require_given_up,
 )
+from tests.infra.kubeconfigs import kubeconfig_in
 
 REGION = "us-west-2"
 
@@ -106,6 +106,25 @@ def test_a_refusal_carries_the_servers_words(site: Site) -> None:
         site.api().list("/nodes")
 
 
+def test_credentials_that_the_server_does_not_accept_are_no_way_to_it(site: Site) -> None:
+    site.answers = {"/nodes": (401, {"message": "Unauthorized"})}
+
+    with pytest.raises(ClusterUnreachableError, match=r"does not accept the credentials .*renew"):
+        site.api().list("/nodes")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_way_leads_through_the_proxy_of_a_kubeconfig(site: Site, tmp_path: Path) -> None:
+    path = kubeconfig_in(tmp_path, server="http://cluster.internal", proxy_url=site.url)
+    site.answers = {"/version": (200, {"minor": "33"})}
+    location = ClusterLocation("joiner", REGION, kubeconfig=str(path))
+
+    assert ClusterApi.find(location).get("/version") == {"minor": "33"}
+    kubeconfig_in(tmp_path, proxy_url="socks5://127.0.0.1:1080")
+    with pytest.raises(ClusterUnreachableError, match=r"proxy-url is socks5://.* allowed is"):
+        ClusterApi.find(location)
+
+
 def test_a_server_that_does_not_answer_is_waited_for_and_then_given_up(site: Site) -> None:
     said: list[str] = []
     nowhere = ClusterApi(
@@ -132,24 +151,9 @@ def cluster(account: None) -> str:
     return "joiner"
 
 
-def kubeconfig(folder: Path, server: str, user: dict[str, Any]) -> Path:
-    path = folder / "kubeconfig"
-    path.write_text(
-        yaml.safe_dump(
-            {
-                "current-context": "a",
-                "contexts": [{"name": "a", "context": {"cluster": "b", "user": "c"}}],
-                "clusters": [{"name": "b", "cluster": {"server": server}}],
-                "users": [{"name": "c", "user": user}],
-            }
-        )
-    )
-    return path
-
-
 @pytest.mark.usefixtures("cluster")
 def test_a_cluster_that_is_gone_is_told_from_one_that_is_silent(tmp_path: Path) -> None:
-    with pytest.raises(ClusterGoneError, match="no cluster other in us-west-2"):
+    with pytest.raises(ClusterGoneError, match='EKS cluster "other" not found in us-west-2'):
         ClusterApi.find(ClusterLocation("other", REGION))
     with pytest.raises(ClusterUnreachableError, match="none cannot be used"):
         ClusterApi.find(ClusterLocation("joiner", REGION, kubeconfig=str(tmp_path / "none")))
@@ -208,7 +212,7 @@ def test_nothing_ends_without_a_cluster_that_nobody_gave_up(
 def test_without_credentials_a_cluster_is_unreachable_and_not_gone(
     site: Site, tmp_path: Path, user: dict[str, Any]
 ) -> None:
-    path = kubeconfig(tmp_path, site.url, user)
+    path = kubeconfig_in(tmp_path, server=site.url, user=user)
 
     with pytest.raises(ClusterUnreachableError):
         ClusterApi.find(ClusterLocation("joiner", REGION, kubeconfig=str(path))).get("/version")
@@ -234,7 +238,7 @@ def test_a_kubeconfigs_credential_plugin_is_asked_for_the_token(site: Site, tmp_
             "env": [{"name": "WHO", "value": "plugin"}],
         }
     }
-    path = kubeconfig(tmp_path, site.url, user)
+    path = kubeconfig_in(tmp_path, server=site.url, user=user)
 
     ClusterApi.find(ClusterLocation("joiner", REGION, kubeconfig=str(path))).get("/version")
 
@@ -244,7 +248,7 @@ def test_a_kubeconfigs_credential_plugin_is_asked_for_the_token(site: Site, tmp_
 @pytest.mark.usefixtures("cluster")
 def test_a_token_file_is_read_anew_each_time(site: Site, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("first\n")
-    path = kubeconfig(tmp_path, site.url, {"tokenFile": "token"})
+    path = kubeconfig_in(tmp_path, server=site.url, user={"tokenFile": "token"})
     api = ClusterApi.find(ClusterLocation("joiner", REGION, kubeconfig=str(path)))
 
     api.get("/version")

@@ -1,15 +1,27 @@
-"""The stack's settings: what is taken, and what is refused before anything is made."""
+"""The stack's settings: which are accepted, and which are rejected before any change."""
 
 from __future__ import annotations
 
+import contextvars
+import json
 import re
 from datetime import timedelta
 from pathlib import Path
 
+import pulumi
 import pytest
 
-from infra.config import CHECKOUT, KEYS, ConfigError, parse, require_options
+from infra.config import (
+    CHECKOUT,
+    KEYS,
+    ConfigError,
+    StackConfig,
+    parse,
+    read,
+    require_options,
+)
 from infra.settings import table
+from tests.infra.kubeconfigs import kubeconfig_in
 
 ENOUGH = {"clusterName": "joiner", "region": "us-west-2", "image": "joiner:1"}
 
@@ -85,18 +97,26 @@ def test_a_stack_names_its_region_or_has_that_of_the_provider() -> None:
         ("nodePools", "/nowhere", "the path of a folder"),
         ("platformStack", "joiner/platform", "or organization/project/stack"),
         ("settings", '{"BATCH_IDLE_DURATION": "soon"}', "a duration"),
-        ("settings", '{"BATCH_IDLE": "1s"}', "BATCH_IDLE='1s': the controller has no such setting"),
-        ("settings", '{"CLUSTER_NAME": "other"}', "follows from joiner:clusterName"),
+        ("settings", '{"BATCH_IDLE": "1s"}', "BATCH_IDLE='1s': unknown setting of the controller"),
+        ("settings", '{"CLUSTER_NAME": "other"}', "set joiner:clusterName instead"),
         ("settings", '{"VM_MEMORY_OVERHEAD_PERCENT": "inf"}', "a number, at least 0"),
         ("settings", '{"CPU_REQUESTS": "99999999999999999999"}', "a whole number"),
-        ("clusterNmae", "joiner", "there is no such setting"),
+        ("clusterNmae", "joiner", "unknown setting; did you mean clusterName?"),
+        ("colour", "red", "unknown setting; the settings are accessEntries, "),
+        ("settings", '{"BATCH_IDLE_DURATOIN": "1s"}', "did you mean BATCH_IDLE_DURATION?"),
+        (
+            "settings.FEATURE_GATES",
+            "NodeRepair=true",
+            "pulumi config set --path joiner:settings.FEATURE_GATES NodeRepair=true`",
+        ),
+        ("tags[0]", "a b", "pulumi config rm joiner:tags[0]` and"),
         ("name", "1karpenter", "a DNS label such as karpenter"),
         ("image", "my image", "an image such as"),
         ("subnetIds", "vpc-1", "a list of subnets such as"),
         ("securityGroupIds", '["sg-1", "subnet-1"]', "a list of security groups such as"),
         ("drainTimeout", "169h", "at most 168h"),
         ("queueName", "файл", "1 to 80 letters"),
-        ("tags", '{"aws:team": "web"}', "aws:team='web' cannot be used"),
+        ("tags", '{"aws:team": "web"}', "aws:team='web' is invalid"),
         ("instanceProfiles", "own", "given or managed"),
         ("imageParameters", "/golden/*, *", "a list of names of SSM parameters such as"),
     ],
@@ -137,13 +157,49 @@ def test_without_an_image_docker_must_be_there_to_build_one(
 def test_without_a_kubeconfig_the_aws_cli_must_be_there_to_sign_in(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    kubeconfig = tmp_path / "config"
-    kubeconfig.touch()
+    kubeconfig = kubeconfig_in(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert parse(ENOUGH | {"kubeconfig": str(kubeconfig)}).kubeconfig_path == kubeconfig
     with pytest.raises(ConfigError, match="joiner:kubeconfig is missing"):
         parse(ENOUGH)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "it is empty"),
+        ("- a", "it is no map"),
+        ("apiVersion: v1", "it has no current-context"),
+        ("current-context: a", "it has no 'a' among its contexts"),
+        ("contexts: [", "cannot be used"),
+    ],
+)
+def test_a_kubeconfig_that_names_no_cluster_is_refused_in_words(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+
+    with pytest.raises(ConfigError) as refused:
+        parse(ENOUGH | {"kubeconfig": str(path)})
+
+    (problem,) = refused.value.problems
+    assert problem.startswith("joiner:kubeconfig=")
+    assert words in problem
+
+
+@pytest.mark.parametrize("user", [None, {}])
+def test_a_kubeconfig_without_credentials_is_refused_unless_its_server_asks_for_none(
+    tmp_path: Path, user: dict[str, str] | None
+) -> None:
+    anonymous = kubeconfig_in(tmp_path, user=user)
+
+    with pytest.raises(ConfigError, match="its context 'a' has no credentials: name a user"):
+        parse(ENOUGH | {"kubeconfig": str(anonymous)})
+
+    of_kubectl_proxy = kubeconfig_in(tmp_path, server="http://127.0.0.1:8001", user=user)
+    assert parse(ENOUGH | {"kubeconfig": str(of_kubectl_proxy)}).kubeconfig_path
 
 
 def test_every_setting_stands_in_the_table_as_it_is() -> None:
@@ -157,6 +213,34 @@ def test_readme_names_no_setting_that_is_not_there() -> None:
 
     assert named
     assert named <= set(KEYS)
+
+
+def test_docs_set_values_inside_a_setting_with_the_path_that_pulumi_needs() -> None:
+    pages = [CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")]
+    bare = re.compile(r"(?<!pulumi config set --path joiner:)\bsettings\.[A-Z_]{2,}")
+
+    assert {page.name: found for page in pages if (found := bare.findall(page.read_text()))} == {}
+
+
+def test_a_gate_of_a_later_karpenter_does_not_stop_the_stack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", warned.append)
+    settings = json.dumps({"FEATURE_GATES": "NodeRepair=true,TerminateFirstDrift=true"})
+    given = ENOUGH | {"settings": settings}
+
+    def configured() -> StackConfig:
+        pulumi.runtime.set_all_config({f"joiner:{key}": text for key, text in given.items()})
+        return read()
+
+    # Pulumi keeps a stack's settings in a context variable; a copy leaves other tests alone.
+    options = require_options(contextvars.copy_context().run(configured).settings)
+
+    assert options.feature_gates.node_repair
+    assert warned == [
+        "joiner:settings: FEATURE_GATES: unknown feature gate TerminateFirstDrift is ignored"
+    ]
 
 
 def test_a_stack_of_node_pools_needs_no_image() -> None:

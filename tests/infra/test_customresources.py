@@ -1,4 +1,4 @@
-"""Kinds that are in the cluster already."""
+"""Custom resource definitions that already exist in the cluster."""
 
 from __future__ import annotations
 
@@ -9,17 +9,27 @@ import pytest
 from infra.clusterapi import ClusterApi, ClusterLocation, ClusterUnreachableError
 from infra.config import ConfigError
 from infra.customresources import definitions, refuse_other_kinds, wanted
+from infra.guards.deletionguard import WouldBeDeletedError, _DeletionGuardProvider
 
 POOLS, CLAIMS = "nodepools.karpenter.sh", "nodeclaims.karpenter.sh"
+OURS = "organization/joiner/dev"
 HERE = ClusterLocation("joiner", "us-west-2")
 
 
-def have(monkeypatch: pytest.MonkeyPatch, manager: str, *names: str, version: str = "v1") -> None:
-    """Have a cluster with these definitions, made by somebody."""
+def have(
+    monkeypatch: pytest.MonkeyPatch,
+    manager: str,
+    *names: str,
+    version: str = "v1",
+    installation: str = "",
+) -> None:
+    """Have a cluster with these definitions, created by this field manager."""
+    marks = {"joiner.dev/installation": installation} if installation else {}
     held = {
         name: {
             "metadata": {
                 "name": name,
+                "annotations": marks,
                 "managedFields": [{"manager": manager}, {"manager": "kube-apiserver"}],
             },
             "spec": {"versions": [{"name": version, "served": True}]},
@@ -51,17 +61,60 @@ def test_kinds_that_are_there_and_not_named_are_refused_together(
     have(monkeypatch, "eks", POOLS, CLAIMS)
 
     with pytest.raises(ConfigError) as refused:
-        refuse_other_kinds(HERE, [])
+        refuse_other_kinds(HERE, [], OURS)
 
     assert len(refused.value.problems) == 2
     assert all("(eks did)" in problem for problem in refused.value.problems)
-    refuse_other_kinds(HERE, [POOLS, CLAIMS])
+    refuse_other_kinds(HERE, [POOLS, CLAIMS], OURS)
 
 
 def test_those_that_a_stack_made_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, "pulumi-kubernetes-1a2b3c4d", POOLS)
 
-    refuse_other_kinds(HERE, [])
+    refuse_other_kinds(HERE, [], OURS)
+
+
+def test_those_of_another_installation_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    have(monkeypatch, "pulumi-kubernetes", POOLS, installation="organization/joiner/other")
+
+    with pytest.raises(ConfigError, match="belongs to the installation organization/joiner/other"):
+        refuse_other_kinds(HERE, [], OURS)
+    refuse_other_kinds(HERE, [POOLS], OURS)
+
+
+def checked(before: list[str] | None, after: list[str]) -> str:
+    """Say why a stack whose state has recorded `before` cannot go on with `after`."""
+    news = {"cluster_name": "joiner", "region": "us-west-2", "shared": {"definitions": after}}
+    olds = {} if before is None else news | {"shared": {"definitions": before}}
+    try:
+        _DeletionGuardProvider().check(olds, news)
+    except WouldBeDeletedError as exc:
+        return str(exc)
+    return ""
+
+
+def test_those_that_another_pulumi_stack_made_are_refused_before_anything_is_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    have(monkeypatch, "pulumi-kubernetes-1a2b3c4d", POOLS)
+
+    for before in (None, [CLAIMS]):
+        said = checked(before, [POOLS, CLAIMS])
+        assert f"{POOLS} exists already, and is not in the state of this stack" in said
+        assert "Add it to joiner:existingCrds" in said
+    assert checked([POOLS, CLAIMS], [POOLS, CLAIMS]) == ""
+    assert checked(None, [CLAIMS]) == ""
+
+
+def test_those_that_an_earlier_version_made_leave_the_stack_in_two_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    have(monkeypatch, "pulumi-kubernetes-1a2b3c4d", POOLS)
+    earlier = {"cluster_name": "joiner", "region": "us-west-2"}
+
+    with pytest.raises(WouldBeDeletedError, match="run `pulumi up` once"):
+        _DeletionGuardProvider().check(earlier, earlier | {"shared": {"definitions": [CLAIMS]}})
+    _DeletionGuardProvider().check(earlier, earlier | {"shared": {"definitions": [POOLS, CLAIMS]}})
 
 
 def test_those_that_are_named_must_be_there_and_of_our_version(
@@ -70,9 +123,9 @@ def test_those_that_are_named_must_be_there_and_of_our_version(
     have(monkeypatch, "helm", POOLS, version="v1beta1")
 
     with pytest.raises(ConfigError, match=r"has no nodeclaims\.karpenter\.sh"):
-        refuse_other_kinds(HERE, [CLAIMS])
+        refuse_other_kinds(HERE, [CLAIMS], OURS)
     with pytest.raises(ConfigError, match="serves v1beta1 and not v1"):
-        refuse_other_kinds(HERE, [POOLS])
+        refuse_other_kinds(HERE, [POOLS], OURS)
 
 
 def test_a_cluster_that_does_not_answer_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,4 +134,4 @@ def test_a_cluster_that_does_not_answer_is_not_judged(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(ClusterApi, "find", silent)
 
-    refuse_other_kinds(HERE, [POOLS])
+    refuse_other_kinds(HERE, [POOLS], OURS)

@@ -1,4 +1,4 @@
-"""What the Dockerfile promises, as far as its text tells: no container engine is needed here."""
+"""The Dockerfile's properties, as far as its text shows them without a container engine."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from controller.options import Options
 from infra.deployment import USER
 from infra.image import CHECKOUT, PLATFORMS, SOURCES
+from tests.infra.lockfile import LOCK, closure
 from tests.infra.test_program import run
 
 TEXT = re.sub(r"\s*\\\n\s*", " ", (CHECKOUT / "Dockerfile").read_text())
@@ -100,6 +101,22 @@ def test_it_holds_the_controllers_dependencies_at_their_pins(requirements: list[
     assert all(fnmatch(requirement, "*==*") for requirement in requirements)
     assert not any(requirement.startswith("pulumi") for requirement in requirements)
     assert {"numpy", "kopf", "boto3"} <= {r.partition("==")[0] for r in requirements}
+
+
+def test_packages_of_packages_are_installed_at_the_versions_of_the_lock(
+    requirements: list[str], tmp_path: Path
+) -> None:
+    (written,) = re.findall(r"(grep [^|&]*? > lock.txt)", TEXT)
+    (install,) = re.findall(r"pip install [^&]*", TEXT)
+    (tmp_path / LOCK.name).write_text(LOCK.read_text())
+    subprocess.run(["sh", "-c", written], cwd=tmp_path, check=True)
+
+    locked = dict(line.split("==") for line in (tmp_path / "lock.txt").read_text().splitlines())
+
+    assert {"--requirement wanted.txt", "--constraint lock.txt"} <= set(
+        re.findall(r"--(?:requirement|constraint) \S+", install)
+    )
+    assert closure(requirements).keys() <= locked.keys()
 
 
 def test_fixes_of_the_base_are_taken_in_by_a_command(

@@ -1,7 +1,7 @@
 """The program on the real engine, a real API server and the test cloud.
 
-The controller's pods run nowhere: kwok says that they do. What the controller would do
-is not the point here; what the program makes, keeps and removes is.
+The controller's pods run nowhere: kwok reports them as running. These tests check what the program
+creates, keeps and deletes, and not what the controller does.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import msgspec
 import pytest
 import yaml
 
-from controller.apis import crds, hashes
-from controller.apis.nodepool import NodePool
+from controller.apis import crds
+from controller.apis.karpenter import hashes
+from controller.apis.karpenter.nodepool import NodePool
 from infra.clusterapi import ClusterApi, ClusterLocation
 from testbed.cloud.control import CloudControl
 from testbed.plugins.engine import Changes, EngineError, PulumiEngine
@@ -36,7 +37,6 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
 NODE_CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 NODE_CLASSES = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"
-STATES = Path(__file__).parent / "states"
 DRAIN_SECONDS = 5
 GARBAGE_SECONDS = 120
 FLUX = {
@@ -100,6 +100,14 @@ class Stage:
         for name in definitions:
             path = f"{DEFINITIONS}/{name}"
             while not _is_established(self.cluster.get(path)):
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+
+    def wait_until_gone(self, *definitions: str) -> None:
+        """Wait until the API server has finished deleting CRDs."""
+        deadline = time.monotonic() + GARBAGE_SECONDS
+        for name in definitions:
+            while self.cluster.get(f"{DEFINITIONS}/{name}") is not None:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
 
@@ -298,38 +306,6 @@ def test_a_stack_comes_stays_as_it_is_and_goes_without_a_trace(
     assert beyond(stage.cloud) == set(), "rights that docs/clusters.md does not name"
 
 
-def test_a_stack_of_the_time_before_the_component_goes_on_as_it_is(stage: Stage) -> None:
-    network = stage.client("eks").describe_cluster(name="joiner")["cluster"]["resourcesVpcConfig"]
-    known = {
-        "GROUP": network["clusterSecurityGroupId"],
-        "ENDPOINT": stage.settings["awsEndpoint"],
-        "KUBECONFIG": stage.settings["kubeconfig"],
-    }
-    private = [{"Name": "tag:Name", "Values": ["joiner-private-*"]}]
-    subnets = stage.client("ec2").describe_subnets(SubnetIds=network["subnetIds"], Filters=private)[
-        "Subnets"
-    ]
-    for number, subnet in enumerate(sorted(each["SubnetId"] for each in subnets), 1):
-        known[f"SUBNET_{number}"] = subnet
-    written = (STATES / "before_the_component.json").read_text()
-    for placeholder, value in known.items():
-        written = written.replace(f"<{placeholder}>", value)
-    stage.engine.restore("dev", {"version": 3, "deployment": {"resources": json.loads(written)}})
-
-    changes = stage.engine.preview("dev", stage.settings | {"spotRole": "create"})
-
-    # The component, and what has come since.
-    assert (changes.create, changes.replace, changes.delete) == (7, 0, 0), stage.said
-    assert any("joiner:infra:Joiner joiner create" in line for line in stage.said)
-
-    kept = {"spotRole": "create", "instanceProfiles": "managed"}
-    changes = stage.engine.preview("dev", stage.settings | kept)
-
-    # And the policy that the rights to make profiles have moved to, with its attachment.
-    assert (changes.create, changes.replace, changes.delete) == (9, 0, 0), stage.said
-    stage.engine.restore("dev", {"version": 3, "deployment": {}})
-
-
 def test_pools_that_no_stack_owns_stop_the_destroy_until_they_are_allowed_to_go(
     stage: Stage,
 ) -> None:
@@ -344,8 +320,12 @@ def test_pools_that_no_stack_owns_stop_the_destroy_until_they_are_allowed_to_go(
     by_hand["metadata"] = {"name": "by-flux", "labels": FLUX}
     stage.cluster.request("POST", NODE_POOLS, by_hand)
 
-    with pytest.raises(EngineError, match=r"no stack owns these NodePools: by-flux .*, by-hand"):
+    refused = r"error: .*no stack owns these NodePools: by-flux .*, by-hand"
+    with pytest.raises(EngineError, match=refused):
         stage.destroy()
+    ahead = r"error: pulumi destroy would be refused:\s+no stack owns these NodePools: by-flux"
+    with pytest.raises(EngineError, match=ahead):
+        stage.engine.preview_destroy("dev")
 
     assert len(stage.cluster.list(NODE_POOLS)) == 3
     assert stage.cluster.get(DEPLOYMENT) is not None
@@ -366,7 +346,7 @@ def test_an_up_that_failed_halfway_says_why_and_is_taken_down_all_the_same(
     wires[1]["spec"]["disruption"] = {"budgets": [{"nodes": "0", "schedule": "@daily"}]}
     pool.write_text(yaml.safe_dump_all(wires))
 
-    with pytest.raises(EngineError, match="schedule and duration go together"):
+    with pytest.raises(EngineError, match="'schedule' must be set with 'duration'"):
         stage.up()
     stage.launch("claim-1")
     stage.cluster.delete(DEPLOYMENT)
@@ -385,14 +365,17 @@ def test_without_a_controller_instances_go_by_their_tags(stage: Stage) -> None:
 
     stage.engine.preview_destroy("dev")
 
-    assert any("pulumi destroy would drain and end 1 node" in line for line in stage.said)
+    assert any("pulumi destroy would drain and terminate 1 node" in line for line in stage.said)
     assert stage.resources == before
 
     stage.destroy()
 
     assert stage.cloud.leftovers() == {}
     assert stage.installed == set()
-    assert any("the controller is gone: terminating 1 instances" in line for line in stage.said)
+    assert any(
+        "the controller's Deployment does not exist: terminating 1 instance " in line
+        for line in stage.said
+    )
     assert beyond(stage.cloud) == set(), "rights that docs/clusters.md does not name"
 
 
@@ -403,12 +386,12 @@ def test_what_a_stack_has_made_stays_until_it_is_let_go_of(stage: Stage) -> None
     before = stage.resources
 
     for words, changes in {
-        "joiner:queue was create and would be existing": queue,
-        "AdministratorAccess would make an administrator": admin,
+        "joiner:queue changes from create to existing": queue,
+        "AdministratorAccess makes the role an administrator": admin,
     }.items():
         with pytest.raises(EngineError, match=words):
             stage.engine.preview("dev", stage.settings | changes)
-    with pytest.raises(EngineError, match="joiner:queue was create and would be existing"):
+    with pytest.raises(EngineError, match="joiner:queue changes from create to existing"):
         stage.up(**queue)
     assert stage.resources == before
 
@@ -438,11 +421,11 @@ def test_what_was_there_before_stops_the_up_and_outlives_it(stage: Stage) -> Non
     pattern = '{"source": ["somebody.elses"]}'
     events.put_rule(Name="joiner-health", EventPattern=pattern)
 
-    with pytest.raises(EngineError, match="there is a queue joiner already") as refused:
+    with pytest.raises(EngineError, match="a queue joiner already exists") as refused:
         stage.up()
     stage.destroy()
 
-    assert "there is an EventBridge rule joiner-health already" in refused.value.output
+    assert "an EventBridge rule joiner-health already exists" in refused.value.output
     assert "joiner:queueName" in refused.value.output
     assert sqs.get_queue_url(QueueName="joiner")["QueueUrl"] == url
     assert events.describe_rule(Name="joiner-health")["EventPattern"] == pattern
@@ -502,11 +485,11 @@ def test_a_stack_beside_karpenter_leaves_all_of_it_alone(stage: Stage) -> None:
 
     with pytest.raises(EngineError, match=f"{definition} already exists") as refused:
         stage.up()
-    assert "joiner:existingKinds" in refused.value.output
+    assert "joiner:existingCrds" in refused.value.output
     assert stage.installed == {definition}
     with pytest.raises(EngineError, match=r"tagged karpenter\.sh/discovery=joiner already"):
-        stage.up(existingKinds=definition)
-    stage.up(existingKinds=definition, discoveryTags="false")
+        stage.up(existingCrds=definition)
+    stage.up(existingCrds=definition, discoveryTags="false")
     assert len(stage.installed) == len(crds.DEFINITIONS)
     stage.destroy()
 
@@ -519,6 +502,46 @@ def test_a_stack_beside_karpenter_leaves_all_of_it_alone(stage: Stage) -> None:
     stage.cluster.delete(f"{DEFINITIONS}/{definition}")
 
 
+def test_definitions_in_which_eks_auto_mode_keeps_objects_outlive_the_stack(stage: Stage) -> None:
+    stage.up()
+    reference = {"group": "eks.amazonaws.com", "kind": "NodeClass", "name": "default"}
+    claim = claim_of("team", "auto-mode-1")
+    claim["spec"]["nodeClassRef"] = reference
+    stage.cluster.request("POST", NODE_CLAIMS, claim)
+    path = f"{NODE_CLAIMS}/auto-mode-1"
+
+    stage.destroy()
+
+    kept = "nodeclaims.karpenter.sh"
+    assert stage.installed == {kept}
+    held = stage.cluster.get(path)
+    assert held is not None
+    assert "deletionTimestamp" not in held["metadata"]
+    assert any(f"keeping CustomResourceDefinition {kept}" in line for line in stage.said)
+    assert stage.cloud.leftovers() == {}
+    assert stage.resources == set()
+    stage.cluster.merge(path, {"metadata": {"finalizers": None}})
+    stage.cluster.delete(path)
+    stage.cluster.delete(f"{DEFINITIONS}/{kept}")
+
+
+def test_definitions_that_leave_the_stack_stay_with_their_objects(stage: Stage) -> None:
+    stage.up()
+    ours = ("nodepools.karpenter.sh", "nodeclaims.karpenter.sh")
+    (before,) = stage.cluster.list(NODE_POOLS)
+
+    stage.up(existingCrds=", ".join(ours))
+
+    assert len(stage.installed) == len(crds.DEFINITIONS)
+    assert stage.cluster.list(NODE_POOLS) == [before]
+    with pytest.raises(EngineError, match="is not in the state of this stack"):
+        stage.up()
+    stage.destroy()
+    assert stage.installed == set(ours)
+    for name in ours:
+        stage.cluster.delete(f"{DEFINITIONS}/{name}")
+
+
 def test_the_way_from_karpenter_and_back_leaves_all_that_is_his(stage: Stage) -> None:
     """As docs/clusters.md says it, step by step."""
     names = (
@@ -526,6 +549,7 @@ def test_the_way_from_karpenter_and_back_leaves_all_that_is_his(stage: Stage) ->
         "nodeclaims.karpenter.sh",
         "ec2nodeclasses.karpenter.k8s.aws",
     )
+    stage.wait_until_gone(*names)
     for name in names:
         plural, _, group = name.partition(".")
         file = CHECKOUT / "crds" / f"{group}_{plural}.yaml"
@@ -543,7 +567,7 @@ def test_the_way_from_karpenter_and_back_leaves_all_that_is_his(stage: Stage) ->
     paths = (NODE_POOLS, NODE_CLASSES, NODE_CLAIMS)
     before = [stage.cluster.list(path) for path in paths]
     beside = {
-        "existingKinds": ", ".join(names),
+        "existingCrds": ", ".join(names),
         "nodeRole": "existing",
         "nodeRoleName": "KarpenterNodeRole-joiner",
         "queue": "existing",
@@ -595,7 +619,7 @@ def test_a_stack_that_is_told_to_move_says_no_and_stays_as_it_is(stage: Stage) -
     moves = {
         "No cluster found": {"clusterName": "jioner"},
         "joiner:clusterName='joiner'": {"region": "eu-west-1"},
-        "joiner:installation was organization/joiner/dev": {"installation": "another"},
+        "joiner:installation changes from organization/joiner/dev": {"installation": "another"},
     }
 
     for words, changes in moves.items():
@@ -657,7 +681,8 @@ def test_a_preview_says_what_becomes_of_nodes_that_run(stage: Stage, tmp_path: P
         return "\n".join(stage.said)
 
     same = previewed()
-    assert re.search(r"pulumi destroy would drain and end 1 node \(\$0\.\d\d an hour\)", same)
+    assert re.search(r"this change disrupts no node: 1 node \(\$0\.\d\d an hour\)", same)
+    assert "pulumi destroy" not in same
     assert "drift" not in same
     file = tmp_path / "pools" / "team.yaml"
     wires = list(yaml.safe_load_all(file.read_text()))
@@ -665,25 +690,51 @@ def test_a_preview_says_what_becomes_of_nodes_that_run(stage: Stage, tmp_path: P
         if wire["kind"] == "NodePool":
             wire["spec"]["template"]["metadata"] = {"labels": {"team": "b"}}
     file.write_text(yaml.safe_dump_all(wires))
-    assert re.search(rf"NodePool {name} changes: 1 node \(\$0\.\d\d an hour\) drift", previewed())
+    assert re.search(
+        rf"NodePool {name} changes: 1 node \(\$0\.\d\d an hour\) would drift", previewed()
+    )
     stage.cluster.delete(DEPLOYMENT)
     stage.destroy()
 
 
-def test_the_role_of_nodes_that_run_keeps_its_name(stage: Stage) -> None:
+def test_what_running_nodes_depend_on_stays_until_they_have_ended(stage: Stage) -> None:
     stage.up()
     instance = stage.launch("claim-1")
-    before = stage.resources
+    before, outputs = stage.resources, stage.engine.outputs("dev")
+    changes = {"iamPath": "/team/", "instanceProfileName": "theirs", "nodeAccess": "none"}
 
-    with pytest.raises(EngineError, match="1 nodes run by the role KarpenterNodeRole-joiner"):
-        stage.engine.preview("dev", stage.settings | {"nodeRoleName": "another"})
-    with pytest.raises(EngineError, match="In stages: set joiner:nodeRoleName back"):
+    for setting, value in changes.items():
+        with pytest.raises(EngineError) as refused:
+            stage.engine.preview("dev", stage.settings | {setting: value})
+        said = refused.value.output
+        assert re.search(rf"error: joiner:{setting} changes from .* to {value}", said), said
+        assert re.search(rf"2 nodes depend on (it|them): .*{instance}", said)
+        assert f"in stages: 1. Set joiner:{setting} back" in said
+        assert "Exception calling application" not in said
+        assert "Traceback" not in said
+    with pytest.raises(EngineError, match="joiner:nodeRoleName changes from unset to another"):
         stage.up(nodeRoleName="another")
 
     assert stage.lives(instance)
     assert stage.resources == before
+    assert stage.engine.outputs("dev") == outputs
     stage.cluster.delete(DEPLOYMENT)
     stage.destroy()
+    assert stage.cloud.leftovers() == {}
+
+
+def test_without_nodes_what_they_would_depend_on_is_replaced(stage: Stage) -> None:
+    stage.up()
+
+    assert stage.up(nodeAccess="EC2_WINDOWS").replace == 1
+    (entry,) = stage.cloud.access_entries()
+    assert entry["type"] == "EC2_WINDOWS"
+    stage.up(iamPath="/team/", nodeAccess="EC2_WINDOWS")
+    stage.up(instanceProfileName="theirs", nodeAccess="none")
+
+    assert stage.cloud.access_entries() == []
+    stage.destroy()
+    assert stage.cloud.leftovers() == {}
 
 
 def test_replacing_is_not_ending(stage: Stage) -> None:
@@ -750,9 +801,17 @@ def test_pools_live_in_a_stack_of_their_own(stage: Stage, tmp_path: Path) -> Non
 
     (pool,) = stage.cluster.list(NODE_POOLS)
     assert pool["metadata"]["annotations"]["joiner.dev/stack"] == "organization/joiner/team"
+    others = r"other stacks own these NodePools: \S+ \(organization/joiner/team\)"
+    with pytest.raises(EngineError, match=others) as refused:
+        stage.engine.preview_destroy("dev")
+    assert "error: pulumi destroy would be refused" in refused.value.output
+    with pytest.raises(EngineError, match=others) as refused:
+        stage.destroy()
+    assert "Exception calling application" not in refused.value.output
+    assert stage.cluster.get(f"{NODE_POOLS}/{pool['metadata']['name']}") == pool
     path = f"{NODE_POOLS}/{pool['metadata']['name']}"
     stage.cluster.merge(path, {"metadata": {"labels": FLUX}})
-    with pytest.raises(EngineError, match="Flux's Kustomization flux-system/pools applies it too"):
+    with pytest.raises(EngineError, match="Flux's Kustomization flux-system/pools also applies it"):
         stage.engine.destroy("team")
     held = stage.cluster.get(path)
     assert held is not None
@@ -784,4 +843,4 @@ def test_a_silent_cluster_is_not_gone_until_somebody_gives_it_up(stage: Stage) -
     stage.destroy()
 
     assert stage.cloud.leftovers() == {}
-    assert any("terminating 1 instances by their tags" in line for line in stage.said)
+    assert any("terminating 1 instance found by tags" in line for line in stage.said)

@@ -1,4 +1,4 @@
-"""The programs in `examples/` do what they are there to show."""
+"""The programs in `examples/` do what they demonstrate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of GitOps, as Pulumi, its operator, Flux and Argo CD would read them."""
+"""The GitOps examples, as Pulumi, its operator, Flux and Argo CD read them."""
 
 from __future__ import annotations
 

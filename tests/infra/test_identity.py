@@ -1,4 +1,4 @@
-"""What must be so before the controller's pods can become their role."""
+"""What the controller's pods need before they can assume their role."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import boto3
 import pytest
 
 from infra.config import ConfigError
-from infra.identity import ForeignAssociationError, refuse_unusable_provider, remove_association
+from infra.identity.controlleridentity import (
+    ForeignAssociationError,
+    refuse_unusable_provider,
+    remove_association,
+)
 from infra.policies import Place
 
 PLACE = Place("aws", "us-west-2", "123456789012", "joiner")
@@ -82,7 +86,6 @@ def test_an_association_of_somebody_else_is_named_and_stays() -> None:
     [
         ("create", "somebody", "set it to existing"),
         ("existing", None, "set it to create"),
-        ("existing", STACK, "leave it at create"),
     ],
 )
 def test_a_provider_that_is_not_as_the_setting_says_is_refused_with_what_to_set(
@@ -99,7 +102,8 @@ def test_a_provider_that_is_not_as_the_setting_says_is_refused_with_what_to_set(
 
 @pytest.mark.usefixtures("account")
 @pytest.mark.parametrize(
-    ("wanted", "made_by"), [("create", None), ("create", STACK), ("existing", "somebody")]
+    ("wanted", "made_by"),
+    [("create", None), ("create", STACK), ("existing", "somebody"), ("existing", STACK)],
 )
 def test_a_provider_that_is_as_the_setting_says_is_not_refused(
     wanted: Any, made_by: str | None

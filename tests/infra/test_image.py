@@ -1,4 +1,4 @@
-"""The controller's image: when it is another one, and how it gets to the registry."""
+"""The controller's image: when it changes, and how it is pushed to the registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joiner as a component of somebody else's program."""
+"""Joiner as a component of another Pulumi program."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 import pytest
+import yaml
 from pulumi.runtime import mocks
 
+from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterLocation
-from infra.config import ConfigError, StackConfig
-from infra.ekscluster import EksCluster
+from infra.config import CHECKOUT, ConfigError, StackConfig
 from infra.joiner import Joiner, JoinerArgs
 from tests.infra.test_program import ACCOUNT, CLUSTER, Made, made_by
 
 pytestmark = pytest.mark.usefixtures("entries")
 
 IMAGE = "registry.example.com/joiner:1"
+STATIC = list(yaml.safe_load_all((CHECKOUT / "crds/samples/static.yaml").read_text()))
 
 
 def made(program: Callable[[], Any]) -> Made:
@@ -51,7 +53,7 @@ def test_a_cluster_and_an_image_are_enough() -> None:
         for name, provider in everything.providers.items()
         if name.startswith("kubernetes:")
     )
-    assert len(everything.of("pulumi-python:dynamic:Resource")) == 9
+    assert len(everything.of("pulumi-python:dynamic:Resource")) == 10
 
 
 def test_two_of_them_stand_side_by_side() -> None:
@@ -136,7 +138,7 @@ def test_what_it_depends_on_is_there_before_any_part_of_it(
 
     made(program)
 
-    first = {"home", "a-installation", "a-node-role-name", "a-holdings"}
+    first = {"home", "a-installation", "a-holdings", "a-removal-proof"}
     parts = depends.keys() - first
     assert len(parts) > 30
     assert all({"home", "a-installation"} <= depends[name] for name in parts)
@@ -179,7 +181,8 @@ def test_what_is_to_stay_leaves_the_stack_and_not_aws(monkeypatch: pytest.Monkey
 
     policies = [name for name in staying if name.startswith("RolePolicyAttachment a-node-")]
     ending = {f"Resource a-{end}" for end in ("drain-before-controller", "drain", "nothing-left")}
-    assert staying == {"Role a-node", *policies, *ending}
+    shared = [name for name in staying if name.startswith("CustomResourceDefinition ")]
+    assert staying == {"Role a-node", *policies, *ending, *shared}
     assert len(policies) == 4
 
 
@@ -214,9 +217,10 @@ def test_what_is_known_later_is_waited_for() -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ({"settings": {"CLUSTER_NAME": "b"}}, "it follows from joiner:clusterName"),
+        ({"settings": {"CLUSTER_NAME": "b"}}, "set joiner:clusterName instead"),
         ({"settings": {"BATCH_IDLE_DURATION": "soon"}}, "BATCH_IDLE_DURATION='soon' cannot be"),
         ({"node_pools": [{"kind": "Pod"}]}, "this is none of"),
+        ({"node_pools": STATIC}, "NodePool static would never be Ready: .*StaticCapacity=true"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_made(
@@ -224,6 +228,13 @@ def test_what_cannot_work_is_refused_before_anything_is_made(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         made(lambda: Joiner("a", JoinerArgs(cluster=found(), image=IMAGE, **args)))
+
+
+def test_a_static_node_pool_is_made_while_its_feature_gate_is_on() -> None:
+    settings = {"FEATURE_GATES": "StaticCapacity=true"}
+    args = JoinerArgs(cluster=found(), image=IMAGE, settings=settings, node_pools=STATIC)
+
+    assert made(lambda: Joiner("a", args)).one("kubernetes:karpenter.sh/v1:NodePool")
 
 
 def test_credentials_of_another_account_are_refused() -> None:
@@ -236,5 +247,5 @@ def test_credentials_of_another_account_are_refused() -> None:
         security_group_id="sg-1",
     )
 
-    with pytest.raises(ConfigError, match="are of 123456789012"):
+    with pytest.raises(ConfigError, match="credentials belong to 123456789012"):
         made(lambda: Joiner("a", JoinerArgs(cluster=elsewhere, image=IMAGE)))

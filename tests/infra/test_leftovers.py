@@ -1,4 +1,4 @@
-"""What is found by the controller's tags, and what is not."""
+"""Which resources the search by the controller's tags finds, and which it does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import boto3
 import pytest
 
 from infra.clusterapi import ClusterLocation
-from infra.leftovers import Leftovers
+from infra.lifecycle.leftovers import Leftovers
 
 REGION = "us-west-2"
 STACK = "organization/joiner/dev"

@@ -1,4 +1,4 @@
-"""What `pulumi install` installs is what the tests run on."""
+"""`pulumi install` installs the packages with which the tests run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names are the documented ones where they fit, and always such that AWS takes them."""
+"""Resource names are the documented ones if they fit, and always valid in AWS."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.apis.ec2nodeclass import EC2NodeClass
-from controller.apis.nodepool import NodePool
-from controller.apis.validation import problems
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.karpenter.validation import problems
 from infra.config import CHECKOUT, ConfigError
 from infra.nodepools import KINDS, default_manifests, filled, manifests_in
 

@@ -1,4 +1,4 @@
-"""What a stack can be told of names, rights, pods and places: what each setting makes of it."""
+"""The stack's settings of names, rights, pods and subnets, and their effects."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pulumi
+import pulumi_aws as aws
 import pytest
 import yaml
 
+from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterLocation
-from infra.config import ConfigError, parse
-from infra.ekscluster import EksCluster
+from infra.config import ConfigError, IpFamily, parse
 from infra.joiner import Joiner, JoinerArgs
 from infra.policies import Place, ipv6_cni
-from testbed.cloud.policies import evaluate
+from testbed.cloud.iam.policies import evaluate
 from tests.infra.test_config import ENOUGH
 from tests.infra.test_program import (
     ACCOUNT,
@@ -35,6 +37,7 @@ pytestmark = pytest.mark.usefixtures("entries")
 
 STATEMENT = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}
 KEY = f"arn:aws:kms:us-west-2:{ACCOUNT}:key/1234"
+AWS_POLICY = "arn:aws:iam::aws:policy"
 CLUSTER_TAG = "kubernetes.io/cluster/joiner"
 
 
@@ -130,7 +133,7 @@ def test_a_queue_may_be_encrypted_with_a_key_that_the_controller_may_use() -> No
     queue = made.one("aws:sqs/queue:Queue")
     assert queue["kmsMasterKeyId"] == KEY
     assert "sqsManagedSseEnabled" not in queue
-    decryption = json.loads(policies_of(made)["joiner-controller-Decryption"])
+    decryption = json.loads(policies_of(made)["joiner-controller-Interruption"])
     assert evaluate([decryption], action="kms:Decrypt", resource=KEY, context={}).allowed
     assert not evaluate([decryption], action="kms:Decrypt", resource=KEY + "5", context={}).allowed
 
@@ -155,6 +158,48 @@ def test_nodes_of_an_ipv6_cluster_may_give_their_pods_addresses() -> None:
         assert asked.allowed is allowed
 
 
+def test_more_parameters_than_a_policy_holds_are_refused_in_words() -> None:
+    parameters = [f"/golden/{'a' * 90}{number}" for number in range(60)]
+
+    with pytest.raises(ConfigError, match=r"ImageParameters has .* IAM takes 6,144"):
+        run(imageParameters=json.dumps(parameters))
+
+
+def test_a_component_is_held_to_the_same_quotas() -> None:
+    def program() -> None:
+        cluster = EksCluster.found(ClusterLocation("joiner", "us-west-2"))
+        policy = f"{AWS_POLICY}/AmazonEKSWorkerNodePolicy"
+        Joiner("a", JoinerArgs(cluster=cluster, image="joiner:1", node_policies=[policy]))
+
+    with pytest.raises(ConfigError, match="always attached to the node role"):
+        made_by(program, {})
+
+
+@pytest.mark.parametrize(
+    ("stated", "actual", "words"),
+    [("ipv6", "ipv6", ""), ("ipv4", "ipv6", "set ip_family='ipv6'"), ("ipv4", None, "")],
+)
+def test_a_cluster_of_the_program_says_of_which_family_it_is(
+    stated: IpFamily, actual: str | None, words: str
+) -> None:
+    def program() -> None:
+        cluster = aws.eks.Cluster(
+            "c",
+            role_arn="role",
+            vpc_config={"subnet_ids": []},
+            kubernetes_network_config={"ip_family": actual} if actual else None,
+        )
+        known = EksCluster.of(cluster, subnet_ids=(), ip_family=stated)
+        assert known.ip_family == stated
+        pulumi.export("endpoint", known.endpoint)
+
+    if words:
+        with pytest.raises(ConfigError, match=words):
+            made_by(program, {})
+    else:
+        assert made_by(program, {}).one("aws:eks/cluster:Cluster")
+
+
 def test_pods_bear_what_they_are_given_and_nothing_of_ours_is_lost() -> None:
     made = run(
         extraLabels='{"team": "platform"}',
@@ -163,7 +208,7 @@ def test_pods_bear_what_they_are_given_and_nothing_of_ours_is_lost() -> None:
         nodeSelector='{"pool": "system"}',
         tolerations='[{"key": "system", "operator": "Exists"}]',
         imagePullSecrets="registry",
-        scraping="annotations",
+        metricsDiscovery="annotations",
     )
     template = template_of(made)
     pod, metadata = template["spec"], template["metadata"]
@@ -228,7 +273,7 @@ def test_windows_nodes_have_a_role_and_a_way_in_of_their_own(
 
 
 def test_a_namespace_and_a_service_monitor_are_made_where_asked() -> None:
-    made = run(namespace="karpenter", createNamespace="true", scraping="service-monitor")
+    made = run(namespace="karpenter", createNamespace="true", metricsDiscovery="service-monitor")
 
     assert made.one("kubernetes:core/v1:Namespace")["metadata"]["name"] == "karpenter"
     monitor = made.one("kubernetes:monitoring.coreos.com/v1:ServiceMonitor")
@@ -308,9 +353,9 @@ def test_regions_of_every_partition_are_taken(region: str) -> None:
         ("assumeRoles", '[{"roleArn": "x"}]', "role_arn"),
         ("accessKey", "secret", "AWS_ACCESS_KEY_ID"),
         ("defaultTags", "{}", "joiner:tags"),
-        ("maxRetries", "3", "environment of the AWS SDK"),
-        ("forbiddenAccountIds", f'["{ACCOUNT}"]', "does not let the account"),
-        ("allowedAccountIds", '["210987654321"]', "does not let the account"),
+        ("maxRetries", "3", "environment variables of the AWS SDK"),
+        ("forbiddenAccountIds", f'["{ACCOUNT}"]', f"excludes the account {ACCOUNT}"),
+        ("allowedAccountIds", '["210987654321"]', f"excludes the account {ACCOUNT}"),
     ],
 )
 def test_settings_of_the_aws_provider_are_honoured_or_refused_by_name(
@@ -374,8 +419,17 @@ def test_a_buffer_and_the_pod_template_it_names_are_made(tmp_path: Path) -> None
         ("namePrefix", "a b", "1 to 20 letters"),
         ("queueKey", "alias/x", "the ARN of a KMS key"),
         ("nodePolicies", "AdministratorAccess", "a list of ARNs of IAM policies"),
-        ("controllerStatements", '[{"Effect": "Maybe"}]', "a list of statements of IAM"),
-        ("nodeStatements", '["x"]', "a list of statements of IAM"),
+        ("controllerStatements", '[{"Effect": "Maybe"}]', "a list of IAM statements"),
+        ("nodeStatements", '["x"]', "a list of IAM statements"),
+        ("nodePolicies", f"{AWS_POLICY}/AmazonEKSWorkerNodePolicy", "always attached"),
+        ("nodePolicies", f"{AWS_POLICY}/Read, {AWS_POLICY}/Read", "Read is listed more than once"),
+        (
+            "nodePolicies",
+            ", ".join(f"{AWS_POLICY}/Read{number}" for number in range(7)),
+            "lists 7 policies; allowed are 6",
+        ),
+        ("controllerStatements", json.dumps([STATEMENT] * 110), "allowed are 6,144"),
+        ("nodeStatements", json.dumps([STATEMENT] * 180), "allowed are 9,240"),
         (
             "nodeStatements",
             '[{"Effect": "Allow", "Action": "*", "Resource": "*"}]',
@@ -395,7 +449,7 @@ def test_a_buffer_and_the_pod_template_it_names_are_made(tmp_path: Path) -> None
             "an affinity",
         ),
         ("imagePullSecrets", '["A B"]', "a list of names of Secrets"),
-        ("scraping", "push", "none or annotations or service-monitor"),
+        ("metricsDiscovery", "push", "none or annotations or service-monitor"),
         ("env", '{"BATCH_IDLE_DURATION": "1s"}', "joiner:settings"),
         ("discoveryTagKey", "aws:x", "1 to 128 letters"),
         ("region", "moon", "an AWS region"),

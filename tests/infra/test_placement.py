@@ -1,4 +1,4 @@
-"""Where nodes are sent: not where only the control plane is at home."""
+"""In which subnets nodes launch: not in those that only the control plane uses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
+from infra.cluster.placement import Placement, find
 from infra.clusterapi import ClusterLocation
-from infra.placement import Placement, find
 
 REGION = "us-west-2"
 

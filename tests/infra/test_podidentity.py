@@ -1,4 +1,4 @@
-"""Pods that come before their identity."""
+"""Pods that start before their Pod Identity association is served."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from infra.clusterapi import ApiError, ClusterApi
-from infra.podidentity import CREDENTIALS, PATIENCE_SECONDS, WEBHOOK, Identities
-from infra.podidentity import _PodIdentityProvider as Provider
+from infra.identity.podidentity import CREDENTIALS, PATIENCE_SECONDS, WEBHOOK, Identities
+from infra.identity.podidentity import _PodIdentityProvider as Provider
 
 PODS = "/api/v1/namespaces/kube-system/pods"
 PROPS = {

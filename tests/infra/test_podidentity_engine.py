@@ -1,4 +1,4 @@
-"""Pods that come before their identity, on a real API server with EKS's webhook before it."""
+"""Pods that start before their association, on a real API server with EKS's webhook."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.clusterapi import ClusterApi
-from infra.podidentity import CREDENTIALS, Identities
+from infra.identity.podidentity import CREDENTIALS, Identities
 from testbed.cloud.control import CloudControl
 from testbed.region.testbed import Part, Testbed
 from tests import administrator

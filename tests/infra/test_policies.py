@@ -1,4 +1,4 @@
-"""What each principal may do, and what it may not."""
+"""What the IAM policies allow each principal, and what they deny."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from controller.apis import labels
 from infra import policies
 from infra.policies import Place
-from testbed.cloud.policies import evaluate
+from testbed.cloud.iam.policies import evaluate
 
 HERE = Place("aws", "us-west-2", "123456789012", "joiner")
 STACK = "organization/joiner/dev"
@@ -28,6 +28,7 @@ OURS = {
 THEIRS = OURS | {"kubernetes.io/cluster/joiner": "shared"}
 ALL = [
     policies.node_lifecycle(HERE, installation=STACK),
+    policies.launch_templates(HERE, installation=STACK),
     policies.iam_integration(HERE, node_role_arns=[NODE_ROLE]),
     policies.eks_integration(HERE),
     policies.interruption(QUEUE),
@@ -276,6 +277,7 @@ def test_names_of_services_and_arns_follow_the_partition() -> None:
     documents = [
         policies.ec2_trust(china),
         policies.node_lifecycle(china, installation=STACK),
+        policies.launch_templates(china, installation=STACK),
         policies.iam_integration(china, node_role_arns=["arn:aws-cn:iam::1:role/x"]),
         policies.instance_profiles(china, installation=STACK),
         policies.image_parameters(china, ["/golden/*"]),
@@ -287,6 +289,39 @@ def test_names_of_services_and_arns_follow_the_partition() -> None:
     assert "ec2.amazonaws.com.cn" in text
 
 
-@pytest.mark.parametrize("document", [*ALL, PROFILES], ids=lambda d: d["Statement"][0]["Sid"])
-def test_a_policy_is_within_the_size_that_iam_takes(document: dict[str, Any]) -> None:
-    assert len(json.dumps(document, separators=(",", ":"))) < 6144
+LONGEST = Place("aws-us-gov", "ap-southeast-4", "123456789012", "c" * 100)
+"""The longest name that EKS takes of a cluster, in a region with a long name."""
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        policies.node_lifecycle(LONGEST, installation="i" * 256),
+        policies.launch_templates(LONGEST, installation="i" * 256),
+        policies.iam_integration(LONGEST, node_role_arns=[f"arn:aws:iam::1:role/{'r' * 576}"] * 2),
+        policies.eks_integration(LONGEST),
+        policies.interruption(f"{QUEUE}{'q' * 80}", f"{QUEUE}{'k' * 80}"),
+        policies.zonal_shift(LONGEST),
+        policies.resource_discovery(LONGEST),
+        policies.instance_profiles(LONGEST, installation="i" * 256),
+    ],
+    ids=lambda document: document["Statement"][0]["Sid"],
+)
+def test_a_policy_of_the_longest_names_is_within_the_size_that_iam_takes(
+    document: dict[str, Any],
+) -> None:
+    assert policies.size_of(policies.text_of(document)) <= policies.MANAGED_SIZE
+
+
+def test_white_space_between_members_takes_nothing_of_the_quota() -> None:
+    assert policies.size_of('{ "a" : [ 1,  2 ] }') == len('{"a":[1,2]}')
+
+
+@pytest.mark.parametrize("service", ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"])
+def test_in_china_the_node_role_is_passed_to_ec2_by_either_of_its_names(service: str) -> None:
+    china = Place("aws-cn", "cn-north-1", "123456789012", "joiner")
+    role = NODE_ROLE.replace(":aws:", ":aws-cn:")
+    document = policies.iam_integration(china, node_role_arns=[role])
+    asked = {"iam:PassedToService": [service]}
+
+    assert evaluate([document], action="iam:PassRole", resource=role, context=asked).allowed

@@ -1,4 +1,4 @@
-"""A stack does not delete the NodePools that somebody else applies too."""
+"""A stack does not delete NodePools that another owner applies as well."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infra.clusterapi import ClusterApi, ClusterGoneError, ClusterLocation
-from infra.poolowners import SharedPoolsError, _PoolOwnersProvider
+from infra.guards.poolowners import SharedPoolsError, _PoolOwnersProvider
 
 TEAM = "organization/joiner/team"
 FLUX = {
@@ -56,7 +56,7 @@ def test_a_pool_that_flux_applies_too_does_not_go_with_its_file(pools: Pools) ->
         _PoolOwnersProvider().diff("id", remembered("web", "batch"), remembered())
 
     assert "NodePool web would be deleted" in str(refused.value)
-    assert "Flux's Kustomization flux-system/pools applies it too" in str(refused.value)
+    assert "Flux's Kustomization flux-system/pools also applies it" in str(refused.value)
     assert "pulumi state delete" in str(refused.value)
     assert "batch" not in str(refused.value)
 
@@ -64,7 +64,7 @@ def test_a_pool_that_flux_applies_too_does_not_go_with_its_file(pools: Pools) ->
 def test_nor_with_its_stack(pools: Pools) -> None:
     pools.put("web", stack="organization/joiner/another")
 
-    with pytest.raises(SharedPoolsError, match="stack organization/joiner/another applies it too"):
+    with pytest.raises(SharedPoolsError, match="stack organization/joiner/another also applies it"):
         _PoolOwnersProvider().end(remembered("web"))
 
 

@@ -1,4 +1,4 @@
-"""The whole program under Pulumi's mocks: what it makes, of what, and in which order."""
+"""The whole program with Pulumi's mocks: its resources, their inputs, and their order."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import asyncio
 import importlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pulumi
 import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
 from pulumi.runtime import mocks as pulumi_mocks
+from pulumi.runtime.resource_hooks import StubResourceHook
+from pulumi.runtime.rpc import unwrap_rpc_secret
 
 from controller.options import Options
 from infra import clusterapi, joiner
 from infra.config import ConfigError
+from infra.guards import ownership
 from tests.infra.knownaws import NEW, Entries, connection
+from tests.infra.kubeconfigs import kubeconfig_in
 
 pytestmark = pytest.mark.usefixtures("entries")
 
@@ -48,6 +53,7 @@ POLICIES = {
     f"KarpenterController{title}Policy-joiner-us-west-2"
     for title in (
         "NodeLifecycle",
+        "LaunchTemplates",
         "IAMIntegration",
         "EKSIntegration",
         "Interruption",
@@ -64,6 +70,8 @@ class Made:
 
     resources: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     providers: dict[str, str] = field(default_factory=dict)
+    imported: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The ID by which a resource is imported, by type and name."""
 
     def of(self, kind: str) -> dict[str, dict[str, Any]]:
         return {name: inputs for token, name, inputs in self.resources if token == kind}
@@ -85,9 +93,13 @@ class Region(pulumi_mocks.Mocks):
     ) -> tuple[str | None, dict[Any, Any]]:
         self.made.resources.append((args.typ, args.name, dict(args.inputs)))
         self.made.providers[f"{args.typ} {args.name}"] = args.provider or ""
+        if args.resource_id:
+            self.made.imported[args.typ, args.name] = args.resource_id
         name = args.inputs.get("name", args.name)
         arn = f"arn:aws:x:us-west-2:{ACCOUNT}:{name}"
         extra: dict[str, Any] = {"arn": arn, "url": f"https://sqs/{name}", "name": name}
+        if args.typ == "aws:ec2/vpc:Vpc":
+            extra["ipv6CidrBlock"] = "2600:1f13::/56"
         if args.typ == "aws:eks/cluster:Cluster":
             return name, {**extra, **args.inputs, **CLUSTER}
         if args.typ.startswith("kubernetes:"):
@@ -108,6 +120,10 @@ class Region(pulumi_mocks.Mocks):
             "aws:ec2/getVpcEndpointService:getVpcEndpointService": {
                 "serviceName": f"com.amazonaws.us-west-2.{args.args.get('service')}"
             },
+            "aws:eks/getAddonVersion:getAddonVersion": {
+                "version": f"{args.args.get('addonName')} of {args.args.get('kubernetesVersion')}"
+            },
+            "aws:ssm/getParameter:getParameter": {"insecureValue": args.args.get("name")},
             "aws:eks/getCluster:getCluster": CLUSTER
             | {"certificateAuthorities": [CLUSTER["certificateAuthority"]]},
         }
@@ -145,6 +161,7 @@ def made_by(
     *,
     project: str = "joiner",
     held: Mapping[str, str] | None = None,
+    secrets: Sequence[str] = (),
 ) -> Made:
     """Run any program under mocks; return what it asked for."""
     region = Region(held or {})
@@ -153,11 +170,11 @@ def made_by(
     pulumi.runtime.set_mocks(
         region, project=project, stack="dev", preview=False, organization="organization"
     )
-    pulumi.runtime.set_all_config(dict(config))
+    pulumi.runtime.set_all_config(dict(config), list(secrets))
     try:
         pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
     finally:
-        pulumi.runtime.set_all_config({})
+        pulumi.runtime.set_all_config({}, [])
         # What a failed program leaves is nobody's news in the middle of another test: a traceback
         # that is written while `ast.parse` runs there breaks it (Python 3.11).
         loop.set_exception_handler(lambda _loop, _context: None)
@@ -182,7 +199,7 @@ def test_roles_policies_and_profile_bear_the_names_that_karpenters_guide_gives_t
     assert {r["name"] for r in made.of("aws:iam/role:Role").values()} == ROLES
     assert {p["name"] for p in made.of("aws:iam/policy:Policy").values()} == POLICIES
     assert made.one("aws:iam/instanceProfile:InstanceProfile")["role"] == "KarpenterNodeRole-joiner"
-    assert len(made.of("aws:iam/rolePolicyAttachment:RolePolicyAttachment")) == 4 + 5
+    assert len(made.of("aws:iam/rolePolicyAttachment:RolePolicyAttachment")) == 4 + 6
 
 
 def test_the_region_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,7 +464,7 @@ def test_a_real_cluster_is_reached_as_the_aws_cli_does() -> None:
 def test_a_kubeconfig_is_kept_as_any_machine_finds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "config").touch()
+    kubeconfig_in(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(clusterapi, "PROJECT", tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -474,6 +491,19 @@ def test_no_resource_is_made_by_a_provider_that_nobody_named() -> None:
 def test_bad_settings_end_the_program_before_anything_is_made() -> None:
     with pytest.raises(ConfigError, match="joiner:replicas"):
         run(replicas="0", identity="root")
+
+
+@pytest.fixture
+def hooks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[Any], None]]:
+    """Take note of hooks by name: mocks cannot call them."""
+    made: dict[str, Callable[[Any], None]] = {}
+
+    def hook(name: str, callback: Callable[[Any], None]) -> StubResourceHook:
+        made[name] = callback
+        return StubResourceHook(name)
+
+    monkeypatch.setattr(pulumi, "ResourceHook", hook)
+    return made
 
 
 def have_every_name(entries: Entries, tags: dict[str, str]) -> None:
@@ -505,19 +535,61 @@ def test_names_that_somebody_else_has_given_stop_the_program_before_anything_is_
         run(image="")
 
     said = refused.value.problems
-    assert len(said) == 1 + 5 + 2 + 1 + 5 + 1 + 1 + 1
+    assert len(said) == 1 + 5 + 2 + 1 + 6 + 1 + 1 + 1
     for name in {"a queue joiner", "kube-system/karpenter", *RULES, *ROLES, *POLICIES}:
-        assert any(f" {name} already" in problem for problem in said), name
+        assert any(f" {name} already exists" in f" {problem}" for problem in said), name
     ((key, value),) = tags.items()
-    assert all(f"it is tagged {key}={value}" in problem for problem in said)
+    assert all(f"its tags are {key}={value}" in problem for problem in said)
     assert all(f"tag it joiner.dev/installation={STACK}" in problem for problem in said)
     assert any("joiner:queueName to another name" in problem for problem in said)
 
 
+@pytest.mark.usefixtures("hooks")
 def test_what_the_stack_has_made_itself_is_its_own(entries: Entries) -> None:
     have_every_name(entries, {"joiner.dev/installation": STACK})
 
-    assert run(image="").one("aws:sqs/queue:Queue")
+    made = run(image="")
+
+    assert made.one("aws:sqs/queue:Queue")
+
+
+def test_what_bears_our_tag_is_imported_where_aws_would_refuse_a_second_one(
+    entries: Entries, hooks: Mapping[str, Callable[[Any], None]]
+) -> None:
+    have_every_name(entries, {"joiner.dev/installation": STACK})
+
+    made = run(image="")
+
+    node, role = "KarpenterNodeRole-joiner", "aws:iam/role:Role"
+    policies = {
+        arn for (type_, _), arn in made.imported.items() if type_ == "aws:iam/policy:Policy"
+    }
+    assert policies == {f"arn:aws:iam::{ACCOUNT}:policy/{name}" for name in POLICIES}
+    others = {key: name for key, name in made.imported.items() if name not in policies}
+    assert others == {
+        (role, "joiner-node"): node,
+        (role, "joiner-controller"): "KarpenterControllerRole-joiner",
+        ("aws:iam/instanceProfile:InstanceProfile", "joiner-node"): node,
+        ("aws:eks/accessEntry:AccessEntry", "joiner-node-access"): (
+            f"joiner:arn:aws:iam::{ACCOUNT}:role/{node}"
+        ),
+    }
+    assert set(made.imported) <= {(token, name) for token, name, _ in made.resources}
+    # These have no ID by which Pulumi could import them: they go right before they are made.
+    ecr = connection("ecr", "us-west-2")
+    assert len(ecr.describe_repositories()["repositories"]) == 1
+    assert len(hooks) == 2
+    hooks["joiner-image-aws:ecr/repository:Repository"](None)
+    hooks["joiner-image-aws:ecr/repository:Repository"](None)
+    assert ecr.describe_repositories()["repositories"] == []
+
+
+def test_the_wish_to_forget_a_cluster_does_not_stay_in_the_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PULUMI_K8S_DELETE_UNREACHABLE", "true")
+
+    assert "deleteUnreachable" not in run().one("pulumi:providers:kubernetes")
 
 
 EXTRA_TAGS: list[dict[str, Any]] = [{}, {"installation": "prod", "tags": '{"team": "a"}'}]
@@ -540,6 +612,90 @@ def test_a_cluster_that_does_not_exist_is_named_before_anything_is_made() -> Non
         run(clusterName="other")
 
 
+def refusing(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
+    """Have EKS answer every question about a cluster with an error."""
+
+    def described(location: clusterapi.ClusterLocation) -> dict[str, Any]:
+        raise problem
+
+    monkeypatch.setattr(ownership, "described", described)
+
+
+def test_a_region_that_does_not_answer_is_not_blamed_on_the_credentials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = "https://eks.us-wets-2.amazonaws.com"
+    refusing(monkeypatch, EndpointConnectionError(endpoint_url=url))
+
+    with pytest.raises(ConfigError) as refused:
+        run(region="us-west-9")
+
+    (problem,) = refused.value.problems
+    assert problem.startswith("joiner:region='us-west-9': EKS does not answer in this region")
+    assert "credentials" not in problem
+
+
+@pytest.mark.parametrize(
+    ("code", "may_be_region"), [("UnrecognizedClientException", True), ("AccessDenied", False)]
+)
+def test_credentials_that_a_region_does_not_know_may_be_the_regions_fault(
+    monkeypatch: pytest.MonkeyPatch, code: str, may_be_region: bool
+) -> None:
+    error = {"Error": {"Code": code, "Message": "no"}}
+    refusing(monkeypatch, ClientError(error, "DescribeCluster"))
+
+    with pytest.raises(ConfigError, match="Check the credentials") as refused:
+        run()
+
+    (problem,) = refused.value.problems
+    assert ("not have opted in" in problem) is may_be_region
+
+
+def test_a_secret_environment_is_in_a_secret_and_not_in_the_deployment() -> None:
+    given = {f"joiner:{key}": value for key, value in SETTINGS.items()}
+    env = {"joiner:env": '{"HTTPS_PROXY": "http://me:hunter2@proxy"}'}
+
+    made = made_by(_program, given | env, secrets=["joiner:env"])
+
+    ((name, secret),) = made.of("kubernetes:core/v1:Secret").items()
+    assert unwrap_rpc_secret(secret["stringData"]) == {"HTTPS_PROXY": "http://me:hunter2@proxy"}
+    deployment = made.one("kubernetes:apps/v1:Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    given_by = {one["name"]: one.get("valueFrom") for one in container["env"]}
+    assert given_by["HTTPS_PROXY"] == {"secretKeyRef": {"name": name, "key": "HTTPS_PROXY"}}
+    others = [inputs for type_, _, inputs in made.resources if type_ != "kubernetes:core/v1:Secret"]
+    assert "hunter2" not in json.dumps(others, default=str)
+    assert not run(env=env["joiner:env"]).of("kubernetes:core/v1:Secret")
+
+
+def test_other_settings_cannot_be_secret() -> None:
+    given = {f"joiner:{key}": value for key, value in SETTINGS.items()}
+
+    with pytest.raises(
+        ConfigError, match="joiner:image is set as a secret, but the stack's state would show it"
+    ):
+        made_by(_program, given, secrets=["joiner:image"])
+
+
+def test_karpenter_installed_by_helm_stops_the_program_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Cluster:
+        def get(self, path: str) -> dict[str, Any] | None:
+            release = {"meta.helm.sh/release-name": "karpenter"}
+            is_theirs = path.endswith("/deployments/karpenter")
+            return {"metadata": {"annotations": release}} if is_theirs else None
+
+        def list(self, path: str, **_query: str) -> list[Any]:
+            return []
+
+    monkeypatch.setattr(clusterapi.ClusterApi, "find", lambda location, **_: Cluster())
+
+    with pytest.raises(ConfigError, match=r"Deployment kube-system/karpenter \(Helm release"):
+        run()
+    assert run(name="joiner").one("kubernetes:apps/v1:Deployment")
+
+
 def test_a_stack_remembers_which_cluster_of_the_name_it_was_made_on() -> None:
     def remembered(made: Made) -> str | None:
         installation = made.of("pulumi-python:dynamic:Resource")["installation"]
@@ -548,7 +704,7 @@ def test_a_stack_remembers_which_cluster_of_the_name_it_was_made_on() -> None:
 
     assert remembered(run()) == "2026-01-01T00:00:00+00:00"
     # One of its own goes and comes with the stack.
-    assert remembered(run(cluster="create", clusterName=NEW)) is None
+    assert remembered(run(cluster="create", clusterName=NEW, publicAccessCidrs="none")) is None
 
 
 def test_a_changed_way_to_the_cluster_is_no_other_cluster() -> None:

@@ -1,4 +1,4 @@
-"""What README tells people to type works as typed."""
+"""The commands in the README work as written."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_the_engine_answers_what_readme_asks_it() -> None:
     said = typed(script, CHECKOUT)
 
     assert "3 pods on 2 new nodes" in said
-    assert "default/web-1 goes to a new node" in said
+    assert "default/web-1 schedules on a new node" in said
 
 
 @pytest.mark.parametrize(

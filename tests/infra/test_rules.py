@@ -1,4 +1,4 @@
-"""What must never happen to rights is refused before it happens; what we do ourselves is not."""
+"""Dangerous changes of rights are refused in advance; the program's own changes are allowed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 
 from controller.options import FeatureGates, Options
 from infra import policies
+from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterLocation
 from infra.config import ConfigError, parse
 from infra.deployment import admin_rules, cluster_rules, namespace_rules
-from infra.ekscluster import EksCluster
-from infra.enforcement import RuleBrokenError
 from infra.joiner import Joiner, JoinerArgs
 from infra.policies import Place
-from infra.rules import violations
+from infra.policypack.enforcement import RuleBrokenError
+from infra.policypack.rules import violations
 from tests.infra.test_config import ENOUGH
 from tests.infra.test_program import made_by
 
@@ -68,8 +68,8 @@ def of_queue(principal: Any, **more: Wire) -> list[str]:
         ({"Effect": "Allow", "NotAction": "iam:*", "Resource": "*"}, "all but what it names"),
         ({"Effect": "Allow", "Action": "s3:Get*", "NotResource": BUCKET}, "all but what it names"),
         (allowing("iam:*"), "iam:* on everything"),
-        (allowing("iam:CreateUser"), "could give himself more"),
-        (allowing("iam:AttachRolePolicy", ROLE), "could give himself more"),
+        (allowing("iam:CreateUser"), "which can be used to gain more permissions"),
+        (allowing("iam:AttachRolePolicy", ROLE), "which can be used to gain more permissions"),
         (allowing("iam:CreateInstanceProfile"), "more than instance profiles"),
         (allowing("iam:PassRole", Condition=TO_EC2), "PassRole of any role"),
         (allowing("iam:PassRole", ROLE), "iam:PassedToService"),
@@ -115,7 +115,7 @@ def test_a_statement_that_says_what_it_opens_is_nobodys_concern(statement: Wire)
 def test_nobody_else_becomes_a_role(principal: Any) -> None:
     (fault,) = of_trust(principal)
 
-    assert "become the role" in fault
+    assert "assume the role" in fault
 
 
 def test_a_token_must_name_its_service_account() -> None:
@@ -133,7 +133,7 @@ def test_a_queue_is_open_only_to_whom_a_condition_names(principal: Any) -> None:
     here = {"StringEquals": {"aws:SourceAccount": PLACE.account}}
     safe = {"Bool": {"aws:SecureTransport": "true"}}
 
-    assert "opens the queue to everybody" in of_queue(principal)[0]
+    assert "lets everyone send to the queue" in of_queue(principal)[0]
     assert of_queue(principal, Condition=safe)
     assert of_queue(principal, Condition=here) == []
 
@@ -168,14 +168,20 @@ def of_rights(group: str, resource: str, *verbs: str, **more: Any) -> list[str]:
         (("apps", "*", "get"), "* in resources"),
         (("", "*/status", "patch"), "* in resources"),
         (("*", "deployments", "get"), "* in apiGroups"),
-        (("rbac.authorization.k8s.io", "clusterroles", "get", "escalate"), "gives himself more"),
+        (
+            ("rbac.authorization.k8s.io", "clusterroles", "get", "escalate"),
+            "escalate on clusterroles, which can be used to gain more",
+        ),
         (("rbac.authorization.k8s.io", "clusterroles", "list", "bind"), "allows bind"),
         (("", "users", "impersonate"), "allows impersonate"),
         (("rbac.authorization.k8s.io", "rolebindings", "get", "create"), "allows create on every"),
         (("", "secrets", "list"), "every one of secrets"),
         (("", "pods/exec", "create"), "every one of pods/exec"),
         (("", "serviceaccounts/token", "create"), "every one of serviceaccounts/token"),
-        (("certificates.k8s.io", "certificatesigningrequests/approval", "update"), "gets more"),
+        (
+            ("certificates.k8s.io", "certificatesigningrequests/approval", "update"),
+            "approval, which can be used to gain more",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
 )
@@ -208,8 +214,10 @@ def test_nobody_is_made_an_administrator_of_the_cluster_and_everybody_is_nobody(
         binding = {"roleRef": {"name": role}, "subjects": [{"kind": subject, "name": name}]}
         return list(violations(f"{RBAC}:{kind}", binding))
 
-    assert "an administrator" in bound("cluster-admin", "ServiceAccount", "karpenter")[0]
-    assert "everybody" in bound("view", "Group", "system:authenticated")[0]
+    assert (
+        "administrators of the cluster" in bound("cluster-admin", "ServiceAccount", "karpenter")[0]
+    )
+    assert "includes everyone" in bound("view", "Group", "system:authenticated")[0]
     assert bound("karpenter", "ServiceAccount", "karpenter") == []
 
 
@@ -262,12 +270,12 @@ OPEN = json.dumps(policies.document({**allowing("sqs:SendMessage", QUEUE), "Prin
         (
             {"node_policies": ["arn:aws:iam::aws:policy/IAMFullAccess"]},
             None,
-            "IAMFullAccess would make an administrator of whoever has the role: attach a narrower",
+            "IAMFullAccess makes the role an administrator: attach a narrower",
         ),
         (
             {},
             widened("aws:iam/role:Role", "assume_role_policy", lambda: EVERYBODY),
-            "it lets * become the role",
+            "it lets * assume the role",
         ),
         (
             {},
@@ -276,7 +284,7 @@ OPEN = json.dumps(policies.document({**allowing("sqs:SendMessage", QUEUE), "Prin
                 "policy",
                 lambda: pulumi.Output.from_input(OPEN),
             ),
-            "it opens the queue to everybody",
+            "it lets everyone send to the queue",
         ),
         (
             {},
@@ -328,7 +336,9 @@ def test_what_is_known_later_is_looked_at_then() -> None:
             ),
         )
 
-    with pytest.raises(RuleBrokenError, match="AdministratorAccess would make"):
+    with pytest.raises(
+        RuleBrokenError, match="AdministratorAccess makes the role an administrator"
+    ):
         made_by(program, {})
 
 

@@ -1,12 +1,22 @@
-"""What our own resources do when they change, are replaced, and end."""
+"""What Joiner's own Pulumi resources do on update, replacement and deletion."""
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import grpc
 import pytest
+from pulumi.dynamic import DiffResult
 
-from infra.statefulprovider import ChangedPlaceError, ClusterMadeAnewError, StatefulProvider
+from infra.lifecycle.providerregistry import PROVIDERS, provider
+from infra.lifecycle.statefulprovider import (
+    ChangedPlaceError,
+    ClusterMadeAnewError,
+    StatefulProvider,
+)
 
 HERE = {"cluster_name": "joiner", "region": "us-west-2", "installation": "organization/joiner/dev"}
 
@@ -27,9 +37,9 @@ class Recording(StatefulProvider):
 @pytest.mark.parametrize(
     ("changed", "setting"),
     [
-        ({"cluster_name": "other"}, "joiner:clusterName was joiner and would be other"),
-        ({"region": "eu-west-1"}, "joiner:region was us-west-2 and would be eu-west-1"),
-        ({"installation": "x"}, "joiner:installation was organization/joiner/dev and would be x"),
+        ({"cluster_name": "other"}, "joiner:clusterName changes from joiner to other"),
+        ({"region": "eu-west-1"}, "joiner:region changes from us-west-2 to eu-west-1"),
+        ({"installation": "x"}, "joiner:installation changes from organization/joiner/dev to x"),
     ],
 )
 def test_a_stack_does_not_move(changed: dict[str, str], setting: str) -> None:
@@ -44,7 +54,8 @@ def test_a_cluster_that_was_made_anew_under_its_name_is_told_from_the_former() -
     with pytest.raises(ClusterMadeAnewError) as refused:
         StatefulProvider().diff("id", former, anew)
 
-    assert "one of 2026-01-01T00:00:00+00:00, and EKS has one of 2026-02-01" in str(refused.value)
+    times = "created at 2026-01-01T00:00:00+00:00, and the current one was created at 2026-02-01"
+    assert times in str(refused.value)
     assert "PULUMI_K8S_DELETE_UNREACHABLE=true pulumi destroy" in str(refused.value)
     assert not StatefulProvider().diff("id", former, former).changes
     assert StatefulProvider().diff("id", HERE, former).changes, "it is remembered from then on"
@@ -87,3 +98,94 @@ def test_what_makes_room_for_something_else_and_what_is_destroyed_ends() -> None
     provider.delete("joiner-old-Recording", HERE | {"role_arn": "old"})
 
     assert provider.ended == [HERE | {"role_arn": "old"}]
+
+
+class Refusing(StatefulProvider):
+    """Cannot end: in our words, or by a fault of the program."""
+
+    def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
+        raise ChangedPlaceError(olds, news)
+
+    def end(self, props: dict[str, Any]) -> None:
+        if "fault" in props:
+            raise KeyError("cluster_name")
+        raise RefusedError("the queue stays")
+
+
+class RefusedError(Exception):
+    """Says why something is refused."""
+
+
+RefusedError.__module__ = "infra.somewhere"
+
+
+def diff(_request: bytes, context: grpc.ServicerContext) -> None:
+    """Call the provider as `pulumi.dynamic` does, whose argument is called `context` too."""
+    Refusing().diff("id", HERE, HERE | {"region": "eu-west-1"})
+
+
+def delete(request: bytes, context: grpc.ServicerContext) -> None:
+    """The same; a request with text asks for a fault."""
+    Refusing().delete("id", HERE | ({"fault": "yes"} if request else {}))
+
+
+@pytest.fixture
+def host() -> Iterator[grpc.Channel]:
+    """A channel to a host of the provider."""
+    server = grpc.server(ThreadPoolExecutor(max_workers=1))
+    methods = {"Diff": diff, "Delete": delete}
+    handlers = {name: grpc.unary_unary_rpc_method_handler(each) for name, each in methods.items()}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("provider", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield channel
+    server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [("Delete", "the queue stays"), ("Diff", "this stack cannot be moved: joiner:region changes")],
+)
+def test_a_refusal_reaches_the_engine_in_its_own_words(
+    host: grpc.Channel, caplog: pytest.LogCaptureFixture, method: str, words: str
+) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        host.unary_unary(f"/provider/{method}")(b"")
+
+    assert refused.value.details().startswith(words)
+    assert caplog.records == []
+
+
+def test_a_fault_of_the_program_keeps_its_traceback(
+    host: grpc.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(grpc.RpcError, match="Exception calling application: 'cluster_name'"):
+        host.unary_unary("/provider/Delete")(b"fault")
+
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_outside_of_the_engine_errors_are_raised_as_they_are() -> None:
+    with pytest.raises(RefusedError, match="the queue stays"):
+        Refusing().delete("id", HERE)
+
+
+def test_a_kind_of_a_later_version_leaves_the_state_with_a_warning_and_nothing_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    of_later = provider("of-a-later-version")
+
+    again = pickle.loads(pickle.dumps(of_later))
+
+    assert not again.diff("joiner-x", HERE, HERE | {"more": "b"}).changes
+    assert again.read("joiner-x", HERE).outs == HERE
+    again.delete("joiner-x", HERE)
+    said = capsys.readouterr().out
+    assert said.startswith("warning: ")
+    assert "of-a-later-version" in said
+    assert "joiner-x" in said
+
+
+def test_every_kind_that_a_state_may_name_has_its_class() -> None:
+    assert {kind: type(provider(kind)).kind for kind in PROVIDERS} == {k: k for k in PROVIDERS}

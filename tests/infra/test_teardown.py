@@ -1,4 +1,4 @@
-"""How a cluster's nodes come to their end when the stack goes."""
+"""How the nodes of a cluster are terminated when the stack is destroyed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from infra.leftovers import Remains
-from infra.teardown import (
+from infra.lifecycle.leftovers import Remains
+from infra.lifecycle.teardown import (
     STACK_ANNOTATION,
     Draining,
     ForeignNodePoolsError,
@@ -153,13 +153,22 @@ class TeardownScenario:
     said: list[str] = field(default_factory=list)
     clock: FakeClock = field(default_factory=FakeClock)
 
-    def drain(self, *, delete_foreign: bool = False, timeout_seconds: float = 600) -> None:
+    def drain(
+        self,
+        *,
+        delete_foreign: bool = False,
+        timeout_seconds: float = 600,
+        stack: str = "",
+        delete_others: bool = False,
+    ) -> None:
         Draining(
             cluster=self.cluster,
             cloud=self.cloud,
             deployment=DEPLOYMENT,
             timeout_seconds=timeout_seconds,
             delete_foreign=delete_foreign,
+            stack=stack,
+            delete_others=delete_others,
             clock=self.clock,
             say=self.said.append,
         ).run()
@@ -203,10 +212,10 @@ def test_the_controller_drains_every_node_before_it_goes() -> None:
 
     assert scenario.left == {}
     assert scenario.cloud.instances() == []
-    assert scenario.said[0] == "deleting NodePool default of organization/joiner/dev"
-    assert scenario.said[1] == "draining: 2 nodes, 2 NodeClaims, 2 instances to go"
-    assert scenario.said[-1] == "every node is gone"
-    assert not any("by their tags" in line for line in scenario.said)
+    assert scenario.said[0] == "deleting NodePool default (owner: stack organization/joiner/dev)"
+    assert scenario.said[1] == "draining: 2 nodes, 2 NodeClaims and 2 instances remaining"
+    assert scenario.said[-1] == "all nodes are drained and terminated"
+    assert not any("found by tags" in line for line in scenario.said)
 
 
 def test_progress_is_said_even_when_nothing_moves() -> None:
@@ -233,7 +242,24 @@ def test_pools_that_no_stack_owns_go_too_where_that_is_allowed() -> None:
     scenario.drain(delete_foreign=True)
 
     assert scenario.left == {}
-    assert scenario.said[0] == "deleting NodePool by-hand of nobody"
+    assert scenario.said[0] == "deleting NodePool by-hand (owner: no stack)"
+
+
+def test_pools_of_other_stacks_go_only_when_that_is_confirmed() -> None:
+    scenario = make_scenario(pool("default"))
+    (theirs,) = scenario.cluster.objects[POOLS]
+    owner = theirs["metadata"]["annotations"]["joiner.dev/stack"]
+
+    with pytest.raises(
+        ForeignNodePoolsError,
+        match=rf"other stacks own these NodePools: default \({owner}\).*joiner:confirmDelete",
+    ):
+        scenario.drain(stack="organization/joiner/platform", delete_foreign=True)
+
+    assert "deletionTimestamp" not in theirs["metadata"]
+    assert all("deletionTimestamp" not in c["metadata"] for c in scenario.cluster.objects[CLAIMS])
+    scenario.drain(stack="organization/joiner/platform", delete_others=True)
+    assert scenario.left == {}
 
 
 def test_claims_without_a_pool_go_as_well() -> None:
@@ -280,7 +306,10 @@ def test_an_instance_that_a_claim_names_and_that_is_anothers_is_told_of() -> Non
     scenario.drain(timeout_seconds=60)
 
     assert scenario.cloud.terminated == ["i-1", "i-2"]
-    assert any(line.startswith("left alone") and "i-theirs" in line for line in scenario.said)
+    assert any(
+        line.startswith("not terminating instances without the tags") and "i-theirs" in line
+        for line in scenario.said
+    )
     assert scenario.left == {}
 
 
@@ -292,8 +321,8 @@ def test_a_controller_that_does_not_finish_is_given_up() -> None:
     assert scenario.left == {}
     assert scenario.cloud.instances() == []
     assert (
-        "nodes are not drained after 120 s: terminating 2 instances by their tags and claims"
-        in scenario.said
+        "nodes were not drained within 120 s (joiner:drainTimeout): terminating 2 instances found "
+        "by tags and NodeClaims" in scenario.said
     )
 
 
@@ -306,7 +335,8 @@ def test_a_controller_that_is_gone_is_not_waited_for() -> None:
     assert scenario.left == {}
     assert scenario.clock.now == 0
     assert (
-        "the controller is gone: terminating 2 instances by their tags and claims" in scenario.said
+        "the controller's Deployment does not exist: terminating 2 instances found by tags and "
+        "NodeClaims" in scenario.said
     )
 
 
@@ -318,7 +348,7 @@ def test_controllers_that_never_get_ready_are_given_up() -> None:
 
     assert scenario.left == {}
     assert scenario.clock.now < 120
-    assert any(line.startswith("no controller has been ready for") for line in scenario.said)
+    assert any(line.startswith("the controller has had no ready pod for") for line in scenario.said)
 
 
 def test_a_controller_that_is_replaced_meanwhile_is_waited_for() -> None:
@@ -332,7 +362,7 @@ def test_a_controller_that_is_replaced_meanwhile_is_waited_for() -> None:
     scenario.clock.passed = rolling
     scenario.drain()
 
-    assert scenario.said[-1] == "every node is gone"
+    assert scenario.said[-1] == "all nodes are drained and terminated"
 
 
 def test_an_empty_cluster_is_drained_at_once() -> None:
@@ -340,7 +370,7 @@ def test_an_empty_cluster_is_drained_at_once() -> None:
 
     scenario.drain()
 
-    assert scenario.said == ["every node is gone"]
+    assert scenario.said == ["all nodes are drained and terminated"]
     assert scenario.clock.now == 0
 
 

@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 async def admin(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    """The testbed's own client, for what the port does not ask for."""
+    """Yield the testbed's own client, for operations that the port does not have."""
     async with KubeClient(Kubeconfig.read(cluster.kubeconfig)) as client:
         yield client
 
@@ -47,7 +47,7 @@ async def api(cluster: Cluster) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def namespace(admin: KubeClient) -> str:
-    """A namespace of the test's own."""
+    """Return a namespace for this test only."""
     name = f"kube-{next(_numbers)}"
     await admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
     return name
@@ -55,7 +55,7 @@ async def namespace(admin: KubeClient) -> str:
 
 @pytest.fixture
 async def custom_resources(admin: KubeClient, api: Client) -> None:
-    """The custom resources, installed and served."""
+    """Install the custom resources and wait until they are served."""
     installed, _ = await admin.list(DEFINITIONS)
     names = {definition["metadata"]["name"] for definition in installed}
     for file in sorted(CRDS.glob("*.yaml")):
@@ -72,5 +72,5 @@ async def _served(api: Client, kind: Kind[Any]) -> None:
         try:
             await api.list(kind)
             return
-        except NotFoundError:  # a definition takes a moment to be served
+        except NotFoundError:  # a definition is not served at once
             await asyncio.sleep(0.1)

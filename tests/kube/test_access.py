@@ -1,15 +1,18 @@
-"""The way to the API server is found as everywhere in Kubernetes."""
+"""The client finds the API server as other Kubernetes clients do."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from controller.kube.access import AccessError, from_environment
+from controller.kube.access import EARLY, Access, AccessError, TokenCommand, from_environment
 
 
 def write_kubeconfig(path: Path, user: dict[str, Any], cluster: dict[str, Any]) -> None:
@@ -80,6 +83,54 @@ echo "{\\"status\\": {\\"token\\": \\"t$count\\", \\"expirationTimestamp\\": \\"
     assert "t2" not in repr(access)
 
 
+def token_command(folder: Path, script: str) -> TokenCommand:
+    """A program that runs a shell script in a folder."""
+    program = folder / "print-token"
+    program.write_text(f"#!/bin/sh\ncd {folder}\n{script}")
+    program.chmod(0o755)
+    return TokenCommand((str(program),), {}, "client.authentication.k8s.io/v1beta1")
+
+
+def token_until(end: str, *, then: str = "") -> str:
+    """What prints a token that counts the runs of the program, and when the first one ends."""
+    return (
+        "echo run >> runs\n"
+        f"case $(wc -l < runs) in 1) end={end} ;; *) end={then} ;; esac\n"
+        f'echo "{{\\"status\\": {{\\"token\\": \\"t$(wc -l < runs)\\", '
+        f'\\"expirationTimestamp\\": \\"$end\\"}}}}"\n'
+    )
+
+
+async def test_the_event_loop_goes_on_while_a_program_prints_the_token(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    wait = "read go < gate\n"  # until the event loop opens it
+    source = token_command(tmp_path, wait + token_until("2999-01-01T00:00:00Z"))
+    access = Access("https://server", token_file=source)
+
+    asked = [asyncio.create_task(access.bearer()) for _ in range(20)]
+    async with asyncio.timeout(60):
+        await asyncio.to_thread((tmp_path / "gate").write_text, "go\n")
+        tokens = await asyncio.gather(*asked)
+
+    assert set(tokens) == {"t1"}
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+async def test_requests_use_a_token_that_is_about_to_expire_until_the_new_one_is_there(
+    tmp_path: Path,
+) -> None:
+    soon = datetime.now(UTC) + EARLY / 2
+    script = token_until(f"{soon:%Y-%m-%dT%H:%M:%SZ}", then="2999-01-01T00:00:00Z")
+    source = token_command(tmp_path, script)
+    access = Access("https://server", token_file=source)
+
+    assert [await access.bearer(), await access.bearer()] == ["t1", "t1"]
+    await asyncio.to_thread(source.read)
+
+    assert await access.bearer() == "t2"
+    assert (tmp_path / "runs").read_text() == "run\n" * 2
+
+
 def test_a_pod_uses_what_the_kubelet_mounts(tmp_path: Path) -> None:
     for name, text in (("token", "t"), ("ca.crt", "ca"), ("namespace", "kube-system")):
         (tmp_path / name).write_text(text)
@@ -113,3 +164,38 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, user: dict[str, Any], says
 def test_without_either_it_says_what_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(AccessError, match="KUBECONFIG is not set"):
         from_environment({}, mount=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        pytest.param(b"\tclusters: [", "is not YAML", id="not YAML"),
+        pytest.param(b"", "expected a YAML mapping", id="empty"),
+        pytest.param(b"hello", "expected a YAML mapping", id="text"),
+        pytest.param(b"\xff\xfe\x00", "can be used", id="not text"),
+        pytest.param(b"current-context: here\ncontexts: 7", "can be used", id="a number"),
+        pytest.param(b"current-context: here\ncontexts: [{}]", "can be used", id="no name"),
+        pytest.param(
+            b"current-context: a\ncontexts: [{name: a, context: {cluster: c}}]\n"
+            b"clusters: [{name: c, cluster: {}}]",
+            "server",
+            id="no server",
+        ),
+        pytest.param(
+            b"current-context: a\ncontexts: [{name: a, context: {cluster: c}}]\n"
+            b"clusters: [{name: c, cluster: {server: x, certificate-authority: nowhere.pem}}]",
+            "No such file",
+            id="no CA",
+        ),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_refused_in_words(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
+    path = tmp_path / "config"
+    path.write_bytes(content)
+
+    with pytest.raises(AccessError, match=said) as refused:
+        from_environment({"KUBECONFIG": str(path)})
+
+    assert str(path) in str(refused.value)

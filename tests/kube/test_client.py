@@ -1,4 +1,4 @@
-"""The client keeps the port's promises against a real API server."""
+"""The client implements the port against a real API server."""
 
 from __future__ import annotations
 
@@ -90,6 +90,8 @@ async def test_what_changed_meanwhile_is_a_conflict(api: Client, namespace: str)
     with pytest.raises(ConflictError):
         await api.patch(kinds.LEASE, "l", {}, namespace=namespace, resource_version=old)
     with pytest.raises(ConflictError):
+        await api.delete(kinds.LEASE, "l", namespace=namespace, resource_version=old)
+    with pytest.raises(ConflictError):
         await api.replace(
             kinds.LEASE, {"metadata": {"name": "l", "resourceVersion": old}}, namespace
         )
@@ -168,7 +170,9 @@ async def test_a_rule_that_refuses_says_so_in_its_own_words(api: Client) -> None
     async with asyncio.timeout(120):
         while True:
             try:
-                with pytest.raises(InvalidError, match="is set by the controller"):
+                with pytest.raises(
+                    InvalidError, match=r'label "karpenter\.sh/nodepool" is restricted'
+                ):
                     await api.create(kinds.NODE_POOL, body)
                 return
             except NotFoundError:  # a definition takes a moment to be served

@@ -1,4 +1,4 @@
-"""Recommendations on a real API server: written, read and approved as people do."""
+"""Recommendations on a real API server: written, read and approved as users do it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_a_recommendation_is_read_approved_and_carried_out(
     async with asyncio.timeout(120):
         await served(api)
     scenario = shrunk()
-    scenario.disruptor.orchestrator.ledger.api = api
+    scenario.disruptor.orchestrator.history.api = api
     await scenario.protect("a")
 
     await scenario.work(3)

@@ -1,4 +1,4 @@
-"""What features behind gates write is taken by a real API server, and what they follow is there."""
+"""A real API server accepts what gated features write, and has what they watch."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from typing import Any
 
 import pytest
 
-from controller.apis import conditions, kinds
+from controller.apis import kinds
 from controller.apis.kinds import Kind
+from controller.apis.kubernetes import conditions
 from controller.apiserver.port import Change
 from controller.cloudprovider.fake import FakeCloud
 from controller.kube.client import Client
 from controller.manager.watches import followed
 from controller.options import FeatureGates, Options
 from controller.reconcilers.capacitybuffer.resolution import Resolution
-from controller.reconcilers.newnodes.trials import Trials
+from controller.reconcilers.featuregates.disabled import DisabledFeatures
+from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.nodeoverlay.evaluation import ALL, Evaluation
 from controller.reconcilers.provisioning.buffers import report_fills
 from controller.reconcilers.staticcapacity.replication import Replication
 from controller.scheduling.buffers import Fill
 from controller.state.cluster import Cluster
 from controller.state.registrations import Registrations
+from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
 from tests.reconcilers.world import make_class
 
@@ -127,6 +130,26 @@ async def test_buffers_get_their_status_and_lose_what_no_longer_holds(
     assert by_share.pod_template_generation is None
 
 
+async def test_objects_are_told_that_their_feature_gate_is_off(api: Client, namespace: str) -> None:
+    overlay = {"metadata": {"name": "off"}, "spec": {"requirements": [], "price": "1"}}
+    await api.create(kinds.NODE_OVERLAY, overlay)
+    spec = {"podTemplateRef": {"name": "web"}, "replicas": 2}
+    buffer = {"metadata": {"name": "off"}, "spec": spec}
+    await api.create(kinds.CAPACITY_BUFFER, buffer, namespace)
+
+    await DisabledFeatures(api, now, FeatureGates()).run_once()
+
+    told = [
+        (await api.get(kinds.NODE_OVERLAY, "off")).status.conditions,
+        (await api.get(kinds.CAPACITY_BUFFER, "off", namespace)).status.conditions,
+    ]
+    assert [[condition.reason for condition in each] for each in told] == [
+        ["FeatureGateDisabled"],
+        ["FeatureGateDisabled"],
+    ]
+    await api.delete(kinds.NODE_OVERLAY, "off")
+
+
 async def test_a_static_pool_gets_claims_that_the_schema_takes(api: Client) -> None:
     created = await api.create(kinds.NODE_POOL, pool("fixed", replicas=2, limits={"nodes": "3"}))
     ready = {"type": "Ready", "status": "True", "reason": "Ready", "message": ""}
@@ -136,7 +159,12 @@ async def test_a_static_pool_gets_claims_that_the_schema_takes(api: Client) -> N
     cluster = await mirror(api)
 
     await Replication(
-        api, cluster, Metrics(), now, Trials(cluster, now, Registrations())
+        api,
+        cluster,
+        Recorder(api, now),
+        Metrics(),
+        now,
+        RegistrationBackoff(cluster, now, Registrations()),
     ).reconcile("fixed")
 
     claims = [

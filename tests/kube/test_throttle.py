@@ -1,4 +1,4 @@
-"""Requests are held to their rate, and a crowd that can wait does not hold up the others."""
+"""Requests stay within their rate, and low-priority bursts do not delay other requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A long list is taken in bit by bit."""
+"""A long list is read page by page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops for the tests of what takes its time."""
+"""Event loops in virtual time, for tests of what takes time."""
 
 from tests.virtualclock import pytest_asyncio_loop_factories
 

@@ -1,4 +1,4 @@
-"""The controller as a process, with a cloud in memory; started by the tests of the manager."""
+"""The controller as a process with an in-memory cloud; the manager's tests start it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if __name__ == "__main__":
     from controller.telemetry import logs
 
     class RunningFakeCloud(FakeCloud):
-        """A cloud in memory that needs no start and no care."""
+        """An in-memory cloud that needs no start and no background work."""
 
         async def start(self) -> None:
-            """Have everything ready."""
+            """Return at once."""
 
         async def run(self) -> None:
-            """Wait for the end."""
+            """Wait until cancelled."""
             await asyncio.Event().wait()
 
         async def settle(self) -> None:
-            """Have nothing under way."""
+            """Return at once: no work is in progress."""
 
     options = Options.parse(sys.argv[1:], os.environ)
     logs.configure(options.log_level)

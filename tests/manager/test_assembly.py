@@ -1,4 +1,4 @@
-"""The reconcilers hear of what concerns them: a node's whole life, moved by nudges alone."""
+"""Each reconciler receives the events that concern it: a node's whole life by nudges alone."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.apis import conditions, kinds, labels
-from controller.apis.capacitybuffer import (
+from controller.apis import kinds, labels
+from controller.apis.karpenter.capacitybuffer import (
     CapacityBuffer,
     CapacityBufferSpec,
     LocalReference,
     ScalableReference,
 )
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import CONSOLIDATABLE, DRIFTED, INITIALIZED
-from controller.apis.nodeoverlay import NodeOverlay, NodeOverlaySpec
-from controller.apis.pods import PodTemplateSpec
-from controller.apis.taints import Requirement
-from controller.apis.workloads import (
+from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE, DRIFTED, INITIALIZED
+from controller.apis.karpenter.nodeoverlay import NodeOverlay, NodeOverlaySpec
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.pods import PodTemplateSpec
+from controller.apis.kubernetes.taints import Requirement
+from controller.apis.kubernetes.workloads import (
     Deployment,
     DeploymentSpec,
     PodTemplate,
@@ -92,6 +93,14 @@ async def test_a_node_is_told_when_its_pool_or_class_asks_for_something_else(
         await world.api.patch(kinds.EC2_NODE_CLASS, node_class.metadata.name, tags)
 
     drifted = conditions.find((await world.claim(DRIFTED)).status.conditions, DRIFTED)
+    controllers = {
+        sample.labels["controller"]
+        for family in world.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "karpenter_cloudprovider_duration_seconds_count"
+        and sample.labels["method"] == "IsDrifted"
+    }
+    assert controllers == {"nodeclaim.disruption"}
     assert drifted is not None
     assert drifted.reason == {"pool": "NodePoolDrifted", "class": "AMIDrift"}[change]
 
@@ -262,8 +271,8 @@ async def test_a_static_pool_is_kept_at_its_number_whatever_becomes_of_its_claim
 
     async with asyncio.timeout(20):
         async for change in world.api.watch(kinds.NODE_CLAIM):
-            heir = change.object
-            if heir is not None and heir.metadata.uid != first.metadata.uid:
+            replacement = change.object
+            if replacement is not None and replacement.metadata.uid != first.metadata.uid:
                 break
-    assert heir is not None
-    assert heir.metadata.labels[labels.NODEPOOL] == "fixed"
+    assert replacement is not None
+    assert replacement.metadata.labels[labels.NODEPOOL] == "fixed"

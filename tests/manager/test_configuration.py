@@ -1,4 +1,4 @@
-"""Files that settings name are read at the start, and refused with the setting's name."""
+"""Files that settings name are read at the start; errors name the setting."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import pytest
 from controller.manager.configuration import default_constraints
 from controller.options import Options, OptionsError
 
+DOCUMENT = """\
+# as in the configuration of kube-scheduler
+podTopologySpread:
+  defaultConstraints:
+  - maxSkew: 2
+    topologyKey: zone
+    whenUnsatisfiable: ScheduleAnyway
+"""
 INLINE = (
     "{podTopologySpread: {defaultConstraints: "
     "[{maxSkew: 2, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}]}}"
@@ -25,8 +33,9 @@ def test_the_scheduler_config_is_a_file_or_stands_in_the_setting(tmp_path: Path)
 
     (from_file,) = default_constraints(options(str(path)))
     (inline,) = default_constraints(options(INLINE))
+    (document,) = default_constraints(options(DOCUMENT))
 
-    assert from_file == inline
+    assert from_file == inline == document
     assert (inline.max_skew, inline.topology_key) == (2, "zone")
     assert default_constraints(options("")) == ()
 
@@ -37,6 +46,8 @@ def test_the_scheduler_config_is_a_file_or_stands_in_the_setting(tmp_path: Path)
         ("/nowhere/scheduler.yaml", "No such file"),
         ("{podTopologySpread: {defaultConstraint: []}}", "defaultConstraint"),
         ("{podTopologySpread: [", "expected"),
+        ("podTopologySpread:\n  defaultConstraint: []\n", "defaultConstraint"),
+        ("podTopologySpread:\n- a: [", "expected"),
     ],
 )
 def test_a_scheduler_config_that_cannot_be_used_names_the_setting(config: str, why: str) -> None:

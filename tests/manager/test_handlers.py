@@ -1,4 +1,4 @@
-"""Kopf as the frame: what lives in it starts, is told, and ends with it, in one event loop."""
+"""Kopf as the host: everything in it starts, receives events and stops, in one event loop."""
 
 from __future__ import annotations
 
@@ -44,8 +44,11 @@ GROUP = {
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Access]:
-    """An API server that has one NodePool and never tells of a change."""
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[Access]:
+    """An API server that has NodePools, one by default, and never tells of a change."""
+    metadata = [{"name": f"pool-{n}", "uid": str(n)} for n in range(getattr(request, "param", 1))]
+    known = [{**POOL, "metadata": {**each, "resourceVersion": "1"}} for each in metadata]
+    known[0] = POOL
 
     async def groups(_: web.Request) -> web.Response:
         return web.json_response({"groups": [GROUP]})
@@ -55,7 +58,7 @@ async def server() -> AsyncIterator[Access]:
 
     async def pools(request: web.Request) -> web.StreamResponse:
         if "watch" not in request.query:
-            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [POOL]})
+            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": known})
         stream = web.StreamResponse()
         await stream.prepare(request)
         await asyncio.Event().wait()
@@ -213,3 +216,29 @@ async def test_kopfs_own_probe_is_silent_until_the_start_is_over_and_has_one_pat
     stop.set()
     await operating
     assert answers == [0, 200, 404]
+
+
+@pytest.mark.parametrize("server", [1_000], indirect=True)
+async def test_kopf_handles_few_objects_of_a_long_list_at_once(server: Access) -> None:
+    seen, at_once = 0, 0
+    stop = asyncio.Event()
+
+    def take(kind: Kind[Any], change: Change[Any]) -> None:
+        nonlocal seen, at_once
+        seen += 1
+        names = [task.get_name() for task in asyncio.all_tasks()]
+        at_once = max(at_once, sum(name.startswith("worker for") for name in names))
+        if seen == 1_000:
+            stop.set()
+
+    async with asyncio.timeout(60):
+        await kopf.operator(
+            registry=handlers.registry([NODE_POOL], server, take),
+            settings=handlers.settings(),
+            standalone=True,
+            clusterwide=True,
+            stop_flag=stop,
+        )
+
+    assert seen == 1_000
+    assert 0 < at_once <= handlers.MOST_WORKERS

@@ -1,4 +1,4 @@
-"""At most one acts at any time, and somebody does."""
+"""At most one replica acts at any time, and eventually one does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -174,6 +175,34 @@ async def test_one_conflict_does_not_cost_the_lease(election: Election) -> None:
             if change.object not in (None, before):
                 break
     assert first.acting.is_set()
+
+
+@pytest.mark.parametrize("request_", ["get", "patch"])
+async def test_one_request_that_hangs_does_not_cost_the_lease(
+    election: Election, monkeypatch: pytest.MonkeyPatch, request_: str
+) -> None:
+    first = election.enter("first")
+    await first.leads()
+    answer = getattr(election.api, request_)
+    hung = asyncio.Event()
+
+    async def hang_once(*arguments: Any, **named: Any) -> Any:
+        if not hung.is_set():
+            hung.set()
+            await asyncio.Event().wait()
+        return await answer(*arguments, **named)
+
+    monkeypatch.setattr(election.api, request_, hang_once)
+    await hung.wait()
+    before = election.api.find(LEASE, "lease", "kube-system")
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async for change in election.api.watch(LEASE):
+            if change.object not in (None, before):
+                break
+
+    assert first.acting.is_set()
+    assert election.holder == "first"
 
 
 async def test_what_the_leader_raises_is_raised_and_the_lease_given_back() -> None:

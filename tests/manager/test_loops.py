@@ -1,4 +1,4 @@
-"""Loops look at a key once at a time, as often as needed and no more."""
+"""A loop processes each key once at a time, as often as necessary and no more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from controller.apiserver.errors import (
 )
 from controller.cloudprovider.errors import CreateError, NodeClassUnknownError, ThrottledError
 from controller.manager import loops
-from controller.manager.loops import Loop, Singleton, Workers
+from controller.manager.loops import SLICE_SECONDS, Loop, Pace, Singleton, Workers
+from controller.telemetry.logs import ChangeMonitor
 from controller.telemetry.metrics import Metrics
 
 Pass = Callable[[str], Awaitable[timedelta | None]]
@@ -205,7 +206,7 @@ def test_what_mends_itself_asks_nobody_to_look(
     caplog: pytest.LogCaptureFixture, passing: Exception, level: str
 ) -> None:
     caplog.set_level("DEBUG")
-    loops.report_failure(passing, 1)
+    loops.report_failure(passing, 1, ChangeMonitor())
     assert [record.levelname for record in caplog.records] == [level]
 
 
@@ -221,7 +222,7 @@ def test_what_mends_itself_asks_nobody_to_look(
 def test_what_somebody_must_mend_is_an_error(
     caplog: pytest.LogCaptureFixture, lasting: Exception
 ) -> None:
-    loops.report_failure(lasting, 1)
+    loops.report_failure(lasting, 1, ChangeMonitor())
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
@@ -242,7 +243,25 @@ async def test_what_should_have_mended_itself_and_does_not_becomes_an_error(
         loop.nudge("a")
         await reconciler.until(loops.PATIENCE + 1)
     errors = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert len(errors) == len(reconciler.passes) - loops.PATIENCE
+    assert len(errors) == 1  # the same again is no news
+
+
+async def test_what_many_objects_fail_of_alike_is_logged_once_and_again_when_it_changes(
+    metrics: Metrics, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops, "back_off", lambda _: 0)
+    causes = ["quota", "quota", "access denied"]
+
+    async def fail(key: str) -> None:
+        raise CreateError(causes[min(len(reconciler.passes) // 9, 2)])
+
+    reconciler = Scripted(fail)
+    async with running(reconciler, metrics) as loop:
+        for key in "abcdefghi":
+            loop.nudge(key)
+        await reconciler.until(27)
+    errors = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert errors == ["CreateError: quota", "CreateError: access denied"]
 
 
 def test_pauses_after_failures_grow_up_to_a_minute() -> None:
@@ -350,3 +369,38 @@ async def test_a_nudge_wakes_one_worker_however_many_wait(
         loop.nudge("a")
         await reconciler.until(1)
         assert len(steps) < 50
+
+
+async def test_thousands_of_keys_that_wait_for_nothing_leave_others_their_turns(
+    metrics: Metrics,
+) -> None:
+    worked = 0.0
+    longest = 0.0
+
+    async def work(key: str) -> None:
+        nonlocal worked
+        worked += 0.001
+
+    async def beat() -> None:
+        nonlocal longest
+        while True:
+            before = worked
+            await asyncio.sleep(0)
+            longest = max(longest, worked - before)
+
+    reconcilers = [Scripted(work), Scripted(work)]
+    pace = Pace(clock=lambda: worked)
+    several = [Loop(str(n), each, metrics, 3, pace=pace) for n, each in enumerate(reconcilers)]
+    tasks = [asyncio.create_task(loop.run()) for loop in several]
+    await asyncio.sleep(0)
+    for number in range(1_000):
+        for loop in several:
+            loop.nudge(f"key-{number}")
+    tasks.append(asyncio.create_task(beat()))
+    for reconciler in reconcilers:
+        await reconciler.until(1_000)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+    assert 0 < longest < 2 * SLICE_SECONDS

@@ -1,4 +1,4 @@
-"""Near the memory limit garbage goes at once, and it is said."""
+"""Near the memory limit, garbage is collected at once, and a log line says so."""
 
 from __future__ import annotations
 

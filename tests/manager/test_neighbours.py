@@ -1,4 +1,4 @@
-"""What another controller runs under the same kinds is left alone, as EKS Auto Mode's is."""
+"""Objects of another controller with the same kinds are left alone, such as EKS Auto Mode's."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.conditions import Condition
-from controller.apis.kinds import Kind
-from controller.apis.meta import ObjectMeta, to_wire
-from controller.apis.nodeclaim import (
+from controller.apis.karpenter.nodeclaim import (
     CONSOLIDATABLE,
     INITIALIZED,
     LAUNCHED,
@@ -22,9 +19,12 @@ from controller.apis.nodeclaim import (
     NodeClaimSpec,
     NodeClaimStatus,
 )
-from controller.apis.nodepool import NodeClassReference, NodePool
-from controller.apis.nodes import Node, NodeSpec, NodeStatus
-from controller.apis.taints import Taint
+from controller.apis.karpenter.nodepool import NodeClassReference, NodePool
+from controller.apis.kinds import Kind
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta, to_wire
+from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.kubernetes.taints import Taint
 from controller.options import FeatureGates
 from tests.manager.wholecontroller import WholeController
 from tests.reconcilers.world import (

@@ -1,4 +1,4 @@
-"""Beside another controller: everything is looked at, and nothing is written anywhere."""
+"""Next to another controller, Joiner only observes and writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pools can buy reaches the solver as it is, and each machine once."""
+"""The offerings of NodePools reach the solver unchanged, and each instance type once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from controller.apis import labels
-from controller.apis.devices import DynamicResources, ResourceSliceTemplate
+from controller.apis.kubernetes.devices import DynamicResources, ResourceSliceTemplate
 from controller.cloudprovider.fake import make_instance_type
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.manager import offers, solving

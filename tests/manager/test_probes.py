@@ -1,12 +1,17 @@
-"""Probes tell the kubelet the truth, and metrics are where the scraper looks."""
+"""Probes report the true state to the kubelet, and metrics are served where Prometheus scrapes."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
 
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from controller.manager import probes, profiling
 from controller.options import Options
@@ -40,6 +45,36 @@ async def test_metrics_are_text_for_prometheus() -> None:
         status, page = await get(port, "/metrics")
     assert status == 200
     assert "seen_total 3.0" in page
+
+
+async def test_the_page_is_collected_beside_the_event_loop_from_what_does_not_change() -> None:
+    registry = CollectorRegistry()
+    frozen, threads = [False], list[tuple[int, bool]]()
+
+    class Noted(Collector):
+        def collect(self) -> Iterator[GaugeMetricFamily]:
+            threads.append((threading.get_ident(), frozen[0]))
+            yield GaugeMetricFamily("seen", "Seen.", 1)
+
+        def describe(self) -> list[GaugeMetricFamily]:
+            return []
+
+    @contextlib.contextmanager
+    def freezing() -> Iterator[None]:
+        assert threading.get_ident() == own
+        frozen[0] = True
+        yield
+        frozen[0] = False
+
+    own = threading.get_ident()
+    registry.register(Noted())
+    (port,) = free_ports(1)
+    async with probes.serving(probes.metrics(registry, frozen=freezing), "127.0.0.1", port):
+        pages = await asyncio.gather(*(get(port, "/metrics") for _ in range(5)))
+
+    assert all(status == 200 and "seen 1.0" in page for status, page in pages)
+    assert len(threads) == 5
+    assert all(thread != own and was_frozen for thread, was_frozen in threads)
 
 
 async def test_nobody_is_told_which_versions_answer() -> None:

@@ -1,4 +1,4 @@
-"""The controller as a process, against a real API server, with the bundle's rights and no more."""
+"""The controller as a process, against a real API server, with exactly the stack's rights."""
 
 from __future__ import annotations
 
@@ -210,11 +210,11 @@ async def test_a_killed_leader_is_followed_when_its_lease_has_run_out(
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(replica("doomed"))
         await until(first.leads)
-        second = await stack.enter_async_context(replica("heir"))
+        second = await stack.enter_async_context(replica("replacement"))
         await first.end(signal.SIGKILL)
         assert await holder(kube) == "doomed"
         await until(second.leads)
-        assert await holder(kube) == "heir"
+        assert await holder(kube) == "replacement"
 
 
 async def test_pods_that_wait_get_a_node_and_users_objects_stay_as_they_are(

@@ -1,4 +1,4 @@
-"""Arithmetic happens in another process, and the loop goes on meanwhile."""
+"""Solves run in another process, and the event loop continues meanwhile."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from controller.apis.meta import ObjectMeta
-from controller.apis.pods import Pod, PodTemplateSpec
-from controller.apis.taints import Taint
-from controller.apis.workloads import DaemonSet, DaemonSetSpec
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.pods import Pod, PodTemplateSpec
+from controller.apis.kubernetes.taints import Taint
+from controller.apis.kubernetes.workloads import DaemonSet, DaemonSetSpec
 from controller.cloudprovider.fake import make_instance_type
 from controller.disruption import methods
 from controller.disruption.commands import Reason
-from controller.disruption.problem import UNCALM, DisruptionProblem
+from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem
 from controller.manager import solving
 from controller.manager.offers import OfferWriter
 from controller.manager.solving import (
     SolverError,
     SolverProcess,
-    TimedJudge,
+    TimedEngine,
     TimedSolve,
     WorldSolver,
 )
@@ -235,22 +235,22 @@ async def test_disruption_is_decided_there_as_it_would_be_here(solver: SolverPro
         pending=cluster.pods,
     )
     spreads = DefaultSpreads((), Cluster())
-    judge = TimedJudge(
+    engine = TimedEngine(
         solver=WorldSolver(solver),
         spreads=spreads,
         scheduling=Settings(),
-        settings=UNCALM,
+        settings=EVICTIONS_FREE,
         time_limit=timedelta(seconds=30),
     )
-    expected = methods.decide(dataclasses.replace(problem, settings=UNCALM))
+    expected = methods.decide(dataclasses.replace(problem, settings=EVICTIONS_FREE))
 
-    decision = await judge.decide(problem)
+    decision = await engine.decide(problem)
 
     assert decision == expected
     assert [command.reason for command in decision.commands] == [Reason.UNDERUTILIZED] * len(
         decision.commands
     )
-    assert (await judge.confirm(problem, decision)).commands == decision.commands
+    assert (await engine.confirm(problem, decision)).commands == decision.commands
     assert decision.commands
     # Only while it thinks is no garbage collected.
     assert await solver.solve(gc.isenabled)

@@ -1,4 +1,4 @@
-"""A cluster that Karpenter has run goes on under Joiner with the nodes it has."""
+"""A cluster that Karpenter has managed continues under Joiner with its nodes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from controller.apis import hashes, kinds, labels
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import (
+from controller.apis import kinds, labels
+from controller.apis.karpenter import hashes
+from controller.apis.karpenter.nodeclaim import (
     INITIALIZED,
     LAUNCHED,
     REGISTERED,
@@ -19,7 +18,9 @@ from controller.apis.nodeclaim import (
     NodeClaimSpec,
     NodeClaimStatus,
 )
-from controller.apis.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
 from controller.cloudprovider.provider import Instance
 from tests.manager.wholecontroller import OPTIONS, WholeController
 from tests.reconcilers.world import CLASS, make_class, make_pool, make_running_pod

@@ -1,20 +1,20 @@
-"""A solver's process is sent each running pod once, and has exactly those that are there."""
+"""A solver process receives each running pod once, and has exactly the existing pods."""
 
 from __future__ import annotations
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.manager import transfer
 from controller.manager.transfer import PodReceiver, PodSender
 from tests.reconcilers.world import make_running_pod
 
 
 def sent(sender: PodSender, receiver: PodReceiver, *pods: Pod) -> int:
-    """Bring pods over, as a question does; return how many parcels that took."""
-    parcels = list(sender.parcels(pods))
-    for parcel in parcels:
-        receiver.receive(parcel)
+    """Bring pods over, as a question does; return how many batches that took."""
+    batches = list(sender.batches(pods))
+    for batch in batches:
+        receiver.receive(batch)
     assert receiver.pods(sender.numbers(pods)) == pods
-    return len(parcels)
+    return len(batches)
 
 
 A, B, C = (make_running_pod(name, "node") for name in "abc")
@@ -49,5 +49,5 @@ def test_many_pods_are_sent_some_at_a_time() -> None:
 
 def test_a_process_that_was_sent_nothing_knows_no_pods() -> None:
     sender = PodSender()
-    list(sender.parcels([A]))
+    list(sender.batches([A]))
     assert PodReceiver().pods(sender.numbers([A])) is None

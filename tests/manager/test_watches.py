@@ -1,4 +1,4 @@
-"""The mirror follows the cluster, and whoever cares is told."""
+"""The controller's state follows the cluster, and every subscriber is notified."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from controller.apis import kinds
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
 from controller.apis.kinds import Kind
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.nodes import Node
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.port import Change
@@ -124,3 +124,19 @@ async def test_rechecking_finds_what_no_event_told_of(monkeypatch: pytest.Monkey
     assert ("nodeclaims", "missed", "missed") in world.told
     assert ("nodeclaims", "ghost", None) in world.told
     assert [c.metadata.name for c in world.cluster.list(kinds.NODE_CLAIM)] == ["missed", "stays"]
+
+
+async def test_a_kind_that_is_not_served_yet_is_logged_once_however_often_it_is_listed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(room, "NOT_SERVED_SECONDS", 0)
+    world = WatchedCluster()
+    for why in ("no such resource", "no such resource", "forbidden"):
+        world.api.refuse("list", NotFoundError(why), kind=kinds.NODE_POOL)
+
+    await world.watches.list_custom_resources()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot list nodepools yet; retrying: no such resource",
+        "cannot list nodepools yet; retrying: forbidden",
+    ]

@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from controller.apis import conditions, kinds, labels
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodes import Node, NodeSpec, NodeStatus
-from controller.apis.pods import Pod
-from controller.apis.taints import Taint
+from controller.apis import kinds, labels
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.fake import FakeCloud
 from controller.manager.assembly import Assembly, ReconcilerPorts
@@ -67,7 +68,7 @@ async def solve(pods: Sequence[Pod], snapshot: Snapshot) -> Results:
 
 
 class WholeController:
-    """A whole controller on fakes, with verbs for what happens outside of it."""
+    """A whole controller on fakes, with methods for changes from outside."""
 
     def __init__(
         self,
@@ -82,7 +83,9 @@ class WholeController:
         self.api = api or FakeApiServer(clock)
         self.cloud = LivingCloud(clock=clock, idle=lambda: asyncio.sleep(0.05))
         self.metrics = Metrics()
-        self.cluster = Cluster(followed(options))
+        self.cluster = Cluster(
+            followed(options), installation="" if mode == "observe" else options.installation_tag
+        )
         ports = ReconcilerPorts(
             api=self.api,
             cloud=OverlaidCloud(MeteredCloud(self.cloud, self.metrics, Market()), self.cluster),
@@ -91,7 +94,7 @@ class WholeController:
             metrics=self.metrics,
             clock=clock,
             solve=solve,
-            judge=SameProcess(),
+            engine=SameProcess(),
             spreads=DefaultSpreads((), self.cluster),
         )
         self.assembly = (ObservingAssembly if mode == "observe" else Assembly)(ports, options)
@@ -108,13 +111,13 @@ class WholeController:
             tasks.create_task(self.assembly.run())
 
     async def watch(self, kind: kinds.Kind[kinds.KubernetesObject]) -> None:
-        """Tell of custom resources, as Kopf does."""
+        """Deliver changes of custom resources, as Kopf does."""
         async for change in self.api.watch(kind):
             if change.object is not None:
                 self.watches.take(kind, change)
 
     async def claim(self, condition: str) -> NodeClaim:
-        """Wait for a claim of which a condition holds, and return it."""
+        """Wait for a NodeClaim on which a condition is true, and return it."""
         async with asyncio.timeout(20):
             async for change in self.api.watch(kinds.NODE_CLAIM):
                 claim = change.object
@@ -123,7 +126,7 @@ class WholeController:
         raise AssertionError("a watch never ends")
 
     def join(self, claim: NodeClaim) -> None:
-        """Let the claim's instance register its node, ready."""
+        """Register a ready node for the NodeClaim's instance."""
         node = Node(
             metadata=ObjectMeta(name=f"node-of-{claim.metadata.name}"),
             spec=NodeSpec(

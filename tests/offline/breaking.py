@@ -1,4 +1,4 @@
-"""Worlds with one fault: a field of a good one holds a wrong value, or is not there."""
+"""Worlds with one fault: one field has a wrong value or is absent."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
+from bench.parity import generated, worlds
 from controller.offline.instancetypes import InstanceTypeRow
 from controller.offline.world import KINDS
-from tests.parity import generated, worlds
 
 World = dict[str, Any]
 Path = tuple[str | int, ...]
 
 GONE = object()
-"""In place of a value: the field is not there."""
+"""Stands for an absent field."""
 
 DEEP: Any = "x"
 for _ in range(400):
@@ -53,13 +53,13 @@ WRONG: tuple[Any, ...] = (
     {"memory": "1e-99"},
     DEEP,
 )
-"""What people and programs write in place of a good value."""
+"""Wrong values that users and programs write."""
 
 
 def places(world: World) -> dict[str, list[Path]]:
-    """Return every place of a world where a reader looks, by its path without numbers and names.
+    """Return every path that a reader of the world looks at.
 
-    A field that is not there is a place as well.
+    The keys are the paths without indices and names. An absent field is included as well.
     """
     by_place: dict[str, list[Path]] = {}
     for key, kind in {**KINDS, "instanceTypes": InstanceTypeRow}.items():
@@ -98,7 +98,7 @@ def _without_none(kind: Any) -> Any:
 
 
 def broken(world: World, path: Path, value: Any) -> World:
-    """Return a copy of the world with another value in one place."""
+    """Return a copy of the world with another value at one path."""
     copied = copy.deepcopy(world)
     *way, last_step = path
     last: Any = last_step
@@ -115,15 +115,15 @@ def broken(world: World, path: Path, value: Any) -> World:
 
 
 def base_worlds() -> Sequence[World]:
-    """Return good worlds that have between them every kind of object."""
+    """Return valid worlds that together contain every kind of object."""
     seeds = (*range(34), *range(generated.RARE_FROM, generated.RARE_FROM + 7))
     worlds = [*(_small(generated.world(seed)) for seed in seeds), everything()]
-    # Written out and read again, so that no two places share an object.
+    # The world is serialized and parsed again, so that no two paths share an object.
     return [json.loads(json.dumps(world)) for world in worlds]
 
 
 def _small(world: World) -> World:
-    """Cut what there is many of: a fault is as good in a small world."""
+    """Shorten long lists: a fault shows as well in a small world."""
     kept = world["instanceTypes"][::4]
     return {**world, "instanceTypes": kept, "pods": world["pods"][:24]}
 

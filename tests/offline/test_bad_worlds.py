@@ -1,4 +1,4 @@
-"""A world with a fault is answered or refused: no traceback, and no end that never comes."""
+"""A world with a fault is answered or rejected, without a traceback or an endless run."""
 
 from __future__ import annotations
 

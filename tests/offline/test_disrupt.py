@@ -1,4 +1,4 @@
-"""`disrupt` as people type it."""
+"""The `disrupt` command as users type it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from bench.parity.worlds import HOSTNAME, offering, pod
 from controller.__main__ import main
 from tests.disruption.clusters import conditions
 from tests.disruption.test_consolidation import ZONE, pods, pool, world
-from tests.parity.worlds import HOSTNAME, offering, pod
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def asked(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
 def test_one_look_ends_with_the_first_method_that_finds_something(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = asked(capsys, str(file), "--no-calm")
+    answer = asked(capsys, str(file), "--ignore-eviction-cost")
 
     (command,) = answer["commands"]
     assert (command["reason"], command["nodes"]) == ("Empty", ["idle"])
@@ -47,7 +47,7 @@ def test_one_look_ends_with_the_first_method_that_finds_something(
 def test_until_steady_carries_out_what_it_decides(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = asked(capsys, str(file), "--no-calm", "--until-steady")
+    answer = asked(capsys, str(file), "--ignore-eviction-cost", "--until-steady")
 
     assert [command["reason"] for command in answer["commands"]] == ["Empty", "Underutilized"]
     assert answer["commands"][1]["existingNodes"] == {"b": ["default/a-0"]}
@@ -60,12 +60,14 @@ def test_the_world_that_comes_of_it_is_written_and_is_steady(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     after = tmp_path / "after.json"
-    asked(capsys, str(file), "--no-calm", "--until-steady", "--write-world", str(after))
+    asked(
+        capsys, str(file), "--ignore-eviction-cost", "--until-steady", "--write-world", str(after)
+    )
 
     written = json.loads(after.read_text())
     assert [node["metadata"]["name"] for node in written["nodes"]] == ["b"]
     assert {pod["spec"]["nodeName"] for pod in written["pods"]} == {"b"}
-    assert not asked(capsys, str(after), "--no-calm")["commands"]
+    assert not asked(capsys, str(after), "--ignore-eviction-cost")["commands"]
 
 
 def test_a_pod_that_moved_has_started_anew_in_the_written_world(
@@ -76,7 +78,7 @@ def test_a_pod_that_moved_has_started_anew_in_the_written_world(
         running["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "1h"}
         running["status"]["startTime"] = "2026-01-01T00:00:00Z"
     file.write_text(json.dumps(cluster))
-    now = ("--no-calm", "--now", "2026-11-22T08:00:00Z")
+    now = ("--ignore-eviction-cost", "--now", "2026-11-22T08:00:00Z")
     asked(capsys, str(file), *now, "--until-steady", "--write-world", str(after))
 
     started = {
@@ -93,7 +95,7 @@ def test_new_nodes_say_what_they_are_and_are_in_the_written_world(
 ) -> None:
     path, after = tmp_path / "world.json", tmp_path / "after.json"
     path.write_text(json.dumps(world(("big", "large", pods("web", 7)))))
-    answer = asked(capsys, str(path), "--no-calm", "--write-world", str(after))
+    answer = asked(capsys, str(path), "--ignore-eviction-cost", "--write-world", str(after))
 
     (command,) = answer["commands"]
     kinds = [
@@ -103,7 +105,50 @@ def test_new_nodes_say_what_they_are_and_are_in_the_written_world(
     written = json.loads(after.read_text())
     names = [node["metadata"]["name"] for node in written["nodes"]]
     assert names == [node["name"] for node in command["newNodes"]]
-    assert not asked(capsys, str(after), "--no-calm")["commands"]
+    assert not asked(capsys, str(after), "--ignore-eviction-cost")["commands"]
+
+
+def agent(name: str, **spec: Any) -> dict[str, Any]:
+    """Return a DaemonSet; `spec` is more of its pods' spec."""
+    template = pod(name, cpu=100, memory=64, labels={"app": name})
+    return {
+        "metadata": {"name": name, "namespace": "kube-system", "uid": f"uid-of-{name}"},
+        "spec": {
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {**template["spec"], **spec},
+            }
+        },
+    }
+
+
+def test_daemons_run_on_new_nodes_in_the_written_world(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, after = tmp_path / "world.json", tmp_path / "after.json"
+    cluster = world(("big", "large", pods("web", 7)))
+    elsewhere = agent("elsewhere", nodeSelector={"disktype": "tape"})
+    cluster["daemonSets"] = [agent("agent"), elsewhere]
+    running = pod("agent-big", cpu=100, memory=128, labels={"app": "agent"}, node="big")
+    running["metadata"] |= {
+        "namespace": "kube-system",
+        "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent"}],
+    }
+    cluster["pods"].append(running)
+    path.write_text(json.dumps(cluster))
+    answer = asked(capsys, str(path), "--ignore-eviction-cost", "--write-world", str(after))
+
+    written = json.loads(after.read_text())
+    names = {node["metadata"]["name"] for node in written["nodes"]}
+    daemons = [each for each in written["pods"] if each["metadata"]["namespace"] == "kube-system"]
+    assert names == {new["name"] for command in answer["commands"] for new in command["newNodes"]}
+    assert {each["spec"]["nodeName"] for each in daemons} == names
+    assert {each["metadata"]["name"] for each in daemons} == {f"agent-{name}" for name in names}
+    for each in daemons:
+        # As admission and the DaemonSet made the one that ran before.
+        assert each["spec"]["containers"] == running["spec"]["containers"]
+        assert each["metadata"]["ownerReferences"][0]["kind"] == "DaemonSet"
+    assert not asked(capsys, str(after), "--ignore-eviction-cost")["commands"]
 
 
 def test_nodes_of_a_pool_of_fixed_size_are_paid_for_and_replaced_one_for_one(
@@ -113,7 +158,9 @@ def test_nodes_of_a_pool_of_fixed_size_are_paid_for_and_replaced_one_for_one(
     cluster["nodePools"][0]["spec"]["replicas"] = 3
     cluster["nodeClaims"][0]["status"]["conditions"].append({"type": "Drifted", "status": "True"})
     file.write_text(json.dumps(cluster))
-    answer = asked(capsys, str(file), "--no-calm", "--until-steady", "--write-world", str(after))
+    answer = asked(
+        capsys, str(file), "--ignore-eviction-cost", "--until-steady", "--write-world", str(after)
+    )
 
     (command,) = answer["commands"]
     assert (command["reason"], command["nodes"]) == ("Drifted", ["a"])
@@ -135,7 +182,9 @@ def test_heirs_in_a_pool_of_fixed_size_are_priced_and_their_pods_have_places(
         cluster["nodeClaims"][place]["status"]["conditions"] += conditions(("Drifted",))
     cluster["nodes"][1]["metadata"]["annotations"] = kept
     file.write_text(json.dumps(cluster))
-    answer = asked(capsys, str(file), "--no-calm", "--until-steady", "--write-world", str(after))
+    answer = asked(
+        capsys, str(file), "--ignore-eviction-cost", "--until-steady", "--write-world", str(after)
+    )
 
     savings = [(command["nodes"], command["saving"]) for command in answer["commands"]]
     assert [nodes for nodes, _ in savings] == [["idle"], ["a"]]
@@ -146,7 +195,7 @@ def test_heirs_in_a_pool_of_fixed_size_are_priced_and_their_pods_have_places(
     last = answer["commands"][-1]
     places = last["existingNodes"] | {new["name"]: new["pods"] for new in last["newNodes"]}
     assert [key for keys in places.values() for key in keys] == ["default/a-0"]
-    written = asked(capsys, str(after), "--no-calm")
+    written = asked(capsys, str(after), "--ignore-eviction-cost")
     assert written["costBefore"] == pytest.approx(answer["costAfter"])
 
 
@@ -160,7 +209,7 @@ def test_the_bound_holds_where_a_drifted_node_goes_in_spite_of_its_pods(
     drifted["status"]["conditions"] += conditions(("Drifted",))
     drifted["spec"]["terminationGracePeriod"] = "1h"
     file.write_text(json.dumps(cluster))
-    answer = asked(capsys, str(file), "--no-calm", "--until-steady")
+    answer = asked(capsys, str(file), "--ignore-eviction-cost", "--until-steady")
 
     assert [command["reason"] for command in answer["commands"]] == ["Empty", "Drifted"]
     assert answer["lowerBound"] <= answer["costAfter"] == pytest.approx(0.1)
@@ -177,12 +226,12 @@ def test_every_node_of_ours_that_stays_has_a_reason_and_a_price(
     for part in (idle, claims[2]):
         part["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     file.write_text(json.dumps(cluster))
-    answer = asked(capsys, str(file), "--no-calm")
+    answer = asked(capsys, str(file), "--ignore-eviction-cost")
 
     assert answer["blocked"] == {
-        "a": "it is not ready for pods yet",
+        "a": "Node is not initialized yet",
         "b": "NodePool not found (NodePool=gone)",
-        "idle": "it is on its way out already",
+        "idle": "Node is already being deleted",
     }
     assert answer["costBefore"] == pytest.approx(0.6)
 
@@ -190,9 +239,9 @@ def test_every_node_of_ours_that_stays_has_a_reason_and_a_price(
 def test_a_node_that_is_looked_at_later_is_told_so(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = asked(capsys, str(file), "--no-calm")
+    answer = asked(capsys, str(file), "--ignore-eviction-cost")
 
-    later = "others go first, and it is looked at again when they have gone"
+    later = "Other nodes are disrupted first; this node is evaluated again afterwards"
     assert answer["blocked"] == {"a": later, "b": later}
 
 
@@ -218,12 +267,14 @@ def test_a_capacity_reservation_is_used_up_from_look_to_look(
     cluster["instanceTypes"][0] = small
     file.write_text(json.dumps(cluster))
     after = file.with_name("after.json")
-    answer = asked(capsys, str(file), "--no-calm", "--until-steady", "--write-world", str(after))
+    answer = asked(
+        capsys, str(file), "--ignore-eviction-cost", "--until-steady", "--write-world", str(after)
+    )
 
     bought = [new["capacityType"] for command in answer["commands"] for new in command["newNodes"]]
     assert bought.count("reserved") == 1
     assert answer["costAfter"] == pytest.approx(0.101)
-    assert asked(capsys, str(after), "--no-calm")["commands"] == []
+    assert asked(capsys, str(after), "--ignore-eviction-cost")["commands"] == []
 
 
 def test_nodes_of_a_pool_of_another_provider_are_no_part_of_the_costs(
@@ -235,7 +286,7 @@ def test_nodes_of_a_pool_of_another_provider_are_no_part_of_the_costs(
     for claim in cluster["nodeClaims"]:
         claim["spec"]["nodeClassRef"] = foreign
     file.write_text(json.dumps(cluster))
-    answer = asked(capsys, str(file), "--no-calm")
+    answer = asked(capsys, str(file), "--ignore-eviction-cost")
 
     assert (answer["commands"], answer["costBefore"]) == ([], 0.0)
 
@@ -264,7 +315,7 @@ def test_an_empty_node_that_keeps_room_for_a_buffer_stays(
             }
         )
     )
-    answer = asked(capsys, str(file), "--no-calm", "--until-steady")
+    answer = asked(capsys, str(file), "--ignore-eviction-cost", "--until-steady")
 
     assert [command["nodes"] for command in answer["commands"]] == [["a"]]
     assert "idle" in answer["blocked"]
@@ -279,7 +330,7 @@ def test_pods_are_spread_as_the_cluster_spreads_those_that_state_nothing(
     )
     path = tmp_path / "world.json"
     path.write_text(json.dumps(cluster))
-    assert asked(capsys, str(path), "--no-calm")["commands"]
+    assert asked(capsys, str(path), "--ignore-eviction-cost")["commands"]
 
     service = {
         "metadata": {"name": "web", "namespace": "default"},
@@ -289,25 +340,25 @@ def test_pods_are_spread_as_the_cluster_spreads_those_that_state_nothing(
     path.write_text(
         json.dumps({**cluster, "services": [service], "settings": {"SCHEDULER_CONFIG": config}})
     )
-    assert not asked(capsys, str(path), "--no-calm")["commands"]
+    assert not asked(capsys, str(path), "--ignore-eviction-cost")["commands"]
 
 
 def test_tables_are_for_people(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["disrupt", str(file), "--until-steady", "--no-calm"], {}) == 0
+    assert main(["disrupt", str(file), "--until-steady", "--ignore-eviction-cost"], {}) == 0
 
     said = capsys.readouterr().out
     assert "Commands" in said
     assert "Nodes that stay" in said
-    assert "2 nodes go and 0 come, 1 pods move" in said
+    assert "2 nodes removed, 0 nodes launched, 1 pod moved" in said
 
 
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
         (["{missing}"], "No such file"),
-        (["{file}", "--now", "yesterday"], "is no moment"),
-        (["{file}", "--time-limit", "-1"], "'-1' is no number of seconds"),
-        (["{file}", "--time-limit", "nan"], "'nan' is no number of seconds"),
+        (["{file}", "--now", "yesterday"], "is not a time"),
+        (["{file}", "--time-limit", "-1"], "'-1' is not a number of seconds"),
+        (["{file}", "--time-limit", "nan"], "'nan' is not a number of seconds"),
     ],
 )
 def test_bad_input_is_told_in_words(

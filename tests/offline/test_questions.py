@@ -1,4 +1,4 @@
-"""`solve` and `explain` answer people, and say what is wrong with a world they cannot read."""
+"""`solve` and `explain` print answers, and report what is wrong with an unreadable world."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from bench.parity import worlds
+from bench.parity.worlds import node_pool
 from controller.__main__ import main
-from tests.parity import worlds
-from tests.parity.worlds import node_pool
 
 
 def world_with(*pods: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def test_explain_names_the_node_a_pod_goes_to(
 ) -> None:
     assert main(["explain", str(file), "web"], {}) == 0
 
-    assert "default/web goes to a new node" in capsys.readouterr().out
+    assert "default/web schedules on a new node" in capsys.readouterr().out
 
 
 def test_explain_names_what_stands_in_the_way(
@@ -109,7 +109,7 @@ def test_explain_names_what_stands_in_the_way(
     assert main(["explain", str(file), "default/huge"], {}) == 0
 
     printed = capsys.readouterr().out
-    assert "goes nowhere" in printed
+    assert "is unschedulable" in printed
     assert "too small for cpu" in printed
 
 
@@ -153,7 +153,43 @@ def test_a_pod_that_is_not_there_is_no_traceback(
 ) -> None:
     assert main(["explain", str(file), "nobody"], {}) == 2
 
-    assert "there is no pod default/nobody" in capsys.readouterr().err
+    assert 'pod "default/nobody" not found' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--repeat", "0"], "'0' is not a whole number of at least 1"),
+        (["--repeat", "-1"], "'-1' is not a whole number of at least 1"),
+        (["--repaet", "2"], "unrecognized arguments: --repaet 2; did you mean --repeat?"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_refused_in_words(
+    file: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["solve", str(file), *options], {})
+
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["record", "--redcat"], "unrecognized arguments: --redcat; did you mean --redact?"),
+        (["record", "--feature-gate=NodeRepair=true"], "did you mean --feature-gates?"),
+        (["explain", "node", "a", "--outptu", "json"], "did you mean --output?"),
+    ],
+)
+def test_a_mistyped_option_of_a_command_that_takes_settings_is_answered_too(
+    capsys: pytest.CaptureFixture[str], typed: list[str], meant: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(typed, {})
+
+    assert ended.value.code == 2
+    assert meant in capsys.readouterr().err
 
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,7 +234,7 @@ def test_room_for_buffers_is_told_apart_from_pods(
     assert [pod for node in answer["newNodes"] for pod in node["pods"]] == ["default/web"]
     assert len(answer["newNodes"]) == 2
     assert answer["capacityBuffers"] == {"default/spare": {"existing": 0, "new": 4, "nowhere": 0}}
-    assert "Room for pods yet to come" in capsys.readouterr().out
+    assert "Capacity buffers" in capsys.readouterr().out
 
 
 def test_a_buffer_of_something_that_is_not_in_the_world_is_refused(
@@ -245,9 +281,9 @@ def test_solve_tells_how_it_goes_when_asked_and_answers_the_same(
     silent = capsys.readouterr()
 
     lines = [line.partition(" s  ")[2] for line in told.err.splitlines()]
-    assert lines[0].startswith("4 pods in 1 classes; 1 kinds of node to buy, 0 nodes there")
-    assert lines[1] == "4 pods give up a preferred node affinity"
-    assert lines[2].startswith("4 new nodes for 0.3840 $/h, none below ")
-    assert lines[-1] == "done: 4 new nodes for 0.3840 $/h, 0 pods left out"
+    assert lines[0].startswith("4 pending pods in 1 class; 1 kind of new node, 0 existing nodes")
+    assert lines[1] == "relaxed 4 pods: ignoring a preferred node affinity"
+    assert lines[2].startswith("4 new nodes for 0.3840 $/h, lower bound ")
+    assert lines[-1] == "done: 4 new nodes for 0.3840 $/h, 0 unschedulable pods"
     assert silent.err == ""
     assert told.out.rpartition(";")[0] == silent.out.rpartition(";")[0]

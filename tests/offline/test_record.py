@@ -1,4 +1,4 @@
-"""A cluster recorded as a world gives the answers of the cluster, and so does one without names."""
+"""A recorded world gives the answers of the cluster, also without names."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.parity.worlds import mixed, node_pool, pod
 from controller.apis import kinds, labels
-from controller.apis.ec2nodeclass import EC2NodeClass
-from controller.apis.nodepool import NodePool
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodepool import NodePool
 from controller.apiserver.errors import ForbiddenError
 from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.errors import CloudProviderError
@@ -28,7 +29,6 @@ from controller.options import Options
 from controller.scheduling.scheduler import schedule
 from tests.disruption.clusters import underused
 from tests.disruption.test_consolidation import LARGE, NOW, SMALL, pods, problem, world
-from tests.parity.worlds import mixed, node_pool, pod
 from tests.reconcilers.world import make_class
 
 World = dict[str, Any]
@@ -217,7 +217,7 @@ async def test_what_cannot_be_read_is_said_and_left_out() -> None:
 
     assert "csiNodes" not in written
     assert any(
-        "csinodes cannot be read" in sentence and "not allowed" in sentence for sentence in said
+        "cannot list csinodes" in sentence and "not allowed" in sentence for sentence in said
     )
     assert any("no credentials" in sentence for sentence in said)
     assert market.is_settled
@@ -233,7 +233,7 @@ async def test_the_world_is_disrupted_as_calmly_as_the_cluster() -> None:
         cluster(original), InstanceTypeSource(original), dear, lambda text: None
     )
 
-    asked = problem_of(load(redacted(written)), now=NOW, calm=True)
+    asked = problem_of(load(redacted(written)), now=NOW, with_eviction_cost=True)
     assert asked.settings.eviction_price == 1000.0
     assert not decide(asked).commands
 
@@ -243,5 +243,5 @@ async def test_without_pods_there_is_no_world() -> None:
     api = cluster(original)
     api.refuse("list", ForbiddenError("not allowed", status=403), kind=kinds.POD)
 
-    with pytest.raises(QuestionError, match="pods cannot be read"):
+    with pytest.raises(QuestionError, match="cannot list pods"):
         await recorded(api, InstanceTypeSource(original), OPTIONS, lambda text: None)

@@ -1,4 +1,4 @@
-"""The story of a solve is short and says what people ask."""
+"""The report of a solve is short and answers users' questions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_the_summary_names_pods_nodes_cost_and_gap() -> None:
     told = summary(schedule_on(snapshot, [*make_pods(5), make_pod(cpu="900")]))
 
     assert "4 pods on" in told
-    assert "1 on 1 that exist, 1 left out" in told
+    assert "1 on 1 existing node, 1 unschedulable" in told
     assert "gap" in told
 
 
@@ -34,5 +34,5 @@ def test_a_pod_hears_where_it_goes_or_what_keeps_it_out() -> None:
 
     assert "new node of NodePool default" in explain(results, lucky, catalog(snapshot)).fate
     kept_out = explain(results, large, catalog(snapshot))
-    assert kept_out.fate == "goes nowhere"
+    assert kept_out.fate == "is unschedulable"
     assert "too small for cpu 900" in kept_out.pools[0]

@@ -1,4 +1,4 @@
-"""The command line asks for one thread of linear algebra, and the engine alone for nothing."""
+"""The command line requests one thread of linear algebra; the engine alone sets nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recorded world is read whole, or refused with the object and the field."""
+"""A recorded world is read completely, or rejected with the object and the field."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POOL: dict[str, Any] = {
     [
         ({"instanceTypes": []}, "pods: required"),
         ({"pods": []}, "instanceTypes: required"),
-        ({"pods": [], "instanceTypes": [], "nods": []}, "nods: not a part of a world"),
+        ({"pods": [], "instanceTypes": [], "nods": []}, "nods: unknown key"),
         ({"pods": {}, "instanceTypes": []}, "pods: {}: expected a list"),
         (
             {"pods": [POD, {**POD, "spec": {"containers": 3}}], "instanceTypes": []},
@@ -33,7 +33,7 @@ POOL: dict[str, Any] = {
             {"pods": [], "instanceTypes": [{**TYPE, "capacity": {"cpu": "two"}}]},
             r"instanceTypes\[0\] t: capacity.cpu: 'two' is not a quantity",
         ),
-        ({"pods": [], "instanceTypes": {"path": "x"}}, "instanceTypes: expected a list, or"),
+        ({"pods": [], "instanceTypes": {"path": "x"}}, "instanceTypes: expected a list or"),
         ({"pods": [], "instanceTypes": [], "settings": []}, "settings: expected an object"),
         (
             {

@@ -1,12 +1,13 @@
-"""Does an answer keep the rules of Kubernetes? Written from its documentation alone.
+"""Check whether an answer keeps the rules of Kubernetes, based only on its documentation.
 
-Nothing here knows an engine: world and answer are read as plain JSON, in the forms of
+The oracle shares no code with an engine. It reads world and answer as plain JSON, in the formats of
 `docs/formats.md`.
 
-* `rules`     what a pod asks for, and whether one node, by itself, is right for it
-* `machines`  nodes as kube-scheduler sees them
-* `volumes`   where volumes are reached, and what attaches them
-* `binding`   pods bound one after the other, through the filters that look at other pods
-* `replay`    an answer played through
-* `disruption` a course of disruption played through, look by look
+* `rules`      the requests of a pod, and whether a single node satisfies it
+* `machines`   nodes as kube-scheduler sees them
+* `volumes`    where volumes are reachable, and which driver attaches them
+* `binding`    binds pods one after the other, with the filters that look at other pods
+* `poolorder`  whether NodePools are used in the order of their weights
+* `replay`     replays an answer
+* `disruption` replays a course of disruption, pass by pass
 """

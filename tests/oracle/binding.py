@@ -1,9 +1,9 @@
-"""Pods bound one after the other, through those filters of kube-scheduler that look at others.
+"""Bind pods one after the other, with the kube-scheduler filters that look at other pods.
 
-kube-scheduler decides about one pod at a time, and what it finds depends on who came
-before: a spread counts also pods that state no spread, so that an owner may still go
-where, once they are there, it could not. It takes pods in an order of its own and tries
-those again that it refused. A plan is right when some order binds everybody.
+kube-scheduler decides about one pod at a time, and its decision depends on the pods that came
+before. A topology spread also counts pods that have no spread themselves. An owner may therefore
+fit only before those pods are bound. kube-scheduler takes pods in an order of its own and retries
+rejected ones. A plan is correct if some order binds all pods.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.oracle.rules import (
 Assigned = tuple[Object, Machine]
 
 ORDERS = 6
-"""How many orders of binding are tried before a placement counts as impossible."""
+"""Number of binding orders to try before a placement counts as impossible."""
 
 
 def terms_of(pod: Object, kind: str) -> list[Object]:
@@ -39,7 +39,7 @@ def terms_of(pod: Object, kind: str) -> list[Object]:
 
 
 class Lookup:
-    """Which pods a term or a constraint of a pod means; remembered."""
+    """Which pods a term or a constraint of a pod selects; results are cached."""
 
     def __init__(self, world: Object) -> None:
         """Read the labels of namespaces."""
@@ -55,7 +55,7 @@ class Lookup:
         self._ledgers: dict[int, Hashable] = {}
 
     def term(self, owner: Object, term: Object, other: Object) -> bool:
-        """Whether an affinity term of the owner means the other pod."""
+        """Whether an affinity term of the owner selects the other pod."""
         key = (id(term), id(other))
         if key not in self._known:
             self._known[key] = self._term(owner, term, other)
@@ -88,7 +88,7 @@ class Lookup:
         return alike and unlike
 
     def ledger(self, owner: Object, constraint: Object) -> Hashable:
-        """Return what tells constraints apart in whom they count, and on which nodes."""
+        """Return a key that is equal for constraints that count the same pods on the same nodes."""
         known = self._ledgers.get(id(constraint))
         if known is None:
             own, spec = owner["metadata"].get("labels") or {}, owner["spec"]
@@ -105,7 +105,7 @@ class Lookup:
         return known
 
     def constraint(self, owner: Object, constraint: Object, other: Object) -> bool:
-        """Whether a spread constraint of the owner counts the other pod."""
+        """Whether a topology spread constraint of the owner counts the other pod."""
         key = (self.ledger(owner, constraint), id(other))
         if key not in self._counted:
             labels = other["metadata"].get("labels") or {}
@@ -122,7 +122,7 @@ class Play:
     """Pods being bound to machines, one after the other."""
 
     def __init__(self, machines: Sequence[Machine], lookup: Lookup) -> None:
-        """Begin with what runs."""
+        """Start with the running pods."""
         self._machines = machines
         self._lookup = lookup
         self._ledgers: dict[Hashable, Ledger] = {}
@@ -141,7 +141,7 @@ class Play:
             ledger.enter(pod, machine, self._lookup)
 
     def refusal(self, pod: Object, machine: Machine) -> str | None:
-        """Say why the pod may not go there now, if so."""
+        """Return why the pod cannot be bound to the machine now, or None."""
         return (
             self._repelled(pod, machine) or self._alone(pod, machine) or self._skewed(pod, machine)
         )
@@ -192,7 +192,7 @@ class Play:
         return None
 
     def ledger(self, pod: Object, constraint: Object) -> Ledger:
-        """Return whom a constraint of a pod counts, and where, as things stand."""
+        """Return the current counts of a topology spread constraint of a pod."""
         identity = self._lookup.ledger(pod, constraint)
         counted = self._ledgers.get(identity)
         if counted is None:
@@ -214,7 +214,7 @@ class Play:
 
 @dataclass(eq=False, slots=True)
 class Ledger:
-    """Whom a constraint of its owner counts: per domain, on the nodes that have one."""
+    """Counts of a topology spread constraint: pods per domain, on the nodes that have one."""
 
     owner: Object
     constraint: Object
@@ -222,13 +222,16 @@ class Ledger:
     counts: Counter[str] = field(default_factory=Counter)
 
     def enter(self, pod: Object, machine: Machine, lookup: Lookup) -> None:
-        """Count a pod that is bound, if the constraint does."""
+        """Count a bound pod if the constraint selects it."""
         domain = self.domains.get(machine.name)
         if domain is not None and lookup.constraint(self.owner, self.constraint, pod):
             self.counts[domain] += 1
 
     def skew(self, machine: Machine, *, own: bool) -> int:
-        """Return how uneven it were with one more owner there; `own` if it counts itself."""
+        """Return the skew with one more owner on the machine.
+
+        `own` says whether the constraint counts the owner itself.
+        """
         domain = self.domains.get(machine.name)
         if domain is None:
             return 0
@@ -237,7 +240,7 @@ class Ledger:
 
 
 def hard_spreads(pod: Object) -> list[Object]:
-    """Return the spread constraints that must be met."""
+    """Return the topology spread constraints with `DoNotSchedule`."""
     return [
         spread
         for spread in pod["spec"].get("topologySpreadConstraints") or []
@@ -246,7 +249,7 @@ def hard_spreads(pod: Object) -> list[Object]:
 
 
 def _counted(pod: Object, constraint: Object, machine: Machine) -> bool:
-    """Whether the policies of a constraint let a node's pods count."""
+    """Whether a constraint's node inclusion policies count the pods of a node."""
     if constraint.get("nodeAffinityPolicy", "Honor") == "Honor" and not node_selected(
         pod, machine.labels, machine.name
     ):
@@ -257,7 +260,7 @@ def _counted(pod: Object, constraint: Object, machine: Machine) -> bool:
 
 
 def is_choosy(pod: Object) -> bool:
-    """Whether a pod minds which others are where."""
+    """Whether a pod has affinity, anti-affinity or topology spread."""
     return bool(
         hard_spreads(pod) or terms_of(pod, "podAffinity") or terms_of(pod, "podAntiAffinity")
     )
@@ -269,9 +272,9 @@ def bound_in_some_order(
     lookup: Lookup,
     chance: random.Random,
 ) -> tuple[Play, list[tuple[Object, str]]]:
-    """Return the best order found, and the pods that it does not bind, with the reason."""
+    """Return the best order found, and the pods that it does not bind, with their reasons."""
     order = list(assigned)
-    # Mostly any order does, and that is found soonest.
+    # Most plans bind in any order, and that is the fastest to check.
     best = Order(machines, order, lookup, careful=False).played()
     for _ in range(ORDERS):
         if not best[1]:
@@ -284,19 +287,21 @@ def bound_in_some_order(
 
 
 Owner = tuple[Ledger, bool]
-"""A spread as some pods state it, and whether it counts those pods themselves."""
+"""A topology spread of some pods, and whether it counts those pods themselves."""
 
 NOBODY: Counter[Owner] = Counter()
 
 
 class Order:
-    """An order being found.
+    """A search for a binding order.
 
-    First those who mind which others are in their zone, as far as they go, then one of those
-    who mind their neighbours on the node, then one of the others: each only changes for the
-    worse what those before it look at. If `careful`, nobody goes where a pod that is still to come
-    would then be refused by its spread; when nobody is left who is in no other's way, whoever
-    is in the way of fewest on the same node: whom others refuse on a node, they always will.
+    It binds pods with constraints over zones first, as far as possible. Then it binds one pod with
+    constraints over nodes, then one of the others, since each rank can only worsen what the ranks
+    before it look at.
+
+    If `careful`, no pod is bound where a later pod would then be rejected by its topology spread.
+    If every pod would obstruct another, the search binds the one that obstructs fewest on the same
+    node. A pod that is rejected on a node because of others stays rejected there.
     """
 
     def __init__(
@@ -317,15 +322,17 @@ class Order:
                 self._due[domain][owner] += 1
 
     def played(self) -> tuple[Play, list[tuple[Object, str]]]:
-        """Bind all that can be bound; return who is stuck, and why."""
+        """Bind all pods that can be bound; return the unbound ones, with their reasons."""
         while self._harmless() or self._least_harmful():
             pass
         stuck = [(pod, self._play.refusal(pod, where) or "") for pod, where in self._waiting]
         return self._play, stuck
 
     def _harmless(self) -> bool:
-        """Bind who is in nobody's way: all of the first rank, and of others, as long as somebody
-        before them waits, only one.
+        """Bind pods that obstruct no other pod.
+
+        All of the first rank are bound, and only one of another rank while pods of earlier ranks
+        are pending.
         """
         waiting: list[Assigned] = []
         is_left = False
@@ -340,7 +347,7 @@ class Order:
         return is_left
 
     def _least_harmful(self) -> bool:
-        """Bind the pod that is least in the way; False if nobody can be bound any more."""
+        """Bind the pod that obstructs others least; return False if no pod can be bound."""
         free = [
             n for n, placement in enumerate(self._waiting) if self._play.refusal(*placement) is None
         ]
@@ -359,8 +366,9 @@ class Order:
             self._due[domain][owner] -= 1
 
     def _harm(self, pod: Object, machine: Machine) -> tuple[int, int]:
-        """Return how many who are still to come would be refused, by spreads over nodes, and
-        by others, which may find themselves even again.
+        """Return how many later pods would be rejected, by spreads over nodes and by others.
+
+        The latter may become satisfiable again.
         """
         if not self._careful:
             return 0, 0
@@ -378,7 +386,7 @@ class Order:
         return harm[True], harm[False]
 
     def _spread(self, pod: Object, machine: Machine) -> list[tuple[tuple[str, str], Owner]]:
-        """Return in which domains the pod minds how many are there, and by what measure."""
+        """Return the domains in which a constraint of the pod counts pods, with that constraint."""
         return [
             (
                 (spread["topologyKey"], machine.labels[spread["topologyKey"]]),

@@ -1,10 +1,11 @@
-"""A course of disruption played through, look by look.
+"""Replay a course of disruption, pass by pass.
 
-What one look decides is held against the cluster as it is then: who may go at all (conditions,
-annotations, budgets of pools and of pods), and where everybody goes, which is an answer like that
-of a solve and is played through as one. Then it happens, and the next look is judged.
+The oracle checks the decisions of a pass against the cluster at that time. It checks which nodes
+may be disrupted (conditions, annotations, budgets of NodePools, PodDisruptionBudgets). Where the
+pods go is an answer like that of a solve, and is replayed as one. Then the oracle executes the
+commands and checks the next pass.
 
-Looks are lists of commands in the form of `docs/formats.md`.
+A pass is a list of commands in the format of `docs/formats.md`.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class Disruption:
     """A cluster whose nodes are being disrupted."""
 
     def __init__(self, world: Object, types: Sequence[Object], now: datetime) -> None:
-        """Begin with the world; `types` are its instance types written out."""
+        """Start with the world; `types` lists its instance types."""
         self.world = dict(world)
         self.moves: Counter[str] = Counter()
-        """How often each pod has moved."""
+        """How often each pod has been moved, by key."""
         self._types, self._now = types, now
         self._prices: dict[tuple[str, ...], float] = {
             (kind["name"], *_place(offering["requirements"])): float(offering["price"])
@@ -51,7 +52,7 @@ class Disruption:
         self._index()
 
     def _index(self) -> None:
-        """Find nodes by name, claims and pods by their nodes."""
+        """Index nodes by name, and NodeClaims and pods by their node."""
         self._nodes = _by_name(self.world["nodes"])
         by_id = {claim["status"].get("providerID"): claim for claim in self.world["nodeClaims"]}
         self._claims = {
@@ -65,11 +66,11 @@ class Disruption:
 
     @property
     def cost(self) -> float:
-        """What all nodes cost now, in $/h."""
+        """The current cost of all nodes, in $/h."""
         return sum(self._price(node) for node in self.world["nodes"])
 
     def look(self, commands: Look) -> list[Finding]:
-        """Return the rules that the commands of one look break, and carry them out."""
+        """Return the rules that the commands of one pass break, and execute the commands."""
         self._findings = []
         going = Counter(name for command in commands for name in command["nodes"])
         for name in going.keys() - self._nodes.keys():
@@ -94,7 +95,7 @@ class Disruption:
     def _report(self, rule: str, subject: str, text: str) -> None:
         self._findings.append(Finding(rule, subject, text))
 
-    # Who may go.
+    # Which nodes may be disrupted.
 
     def _may_go(self, command: Object) -> None:
         nodes, claims = self._nodes, self._claims
@@ -160,7 +161,7 @@ class Disruption:
         return started is None or self._now < datetime.fromisoformat(started) + lasting
 
     def _budgets(self, commands: Look) -> None:
-        """No more nodes go at once, for one reason, than the budgets of their pool allow."""
+        """Check that no more nodes are disrupted at once, by reason, than the budgets allow."""
         nodes, claims = self._nodes, self._claims
         total: Counter[str] = Counter()
         out: Counter[str] = Counter()
@@ -197,7 +198,7 @@ class Disruption:
         last: datetime = croniter(budget["schedule"], self._now - lasting).get_next(datetime)
         return last <= self._now
 
-    # Where everybody goes.
+    # Where pods go.
 
     def _stated(self, command: Object) -> None:
         nodes = self._nodes
@@ -227,7 +228,7 @@ class Disruption:
                     self._report("spot to spot", subject, new["instanceType"])
 
     def _may_take(self, name: str, going: set[str]) -> None:
-        """Moved pods go to nodes that are up and stay."""
+        """Check that moved pods go to initialized nodes that stay."""
         node = self._nodes.get(name)
         if name in going:
             self._report("destination", name, "goes itself")
@@ -237,7 +238,10 @@ class Disruption:
             self._report("destination", name, "is on its way out")
 
     def _replay(self, commands: Look, going: set[str]) -> Replay:
-        """Return the look as a solve: nodes gone, their pods waiting, with the places stated."""
+        """Return the pass as a solve.
+
+        The candidates are removed, and their pods are pending with their planned nodes.
+        """
         left = self._without(going)
         left["pods"] = [
             *(pod for pod in self.world["pods"] if self._stays(pod, going)),
@@ -280,7 +284,7 @@ class Disruption:
     def _stays(pod: Object, going: set[str]) -> bool:
         return pod["spec"].get("nodeName") not in going
 
-    # What happens.
+    # Execution of the commands.
 
     def _happen(self, commands: Look, going: set[str], replay: Replay) -> None:
         place = {
@@ -340,7 +344,7 @@ class Disruption:
         return node, claim
 
     def _daemons(self, node: Object) -> Iterable[Object]:
-        """Return the pods that daemons start on a node."""
+        """Return the daemon pods that start on a node."""
         name, labels = node["metadata"]["name"], node["metadata"]["labels"]
         for daemon in self.world.get("daemonSets", []):
             template = daemon["spec"]["template"]
@@ -359,7 +363,7 @@ class Disruption:
                     "status": {"phase": "Running"},
                 }
 
-    # Looking things up.
+    # Lookups.
 
     def _price(self, node: Object) -> float:
         labels = node["metadata"]["labels"]
@@ -371,7 +375,7 @@ class Disruption:
 def played(
     world: Object, types: Sequence[Object], looks: Iterable[Look], now: datetime
 ) -> tuple[Disruption, list[Finding]]:
-    """Play a whole course; return the cluster as it is then, and every rule that was broken."""
+    """Replay a whole course; return the final cluster and every broken rule."""
     cluster = Disruption(world, types, now)
     findings: list[Finding] = []
     for commands in looks:
@@ -380,7 +384,7 @@ def played(
 
 
 def reschedulable(pod: Object) -> bool:
-    """Whether a pod needs another node when its own goes."""
+    """Whether a pod needs another node if its node is removed."""
     owners = {owner.get("kind") for owner in pod["metadata"].get("ownerReferences", [])}
     return (
         not owners & {"DaemonSet", "Node"}
@@ -390,7 +394,7 @@ def reschedulable(pod: Object) -> bool:
 
 
 def duration(text: str) -> timedelta | None:
-    """Read a duration such as `1h30m`; None where it is none."""
+    """Return the duration of a text such as `1h30m`; None if it is not one."""
     if re.fullmatch(r"(\d+(\.\d+)?[hms])+", text) is None:
         return None
     parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)

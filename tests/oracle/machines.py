@@ -14,7 +14,7 @@ INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A type and an offering with which the cloud may answer a claim."""
+    """An instance type and an offering with which the cloud may launch a NodeClaim."""
 
     kind: Object
     offering: Object
@@ -22,7 +22,7 @@ class Choice:
 
 @dataclass(slots=True)
 class Machine:
-    """A node, what daemons take there, and who runs there."""
+    """A node, the resources of its daemons, and its pods."""
 
     name: str
     labels: dict[str, str]
@@ -35,7 +35,7 @@ class Machine:
 
 
 def standing(world: Object) -> dict[str, Machine]:
-    """Return the nodes that exist, and those that are coming under their claim's name."""
+    """Return the existing nodes, and those in flight under the name of their NodeClaim."""
     claims = {
         claim["status"]["providerID"]: claim
         for claim in world.get("nodeClaims", [])
@@ -77,7 +77,7 @@ EPHEMERAL = (
 
 
 def _node_machine(node: Object, claim: Object | None) -> Machine:
-    """Return a node as it will be once it is ready: what its start-up leaves behind is gone."""
+    """Return a node as it will be when ready, without startup taints."""
     name = node["metadata"]["name"]
     labels = {HOSTNAME: name, **node["metadata"].get("labels", {})}
     taints = list(node["spec"].get("taints", []))
@@ -106,9 +106,9 @@ ALIASES = {
     "kubernetes.io/os": "beta.kubernetes.io/os",
     INSTANCE_TYPE: "beta.kubernetes.io/instance-type",
 }
-"""Old names of labels, which kubelets and cloud providers still write beside the new ones."""
+"""Deprecated labels that kubelets and cloud providers still set next to the current ones."""
 
 
 def with_aliases(labels: dict[str, str]) -> dict[str, str]:
-    """Add the old names of labels."""
+    """Add the deprecated labels."""
     return {**{old: labels[new] for new, old in ALIASES.items() if new in labels}, **labels}

@@ -1,12 +1,12 @@
-"""Whether pools come in the order of their weights.
+"""Check whether an answer uses NodePools in the order of their weights.
 
-A new node is of the heaviest pool that can make one for a pod, within its limits and whatever that
-costs. On a node of a lighter pool some pods must be there, because no heavier pool can make
-a node for them; others may join those as long as the node costs no more for it.
+A new node belongs to the heaviest NodePool that can launch a node for a pod within its limits, at
+any price. On a node of a lighter NodePool, some pods must need it because no heavier NodePool can
+launch a node for them. Other pods may join those if the node costs no more for it.
 
-Only what is certain is found: a pod that minds where others are, or that others mind, one that
-claims devices or prefers company, is taken to be where it must be; so is one whose
-wishes about nodes a heavier pool would grant less of.
+The check reports only what is certain. It assumes that some pods are where they must be: pods with
+constraints on other pods, or that other pods' constraints select; pods that claim devices or have
+preferred affinity; and pods for which a heavier NodePool would grant fewer node preferences.
 """
 
 from __future__ import annotations
@@ -40,17 +40,20 @@ RESERVATION = "karpenter.k8s.aws/capacity-reservation-id"
 
 
 class PoolOrder:
-    """The order of the pools in an answer; `drawn` is what counts against their limits."""
+    """The order of NodePools in an answer.
+
+    `drawn` is the usage of each NodePool that counts towards its limits.
+    """
 
     def __init__(self, replay: Replay, drawn: Mapping[str, Amounts]) -> None:
-        """Look at this answer."""
+        """Take the answer of a replay."""
         self._trial, self._drawn = replay, drawn
         everyone = [pod for pod in replay.world["pods"] if is_choosy(pod)]
         self._choosy = [*{_character(pod): pod for pod in everyone}.values()]
         self._may_move: dict[tuple[str, int], bool] = {}
 
     def strays(self, choices: Sequence[Sequence[Choice]]) -> Iterator[tuple[int, str]]:
-        """Yield the nodes that should not be of their pools, or not so dear, and why."""
+        """Yield the new nodes of a wrong NodePool or at too high a price, and why."""
         weights = {name: _weight(pool) for name, pool in self._trial.pools.items()}
         for index, (node, open_) in enumerate(
             zip(self._trial.answer["newNodes"], choices, strict=True)
@@ -69,14 +72,17 @@ class PoolOrder:
                 yield index, f"{text}, {less} without"
 
     def _may_leave(self, pod: Object, here: Machine, heavier: Sequence[str]) -> bool:
-        """Whether one of these pools could make a node for such a pod beside all others."""
+        """Whether one of these NodePools could launch a node for the pod.
+
+        The node comes on top of all others.
+        """
         if self._minds(pod):
             return False
         least = self._liking(pod, here)
         return any(self._could_take(name, pod, least) for name in heavier)
 
     def _minds(self, pod: Object) -> bool:
-        """Whether it matters to the pod or to others who is where."""
+        """Whether the pod or other pods have constraints that depend on where the pod is."""
         spec, lookup = pod["spec"], self._trial.lookup
         affinity = spec.get("affinity") or {}
         prefers = any(affinity.get(kind, {}).get(PREFERRED) for kind in PODS) or len(
@@ -91,7 +97,7 @@ class PoolOrder:
         )
 
     def _liking(self, pod: Object, machine: Machine) -> int:
-        """Return how much of what the pod wishes of nodes a machine grants."""
+        """Return the sum of the weights of the pod's node preferences that a machine meets."""
         if self._trial.world.get("settings", {}).get("PREFERENCE_POLICY") == "Ignore":
             return 0
         preferences = (pod["spec"].get("affinity") or {}).get("nodeAffinity", {}).get(PREFERRED, [])
@@ -101,7 +107,10 @@ class PoolOrder:
         return sum(weight for weight, term in terms if matches(machine.labels, term or []))
 
     def _could_take(self, name: str, pod: Object, least: int) -> bool:
-        """Whether a pool could make a node for a pod now that grants at least so much."""
+        """Whether a NodePool could now launch a node for a pod.
+
+        The node must grant at least this much of the pod's preferences.
+        """
         known = (f"{name} {_character(pod)}", least)
         if known not in self._may_move:
             self._may_move[known] = any(
@@ -111,7 +120,7 @@ class PoolOrder:
         return self._may_move[known]
 
     def _machines(self, name: str) -> Iterator[Machine]:
-        """Yield what a pool could still buy; nothing where claims must keep a choice."""
+        """Yield the machines that a NodePool could still launch; none if it has `minValues`."""
         pool = self._trial.pools[name]
         template = pool["spec"]["template"]["spec"]
         wanted = template.get("requirements") or []
@@ -134,7 +143,10 @@ class PoolOrder:
                     yield machine
 
     def _lets_in(self, machine: Machine, pods: Sequence[Object]) -> bool:
-        """Whether pods that mind nobody can share a machine; taints that are soft keep out too."""
+        """Whether pods without constraints on other pods fit on a machine together.
+
+        Soft taints count as well.
+        """
         taints = [
             {**taint, "effect": "NoSchedule"} if taint["effect"] == "PreferNoSchedule" else taint
             for taint in machine.taints
@@ -151,14 +163,15 @@ class PoolOrder:
         )
 
     def _alone(self, node: Object, choice: Choice, stay: Sequence[Object]) -> float | None:
-        """Return what a cheaper node of the pool costs that takes these pods alone, in the same
-        place; None when there is none.
+        """Return the price of a cheaper node of the NodePool for these pods alone, or None.
+
+        The node is in the same zone.
         """
         pool = self._trial.pools[node["nodePool"]]
         wanted = pool["spec"]["template"]["spec"].get("requirements") or []
         if any(term.get("minValues") for term in wanted):
             return None
-        # What the cloud gives a node is of the type and its place, the rest as it was promised.
+        # The cloud sets the labels of the instance type and zone; the rest are as planned.
         given = {term["key"] for term in choice.kind["requirements"]} | {
             *choice.offering["requirements"],
             INSTANCE_TYPE,

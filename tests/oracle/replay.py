@@ -1,12 +1,12 @@
-"""An answer played through.
+"""Replay an answer.
 
-Nodes are launched as the cloud might (any type and offering that a claim leaves open), and
-pods are bound to them one after the other. An answer is right when some order binds every
-pod to the node it was promised, whichever machines the cloud hands out.
+Nodes are launched as the cloud might do it, with any instance type and offering that a NodeClaim
+allows. Pods are bound to them one after the other. An answer is correct if some order binds every
+pod to its planned node, whichever machines the cloud launches.
 
-What is checked beside: each waiting pod is answered exactly once, pools keep their
-limits and come in the order of their weights, `minValues` hold, and every price is that of the
-cheapest open offering.
+The replay also checks that each pending pod is answered exactly once, that NodePools keep their
+limits and the order of their weights, that `minValues` hold, and that every price is that of the
+cheapest available offering.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ from tests.oracle.volumes import Volumes
 NODE_POOL = "karpenter.sh/nodepool"
 
 MOST_TYPES = 600
-"""How many types a claim may name."""
+"""Maximum number of instance types of a NodeClaim."""
 
 LAUNCHES = 3
-"""In how many ways the cloud is let choose, beside always the cheapest."""
+"""Number of random launches to replay, in addition to the cheapest."""
 
 OPTIONS = 24
-"""How many types and offerings of a claim are looked at one by one, at most."""
+"""Maximum number of instance types and offerings of a NodeClaim to check one by one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """A broken rule, what breaks it, and how."""
+    """A broken rule, the object that breaks it, and how."""
 
     rule: str
     subject: str
     text: str
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Return the finding as one line."""
         return f"{self.rule}: {self.subject}: {self.text}"
 
 
@@ -68,7 +68,7 @@ class Replay:
     """An answer under examination."""
 
     def __init__(self, world: Object, answer: Object, types: Sequence[Object]) -> None:
-        """Read both; `types` are the world's instance types written out."""
+        """Take a world and an answer; `types` lists the world's instance types."""
         self.world, self.answer = world, answer
         self.types = {row["name"]: row for row in types}
         self.pools = {pool["metadata"]["name"]: pool for pool in world.get("nodePools", [])}
@@ -78,7 +78,7 @@ class Replay:
         self._found: dict[tuple[str, str], Finding] = {}
 
     def findings(self) -> list[Finding]:
-        """Return every broken rule found, once for each pod or node."""
+        """Return every broken rule, once for each pod or node."""
         self._everyone_once()
         choices = [self._choices(index) for index in range(len(self.answer["newNodes"]))]
         if self._found:
@@ -98,7 +98,10 @@ class Replay:
         ]
 
     def cheapest(self) -> list[tuple[Object, Machine]]:
-        """Return who is where, what runs already included, on the cheapest machines allowed."""
+        """Return every pod with its machine, running pods included.
+
+        New nodes are the cheapest machines allowed.
+        """
         machines = standing(self.world)
         placed = [(pod, machine) for machine in machines.values() for pod in machine.pods]
         for name, keys in self.answer["existingNodes"].items():
@@ -121,7 +124,10 @@ class Replay:
                 self._report("conservation", key, f"answered {answered[key]} times")
 
     def _sums(self) -> None:
-        """The cost is that of the nodes, and no less than its bound; no node is in vain."""
+        """Check the cost, its bound, and that no new node is empty.
+
+        The cost must be the sum over the nodes and at least the bound.
+        """
         cost, bound = self.answer["cost"], self.answer.get("lowerBound", 0.0)
         total = sum(node["price"] for node in self.answer["newNodes"])
         if abs(total - cost) > 1e-6 * max(total, 1.0):
@@ -136,7 +142,7 @@ class Replay:
             if not causes:
                 self._report("cause", key, "left over without one")
 
-    # What the cloud may choose.
+    # What the cloud may launch.
 
     def _choices(self, index: int) -> list[Choice]:
         node = self.answer["newNodes"][index]
@@ -158,7 +164,7 @@ class Replay:
         return choices
 
     def open(self, kind: Object, offering: Object, node: Object) -> bool:
-        """Whether the requirements of a node leave the cloud this choice."""
+        """Whether the requirements of a node allow this instance type and offering."""
         if not offering.get("available", True):
             return False
         known = defaultdict(list)
@@ -180,7 +186,7 @@ class Replay:
         return self.launched(self.answer["newNodes"][index], f"new-{index}", choice, chance)
 
     def launched(self, node: Object, name: str, choice: Choice, chance: random.Random) -> Machine:
-        """Return a new node as the cloud makes it by this choice."""
+        """Return a new node as the cloud launches it with this instance type and offering."""
         pool = self.pools[node["nodePool"]]
         template = pool["spec"]["template"]
         labels: dict[str, str] = {}
@@ -216,7 +222,7 @@ class Replay:
         numbers = [str(chance.randrange(1000)) for _ in range(2000)]
         return next((number for number in numbers if all(meets(number, t) for t in mine)), "1")
 
-    # Pools.
+    # NodePools.
 
     def _pool_rules(self, choices: Sequence[Sequence[Choice]]) -> None:
         drawn: defaultdict[str, Amounts] = defaultdict(dict)
@@ -243,7 +249,11 @@ class Replay:
             self._report(POOL_ORDER, f"new node {index}", text)
 
     def _reservations(self) -> None:
-        """No set of reservations has fewer instances than there are nodes that need one of them."""
+        """Check that reserved capacity suffices for the nodes that require it.
+
+        No set of reservations may have fewer instances than there are nodes that need one of the
+        set.
+        """
         counts = {
             place[RESERVATION]: offering.get("reservationCapacity", 0)
             for kind in self.types.values()
@@ -294,7 +304,7 @@ class Replay:
         ]
 
     def _certain_domains(self, choices: Sequence[Sequence[Choice]]) -> None:
-        """Pods that are spread over domains know theirs before the cloud chooses."""
+        """Check that pods with topology spread have a fixed domain before the launch."""
         for node, open_ in zip(self.answer["newNodes"], choices, strict=True):
             places = [choice.offering["requirements"] for choice in open_]
             for pod in self.named(node["pods"]):
@@ -304,7 +314,7 @@ class Replay:
                         text = f"any of {sorted(map(str, values))} by {term['topologyKey']}"
                         self._report("domain", key_of(pod), text)
 
-    # Launching, and binding.
+    # Launching and binding.
 
     def _launches(self, choices: Sequence[Sequence[Choice]]) -> None:
         chance = random.Random(0)
@@ -330,11 +340,11 @@ class Replay:
                 self._on_machine(machine, pods, what)
 
     def named(self, keys: Iterable[str]) -> list[Object]:
-        """Return pods by their names."""
+        """Return pods by their keys."""
         return [self.pods[key] for key in keys]
 
     def with_daemons(self, machine: Machine) -> None:
-        """Let those daemons run on a machine that do."""
+        """Add the daemons that run on a machine."""
         running = {
             owner.get("name")
             for pod in machine.pods
@@ -387,7 +397,7 @@ class Replay:
                 self._report("volume limit", machine.name, f"{len(attached[driver])} of {driver}")
 
     def requests(self, pod: Object) -> Amounts:
-        """Return what a pod asks for; remembered."""
+        """Return the requests of a pod; cached."""
         if id(pod) not in self._asked:
             self._asked[id(pod)] = requests(pod)
         return self._asked[id(pod)]
@@ -404,7 +414,7 @@ class Replay:
     def sequence(self) -> list[str]:
         """Return the pods of the answer in an order that binds as many as any order found.
 
-        Nodes are the cheapest machines allowed.
+        The nodes are the cheapest machines allowed.
         """
         machines = [*standing(self.world).values(), *self.machines()]
         by_name = {machine.name: machine for machine in machines}
@@ -442,5 +452,5 @@ class Replay:
 
 
 def findings(world: Object, answer: Object, types: Sequence[Object]) -> list[Finding]:
-    """Return every rule that an answer breaks; `types` are the instance types written out."""
+    """Return every rule that an answer breaks; `types` lists the world's instance types."""
     return Replay(world, answer, types).findings()

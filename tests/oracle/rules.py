@@ -1,4 +1,4 @@
-"""What a pod asks for, and whether one node, by itself, is right for it."""
+"""The requests of a pod, and whether a single node satisfies it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 Object = Mapping[str, Any]
 Labels = Mapping[str, str]
 Amounts = dict[str, int]
-"""In billionths, so that every quantity is a whole number."""
+"""Amounts by resource, in billionths, so that every quantity is an integer."""
 
 Port = tuple[str, int, str]
 """Address, port, protocol."""
@@ -35,18 +35,18 @@ SUFFIXES = {
 
 @cache
 def amount(text: str) -> int:
-    """Read a quantity, in billionths."""
+    """Return a quantity in billionths."""
     digits = text.rstrip("numkKMGTPEi")
     return ceil(Fraction(digits) * SUFFIXES[text[len(digits) :]] * ONE)
 
 
 def amounts(given: Object | None) -> Amounts:
-    """Read a resource list."""
+    """Return the amounts of a resource list."""
     return {name: amount(str(value)) for name, value in (given or {}).items()}
 
 
 def plus(*parts: Amounts) -> Amounts:
-    """Add resource lists."""
+    """Return the sum of resource lists."""
     total: Amounts = {}
     for part in parts:
         for name, value in part.items():
@@ -55,7 +55,7 @@ def plus(*parts: Amounts) -> Amounts:
 
 
 def most(*parts: Amounts) -> Amounts:
-    """Take the larger of each resource."""
+    """Return the maximum of each resource."""
     total: Amounts = {}
     for part in parts:
         for name, value in part.items():
@@ -64,10 +64,12 @@ def most(*parts: Amounts) -> Amounts:
 
 
 def requests(pod: Object) -> Amounts:
-    """Sum what a pod asks for: sidecars beside containers, init containers before them.
+    """Return a pod's effective requests.
 
-    Requests stated for the pod as a whole win over the sum of its containers', and a
-    resize under way counts with what is already allocated where that is more.
+    Containers and sidecars are summed; init containers count as a maximum.
+
+    Pod-level requests override the sum over containers. During a resize, the allocated resources
+    count if they are larger.
     """
     spec = pod["spec"]
     allocated = {
@@ -131,7 +133,7 @@ def meets(value: str | None, term: Object) -> bool:
 
 
 def selected(labels: Labels, selector: Object | None) -> bool:
-    """Whether a label selector picks these labels; none picks nothing, an empty one all."""
+    """Whether a label selector matches these labels; None matches nothing, an empty one all."""
     if selector is None:
         return False
     wanted = selector.get("matchLabels") or {}
@@ -141,7 +143,7 @@ def selected(labels: Labels, selector: Object | None) -> bool:
 
 
 def node_selected(pod: Object, labels: Labels, name: str) -> bool:
-    """Whether a node meets the pod's selector and required node affinity."""
+    """Whether a node meets the pod's node selector and required node affinity."""
     spec = pod["spec"]
     wanted = spec.get("nodeSelector") or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
@@ -153,7 +155,7 @@ def node_selected(pod: Object, labels: Labels, name: str) -> bool:
 
 
 def node_term(term: Object, labels: Labels, name: str) -> bool:
-    """Whether a node meets a term; an empty term meets nothing."""
+    """Whether a node meets a term; an empty term matches no node."""
     expressions, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     if not expressions and not fields:
         return False
@@ -182,7 +184,7 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
 
 
 def ports(pod: Object) -> tuple[Port, ...]:
-    """Return the ports that a pod takes of its host."""
+    """Return the host ports of a pod."""
     spec = pod["spec"]
     sidecars = [c for c in spec.get("initContainers", []) if c.get("restartPolicy") == "Always"]
     containers = [*spec.get("containers", []), *sidecars]
@@ -195,13 +197,13 @@ def ports(pod: Object) -> tuple[Port, ...]:
 
 
 def clash(ours: Iterable[Port], theirs: Iterable[Port]) -> bool:
-    """Whether two sets of host ports cannot be had on one node; 0.0.0.0 is every address."""
+    """Whether two sets of host ports conflict on one node; 0.0.0.0 stands for every address."""
     return any(
         a[1:] == b[1:] and (a[0] == b[0] or "0.0.0.0" in (a[0], b[0])) for a in ours for b in theirs
     )
 
 
 def key_of(pod: Object) -> str:
-    """Name a pod."""
+    """Return a pod's key, its namespace and name."""
     metadata = pod["metadata"]
     return f"{metadata.get('namespace', 'default')}/{metadata['name']}"

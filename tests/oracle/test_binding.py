@@ -1,4 +1,4 @@
-"""In which orders kube-scheduler may bind what was planned together."""
+"""The orders in which kube-scheduler may bind pods that were planned together."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from bench.parity.worlds import pod
 from tests.oracle.binding import Lookup, bound_in_some_order
 from tests.oracle.machines import HOSTNAME, ZONE, Machine
-from tests.parity.worlds import pod
 
 WEB, DB = {"app": "web"}, {"app": "db"}
 

@@ -1,4 +1,4 @@
-"""Where the volumes of pods are reached, and what attaches them."""
+"""Where the volumes of pods are reachable, and which driver attaches them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.oracle.rules import Object, key_of, node_term
 
 
 class Volumes:
-    """Where the volumes of pods can be reached, and what attaches them."""
+    """Where the volumes of pods are reachable, and which driver attaches them."""
 
     def __init__(self, world: Object) -> None:
         """Read the claims, volumes and classes."""
@@ -23,7 +23,10 @@ class Volumes:
         }
 
     def claims(self, pod: Object) -> Iterator[tuple[str, Object]]:
-        """Yield the name and the claim of each volume; ephemeral ones bring their template."""
+        """Yield the name and the claim of each volume.
+
+        An ephemeral volume has the claim of its template.
+        """
         namespace = pod["metadata"].get("namespace", "default")
         for volume in pod["spec"].get("volumes") or []:
             if "persistentVolumeClaim" in volume:
@@ -36,7 +39,7 @@ class Volumes:
                 yield name, made if is_bound else volume["ephemeral"]["volumeClaimTemplate"]
 
     def reachable(self, pod: Object, machine: Machine) -> bool:
-        """Whether every volume of the pod is, or can be made, where the machine is."""
+        """Whether every volume of the pod exists, or can be provisioned, where the machine is."""
         return all(self._reachable(claim, machine) for _, claim in self.claims(pod))
 
     def _reachable(self, claim: Object, machine: Machine) -> bool:
@@ -57,7 +60,7 @@ class Volumes:
         )
 
     def attached(self, pod: Object) -> set[tuple[str, str]]:
-        """Return driver and identity of what the pod attaches."""
+        """Return the driver and the identity of each volume that the pod attaches."""
         drivers = set()
         for name, claim in self.claims(pod):
             if bound := claim["spec"].get("volumeName"):

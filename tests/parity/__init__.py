@@ -1,0 +1,1 @@
+"""Joiner's answers compared with Karpenter's engine on a few generated clusters."""

@@ -1,4 +1,4 @@
-"""A few running clusters, disrupted by both sides until steady; the campaign asks about more."""
+"""A few running clusters that both engines disrupt until steady; the campaign has more."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from bench.parity import engines
+from bench.parity.consolidation import NOW, Side, broken, cluster, kind_of
 from tests.disruption.clusters import settled, underused
-from tests.parity import engines
-from tests.parity.consolidation import NOW, Side, broken, cluster, kind_of
 
 SEEDS = range(9)
 SIZES = (6, 16)
@@ -33,7 +33,7 @@ def courses() -> list[Course]:
     with engines.dialogue() as karpenter:
         for seed in SEEDS:
             world = cluster(seed, *SIZES)
-            ours, failures = broken(world, calm=seed % 2 == 1)
+            ours, failures = broken(world, with_eviction_cost=seed % 2 == 1)
             theirs = Side.of(karpenter.until_steady(world, now=NOW))
             played.append(Course(seed, ours, theirs, failures))
     return played
@@ -53,6 +53,6 @@ def test_clusters_end_no_dearer_than_with_karpenter(courses: list[Course]) -> No
 
 def test_pods_that_mind_others_are_taken_in_where_they_go() -> None:
     """What a pod was planned to be near, or level with, may leave later in the same plan."""
-    _, failures = broken(settled(underused(300, 10)), calm=False)
+    _, failures = broken(settled(underused(300, 10)), with_eviction_cost=False)
 
     assert failures == []

@@ -1,4 +1,4 @@
-"""Karpenter's own methods of disruption, driven in memory, do what they do in a cluster."""
+"""Karpenter's disruption methods behave in memory as in a cluster."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from bench.parity.engines import EngineFailedError, Karpenter, dialogue
+from bench.parity.worlds import pod
 from tests.disruption.clusters import conditions
 from tests.disruption.test_consolidation import pods, pool, world
-from tests.parity.engines import EngineFailedError, Karpenter, dialogue
-from tests.parity.worlds import pod
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""Hashes are Karpenter's own, to the last digit: moving a cluster from it or back keeps nodes."""
+"""Hashes equal Karpenter's, so that migrating a cluster from or to Karpenter keeps its nodes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from controller.apis import hashes
-from controller.apis.ec2nodeclass import FAMILY_OF_ALIAS, EC2NodeClass
-from controller.apis.nodepool import NodePool
-from tests.parity import engines
+from bench.parity import engines
+from controller.apis.karpenter import hashes
+from controller.apis.karpenter.ec2nodeclass import FAMILY_OF_ALIAS, EC2NodeClass
+from controller.apis.karpenter.nodepool import NodePool
 
 SEEDS = range(400)
 CA = "LS0tLS1CRUdJTi=="

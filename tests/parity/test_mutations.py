@@ -1,12 +1,12 @@
-"""Every mutation still finds its line: a rewrite must not quietly cost the evidence."""
+"""Every mutation still finds its line, so that a rewrite cannot disable it unnoticed."""
 
 from __future__ import annotations
 
 import pytest
 
+from bench.parity import mutate as engine
 from tests.disruption import mutate as disruption
 from tests.mutations import CHECKOUT, Mutation
-from tests.parity import mutate as engine
 
 MUTATIONS: tuple[Mutation, ...] = (*engine.MUTATIONS, *disruption.MUTATIONS)
 

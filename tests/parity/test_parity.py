@@ -1,4 +1,4 @@
-"""Both engines on ten generated worlds for each constraint, and where we differ on purpose."""
+"""Both engines on ten generated worlds per constraint, and intended differences."""
 
 from __future__ import annotations
 
@@ -6,21 +6,13 @@ from typing import Any
 
 import pytest
 
+from bench.parity import campaign, engines, generated
+from bench.parity.comparison import Verdict, ours
+from bench.parity.worlds import ARCH, ZONE, instance_type, node_pool, offering, pod, requirement
 from tests.oracle.replay import findings
-from tests.parity import campaign, engines, generated
-from tests.parity.comparison import Verdict, ours
-from tests.parity.worlds import (
-    ARCH,
-    ZONE,
-    instance_type,
-    node_pool,
-    offering,
-    pod,
-    requirement,
-)
 
 ROUNDS = 10
-"""Worlds per constraint; `python -m tests.parity.campaign --seeds 3000` asks about more."""
+"""Worlds per constraint; `python -m bench.parity.campaign --seeds 3000` asks about more."""
 
 FEATURES = len(generated.FEATURES)
 TEAM = "example.com/team"

@@ -1,4 +1,4 @@
-"""Both engines on worlds with what few clusters have: see `generated.RARE`."""
+"""Both engines on worlds with rare features: see `generated.RARE`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.parity import campaign, engines, generated
-from tests.parity.comparison import Verdict
-from tests.parity.generated import RARE, RARE_FROM
+from bench.parity import campaign, engines, generated
+from bench.parity.comparison import Verdict
+from bench.parity.generated import RARE, RARE_FROM
 
 ROUNDS = 10
 

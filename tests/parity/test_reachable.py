@@ -1,20 +1,20 @@
-"""What the integer program proves of a cluster is what a course of ours can at best come to."""
+"""The integer program's bound on a cluster is at most what Joiner's course reaches."""
 
 from __future__ import annotations
 
 import pytest
 
+from bench.parity.consolidation import NOW, Side, course
+from bench.parity.reachable import reachable
 from controller.offline.disrupt import problem_of
 from controller.offline.world import load
 from tests.disruption.clusters import filled
-from tests.parity.consolidation import NOW, Side, course
-from tests.parity.reachable import reachable
 
 
 def test_nobody_ends_below_what_is_proven_nor_with_fewer_evictions() -> None:
     world = filled(10, (0.3, 0.3))
-    ours = Side.of(course(world, calm=False)[0])
-    problem = problem_of(load(world), now=NOW, calm=False)
+    ours = Side.of(course(world, with_eviction_cost=False)[0])
+    problem = problem_of(load(world), now=NOW, with_eviction_cost=False)
 
     proven = reachable(problem, reached=ours.after, seconds=10.0)
     untouched = reachable(problem, reached=ours.before, seconds=10.0)

@@ -1,4 +1,4 @@
-"""A world with a class, and loops for the tests of what takes its time."""
+"""A world with a node class, and event loops in virtual time."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def world() -> World:
 
 @pytest.fixture
 def lifecycle(world: World) -> Lifecycle:
-    """Brings claims to life, and prepares nothing for their nodes."""
+    """Return the lifecycle reconciler of NodeClaims, with no preparation of nodes."""
     return make_lifecycle(world, Unprepared())

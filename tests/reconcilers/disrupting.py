@@ -1,7 +1,8 @@
-"""The loops of disruption over a world in memory, a second at a time."""
+"""The disruption loops over an in-memory world, one second at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -10,10 +11,11 @@ from controller.apiserver.errors import ApiError
 from controller.disruption import methods
 from controller.disruption.commands import Confirmation, Decision
 from controller.disruption.modes import Mode
-from controller.disruption.problem import UNCALM, DisruptionProblem, DisruptionSettings
+from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, DisruptionSettings
 from controller.reconcilers.disruption.advising import Advisor, Recommender
-from controller.reconcilers.disruption.bookkeeping import Ledger
 from controller.reconcilers.disruption.disruptor import Disruptor
+from controller.reconcilers.disruption.engine import Answer
+from controller.reconcilers.disruption.history import History
 from controller.reconcilers.disruption.orchestration import Orchestrator
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.newnodes.writer import ClaimWriter
@@ -21,12 +23,15 @@ from tests.reconcilers.world import World
 
 
 class SameProcess:
-    """Thinks about disruption here and now; the questions are kept."""
+    """A solver that runs disruption problems in this process and records them."""
 
-    def __init__(self, settings: DisruptionSettings = UNCALM) -> None:
+    def __init__(self, settings: DisruptionSettings = EVICTIONS_FREE) -> None:
         self.settings = settings
         self.asked = 0
         self.last: DisruptionProblem | None = None
+
+    async def aside(self, function: Callable[..., Answer], *arguments: object) -> Answer:
+        return function(*arguments)
 
     async def decide(self, problem: DisruptionProblem) -> Decision:
         self.asked += 1
@@ -38,9 +43,9 @@ class SameProcess:
 
 
 def make_disruptor(
-    world: World, judge: SameProcess | None = None, mode: Mode = Mode.ACT
+    world: World, engine: SameProcess | None = None, mode: Mode = Mode.ACT
 ) -> Disruptor:
-    ledger = Ledger(
+    history = History(
         api=world.api,
         cloud=world.cloud,
         cluster=world.cluster,
@@ -50,6 +55,7 @@ def make_disruptor(
     writer = ClaimWriter(
         api=world.api,
         cluster=world.cluster,
+        recorder=world.recorder,
         metrics=world.metrics,
         clock=world.clock,
         plan=PlacementPlan(),
@@ -61,11 +67,11 @@ def make_disruptor(
         metrics=world.metrics,
         clock=world.clock,
         writer=writer,
-        ledger=ledger,
+        history=history,
     )
-    judge = judge or SameProcess()
+    engine = engine or SameProcess()
     advised: dict[str, Any] = {
-        "judge": judge,
+        "engine": engine,
         "cluster": world.cluster,
         "metrics": world.metrics,
         "clock": world.clock,
@@ -76,25 +82,25 @@ def make_disruptor(
         recorder=world.recorder,
         metrics=world.metrics,
         clock=world.clock,
-        judge=judge,
+        engine=engine,
         orchestrator=orchestrator,
-        trials=world.trials,
-        recommender=Recommender(**advised, ledger=ledger, orchestrator=orchestrator),
+        registration_backoff=world.registration_backoff,
+        recommender=Recommender(**advised, history=history, orchestrator=orchestrator),
         advisor=Advisor(**advised),
         mode=mode,
     )
 
 
 class Loops:
-    """A world, and the loops that may take its nodes."""
+    """A world, and the loops that may disrupt its nodes."""
 
     def __init__(self) -> None:
         self.world = World()
-        self.judge = SameProcess()
-        self.disruptor = make_disruptor(self.world, self.judge)
+        self.engine = SameProcess()
+        self.disruptor = make_disruptor(self.world, self.engine)
 
     async def work(self, seconds: int) -> None:
-        """Let the loops run, a second at a time; they go on after an error, as in life."""
+        """Run the loops one second at a time; they continue after an error, as in production."""
         for _ in range(seconds):
             with suppress(ApiError):
                 await self.disruptor.run_once()
@@ -103,6 +109,6 @@ class Loops:
             self.world.pass_time(seconds=1)
 
     def leaves(self, name: str) -> bool:
-        """Whether the mirror holds a machine for one on its way out."""
+        """Whether the controller's state has the named node as being deleted."""
         machines = self.world.cluster.state_nodes(self.world.clock())
         return next(machine.deleting for machine in machines if machine.name == name)

@@ -1,4 +1,4 @@
-"""Loops at work in a world, each with the verbs that its tests need; what several tests share."""
+"""Scenarios that several tests share: a world, its loops, and methods for what the tests do."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 import msgspec
 
 from controller.apis import kinds, labels
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import (
+from controller.apis.karpenter.nodeclaim import (
     CONSOLIDATABLE,
     INITIALIZED,
     NodeClaim,
     NodeClaimSpec,
     NodeClaimStatus,
 )
-from controller.apis.nodes import Node, NodeSpec, NodeStatus
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.kubernetes.pods import Pod
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.provisioning.batchwindow import BatchWindow
 from controller.reconcilers.provisioning.nomination import Nomination
@@ -45,13 +45,13 @@ NO_WAIT = timedelta(milliseconds=1)
 
 
 class ProvisioningScenario:
-    """A provisioner whose every round is asked for, and whose questions are kept."""
+    """A provisioner that runs on request and records its scheduling problems."""
 
     def __init__(self, *features: kinds.Kind[Any]) -> None:
         self.world = world = World(*features)
         self.asked: list[list[str]] = []
         self.read: list[list[str]] = []
-        """For which pools the engine read what can be bought, while nobody waited."""
+        """The NodePools whose instance types the engine read while no pod was pending."""
         self.provisioner = Provisioner(
             api=world.api,
             cloud=world.cloud,
@@ -62,7 +62,7 @@ class ProvisioningScenario:
             solve=self._solve,
             batch_window=BatchWindow(NO_WAIT, NO_WAIT),
             nomination=timedelta(seconds=20),
-            trials=world.trials,
+            registration_backoff=world.registration_backoff,
         )
 
     async def _solve(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
@@ -73,7 +73,7 @@ class ProvisioningScenario:
         return schedule(pods, snapshot=snapshot)
 
     def change_leader(self) -> None:
-        """Let another process take over, which knows what the cluster shows and no more."""
+        """Continue with a new leader, which knows only what the cluster shows."""
         self.provisioner = dataclasses.replace(
             self.provisioner,
             batch_window=BatchWindow(NO_WAIT, NO_WAIT),
@@ -89,7 +89,10 @@ class ProvisioningScenario:
 
 
 class NominationScenario(ProvisioningScenario):
-    """A provisioner and what brings its claims to life; keeps which taints pods saw."""
+    """A provisioner with the lifecycle of its NodeClaims.
+
+    It records the taints of nodes as pods saw them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,24 +110,24 @@ class NominationScenario(ProvisioningScenario):
         world.seed(make_class(), make_pool())
 
     async def launch(self) -> NodeClaim:
-        """Launch the one claim there is."""
+        """Launch the only NodeClaim."""
         (claim,) = self.world.claims()
         await self.lifecycle.reconcile(claim.metadata.name)
         (claim,) = self.world.claims()
         return claim
 
     async def join(self) -> str:
-        """Launch the one claim there is and let its node join; returns the node's name."""
+        """Launch the only NodeClaim, register its node and return the node's name."""
         return await self.bring(await self.launch())
 
     async def nominate(self, name: str) -> str:
-        """Let a pod wait until a node bought for it has joined; returns the node's name."""
+        """Nominate a pending pod for a node that was launched for it; return the node's name."""
         self.world.seed(make_waiting_pod(name))
         await self.round()
         return await self.join()
 
     async def bring(self, claim: NodeClaim) -> str:
-        """Let the node of a claim that is launched join; returns its name."""
+        """Register the node of a launched NodeClaim; return its name."""
         node = self.world.join(claim)
         await self.lifecycle.reconcile(claim.metadata.name)
         self.world.see()
@@ -137,7 +140,7 @@ class NominationScenario(ProvisioningScenario):
 
 
 class DisruptionScenario(Loops):
-    """Some nodes of one pool, quiet for long enough, and the loop that may take them."""
+    """Consolidatable nodes of one NodePool, and the disruption loop."""
 
     def __init__(self, nodes: int, **disruption: object) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
-"""What people are told of a node that joins in another way than it should."""
+"""What users see if a node does not join as expected."""
 
 from __future__ import annotations
 
 import msgspec
 
 from controller.apis import labels
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.pods import ResourceRequirements
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.kubernetes.pods import ResourceRequirements
 from controller.reconcilers.nodeclaim.lifecycle import PLUGIN_DEADLINE, Lifecycle
 from tests.reconcilers.world import World, launched
 

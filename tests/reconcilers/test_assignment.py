@@ -1,4 +1,4 @@
-"""Pods that are alike change places, so that those tried first are those of the first node."""
+"""Equal pods are exchanged, so that kube-scheduler tries first the pods of the first node."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from controller.apis import labels
-from controller.apis.meta import OwnerReference
-from controller.apis.pods import (
+from controller.apis.kubernetes.meta import OwnerReference
+from controller.apis.kubernetes.pods import (
     PersistentVolumeClaimSource,
     Pod,
     PodResourceClaim,
@@ -17,7 +17,7 @@ from controller.apis.pods import (
     TopologySpreadConstraint,
     Volume,
 )
-from controller.apis.taints import Requirement
+from controller.apis.kubernetes.taints import Requirement
 from controller.reconcilers.provisioning.assignment import assigned
 from controller.scheduling.results import NewNode
 from tests.reconcilers.world import make_waiting_pod

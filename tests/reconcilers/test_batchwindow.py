@@ -1,4 +1,4 @@
-"""Pods that come together are placed together, and nobody waits for what has come already."""
+"""Pods that arrive together are scheduled together, and no pod waits longer than necessary."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ import pytest
 
 from controller.apis import kinds
 from controller.apis.kinds import Kind
-from controller.apis.meta import ObjectMeta, OwnerReference
-from controller.apis.pods import Pod
-from controller.apis.workloads import ReplicaSet, ScalableSpec, StatefulSet, StatefulSetSpec
+from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.workloads import (
+    ReplicaSet,
+    ScalableSpec,
+    StatefulSet,
+    StatefulSetSpec,
+)
 from controller.apiserver.errors import UnavailableError
 from controller.reconcilers.provisioning.arrivals import Arrivals
-from controller.reconcilers.provisioning.batchwindow import BatchWindow, Outlook
+from controller.reconcilers.provisioning.batchwindow import BatchWindow, ExpectedPods
 from controller.reconcilers.provisioning.provisioner import Provisioner
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
@@ -40,7 +45,7 @@ def make_window(idle: timedelta = SECOND, longest: timedelta = 10 * SECOND) -> B
     return window
 
 
-class Foreseen(Outlook):
+class Foreseen(ExpectedPods):
     """Knows what it is told; keeps when it was asked to prepare."""
 
     def __init__(self, *, more: Sequence[bool] = (), complete: bool = False) -> None:
@@ -84,17 +89,17 @@ async def test_a_window_closes_early_when_all_have_come() -> None:
 
 
 async def test_a_pause_is_used_once_and_again_after_another_pod() -> None:
-    outlook, window = Foreseen(), make_window()
+    expected, window = Foreseen(), make_window()
     asyncio.get_running_loop().call_later(0.7, window.nudge, "second")
 
-    await window.wait(SECOND, outlook)
+    await window.wait(SECOND, expected)
 
-    assert outlook.prepared == [pytest.approx(0.2), pytest.approx(0.9)]
+    assert expected.prepared == [pytest.approx(0.2), pytest.approx(0.9)]
     assert now() == pytest.approx(1.7)
 
 
 async def test_who_cannot_tell_in_time_does_not_hold_the_window_open() -> None:
-    class Slow(Outlook):
+    class Slow(ExpectedPods):
         async def all_have_come(self, seen: AbstractSet[str]) -> bool:
             await asyncio.sleep(30)
             return True
@@ -109,11 +114,11 @@ async def test_the_end_of_patience_raises_nothing_once_a_window_is_open() -> Non
 
 
 async def test_a_window_stays_open_while_more_is_to_come() -> None:
-    outlook = Foreseen(more=[True] * 8)
+    expected = Foreseen(more=[True] * 8)
 
-    await make_window().wait(SECOND, outlook)
+    await make_window().wait(SECOND, expected)
 
-    assert outlook.more == []
+    assert expected.more == []
     assert 1 < now() < 3
 
 
@@ -244,7 +249,7 @@ class Batches:
             solve=self._solve,
             batch_window=self.window,
             nomination=timedelta(seconds=20),
-            trials=world.trials,
+            registration_backoff=world.registration_backoff,
         )
         world.seed(make_class(), make_pool())
 

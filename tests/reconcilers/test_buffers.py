@@ -1,4 +1,4 @@
-"""Buffers are resolved, their room is bought and kept, and their status says so."""
+"""Buffers are resolved, their capacity is launched and kept, and their status reports it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.apis import conditions, kinds, labels
-from controller.apis.capacitybuffer import CapacityBuffer, CapacityBufferStatus
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta, to_wire
-from controller.apis.nodeclaim import CONSOLIDATABLE, INITIALIZED, NodeClaim
-from controller.apis.pods import PodTemplateSpec
-from controller.apis.workloads import Deployment, DeploymentSpec, PodTemplate
+from controller.apis import kinds, labels
+from controller.apis.karpenter.capacitybuffer import CapacityBuffer, CapacityBufferStatus
+from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE, INITIALIZED, NodeClaim
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta, to_wire
+from controller.apis.kubernetes.pods import PodTemplateSpec
+from controller.apis.kubernetes.workloads import Deployment, DeploymentSpec, PodTemplate
 from controller.manager.watches import BUFFERING
 from controller.reconcilers.capacitybuffer.resolution import PERIOD, Resolution
 from tests.reconcilers.disrupting import make_disruptor

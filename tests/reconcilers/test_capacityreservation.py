@@ -1,4 +1,4 @@
-"""Reserved capacity that ends: nodes that go on say so, nodes of a block leave in time."""
+"""Expiring reservations: remaining nodes report it, capacity block nodes drain in time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from controller.apis import labels
-from controller.apis.conditions import Condition
-from controller.apis.ec2nodeclass import CapacityReservationStatus
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import REGISTERED, NodeClaim, NodeClaimSpec
+from controller.apis.karpenter.ec2nodeclass import CapacityReservationStatus
+from controller.apis.karpenter.nodeclaim import REGISTERED, NodeClaim, NodeClaimSpec
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
 from controller.cloudprovider.errors import ThrottledError
 from controller.reconcilers.capacityreservation.capacitytype import CapacityType
 from controller.reconcilers.capacityreservation.expiration import BlockExpiration

@@ -1,16 +1,17 @@
-"""A claim says when its node is less than it was promised, or cannot go."""
+"""A NodeClaim reports that its node has less capacity than planned, or cannot be removed."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from controller.apis import conditions, kinds, labels
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import CONSISTENT_STATE_FOUND, NodeClaim, NodeClaimSpec
-from controller.apis.pods import ResourceRequirements
-from controller.apis.taints import Toleration
+from controller.apis import kinds, labels
+from controller.apis.karpenter.nodeclaim import CONSISTENT_STATE_FOUND, NodeClaim, NodeClaimSpec
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.pods import ResourceRequirements
+from controller.apis.kubernetes.taints import Toleration
 from controller.reconcilers.nodeclaim.consistency import PERIOD, Consistency
 from tests.reconcilers.test_termination import make_budget
 from tests.reconcilers.world import (

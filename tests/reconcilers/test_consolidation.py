@@ -1,15 +1,15 @@
-"""Nodes that something cheaper could do without go, once what replaces them is ready."""
+"""Underutilized nodes are removed once their replacements are initialized."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 import msgspec
+import pytest
 
-from controller.apis import durations, kinds, labels
-from controller.apis.conditions import Condition, find, with_condition
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import (
+from controller.apis import kinds, labels
+from controller.apis.karpenter import durations
+from controller.apis.karpenter.nodeclaim import (
     CONSOLIDATABLE,
     DISRUPTION_REASON,
     DRIFTED,
@@ -20,9 +20,11 @@ from controller.apis.nodeclaim import (
     NodeClaimSpec,
     NodeClaimStatus,
 )
-from controller.apis.nodepool import WHEN_EMPTY, NodePool
-from controller.apis.nodes import Node, NodeSpec, NodeStatus
-from controller.apis.taints import Requirement
+from controller.apis.karpenter.nodepool import WHEN_EMPTY, NodePool
+from controller.apis.kubernetes.conditions import Condition, find, with_condition
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.kubernetes.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, NotFoundError, UnavailableError
 from controller.cloudprovider.fake import ZONES
 from controller.disruption.commands import Confirmation, Decision
@@ -176,11 +178,11 @@ class ConsolidationScenario(Loops):
             status = msgspec.structs.replace(status, conditions=after)
         self.world.seed(msgspec.structs.replace(claim, status=status))
 
-    def change_leader(self, judge: SameProcess | None = None) -> None:
+    def change_leader(self, engine: SameProcess | None = None) -> None:
         """Let another process take over, which knows what the cluster shows and no more."""
         self.world.cluster.unmark(*(c.metadata.name for c in self.world.claims()))
-        self.judge = judge or SameProcess()
-        self.disruptor = make_disruptor(self.world, self.judge)
+        self.engine = engine or SameProcess()
+        self.disruptor = make_disruptor(self.world, self.engine)
 
     async def lose(self, claim: NodeClaim) -> None:
         """Let a new claim come to nothing, as for want of capacity."""
@@ -226,8 +228,8 @@ def unrecorded(**disruption: object) -> ConsolidationScenario:
 async def replaced(scenario: ConsolidationScenario) -> NodeClaim:
     """Let the loops decide to replace the node, and return the claim of the new one."""
     await scenario.work(VALIDATION + 2)
-    (heir,) = scenario.made()
-    return heir
+    (replacement,) = scenario.made()
+    return replacement
 
 
 async def test_a_node_whose_pods_fit_elsewhere_goes() -> None:
@@ -318,10 +320,10 @@ async def test_a_node_that_only_goes_when_it_is_empty_is_not_waited_for() -> Non
 async def test_a_node_stays_until_what_replaces_it_is_ready() -> None:
     scenario = oversized()
 
-    heir = await replaced(scenario)
+    replacement = await replaced(scenario)
 
-    assert heir.metadata.labels[labels.NODEPOOL] == "default"
-    (types,) = (r.values for r in heir.spec.requirements if r.key == labels.INSTANCE_TYPE)
+    assert replacement.metadata.labels[labels.NODEPOOL] == "default"
+    (types,) = (r.values for r in replacement.spec.requirements if r.key == labels.INSTANCE_TYPE)
     assert "m5.4xlarge" not in types
     assert scenario.is_marked("big"), "nothing new is placed there"
     await scenario.work(120)
@@ -350,12 +352,25 @@ async def test_a_node_is_not_held_for_gone_before_its_replacement_is_written() -
     assert scenario.counted(failures, decision="replace", reason="underutilized") == 1
 
 
+async def test_a_replacement_that_is_refused_again_and_again_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scenario = oversized()
+    scenario.world.api.refuse("create", REFUSED, kind=kinds.NODE_CLAIM, times=100)
+
+    await scenario.work(300)
+
+    failures = "karpenter_voluntary_disruption_queue_failures_total"
+    assert scenario.counted(failures, decision="replace", reason="underutilized") > 1
+    assert len([r for r in caplog.records if r.message.startswith("cannot create nodeclaim")]) == 1
+
+
 async def test_a_node_whose_replacement_is_lost_is_given_back_and_tried_again() -> None:
     scenario = oversized()
-    heir = await replaced(scenario)
+    replacement = await replaced(scenario)
     assert scenario.leaves("big")
 
-    await scenario.lose(heir)
+    await scenario.lose(replacement)
     await scenario.work(3)
 
     assert not scenario.is_marked("big")
@@ -369,19 +384,19 @@ async def test_a_node_whose_replacement_is_lost_is_given_back_and_tried_again() 
 
 async def test_a_replacement_that_is_not_ready_in_time_goes_and_the_node_stays() -> None:
     scenario = oversized()
-    heir = await replaced(scenario)
+    replacement = await replaced(scenario)
 
     await scenario.work(10 * 60)
 
-    assert scenario.leaves(heir.metadata.name)
+    assert scenario.leaves(replacement.metadata.name)
     assert not scenario.leaves("big")
     assert not scenario.is_marked("big")
 
 
 async def test_a_replacement_is_no_empty_node_while_its_pods_are_on_their_way() -> None:
     scenario = oversized()
-    heir = await replaced(scenario)
-    scenario.make_ready(heir)
+    replacement = await replaced(scenario)
+    scenario.make_ready(replacement)
     await scenario.work(2)
     node = scenario.world.join(scenario.made()[0])
     scenario.world.seed(
@@ -446,15 +461,15 @@ async def test_a_steady_cluster_is_thought_about_less_and_less_often() -> None:
     scenario.add("a", "c5.large", pods=1)
 
     await scenario.work(60)
-    assert scenario.judge.asked == 3
+    assert scenario.engine.asked == 3
     await scenario.work(10 * 60)
-    assert scenario.judge.asked == 7
+    assert scenario.engine.asked == 7
     await scenario.work(10 * 60)
-    assert scenario.judge.asked == 9
+    assert scenario.engine.asked == 9
 
     scenario.world.seed(make_waiting_pod("new"))
     await scenario.work(1)
-    assert scenario.judge.asked == 10
+    assert scenario.engine.asked == 10
 
 
 async def test_a_clock_that_is_set_back_is_a_reason_to_think_again() -> None:
@@ -465,7 +480,7 @@ async def test_a_clock_that_is_set_back_is_a_reason_to_think_again() -> None:
     scenario.world.pass_time(minutes=-30)
     await scenario.work(1)
 
-    assert scenario.judge.asked == 2
+    assert scenario.engine.asked == 2
 
 
 async def test_what_was_decided_does_not_wait_for_a_clock_that_was_set_back() -> None:
@@ -497,7 +512,7 @@ async def test_other_prices_are_a_reason_to_think_again() -> None:
     scenario.world.cloud.types = scenario.world.cloud.types[:3]
     await scenario.work(1)
 
-    assert scenario.judge.asked == 2
+    assert scenario.engine.asked == 2
 
 
 async def test_what_only_a_budget_holds_back_is_thought_about_again() -> None:
@@ -506,7 +521,7 @@ async def test_what_only_a_budget_holds_back_is_thought_about_again() -> None:
 
     await scenario.work(3)
 
-    assert scenario.judge.asked == 3
+    assert scenario.engine.asked == 3
 
 
 async def test_of_a_node_that_stays_it_is_said_why() -> None:
@@ -516,7 +531,7 @@ async def test_of_a_node_that_stays_it_is_said_why() -> None:
     await scenario.work(1)
 
     (why, _) = await scenario.world.events("Unconsolidatable")
-    assert "nothing cheaper" in why
+    assert "Can't replace with a cheaper node" in why
 
 
 async def test_of_a_node_that_stays_for_another_reason_that_is_said_too() -> None:
@@ -529,13 +544,13 @@ async def test_of_a_node_that_stays_for_another_reason_that_is_said_too() -> Non
     await scenario.work(12)
 
     told = await scenario.world.events("Unconsolidatable")
-    assert [why for why in told if "let no more nodes go" in why]
-    assert [why for why in told if "no other place" in why]
+    assert [why for why in told if "due to blocking budget" in why]
+    assert [why for why in told if "not all pods would schedule" in why]
 
 
 async def test_savings_that_do_not_pay_for_their_moves_are_left() -> None:
     scenario = oversized()
-    scenario.judge.settings = DisruptionSettings(eviction_price=1000.0)
+    scenario.engine.settings = DisruptionSettings(eviction_price=1000.0)
 
     await scenario.work(60)
 
@@ -548,9 +563,9 @@ async def test_a_drifted_node_is_replaced_without_a_second_look() -> None:
 
     await scenario.work(1)
 
-    (heir,) = scenario.made()
+    (replacement,) = scenario.made()
     assert scenario.is_marked("old")
-    scenario.make_ready(heir)
+    scenario.make_ready(replacement)
     await scenario.work(2)
     assert scenario.going() == ["old"]
     disrupted = "karpenter_nodeclaims_disrupted_total"
@@ -570,15 +585,15 @@ async def test_drift_goes_on_node_by_node_within_its_budget() -> None:
 async def test_an_image_is_tried_on_one_node_until_that_has_been_given_back() -> None:
     """What was made in its place may be lost before anybody has seen it."""
     scenario = ConsolidationScenario()
-    scenario.judge.settings = DisruptionSettings()
+    scenario.engine.settings = DisruptionSettings()
     for name in ("old-0", "old-1"):
         scenario.add(name, "c5.large", pods=2, drifted=True)
         claim = scenario.world.claim(f"claim-of-{name}")
         assert claim is not None
         scenario.drift(claim, AMI_DRIFT)
     await scenario.work(1)
-    for heir in scenario.made():
-        await scenario.lose(heir)
+    for replacement in scenario.made():
+        await scenario.lose(replacement)
 
     await scenario.disruptor.run_once()
 
@@ -611,15 +626,15 @@ async def test_a_drifted_node_of_a_static_pool_gets_an_heir_of_its_own() -> None
 
     await scenario.work(5)
 
-    (heir,) = scenario.made()
-    assert not [r for r in heir.spec.requirements if r.key == labels.INSTANCE_TYPE]
+    (replacement,) = scenario.made()
+    assert not [r for r in replacement.spec.requirements if r.key == labels.INSTANCE_TYPE]
     assert scenario.leaves("old")
     assert not scenario.leaves("new")
 
 
 async def test_a_new_leader_goes_on_with_what_the_last_one_had_begun() -> None:
     scenario = oversized()
-    heir = await replaced(scenario)
+    replacement = await replaced(scenario)
 
     scenario.change_leader(SameProcess(DisruptionSettings(eviction_price=1e6)))
     await scenario.work(5)
@@ -629,7 +644,7 @@ async def test_a_new_leader_goes_on_with_what_the_last_one_had_begun() -> None:
     await scenario.work(2)
 
     assert scenario.going() == ["big"]
-    assert [claim.metadata.uid for claim in scenario.made()] == [heir.metadata.uid]
+    assert [claim.metadata.uid for claim in scenario.made()] == [replacement.metadata.uid]
 
 
 async def test_a_new_leader_asks_again_when_the_book_of_decisions_cannot_be_read() -> None:
@@ -658,30 +673,30 @@ async def test_a_new_leader_takes_back_what_the_last_one_had_not_written_down() 
 
 async def test_a_replacement_that_has_joined_in_time_and_is_not_ready_is_kept() -> None:
     scenario = oversized()
-    heir = await replaced(scenario)
-    scenario.join(heir)
+    replacement = await replaced(scenario)
+    scenario.join(replacement)
 
     await scenario.work(15 * 60)
 
     assert not scenario.is_marked("big")
     (kept,) = scenario.made()
-    assert kept.metadata.uid == heir.metadata.uid
+    assert kept.metadata.uid == replacement.metadata.uid
     assert not kept.metadata.is_deleting
 
 
 async def test_what_was_made_for_nothing_stays_when_others_need_it() -> None:
     scenario = oversized()
-    heir = await replaced(scenario)
+    replacement = await replaced(scenario)
     waiting = make_waiting_pod("other")
     scenario.world.seed(waiting)
     until = scenario.world.now + timedelta(hours=1)
-    scenario.world.cluster.nominate(heir.metadata.name, [waiting], until)
+    scenario.world.cluster.nominate(replacement.metadata.name, [waiting], until)
 
     await scenario.work(10 * 60)
 
     assert not scenario.is_marked("big")
     assert [c.metadata.name for c in scenario.made() if not c.metadata.is_deleting] == [
-        heir.metadata.name
+        replacement.metadata.name
     ]
 
 
@@ -689,7 +704,7 @@ async def test_a_new_leader_waits_for_what_the_last_one_made() -> None:
     scenario = unrecorded(consolidateAfter="Never")
     scenario.add("old", "c5.large", pods=1, drifted=True)
     await scenario.work(1)
-    (heir,) = scenario.made()
+    (replacement,) = scenario.made()
     scenario.change_leader()
 
     await scenario.work(60)
@@ -697,13 +712,13 @@ async def test_a_new_leader_waits_for_what_the_last_one_made() -> None:
     assert len(scenario.made()) == 1
     assert not scenario.leaves("old")
     (why, *_) = await scenario.world.events("DisruptionBlocked")
-    assert heir.metadata.name in why
+    assert replacement.metadata.name in why
 
 
 async def test_a_new_leader_uses_what_the_last_one_made() -> None:
     scenario = ConsolidationScenario()
     scenario.add("old", "c5.large", pods=1, drifted=True)
-    scenario.add("heir", "c5.large", replaces="old")
+    scenario.add("replacement", "c5.large", replaces="old")
 
     await scenario.work(VALIDATION + 2)
 
@@ -713,11 +728,11 @@ async def test_a_new_leader_uses_what_the_last_one_made() -> None:
 
 async def test_what_was_made_in_the_place_of_a_node_that_has_gone_is_empty_like_any_other() -> None:
     scenario = ConsolidationScenario()
-    scenario.add("heir", "c5.large", replaces="gone")
+    scenario.add("replacement", "c5.large", replaces="gone")
 
     await scenario.work(VALIDATION + 2)
 
-    assert scenario.going() == ["heir"]
+    assert scenario.going() == ["replacement"]
 
 
 async def test_a_new_leader_makes_another_when_the_last_ones_comes_to_nothing() -> None:
@@ -737,7 +752,7 @@ async def test_a_new_leader_makes_another_when_the_last_ones_comes_to_nothing() 
 
 async def test_a_cluster_with_nothing_left_to_do_says_how_far_it_is_from_its_bound() -> None:
     scenario = ConsolidationScenario()
-    scenario.judge.settings = DisruptionSettings(eviction_price=1000.0)
+    scenario.engine.settings = DisruptionSettings(eviction_price=1000.0)
     scenario.add("large", "m5.4xlarge", pods=2)
     scenario.add("small", "c5.large", pods=1)
     value = scenario.world.metrics.registry.get_sample_value

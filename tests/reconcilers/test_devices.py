@@ -1,4 +1,4 @@
-"""Pods that claim devices get nodes that have them, and those are ready once drivers say so."""
+"""Pods with ResourceClaims get nodes with devices, initialized once the drivers publish them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.apis import conditions, kinds, labels
-from controller.apis.devices import ResourceClaim, ResourceSlice
-from controller.apis.nodeclaim import INITIALIZED, NodeClaim
-from controller.apis.pods import Pod, PodResourceClaim
+from controller.apis import kinds, labels
+from controller.apis.karpenter.nodeclaim import INITIALIZED, NodeClaim
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.devices import ResourceClaim, ResourceSlice
+from controller.apis.kubernetes.pods import Pod, PodResourceClaim
 from controller.manager.watches import followed
 from controller.options import Options
 from controller.scheduling.results import Results
@@ -135,7 +136,7 @@ async def test_a_pod_without_a_claim_yet_is_told_so_and_tried_again(
     await scenario.round()
     assert not scenario.world.claims()
     (told,) = await scenario.world.events("FailedScheduling")
-    assert "resource claim default/web-gpu does not exist" in told
+    assert "ResourceClaim default/web-gpu not found" in told
 
     scenario.world.seed(claim)
     await scenario.round()

@@ -1,4 +1,4 @@
-"""Empty nodes go, calmly and within budgets; others stay."""
+"""Empty nodes are removed gradually and within budgets; other nodes stay."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.conditions import find
-from controller.apis.meta import OwnerReference
-from controller.apis.nodeclaim import (
-    CONSOLIDATABLE,
-    DISRUPTION_REASON,
-)
-from controller.apis.pods import Pod
-from controller.apis.taints import Taint
+from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE, DISRUPTION_REASON
+from controller.apis.kubernetes.conditions import find
+from controller.apis.kubernetes.meta import OwnerReference
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.errors import ApiError, ForbiddenError, UnavailableError
 from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
 from controller.reconcilers.nodeclaim.podevents import PodEvents
@@ -85,8 +82,8 @@ async def test_a_workload_stays_as_old_as_it_is_when_all_its_pods_are_moved() ->
     await scenario.work(seconds=30)
 
     assert scenario.world.api.find(kinds.POD, "before", "default") is None
-    assert scenario.judge.last is not None
-    assert scenario.judge.last.begun["uid-of-web"] == began
+    assert scenario.engine.last is not None
+    assert scenario.engine.last.begun["uid-of-web"] == began
 
 
 async def test_a_pod_that_comes_meanwhile_keeps_its_node() -> None:
@@ -167,7 +164,7 @@ async def test_a_node_marked_do_not_disrupt_says_so_and_stays() -> None:
     ("said", "event", "word"),
     [
         ("1h", "DoNotDisruptUntil", "2026-11-21T13:00:00Z"),
-        ("1m", "DoNotDisruptGracePeriodElapsed", "over"),
+        ("1m", "DoNotDisruptGracePeriodElapsed", "has elapsed"),
         ("1d", "InvalidDoNotDisruptAnnotation", "'1d'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Nodes that are no longer what their pool or class asks for are told."""
+"""Nodes that no longer match their NodePool or node class are marked as drifted."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from controller.apis import conditions, hashes, kinds, labels
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import (
+from controller.apis import kinds, labels
+from controller.apis.karpenter import hashes
+from controller.apis.karpenter.nodeclaim import (
     DRIFTED,
     LAUNCHED,
     NodeClaim,
     NodeClaimSpec,
     NodeClaimStatus,
 )
-from controller.apis.nodepool import NodePool
-from controller.apis.taints import Requirement
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.fake import ZONES
 from controller.reconcilers.nodeclaim.drift import PERIOD, Drift

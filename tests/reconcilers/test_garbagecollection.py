@@ -1,4 +1,4 @@
-"""What was lost between the cluster and the cloud is found, in both directions."""
+"""Orphans are found in both directions between the cluster and the cloud."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import LAUNCHED, REGISTERED, NodeClaim, NodeClaimSpec
+from controller.apis.karpenter.nodeclaim import LAUNCHED, REGISTERED, NodeClaim, NodeClaimSpec
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
 from controller.cloudprovider.errors import CloudProviderError, ThrottledError
 from controller.reconcilers.nodeclaim.garbagecollection import (
     EAGER_RUNS,

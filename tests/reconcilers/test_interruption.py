@@ -1,14 +1,22 @@
-"""A notice from the cloud ends the node it names, once, and nothing else."""
+"""An interruption notice terminates the node it names, once, and no other."""
 
 from __future__ import annotations
 
 import pytest
 
 from controller.apis import labels
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node, NodeSpec
+from controller.apiserver.errors import UnavailableError
 from controller.reconcilers.interruption.listener import Listener
-from tests.reconcilers.world import CLASS, World, make_class, make_listener
+from tests.reconcilers.world import (
+    CLASS,
+    World,
+    make_class,
+    make_listener,
+    make_status_listener,
+)
 
 
 @pytest.fixture
@@ -86,12 +94,11 @@ async def test_a_spot_notice_keeps_the_next_launch_off_the_same_offering(
     )  # fmt: skip
 
 
-async def test_a_machine_that_fails_its_checks_is_drained_by_force(
-    world: World, listener: Listener
-) -> None:
-    world.cloud.interrupt(provider_id(world), "instance_status")
+@pytest.mark.parametrize("kind", ["instance_status", "system_status"])
+async def test_a_machine_that_fails_its_checks_is_drained_by_force(world: World, kind: str) -> None:
+    world.cloud.interrupt(provider_id(world), kind)
 
-    await listener.run_once()
+    await make_status_listener(world).run_once()
 
     claim = world.claim("claim")
     assert claim is not None
@@ -135,3 +142,94 @@ async def test_a_message_that_is_no_event_is_counted_and_acknowledged(
     name = "karpenter_interruption_received_messages_total"
     assert world.metrics.registry.get_sample_value(name, {"message_type": "malformed"}) == 1
     assert len(world.cloud.acknowledged) == 1
+
+
+async def test_a_scheduled_event_of_the_status_checks_drains_gracefully(world: World) -> None:
+    world.cloud.interrupt(provider_id(world), "event_status")
+
+    await make_status_listener(world).run_once()
+
+    claim = world.claim("claim")
+    assert claim is not None
+    assert claim.metadata.is_deleting
+    assert labels.TERMINATION_TIMESTAMP not in claim.metadata.annotations
+
+
+async def test_a_status_notice_that_cannot_be_handled_leaves_the_queue_alone(
+    world: World, listener: Listener
+) -> None:
+    stuck = world.cloud.interrupt(provider_id(world), "system_status")
+    message = world.cloud.interrupt("aws:///us-west-2a/i-of-another-cluster")
+    world.api.refuse("patch", UnavailableError("not now"), times=2)
+
+    with pytest.raises(UnavailableError):
+        await make_status_listener(world).run_once()
+    await listener.run_once()
+    assert world.cloud.acknowledged == [message]
+
+    with pytest.raises(UnavailableError):
+        await make_status_listener(world).run_once()
+    await make_status_listener(world).run_once()
+    assert world.cloud.acknowledged == [message, stuck]
+
+
+async def test_a_message_that_cannot_be_handled_delays_none_that_came_with_it(
+    world: World, listener: Listener
+) -> None:
+    stuck = world.cloud.interrupt(provider_id(world))
+    message = world.cloud.interrupt("aws:///us-west-2a/i-of-another-cluster")
+    world.api.refuse("delete", UnavailableError("not now"))
+
+    with pytest.raises(UnavailableError):
+        await listener.run_once()
+    assert world.cloud.acknowledged == [message]
+
+    await listener.run_once()
+    assert world.cloud.acknowledged == [message, stuck]
+    disrupted = {
+        "reason": "spot_interrupted", "nodepool": "", "capacity_type": "",
+        "consolidation_policy": "", "termination_mode": "graceful",
+    }  # fmt: skip
+    name = "karpenter_nodeclaims_disrupted_total"
+    assert world.metrics.registry.get_sample_value(name, disrupted) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "category"),
+    [
+        ("instance_status", "InstanceStatus"),
+        ("system_status", "SystemStatus"),
+        ("event_status", "EventStatus"),
+    ],
+)
+async def test_status_notices_are_counted_apart_from_messages(
+    world: World, kind: str, category: str
+) -> None:
+    world.cloud.interrupt(provider_id(world), kind)
+    world.cloud.interrupt("aws:///us-west-2a/i-of-another-cluster", kind)
+
+    await make_status_listener(world).run_once()
+
+    value = world.metrics.registry.get_sample_value
+    interruption = "karpenter_interruption"
+    assert value(f"{interruption}_instance_status_unhealthy_total", {"category": category}) == 1
+    assert value(f"{interruption}_received_messages_total", {"message_type": kind}) is None
+    assert value(f"{interruption}_deleted_messages_total") == 0
+
+
+async def test_the_node_hears_of_the_end_too(world: World, listener: Listener) -> None:
+    world.seed(
+        Node(metadata=ObjectMeta(name="node"), spec=NodeSpec(provider_id=provider_id(world)))
+    )
+    claim = world.claim("claim")
+    assert claim is not None
+    status = NodeClaimStatus(provider_id=provider_id(world), node_name="node")
+    world.seed(NodeClaim(metadata=claim.metadata, spec=claim.spec, status=status))
+    world.cloud.interrupt(provider_id(world))
+
+    await listener.run_once()
+
+    assert await world.events("TerminatingOnInterruption") == [
+        "Interruption triggered termination for the NodeClaim",
+        "Interruption triggered termination for the Node",
+    ]

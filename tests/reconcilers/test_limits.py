@@ -1,4 +1,4 @@
-"""Whether the limits of pools let nodes be made, beside others or in their place."""
+"""Whether NodePool limits allow new nodes, as additions or as replacements."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def admitted(*nodes: NewNode, there: int, replacing: bool = False, **limits: str
     writer = ClaimWriter(
         api=world.api,
         cluster=world.cluster,
+        recorder=world.recorder,
         metrics=world.metrics,
         clock=world.clock,
         plan=PlacementPlan(),
@@ -47,9 +48,9 @@ def test_each_node_counts_for_the_most_it_may_become_and_for_those_after_it() ->
 def test_nodes_in_the_place_of_others_may_pass_a_limit_that_has_not_been_passed(
     there: int, may: bool
 ) -> None:
-    heirs = new_node("m-2"), new_node("m-2")
+    replacements = new_node("m-2"), new_node("m-2")
 
-    assert admitted(*heirs, there=there, replacing=True, nodes="2") == [may, may]
+    assert admitted(*replacements, there=there, replacing=True, nodes="2") == [may, may]
 
 
 def test_a_pool_without_limits_has_room_for_all() -> None:

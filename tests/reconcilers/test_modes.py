@@ -1,4 +1,4 @@
-"""Pools that must not act: what they would do is recommended, or only observed."""
+"""NodePools that must not act: their actions are only recommended, or only observed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.disruption import Disruption
+from controller.apis.karpenter.disruption import Disruption
 from controller.apiserver.errors import NotFoundError, UnavailableError
 from controller.disruption.modes import Mode
 from tests.reconcilers.disrupting import make_disruptor
@@ -84,13 +84,13 @@ async def test_what_was_approved_is_carried_out() -> None:
     (done,) = scenario.recommended("Done")
     assert done.metadata.name == record.metadata.name
     assert scenario.counted("joiner_disruption_advised_nodes", mode="recommend") == 0
-    assert scenario.counted("joiner_ledger_decisions", outcome="done") == 1
+    assert scenario.counted("joiner_disruption_history_decisions", outcome="done") == 1
 
 
 async def test_a_new_leader_carries_out_what_the_last_one_recommended() -> None:
     scenario = shrunk()
     record = await settled(scenario)
-    scenario.disruptor = make_disruptor(scenario.world, scenario.judge)
+    scenario.disruptor = make_disruptor(scenario.world, scenario.engine)
 
     await scenario.say(record, "true")
     await scenario.work(12)
@@ -110,11 +110,11 @@ async def test_a_replacement_that_was_approved_comes_first() -> None:
     await scenario.say(record, "true")
     await scenario.work(12)
 
-    (heir,) = scenario.made()
+    (replacement,) = scenario.made()
     (underway,) = scenario.recommended("Underway")
-    assert underway.status.replacements == [heir.metadata.name]
+    assert underway.status.replacements == [replacement.metadata.name]
     assert scenario.going() == []
-    scenario.make_ready(heir)
+    scenario.make_ready(replacement)
     await scenario.work(2)
     assert scenario.going() == ["big"]
     assert len(scenario.recommended("Done")) == 1
@@ -212,7 +212,7 @@ async def test_empty_nodes_wait_for_approval_too() -> None:
 async def test_a_mode_for_all_counts_where_it_is_stricter() -> None:
     scenario = shrunk("act")
     await scenario.protect("a")
-    scenario.disruptor = make_disruptor(scenario.world, scenario.judge, Mode.RECOMMEND)
+    scenario.disruptor = make_disruptor(scenario.world, scenario.engine, Mode.RECOMMEND)
 
     await scenario.work(60)
 

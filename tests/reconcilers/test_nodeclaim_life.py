@@ -1,4 +1,4 @@
-"""From the written intent to a node that is ready for pods, and what may come between."""
+"""The life of a NodeClaim from creation to an initialized node, with possible failures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from controller.apis import conditions, kinds, labels
-from controller.apis.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED
-from controller.apis.nodes import Node
-from controller.apis.taints import Taint
+from controller.apis import kinds, labels
+from controller.apis.karpenter.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.errors import ApiError, ConflictError, ForbiddenError
-from controller.cloudprovider.errors import CloudProviderError, CreateError, ThrottledError
+from controller.cloudprovider.errors import (
+    CloudProviderError,
+    CreateError,
+    InsufficientCapacityError,
+    ThrottledError,
+)
 from controller.cloudprovider.provider import Instance
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
 from tests.reconcilers.world import (
@@ -66,6 +72,29 @@ async def test_a_claim_nobody_has_capacity_for_is_given_up_with_an_event(
     assert await world.events("InsufficientCapacityError")
 
 
+async def test_claims_that_find_no_capacity_for_the_same_reason_are_logged_once(
+    world: World, lifecycle: Lifecycle, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"claim-{number}" for number in range(9)]
+    for name in names:
+        claim = make_claim()
+        metadata = msgspec.structs.replace(claim.metadata, name=name)
+        world.seed(msgspec.structs.replace(claim, metadata=metadata))
+
+    for name in names:
+        world.cloud.fail("launch", InsufficientCapacityError("no m5.large in us-west-2a"))
+        await lifecycle.reconcile(name)
+        world.see()
+        await lifecycle.reconcile(name)
+
+    assert world.claims() == []
+    logged = [r for r in caplog.records if r.getMessage().startswith("failed launching")]
+    assert [r.getMessage() for r in logged] == [
+        "failed launching nodeclaim: no m5.large in us-west-2a"
+    ]
+    assert logged[0].__dict__["NodeClaim"] == "claim-0"
+
+
 async def test_a_failed_launch_says_why_in_its_condition(
     world: World, lifecycle: Lifecycle
 ) -> None:
@@ -102,7 +131,7 @@ async def test_a_failed_launch_is_told_at_the_pool_and_at_the_pods_that_wait_for
     assert all(str(error) in message and error.reason in message for message in told)
     waiting = await world.events("FailedScheduling")
     assert len(waiting) == len(pods)
-    assert all(f"nodeclaim/claim, trying again: {error}" in message for message in waiting)
+    assert all(f"nodeclaim/claim, retrying: {error}" in message for message in waiting)
 
 
 async def test_a_node_is_registered_with_the_labels_and_owner_of_its_claim(

@@ -1,4 +1,4 @@
-"""The scheduler is told the plan, and the plan outlives whoever made it."""
+"""kube-scheduler gets the plan by nominated nodes, and the plan outlives a leader change."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.meta import LabelSelector, OwnerReference
-from controller.apis.pods import Pod, PodStatus, TopologySpreadConstraint
+from controller.apis.kubernetes.meta import LabelSelector, OwnerReference
+from controller.apis.kubernetes.pods import Pod, PodStatus, TopologySpreadConstraint
 from controller.apiserver.errors import ForbiddenError
 from controller.cloudprovider.errors import CloudProviderError
 from controller.reconcilers.newnodes.plan import NOMINATED_GRACE
-from controller.reconcilers.provisioning.nomination import told_together
+from controller.reconcilers.provisioning.nomination import nominated_together
 from tests.reconcilers.scenarios import NominationScenario, ProvisioningScenario, nominated
 from tests.reconcilers.world import make_running_pod, make_waiting_pod
 
@@ -116,10 +116,10 @@ def test_one_of_the_pods_that_spread_among_one_another_is_told_at_a_time() -> No
     elsewhere = msgspec.structs.replace(second, metadata=there)
     soft = [spread_pod(name, hard=False) for name in ("soft", "softer")]
 
-    assert told_together([first, second, api]) == [first, api]
-    assert told_together([counted, first]) == [counted]
-    assert told_together([first, elsewhere]) == [first, elsewhere]
-    assert told_together(soft) == soft
+    assert nominated_together([first, second, api]) == [first, api]
+    assert nominated_together([counted, first]) == [counted]
+    assert nominated_together([first, elsewhere]) == [first, elsewhere]
+    assert nominated_together(soft) == soft
 
 
 async def test_another_pod_that_must_spread_may_be_told_once_the_first_is_bound(

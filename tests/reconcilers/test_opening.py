@@ -1,8 +1,9 @@
-"""Nodes that were bought together open before the scheduler comes to the pods of closed ones.
+"""Nodes launched together open before kube-scheduler reaches the pods of closed ones.
 
-kube-scheduler is played as its source has it: a node that opens has it try all pods that wait, in
-the order in which it tried them last. A pod goes to its nominated node if that is open, else to any
-that has room beside those nominated for it; one that goes nowhere loses its nomination.
+The tests model kube-scheduler after its source. When a node opens, kube-scheduler tries all pending
+pods, in the order in which it tried them last. A pod is bound to its nominated node if that is
+open. Otherwise it goes to any node with enough capacity beside the pods nominated for it. A pod
+that fits nowhere loses its nomination.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.conditions import Condition
+from controller.apis.kubernetes.conditions import Condition
 from controller.constraints import taints
 from tests.reconcilers.scenarios import NominationScenario, nominated
 from tests.reconcilers.world import make_waiting_pod

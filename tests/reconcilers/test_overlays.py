@@ -1,4 +1,4 @@
-"""Overlays are weighed against one another, and those that stand change what is bought."""
+"""Conflicting overlays are resolved, and valid ones change what is launched."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
-from controller.apis import conditions, labels
-from controller.apis.ec2nodeclass import EC2NodeClass
+from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodeoverlay import NodeOverlay
+from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import NODE_OVERLAY
-from controller.apis.nodeoverlay import NodeOverlay
-from controller.apis.nodepool import NodePool
+from controller.apis.kubernetes import conditions
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.manager.overlaidcloud import OverlaidCloud
 from controller.reconcilers.nodeoverlay.evaluation import ALL, PERIOD, UNRESOLVED, Evaluation

@@ -1,16 +1,18 @@
-"""Pools and classes say whether they work, and why not; claims end when their time is up."""
+"""NodePools and node classes report whether and why they are not ready; NodeClaims expire."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from controller.apis import conditions, kinds, labels
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
-from controller.apis.nodepool import IN_SERVICE, SOLE_OWNER, NodePool, NodePoolStatus
-from controller.apis.taints import Requirement
+from controller.apis import kinds, labels
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
+from controller.apis.karpenter.nodepool import IN_SERVICE, SOLE_OWNER, NodePool, NodePoolStatus
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.taints import Requirement
+from controller.cloudprovider.fake import make_instance_type
 from controller.reconcilers.nodeclaim.expiration import Expiration
 from controller.reconcilers.nodeclass.resolver import Resolver
 from controller.reconcilers.nodepool.readiness import OUT_OF_SERVICE, Readiness
@@ -24,7 +26,7 @@ def world() -> World:
 
 @pytest.fixture
 def readiness(world: World) -> Readiness:
-    return Readiness(world.api, world.cluster, world.clock, world.registrations)
+    return Readiness(world.api, world.cluster, world.clock, world.registrations, world.cloud)
 
 
 @pytest.fixture
@@ -127,10 +129,10 @@ def pool_of(labels: dict[str, str], annotations: dict[str, str]) -> NodePool:
         (FLUX, {}, None),
         ({}, ARGO, None),
         (FLUX_HELM, HELM, None),
-        (FLUX, STACK, "Flux's Kustomization flux-system/pools wins, as it puts back"),
-        ({}, STACK | ARGO, "Argo CD's Application pools wins, as it puts back"),
-        (FLUX, ARGO, "undo one another's changes, and the last one wins"),
-        ({}, STACK | HELM, "whoever applies it last wins"),
+        (FLUX, STACK, "Flux's Kustomization flux-system/pools wins, because it reverts"),
+        ({}, STACK | ARGO, "Argo CD's Application pools wins, because it reverts"),
+        (FLUX, ARGO, "revert each other's changes, and the last write wins"),
+        ({}, STACK | HELM, ": the last write wins"),
     ],
     ids=["stack", "flux", "argo", "helm by flux", "flux+stack", "argo+stack", "both", "helm+stack"],
 )
@@ -218,6 +220,75 @@ async def test_a_pool_that_cannot_work_names_the_requirement(
     assert condition is not None
     assert condition.reason == "NodePoolValidationFailed"
     assert labels.CAPACITY_TYPE in condition.message
+
+
+async def test_a_pool_whose_requirement_matches_no_instance_type_is_not_ready(
+    world: World, readiness: Readiness
+) -> None:
+    slip = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=["m5.lrage"])
+    world.seed(make_class(), fresh_pool(slip))
+
+    pause = await readiness.reconcile("default")
+
+    condition = conditions.find(stored_pool(world).status.conditions, "ValidationSucceeded")
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("False", "NoCompatibleInstanceTypes")
+    assert f"no instance type meets {labels.INSTANCE_TYPE} In [m5.lrage]" in condition.message
+    assert not conditions.is_true(stored_pool(world).status.conditions, "Ready")
+    assert pause is not None  # EC2 may offer the type tomorrow: nothing else would say so
+
+    offered = make_instance_type("m5.lrage")
+    world.cloud.types = (*world.cloud.types, offered)
+    world.see()
+    assert await readiness.reconcile("default") is None
+    assert conditions.is_true(stored_pool(world).status.conditions, "Ready")
+
+
+async def test_what_is_sold_nowhere_at_the_moment_leaves_a_pool_ready(
+    world: World, readiness: Readiness
+) -> None:
+    elsewhere = Requirement(key=labels.ZONE, operator="In", values=["us-west-2z"])
+    world.seed(make_class(), fresh_pool(elsewhere))
+
+    await readiness.reconcile("default")
+
+    assert conditions.is_true(stored_pool(world).status.conditions, "Ready")
+
+
+async def test_a_cloud_that_does_not_answer_changes_nothing_of_a_pool(
+    world: World, readiness: Readiness
+) -> None:
+    slip = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=["m5.lrage"])
+    world.seed(make_class(), fresh_pool(slip))
+    await readiness.reconcile("default")
+    world.see()
+    before = stored_pool(world).status
+
+    world.cloud.unready("default", reason="SubnetsNotFound", message="tag a subnet")
+    await readiness.reconcile("default")
+
+    assert stored_pool(world).status == before
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+async def test_a_static_pool_says_that_its_feature_gate_is_off(world: World, is_on: bool) -> None:
+    pool = fresh_pool()
+    world.seed(
+        make_class(),
+        msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, replicas=2)),
+    )
+    readiness = Readiness(
+        world.api, world.cluster, world.clock, world.registrations, world.cloud, is_on
+    )
+
+    await readiness.reconcile("default")
+
+    assert conditions.is_true(stored_pool(world).status.conditions, "Ready") is is_on
+    condition = conditions.find(stored_pool(world).status.conditions, "ValidationSucceeded")
+    assert condition is not None
+    if not is_on:
+        assert condition.reason == "FeatureGateDisabled"
+        assert "add StaticCapacity=true to the setting FEATURE_GATES" in condition.message
 
 
 async def test_a_pool_that_says_the_same_again_is_not_written(

@@ -1,21 +1,26 @@
-"""Pods that wait get nodes: once, within limits, and with an answer when they cannot."""
+"""Pending pods get nodes once, within limits, and a reason if they cannot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
 
-from controller.apis import hashes, kinds, labels
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta, to_wire
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodepool import NodePool
-from controller.apis.pods import Affinity, Pod
-from controller.apis.quantities import MILLI
-from controller.apis.taints import Requirement, Toleration
+from controller.apis import kinds, labels
+from controller.apis.karpenter import hashes
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta, to_wire
+from controller.apis.kubernetes.pods import Affinity, Pod
+from controller.apis.kubernetes.quantities import MILLI
+from controller.apis.kubernetes.taints import Requirement, Toleration
+from controller.apiserver.errors import ForbiddenError
 from controller.cloudprovider.provider import Instance
+from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.results import Results
 from controller.state.snapshot import Snapshot
 from tests.reconcilers.scenarios import ProvisioningScenario
@@ -370,22 +375,148 @@ async def test_a_pool_that_could_hold_the_pod_were_it_ready_is_told_of_first(
     assert "NodePool gpu is not ready" in message
 
 
+QUOTA = "the account's quota of Standard instances, on-demand, leaves less than 32 vCPUs"
+SHIFT = "ARC has shifted traffic away from us-west-2a (usw2-az1)"
+
+
+def refusing_class(**refusals: str) -> EC2NodeClass:
+    node_class = make_class()
+    said = [
+        Condition(type=kind, status="False", reason="Refused", message=message)
+        for kind, message in refusals.items()
+    ]
+    conditions = [*node_class.status.conditions, *said]
+    status = msgspec.structs.replace(node_class.status, conditions=conditions)
+    return msgspec.structs.replace(node_class, status=status)
+
+
+def pool_of_capacity_type(name: str, capacity_type: str, **more: Any) -> NodePool:
+    pool = make_pool(name, **more)
+    only = Requirement(key=labels.CAPACITY_TYPE, operator="In", values=[capacity_type])
+    pool.spec.template.spec.requirements.append(only)
+    return pool
+
+
+def sell_no(scenario: ProvisioningScenario, *capacity_types: str) -> None:
+    for known in scenario.world.cloud.types:
+        for offering in known.offerings:
+            if offering.capacity_type in capacity_types:
+                scenario.world.cloud.avoid(known.name, offering.zone, offering.capacity_type)
+
+
 async def test_a_pod_is_told_that_the_cloud_refuses_what_its_class_launches(
     scenario: ProvisioningScenario,
 ) -> None:
-    node_class = make_class()
-    refusal = Condition(
-        type="WithinQuotas", status="False", reason="QuotaExceeded", message="32 vCPUs are too many"
-    )
-    conditions = [*node_class.status.conditions, refusal]
-    status = msgspec.structs.replace(node_class.status, conditions=conditions)
-    scenario.world.seed(msgspec.structs.replace(node_class, status=status))
-    scenario.world.seed(make_waiting_pod("giant", cpu="9999"))
+    scenario.world.seed(refusing_class(WithinQuotas=QUOTA), make_waiting_pod("web"))
+    sell_no(scenario, labels.ON_DEMAND, labels.SPOT)
 
     await scenario.round()
 
     (message,) = await scenario.world.events("FailedScheduling")
-    assert "EC2NodeClass default: 32 vCPUs are too many" in message
+    assert "without capacity now; EC2NodeClass default: the account's quota" in message
+
+
+async def test_a_refusal_is_no_cause_for_a_pod_that_is_too_large_for_every_type(
+    scenario: ProvisioningScenario,
+) -> None:
+    scenario.world.seed(refusing_class(WithinQuotas=QUOTA), make_waiting_pod("giant", cpu="9999"))
+
+    await scenario.round()
+
+    (message,) = await scenario.world.events("FailedScheduling")
+    assert "too small for cpu 9999" in message
+    assert "quota" not in message
+
+
+async def test_a_spent_limit_comes_before_the_quota_of_another_pool_which_is_told_once() -> None:
+    scenario = ProvisioningScenario()
+    scenario.world.seed(
+        refusing_class(LaunchSucceeded=QUOTA, WithinQuotas=QUOTA),
+        pool_of_capacity_type("apps", labels.ON_DEMAND),
+        pool_of_capacity_type("batch", labels.ON_DEMAND),
+        pool_of_capacity_type("spot", labels.SPOT, limits={"cpu": "1"}),
+        make_waiting_pod("web"),
+    )
+    sell_no(scenario, labels.ON_DEMAND)
+
+    await scenario.round()
+
+    (message,) = await scenario.world.events("FailedScheduling")
+    assert message.startswith("Failed to schedule pod, NodePool spot: limit of cpu reached; ")
+    assert message.count(QUOTA) == 1
+    assert message.index("without capacity now") < message.index(QUOTA)
+
+
+async def test_a_pool_hears_of_no_refusal_of_a_capacity_type_that_it_does_not_allow() -> None:
+    scenario = ProvisioningScenario()
+    scenario.world.seed(
+        refusing_class(WithinQuotas=QUOTA),
+        pool_of_capacity_type("spot", labels.SPOT),
+        make_waiting_pod("web"),
+    )
+    sell_no(scenario, labels.SPOT)
+
+    await scenario.round()
+
+    (message,) = await scenario.world.events("FailedScheduling")
+    assert "without capacity now" in message
+    assert "quota" not in message
+
+
+def test_a_zonal_shift_is_a_cause_where_a_zone_is_what_the_pod_lacks() -> None:
+    unplaced = Unplaced([make_pool()], [refusing_class(ZonesInUse=SHIFT)])
+    spread = "no domain satisfies the topology spread over topology.kubernetes.io/zone (maxSkew 1)"
+    spec = make_waiting_pod("web").spec
+
+    assert unplaced.message(spec, (spread,)) == f"{spread}; EC2NodeClass default: {SHIFT}"
+    limit = "NodePool default: limit of cpu reached"
+    assert unplaced.message(spec, (limit,)) == limit
+
+
+def lines(caplog: pytest.LogCaptureFixture, begin: str) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.getMessage().startswith(begin)]
+
+
+async def test_a_webhook_that_refuses_nodeclaims_is_reported_on_pods_and_pool_and_logged_once(
+    scenario: ProvisioningScenario, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = scenario.world
+    world.seed(*(make_waiting_pod(f"web-{n}", cpu="12") for n in range(4)))
+    why = 'admission webhook "policy.example.com" denied the request: no owner label'
+
+    world.api.refuse("create", ForbiddenError(why, status=403), kind=kinds.NODE_CLAIM, times=8)
+
+    await scenario.round()
+    await scenario.round()
+
+    assert world.claims() == []
+    assert await world.events("FailedCreate") == [f"Error creating NodeClaim: {why}"]
+    told = await world.events("FailedScheduling")
+    pod_is_told = f"Failed to schedule pod, NodePool default: error creating NodeClaim: {why}"
+    assert told == [pod_is_told] * 4
+    assert lines(caplog, "cannot create nodeclaim") == [f"cannot create nodeclaim: {why}"]
+
+
+async def test_why_pods_get_no_node_is_logged_once_per_change(
+    scenario: ProvisioningScenario, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    scenario.world.seed(*(make_waiting_pod(f"giant-{n}", cpu="9999") for n in range(12)))
+
+    for _ in range(3):
+        await scenario.round()
+
+    too_large = (
+        "could not schedule pods: NodePool default: 7 instance types: 7 too small for cpu 9999"
+    )
+    assert lines(caplog, "could not schedule") == [too_large]
+    (record,) = [r for r in caplog.records if r.getMessage() == too_large]
+    assert record.__dict__["pods"] == 12
+    assert record.__dict__["Pods"].startswith("default/giant-0, default/giant-1")
+
+    scenario.world.seed(make_waiting_pod("giant-12", cpu="9999"))
+    await scenario.round()
+    assert lines(caplog, "could not schedule") == [too_large] * 2
 
 
 async def test_a_pool_is_told_which_of_its_requirements_no_type_meets() -> None:

@@ -1,18 +1,21 @@
-"""A pool says whether its new nodes join the cluster."""
+"""A NodePool reports whether its new nodes register."""
 
 from __future__ import annotations
 
 import itertools
 from contextlib import suppress
+from datetime import timedelta
 
 import msgspec
 import pytest
 
-from controller.apis import conditions, kinds, labels
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta, OwnerReference
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.nodepool import NODE_REGISTRATION_HEALTHY
+from controller.apis import kinds, labels
+from controller.apis.karpenter.ec2nodeclass import AMIStatus, SecurityGroupStatus, SubnetStatus
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.karpenter.nodepool import NODE_REGISTRATION_HEALTHY
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
 from controller.cloudprovider.errors import CreateError
 from controller.reconcilers.nodepool.readiness import Readiness
 from tests.reconcilers.world import (
@@ -40,7 +43,28 @@ class Pool:
 
     def restart(self) -> None:
         world = self.world
-        self.readiness = Readiness(world.api, world.cluster, world.clock, world.registrations)
+        self.readiness = Readiness(
+            world.api, world.cluster, world.clock, world.registrations, world.cloud
+        )
+
+    def change(self, **status: object) -> None:
+        """Have the controller find something else for the class of the pool."""
+        node_class = self.world.api.find(kinds.EC2_NODE_CLASS, "default")
+        assert node_class is not None
+        changed = msgspec.structs.replace(node_class.status, **status)
+        self.world.seed(msgspec.structs.replace(node_class, status=changed))
+
+    def annotate(self, **annotations: str) -> None:
+        pool = self.world.api.find(kinds.NODE_POOL, "default")
+        assert pool is not None
+        metadata = msgspec.structs.replace(pool.metadata, annotations=annotations)
+        self.world.seed(msgspec.structs.replace(pool, metadata=metadata))
+
+    @property
+    def pause(self) -> timedelta | None:
+        """How long the pool waits from now on before it tries a node."""
+        next_try = self.world.registrations.next_try("default")
+        return None if next_try is None else next_try - self.world.clock()
 
     async def launched(self, owner: str = OURS) -> str:
         name = f"claim-{next(self._numbers)}"
@@ -48,7 +72,10 @@ class Pool:
             api_version="karpenter.sh/v1", kind="NodePool", name="default", uid=owner
         )
         metadata = ObjectMeta(
-            name=name, labels={labels.NODEPOOL: "default"}, owner_references=[reference]
+            name=name,
+            labels={labels.NODEPOOL: "default"},
+            owner_references=[reference],
+            creation_timestamp=self.world.clock(),
         )
         self.world.seed(NodeClaim(metadata=metadata, spec=NodeClaimSpec(node_class_ref=CLASS)))
         await self.lifecycle.reconcile(name)
@@ -65,6 +92,14 @@ class Pool:
         name = await self.launched(owner)
         self.world.pass_time(minutes=15)
         await self.lifecycle.reconcile(name)
+        self.world.see()
+
+    async def batch_fails_to_join(self, size: int) -> None:
+        names = [await self.launched() for _ in range(size)]
+        self.world.pass_time(minutes=15)
+        for name in names:
+            self.world.pass_time(seconds=1)
+            await self.lifecycle.reconcile(name)
         self.world.see()
 
     async def ends(self, kind: str, *, joined: bool = False) -> None:
@@ -204,3 +239,87 @@ async def test_machines_that_worked_or_are_wanted_back_count_for_nothing(
         await pool.ends(kind, joined=joined)
 
     assert pool.world.registrations.next_try("default") is None
+
+
+async def test_the_claims_of_one_batch_stop_a_pool_for_a_minute(pool: Pool) -> None:
+    await pool.batch_fails_to_join(5)
+
+    assert pool.pause == timedelta(minutes=1) - timedelta(seconds=3)
+    assert (await pool.health()).is_false
+
+
+async def test_the_pause_grows_with_each_node_that_is_tried(pool: Pool) -> None:
+    """1, 5, 15 and then every 60 minutes, whatever the size of the batch that failed first."""
+    await pool.batch_fails_to_join(20)
+    pauses = []
+    for _ in range(4):
+        assert pool.pause is not None
+        pool.world.now += pool.pause
+        await pool.fails_to_join()
+        pauses.append(pool.pause)
+
+    assert pauses == [timedelta(minutes=minutes) for minutes in (5, 15, 60, 60)]
+
+
+async def test_what_is_left_of_a_batch_does_not_stop_a_pool_whose_nodes_join_again(
+    pool: Pool,
+) -> None:
+    late = [await pool.launched() for _ in range(2)]
+    await pool.batch_fails_to_join(2)
+    pool.world.pass_time(minutes=1)
+    await pool.joins()
+    for name in late:
+        await pool.lifecycle.reconcile(name)
+
+    assert pool.pause is None
+
+
+async def test_a_failure_for_another_reason_begins_with_the_shortest_pause(pool: Pool) -> None:
+    for _ in range(4):
+        await pool.fails_to_join()
+    assert pool.pause == timedelta(minutes=15)
+
+    await pool.fails_to_launch()
+
+    assert pool.pause == timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"amis": [AMIStatus(id="ami-2", name="new")]},
+        {"subnets": [SubnetStatus(id="subnet-2", zone="us-west-2b")]},
+        {"security_groups": [SecurityGroupStatus(id="sg-2", name="new")]},
+        {"instance_profile": "another"},
+    ],
+    ids=lambda found: next(iter(found)),
+)
+async def test_a_pool_tries_a_node_at_once_when_its_class_finds_something_else(
+    pool: Pool, found: dict[str, object]
+) -> None:
+    for _ in range(5):
+        await pool.fails_to_join()
+    await pool.health()
+    assert pool.world.registrations.is_resting("default", pool.world.clock())
+
+    pool.change(**found)
+    assert (await pool.health()).is_false
+    assert not pool.world.registrations.is_resting("default", pool.world.clock())
+
+    await pool.fails_to_join()
+    assert pool.pause == timedelta(minutes=1)
+
+
+async def test_the_condition_says_how_to_try_at_once(pool: Pool) -> None:
+    for _ in range(5):
+        await pool.fails_to_join()
+    health = await pool.health()
+    assert "kubectl annotate nodepool default joiner.dev/retry=true" in health.message
+
+    pool.annotate(**{"joiner.dev/retry": "true"})
+    await pool.readiness.reconcile("default")
+
+    assert not pool.world.registrations.is_resting("default", pool.world.clock())
+    asked = pool.world.api.find(kinds.NODE_POOL, "default")
+    assert asked is not None
+    assert "joiner.dev/retry" not in asked.metadata.annotations

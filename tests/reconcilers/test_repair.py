@@ -1,4 +1,4 @@
-"""Nodes that have been unhealthy for too long are replaced, unless too many are."""
+"""Nodes that are unhealthy for too long are replaced, unless too many are."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.nodes import Node
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node
 from controller.reconcilers.nodehealth.repair import BLOCKED, Repair
 from tests.reconcilers.world import CLASS, Unprepared, World, make_class, make_lifecycle, make_pool
 

@@ -1,4 +1,4 @@
-"""Nodes that were bought together let pods in together, once those know their places."""
+"""Nodes launched together accept pods together, once the pods are nominated."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.apis import conditions, kinds, labels
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim
-from controller.apis.nodes import Node
-from controller.apis.pods import Pod, PodSpec, PodTemplateSpec
-from controller.apis.taints import Toleration
-from controller.apis.workloads import DaemonSet, DaemonSetSpec
+from controller.apis import kinds, labels
+from controller.apis.karpenter.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod, PodSpec, PodTemplateSpec
+from controller.apis.kubernetes.taints import Toleration
+from controller.apis.kubernetes.workloads import DaemonSet, DaemonSetSpec
 from controller.apiserver.errors import ConflictError
 from controller.constraints import taints
 from controller.reconcilers.newnodes.plan import MOST_REMINDERS

@@ -1,7 +1,8 @@
-"""Static pools keep the number of nodes they ask for, and pods have no say in it."""
+"""Static NodePools keep their number of nodes, independently of pods."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -9,9 +10,9 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.nodeclaim import NodeClaim, NodeClaimStatus
-from controller.apis.nodepool import NodePool
-from controller.apis.taints import Requirement
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimStatus
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, UnavailableError
 from controller.disruption.costs import eviction_cost, lifetime_remaining
 from controller.reconcilers.staticcapacity.replication import AT_THE_LIMIT, PERIOD, Replication
@@ -28,7 +29,12 @@ def make_static(replicas: int, **spec: Any) -> NodePool:
 async def replicated(world: World) -> timedelta | None:
     world.see()
     pause = await Replication(
-        world.api, world.cluster, world.metrics, world.clock, world.trials
+        world.api,
+        world.cluster,
+        world.recorder,
+        world.metrics,
+        world.clock,
+        world.registration_backoff,
     ).reconcile("fixed")
     world.see()
     return pause
@@ -98,6 +104,17 @@ async def test_the_limit_of_nodes_counts_those_on_their_way_out_too() -> None:
 
     assert len(world.claims()) == 4
     assert len(staying(world)) == 3
+
+
+async def test_a_webhook_that_refuses_its_claims_is_reported_on_the_pool() -> None:
+    world = make_world(2)
+    why = 'admission webhook "policy.example.com" denied the request: no owner label'
+    world.api.refuse("create", ForbiddenError(why, status=403), kind=kinds.NODE_CLAIM)
+
+    with pytest.raises(ForbiddenError):
+        await replicated(world)
+
+    assert await world.events("FailedCreate") == [f"Error creating NodeClaim: {why}"]
 
 
 async def test_a_claim_that_goes_is_replaced() -> None:
@@ -177,36 +194,36 @@ async def _replacing(world: World, protected: bool = False) -> tuple[NodeClaim, 
     kept = {labels.DO_NOT_DISRUPT: "true"} if protected else {}
     world.seed(make_running_pod("web", node, annotations=kept))
     metadata = msgspec.structs.replace(
-        old.metadata, name="heir", uid="heir", annotations={labels.REPLACES: node}
+        old.metadata, name="replacement", uid="replacement", annotations={labels.REPLACES: node}
     )
     world.seed(msgspec.structs.replace(old, metadata=metadata, status=NodeClaimStatus()))
-    heir = next(claim for claim in world.claims() if claim.metadata.name == "heir")
-    return old, heir
+    replacement = next(claim for claim in world.claims() if claim.metadata.name == "replacement")
+    return old, replacement
 
 
 async def test_what_an_earlier_leader_made_in_the_place_of_a_node_is_waited_for() -> None:
     world = make_world(1)
-    old, heir = await _replacing(world)
+    old, replacement = await _replacing(world)
 
     await replicated(world)
 
-    assert set(staying(world)) == {old.metadata.name, heir.metadata.name}
+    assert set(staying(world)) == {old.metadata.name, replacement.metadata.name}
 
 
 async def test_a_node_goes_once_what_was_made_in_its_place_is_ready() -> None:
     world = make_world(1)
-    _, heir = await _replacing(world)
-    await _joined(world, heir)
+    _, replacement = await _replacing(world)
+    await _joined(world, replacement)
 
     await replicated(world)
 
-    assert staying(world) == [heir.metadata.name]
+    assert staying(world) == [replacement.metadata.name]
 
 
 async def test_a_protected_node_stays_though_another_was_made_in_its_place() -> None:
     world = make_world(1)
-    old, heir = await _replacing(world, protected=True)
-    await _joined(world, heir)
+    old, replacement = await _replacing(world, protected=True)
+    await _joined(world, replacement)
 
     await replicated(world)
 
@@ -286,6 +303,44 @@ async def test_a_claim_that_may_not_be_deleted_stays_whole_and_another_goes() ->
     assert leaving(world) == {c.metadata.name for c in world.claims() if c.metadata.is_deleting}
 
 
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "not seen yet"])
+@pytest.mark.parametrize("lands", [True, False], ids=["heard", "unheard"])
+@pytest.mark.parametrize("losses", [1, 2, 3])
+async def test_a_creation_whose_response_was_lost_makes_no_node_too_many(
+    lands: bool, is_seen: bool, losses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(3)
+    world.see()
+    replication = Replication(
+        world.api,
+        world.cluster,
+        world.recorder,
+        world.metrics,
+        world.clock,
+        world.registration_backoff,
+    )
+    create, left = world.api.create, losses
+
+    async def lost(kind: Any, *arguments: Any, **named: Any) -> Any:
+        nonlocal left
+        left -= kind == kinds.NODE_CLAIM
+        answer = await create(kind, *arguments, **named) if lands or left < 0 else None
+        if kind == kinds.NODE_CLAIM and left >= 0:
+            raise UnavailableError("no answer in time")
+        return answer
+
+    monkeypatch.setattr(world.api, "create", lost)
+
+    for _ in range(3):
+        with suppress(UnavailableError):
+            await replication.reconcile("fixed")
+        if is_seen:
+            world.see()
+
+    assert len(world.claims()) == 3
+    assert len(world.cluster.claims_of("fixed")) == 3
+
+
 @pytest.mark.parametrize("lands", [True, False], ids=["heard", "unheard"])
 async def test_a_deletion_whose_answer_was_lost_costs_no_other_claim(
     lands: bool, monkeypatch: pytest.MonkeyPatch
@@ -294,7 +349,14 @@ async def test_a_deletion_whose_answer_was_lost_costs_no_other_claim(
     await replicated(world)
     nodes = {claim.metadata.name: await _joined(world, claim) for claim in world.claims()}
     world.seed(make_static(2))
-    replication = Replication(world.api, world.cluster, world.metrics, world.clock, world.trials)
+    replication = Replication(
+        world.api,
+        world.cluster,
+        world.recorder,
+        world.metrics,
+        world.clock,
+        world.registration_backoff,
+    )
     delete = world.api.delete
 
     async def lost(*arguments: Any, **named: Any) -> None:

@@ -1,4 +1,4 @@
-"""The next pod of a Deployment runs before its only one goes."""
+"""The replacement of a Deployment's only pod runs before that pod is evicted."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.meta import ObjectMeta, OwnerReference
-from controller.apis.pods import Pod
-from controller.apis.workloads import Deployment, ReplicaSet
+from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.workloads import Deployment, ReplicaSet
 from controller.apiserver.errors import ForbiddenError
 from controller.reconcilers.termination.surge import PATIENCE, Surge
 from tests.reconcilers.test_termination import NODE, TerminationScenario, make_budget
@@ -118,7 +118,7 @@ async def test_a_roll_out_that_comes_to_nothing_does_not_keep_the_node_for_ever(
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        pytest.param({"replicas": 2}, "has other pods", id="several replicas"),
+        pytest.param({"replicas": 2}, "has 2 replicas, not 1", id="several replicas"),
         pytest.param({"strategy": {"type": "Recreate"}}, "Recreate", id="recreate"),
         pytest.param({"strategy": {"rollingUpdate": {"maxSurge": 0}}}, "maxSurge 0", id="no surge"),
         pytest.param({"paused": True}, "paused", id="paused"),

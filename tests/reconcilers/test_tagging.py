@@ -1,4 +1,4 @@
-"""Instances are told which node and which claim they are."""
+"""Instances are tagged with their node and NodeClaim."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace as replaced
 
 from controller.apis import labels
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.kubernetes.meta import ObjectMeta
 from controller.reconcilers.nodeclaim.tagging import Tagging
 from tests.reconcilers.world import CLASS, Unprepared, World, make_class, make_lifecycle
 
@@ -32,6 +32,7 @@ def tagging(world: World) -> Tagging:
         api=world.api,
         cloud=world.cloud,
         cluster=world.cluster,
+        recorder=world.recorder,
         cluster_name="prod",
         installation="org/prod",
     )

@@ -1,21 +1,27 @@
-"""A node that is deleted goes gracefully, and its pods go in turn."""
+"""A deleted node drains gracefully, and its pods are evicted in order."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.meta import LabelSelector, ObjectMeta, OwnerReference, to_wire
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.nodes import Node
-from controller.apis.workloads import (
+from controller.apis.karpenter.nodeclaim import DRAINED, NodeClaim, NodeClaimSpec
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta, OwnerReference, to_wire
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.workloads import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
+    VolumeAttachment,
+    VolumeAttachmentSource,
+    VolumeAttachmentSpec,
 )
 from controller.apiserver.errors import ConflictError, ForbiddenError
 from controller.cloudprovider.errors import CloudProviderError
@@ -91,6 +97,24 @@ class TerminationScenario:
                     await self.lifecycle.reconcile("claim")
                 self.world.see()
             self.world.pass_time(seconds=1)
+
+    async def set_deadline(self) -> None:
+        """Let the drain turn to force now."""
+        deadline = {labels.TERMINATION_TIMESTAMP: self.world.clock().isoformat()}
+        annotated = {"metadata": {"annotations": deadline}}
+        await self.world.api.patch(kinds.NODE_CLAIM, "claim", annotated)
+        self.world.see()
+
+    def holds(self, condition: str) -> bool:
+        """Whether a condition of the claim is True."""
+        claim = self.world.claim("claim")
+        return claim is not None and conditions.is_true(claim.status.conditions, condition)
+
+    def writes_of_claim(self) -> int:
+        """How often the claim or its status was written."""
+        return sum(
+            verb.startswith("patch") and name == "claim" for verb, _, name in self.world.api.calls
+        )
 
     def is_going(self, pod: str) -> bool:
         """Whether a pod that is there is on its way out."""
@@ -219,7 +243,26 @@ async def test_a_pod_disruption_budget_holds_the_drain_and_is_named(
 
     assert held.world.cloud.machines
     assert not held.is_going("web")
-    assert any("default/web" in message for message in await held.world.events("FailedDraining"))
+    events = await held.world.events("FailedDraining")
+    refused = "Failed to drain node, evicting pod violates a PDB (Pod=default/web): "
+    assert any(event.startswith(refused) for event in events)
+
+
+async def test_the_number_of_pods_that_a_drain_waits_for_is_reported_every_two_minutes(
+    scenario: TerminationScenario,
+) -> None:
+    held = {labels.DO_NOT_DISRUPT: "true"}
+    pods = [make_running_pod(f"web-{number}", NODE, annotations=held) for number in range(3)]
+    scenario.world.seed(*pods)
+    await scenario.delete_node()
+    await scenario.work(seconds=60)
+    await scenario.world.api.delete(kinds.POD, "web-0", namespace="default", grace_period_seconds=0)
+    scenario.world.see()
+    await scenario.work(seconds=70)
+
+    assert await scenario.world.events("FailedDraining") == [
+        f"Failed to drain node, {pods} pods are waiting to be evicted" for pods in (3, 2)
+    ]
 
 
 async def test_a_pod_that_may_not_go_is_asked_for_ever_less_often_and_goes_when_it_may(
@@ -386,18 +429,171 @@ async def test_a_node_whose_instance_vanished_is_let_go_at_once(
     assert scenario.evicted() == []
 
 
-async def test_an_instance_that_is_gone_is_not_waited_for_while_its_node_still_says_ready(
+async def test_a_ready_node_is_drained_though_the_cloud_does_not_list_its_instance(
+    held: TerminationScenario,
+) -> None:
+    """A kubelet that reports is running, whatever DescribeInstances leaves out."""
+    (machine,) = held.world.cloud.machines
+    held.world.cloud.vanish(machine)
+
+    await held.work(seconds=60)
+    assert held.world.node(NODE) is not None
+
+    held.world.seed(make_budget(allowed=1))
+    await held.work(seconds=15)
+    held.world.api.finish_pods()
+    held.world.see()
+    await held.work(seconds=10)
+    assert "default/web" in held.evicted()
+    assert held.world.node(NODE) is None
+
+
+async def test_an_instance_that_is_gone_is_not_waited_for_once_its_kubelet_is_silent(
     held: TerminationScenario,
 ) -> None:
     await held.work(seconds=3)
-    assert held.world.node(NODE) is not None
 
-    (machine,) = held.world.cloud.machines
-    held.world.cloud.vanish(machine)
-    await held.work(seconds=10)
+    await held.lose_instance()
+    held.world.see()
+    await held.work(seconds=3)
 
     assert held.world.node(NODE) is None
     assert not held.is_going("web"), "nothing but its budget kept the node"
+
+
+async def test_a_pod_that_is_bound_after_the_drain_is_drained_too(
+    scenario: TerminationScenario,
+) -> None:
+    """kube-scheduler may bind a pod before it sees the taint; here a volume delays the end."""
+    attachment = VolumeAttachment(
+        metadata=ObjectMeta(name="attachment"),
+        spec=VolumeAttachmentSpec(
+            node_name=NODE, source=VolumeAttachmentSource(persistent_volume_name="data")
+        ),
+    )
+    scenario.world.seed(attachment)
+    await scenario.delete_node()
+    await scenario.work(seconds=10)
+    assert scenario.holds(DRAINED)
+
+    scenario.world.seed(make_running_pod("late", NODE))
+    await scenario.world.api.delete(kinds.VOLUME_ATTACHMENT, "attachment")
+    scenario.world.see()
+    await scenario.work(seconds=10)
+    assert scenario.evicted() == ["default/late"]
+    assert scenario.world.cloud.count("terminate") == 0
+    assert not scenario.holds(DRAINED)
+
+    scenario.world.api.finish_pods()
+    scenario.world.see()
+    await scenario.work(seconds=3)
+    assert scenario.world.node(NODE) is None
+    assert not scenario.world.cloud.machines
+
+
+async def test_a_pod_that_is_bound_while_the_conditions_are_written_is_drained_too(
+    scenario: TerminationScenario,
+) -> None:
+    await scenario.delete_node()
+    await scenario.work(seconds=5)
+    assert not scenario.holds(DRAINED)
+
+    world, patch = scenario.world, scenario.world.api.patch
+
+    async def bind_meanwhile(*call: Any, **more: Any) -> Any:
+        patched = await patch(*call, **more)
+        if world.api.find(kinds.POD, "late", "default") is None:
+            late = make_running_pod("late", NODE)
+            world.api.seed(late)
+            world.cluster.observe(kinds.POD, late)
+        return patched
+
+    with pytest.MonkeyPatch.context() as change:
+        change.setattr(world.api, "patch", bind_meanwhile)
+        await scenario.work(seconds=3)
+
+    assert scenario.evicted() == ["default/late"]
+    assert world.cloud.count("terminate") == 0
+
+
+async def test_the_progress_of_a_drain_is_not_written_for_each_pod(
+    scenario: TerminationScenario,
+) -> None:
+    names = [f"web-{number}" for number in range(20)]
+    scenario.world.seed(*(make_running_pod(name, NODE) for name in names))
+    await scenario.delete_node()
+    await scenario.work(seconds=2)
+    before = scenario.writes_of_claim()
+
+    for name in names:
+        scenario.world.api.finish_pods(f"default/{name}")
+        scenario.world.see()
+        await scenario.work()
+
+    draining_to_terminated = 3  # Drained, VolumesDetached, InstanceTerminating
+    end_of_claim = 1
+    assert scenario.writes_of_claim() - before <= draining_to_terminated + end_of_claim
+
+
+async def test_a_pod_is_deleted_once_after_the_deadline_and_counted_once() -> None:
+    scenario = TerminationScenario()
+    await scenario.up()
+    names = [f"batch-{number}" for number in range(10)]
+    held = {"annotations": {labels.DO_NOT_DISRUPT: "true"}, "finalizers": ["example.com/held"]}
+    scenario.world.seed(*(make_running_pod(name, NODE, **held) for name in names))
+    await scenario.set_deadline()  # as node repair does
+    await scenario.world.api.delete(kinds.NODE_CLAIM, "claim")
+    scenario.world.see()
+
+    await scenario.work(seconds=90)
+
+    calls = scenario.world.api.calls
+    deleted = [name for verb, kind, name in calls if (verb, kind) == ("delete", "Pod")]
+    assert sorted(deleted) == [f"default/{name}" for name in names]
+    assert scenario.world.node(NODE) is None, "pods that hang do not hold it for ever"
+    value, reason = scenario.world.metrics.registry.get_sample_value, "Forceful Termination"
+    assert value("karpenter_pods_drained_total", {"reason": reason}) == len(names)
+
+
+async def test_a_deadline_that_comes_forward_ends_pods_sooner() -> None:
+    scenario = TerminationScenario()
+    await scenario.up(termination_grace_period="1m")
+    scenario.world.seed(make_running_pod("batch", NODE, annotations={labels.DO_NOT_DISRUPT: "1h"}))
+    await scenario.world.api.delete(kinds.NODE_CLAIM, "claim")
+    scenario.world.see()
+    await scenario.work(seconds=32)
+
+    await scenario.set_deadline()
+    await scenario.work(seconds=2)
+
+    pod = scenario.world.api.find(kinds.POD, "batch", "default")
+    assert pod is not None
+    assert pod.metadata.deletion_timestamp is not None
+    assert pod.metadata.deletion_timestamp <= scenario.world.clock()
+
+
+async def test_an_eviction_that_fails_leaves_no_other_running_unobserved(
+    scenario: TerminationScenario,
+) -> None:
+    scenario.world.seed(make_running_pod("denied", NODE), make_running_pod("slow", NODE))
+    await scenario.delete_node()
+    await scenario.terminator.reconcile(NODE)  # deletes the claim
+    scenario.world.see()
+    evict = scenario.world.api.evict
+
+    async def answer(name: str, namespace: str, **more: Any) -> None:
+        if name == "denied":
+            raise ForbiddenError("the webhook denies it", status=403)
+        await asyncio.sleep(0.1)
+        await evict(name, namespace, **more)
+
+    with pytest.MonkeyPatch.context() as change:
+        change.setattr(scenario.world.api, "evict", answer)
+        with pytest.raises(ForbiddenError):
+            await scenario.terminator.reconcile(NODE)
+
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert scenario.is_going("slow")
 
 
 async def test_a_node_that_disruption_has_tainted_already_is_taken_down_no_less_carefully(

@@ -1,4 +1,4 @@
-"""Writes that were decided on an old picture."""
+"""Writes that were decided on stale state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster and a cloud in memory, with a clock that moves when a test says so."""
+"""An in-memory cluster and cloud, with a clock that a test advances."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from typing import Any
 import msgspec
 
 from controller.apis import kinds, labels
-from controller.apis.conditions import Condition
-from controller.apis.ec2nodeclass import EC2NodeClass
-from controller.apis.kinds import Kind, KubernetesObject
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.nodepool import (
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.karpenter.nodepool import (
     DisruptionPolicy,
     NodeClaimTemplate,
     NodeClaimTemplateSpec,
@@ -23,15 +20,19 @@ from controller.apis.nodepool import (
     NodePoolSpec,
     NodePoolStatus,
 )
-from controller.apis.nodes import Node, NodeSpec, NodeStatus
-from controller.apis.pods import Container, Pod, PodSpec, PodStatus, ResourceRequirements
-from controller.apis.taints import Taint
+from controller.apis.kinds import Kind, KubernetesObject
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.kubernetes.pods import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.port import Change
 from controller.cloudprovider.fake import FakeCloud
 from controller.cloudprovider.provider import Instance
-from controller.reconcilers.interruption.listener import Listener
-from controller.reconcilers.newnodes.trials import Trials
+from controller.reconcilers.interruption.handler import NoticeHandler
+from controller.reconcilers.interruption.listener import Listener, StatusListener
+from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle, NodePreparation
 from controller.state.cluster import MIRRORED, Cluster
@@ -44,10 +45,10 @@ READY = [Condition(type="Ready", status="True", reason="Ready")]
 
 
 class World:
-    """The fakes, the mirror between them, and verbs for what happens outside the controller."""
+    """The fakes, the controller's state of the cluster, and methods for changes from outside."""
 
     def __init__(self, *features: Kind[Any]) -> None:
-        """Follow the kinds of some features, beside those that are always followed."""
+        """Watch the kinds of these features, in addition to those that are always watched."""
         self.now = datetime(2026, 11, 21, 12, tzinfo=UTC)
         self.api = FakeApiServer(self.clock)
         self.cloud = FakeCloud(clock=self.clock)
@@ -55,7 +56,9 @@ class World:
         self.metrics = Metrics()
         self.recorder = Recorder(self.api, self.clock)
         self.registrations = Registrations()
-        self.trials = Trials(self.cluster, self.clock, self.registrations)
+        self.registration_backoff = RegistrationBackoff(
+            self.cluster, self.clock, self.registrations
+        )
 
     def clock(self) -> datetime:
         return self.now
@@ -68,7 +71,7 @@ class World:
         self.see()
 
     def see(self) -> None:
-        """Let the mirror hear of everything, as watches would tell it."""
+        """Deliver all objects to the controller's state, as watches would."""
         for kind in self.cluster.mirrored:
             self._see(kind)
 
@@ -82,7 +85,7 @@ class World:
         return self.api.find(kinds.NODE_CLAIM, name)
 
     def is_leaving(self, name: str) -> bool:
-        """Whether a claim is being deleted, or has gone."""
+        """Whether a NodeClaim is being deleted, or is gone."""
         claim = self.claim(name)
         return claim is None or claim.metadata.is_deleting
 
@@ -96,7 +99,7 @@ class World:
         return self.cloud.machines[claim.status.provider_id]
 
     def join(self, claim: NodeClaim, *, ready: bool = True, taints: Sequence[Taint] = ()) -> Node:
-        """Let the claim's instance register a node, as its kubelet would."""
+        """Register a node for the NodeClaim's instance, as its kubelet would."""
         ready_now = Condition(type="Ready", status="True" if ready else "False", reason="Kubelet")
         node = Node(
             metadata=ObjectMeta(name=f"node-of-{claim.metadata.name}"),
@@ -114,19 +117,19 @@ class World:
         return node
 
     async def events(self, reason: str) -> list[str]:
-        """The messages of all events with this reason."""
+        """Return the messages of all events with this reason."""
         await self.recorder.flush()
         return [e.message for e in self.api.objects(kinds.EVENT) if e.reason == reason]
 
 
 class Unprepared:
-    """Does nothing before a node lets pods in."""
+    """A node preparation that does nothing."""
 
     async def awaited(self, claim: NodeClaim) -> None:
         """Do nothing."""
 
     async def joined(self, claim: NodeClaim, node: Node) -> bool:
-        """Hold no node."""
+        """Return at once: no node is held back."""
         return False
 
     async def registered(self, node: Node) -> None:
@@ -178,7 +181,7 @@ def _container(cpu: str, memory: str) -> Container:
 
 
 def make_claim(**spec: Any) -> NodeClaim:
-    """A claim of the pool `default`, not launched yet."""
+    """Return a NodeClaim of the NodePool `default` that is not launched yet."""
     return NodeClaim(
         metadata=ObjectMeta(name="claim", labels={labels.NODEPOOL: "default"}),
         spec=NodeClaimSpec(node_class_ref=CLASS, **spec),
@@ -186,7 +189,7 @@ def make_claim(**spec: Any) -> NodeClaim:
 
 
 async def launched(world: World, lifecycle: Lifecycle, **spec: Any) -> NodeClaim:
-    """Have such a claim launched; returns it."""
+    """Create such a NodeClaim, launch it and return it."""
     world.seed(make_claim(**spec))
     await lifecycle.reconcile("claim")
     claim = world.claim("claim")
@@ -194,9 +197,9 @@ async def launched(world: World, lifecycle: Lifecycle, **spec: Any) -> NodeClaim
     return claim
 
 
-def make_listener(world: World) -> Listener:
-    """What hears of the interruptions of a world's instances."""
-    return Listener(
+def make_handler(world: World) -> NoticeHandler:
+    """Return the handler of the interruption notices of a world's cloud."""
+    return NoticeHandler(
         api=world.api,
         cloud=world.cloud,
         cluster=world.cluster,
@@ -207,8 +210,19 @@ def make_listener(world: World) -> Listener:
     )
 
 
+def make_listener(world: World) -> Listener:
+    """Return the reader of the interruption queue of a world's cloud."""
+    handler = make_handler(world)
+    return Listener(cloud=world.cloud, handler=handler, metrics=world.metrics, clock=world.clock)
+
+
+def make_status_listener(world: World) -> StatusListener:
+    """Return the reader of the EC2 status checks of a world's cloud."""
+    return StatusListener(cloud=world.cloud, handler=make_handler(world), metrics=world.metrics)
+
+
 def make_lifecycle(world: World, preparation: NodePreparation) -> Lifecycle:
-    """The life of a world's claims, their end included."""
+    """Return the lifecycle reconciler of a world's NodeClaims, including termination."""
     return Lifecycle(
         api=world.api,
         cloud=world.cloud,

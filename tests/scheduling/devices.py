@@ -1,4 +1,4 @@
-"""Builders of devices and of claims to them, and the question what becomes of those."""
+"""Builders of devices and ResourceClaims, and a solve that allocates devices."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import Any
 
 import msgspec
 
-from controller.apis.devices import DeviceClass, DynamicResources, ResourceClaim, ResourceSlice
-from controller.apis.nodepool import NodePool
-from controller.apis.pods import Pod
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.devices import (
+    DeviceClass,
+    DynamicResources,
+    ResourceClaim,
+    ResourceSlice,
+)
+from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.scheduling.results import Results
 from controller.scheduling.settings import Settings
@@ -21,7 +26,7 @@ DRIVER = "gpu.example.com"
 
 
 def attribute(value: object) -> dict[str, Any]:
-    """An attribute by the type of its value; text such as `v1.2.3` is a version."""
+    """Return a device attribute by the type of its value; text such as `v1.2.3` is a version."""
     if isinstance(value, bool):
         return {"bool": value}
     if isinstance(value, int):
@@ -31,7 +36,7 @@ def attribute(value: object) -> dict[str, Any]:
 
 
 def device(name: str, capacity: Mapping[str, str] | None = None, **more: Any) -> dict[str, Any]:
-    """A device; attributes in `attributes`, what it takes of counters in `takes`."""
+    """Return a device; `attributes` are its attributes, `takes` what it consumes of counters."""
     attributes = {key: attribute(value) for key, value in more.pop("attributes", {}).items()}
     taken = more.pop("takes", {})
     return {
@@ -50,14 +55,14 @@ def device(name: str, capacity: Mapping[str, str] | None = None, **more: Any) ->
 
 
 def gpus(count: int, model: str = "a100", memory: str = "40Gi") -> list[dict[str, Any]]:
-    """Equal GPUs."""
+    """Return equal GPUs."""
     return [
         device(f"gpu-{n}", {"memory": memory}, attributes={"model": model}) for n in range(count)
     ]
 
 
 def counters(**sets: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Counter sets, by name."""
+    """Return counter sets, by name."""
     return [
         {"name": name, "counters": {key: {"value": amount} for key, amount in amounts.items()}}
         for name, amounts in sets.items()
@@ -76,7 +81,7 @@ def make_slice(
     shared: Sequence[Mapping[str, Any]] = (),
     selector: Mapping[str, str] | None = None,
 ) -> ResourceSlice:
-    """A slice: of a node, of all nodes with some labels, or of all."""
+    """Return a ResourceSlice: of one node, of all nodes with some labels, or of all nodes."""
     terms = [{"key": key, "operator": "In", "values": [v]} for key, v in (selector or {}).items()]
     reach: dict[str, Any] = {"allNodes": True}
     if node:
@@ -103,7 +108,7 @@ def with_devices(
     shared: Sequence[Mapping[str, Any]] = (),
     bindings: Sequence[Mapping[str, Any]] = (),
 ) -> InstanceType:
-    """An instance type whose nodes will have these devices."""
+    """Return an instance type whose nodes have these devices."""
     templates = [{"driver": driver, "pool": {"name": "own"}, "devices": list(devices)}]
     if shared:
         counting = {"driver": driver, "pool": {"name": "own"}, "sharedCounters": list(shared)}
@@ -113,13 +118,13 @@ def with_devices(
 
 
 def gpu_type(count: int, *, price: float, name: str = "", cpu: str = "64") -> InstanceType:
-    """An instance type with so many GPUs."""
+    """Return an instance type with `count` GPUs."""
     bare = make_type(name or f"g-{count}", cpu=cpu, memory="256Gi", price=price)
     return with_devices(bare, gpus(count))
 
 
 def make_class(name: str, *expressions: str) -> DeviceClass:
-    """A device class."""
+    """Return a DeviceClass."""
     selectors = [{"cel": {"expression": expression}} for expression in expressions]
     return msgspec.convert(
         {"metadata": {"name": name}, "spec": {"selectors": selectors}}, DeviceClass
@@ -127,20 +132,20 @@ def make_class(name: str, *expressions: str) -> DeviceClass:
 
 
 GPU = make_class("gpu", f"device.driver == '{DRIVER}'")
-"""Every device of the driver."""
+"""Selects every device of the driver."""
 
 
 def request(
     count: int = 1, *, name: str = "gpu", of: str = "gpu", where: str = "", **more: Any
 ) -> dict[str, Any]:
-    """A request for exactly so many devices."""
+    """Return a request for an exact number of devices."""
     selectors = [{"cel": {"expression": where}}] if where else []
     exactly = {"deviceClassName": of, "selectors": selectors, "count": count, **more}
     return {"name": name, "exactly": exactly}
 
 
 def first_available(*alternatives: Mapping[str, Any], name: str = "gpu") -> dict[str, Any]:
-    """A request for the first of several that can be had."""
+    """Return a request for the first available of several alternatives."""
     subs = [{"name": alternative["name"], **alternative["exactly"]} for alternative in alternatives]
     return {"name": name, "firstAvailable": subs}
 
@@ -154,7 +159,10 @@ def make_resource_claim(
     users: Sequence[str] = (),
     **result: Any,
 ) -> ResourceClaim:
-    """A claim; allocated if it was `given` devices (pool, name), on `node` if they are its own."""
+    """Return a ResourceClaim.
+
+    It is allocated if devices are `given` as (pool, name), on `node` if they are that node's own.
+    """
     status: dict[str, Any] = {}
     if given:
         results = [
@@ -179,7 +187,7 @@ def make_resource_claim(
 
 
 def claiming(*names: str, **options: Any) -> Pod:
-    """A pod that uses these claims."""
+    """Return a pod that uses these ResourceClaims."""
     claims = [{"name": f"c{n}", "resourceClaimName": name} for n, name in enumerate(names)]
     return make_pod(spec={"resourceClaims": claims}, **options)
 
@@ -191,7 +199,7 @@ def replicas(
     constraints: Any = (),
     **options: Any,
 ) -> tuple[list[Pod], list[ResourceClaim]]:
-    """Pods with a claim each, made from one template, and those claims."""
+    """Return pods with one ResourceClaim each, from one template, and those claims."""
     pods, claims = [], []
     for number in range(count):
         made = f"{name}-{number}-gpu"
@@ -217,7 +225,7 @@ def solve(
     pools: Sequence[NodePool] = (),
     **world: Any,
 ) -> Results:
-    """Solve with device claims allocated."""
+    """Return the results of a solve with ResourceClaims."""
     snapshot = make_snapshot(
         *(pools or [make_nodepool()]),
         types=types or [PLAIN],
@@ -229,5 +237,5 @@ def solve(
 
 
 def shares(results: Results) -> list[int]:
-    """How many pods each new node has, most first."""
+    """Return the number of pods of each new node, the largest first."""
     return sorted((len(node.pods) for node in results.new_nodes), reverse=True)

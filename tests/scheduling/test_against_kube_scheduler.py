@@ -1,18 +1,19 @@
-"""Answers played on a real control plane: kube-scheduler must accept every placement.
+"""Replay answers on a real control plane: kube-scheduler must accept every placement.
 
-A world is set on the stage with kube-scheduler 1.36 running as it comes: its nodes, those
-of our answer as the cheapest machines it allows, and the pods that wait. Nobody but
-kube-scheduler binds, and all its filters decide. It takes pods in an order of its own,
-though, and a tightly packed plan has no room for a pod in the wrong place; so
+A world is created on a control plane with an unmodified kube-scheduler 1.36: its nodes, the new
+nodes as the cheapest machines that the answer allows, and the pending pods. Only kube-scheduler
+binds pods, and all its filters are active. It takes pods in its own order, however, and a tightly
+packed plan has no capacity for a pod on the wrong node. The tests therefore guide it in two ways:
 
-- pods wait behind a scheduling gate and are let through in an order in which affinity and
-  spread can be met, those that have neither all at once;
-- each is told where it is expected when it is let through, by `status.nominatedNodeName`:
-  kube-scheduler looks at that node first, and takes it only if every filter accepts. (Not
-  sooner: to a spread, pods nominated to the node in question count as if they were there,
-  those nominated elsewhere do not, and every node looks too full.)
+- Pods have a scheduling gate. The gates are removed in an order in which affinity and
+  spread can be satisfied; pods with neither are released all at once.
+- Each pod gets its planned node in `status.nominatedNodeName` when it is released:
+  kube-scheduler tries that node first, and uses it only if every filter accepts. (Not
+  earlier: topology spread counts pods nominated for the node under test but not those
+  nominated for others, so every node would look too full.)
 
-Every pod that we called schedulable must be bound, and where we planned it or its like.
+Every pod that Joiner called schedulable must be bound to its planned node, or exchanged with an
+equal pod.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from typing import Any
 
 import pytest
 
+from bench.parity import comparison, generated, worlds
+from bench.parity.livecluster import LiveCluster, elsewhere, plan, until
 from testbed.kube.client import KubeClient
 from testbed.kube.kubeconfig import Kubeconfig
 from testbed.region.cluster import Cluster
 from tests.oracle.binding import is_choosy
 from tests.oracle.replay import Replay
 from tests.oracle.rules import key_of
-from tests.parity import comparison, generated, worlds
-from tests.parity.livecluster import LiveCluster, elsewhere, plan, until
 
 pytestmark = pytest.mark.cluster
 

@@ -1,4 +1,4 @@
-"""Rows that are equal are numbered as NumPy numbers them."""
+"""Equal rows are numbered as NumPy numbers them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No answer costs less than what is proven, and little more where nodes are few and small."""
+"""No answer costs less than the lower bound, and little more if nodes are few and small."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.parity.worlds import mixed
 from controller.apis import labels
 from controller.offline.world import load
 from controller.scheduling.arrays import Mask, Matrix
@@ -31,7 +32,6 @@ from tests.builders import (
     needs,
     spread,
 )
-from tests.parity.worlds import mixed
 
 Counts = tuple[int, ...]
 

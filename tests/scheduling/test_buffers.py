@@ -1,4 +1,4 @@
-"""Capacity buffers: how many pods they stand for, and where those find room."""
+"""Capacity buffers: how many pods they stand for, and where those fit."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from controller.apis import labels
-from controller.apis.capacitybuffer import CapacityBuffer
-from controller.apis.meta import ObjectMeta
-from controller.apis.pods import Pod, PodTemplateSpec
+from controller.apis.karpenter.capacitybuffer import CapacityBuffer
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.pods import Pod, PodTemplateSpec
 from controller.scheduling.buffers import Fill, apart, hosts
 from controller.state.buffers import PodBlueprint, buffer_of, replicas, virtual_pods
 from tests.builders import (

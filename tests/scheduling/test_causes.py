@@ -1,4 +1,4 @@
-"""A pod that goes nowhere is told first of the pool that came nearest."""
+"""An unschedulable pod's first cause is that of the NodePool that came nearest."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from controller.apis import labels as names
-from controller.apis.nodepool import NodePool
-from controller.apis.pods import Pod
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.scheduling.scheduler import schedule
 from controller.state.snapshot import Snapshot
@@ -103,8 +103,8 @@ def test_a_pool_whose_capacity_is_out_comes_before_all_that_could_never_hold_the
         world(*pools, types={"small": (small,), "meant": (meant,)}),
     )
 
-    assert first == "NodePool meant: 1 types: 1 have no capacity now"
-    assert second.startswith("NodePool small: 1 types: 1 too small for cpu 2")
+    assert first == "NodePool meant: 1 instance type: 1 without capacity now"
+    assert second.startswith("NodePool small: 1 instance type: 1 too small for cpu 2")
 
 
 def test_a_pool_whose_limit_is_reached_comes_before_all_that_could_never_hold_the_pod() -> None:

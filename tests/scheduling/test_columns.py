@@ -1,4 +1,4 @@
-"""Fillings of nodes are bettered by exchanging pods, and stay fillings."""
+"""Exchanging pods improves fillings of nodes, which stay valid."""
 
 from __future__ import annotations
 

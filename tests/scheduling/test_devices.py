@@ -1,4 +1,4 @@
-"""Pods that claim devices: expected answers from Kubernetes' own documentation.
+"""Pods with ResourceClaims: expected results from Kubernetes' documentation.
 
 https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from controller.apis import labels
-from controller.apis.devices import DeviceClass
+from controller.apis.kubernetes.devices import DeviceClass
 from tests.builders import (
     ZONES,
     by_hostname,
@@ -240,7 +240,9 @@ def test_causes_name_class_and_selector() -> None:
 
     results = solve(pods, claims, types=[gpu_type(1, price=1.0), PLAIN])
 
-    expect_unschedulable(results, pods[0], f"2 types: 2 have no device of class gpu where {where}")
+    expect_unschedulable(
+        results, pods[0], f"2 instance types: 2 without a device of class gpu where {where}"
+    )
 
 
 def test_causes_tell_how_many_are_asked_for() -> None:
@@ -248,7 +250,7 @@ def test_causes_tell_how_many_are_asked_for() -> None:
 
     results = solve(pods, claims, types=[PLAIN])
 
-    expect_unschedulable(results, pods[0], "1 have none of 4 devices of class gpu")
+    expect_unschedulable(results, pods[0], "1 with none of 4 devices of class gpu")
 
 
 def test_causes_tell_how_many_there_are() -> None:
@@ -256,7 +258,7 @@ def test_causes_tell_how_many_there_are() -> None:
 
     results = solve(pods, claims, types=[gpu_type(2, price=1.0)])
 
-    expect_unschedulable(results, pods[0], "1 have only 2 of 4 devices of class gpu")
+    expect_unschedulable(results, pods[0], "1 with only 2 of 4 devices of class gpu")
 
 
 # Ways to ask.
@@ -290,7 +292,7 @@ def test_devices_of_a_claim_share_an_attribute() -> None:
     results = solve([*pairs, *three], [*claims, *too_many], types=[numa])
 
     assert shares(results) == [2]
-    expect_unschedulable(results, three[0], "cannot give all the devices together")
+    expect_unschedulable(results, three[0], "unable to provide all devices together")
 
 
 def test_devices_of_a_claim_differ_in_an_attribute() -> None:

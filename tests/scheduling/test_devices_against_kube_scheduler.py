@@ -1,8 +1,9 @@
-"""Pods that claim devices, played on a real control plane: kube-scheduler must allocate as planned.
+"""Pods with ResourceClaims on a real control plane: kube-scheduler must allocate as planned.
 
-Nodes stand as our answer asks for them, each with the slices that the drivers of its type
-would publish. The pods of a node are let through in the order of the answer: which of
-several devices a pod gets is decided when it is bound, and no plan holds for every order.
+Nodes are created as the answer requests them, each with the ResourceSlices that the drivers of its
+instance type would publish. The pods of a node are released in the order of the answer, because
+kube-scheduler decides at binding which of several devices a pod gets, and no plan holds for every
+order.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from bench.parity import comparison, worlds
+from bench.parity.livecluster import LiveCluster, elsewhere, plan, until
 from testbed.kube.client import KubeClient
 from testbed.kube.kubeconfig import Kubeconfig
 from testbed.region.cluster import Cluster
 from tests.oracle.machines import Machine
-from tests.parity import comparison, worlds
-from tests.parity.livecluster import LiveCluster, elsewhere, plan, until
 
 pytestmark = pytest.mark.cluster
 

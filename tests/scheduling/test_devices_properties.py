@@ -1,4 +1,4 @@
-"""Whatever pods ask for, no type on a claim has fewer devices than they were promised."""
+"""No instance type of a NodeClaim has fewer devices than its pods were allocated."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.apis import labels
-from controller.apis.devices import ResourceClaim
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.devices import ResourceClaim
+from controller.apis.kubernetes.pods import Pod
 from controller.scheduling.results import Results
 from tests.builders import make_node, make_nodepool, make_pods, make_type, spread
 from tests.scheduling.devices import (

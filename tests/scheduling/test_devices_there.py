@@ -1,6 +1,6 @@
-"""Pods that claim devices, and the devices of nodes that exist or of the network.
+"""Pods with ResourceClaims, and devices of existing nodes or of the network.
 
-Expected answers are from Kubernetes' own documentation:
+Expected results are from Kubernetes' documentation:
 https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 """
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from controller.apis import labels
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.scheduling.catalog.offerings import catalog
 from controller.scheduling.dra.claims import DeviceClaims
 from controller.scheduling.pods.classes import pod_classes
@@ -92,7 +92,7 @@ def test_devices_given_to_others_are_taken() -> None:
     )
 
     expect_on_existing(results, "n1", pods[:1])
-    expect_unschedulable(results, pods[1], "1 types: 1 have no device of class gpu")
+    expect_unschedulable(results, pods[1], "1 instance type: 1 without a device of class gpu")
 
 
 def test_who_looks_after_a_device_has_not_taken_it() -> None:
@@ -127,7 +127,7 @@ def test_counters_taken_by_others_are_gone() -> None:
 
     results = solve(pods, [*claims, used], nodes=[make_node("n1")], resource_slices=tuple(slices))
 
-    expect_unschedulable(results, pods[0], "no device of class gpu")
+    expect_unschedulable(results, pods[0], "without a device of class gpu")
 
 
 def test_an_allocated_claim_binds_its_pod_to_the_node() -> None:
@@ -157,7 +157,7 @@ def test_a_pod_whose_devices_are_on_a_full_node_is_told_so() -> None:
         resource_slices=(make_slice(gpus(1), node="n1"),),
     )
 
-    expect_unschedulable(results, pod, "its devices are on node n1")
+    expect_unschedulable(results, pod, "the pod's devices are on node n1")
 
 
 def test_a_claim_moves_with_its_pod() -> None:
@@ -326,12 +326,12 @@ def test_a_claim_from_the_network_is_shared_across_nodes() -> None:
 @pytest.mark.parametrize(
     ("pod", "cause"),
     [
-        (claiming("nowhere"), "resource claim default/nowhere does not exist"),
+        (claiming("nowhere"), "ResourceClaim default/nowhere not found"),
         (
             make_pod(spec={"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "one"}]}),
-            "has not been made from template one yet",
+            "is not created from its template one yet",
         ),
-        (claiming("odd"), "device class odd of request gpu does not exist"),
+        (claiming("odd"), "DeviceClass odd of request gpu not found"),
         (claiming("wrong"), "a selector of request gpu is malformed"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The first answer to some hundreds of pods or more, when time is up at once."""
+"""The first answer for hundreds of pods or more if the time is up at once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.parity import generated
+from bench.parity.overlaying import overlaid
+from bench.parity.worlds import World, diverse, mixed
 from controller.offline.answers import answer
 from controller.offline.world import load
 from controller.scheduling.packing.firstfit import level
 from controller.scheduling.scheduler import schedule
 from tests.oracle.replay import findings
-from tests.parity import generated
-from tests.parity.overlaying import overlaid
-from tests.parity.worlds import World, diverse, mixed
 
 
 def first(world: World) -> World:

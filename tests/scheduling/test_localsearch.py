@@ -1,4 +1,4 @@
-"""Few pods: whole nodes decide, whatever round, pool or domain they were first meant for."""
+"""Few pods: the cost of whole nodes decides, whatever the initial NodePool or domain."""
 
 from __future__ import annotations
 

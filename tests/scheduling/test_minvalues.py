@@ -1,4 +1,4 @@
-"""`minValues`: how many different values a claim keeps open, and when it may be fewer."""
+"""`minValues`: how many values a NodeClaim keeps, and when it may have fewer."""
 
 from __future__ import annotations
 

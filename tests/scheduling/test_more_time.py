@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
+from bench.parity.generated import world
+from bench.parity.worlds import World, mixed
 from controller.offline.world import load
 from controller.scheduling.catalog.offerings import catalog
 from controller.scheduling.scheduler import schedule
-from tests.parity.generated import world
-from tests.parity.worlds import World, mixed
 
 
 class Steps:

@@ -1,4 +1,4 @@
-"""What cannot be placed is refused by itself, and everything ends."""
+"""An unschedulable pod does not affect other pods, and every solve ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.scheduling.packing.greedy import fill
 from controller.scheduling.packing.pricing import PriceModel
 from tests.builders import make_node, make_nodepool, make_pod, make_snapshot, spread

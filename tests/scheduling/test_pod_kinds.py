@@ -1,4 +1,4 @@
-"""What tells pods apart for placement, and for how long what was read of them is kept."""
+"""What distinguishes pods for placement, and how long parsed pods are cached."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.apis.pods import Pod, PodSpec
+from controller.apis.kubernetes.pods import Pod, PodSpec
 from controller.scheduling.pods.kinds import PodKinds
 from tests.builders import make_pod
 

@@ -1,4 +1,4 @@
-"""Who gets what there is too little of."""
+"""Which pods get scarce capacity."""
 
 from __future__ import annotations
 

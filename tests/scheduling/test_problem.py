@@ -1,4 +1,4 @@
-"""A problem is a value: whoever solves it leaves it as it was."""
+"""A problem is a value: a solve does not change it."""
 
 from __future__ import annotations
 

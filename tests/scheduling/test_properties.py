@@ -1,4 +1,4 @@
-"""Whatever the world: nobody is lost, no rule is broken, and the answer is always the same."""
+"""In every world, no pod is lost, no rule is broken, and the answer is deterministic."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.parity import generated
+from bench.parity.worlds import World, benchmark_types, diverse, mixed
 from controller.offline.answers import answer
 from controller.offline.world import load
 from controller.scheduling.scheduler import schedule
 from tests.oracle.replay import Finding, findings
-from tests.parity import generated
-from tests.parity.worlds import World, benchmark_types, diverse, mixed
 
 QUICKLY = settings(max_examples=25)
 

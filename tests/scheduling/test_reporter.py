@@ -1,4 +1,4 @@
-"""A reporter hears of a solve's stages and decisions in their order, and changes nothing."""
+"""A reporter receives a solve's stages and decisions in order, and changes nothing."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_it_is_told_where_the_same_is_asked_of_pools_of_equal_weight() -> None:
 
     schedule(pods, snapshot=snapshot, reporter=heard)
 
-    assert heard.worlds == ["pools of equal weight"]
+    assert heard.worlds == ["equal weights of all NodePools"]
 
 
 def test_it_is_told_where_the_same_is_asked_without_zones_that_only_count() -> None:

@@ -1,11 +1,11 @@
-"""Which pools and types a pod's selectors, affinities and tolerations leave."""
+"""Which NodePools and instance types a pod's selectors, affinities and tolerations allow."""
 
 from __future__ import annotations
 
 import pytest
 
 from controller.apis import labels
-from controller.apis.taints import Requirement
+from controller.apis.kubernetes.taints import Requirement
 from tests.builders import (
     make_nodepool,
     make_offering,
@@ -272,7 +272,10 @@ def test_causes_count_what_fails_for_the_most_types() -> None:
     results = schedule_on(make_nodepool(), [pod], types=[*small, gone])
 
     expect_unschedulable(
-        results, pod, "4 types: 3 too small for memory 40Gi", "1 have no capacity in zone-a"
+        results,
+        pod,
+        "4 instance types: 3 too small for memory 40Gi",
+        "1 without capacity in zone-a",
     )
 
 
@@ -285,6 +288,6 @@ def test_a_pod_that_claims_devices_is_left_alone_by_default() -> None:
     expect_unschedulable(
         results,
         claiming,
-        "claims devices, which are left alone here: set IGNORE_DRA_REQUESTS=false",
+        "the pod has resource claims, which Joiner ignores: set IGNORE_DRA_REQUESTS=false",
     )
     assert set(results.unschedulable) == {claiming.key}, "the other is placed"

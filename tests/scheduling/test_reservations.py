@@ -1,4 +1,4 @@
-"""Reserved capacity: used before all else, never beyond its count, and told apart."""
+"""Reserved capacity is used first, never beyond its count, and labelled as reserved."""
 
 from __future__ import annotations
 

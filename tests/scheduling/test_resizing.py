@@ -1,4 +1,4 @@
-"""Pods whose size is being changed in place take the largest of what is, was and will be."""
+"""A pod during an in-place resize counts with the largest of its sizes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.constraints.resources import in_resize, pod_requests
 from controller.state.sharing import Replicas
 from tests.builders import make_node, make_nodepool, make_pod, make_snapshot, make_types

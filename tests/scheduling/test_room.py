@@ -1,4 +1,4 @@
-"""How much fits where: requests, daemons, limits, nodes that exist."""
+"""What fits where: requests, daemons, limits, existing nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from controller.apis import labels
-from controller.apis.workloads import LimitRange
+from controller.apis.kubernetes.workloads import LimitRange
 from controller.state.nodes import StateNode
 from tests.builders import (
     make_claim,
@@ -87,7 +87,9 @@ def test_an_extended_resource_finds_the_types_that_have_it() -> None:
 def test_a_resource_nobody_has_is_named() -> None:
     pod = make_pod(requests={"example.com/fpga": "1"})
 
-    expect_unschedulable(schedule_on(make_nodepool(), [pod]), pod, "have no example.com/fpga")
+    expect_unschedulable(
+        schedule_on(make_nodepool(), [pod]), pod, "without resource example.com/fpga"
+    )
 
 
 def test_daemons_take_their_share_before_pods_do() -> None:
@@ -395,7 +397,7 @@ def test_every_port_of_a_daemon_on_the_network_of_the_host_is_taken() -> None:
     snapshot = make_snapshot(make_nodepool(), daemon_sets=(daemon,))
     pod = make_pod(host_ports=[9100])
 
-    expect_unschedulable(schedule_on(snapshot, [pod]), pod, "DaemonSet takes host port 9100")
+    expect_unschedulable(schedule_on(snapshot, [pod]), pod, "DaemonSet uses host port 9100")
 
 
 def test_two_solves_of_one_world_are_equal() -> None:

@@ -1,4 +1,4 @@
-"""Spread, affinity and anti-affinity: which pods lie where."""
+"""Topology spread, affinity and anti-affinity: the domains of pods."""
 
 from __future__ import annotations
 
@@ -459,7 +459,9 @@ def test_pods_find_those_of_the_same_batch_they_need() -> None:
 def test_a_pod_that_needs_nobody_who_is_there_waits() -> None:
     pod = make_pod(affinity=[near(DB)])
 
-    expect_unschedulable(schedule_on(make_nodepool(), [pod]), pod, "affinity", "no matching pod")
+    expect_unschedulable(
+        schedule_on(make_nodepool(), [pod]), pod, "no pod matches the pod affinity"
+    )
 
 
 def test_pods_that_need_their_own_kind_by_hostname_share_one_node() -> None:

@@ -1,4 +1,4 @@
-"""Volumes narrow where pods may run."""
+"""Volumes restrict where pods may run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from controller.apis import labels
-from controller.apis.pods import Pod
-from controller.apis.workloads import (
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.workloads import (
     CSINode,
     PersistentVolume,
     PersistentVolumeClaim,
@@ -84,7 +84,9 @@ def test_a_pod_that_may_not_run_where_its_volume_lies_is_told_so() -> None:
     results = schedule_on(snapshot, [torn, make_pod("web")])
 
     assert len(results.new_nodes) == 1
-    expect_unschedulable(results, torn, "its volumes cannot be reached from where it may run")
+    expect_unschedulable(
+        results, torn, "the pod's volumes are not accessible from any node that the pod allows"
+    )
 
 
 def test_a_storage_class_leaves_the_zones_it_allows() -> None:
@@ -116,20 +118,23 @@ def test_volumes_never_narrow_what_a_spread_compares() -> None:
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({}, "does not exist"),
-        ({"persistent_volume_claims": (_claim("data"),)}, "no storage class"),
+        ({}, "PersistentVolumeClaim data not found"),
+        ({"persistent_volume_claims": (_claim("data"),)}, "no StorageClass"),
         (
             {"persistent_volume_claims": (_claim("data", storageClassName="x"),)},
-            "storage class x",
+            "StorageClass x",
         ),
         (
             {
                 "persistent_volume_claims": (_claim("data", storageClassName="now"),),
                 "storage_classes": (_class("now", mode="Immediate"),),
             },
-            "waits to be bound",
+            "is not bound yet",
         ),
-        ({"persistent_volume_claims": (_claim("data", volumeName="v"),)}, "volume v of claim"),
+        (
+            {"persistent_volume_claims": (_claim("data", volumeName="v"),)},
+            "PersistentVolume v of PersistentVolumeClaim",
+        ),
     ],
     ids=["no claim", "no class named", "class missing", "immediate", "volume missing"],
 )
@@ -196,7 +201,9 @@ def test_an_ephemeral_volume_that_is_bound_at_once_is_waited_for() -> None:
     snapshot = make_snapshot(make_nodepool(), storage_classes=(_class("some", mode="Immediate"),))
     pod = _ephemeral("web", "some")
 
-    expect_unschedulable(schedule_on(snapshot, [pod]), pod, "ephemeral volume own", "bound at once")
+    expect_unschedulable(
+        schedule_on(snapshot, [pod]), pod, "ephemeral volume own", "is not bound yet"
+    )
 
 
 @pytest.mark.parametrize("mode", ["Immediate", "WaitForFirstConsumer"])

@@ -1,4 +1,4 @@
-"""The test cloud of the AWS room's tests, and loops for what takes its time."""
+"""The test cloud of `tests/aws`, and event loops in virtual time."""
 
 from tests.aws.conftest import region, session
 from tests.virtualclock import pytest_asyncio_loop_factories

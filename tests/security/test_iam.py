@@ -1,4 +1,4 @@
-"""The controller is granted all the rights in AWS that it uses, and no others."""
+"""The controller has exactly the AWS rights that it uses."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ import pytest
 from botocore import xform_name
 
 import controller.aws
-from controller.apis import conditions
-from controller.apis.ec2nodeclass import (
+from controller.apis.karpenter.ec2nodeclass import (
     BlockDevice,
     BlockDeviceMapping,
     EC2NodeClass,
     PlacementGroupSelector,
     SelectorTerm,
 )
-from controller.apis.nodeclaim import NodeClaim, NodeClaimStatus
-from controller.aws import launchtemplates
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimStatus
+from controller.apis.kubernetes import conditions
+from controller.aws.interruption.instancestatus import InstanceStatuses
+from controller.aws.launching import launchtemplates
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
-from controller.aws.statuses import InstanceStatuses
 from controller.cloudprovider.errors import NodeClaimNotFoundError
 from controller.options import Options
 from infra import policies
-from testbed.cloud.filters import like
+from testbed.cloud.protocol.filters import like
 from tests.aws.builders import (
     CLUSTER,
     ON_DEMAND,
@@ -52,6 +52,7 @@ ACCOUNT = "123456789012"
 PLACE = policies.Place("aws", REGION, ACCOUNT, CLUSTER)
 DOCUMENTS = {
     "lifecycle": policies.node_lifecycle(PLACE, installation=CLUSTER),
+    "templates": policies.launch_templates(PLACE, installation=CLUSTER),
     "iam": policies.iam_integration(PLACE, node_role_arns=[f"arn:aws:iam::{ACCOUNT}:role/{ROLE}"]),
     "eks": policies.eks_integration(PLACE),
     "queue": policies.interruption(f"arn:aws:sqs:{REGION}:{ACCOUNT}:{QUEUE}"),
@@ -334,7 +335,7 @@ def _calls_in_code() -> set[tuple[str, ...]]:
     (place,) = controller.aws.__path__
     named = {
         node.value
-        for file in Path(place).glob("*.py")
+        for file in Path(place).rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }

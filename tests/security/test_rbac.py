@@ -1,8 +1,8 @@
-"""The controller is granted all the rights in Kubernetes that it uses, and no others.
+"""The controller has exactly the Kubernetes rights that it uses.
 
-The rights used are those of the calls that its own rooms make, on the API server in memory: in a
-run of the campaign of faults, in the lives of a whole controller with every feature, and in
-scenarios of what happens seldom.
+The rights used are those of the calls that its packages make to the in-memory API server. The calls
+come from a run of the fault campaign, from runs of a whole controller with every feature, and from
+scenarios of rare events.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.faults.campaign import play
 from controller.apis import kinds
-from controller.apis.capacitybuffer import CapacityBuffer, CapacityBufferSpec, LocalReference
+from controller.apis.karpenter.capacitybuffer import (
+    CapacityBuffer,
+    CapacityBufferSpec,
+    LocalReference,
+)
+from controller.apis.karpenter.nodeoverlay import NodeOverlay, NodeOverlaySpec
 from controller.apis.kinds import Kind
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeoverlay import NodeOverlay, NodeOverlaySpec
-from controller.apis.workloads import PodTemplate
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.workloads import PodTemplate
 from controller.apiserver import fake
 from controller.apiserver.errors import ConflictError
 from controller.apiserver.fake import FakeApiServer
@@ -32,11 +37,11 @@ from controller.apiserver.port import Change
 from controller.manager.replica import cluster_dns
 from controller.manager.watches import WATCHED_BY_KOPF, followed
 from controller.options import FeatureGates, Options
+from controller.reconcilers.featuregates.disabled import DisabledFeatures
 from controller.reconcilers.provisioning.arrivals import Arrivals
 from infra.deployment import Rule, cluster_rules, namespace_rules
-from tests.faults.campaign import play
 from tests.manager.wholecontroller import WholeController
-from tests.reconcilers import test_ledger, test_modes, test_surge, test_termination
+from tests.reconcilers import test_history, test_modes, test_surge, test_termination
 from tests.reconcilers.test_batchwindow import make_stateful_set, waiting
 from tests.reconcilers.world import World, make_class, make_pool, make_waiting_pod
 from tests.virtualclock import VirtualClockLoop
@@ -62,7 +67,7 @@ ASKED_BY_ADMISSION: frozenset[Right] = frozenset(
 """Where the admission plugin OwnerReferencesPermissionEnforcement runs, it asks for the right to
 write an owner's finalizers before a dependent may block the owner's deletion. Nobody calls it."""
 
-OURS = ("controller.", "tests.faults.wires", "tests.manager.wholecontroller", "asyncio.")
+OURS = ("controller.", "bench.faults.wires", "tests.manager.wholecontroller", "asyncio.")
 """Who asks for the controller; the third stands in for Kopf, the last for who gathers answers."""
 
 
@@ -168,7 +173,7 @@ async def _what_is_seldom() -> None:
         leaving
     )
     await drain.test_the_grace_period_of_a_node_ends_every_protection()
-    await test_ledger.test_totals_survive_a_restart_and_the_end_of_their_records()
+    await test_history.test_totals_survive_a_restart_and_the_end_of_their_records()
     await test_modes.test_a_pod_that_another_has_replaced_makes_it_no_other_recommendation()
     await cluster_dns(FakeApiServer())
     world, pods = World(), waiting("web-0", kind=kinds.STATEFUL_SET)
@@ -183,6 +188,24 @@ def test_nothing_is_used_that_is_not_granted(used: set[Right]) -> None:
 def test_nothing_is_granted_that_is_not_used(used: set[Right]) -> None:
     unused = sorted(granted(OPTIONS) - used - ASKED_BY_ADMISSION)
     assert not unused, unused
+
+
+async def test_the_rights_of_features_that_are_off_are_those_that_their_report_uses() -> None:
+    world, off = World(), Options(cluster_name="joiner")
+    world.seed(
+        NodeOverlay(metadata=ObjectMeta(name="dearer"), spec=NodeOverlaySpec(price="1")),
+        CapacityBuffer(
+            metadata=ObjectMeta(name="room", namespace="default"),
+            spec=CapacityBufferSpec(replicas=1),
+        ),
+    )
+    with recorded() as rights:
+        await DisabledFeatures(world.api, world.clock, off.feature_gates).run_once()
+
+    concerned = {
+        right for right in granted(off) if right[1].startswith(("nodeoverlays", "capacitybuffers"))
+    }
+    assert rights == concerned
 
 
 @pytest.mark.parametrize(

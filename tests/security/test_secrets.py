@@ -1,8 +1,8 @@
-"""Nothing secret is written anywhere but where it belongs.
+"""Secrets are written only where they belong.
 
-Canaries stand in user data, tokens, credentials, and in what Secrets, pods and annotations hold;
-afterwards everything is read that was written: logs at their finest, events, metrics, conditions,
-errors, and objects.
+Canaries are placed in user data, tokens, credentials, and in Secrets, pods and annotations. The
+tests then search everything that was written: logs at the finest level, events, metrics,
+conditions, errors, and objects.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import pytest
 from aiohttp import web
 
 from controller.apis import kinds
-from controller.apis.ec2nodeclass import SelectorTerm
+from controller.apis.karpenter.ec2nodeclass import SelectorTerm
 from controller.apis.kinds import Kind
-from controller.apis.meta import to_wire
+from controller.apis.kubernetes.meta import to_wire
 from controller.apiserver.errors import ApiError
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session

@@ -1,4 +1,4 @@
-"""The mirror joins what the watches say, and never falls behind its own writes."""
+"""The cluster state joins what the watches report, and is never behind the controller's writes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.conditions import Condition
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
+from controller.apis.karpenter.nodepool import NodeClassReference
 from controller.apis.kinds import Kind
-from controller.apis.meta import LabelSelector, ObjectMeta, OwnerReference
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
-from controller.apis.nodepool import NodeClassReference
-from controller.apis.nodes import Node, NodeSpec
-from controller.apis.pods import Pod, PodSpec, PodStatus
-from controller.apis.workloads import (
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta, OwnerReference
+from controller.apis.kubernetes.nodes import Node, NodeSpec
+from controller.apis.kubernetes.pods import Pod, PodSpec, PodStatus
+from controller.apis.kubernetes.workloads import (
     Namespace,
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,

@@ -1,16 +1,16 @@
-"""What a PodDisruptionBudget forbids now, and what it forbids for ever."""
+"""Which evictions a PodDisruptionBudget forbids now, and which always."""
 
 from __future__ import annotations
 
 import pytest
 
-from controller.apis.meta import LabelSelector, ObjectMeta
-from controller.apis.workloads import (
+from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta
+from controller.apis.kubernetes.workloads import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
-from controller.state.evictions import budget_obstacle
+from controller.state.evictions import EvictionGuards, budget_obstacle
 from tests.builders import make_pod
 
 
@@ -78,3 +78,27 @@ def test_a_pod_of_two_budgets_can_never_be_evicted() -> None:
     ]
 
     assert "never" in (budget_obstacle(pod, guards) or "")
+
+
+def test_guards_of_many_pods_are_those_that_select_each_by_namespace_and_labels() -> None:
+    def budget(name: str, namespace: str, app: str) -> PodDisruptionBudget:
+        selector = LabelSelector(match_labels={"app": app})
+        metadata = ObjectMeta(name=name, namespace=namespace)
+        return PodDisruptionBudget(
+            metadata=metadata, spec=PodDisruptionBudgetSpec(selector=selector)
+        )
+
+    here = make_pod("web", labels={"app": "web"}).metadata.namespace
+    budgets = [
+        budget("a", here, "web"),
+        budget("b", here, "db"),
+        budget("c", "elsewhere", "web"),
+        budget("d", here, "web"),
+    ]
+    guards = EvictionGuards(budgets)
+
+    for _ in range(2):  # the second time from memory
+        for app, names in (("web", "ad"), ("db", "b"), ("none", "")):
+            pod = make_pod("pod", labels={"app": app})
+            assert "".join(guard.metadata.name for guard in guards.of(pod)) == names
+            assert guards.obstacle(pod) == budget_obstacle(pod, budgets)

@@ -1,4 +1,4 @@
-"""Overlays correct what types cost and hold."""
+"""Overlays change the prices and capacities of instance types."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from controller.apis import labels
-from controller.apis.nodeoverlay import NodeOverlay
-from controller.apis.nodepool import NodePool
+from controller.apis.karpenter.nodeoverlay import NodeOverlay
+from controller.apis.karpenter.nodepool import NodePool
 from controller.state.overlays import conflicting, marks, overlaid
 from tests.builders import make_nodepool, make_type
 

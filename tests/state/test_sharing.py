@@ -1,12 +1,12 @@
-"""Replicas share what is equal, and nothing else."""
+"""Copies of the state share equal objects, and nothing else."""
 
 from __future__ import annotations
 
 import msgspec
 
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta, OwnerReference
-from controller.apis.pods import (
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
+from controller.apis.kubernetes.pods import (
     Container,
     PersistentVolumeClaimSource,
     Pod,

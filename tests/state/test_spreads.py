@@ -1,4 +1,4 @@
-"""Default spread constraints: who gets them, and among whom they spread."""
+"""Default topology spread constraints: which pods get them, and which pods they count."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.parity import worlds
 from controller.apis import kinds, labels
-from controller.apis.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
-from controller.apis.pods import Pod
-from controller.apis.schedulerconfig import default_constraints
-from controller.apis.workloads import (
+from controller.apis.kubernetes.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.schedulerconfig import default_constraints
+from controller.apis.kubernetes.workloads import (
     ReplicaSet,
     ReplicationController,
     ReplicationControllerSpec,
@@ -29,7 +30,6 @@ from controller.state.cluster import Cluster
 from controller.state.spreads import DefaultSpreads, Selectors, with_default_spreads
 from tests.builders import make_nodepool, make_pod, spread
 from tests.expectations import expect_skew, schedule_on
-from tests.parity import worlds
 
 ZONAL = {"maxSkew": 1, "topologyKey": labels.ZONE, "whenUnsatisfiable": "DoNotSchedule"}
 CONFIG = {"podTopologySpread": {"defaultConstraints": [ZONAL]}}

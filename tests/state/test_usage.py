@@ -1,15 +1,15 @@
-"""What the machines of a pool amount to: one rule for the engine, for limits and for the status."""
+"""The usage of a NodePool: one rule for the engine, limits and status."""
 
 from __future__ import annotations
 
 import pytest
 
 from controller.apis import labels
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.nodepool import NodeClassReference
-from controller.apis.pods import ResourceRequirements
-from controller.apis.taints import Requirement
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.karpenter.nodepool import NodeClassReference
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.pods import ResourceRequirements
+from controller.apis.kubernetes.taints import Requirement
 from controller.constraints.resources import CPU, MEMORY, NODES
 from controller.state.nodes import StateNode
 from controller.state.usage import usage

@@ -1,4 +1,4 @@
-"""Whom kube-scheduler found no node for, and who must therefore wait as well."""
+"""Which pods kube-scheduler could not place, and which must therefore be pending as well."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta, OwnerReference
-from controller.apis.pods import Pod, PodSpec, PodStatus
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
+from controller.apis.kubernetes.pods import Pod, PodSpec, PodStatus
 from controller.state.waiting import Waiting
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""A region for each module, a client for each test, and the controller's words on failure."""
+"""A region for each module, a client for each test, and the controller's last logs on failure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.system.region import Region, running_region
 
 @pytest.fixture(scope="module")
 def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
-    """A whole region, the module's own."""
+    """Yield a whole region for the module."""
     with running_region(tmp_path_factory.mktemp("system") / "region") as running:
         yield running
 
 
 @pytest.fixture
 async def kube(region: Region) -> AsyncIterator[KubeClient]:
-    """A client of the region's cluster, as its administrator."""
+    """Yield a client of the region's cluster with administrator rights."""
     async with region.client() as client:
         yield client
 
@@ -28,7 +28,7 @@ async def kube(region: Region) -> AsyncIterator[KubeClient]:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show, with a failure, what the controller and the engine said last."""
+    """Attach the last logs of the controller and the engine to a failure report."""
     report = yield
     region = getattr(item, "funcargs", {}).get("region")
     if report.failed and isinstance(region, Region):

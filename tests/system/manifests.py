@@ -1,4 +1,4 @@
-"""Objects as users write them: pools and classes like the demo's, and pods for them."""
+"""Manifests as users write them: NodePools and node classes like the demo's, and pods for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ DEMO = CHECKOUT / "testbed" / "nodepools" / "demo.yaml"
 
 
 def node_pool(name: str, **spec: Any) -> Object:
-    """The demo's pool under another name, parts of its template's or its own spec replaced."""
+    """Return the demo's NodePool under another name.
+
+    The arguments replace parts of its spec or of its template's spec.
+    """
     wire = _of_the_demo("NodePool", name)
     template = wire["spec"]["template"]["spec"]
     for key, value in spec.items():
@@ -25,7 +28,10 @@ def node_pool(name: str, **spec: Any) -> Object:
 
 
 def node_class(name: str, **spec: Any) -> Object:
-    """The demo's class under another name, with parts of its spec replaced; None leaves one out."""
+    """Return the demo's node class under another name.
+
+    The arguments replace parts of its spec; None removes one.
+    """
     text = DEMO.read_text().replace("${CLUSTER_NAME}", "joiner")
     wire = _of_the_demo(
         "EC2NodeClass", name, text.replace("${INSTANCE_PROFILE}", "KarpenterNodeRole-joiner")
@@ -41,22 +47,22 @@ def _of_the_demo(kind: str, name: str, text: str = "") -> Object:
 
 
 def class_ref(name: str) -> Mapping[str, str]:
-    """Name a class as a pool does."""
+    """Return the nodeClassRef of a node class."""
     return {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": name}
 
 
 def need(key: str, operator: str, *values: str) -> Mapping[str, Any]:
-    """Require something of a node."""
+    """Return a requirement."""
     return {"key": key, "operator": operator, "values": list(values)}
 
 
 def in_pool(name: str) -> Mapping[str, Any]:
-    """Let pods run in one pool only."""
+    """Return the node selector that restricts pods to one NodePool."""
     return {"nodeSelector": {"karpenter.sh/nodepool": name}}
 
 
 def asking(requests: Mapping[str, str]) -> Mapping[str, Any]:
-    """Ask for resources; those of devices must be limits as well."""
+    """Return a container's resources; devices are requested and limited."""
     limits = {name: amount for name, amount in requests.items() if "/" in name}
     resources = {"requests": requests, "limits": limits}
     return {"containers": [{"name": "main", "image": "none", "resources": resources}]}

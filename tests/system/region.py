@@ -1,6 +1,6 @@
-"""A whole region for a test: the testbed, the Pulumi engine on this checkout, and what runs there.
+"""A whole region for a test: the testbed, the Pulumi engine on this checkout, and what it deploys.
 
-Each module has one of its own. What it leaves is checked: no process, no file.
+Each module has its own region. At the end, the region checks that no process and no file is left.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Region:
-    """A testbed that is up, and an engine whose state lives beside it."""
+    """A running testbed, and an engine whose state is stored next to it."""
 
     directory: Path
     testbed: Testbed
     engine: PulumiEngine
     said: list[str]
-    """What the engine has printed since the last operation began."""
+    """The engine's output since the last operation began."""
 
     @property
     def cloud(self) -> CloudControl:
-        """The cloud's controls."""
+        """The controls of the test cloud."""
         assert self.testbed.cloud is not None
         return CloudControl(self.testbed.cloud.url)
 
@@ -65,31 +65,34 @@ class Region:
 
     @property
     def logs(self) -> Path:
-        """Where the pods of the system nodes write."""
+        """The directory of the logs of the pods on system nodes."""
         return self.testbed.directory / "workloads" / "logs"
 
     def up(self, **changes: str) -> Changes:
-        """`pulumi up`, with some settings changed."""
+        """Run `pulumi up` with some settings changed."""
         self.said.clear()
         return self.engine.up(STACK, {**self.settings, **changes})
 
     def destroy(self) -> Changes:
-        """`pulumi destroy`."""
+        """Run `pulumi destroy`."""
         self.said.clear()
         return self.engine.destroy(STACK)
 
     def instances(self) -> list[InstanceView]:
-        """Instances that are not terminated."""
+        """Return the instances that are not terminated."""
         return [i for i in self.cloud.instances().instances if i.state != "terminated"]
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[KubeClient]:
-        """Speak to the cluster as its administrator."""
+        """Yield a client of the cluster with administrator rights."""
         async with KubeClient(Kubeconfig.read(self.testbed.cluster.kubeconfig)) as kube:
             yield kube
 
     def errors(self) -> list[str]:
-        """Answer what the controllers have logged at ERROR: each asks somebody to look."""
+        """Return the controllers' log lines at level ERROR.
+
+        Each of them requires an operator's attention.
+        """
         logs = sorted(self.logs.glob("kube-system_karpenter-*.log"))
         assert any(log.stat().st_size for log in logs), "no controller has logged anything"
         return [
@@ -100,7 +103,7 @@ class Region:
         ]
 
     def last_words(self) -> str:
-        """Answer the last words of every pod of the system nodes."""
+        """Return the last log lines of every pod on the system nodes."""
         return "\n".join(
             f"--- {log.name}\n{owned.last_words(log, lines=25, width=600)}"
             for log in sorted(self.logs.glob("*.log"))
@@ -109,10 +112,10 @@ class Region:
 
 @contextmanager
 def running_region(place: Path, *, has_eks_cluster: bool = True) -> Iterator[Region]:
-    """Bring a region up in a new directory `place`, and leave nothing of it.
+    """Start a region in a new directory `place`, and remove all of it at the end.
 
-    Where EKS has no cluster the account is empty, and the stack makes the cluster: the region's
-    control plane becomes what EKS says of it.
+    Without an EKS cluster the account is empty, and the stack creates the cluster. The region's
+    control plane then serves as that cluster.
     """
     with owned.kept(place) as directory:
         with Testbed(directory=directory / "testbed", has_eks_cluster=has_eks_cluster) as testbed:
@@ -132,22 +135,22 @@ def running_region(place: Path, *, has_eks_cluster: bool = True) -> Iterator[Reg
 
 @dataclass(slots=True)
 class Controllers:
-    """The controller's replicas, seen as processes; knows which of them it has killed."""
+    """The controller's replicas as processes; records which of them it has killed."""
 
     region: Region
     kube: KubeClient
     killed: set[str] = field(default_factory=set)
-    """Identities under which dead processes held the Lease."""
+    """Lease holder identities of the killed processes."""
 
     async def leader(self) -> tuple[str, int]:
-        """Wait for a living leader; answer its identity in the Lease and its process id."""
+        """Wait for a running leader; return its identity in the Lease and its process id."""
         return await eventually("a controller leads", self._leader)
 
     async def kill_leader(self) -> None:
-        """SIGKILL the leading process, and let its Lease end as soon as a Lease can.
+        """SIGKILL the leading process, and expire its Lease.
 
-        Its 15 s would only be waited for: the holder is dead, and the others notice
-        by the Lease alone.
+        Waiting for its 15 s would test nothing more: the holder is dead, and the other replicas
+        detect that only by the Lease.
         """
         holder, pid = await self.leader()
         self.killed.add(holder)
@@ -174,7 +177,7 @@ class Controllers:
 
 
 def process_of(pod: Object) -> int:
-    """Answer the process that a pod's status names, 0 when there is none."""
+    """Return the process id in a pod's status, 0 if there is none."""
     statuses = pod.get("status", {}).get("containerStatuses") or [{}]
     return int(str(statuses[0].get("containerID", "")).removeprefix("process://") or 0)
 
@@ -186,7 +189,7 @@ async def eventually(
     within: float = PATIENCE_SECONDS,
     otherwise: Callable[[], object] = str,
 ) -> T:
-    """Ask until the answer is true and return it; `otherwise` says what stands in the way."""
+    """Poll until the result is true and return it; `otherwise` describes the obstacle."""
     end = asyncio.get_running_loop().time() + within
     while True:
         if answer := await question():
@@ -197,7 +200,7 @@ async def eventually(
 
 
 def condition(wire: Object, kind: str) -> Mapping[str, Any]:
-    """Answer a condition of an object's status; empty when it has none of the kind."""
+    """Return a condition of an object's status; empty if there is none of that type."""
     held = wire.get("status", {}).get("conditions") or []
     return next((c for c in held if c["type"] == kind), {})
 
@@ -208,7 +211,7 @@ def holds(wire: Object, kind: str) -> bool:
 
 
 def deployment(name: str, replicas: int, **spec: Any) -> Object:
-    """Describe a Deployment of pods that ask for 500m and 512Mi unless `spec` says more."""
+    """Return a Deployment whose pods request 500m and 512Mi unless `spec` overrides them."""
     container = {
         "name": "main",
         "image": "registry.k8s.io/pause:3.10",

@@ -1,9 +1,8 @@
-"""Pods, nodes and NodeClaims as the API tells of them, from first to last; and a gate before it.
+"""Pods, nodes and NodeClaims as the API reports them over time, and a gate for requests.
 
-A `Scene` follows the cluster's own watches. What must hold at every moment is asked after
-every change, and what must come to pass is waited for by changes too. A `Gate` holds
-requests of a kind at the API server until the test says what becomes of them, so that a
-moment which passes in milliseconds can be met for certain.
+A `Scene` follows the cluster's watches. It checks invariants after every change, and waits for
+conditions by changes too. A `Gate` holds requests of a kind at the API server until the test
+decides about them. A test can thereby reach a state that otherwise lasts milliseconds.
 """
 
 from __future__ import annotations
@@ -45,16 +44,16 @@ DISRUPTED = "karpenter.sh/disrupted"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 ONE_EACH = {"cpu": "1200m", "memory": "512Mi"}
-"""What a pod asks for that shares its node with no other of its kind."""
+"""Requests of a pod that shares its node with no other pod of its kind."""
 
 PATIENCE_SECONDS = 600.0
-"""For what a scenario waits for, while others play; on a busy machine too."""
+"""Time limit of each wait of a scenario, while other scenarios run, even on a busy machine."""
 
 T = TypeVar("T")
 
 
 def small_nodes(name: str, **disruption: Any) -> Object:
-    """Describe a pool of m5.large on demand, whose nodes nobody consolidates by default."""
+    """Return a NodePool of on-demand m5.large whose nodes are not consolidated by default."""
     requirements = [
         need("node.kubernetes.io/instance-type", "In", "m5.large"),
         need("karpenter.sh/capacity-type", "In", "on-demand"),
@@ -68,14 +67,14 @@ def small_nodes(name: str, **disruption: Any) -> Object:
 
 
 def pods_of(name: str, pool: str, replicas: int, **requests: str) -> Object:
-    """Describe a Deployment in a pool; without other requests each pod needs its own node."""
+    """Return a Deployment in a NodePool; by default each pod needs its own node."""
     wanted = requests or ONE_EACH
     container = {"name": "main", "image": "none", "resources": {"requests": wanted}}
     return deployment(name, replicas, containers=[container], **in_pool(pool))
 
 
 def disruption_budget(app: str, **spec: Any) -> Object:
-    """Describe a PodDisruptionBudget of a Deployment."""
+    """Return a PodDisruptionBudget for a Deployment."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -86,7 +85,7 @@ def disruption_budget(app: str, **spec: Any) -> Object:
 
 @dataclass(slots=True)
 class Scene:
-    """What there is now, and what there ever was."""
+    """The current objects of the cluster, and all earlier ones."""
 
     kube: KubeClient
     region: Region
@@ -95,21 +94,22 @@ class Scene:
     claims: dict[str, Object] = field(default_factory=dict)
     rules: list[Callable[[], str | None]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    """What rules said when one was broken first, and what there was then."""
+    """Messages of violated invariants, with the state at the first violation."""
 
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    # What holds at every moment.
+    # Invariants.
 
     def never(self, obstacle: Callable[[], str | None]) -> Callable[[], None]:
-        """Ask after every change from now on; `obstacle` says what is wrong, if anything.
-        Answer how to end that.
+        """Check an invariant after every change from now on; return a function that ends the check.
+
+        `obstacle` returns what is wrong, or None.
         """
         self.rules.append(obstacle)
         return lambda: self.rules.remove(obstacle)
 
     def at_least(self, pods: int, app: str) -> Callable[[], None]:
-        """Let so many pods of a Deployment be ready at every moment from now on."""
+        """Require at least `pods` ready pods of a Deployment at every moment from now on."""
 
         def too_few() -> str | None:
             ready = len(self.ready(app))
@@ -118,7 +118,7 @@ class Scene:
         return self.never(too_few)
 
     def at_most(self, nodes: int, pool: str) -> Callable[[], None]:
-        """Let so many nodes of a pool be on their way out at every moment from now on."""
+        """Require at most `nodes` nodes of a NodePool in disruption at every moment from now on."""
 
         def too_many() -> str | None:
             going = self.going(pool)
@@ -127,7 +127,7 @@ class Scene:
         return self.never(too_many)
 
     def untouched(self, claims: frozenset[str]) -> Callable[[], None]:
-        """Let none of these claims, and of their nodes, be on its way out from now on."""
+        """Require that none of these NodeClaims and of their nodes is disrupted from now on."""
 
         def touched() -> str | None:
             lost = claims - self.present(claims) | frozenset(self.marked(claims))
@@ -136,13 +136,13 @@ class Scene:
         return self.never(touched)
 
     def expect_kept(self) -> None:
-        """Expect that every rule has held at every moment."""
+        """Assert that every invariant has held at every moment."""
         assert not self.broken, "\n".join(self.broken)
 
-    # What is now.
+    # Current state.
 
     def of_app(self, app: str) -> list[Object]:
-        """Return the pods of a Deployment that are not on their way out."""
+        """Return the pods of a Deployment that are not terminating."""
         return [
             pod
             for pod in self.pods.values()
@@ -151,12 +151,13 @@ class Scene:
         ]
 
     def ready(self, app: str) -> frozenset[str]:
-        """Return the uids of a Deployment's pods that are ready."""
+        """Return the uids of a Deployment's ready pods."""
         return frozenset(p["metadata"]["uid"] for p in self.of_app(app) if holds(p, "Ready"))
 
     def under(self, app: str) -> frozenset[str]:
-        """Name the claims on whose nodes a Deployment's pods are. Nodes' own names are those of
-        their addresses, and are used again.
+        """Return the NodeClaims on whose nodes a Deployment's pods run.
+
+        Node names come from addresses, which are reused.
         """
         nodes = {p["spec"].get("nodeName") for p in self.of_app(app)}
         return frozenset(
@@ -164,7 +165,7 @@ class Scene:
         )
 
     def present(self, claims: frozenset[str]) -> frozenset[str]:
-        """Return those of these claims that are still there, and not being deleted."""
+        """Return those of these NodeClaims that exist and are not being deleted."""
         return frozenset(
             _name(c)
             for c in self.claims.values()
@@ -172,11 +173,11 @@ class Scene:
         )
 
     def gone(self, claims: frozenset[str]) -> bool:
-        """Whether nothing is left of these claims."""
+        """Whether all these NodeClaims and their nodes are gone."""
         return not any(_name(c) in claims for c in self.claims.values())
 
     def marked(self, claims: frozenset[str]) -> list[str]:
-        """Name those of these claims that say, or whose nodes say, that they are disrupted."""
+        """Return those of these NodeClaims that are marked for disruption, or whose nodes are."""
         tainted = {_name(n) for n in self.nodes.values() if is_going(n)}
         return [
             _name(c)
@@ -186,20 +187,22 @@ class Scene:
         ]
 
     def of_pool(self, pool: str) -> list[Object]:
-        """Return the nodes of a pool."""
+        """Return the nodes of a NodePool."""
         return [n for n in self.nodes.values() if n["metadata"].get("labels", {}).get(POOL) == pool]
 
     def claims_of(self, pool: str) -> list[Object]:
-        """Return the claims of a pool."""
+        """Return the NodeClaims of a NodePool."""
         return [c for c in self.claims.values() if c["metadata"]["labels"].get(POOL) == pool]
 
     def names_of(self, pool: str) -> list[str]:
-        """Name the claims of a pool."""
+        """Return the names of a NodePool's NodeClaims."""
         return [_name(c) for c in self.claims_of(pool)]
 
     def going(self, pool: str) -> list[str]:
-        """Name the claims of a pool that its budgets count: those marked or being deleted whose
-        instance is not being terminated yet.
+        """Return the NodeClaims of a NodePool that count towards its budgets.
+
+        Those are the ones marked for disruption or being deleted, until their instance is
+        terminating.
         """
         return [
             _name(claim)
@@ -210,13 +213,13 @@ class Scene:
         ]
 
     def instances_of(self, pool: str) -> list[InstanceView]:
-        """Return every instance that was ever launched for a pool."""
+        """Return every instance that was ever launched for a NodePool."""
         return [i for i in self.region.cloud.instances().instances if i.tags.get(POOL) == pool]
 
-    # What comes to pass.
+    # Waiting.
 
     async def until(self, claim: str, holds_now: Callable[[], T]) -> T:
-        """Wait for changes until something is true; answer it."""
+        """Wait for changes until a condition is true; return its value."""
         try:
             async with asyncio.timeout(PATIENCE_SECONDS), self._changed:
                 while not (answer := holds_now()):
@@ -228,8 +231,9 @@ class Scene:
             ) from None
 
     async def at_rest(self, app: str, pool: str, pods: int) -> frozenset[str]:
-        """Wait until so many pods run on ready nodes of a pool, and nothing of it is coming or
-        going; name the nodes' claims.
+        """Wait until `pods` pods run on ready nodes of a NodePool and nothing of it is changing.
+
+        Return the names of the nodes' NodeClaims.
         """
 
         def settled() -> frozenset[str] | None:
@@ -252,7 +256,7 @@ class Scene:
     async def begin(
         self, app: str, pods: int, *, node_class: str = "default", **disruption: Any
     ) -> frozenset[str]:
-        """Make a pool, and in it a Deployment of the same name; name the nodes' claims."""
+        """Create a NodePool with a Deployment of the same name; return its NodeClaims' names."""
         pool = small_nodes(app, **disruption)
         pool["spec"]["template"]["spec"]["nodeClassRef"] = class_ref(node_class)
         await self.kube.create(NODE_POOLS, pool)
@@ -260,16 +264,16 @@ class Scene:
         return await self.at_rest(app, app, pods)
 
     async def drift(self, pool: str) -> None:
-        """Let a pool ask for other nodes than it has."""
+        """Change a NodePool so that its nodes have drifted."""
         other = {"metadata": {"labels": {"example.com/generation": "next"}}}
         await self.kube.patch(f"{NODE_POOLS}/{pool}", {"spec": {"template": other}})
 
     async def choose_images(self, node_class: str, terms: list[Object]) -> None:
-        """Let a class select other machine images."""
+        """Change the machine images that a node class selects."""
         await self.kube.patch(f"{NODE_CLASSES}/{node_class}", {"spec": {"amiSelectorTerms": terms}})
 
     async def until_false(self, pool: str, kind: str) -> None:
-        """Wait until a condition of a pool is False."""
+        """Wait until a condition of a NodePool is False."""
 
         async def refused() -> bool:
             node_pool = await self.kube.get(f"{NODE_POOLS}/{pool}")
@@ -278,8 +282,9 @@ class Scene:
         await eventually(f"{kind} of {pool} is False", refused, otherwise=lambda: self)
 
     async def told(self, reason: str, names: Iterable[str], *words: str) -> None:
-        """Wait for an event with these words about each of these, and about the nodes of those
-        that are claims.
+        """Wait for an event with these words on each of these objects.
+
+        For each NodeClaim among them, its node must have such an event too.
         """
         wanted = {*names}
         nodes = (c["status"].get("nodeName") for c in self.claims.values() if _name(c) in wanted)
@@ -295,8 +300,9 @@ class Scene:
         await eventually(f"events {reason} {words} about {wanted}", is_told, otherwise=lambda: seen)
 
     async def end(self, *names: str) -> None:
-        """Delete pools, Deployments and budgets of these names, for which nothing holds any more.
-        What they leave goes meanwhile.
+        """Delete NodePools, Deployments and budgets of these names, and end their invariants.
+
+        What belongs to them is deleted in the background.
         """
         self.rules.clear()
         for name in names:
@@ -306,10 +312,10 @@ class Scene:
                 except NotFoundError:
                     continue
 
-    # How it is kept.
+    # Recording.
 
     async def follow(self, path: str, known: dict[str, Object], synced: asyncio.Event) -> None:
-        """Keep what the API tells of a collection, for ever."""
+        """Record all changes of a collection until cancelled."""
         async for change in self.kube.follow(path):
             if change.type is ChangeType.SYNCED:
                 synced.set()
@@ -350,14 +356,14 @@ def _name(wire: Object) -> str:
 
 
 def is_going(node: Object) -> bool:
-    """Whether a node is marked by disruption, or being deleted."""
+    """Whether a node is marked for disruption, or being deleted."""
     taints = node["spec"].get("taints") or []
     return "deletionTimestamp" in node["metadata"] or any(t["key"] == DISRUPTED for t in taints)
 
 
 @asynccontextmanager
 async def watched(kube: KubeClient, region: Region) -> AsyncIterator[Scene]:
-    """Follow the cluster for as long as the context lasts; then expect what was to hold."""
+    """Follow the cluster while the block runs; then assert that every invariant has held."""
     scene = Scene(kube, region)
     followed = {PODS: scene.pods, NODES: scene.nodes, NODE_CLAIMS: scene.claims}
     synced = {path: asyncio.Event() for path in followed}
@@ -376,20 +382,21 @@ async def watched(kube: KubeClient, region: Region) -> AsyncIterator[Scene]:
 
 @dataclass(slots=True)
 class Gate:
-    """Requests for an operation, held until they are let through or refused; others pass."""
+    """Holds requests for an operation until the test lets them through or refuses them.
+
+    Other requests pass.
+    """
 
     operation: str
     is_there: bool = False
-    """Whether the API server has asked it anything yet."""
+    """Whether the API server has called the webhook yet."""
 
     _held: asyncio.Event = field(default_factory=asyncio.Event)
     _decided: asyncio.Event = field(default_factory=asyncio.Event)
     _is_open: bool = False
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Hold the API server's question until it has been decided; what is only tried is refused
-        at once.
-        """
+        """Hold the API server's review until it is decided; refuse a dry run at once."""
         asked = (await request.json())["request"]
         self.is_there = True
         is_tried = asked.get("dryRun", False)
@@ -408,19 +415,20 @@ class Gate:
             await self._held.wait()
 
     def refuse(self) -> None:
-        """Refuse what is held, and what comes after it."""
+        """Refuse the held requests, and later ones."""
         self._decided.set()
 
     def let_through(self) -> None:
-        """Let what is held go on, and what comes after it."""
+        """Let the held requests pass, and later ones."""
         self._is_open = True
         self._decided.set()
 
 
 @asynccontextmanager
 async def gate(scene: Scene, operation: str, collection: str, pool: str) -> AsyncIterator[Gate]:
-    """Hold requests for an operation on nodes or claims of a pool that has some already. When
-    the context ends, what is still held is refused.
+    """Hold requests for an operation on nodes or NodeClaims of a NodePool that already has some.
+
+    At the end, requests that are still held are refused.
     """
     closed = Gate(operation)
     application = web.Application()

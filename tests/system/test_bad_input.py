@@ -1,4 +1,4 @@
-"""What people get wrong, and what they are told: by the API server, by conditions, by events."""
+"""Mistakes of users, and the resulting messages: API server errors, conditions, events."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def stack(region: Region) -> Region:
-    """The region with `pulumi up` done."""
+    """Return the region after `pulumi up`."""
     region.up()
     return region
 
 
 @asynccontextmanager
 async def present(kube: KubeClient, *wires: Object) -> AsyncIterator[None]:
-    """Let objects be there for a while."""
+    """Create objects, and delete them when the block ends."""
     paths = {"NodePool": NODE_POOLS, "EC2NodeClass": NODE_CLASSES, "Deployment": DEPLOYMENTS}
     async with AsyncExitStack() as made:
         for wire in wires:
@@ -72,7 +72,7 @@ async def removed(kube: KubeClient, path: str) -> None:
 
 
 async def refusal(kube: KubeClient, path: str, kind: str) -> Mapping[str, Any]:
-    """Wait for a condition to be False."""
+    """Wait until a condition is False, and return it."""
 
     async def refused() -> Mapping[str, Any] | None:
         held = condition(await kube.get(path), kind)
@@ -82,7 +82,7 @@ async def refusal(kube: KubeClient, path: str, kind: str) -> Mapping[str, Any]:
 
 
 async def expect_event(kube: KubeClient, name: str, reason: str, *words: str) -> str:
-    """Wait for an event about an object whose name begins so, which has all these words."""
+    """Wait for an event with all these words on an object whose name has this prefix."""
     seen: set[str] = set()
 
     async def event() -> str | None:
@@ -108,7 +108,7 @@ def test_a_setting_that_cannot_be_used_stops_pulumi_up_before_anything_is_made(
     assert "pod-identity" in said
     assert "irsa" in said
     assert "joiner:drainTimeout='soon'" in said
-    assert "joiner:nodePool='here': there is no such setting" in said
+    assert "joiner:nodePool='here': unknown setting" in said
     assert "Traceback" not in said
     assert region.cloud.leftovers() == {}
 
@@ -118,18 +118,33 @@ def test_a_setting_that_cannot_be_used_stops_pulumi_up_before_anything_is_made(
     [
         (
             {"disruption": {"budgets": [{"nodes": "1", "schedule": "@daily"}]}},
-            "schedule and duration",
+            "'schedule' must be set with 'duration'",
         ),
         ({"disruption": {"consolidateAfter": "soon"}}, "spec.disruption.consolidateAfter"),
         ({"weight": 101}, "less than or equal to 100"),
-        ({"requirements": [need("karpenter.sh/made-up", "In", "a")]}, "domain karpenter.sh"),
-        ({"requirements": [need("kubernetes.io/arch", "In")]}, "In needs at least one value"),
-        ({"requirements": [need("example.com/size", "Gt", "many")]}, "a whole number"),
-        ({"requirements": [need("kubernetes.io/hostname", "In", "a")]}, "kubernetes.io/hostname"),
+        (
+            {"requirements": [need("karpenter.sh/made-up", "In", "a")]},
+            'label domain "karpenter.sh" is restricted',
+        ),
+        (
+            {"requirements": [need("kubernetes.io/arch", "In")]},
+            "operator 'In' must have a value defined",
+        ),
+        (
+            {"requirements": [need("example.com/size", "Gt", "many")]},
+            "must have a single positive integer value",
+        ),
+        (
+            {"requirements": [need("kubernetes.io/hostname", "In", "a")]},
+            '"kubernetes.io/hostname" is restricted',
+        ),
         ({"taints": [{"key": "a", "effect": "Never"}]}, "Unsupported value"),
         ({"nodeClassRef": class_ref("")}, "name may not be empty"),
-        ({"replicas": 1, "weight": 5}, "has no weight"),
-        ({"replicas": 1, "limits": {"cpu": "5"}}, "may only limit `nodes`"),
+        ({"replicas": 1, "weight": 5}, "'weight' is not supported on static NodePools"),
+        (
+            {"replicas": 1, "limits": {"cpu": "5"}},
+            "only 'limits.nodes' is supported on static NodePools",
+        ),
         ({"limits": {"cpu": "some"}}, "spec.limits"),
     ],
 )
@@ -162,19 +177,20 @@ async def test_a_pool_whose_class_does_not_exist_says_which_to_create(
             {"subnetSelectorTerms": [{"tags": {"tier": "moon"}}]},
             "SubnetsReady",
             "SubnetsNotFound",
-            "spec.subnetSelectorTerms select no subnet: ",
+            "SubnetSelector did not match any Subnets; spec.subnetSelectorTerms: ",
         ),
         (
             {"securityGroupSelectorTerms": [{"tags": {"tier": "moon"}}]},
             "SecurityGroupsReady",
             "SecurityGroupsNotFound",
-            "spec.securityGroupSelectorTerms select no security group: ",
+            "SecurityGroupSelector did not match any SecurityGroups; "
+            "spec.securityGroupSelectorTerms: ",
         ),
         (
             {"amiFamily": "AL2023", "amiSelectorTerms": [{"name": "moon-*"}]},
             "AMIsReady",
             "AMINotFound",
-            "spec.amiSelectorTerms select no image",
+            "AMISelector did not match any AMIs; spec.amiSelectorTerms",
         ),
         (
             {"amiSelectorTerms": [{"alias": "al2023@v19990101"}]},
@@ -230,11 +246,15 @@ async def test_a_pool_whose_requirements_nothing_satisfies_says_so(
     pool = node_pool("dreamer", requirements=wanted)
     pods = deployment("dreamer", 1, **in_pool("dreamer"))
     async with present(kube, pool, pods):
-        await expect_event(
-            kube, "dreamer-", "FailedScheduling", "NodePool dreamer: no instance type"
+        refused = await refusal(kube, f"{NODE_POOLS}/dreamer", "ValidationSucceeded")
+        assert refused["reason"] == "NoCompatibleInstanceTypes"
+        assert "In [m5.moonshot]" in refused["message"]
+        assert "change it" in refused["message"]
+        assert (
+            refused["message"] in (await refusal(kube, f"{NODE_POOLS}/dreamer", "Ready"))["message"]
         )
         await expect_event(
-            kube, "dreamer", "NoCompatibleInstanceTypes", "In [m5.moonshot]", "change it"
+            kube, "dreamer-", "FailedScheduling", "NodePool dreamer", "In [m5.moonshot]"
         )
 
 
@@ -280,14 +300,17 @@ async def test_a_pod_that_does_not_tolerate_a_pools_taint_is_told_the_taint(
     )
     async with present(kube, pool, deployment("outsider", 1, **in_pool("tainted"))):
         await expect_event(
-            kube, "outsider-", "FailedScheduling", "NodePool tainted: taint dedicated=ml"
+            kube,
+            "outsider-",
+            "FailedScheduling",
+            "NodePool tainted: the pod does not tolerate taint dedicated=ml",
         )
 
 
 async def test_pools_of_nobody_stop_the_destroy_until_they_are_allowed_to_go(
     stack: Region, kube: KubeClient
 ) -> None:
-    """The end of the stack that the tests above share."""
+    """Destroy the stack that the tests above share."""
     await kube.create(NODE_POOLS, node_pool("by-hand"))
     await kube.create(DEPLOYMENTS, deployment("app", 2, **in_pool("by-hand")))
     await running(kube, "app", 2)
@@ -295,7 +318,7 @@ async def test_pools_of_nobody_stop_the_destroy_until_they_are_allowed_to_go(
     with pytest.raises(EngineError, match="no stack owns these NodePools: by-hand"):
         stack.destroy()
     await running(kube, "app", 2)
-    # The nodes of the tests before may still be on their way out.
+    # The nodes of the previous tests may still be terminating.
     await only_instances_of(stack, "by-hand")
 
     stack.up(deleteForeignNodePools="true")
@@ -317,14 +340,16 @@ async def test_destroy_without_a_controller_terminates_by_tag_and_ends(
 
     region.destroy()
 
-    assert any("the controller is gone: terminating" in line for line in region.said)
+    assert any(
+        "the controller's Deployment does not exist: terminating" in line for line in region.said
+    )
     await expect_nothing(region, kube)
 
 
 async def test_destroy_without_a_cluster_refuses_until_it_is_given_up_then_terminates_by_tag(
     region: Region, kube: KubeClient
 ) -> None:
-    """The last test: the control plane does not come back."""
+    """Last test: the control plane does not recover."""
     region.up(drainTimeout="5s")
     await running(kube, "app", 2)
     before = len(region.instances())
@@ -339,16 +364,16 @@ async def test_destroy_without_a_cluster_refuses_until_it_is_given_up_then_termi
     region.engine = replace(region.engine, environment=environment)
     region.destroy()
 
-    assert any("instances by their tags" in line for line in region.said)
+    assert any("found by tags" in line for line in region.said)
     assert region.cloud.leftovers() == {}
 
 
 REDIRECTED = {"spec": {"template": {"spec": {"nodeSelector": None}}}}
-"""Lets the pods run in any pool."""
+"""Lets the pods run in any NodePool."""
 
 
 async def pods_of(kube: KubeClient, app: str, count: int) -> list[str]:
-    """Wait until a Deployment has so many pods; name them."""
+    """Wait until a Deployment has `count` pods; return their names."""
 
     async def names() -> list[str] | None:
         pods, _ = await kube.list(PODS, labelSelector=f"app={app}")
@@ -358,7 +383,7 @@ async def pods_of(kube: KubeClient, app: str, count: int) -> list[str]:
 
 
 async def only_instances_of(region: Region, pool: str) -> None:
-    """Wait until the instances that are left are all of one NodePool."""
+    """Wait until all remaining instances belong to one NodePool."""
 
     async def alone() -> bool:
         return {i.tags.get("karpenter.sh/nodepool") for i in region.instances()} == {pool}
@@ -367,7 +392,7 @@ async def only_instances_of(region: Region, pool: str) -> None:
 
 
 async def no_controller(kube: KubeClient) -> None:
-    """Wait until the processes of a deleted Deployment have ended: they act to the last."""
+    """Wait until the processes of a deleted Deployment have ended: they act until then."""
 
     async def ended() -> bool:
         pods, _ = await kube.list(
@@ -379,7 +404,7 @@ async def no_controller(kube: KubeClient) -> None:
 
 
 async def running(kube: KubeClient, app: str, pods: int) -> None:
-    """Wait until so many pods of a Deployment run, and no others."""
+    """Wait until exactly `pods` pods of a Deployment run."""
     seen: dict[str, str] = {}
 
     async def count() -> bool:
@@ -393,7 +418,7 @@ async def running(kube: KubeClient, app: str, pods: int) -> None:
 
 
 async def expect_nothing(region: Region, kube: KubeClient) -> None:
-    """Nothing of the stack is left, in the cloud or in the cluster."""
+    """Assert that nothing of the stack is left, in the cloud or in the cluster."""
     assert region.cloud.leftovers() == {}
     definitions, _ = await kube.list(DEFINITIONS)
     assert [

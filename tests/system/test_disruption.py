@@ -1,8 +1,8 @@
-"""Nodes that should not be there go, and nobody notices: on a real control plane, whatever fails.
+"""Disruption does not interrupt workloads, on a real control plane with failures.
 
-One region for all; each scenario has a pool of its own, and those that only wait for nodes and
-pods play at the same time. The whole time an observer follows pods and nodes through the API:
-what budgets promise must hold after every change.
+All scenarios share one region. Each has its own NodePool, and those that only wait for nodes and
+pods run at the same time. An observer follows pods and nodes through the API throughout: what
+budgets guarantee must hold after every change.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ Scenario = Callable[[Scene], Awaitable[None]]
 
 @pytest.fixture(scope="module")
 def stack(region: Region, pytestconfig: pytest.Config) -> Iterator[Region]:
-    """The region with `pulumi up` done; in the end nothing is left of it."""
+    """Yield the region after `pulumi up`; assert at the end that nothing of the stack is left."""
     nodes = int(pytestconfig.getoption("under_used_nodes"))
     quick = {
         **SETTINGS,
-        # All of them join one small API server at the same moment.
+        # All of the nodes join one small API server at the same time.
         "REGISTRATION_TIMEOUT": f"{max(15, nodes)}s",
         "DISRUPTION_IMAGE_SOAK": "1s",
         "DISRUPTION_TIME_LIMIT": "60s",
         "BATCH_IDLE_DURATION": "200ms",
     }
     region.up(settings=json.dumps(quick), deleteForeignNodePools="true", drainTimeout="30s")
-    # Instances that were one too many must be seen in the end, however soon they went.
+    # A surplus instance must be visible at the end, however soon it was terminated.
     region.cloud.change_settings(terminated_visible=3600.0)
     yield region
     region.destroy()
@@ -68,7 +68,7 @@ def stack(region: Region, pytestconfig: pytest.Config) -> Iterator[Region]:
 async def playing(
     stack: Region, request: pytest.FixtureRequest
 ) -> AsyncIterator[Mapping[Scenario, asyncio.Task[None]]]:
-    """Those of `SCENARIOS` that were asked for, begun at once."""
+    """Start the requested `SCENARIOS`, all at once."""
     asked = [item.name for item in request.session.items]
     async with stack.client() as kube:
         tasks = {
@@ -83,7 +83,7 @@ async def playing(
 
 
 async def play(scenario: Scenario, kube: KubeClient, region: Region) -> None:
-    """Play a scenario and say how long it took."""
+    """Run a scenario and print how long it took."""
     began = time.monotonic()
     async with watched(kube, region) as scene:
         await scenario(scene)
@@ -112,7 +112,7 @@ async def a_whole_pool_drifts_within_its_budget(scene: Scene) -> None:
 
 
 async def a_pod_that_no_budget_lets_go_keeps_its_node(scene: Scene) -> None:
-    """Beside it, in the same pool, is one that may go: whoever takes it has seen both."""
+    """Disruption removes another node of the NodePool, so it has seen both nodes."""
     kept = await scene.begin("kept", 1)
     await scene.kube.create(BUDGETS, disruption_budget("kept", maxUnavailable=0))
     await scene.kube.create(DEPLOYMENTS, pods_of("movable", "kept", 1))
@@ -137,7 +137,7 @@ async def a_pod_that_no_budget_lets_go_keeps_its_node(scene: Scene) -> None:
 
 
 async def a_budget_holds_while_its_schedule_says_so(scene: Scene) -> None:
-    """Beside it is a pool whose window has closed long ago: whoever takes that has seen both."""
+    """Disruption removes a node of a NodePool whose window closed long ago, so it has seen both."""
     always = {"schedule": "* * * * *", "duration": "1h"}
     once_a_year = {"schedule": "0 0 1 1 *", "duration": "1m"}
     held = await scene.begin("held", 1, budgets=[{"nodes": "0", **always}])
@@ -147,7 +147,7 @@ async def a_budget_holds_while_its_schedule_says_so(scene: Scene) -> None:
     await scene.drift("held")
     await scene.drift("free")
     await scene.until("the node of the other pool is gone", lambda: scene.gone(free))
-    await scene.told("DisruptionBlocked", ["held"], "budgets", "Drifted")
+    await scene.told("DisruptionBlocked", ["held"], "due to blocking budget", "Drifted")
     release()
 
     other = {"disruption": {"budgets": [{"nodes": "0", **once_a_year}]}}
@@ -167,16 +167,16 @@ async def a_node_whose_replacement_never_registers_is_given_back(scene: Scene) -
         await scene.drift("alone")
         await closed.meet()
         (marked,) = await scene.until("a node is marked", lambda: scene.marked(old))
-        heirs = frozenset(scene.names_of("alone")) - old
-        assert len(heirs) == 1
+        replacements = frozenset(scene.names_of("alone")) - old
+        assert len(replacements) == 1
         closed.refuse()
-        await scene.until("what was made in its place is gone", lambda: scene.gone(heirs))
+        await scene.until("what was made in its place is gone", lambda: scene.gone(replacements))
         await scene.until("the node is as it was", lambda: marked not in scene.marked(old))
 
     assert scene.ready("alone") == pods, "a pod has moved though there was nowhere to go"
     assert scene.present(old) == old
-    await scene.told("DisruptionLaunching", heirs)
-    await scene.told("DisruptionWaitingReadiness", heirs)
+    await scene.told("DisruptionLaunching", replacements)
+    await scene.told("DisruptionWaitingReadiness", replacements)
     await scene.end("alone")
 
 
@@ -184,7 +184,7 @@ async def a_machine_image_whose_nodes_never_join_is_not_rolled_out(scene: Scene)
     count, name = 3, "fragile"
     works = [{"alias": "al2023@v20261015"}]
     works_too = [{"alias": "al2023@v20261105"}]
-    # It reads other user data than its family's.
+    # This AMI cannot read the user data of the node class' AMI family.
     broken = [{"name": "bottlerocket-aws-k8s-*-x86_64-v1.52.0*"}]
     images = node_class(name, amiFamily="AL2023", amiSelectorTerms=works)
     await scene.kube.create(NODE_CLASSES, images)
@@ -202,14 +202,14 @@ async def a_machine_image_whose_nodes_never_join_is_not_rolled_out(scene: Scene)
     await scene.choose_images(name, broken)
     await scene.until_false(name, "NodeRegistrationHealthy")
     assert tried <= old
-    assert tried  # the same node may be tried twice, if the first try is long ago by then
+    assert tried  # the first try on a node may be long ago by then
     await scene.told("Unconsolidatable", old - tried, "do not join the cluster")
     await scene.until("all nodes are as they were", lambda: not scene.marked(old))
     assert scene.ready(name) == pods
     await scene.until("nothing else is left", lambda: frozenset(scene.names_of(name)) == old)
     assert len(scene.instances_of(name)) == count + TOO_MANY
     release_pods()
-    release_nodes()  # as soon as one follows an image that works, the others may
+    release_nodes()  # once one node has a working AMI, the others may follow
 
     await scene.choose_images(name, works_too)
     await scene.until("a node follows an image that works", lambda: not scene.present(old) >= old)
@@ -269,7 +269,7 @@ async def test_under_used_nodes_go_and_their_pods_move_together(
     await scene.kube.create(BUDGETS, disruption_budget(name, maxUnavailable="20%"))
     await scene.kube.create(DEPLOYMENTS, pods_of(filler, name, count))
     await scene.at_rest(filler, name, count)
-    # Beside a large pod there is room for one of these.
+    # Next to a large pod, a node has capacity for one of these.
     await scene.kube.create(DEPLOYMENTS, pods_of(name, name, count, cpu="500m", memory="256Mi"))
     before = await scene.at_rest(name, name, count)
     scene.at_least(count - count // 5, name)
@@ -293,8 +293,11 @@ async def test_under_used_nodes_go_and_their_pods_move_together(
 
 
 STEPS = (("CREATE", NODE_CLAIMS), ("CREATE", NODES), ("DELETE", NODE_CLAIMS))
-"""What a drifted node waits for, once it is marked: its replacement is written, joins, and is ready
-for the old claim to be deleted."""
+"""The requests that replace a drifted node.
+
+Its replacement is created, the replacement's Node is created, and once that is ready the old
+NodeClaim is deleted.
+"""
 
 
 async def test_leaders_killed_at_each_step_of_a_replacement_lose_nothing_and_make_nothing_twice(

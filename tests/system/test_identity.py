@@ -1,4 +1,4 @@
-"""The controller acts as its own role and its own service account, and as nobody else."""
+"""The controller acts only with its own role and its own service account."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POD_IDENTITY = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
 WEB_IDENTITY = "AWS_WEB_IDENTITY_TOKEN_FILE"
 PODS_WANTED = 20
 SEEN_LATE = 3.0
-"""Seconds until pods get an association, and until they no longer do."""
+"""Seconds until a new association reaches pods, and until a deleted one no longer does."""
 
 FEW_PODS = 2
 MORE_PODS = 60
@@ -41,10 +41,10 @@ NEEDED = {
     "ec2:TerminateInstances",
     "sqs:ReceiveMessage",
 }
-"""Some of what a scale-up and a scale-down cannot do without."""
+"""Some actions that every scale-up and scale-down needs."""
 
 REFUSAL = re.compile(
-    # Not 0.403 $/h, nor a part of an id.
+    # Matches neither 0.403 $/h nor part of an id.
     r"forbidden|unauthorized|AccessDenied|(?<![\w.])40[13](?![\w.])",
     re.IGNORECASE,
 )
@@ -69,9 +69,9 @@ async def test_controllers_act_as_their_role_alone_and_at_once_whichever_identit
             assert given in variables
             assert not {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"} & variables
         assert not region.up(identity=identity).any
-        if turn == 0:  # later, those that leave may still ask as who they were
+        if turn == 0:  # later, ending pods may still use the old identity
             assert region.cloud.denied() == []
-        region.cloud.clear_calls()  # of those who set it up, and of those that left
+        region.cloud.clear_calls()  # calls of the setup, and of ended replicas
         written = sizes(region)
 
         await scale(region, kube, pods)
@@ -90,7 +90,10 @@ async def test_controllers_act_as_their_role_alone_and_at_once_whichever_identit
 
 
 def called_alone(region: Region, since: dict[Path, int]) -> set[str]:
-    """Answer what was called of AWS: by nobody but the controller's role, and not in vain."""
+    """Return the AWS actions called; assert that only the controller's role called.
+
+    No call may have been denied or unimplemented.
+    """
     (principal,), actions = callers(region)
     assert f"assumed-role/{ROLE}/" in principal
     assert region.cloud.denied() == []
@@ -100,7 +103,7 @@ def called_alone(region: Region, since: dict[Path, int]) -> set[str]:
 
 
 async def controllers(kube: KubeClient, given: str) -> Sequence[Object]:
-    """Wait until exactly the replicas that are wanted run, all with the variable given."""
+    """Wait until exactly the wanted replicas run, all with this environment variable."""
 
     async def rolled_out() -> Sequence[Object] | None:
         wanted = (await kube.get(CONTROLLER))["spec"]["replicas"]
@@ -114,7 +117,7 @@ async def controllers(kube: KubeClient, given: str) -> Sequence[Object]:
 
 
 def environment_of(pod: Object) -> set[str]:
-    """Name the variables of a pod's process."""
+    """Return the names of the environment variables of a pod's process."""
     try:
         content = Path(f"/proc/{process_of(pod)}/environ").read_bytes()
     except FileNotFoundError:
@@ -123,7 +126,7 @@ def environment_of(pod: Object) -> set[str]:
 
 
 async def scale(region: Region, kube: KubeClient, pods: int) -> None:
-    """Ask for so many pods; wait until they run on nodes, or until every node is gone."""
+    """Scale to `pods` pods; wait until they run on nodes, or for 0 until every node is gone."""
     try:
         await kube.patch(f"{DEPLOYMENTS}/app", {"spec": {"replicas": pods}})
     except NotFoundError:
@@ -141,18 +144,18 @@ async def scale(region: Region, kube: KubeClient, pods: int) -> None:
 
 
 def callers(region: Region) -> tuple[list[str], set[str]]:
-    """Answer who has called AWS, and for what."""
+    """Return the principals that called AWS, and the actions."""
     calls = region.cloud.calls()
     return sorted(calls), {action for counts in calls.values() for action in counts}
 
 
 def sizes(region: Region) -> dict[Path, int]:
-    """Answer how much each controller has written."""
+    """Return the current size of each controller's log."""
     return {log: log.stat().st_size for log in region.logs.glob("*.log")}
 
 
 def refusals(region: Region, since: dict[Path, int]) -> list[str]:
-    """Answer the lines, written since, that speak of something not allowed."""
+    """Return the log lines since then that report a missing permission."""
     return [
         line
         for log in region.logs.glob("*.log")
@@ -162,7 +165,10 @@ def refusals(region: Region, since: dict[Path, int]) -> list[str]:
 
 
 async def answers(pod: Object) -> set[str]:
-    """Answer the status codes that the API server has given a controller, by its own count."""
+    """Return the status codes that a controller has received from the API server.
+
+    The source is the controller's metrics.
+    """
     url = f"http://{pod['status']['podIP']}:8080/metrics"
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         text = await response.text()

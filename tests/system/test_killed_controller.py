@@ -1,8 +1,8 @@
 """A controller that is killed at any moment loses nothing and launches nothing twice.
 
-A Deployment grows wave by wave; every pod needs a node of its own, so the number of
-instances ever launched is known. In each wave the leading process gets a SIGKILL at a
-moment that is seen, not timed.
+A Deployment grows in waves. Every pod needs its own node, so the number of instances ever launched
+is known. In each wave the leading process gets a SIGKILL at an observed state, not after a fixed
+time.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ pytestmark = pytest.mark.system
 
 NAME = "lonely"
 WAVE = 3
-"""Pods, and so nodes, that each wave adds."""
+"""Number of pods, and thus of nodes, that each wave adds."""
 
 CLAIM_TAG = "karpenter.sh/nodeclaim"
 STEPS = ("Launched", "Registered", "Initialized")
 SLOW_SECONDS = 25.0
-"""How late CreateFleet takes effect, or answers, in the waves that ask for it."""
+"""Delay before CreateFleet's effect, or before its answer, in waves with such a delay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """What has become of one wave: its own pods, claims, nodes and instances, and no others."""
+    """The state of one wave: its own pods, NodeClaims, nodes and instances."""
 
     pods: list[Object]
     claims: list[Object]
@@ -50,17 +50,17 @@ class Wave:
     instances: list[InstanceView]
 
     def claims_that(self, kind: str) -> int:
-        """Count the claims for which a condition holds."""
+        """Return the number of NodeClaims on which a condition is true."""
         return sum(holds(claim, kind) for claim in self.claims)
 
     @property
     def running(self) -> int:
-        """Count the pods that run."""
+        """Return the number of running pods."""
         return sum(holds(pod, "Ready") for pod in self.pods)
 
     @property
     def unanswered(self) -> int:
-        """Count the instances whose claim does not know of them."""
+        """Return the number of instances whose NodeClaim does not have their provider ID yet."""
         known = {c["status"]["providerID"] for c in self.claims if c["status"].get("providerID")}
         return sum(not any(i.instance_id in each for each in known) for i in self.instances)
 
@@ -74,7 +74,7 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When to kill; `fleet` orders what CreateFleet does in this wave."""
+    """The state in which to kill; `fleet` selects how CreateFleet behaves in this wave."""
 
     title: str
     has_come: Callable[[Wave], bool]
@@ -108,14 +108,14 @@ MOMENTS = (
 
 @dataclass(slots=True)
 class Growth:
-    """A Deployment whose pods shun one another, and what it makes grow."""
+    """A Deployment whose pods have anti-affinity to each other, and its nodes."""
 
     region: Region
     kube: KubeClient
     seen: str = "nothing"
 
     async def begin(self) -> None:
-        """Create the Deployment, with no pods."""
+        """Create the Deployment with zero replicas."""
         apart = {
             "labelSelector": {"matchLabels": {"app": NAME}},
             "topologyKey": "kubernetes.io/hostname",
@@ -124,16 +124,16 @@ class Growth:
         await self.kube.create(DEPLOYMENTS, deployment(NAME, 0, affinity=rule))
 
     async def grow(self, pods: int) -> None:
-        """Ask for so many pods in all."""
+        """Set the total number of replicas."""
         await self.kube.patch(f"{DEPLOYMENTS}/{NAME}", {"spec": {"replicas": pods}})
 
     async def names(self) -> frozenset[str]:
-        """Name the pods and NodeClaims that there are."""
+        """Return the names of the existing pods and NodeClaims."""
         now = await self.look()
         return frozenset(o["metadata"]["name"] for o in (*now.pods, *now.claims))
 
     async def look(self, before: frozenset[str] = frozenset()) -> Wave:
-        """Look at everything that is not of the time `before`."""
+        """Return the current state, without the objects in `before`."""
         (pods, _), (claims, _), (nodes, _), instances = await asyncio.gather(
             self.kube.list(PODS),
             self.kube.list(NODE_CLAIMS),
@@ -156,7 +156,7 @@ class Growth:
 @pytest.fixture
 async def growth(region: Region, kube: KubeClient) -> AsyncIterator[Growth]:
     region.up()
-    # Instances that were one too many must be seen in the end, however soon they went.
+    # A surplus instance must be visible at the end, however soon it was terminated.
     region.cloud.change_settings(terminated_visible=3600.0)
     yield Growth(region, kube)
     region.cloud.clear_faults()
@@ -192,7 +192,7 @@ async def test_ten_kills_during_a_scale_up_lose_nothing_and_launch_nothing_twice
 
 
 def slow_down(region: Region, moment: Moment) -> None:
-    """Let the wave's CreateFleet calls take their time, before or after they take effect."""
+    """Delay the wave's CreateFleet calls, before or after they take effect."""
     region.cloud.clear_faults()
     if moment.is_fleet_late or moment.is_answer_late:
         region.cloud.order_fault(
@@ -211,7 +211,8 @@ def expect_one_instance_for_each_claim(whole: Wave) -> None:
     claims = {c["metadata"]["name"]: c["status"]["providerID"] for c in whole.claims}
     launched = {i.tags.get(CLAIM_TAG, ""): i.instance_id for i in whole.instances}
 
-    assert [i.state for i in whole.instances] == ["running"] * wanted  # ever launched
+    # Every instance ever launched.
+    assert [i.state for i in whole.instances] == ["running"] * wanted
     assert launched.keys() == claims.keys()
     assert all(claims[name].endswith(instance) for name, instance in launched.items())
     assert sorted(n["spec"]["providerID"] for n in whole.nodes) == sorted(claims.values())

@@ -1,8 +1,9 @@
-"""A furnished account: what others run in the cluster, and beside it, is as it was before.
+"""A furnished account: other objects in and beside the cluster are unchanged at the end.
 
-In the cluster are EKS Auto Mode and a Karpenter of another provider, with pools, claims, classes,
-nodes and pods that run; in the account a Karpenter of another cluster, which shares the subnets. A
-stack comes, its nodes come, move together and go, and so does the stack.
+The cluster has EKS Auto Mode and a Karpenter of another provider, with NodePools, NodeClaims, node
+classes, nodes and running pods. The account has a Karpenter of another cluster, which shares the
+subnets. The test deploys a stack, whose nodes launch, are consolidated and terminate, and destroys
+it.
 """
 
 from __future__ import annotations
@@ -39,18 +40,21 @@ from tests.system.region import (
 pytestmark = pytest.mark.system
 
 SHARED_KINDS = ("nodepools.karpenter.sh", "nodeclaims.karpenter.sh")
-"""Kinds that EKS Auto Mode brings with it."""
+"""Kinds that EKS Auto Mode installs."""
 
 ANOTHER = "another"
-"""The name of the other cluster, and of what its Karpenter has in AWS."""
+"""The name of the other cluster, and of its Karpenter's resources in AWS."""
 
 OUR_TAG = "joiner.example.com/discovery"
 OF_KUBERNETES = "node.kubernetes.io/"
-"""How taints begin by which Kubernetes itself says how a node is."""
+"""Prefix of the taints with which Kubernetes reports a node's condition."""
 
 
 def as_they_left_it(wire: Object) -> Object:
-    """A node or a pod without what its kubelet and Kubernetes's own controllers write."""
+    """Return a node or a pod without the fields that Kubernetes itself writes.
+
+    Those are the fields of its kubelet and of Kubernetes' own controllers.
+    """
     kept = copy.deepcopy({key: wire[key] for key in ("metadata", "spec")})
     for key in ("resourceVersion", "managedFields", "generation"):
         kept["metadata"].pop(key, None)
@@ -62,19 +66,19 @@ def as_they_left_it(wire: Object) -> Object:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Everything that is not ours."""
+    """Everything in the account that does not belong to the stack."""
 
     region: Region
     kube: KubeClient
 
     def client(self, service: str) -> Any:
-        """A client of an administrator."""
+        """Return a client with administrator rights."""
         return administrator.client(self.region.cloud.url, service)
 
-    # What is there before.
+    # Initial state.
 
     async def furnish(self) -> None:
-        """Let others in."""
+        """Create the objects and instances of other controllers."""
         for name in SHARED_KINDS:
             plural, _, group = name.partition(".")
             file = CHECKOUT / "crds" / f"{group}_{plural}.yaml"
@@ -124,7 +128,7 @@ class Account:
         )
 
     def _launch(self, tags: Mapping[str, str]) -> tuple[str, str]:
-        """Launch an instance that bears these tags; return its ID and its zone."""
+        """Launch an instance with these tags; return its ID and its zone."""
         ec2 = self.client("ec2")
         (made,) = ec2.run_instances(
             ImageId=ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"],
@@ -139,7 +143,7 @@ class Account:
         return made["InstanceId"], made["Placement"]["AvailabilityZone"]
 
     def _shared(self) -> list[str]:
-        """Subnets and security groups in which both clusters have nodes."""
+        """Return the subnets and security groups in which both clusters have nodes."""
         ec2, cluster = self.client("ec2"), self.client("eks").describe_cluster(name="joiner")
         private = [{"Name": "tag:Name", "Values": ["joiner-private-*"]}]
         subnets = ec2.describe_subnets(Filters=private)["Subnets"]
@@ -147,7 +151,7 @@ class Account:
         return [*sorted(subnet["SubnetId"] for subnet in subnets), group]
 
     def _furnish_another_cluster(self) -> None:
-        """Let the Karpenter of another cluster have what its guide makes, and a node."""
+        """Create what Karpenter's guide creates for the other cluster, and a node."""
         ec2, iam, events = self.client("ec2"), self.client("iam"), self.client("events")
         discovery = {"karpenter.sh/discovery": ANOTHER}
         ec2.create_tags(Resources=self._shared(), Tags=pairs(discovery))
@@ -183,10 +187,10 @@ class Account:
             QueueUrl=url, AttributeNames=["QueueArn", "Policy", "CreatedTimestamp"]
         )
 
-    # What is there now.
+    # Current state.
 
     async def seen(self) -> Mapping[str, str]:
-        """Everything of others as it is, written out, by what it is."""
+        """Return the serialized state of every foreign object and resource, by its name."""
         found: dict[str, Any] = {}
         for neighbour in NEIGHBOURS:
             classes = f"/apis/{neighbour.class_group}/v1/{neighbour.class_plural}/default"
@@ -240,18 +244,18 @@ class Account:
 
 
 def pairs(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """Tags as EC2 takes them."""
+    """Return tags in the form of EC2."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
 def answered(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """What AWS says, without what it says of the answer itself."""
+    """Return AWS's answer without its response metadata."""
     return {key: value for key, value in answer.items() if key != "ResponseMetadata"}
 
 
 @pytest.fixture
 async def account(region: Region, kube: KubeClient) -> Account:
-    """An account in which others have settled."""
+    """Return an account with the objects of other controllers."""
     made = Account(region, kube)
     await made.furnish()
     return made
@@ -259,7 +263,10 @@ async def account(region: Region, kube: KubeClient) -> Account:
 
 @pytest.fixture
 def pools(tmp_path: Path) -> str:
-    """A folder with a pool of small nodes that move together, found by a tag of our own."""
+    """Return a folder with a NodePool of small nodes that can be consolidated together.
+
+    Its node class selects subnets and security groups by the stack's discovery tag.
+    """
     ours = [{"tags": {"${DISCOVERY_TAG}": "${CLUSTER_NAME}"}}]
     requirements = [
         need("node.kubernetes.io/instance-type", "In", "m5.large"),
@@ -295,7 +302,7 @@ async def test_what_others_run_is_as_it_was_before_whatever_a_stack_does(
         return len(held) == pods and all(holds(pod, "Ready") for pod in held)
 
     region.up(
-        existingKinds=json.dumps(SHARED_KINDS),
+        existingCrds=json.dumps(SHARED_KINDS),
         discoveryTagKey=OUR_TAG,
         nodePools=pools,
         settings=json.dumps({**SETTINGS, "BATCH_IDLE_DURATION": "200ms"}),

@@ -1,7 +1,7 @@
-"""The demo's scenario: `make demo` shows it, this asserts it from an empty account.
+"""The demo's scenario, asserted from an empty account; `make demo` shows it.
 
-The account has neither network nor cluster, and AWS takes its time to show what is new: the stack
-makes the cluster that its nodes join, and takes it down again.
+The account has neither network nor cluster, and AWS is eventually consistent. The stack creates the
+cluster that its nodes join, and deletes it at the end.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from tests.system.region import Region, running_region
 pytestmark = pytest.mark.system
 
 SETTLING = {"settling": 0.5, "tagging": 1.5, "associating": 3.0}
-"""Seconds until what is new is seen, until its tags are, and until pods that are created get an
-identity that is."""
+"""Seconds until a new resource, its tags, and its association become visible.
+
+An association counts as visible once new pods get its identity.
+"""
 
 LARGEST_PAGE = 25
 
 
 @pytest.fixture(scope="module")
 def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
-    """A region whose account is empty."""
+    """Yield a region whose account is empty."""
     place = tmp_path_factory.mktemp("system") / "region"
     with running_region(place, has_eks_cluster=False) as running:
         running.cloud.change_settings(**SETTLING)
@@ -35,13 +37,13 @@ def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
 
 
 class Printed:
-    """Prints how the scenario goes, which pytest shows when it breaks off."""
+    """Prints the progress of the scenario; pytest shows the output if the test fails."""
 
     def begin(self, title: str) -> None:
         print(f"▸ {title}")
 
     def show(self, observation: Observation) -> None:
-        """Keep it."""
+        """Print an observation."""
 
     def end(self, title: str, seconds: float, outcome: str) -> None:
         print(f"✓ {title} ({seconds:.1f} s): {outcome}")

@@ -1,8 +1,9 @@
-"""What is read from the mirror at a scrape: a few series always, one for each thing if asked."""
+"""Metrics of the cluster state at a scrape: a few series always, one per object on request."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -10,22 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import prometheus_client
 import pytest
 from prometheus_client import CollectorRegistry
 
 from controller.apis import kinds, labels
-from controller.apis.conditions import Condition
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import Kind
-from controller.apis.meta import ObjectMeta, OwnerReference
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodepool import NodePool
-from controller.apis.nodes import Node, NodeStatus
-from controller.apis.pods import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
+from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.kubernetes.pods import Container, Pod, PodSpec, PodStatus, ResourceRequirements
 from controller.apiserver.port import Change
 from controller.cloudprovider.fake import DEFAULT_TYPES
+from controller.options import Options
 from controller.state.cluster import Cluster
-from controller.telemetry.clusterstate import ClusterState
-from controller.telemetry.details import Details
+from controller.telemetry.clusterstate import ClusterState, FromMirror, frozen
+from controller.telemetry.details import DashboardDetails, Details
 from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics
 from tests.reconcilers.world import CLASS, make_class, make_pool
@@ -40,12 +43,16 @@ TABLE = Path(__file__).parents[2] / "docs" / "metrics.md"
 class Observer:
     """A mirror, a market and a registry that reads both."""
 
-    def __init__(self, *, detailed: bool = False) -> None:
+    def __init__(self, *, detailed: bool = False, limit: int = 0) -> None:
         self.cluster, self.market = Cluster(), Market()
         self.registry = CollectorRegistry()
-        self.registry.register(ClusterState(self.cluster, self.market, lambda: NOW))
+        self.collectors: list[FromMirror] = [ClusterState(self.cluster, self.market, lambda: NOW)]
         if detailed:
-            self.registry.register(Details(self.cluster, self.market, lambda: NOW))
+            self.collectors.append(Details(self.cluster, self.market, lambda: NOW))
+        elif limit:
+            self.collectors.append(DashboardDetails(self.cluster, self.market, lambda: NOW, limit))
+        for collector in self.collectors:
+            self.registry.register(collector)
 
     def value(self, metric: str, /, **axes: str) -> float | None:
         """Answer the one sample that has these labels; None when there is none."""
@@ -73,13 +80,15 @@ class Observer:
             self.see(kinds.POD, pod(f"p-{number}", on=f"n-{number}"))
 
 
-def node(name: str = "n", **more: Any) -> Node:
+def node(name: str = "n", *, of: str = "", **more: Any) -> Node:
+    """A node, on the machine of the claim of this name."""
     carried = {labels.NODEPOOL: "default", labels.ZONE: "z", labels.INSTANCE_TYPE: TYPE.name}
     return Node(
         metadata=ObjectMeta(name=name, uid=name, labels=carried, creation_timestamp=HOUR_AGO),
         status=NodeStatus(
             capacity={"cpu": "4", "memory": "8Gi"}, allocatable={"cpu": "3500m", "memory": "7Gi"}
         ),
+        spec=NodeSpec(provider_id=f"fake:///{of}" if of else ""),
         **more,
     )
 
@@ -199,9 +208,75 @@ def test_the_number_of_series_does_not_depend_on_the_size_of_the_cluster() -> No
     assert few.series() == many.series() < 100
 
 
+DEFAULT_LIMIT = Options(cluster_name="prod").node_and_pod_series_limit
+
+
+def test_a_small_cluster_has_what_the_dashboards_read_by_node_and_by_pod() -> None:
+    observer = Observer(limit=DEFAULT_LIMIT)
+    observer.see(kinds.NODE, node(of="c"))
+    observer.see(kinds.NODE_CLAIM, claim("c", "n"))
+    observer.see(kinds.POD, pod("web", on="n"), pod("logs", on="n", owner="DaemonSet"))
+    axes = {"node_name": "n", "nodepool": "default", "zone": "z"}
+
+    def amount(name: str, resource_type: str) -> float | None:
+        return observer.value(f"karpenter_nodes_{name}", **axes, resource_type=resource_type)
+
+    assert amount("allocatable", "cpu") == 3.5
+    assert amount("allocatable", "memory") == 7 * 2**30
+    assert amount("total_pod_requests", "pods") == 2
+    assert amount("total_daemon_requests", "pods") == 1
+    assert observer.value("karpenter_pods_state", name="web", phase="Running") == 1
+    assert observer.value("karpenter_nodes_system_overhead", resource_type="cpu") is None
+
+
+def test_a_larger_cluster_has_no_series_by_node_and_by_pod_until_it_is_small_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    observer = Observer(limit=50)
+    observer.fill(5)
+    assert observer.value("karpenter_pods_state", name="p-0") == 1
+    small = observer.series()
+
+    with caplog.at_level(logging.INFO):
+        observer.fill(6)
+        assert observer.value("karpenter_pods_state") is None
+        assert observer.value("karpenter_nodes_allocatable") is None
+    assert ["NODE_AND_POD_SERIES_LIMIT" in record.message for record in caplog.records] == [True]
+
+    observer.cluster.apply(kinds.POD, Change("DELETED", pod("p-5", on="n-5")))
+    observer.cluster.apply(kinds.NODE, Change("DELETED", node("n-5")))
+    assert observer.series() == small
+
+
+def test_a_small_cluster_has_at_most_a_thousand_series_by_default() -> None:
+    """Ten nodes and a hundred pods, when every reconciler has worked and called the cloud."""
+    observer, metrics = Observer(limit=DEFAULT_LIMIT), Metrics()
+    observer.fill(10)
+    for number in range(10, 100):
+        observer.see(kinds.POD, pod(f"p-{number}", on=f"n-{number % 10}"))
+    for each in range(20):
+        with metrics.reconcile(f"controller-{each}"):
+            pass
+        metrics.queued(f"controller-{each}", 1)
+        metrics.dequeued(f"controller-{each}", 0, 0.1)
+        metrics.workers(f"controller-{each}", 1)
+    for each in range(10):
+        with metrics.cloud_call(f"controller-{each}", "Get", "aws"):
+            pass
+    for name in ("spot", "on-demand"):
+        metrics.claim_created(claim(name, "n-0"), "provisioned")
+        metrics.disrupted(claim(name, "n-0"), "underutilized", policy="WhenEmptyOrUnderutilized")
+        metrics.terminated(claim(name, "n-0"), NOW)
+        metrics.node_created(claim(name, "n-0"))
+        metrics.node_terminated(node("n-0"), NOW)
+    own = sum(len(family.samples) for family in metrics.registry.collect())
+
+    assert own + observer.series() <= 1000
+
+
 def test_details_have_a_series_for_every_node() -> None:
     observer = Observer(detailed=True)
-    observer.see(kinds.NODE, node())
+    observer.see(kinds.NODE, node(of="c"))
     observer.see(kinds.NODE_CLAIM, claim("c", "n"))
     observer.see(kinds.POD, pod("web", on="n"), pod("logs", on="n", owner="DaemonSet"))
     axes = {"node_name": "n", "nodepool": "default", "managed": "true"}
@@ -262,4 +337,63 @@ def test_the_table_of_metrics_says_what_is_served() -> None:
     detailed = names([Metrics(detailed=True).registry, Observer(detailed=True).registry])
 
     assert {name for name, served in table.items() if served == "always"} == always
-    assert {name for name, served in table.items() if served == "detailed"} == detailed - always
+    small = names([Observer(limit=1).registry])
+    assert {name for name, served in table.items() if served == "small"} == small - always
+    assert {
+        name for name, served in table.items() if served == "detailed"
+    } == detailed - small - always
+
+
+KARPENTERS_DASHBOARDS = {
+    "capacity": {
+        "karpenter_nodeclaims_disrupted_total",
+        "karpenter_nodepools_limit",
+        "karpenter_nodepools_usage",
+        "karpenter_nodes_allocatable",
+        "karpenter_nodes_created_total",
+        "karpenter_nodes_terminated_total",
+        "karpenter_nodes_total_daemon_requests",
+        "karpenter_nodes_total_pod_requests",
+        "karpenter_pods_state",
+        "karpenter_voluntary_disruption_decisions_total",
+        "karpenter_voluntary_disruption_eligible_nodes",
+    },
+    "performance": {
+        "controller_runtime_reconcile_time_seconds",
+        "controller_runtime_reconcile_total",
+        "karpenter_nodes_termination_duration_seconds",
+        "karpenter_pods_startup_duration_seconds",
+    },
+}
+"""The metrics that the dashboards of Karpenter's getting-started guide read."""
+
+
+@pytest.mark.parametrize("dashboard", KARPENTERS_DASHBOARDS)
+def test_karpenters_dashboards_work_on_a_small_cluster(dashboard: str) -> None:
+    served = names([Metrics().registry, Observer(limit=1).registry])
+
+    assert KARPENTERS_DASHBOARDS[dashboard] <= served
+
+
+def test_the_docs_name_every_panel_of_karpenters_dashboards_that_is_empty_on_a_large_one() -> None:
+    empty = set[str]().union(*KARPENTERS_DASHBOARDS.values()) - names(
+        [Metrics().registry, Observer().registry]
+    )
+    named = re.search(r"^These panels of .*?\n\n", TABLE.read_text(), re.MULTILINE | re.DOTALL)
+    assert named is not None
+
+    assert empty == set(re.findall(r"`(karpenter_\w+)`", named[0]))
+
+
+def test_a_frozen_mirror_is_collected_as_it_was_whatever_changes_meanwhile() -> None:
+    observer = Observer(detailed=True)
+    observer.fill(3)
+    before = prometheus_client.generate_latest(observer.registry)
+
+    with frozen(observer.cluster, observer.collectors):
+        observer.fill(5)
+        observer.cluster.apply(kinds.POD, Change("DELETED", pod("p-0", on="n-0")))
+        collected = prometheus_client.generate_latest(observer.registry)
+
+    assert collected == before
+    assert observer.value("karpenter_cluster_state_node_count") == 10

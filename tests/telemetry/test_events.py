@@ -1,4 +1,4 @@
-"""Events are written once for the same news, and never hold anybody up."""
+"""Equal events are published once, and publishing never blocks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from controller.apis import kinds
-from controller.apis.meta import ObjectMeta
-from controller.apis.pods import Pod
-from controller.apis.workloads import Event
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.workloads import Event
 from controller.apiserver.errors import ForbiddenError
 from controller.apiserver.fake import FakeApiServer
 from controller.telemetry import events

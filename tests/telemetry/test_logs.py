@@ -1,4 +1,4 @@
-"""A log line is one JSON object with the fields that dashboards know."""
+"""A log line is one JSON object with the fields that dashboards use."""
 
 from __future__ import annotations
 
@@ -99,3 +99,14 @@ def test_a_line_that_cannot_be_written_is_told_where_the_settings_say(
     assert "a log line was lost: x: '%d of %d'" in told
     assert "TypeError" in told
     assert [line["message"] for line in lines(file)] == ["the next"]
+
+
+def test_what_has_not_changed_is_news_again_after_ten_minutes() -> None:
+    now = 0.0
+    changes = logs.ChangeMonitor(clock=lambda: now)
+
+    assert [changes.has_changed("a", "x"), changes.has_changed("b", "x")] == [True, True]
+    assert not changes.has_changed("a", "x")
+    assert changes.has_changed("a", "y")
+    now = 601.0
+    assert changes.has_changed("a", "y")

@@ -1,4 +1,4 @@
-"""Metrics bear the names and labels that Karpenter's dashboards ask for."""
+"""Metrics have the names and labels that Karpenter's dashboards query."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ import prometheus_client
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.conditions import Condition
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.nodepool import (
-    NodeClassReference,
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.karpenter.nodepool import NodeClassReference
+from controller.apis.kubernetes.conditions import Condition, ConditionStatus
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.pods import Pod, PodStatus
+from controller.cloudprovider.errors import (
+    CreateError,
+    InsufficientCapacityError,
+    NodeClaimNotFoundError,
+    NodeClassNotReadyError,
 )
-from controller.apis.pods import Pod, PodStatus
 from controller.disruption.commands import Decision, Verdict
 from controller.telemetry.metrics import Metrics
 
@@ -124,8 +128,9 @@ def test_a_pod_is_measured_when_it_is_bound_and_not_again(metrics: Metrics) -> N
     metrics.pod_changed(pod(), bound)
     metrics.pod_changed(bound, bound)
     value = metrics.registry.get_sample_value
-    assert value("karpenter_pods_bound_duration_seconds_count") == 1
-    assert value("karpenter_pods_bound_duration_seconds_sum") == 7
+    plain = {"dynamic_resources": "false"}
+    assert value("karpenter_pods_bound_duration_seconds_count", plain) == 1
+    assert value("karpenter_pods_bound_duration_seconds_sum", plain) == 7
 
 
 def condition(status: Any, *, after: int = 0, reason: str = "r") -> Condition:
@@ -170,3 +175,60 @@ def test_an_idle_controller_shows_few_series(metrics: Metrics) -> None:
     assert len(series) < 200
     assert not [line for line in series if "_created{" in line or "_created " in line]
     assert 'karpenter_build_info{commit="",goarch=' in text
+
+
+@pytest.mark.parametrize(
+    ("error", "label"),
+    [
+        (InsufficientCapacityError("none"), "InsufficientCapacityError"),
+        (NodeClaimNotFoundError("gone"), "NodeClaimNotFoundError"),
+        (NodeClassNotReadyError("not yet"), "NodeClassNotReadyError"),
+        (CreateError("no", reason="Unauthorized"), "unknown"),
+        (ValueError("unexpected"), "unknown"),
+    ],
+)
+def test_failed_calls_to_the_cloud_are_counted_by_karpenters_errors(
+    metrics: Metrics, error: Exception, label: str
+) -> None:
+    with pytest.raises(type(error)), metrics.cloud_call("c", "Create", "aws", "default"):
+        raise error
+
+    (sample,) = [
+        sample
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "karpenter_cloudprovider_errors_total"
+    ]
+    assert sample.labels == {
+        "controller": "c", "method": "Create", "provider": "aws", "error": label,
+        "nodepool": "default",
+    }  # fmt: skip
+
+
+def test_a_claim_that_is_repaired_is_counted_with_its_termination_mode(metrics: Metrics) -> None:
+    metrics.repaired(make_claim(), "KernelReady")
+
+    counted = {
+        "condition": "kernel_ready", "nodepool": "default", "capacity_type": "spot",
+        "image_id": "", "termination_mode": "graceful",
+    }  # fmt: skip
+    name = "karpenter_nodeclaims_unhealthy_disrupted_total"
+    assert metrics.registry.get_sample_value(name, counted) == 1
+
+
+def test_pods_that_ask_for_devices_are_timed_apart(metrics: Metrics) -> None:
+    def pod(status: ConditionStatus) -> Pod:
+        scheduled = Condition(type="PodScheduled", status=status, last_transition_time=NOW)
+        return msgspec.convert(
+            {
+                "metadata": {"name": "p", "creationTimestamp": NOW - timedelta(seconds=7)},
+                "spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]},
+                "status": msgspec.to_builtins(PodStatus(conditions=[scheduled])),
+            },
+            Pod,
+        )
+
+    metrics.pod_changed(pod("False"), pod("True"))
+
+    name = "karpenter_pods_bound_duration_seconds_count"
+    assert metrics.registry.get_sample_value(name, {"dynamic_resources": "true"}) == 1

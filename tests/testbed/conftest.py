@@ -1,4 +1,4 @@
-"""What the tests of the testbed share: one control plane for all that need one."""
+"""One control plane that the tests of the testbed share."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from testbed.region.cluster import Cluster
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A real control plane, shared by these folders; each test keeps to names of its own."""
+    """Yield a real control plane that these folders share; each test uses names of its own."""
     with Cluster(directory=tmp_path_factory.mktemp("testbed") / "cluster") as running:
         yield running
 
 
 @pytest.fixture
 async def kube(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    """A client of that control plane, as its administrator."""
+    """Yield a client of that control plane with administrator rights."""
     async with KubeClient(Kubeconfig.read(cluster.kubeconfig)) as client:
         yield client

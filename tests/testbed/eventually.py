@@ -1,4 +1,4 @@
-"""Waiting for what must come true."""
+"""Wait until a condition is true."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ INTERVAL_SECONDS = 0.05
 async def eventually(
     question: Callable[[], Awaitable[T | None]], *, within: float = DEADLINE_SECONDS
 ) -> T:
-    """Ask until the answer is true; return the answer.
+    """Poll until the result is true and return it.
 
-    An AssertionError of the question counts as "not yet"; the last one is raised in the end.
+    An AssertionError counts as "not yet"; the last one is raised when the time is up.
     """
     deadline = asyncio.get_running_loop().time() + within
     while True:

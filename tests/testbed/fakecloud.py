@@ -1,4 +1,4 @@
-"""The part of the test cloud that kubelets look at, in memory."""
+"""The part of the test cloud that kubelets use, in memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FakeCloud:
             self._changed.notify_all()
 
     def set_state(self, instance_id: str, state: str) -> None:
-        """Move an instance on."""
+        """Set an instance's state."""
         self.launch(instance_id, state=state)
 
     def allow(self, role_arn: str = NODE_ROLE, *, kind: str = "EC2_LINUX") -> None:
@@ -58,7 +58,7 @@ class FakeCloud:
         )
 
     def told(self, since: int, timeout_seconds: float) -> dict[str, Any]:
-        """Answer the long poll."""
+        """Return the answer of the long poll."""
         with self._changed:
             self._changed.wait_for(lambda: self._revision > since, timeout_seconds)
             return {"revision": self._revision, "instances": list(self.instances.values())}
@@ -92,7 +92,7 @@ def fake_cloud() -> Iterator[FakeCloud]:
 
         def _answer(self, body: dict[str, Any]) -> None:
             written = json.dumps(body).encode()
-            with suppress(ConnectionError):  # whoever asked may have stopped meanwhile
+            with suppress(ConnectionError):  # the client may have stopped
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(written)))
@@ -100,7 +100,7 @@ def fake_cloud() -> Iterator[FakeCloud]:
                 self.wfile.write(written)
 
         def log_message(self, *_: object) -> None:
-            """Keep the test's output clean."""
+            """Log nothing, to keep the test's output readable."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""Where the testbed's binaries come from: cache, release, build."""
+"""The sources of the testbed's binaries: cache, release, build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The control plane of the testbed, as its users rely on it."""
+"""The testbed's control plane, as its users rely on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from testbed.kube.client import KubeClient
 from testbed.processes import binaries, owned
 from testbed.processes.ports import is_listening
 from testbed.region import cluster
-from testbed.region.cluster import Cluster, ClusterFailedError
+from testbed.region.cluster import RESTARTED, Cluster, ClusterFailedError
 from tests.testbed.eventually import eventually
 
 pytestmark = pytest.mark.cluster
@@ -225,6 +225,47 @@ def test_a_component_that_ends_is_named_with_its_last_words_and_the_rest_undone(
         Cluster(directory=tmp_path / "cluster").start()
 
     assert_nothing_left(tmp_path / "cluster", {})
+
+
+async def test_a_scheduler_and_a_controller_manager_that_end_are_started_again(
+    cluster: Cluster, kube: KubeClient
+) -> None:
+    before = {name: cluster.pids[name] for name in RESTARTED}
+    for pid in before.values():
+        os.kill(pid, signal.SIGKILL)
+    cluster.check()
+
+    # The controller manager makes the pod, the scheduler binds it.
+    await kube.create("/api/v1/nodes", make_node("after"))
+    template = make_pod("", node="after", labels={"app": "after"})
+    await kube.create(
+        "/apis/apps/v1/namespaces/default/replicasets",
+        {
+            "metadata": {"name": "after"},
+            "spec": {
+                "replicas": 1,
+                "selector": {"matchLabels": {"app": "after"}},
+                "template": {"metadata": {"labels": {"app": "after"}}, "spec": template["spec"]},
+            },
+        },
+    )
+
+    async def runs() -> bool:
+        pods = await kube.get(f"{PODS}?labelSelector=app%3Dafter")
+        return [pod["status"]["phase"] for pod in pods["items"]] == ["Running"]
+
+    await eventually(runs)
+    cluster.check()
+    assert not set(before.values()) & set(cluster.pids.values())
+
+
+def test_neither_ends_because_a_lease_is_not_renewed_in_time(cluster: Cluster) -> None:
+    leases = json.loads(
+        kubectl(cluster, "get", "leases", "--namespace=kube-system", "--output=json")
+    )
+    names = {lease["metadata"]["name"] for lease in leases["items"]}
+
+    assert names.isdisjoint(RESTARTED)
 
 
 def test_a_directory_that_somebody_else_made_is_refused_and_not_touched(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Any Python will do to begin with: the testbed goes on in the one that has the packages."""
+"""The testbed starts with any Python and continues in the one that has its packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How instances become nodes, and cease to be."""
+"""How instances become nodes, and how nodes end."""
 
 from __future__ import annotations
 
@@ -425,11 +425,11 @@ async def test_an_instance_that_is_shutting_down_does_not_register_again(
 async def test_an_instance_that_inherits_an_address_waits_until_the_last_bearer_is_gone(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
-    heir = Machine()
+    replacement = Machine()
     await started(cluster, kube, cloud, machine)
     await kube.patch(machine.path, {"metadata": {"finalizers": ["karpenter.sh/termination"]}})
     cloud.set_state(machine.id, "terminated")
-    cloud.launch(heir.id, privateDnsName=machine.name, userData=user_data(cluster))
+    cloud.launch(replacement.id, privateDnsName=machine.name, userData=user_data(cluster))
     old = await eventually(lambda: node_of(kube, machine))
     assert old["spec"]["providerID"].endswith(machine.id)
 
@@ -439,7 +439,7 @@ async def test_an_instance_that_inherits_an_address_waits_until_the_last_bearer_
 
     async def inherited() -> bool:
         there = await node_of(kube, machine)
-        return there is not None and there["spec"]["providerID"].endswith(heir.id)
+        return there is not None and there["spec"]["providerID"].endswith(replacement.id)
 
     await eventually(inherited)
 

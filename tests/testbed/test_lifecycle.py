@@ -1,4 +1,4 @@
-"""`python -m testbed up | down | status`, as a person at a shell meets it."""
+"""`python -m testbed up | down | status`, as a user runs it in a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes on is told as it is, on a terminal and in a log."""
+"""Progress is reported correctly, on a terminal and in a log."""
 
 from __future__ import annotations
 

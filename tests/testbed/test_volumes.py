@@ -1,4 +1,4 @@
-"""Volumes, as pods and the nodes they leave see them."""
+"""Volumes, as seen by pods and by the nodes that they leave."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The stand-in for kube-scheduler keeps the rules that the traces' pods state."""
+"""The model of kube-scheduler keeps the constraints of the traces' pods."""
 
 from __future__ import annotations
 
-from tests.trace.binding import bind
-from tests.trace.cluster import Cluster, Machine
+from bench.trace.binding import bind
+from bench.trace.cluster import Cluster, Machine
+from bench.trace.workloads import Member, Workload
 from tests.trace.test_simulator import make_cluster, one_node
-from tests.trace.workloads import Member, Workload
 
 
 def opened(cluster: Cluster, kind: str = "m5.2xlarge") -> Machine:

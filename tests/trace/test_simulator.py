@@ -1,4 +1,4 @@
-"""The simulator itself: nobody is lost, nothing is counted twice, and the same seed is the same."""
+"""The simulator: no pod is lost or counted twice, and runs are deterministic."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from controller.apis import labels
-from controller.apis.taints import Requirement
-from controller.disruption.commands import Reason
-from controller.scheduling.results import NewNode
-from tests.parity import engines
-from tests.trace import market
-from tests.trace.cluster import Cluster
-from tests.trace.sides import Joiner, Karpenter, Move, Placement
-from tests.trace.simulator import (
+from bench.parity import engines
+from bench.trace import market
+from bench.trace.cluster import Cluster
+from bench.trace.sides import Joiner, Karpenter, Move, Placement
+from bench.trace.simulator import (
     BATCH_IDLE,
     MACHINE_END,
     NODE_START,
@@ -27,8 +23,12 @@ from tests.trace.simulator import (
     Measured,
     Simulator,
 )
-from tests.trace.traces import HOUR, MINUTE, TRACES
-from tests.trace.workloads import Member, Workload
+from bench.trace.traces import HOUR, MINUTE, TRACES
+from bench.trace.workloads import Member, Workload
+from controller.apis import labels
+from controller.apis.kubernetes.taints import Requirement
+from controller.disruption.commands import Reason
+from controller.scheduling.results import NewNode
 
 SMALL = 0.015
 """A scale at which a trace is over in seconds."""
@@ -167,8 +167,8 @@ def test_a_machine_is_paid_from_its_order_to_its_end() -> None:
 def test_what_is_bought_in_place_of_a_node_comes_before_its_pods_go() -> None:
     cluster = make_cluster()
     web = Workload("web", cpu=1000, memory=1024, replicas=2)
-    heir = one_node(cluster, "m5.xlarge", ["default/web-1", "default/web-2"])
-    move = Move(Reason.UNDERUTILIZED, ("node-00001",), (heir,))
+    replacement = one_node(cluster, "m5.xlarge", ["default/web-1", "default/web-2"])
+    move = Move(Reason.UNDERUTILIZED, ("node-00001",), (replacement,))
     simulator = Simulator(cluster, Scripted(looks={HOUR: [move]}), length=2 * HOUR)
     serving: list[int] = []
 

@@ -1,1 +1,1 @@
-"""Karpenter's own black-box regression suite, run against Joiner on the testbed."""
+"""Tests of the runner for Karpenter's test suites."""

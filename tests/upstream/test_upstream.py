@@ -1,4 +1,4 @@
-"""What `make upstream` makes of the suite's reports; the suite itself runs there, not here."""
+"""How `make upstream` reads the suite's reports; these tests do not run the suite."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 import yaml
 from rich.console import Console
 
-from tests.upstream import __main__ as upstream
-from tests.upstream import suite
-from tests.upstream.suite import Outcome, State
+from bench.upstream import __main__ as upstream
+from bench.upstream import suite
+from bench.upstream.suite import Outcome, State
 
 SPEC = "Drift NodePool Drift Taints"
 

@@ -1,6 +1,6 @@
-"""The six kinds as the API server knows them: schemas, defaults, rules and columns.
+"""The six custom resources as the API server defines them: schemas, defaults, rules and columns.
 
-`python -m controller.apis.crds` renders them into `crds/`, which is what gets installed.
+`python -m controller.apis.crds` renders them into `crds/`, from where they are installed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _file_name(crd: dict[str, Any]) -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes shared values out in full: anchors are lost on most readers."""
+    """Writes shared values in full, because many readers do not support YAML anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

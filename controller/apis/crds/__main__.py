@@ -1,4 +1,4 @@
-"""Render the CustomResourceDefinitions into a directory, `crds/` unless another is named."""
+"""Renders the CustomResourceDefinitions into a directory, by default `crds/`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from controller.apis.crds import rendered
 
 
 def main(directory: Path) -> None:
-    """Write every definition that differs from what is there, and say so."""
+    """Write every definition that differs from its file, and print its path."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in rendered().items():
         path = directory / name

@@ -1,10 +1,9 @@
-"""The schema of CapacityBuffers."""
+"""The CustomResourceDefinition of CapacityBuffer."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from controller.apis.capacitybuffer import CapacityBufferSpec
 from controller.apis.crds import fragments
 from controller.apis.crds.definitions import AGE, Column, definition
 from controller.apis.crds.schemas import (
@@ -17,14 +16,15 @@ from controller.apis.crds.schemas import (
     rule,
     string,
 )
+from controller.apis.karpenter.capacitybuffer import CapacityBufferSpec
 from controller.apis.kinds import CAPACITY_BUFFER
 
 
 def capacity_buffer() -> dict[str, Any]:
-    """Return the CustomResourceDefinition."""
+    """Return the CustomResourceDefinition of CapacityBuffer."""
     return definition(
         CAPACITY_BUFFER,
-        "Keeps room free for pods yet to come.",
+        "Keeps spare capacity ready for pods of a given shape.",
         spec=_spec(),
         status=_status(),
         category="autoscaling",
@@ -43,48 +43,53 @@ def capacity_buffer() -> dict[str, Any]:
 
 def _spec() -> Schema:
     return fields(
-        "How many pods of which shape there must always be room for.",
-        limits=fragments.quantities("The most that the buffer's pods may request in total."),
+        "The desired buffer: the shape of its pods, and how many.",
+        limits=fragments.quantities(
+            "Limits of the resources that all pods of the buffer may request together."
+        ),
         percentage=integer(
-            "How many pods, in percent of the scalable's replicas, rounded up.",
+            "Number of pods in percent of the replicas of scalableRef, rounded up.",
             form=INT32,
             minimum=0,
         ),
-        podTemplateRef=_local_reference("The PodTemplate that gives the pods their shape."),
+        podTemplateRef=_local_reference("The PodTemplate that defines the pods of the buffer."),
         provisioningStrategy=string(
-            "How the room is kept.", default=default_of(CapacityBufferSpec, "provisioningStrategy")
+            "How the buffer is provisioned.",
+            default=default_of(CapacityBufferSpec, "provisioningStrategy"),
         ),
-        replicas=integer("How many pods.", form=INT32, minimum=0),
+        replicas=integer("Number of pods in the buffer.", form=INT32, minimum=0),
         scalableRef=fields(
-            "The workload whose pods give the buffer its shape.",
+            "The scalable workload whose pod template defines the pods of the buffer.",
             required=["kind", "name"],
-            apiGroup=string("Its API group; empty for the core group."),
-            kind=string("Its kind.", minimum=1),
-            name=string("Its name.", minimum=1),
+            apiGroup=string("API group of the workload; empty for the core group."),
+            kind=string("Kind of the workload.", minimum=1),
+            name=string("Name of the workload.", minimum=1),
         ),
         rules=[
             rule(
                 "!has(self.podTemplateRef) || has(self.replicas) || has(self.limits)",
-                "with podTemplateRef, replicas or limits must say how many pods",
+                "If podTemplateRef is set, replicas or limits must also be set",
             ),
             rule(
                 "!has(self.podTemplateRef) || !has(self.scalableRef)",
-                "podTemplateRef and scalableRef exclude one another",
+                "You must define either PodTemplateRef or ScalableRef, but not both",
             ),
         ],
     )
 
 
 def _local_reference(about: str) -> Schema:
-    return fields(about, required=["name"], name=string("Its name.", minimum=1))
+    return fields(about, required=["name"], name=string("Name of the object.", minimum=1))
 
 
 def _status() -> Schema:
     return fields(
-        "What the controller found.",
+        "The observed state of the buffer.",
         conditions=fragments.conditions(),
-        podTemplateGeneration=integer("The generation of the shape that counts.", form=INT64),
-        podTemplateRef=_local_reference("The PodTemplate that counts."),
-        provisioningStrategy=string("The strategy that counts."),
-        replicas=integer("How many pods there is to be room for.", form=INT32),
+        podTemplateGeneration=integer(
+            "Generation of the PodTemplate from which the buffer was computed.", form=INT64
+        ),
+        podTemplateRef=_local_reference("The PodTemplate in use."),
+        provisioningStrategy=string("The provisioning strategy in use."),
+        replicas=integer("Number of pods for which capacity is kept.", form=INT32),
     )

@@ -1,4 +1,4 @@
-"""A CustomResourceDefinition around a schema."""
+"""Builds a CustomResourceDefinition from the schemas of spec and status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controller.apis.kinds import Kind
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of `kubectl get`; wide ones show with `-o wide` only."""
+    """A column of `kubectl get`; a wide column is printed with `-o wide` only."""
 
     name: str
     path: str
@@ -21,7 +21,7 @@ class Column:
 
     @property
     def rendered(self) -> dict[str, Any]:
-        """The column as Kubernetes takes it."""
+        """The column as an entry of `additionalPrinterColumns`."""
         column: dict[str, Any] = {"name": self.name, "jsonPath": self.path, "type": self.type}
         return column | ({"priority": 1} if self.wide else {})
 

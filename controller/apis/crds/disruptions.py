@@ -1,4 +1,4 @@
-"""The schema of Disruptions."""
+"""The CustomResourceDefinition of Disruption."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any, get_args
 
 from controller.apis.crds.definitions import AGE, Column, definition
 from controller.apis.crds.schemas import Schema, array, fields, integer, number, string
-from controller.apis.disruption import State
+from controller.apis.karpenter.disruption import State
 from controller.apis.kinds import DISRUPTION
 
 
 def disruption() -> dict[str, Any]:
-    """Return the CustomResourceDefinition."""
+    """Return the CustomResourceDefinition of Disruption."""
     return definition(
         DISRUPTION,
-        "A decision that nodes go, from its proposal to what it brought. Annotate it "
-        "joiner.dev/approved=true to have a proposal carried out, false to decline it.",
+        "A decision to disrupt nodes, from its proposal to its outcome. The annotation "
+        "joiner.dev/approved=true approves a proposed decision, false declines it.",
         spec=_spec(),
         status=_status(),
         category="joiner",
@@ -37,73 +37,75 @@ def disruption() -> dict[str, Any]:
 
 def _spec() -> Schema:
     planned = fields(
-        "One node.",
-        nodePool=string("The pool it comes from."),
-        instanceTypes=_names("What it may be, cheapest first."),
-        price=number("What the cheapest costs, in $/h."),
-        pods=_names("The pods that go there, namespace/name."),
+        "A replacement.",
+        nodePool=string("NodePool of the replacement."),
+        instanceTypes=_names("Instance types of the launch, cheapest first."),
+        price=number("Price of the cheapest instance type, in $/h."),
+        pods=_names("Pods that the simulation places there, as namespace/name."),
     )
     move = fields(
-        "One node.",
-        node=string("Its name."),
-        pods=_names("The pods that go there, namespace/name."),
+        "A node that takes pods.",
+        node=string("Name of the node."),
+        pods=_names("Pods that the simulation places there, as namespace/name."),
     )
     workload = fields(
-        "One workload.",
-        kind=string("Its kind, such as ReplicaSet; Pod for a pod that nobody makes again."),
-        namespace=string("Its namespace."),
-        name=string("Its name."),
-        uid=string("Its identity; empty for a pod that nobody makes again."),
-        pods=integer("How many of its pods move."),
+        "A workload.",
+        kind=string(
+            "Kind of the workload, such as ReplicaSet; Pod for a pod without a controller."
+        ),
+        namespace=string("Namespace of the workload."),
+        name=string("Name of the workload."),
+        uid=string("UID of the workload; empty for a pod without a controller."),
+        pods=integer("Number of its pods that are evicted."),
     )
     return fields(
-        "What was decided, and what it was expected to bring.",
-        reason=string("Empty, Drifted or Underutilized."),
-        mode=string("act or recommend: whether it waits for somebody's word."),
-        nodes=_names("The nodes that go."),
-        nodeClaims=_names("Their claims."),
-        nodePools=_names("Their pools."),
-        newNodes=array("What comes in their place.", planned),
-        moves=array("Nodes that stay, and take pods.", move),
-        workloads=array("Whose pods move.", workload),
-        price=number("What the nodes cost, in $/h."),
+        "The decision and its expected effect.",
+        reason=string("Disruption reason: Empty, Drifted or Underutilized."),
+        mode=string("act, or recommend if the decision waits for approval."),
+        nodes=_names("Nodes that are disrupted."),
+        nodeClaims=_names("NodeClaims of these nodes."),
+        nodePools=_names("NodePools of these nodes."),
+        newNodes=array("Replacements that are launched.", planned),
+        moves=array("Existing nodes to which pods move.", move),
+        workloads=array("Workloads whose pods are evicted.", workload),
+        price=number("Price of the disrupted nodes, in $/h."),
         saving=number(
-            "What is saved by these nodes, in $/h: less than nothing where others follow."
+            "Saving by this decision, in $/h; negative if only later decisions of the plan save."
         ),
-        planSaving=number("What is saved, in $/h, once the nodes that follow have gone, too."),
-        evictions=integer("How many pods move."),
-        why=string("Why, in a sentence."),
+        planSaving=number("Saving once all decisions of the plan are executed, in $/h."),
+        evictions=integer("Number of pods that are evicted."),
+        why=string("Explanation of the decision."),
     )
 
 
 def _status() -> Schema:
     return fields(
-        "What became of it.",
-        state=string("Where it is.", enum=get_args(State)),
-        message=string("Why it is there."),
-        replacements=_names("The claims made in the place of the nodes."),
-        replacementsCost=number("What they cost when they were last seen, in $/h."),
-        begunAt=_moment("When it was begun."),
-        endedAt=_moment("When it had ended."),
+        "The progress and the outcome of the decision.",
+        state=string("State of the decision.", enum=get_args(State)),
+        message=string("Explanation of the state."),
+        replacements=_names("NodeClaims of the replacements."),
+        replacementsCost=number("Price of the replacements when they last existed, in $/h."),
+        begunAt=_moment("Time at which the execution began."),
+        endedAt=_moment("Time at which the decision reached its final state."),
         pods=fields(
-            "What became of the pods.",
-            moved=integer("How many were moved."),
-            running=integer("How many run again: pods of the same workloads, made since."),
-            slowestSeconds=number("How long the slowest of them took to be ready."),
+            "The evicted pods.",
+            moved=integer("Number of evicted pods."),
+            running=integer("Number of new pods of the same workloads that are running."),
+            slowestSeconds=number("Longest time that one of the new pods took to be ready, in s."),
         ),
-        afterHour=_outcome("What it had brought after an hour."),
-        afterDay=_outcome("What it had brought after a day."),
+        afterHour=_outcome("Outcome 1 hour after the end."),
+        afterDay=_outcome("Outcome 1 day after the end."),
         balance=fields(
-            "All decisions so far, so that old ones can be forgotten; $/h are sums.",
-            sequence=integer("Which of all balances this is."),
-            done=integer("Decisions carried out."),
-            failed=integer("Decisions given up."),
-            predicted=number("What they were expected to save."),
-            afterHour=number("What they saved after an hour."),
-            afterDay=number("What they saved after a day."),
-            moved=integer("Pods moved."),
-            running=integer("Pods of them that ran again."),
-            replacementsDisrupted=integer("Replacements that went within a day."),
+            "Totals of all decisions so far, so that old Disruptions can be deleted.",
+            sequence=integer("Sequence number of the totals."),
+            done=integer("Number of executed decisions."),
+            failed=integer("Number of failed decisions."),
+            predicted=number("Sum of the expected savings, in $/h."),
+            afterHour=number("Sum of the savings after 1 hour, in $/h."),
+            afterDay=number("Sum of the savings after 1 day, in $/h."),
+            moved=integer("Number of evicted pods."),
+            running=integer("Number of new pods of the same workloads that were running."),
+            replacementsDisrupted=integer("Number of replacements disrupted within 1 day."),
         ),
     )
 
@@ -111,11 +113,11 @@ def _status() -> Schema:
 def _outcome(about: str) -> Schema:
     return fields(
         about,
-        at=_moment("When that was."),
-        cost=number("What the pods' nodes cost then, in $/h."),
-        saving=number("What was saved then, in $/h."),
-        unplannedNodes=integer("Nodes that the pods needed, and nobody had planned."),
-        replacementsDisrupted=integer("Replacements that had gone by then."),
+        at=_moment("Time of the measurement."),
+        cost=number("Price of the nodes of the moved pods at that time, in $/h."),
+        saving=number("Saving at that time, in $/h."),
+        unplannedNodes=integer("Number of nodes that the pods needed in addition to the plan."),
+        replacementsDisrupted=integer("Number of replacements disrupted by that time."),
     )
 
 

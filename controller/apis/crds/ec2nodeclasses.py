@@ -1,4 +1,4 @@
-"""The schema of EC2NodeClasses."""
+"""The CustomResourceDefinition of EC2NodeClass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from controller.apis.crds.schemas import (
     rule,
     string,
 )
-from controller.apis.ec2nodeclass import (
+from controller.apis.karpenter.ec2nodeclass import (
     CUSTOM,
     EVICTION_SIGNALS,
     FAMILY_OF_ALIAS,
@@ -34,7 +34,6 @@ from controller.apis.ec2nodeclass import (
 )
 from controller.apis.kinds import EC2_NODE_CLASS
 
-_ALIAS_FAMILIES = "|".join(FAMILY_OF_ALIAS)
 _SWITCH = ("enabled", "disabled")
 _VOLUME_SIZE = (
     r"^(([1-9][0-9]{0,3}|[1-4][0-9]{4}|5[0-8][0-9]{3}|59000)Gi"
@@ -45,10 +44,10 @@ _VOLUME_SIZE = (
 
 
 def ec2_node_class() -> dict[str, Any]:
-    """Return the CustomResourceDefinition."""
+    """Return the CustomResourceDefinition of EC2NodeClass."""
     return definition(
         EC2_NODE_CLASS,
-        "Says how EC2 instances are made.",
+        "Configures the EC2 instances that Joiner launches for NodePools.",
         spec=_spec(),
         status=_status(),
         category="karpenter",
@@ -63,79 +62,105 @@ def ec2_node_class() -> dict[str, Any]:
 
 def _spec() -> Schema:
     return fields(
-        "What the user asks for.",
+        "The desired configuration of the EC2 instances.",
         required=["amiSelectorTerms", "securityGroupSelectorTerms", "subnetSelectorTerms"],
         amiFamily=string(
-            "How instances are made to join: the family of the image, or Custom to leave all of "
-            "it to userData. Follows from the alias where there is one.",
+            "AMI family: determines the format of the user data and the default block devices. "
+            "With Custom, userData alone must join the node to the cluster. Required without an "
+            "alias; with an alias it is the alias's family, or Custom.",
             enum=sorted([*FAMILY_OF_ALIAS.values(), CUSTOM]),
         ),
         amiSelectorTerms=_ami_terms(),
         associatePublicIPAddress=boolean(
-            "Whether instances get a public address; left out, the subnet decides."
+            "Whether instances get a public IPv4 address. If unset, the subnet's setting applies."
         ),
         blockDeviceMappings=_block_devices(),
         capacityReservationSelectorTerms=_reservation_terms(),
         connectionTracking=_connection_tracking(),
-        context=string("Passed on to EC2 as the fleet's context; reserved to AWS's uses."),
+        context=string("Value of the field Context of CreateFleet, which EC2 reserves."),
         cpuOptions=fields(
-            "Processor features.",
-            nestedVirtualization=string("Virtual machines on the instance.", enum=_SWITCH),
+            "CPU options of the instances.",
+            nestedVirtualization=string(
+                "Whether the instances can run virtual machines.", enum=_SWITCH
+            ),
         ),
-        detailedMonitoring=boolean("Whether CloudWatch gets figures every minute."),
+        detailedMonitoring=boolean(
+            "Whether EC2 sends metrics to CloudWatch every minute (detailed monitoring)."
+        ),
         enclaveOptions=fields(
-            "Nitro Enclaves.",
+            "AWS Nitro Enclaves.",
             required=["enabled"],
             enabled=boolean(
-                "Whether instances can make enclaves; then only types that support them serve."
+                "Whether instances are enabled for Nitro Enclaves. If true, Joiner launches only "
+                "instance types that support them."
             ),
         ),
         instanceProfile=string(
-            "The instance profile of the nodes, where one exists already.",
-            rules=[rule("self != ''", "instanceProfile may not be empty")],
+            "Name of an existing instance profile of the nodes. Mutually exclusive with role.",
+            rules=[rule("self != ''", "instanceProfile cannot be empty")],
         ),
         instanceStorePolicy=string(
-            "What becomes of local disks: RAID0 joins them and puts pods' storage on them.",
+            "How instance-store disks are used. RAID0 combines them into one array for the state "
+            "directories of containerd and the kubelet; the node's ephemeral-storage is its size.",
             enum=["RAID0"],
         ),
         ipPrefixCount=integer(
-            "How many IPv4 prefixes each instance gets from the start.", form=INT32, minimum=0
+            "Number of IPv4 prefixes that EC2 assigns to the instance's network interface.",
+            form=INT32,
+            minimum=0,
         ),
         kubelet=_kubelet(),
         metadataOptions=_metadata_options(),
         networkInterfaces=_network_interfaces(),
         placementGroupSelector=fields(
-            "The placement group that instances start in.",
-            id=_identifier("pg", "Its id."),
-            name=string("Its name.", minimum=1),
+            "The placement group in which instances are launched.",
+            id=_identifier("pg", "ID of the placement group."),
+            name=string("Name of the placement group.", minimum=1),
             rules=[
-                rule("has(self.id) != has(self.name)", "set either id or name of a placement group")
+                rule(
+                    "has(self.name) || has(self.id)",
+                    "expected at least one, got none, ['name', 'id']",
+                ),
+                rule("!(has(self.name) && has(self.id))", "'name' and 'id' are mutually exclusive"),
             ],
         ),
         role=string(
-            "The IAM role of the nodes; the controller makes the instance profile.",
-            rules=[rule("self != ''", "role may not be empty")],
+            "Name of the IAM role of the nodes; the controller creates an instance profile for "
+            "it. Mutually exclusive with instanceProfile.",
+            rules=[rule("self != ''", "role cannot be empty")],
         ),
         securityGroupSelectorTerms=_security_group_terms(),
         subnetSelectorTerms=_subnet_terms(),
-        tags=mapping("Tags of everything that is made.", {"type": "string"}, rules=_tag_rules()),
-        userData=string("What the instance runs when it starts, merged into what joining needs."),
+        tags=mapping(
+            "Tags of the EC2 resources that the controller creates, such as instances, volumes "
+            "and launch templates.",
+            {"type": "string"},
+            rules=_tag_rules(),
+        ),
+        userData=string(
+            "User data of the instances, in the format of the AMI family. Joiner merges into it "
+            "what the node needs to join the cluster; Custom passes it on unchanged."
+        ),
         rules=[
             rule(
                 "has(self.role) != has(self.instanceProfile)",
-                "set exactly one of role and instanceProfile",
+                "must specify exactly one of ['role', 'instanceProfile']",
             ),
             rule(
                 "has(self.amiFamily) || self.amiSelectorTerms.exists(x, has(x.alias))",
-                "set amiFamily, or an alias in amiSelectorTerms that says the family",
+                "must specify amiFamily if amiSelectorTerms does not contain an alias",
             ),
-            rule(
-                "!has(self.amiFamily) || self.amiFamily == 'Custom' || "
-                "self.amiSelectorTerms.all(x, !has(x.alias) || "
-                "x.alias.startsWith(self.amiFamily.lowerAscii() + '@'))",
-                "amiFamily must be the family of the alias, or Custom",
-            ),
+            *(_family_of_alias(alias, family) for alias, family in FAMILY_OF_ALIAS.items()),
         ],
+    )
+
+
+def _family_of_alias(alias: str, family: str) -> Schema:
+    article = "an" if family.startswith("A") else "a"
+    return rule(
+        f"!has(self.amiFamily) || self.amiFamily in ['{family}', 'Custom'] || "
+        f"self.amiSelectorTerms.all(x, !has(x.alias) || !x.alias.startsWith('{alias}@'))",
+        f"if set, amiFamily must be '{family}' or 'Custom' when using {article} {family} alias",
     )
 
 
@@ -145,13 +170,13 @@ def _identifier(prefix: str, about: str) -> Schema:
 
 def _tags() -> Schema:
     return mapping(
-        "Tags it must have; the value `*` asks for the key alone.",
+        "Tags that the resource must have; the value `*` matches every value of the key.",
         {"type": "string"},
         maximum=20,
         rules=[
             rule(
                 "self.all(k, k != '' && self[k] != '')",
-                "tags with an empty key or value say nothing",
+                "empty tag keys or values aren't supported",
             )
         ],
     )
@@ -160,94 +185,110 @@ def _tags() -> Schema:
 def _terms(
     about: str, *, minimum: int | None = None, rules: Sequence[Schema], **properties: Schema
 ) -> Schema:
-    term = fields("One way to find them; the parts of a term must all hold.")
+    term = fields("A selector term. The fields of a term are ANDed.")
     term["properties"] = properties
     return array(about, term, minimum=minimum, maximum=30, rules=rules)
 
 
-def _one_of(subject: str, names: Sequence[str]) -> Schema:
+def _one_of(*names: str) -> Schema:
     return rule(
         "self.all(x, " + " || ".join(f"has(x.{name})" for name in names) + ")",
-        f"each term of {subject} needs one of " + ", ".join(names),
+        f"expected at least one, got none, {list(names)!r}",
     )
 
 
-def _not_all_with(name: str, others: Sequence[str]) -> Schema:
-    # Karpenter refuses a list only when every term is at fault; a manifest that it
-    # takes must be taken here too.
+def _not_all_with(name: str, others: Sequence[str], among: str) -> Schema:
+    # Karpenter refuses a list only if every term violates the rule. A manifest that
+    # Karpenter accepts must be accepted here too.
     mixed = " || ".join(f"has(x.{other})" for other in others)
     return rule(
         f"!self.all(x, has(x.{name}) && ({mixed}))",
-        f"{name} already says which one: do not combine it with " + ", ".join(others),
+        f"'{name}' is mutually exclusive, cannot be set {among}",
     )
 
 
-def _never_with(name: str, others: Sequence[str]) -> Schema:
+def _never_with(name: str, others: Sequence[str], among: str) -> Schema:
     mixed = " || ".join(f"has(x.{other})" for other in others)
     return rule(
         f"!self.exists(x, has(x.{name}) && ({mixed}))",
-        f"{name} already says which one: do not combine it with " + ", ".join(others),
+        f"'{name}' is mutually exclusive, cannot be set {among}",
     )
+
+
+_OTHER_FIELDS = "with a combination of other fields in"
 
 
 def _subnet_terms() -> Schema:
     return _terms(
-        "The subnets that instances start in; what any term finds counts.",
+        "Select the subnets in which instances are launched. The terms are ORed.",
         minimum=1,
-        id=_identifier("subnet", "The subnet's id."),
+        id=_identifier("subnet", "ID of the subnet."),
         tags=_tags(),
-        rules=[_one_of("subnetSelectorTerms", ["tags", "id"]), _not_all_with("id", ["tags"])],
+        rules=[
+            _one_of("tags", "id"),
+            _not_all_with("id", ["tags"], _OTHER_FIELDS + " a subnet selector term"),
+        ],
     )
 
 
 def _security_group_terms() -> Schema:
+    among = _OTHER_FIELDS + " a security group selector term"
     return _terms(
-        "The security groups of the instances; what any term finds counts.",
+        "Select the security groups of the instances. The terms are ORed.",
         minimum=1,
-        id=_identifier("sg", "The group's id."),
-        name=string("The group's name (not its Name tag)."),
+        id=_identifier("sg", "ID of the security group."),
+        name=string("Name of the security group; its tag Name is a different thing."),
         tags=_tags(),
         rules=[
-            _one_of("securityGroupSelectorTerms", ["tags", "id", "name"]),
-            _not_all_with("id", ["tags", "name"]),
-            _not_all_with("name", ["tags", "id"]),
+            _one_of("tags", "id", "name"),
+            _not_all_with("id", ["tags", "name"], among),
+            _not_all_with("name", ["tags", "id"], among),
         ],
     )
 
 
 def _ami_terms() -> Schema:
+    among = _OTHER_FIELDS + " amiSelectorTerms"
     return _terms(
-        "The images that instances run; what any term finds counts, the newest first.",
+        "Select the AMIs of the instances. The terms are ORed. Of the AMIs that are compatible "
+        "with an instance type, the newest is used.",
         minimum=1,
         alias=string(
-            "A family and a version of EKS's own images, such as al2023@latest.",
+            "AMI family and version of an EKS optimized AMI, such as al2023@v20240807 or "
+            "al2023@latest. With latest, nodes drift when AWS releases a new AMI.",
             maximum=30,
             rules=[
                 rule(
-                    f"self.matches('^({_ALIAS_FAMILIES})@.+$')",
-                    "an alias is family@version, the family one of "
-                    + _ALIAS_FAMILIES.replace("|", ", "),
+                    "self.matches('^[a-zA-Z0-9]+@.+$')",
+                    "'alias' is improperly formatted, must match the format 'family@version'",
+                ),
+                rule(
+                    f"self.matches('^({'|'.join(FAMILY_OF_ALIAS)})@')",
+                    "family is not supported, must be one of the following: "
+                    + ", ".join(map(repr, FAMILY_OF_ALIAS)),
                 ),
                 rule(
                     "!self.startsWith('windows') || self.endsWith('@latest')",
-                    "Windows images come in version latest only",
+                    "windows families may only specify version 'latest'",
                 ),
             ],
         ),
-        id=_identifier("ami", "The image's id."),
-        name=string("The image's name."),
+        id=_identifier("ami", "ID of the AMI."),
+        name=string("Name of the AMI; its tag Name is a different thing."),
         owner=string(
-            "The account that owns the image, as id or alias; self and amazon by default."
+            "Owner of the AMI: an account ID, self, amazon or aws-marketplace. If unset, AMIs of "
+            "self and amazon are selected."
         ),
-        ssmParameter=string("The SSM parameter that holds the image's id."),
+        ssmParameter=string("Name or ARN of the SSM parameter that contains the AMI's ID."),
         tags=_tags(),
         rules=[
-            _one_of("amiSelectorTerms", ["tags", "id", "name", "alias", "ssmParameter"]),
-            _never_with("id", ["alias", "tags", "name", "owner"]),
-            _never_with("alias", ["id", "tags", "name", "owner"]),
+            _one_of("tags", "id", "name", "alias", "ssmParameter"),
+            _never_with("id", ["alias", "tags", "name", "owner"], among),
+            _never_with("alias", ["id", "tags", "name", "owner"], among),
             rule(
                 "!self.exists(x, has(x.alias)) || size(self) == 1",
-                "an alias stands alone in amiSelectorTerms",
+                "'alias' is mutually exclusive, cannot be set with a combination of other "
+                "amiSelectorTerms",
             ),
         ],
     )
@@ -255,14 +296,20 @@ def _ami_terms() -> Schema:
 
 def _reservation_terms() -> Schema:
     return _terms(
-        "The capacity reservations that are used up first; what any term finds counts.",
-        id=_identifier("cr", "The reservation's id."),
-        instanceMatchCriteria=string("Its way of matching.", enum=["open", "targeted"]),
-        ownerID=string("The account that owns it.", pattern=r"^[0-9]{12}$"),
+        "Select the capacity reservations into which Joiner launches first. The terms are ORed.",
+        id=_identifier("cr", "ID of the capacity reservation."),
+        instanceMatchCriteria=string(
+            "How the reservation matches instances.", enum=["open", "targeted"]
+        ),
+        ownerID=string("ID of the account that owns the reservation.", pattern=r"^[0-9]{12}$"),
         tags=_tags(),
         rules=[
-            _one_of("capacityReservationSelectorTerms", ["tags", "id", "instanceMatchCriteria"]),
-            _not_all_with("id", ["tags", "instanceMatchCriteria", "ownerID"]),
+            _one_of("tags", "id", "instanceMatchCriteria"),
+            _not_all_with(
+                "id",
+                ["tags", "instanceMatchCriteria", "ownerID"],
+                "along with other fields in a capacity reservation selector term",
+            ),
         ],
     )
 
@@ -270,46 +317,51 @@ def _reservation_terms() -> Schema:
 def _block_devices() -> Schema:
     volume = fields(
         "An EBS volume.",
-        deleteOnTermination=boolean("Whether it goes with the instance."),
-        encrypted=boolean("Whether it is encrypted."),
-        iops=integer("Operations per second.", form=INT64),
-        kmsKeyID=string("The key it is encrypted with."),
-        snapshotID=string("The snapshot it is made from."),
-        throughput=integer("MiB per second.", form=INT64),
+        deleteOnTermination=boolean(
+            "Whether EC2 deletes the volume when the instance is terminated."
+        ),
+        encrypted=boolean("Whether the volume is encrypted."),
+        iops=integer("I/O operations per second, for gp3, io1 and io2 volumes.", form=INT64),
+        kmsKeyID=string("KMS key that encrypts the volume: key ID, alias or ARN."),
+        snapshotID=string("ID of the EBS snapshot from which the volume is created."),
+        throughput=integer("Throughput in MiB/s, for gp3 volumes.", form=INT64),
         volumeInitializationRate=integer(
-            "MiB per second at which the snapshot is loaded.",
+            "Rate in MiB/s at which EBS loads the snapshot's blocks; needs snapshotID.",
             form=INT32,
             minimum=100,
             maximum=300,
         ),
-        volumeSize=string("Its size, such as 100Gi.", pattern=_VOLUME_SIZE),
-        volumeType=string("Its type.", enum=["standard", "io1", "io2", "gp2", "sc1", "st1", "gp3"]),
+        volumeSize=string("Size of the volume in Gi, G, Ti or T.", pattern=_VOLUME_SIZE),
+        volumeType=string(
+            "Type of the volume.", enum=["standard", "io1", "io2", "gp2", "sc1", "st1", "gp3"]
+        ),
         rules=[
             rule(
                 "has(self.snapshotID) || has(self.volumeSize)",
-                "a volume needs a volumeSize or a snapshotID",
+                "snapshotID or volumeSize must be defined",
             ),
             rule(
                 "!has(self.volumeInitializationRate) || has(self.snapshotID)",
-                "volumeInitializationRate needs a snapshotID to load from",
+                "snapshotID must be set when volumeInitializationRate is set",
             ),
         ],
     )
     return array(
-        "The volumes of an instance; left out, those of its image.",
+        "Block devices of the instances. If unset, the defaults of the AMI family apply.",
         fields(
-            "A device name and what is behind it.",
-            deviceName=string("The device, such as /dev/xvda."),
+            "A block device.",
+            deviceName=string("Name of the device, such as /dev/xvda."),
             ebs=volume,
             rootVolume=boolean(
-                "Whether the kubelet's and containers' storage is on it; its size is what pods get."
+                "Whether the kubelet's root directory is on this volume; the node's "
+                "ephemeral-storage is then its size."
             ),
         ),
         maximum=50,
         rules=[
             rule(
                 "self.filter(x, has(x.rootVolume) && x.rootVolume).size() <= 1",
-                "only one volume can be the root volume",
+                "must have only one blockDeviceMappings with rootVolume",
             )
         ],
     )
@@ -318,23 +370,26 @@ def _block_devices() -> Schema:
 def _metadata_options() -> Schema:
     default: dict[str, Any] = default_of(EC2NodeClassSpec, "metadataOptions")
     return fields(
-        "The instance metadata service.",
+        "Options of the instance metadata service (IMDS).",
         default=default,
-        httpEndpoint=string("Whether there is one.", enum=_SWITCH, default=default["httpEndpoint"]),
+        httpEndpoint=string(
+            "Whether the HTTP endpoint is enabled.", enum=_SWITCH, default=default["httpEndpoint"]
+        ),
         httpProtocolIPv6=string(
-            "Whether it answers on IPv6.",
+            "Whether the IPv6 endpoint is enabled.",
             enum=_SWITCH,
             default=default_of(MetadataOptions, "httpProtocolIPv6"),
         ),
         httpPutResponseHopLimit=integer(
-            "How many hops an answer may travel; 1 keeps it from pods.",
+            "Number of network hops that a response may travel. With 1, pods cannot reach the "
+            "service, except those with hostNetwork.",
             form=INT64,
             minimum=1,
             maximum=64,
             default=default["httpPutResponseHopLimit"],
         ),
         httpTokens=string(
-            "Whether a session token is needed.",
+            "Whether requests need a session token (IMDSv2).",
             enum=["required", "optional"],
             default=default["httpTokens"],
         ),
@@ -343,30 +398,28 @@ def _metadata_options() -> Schema:
 
 def _network_interfaces() -> Schema:
     return array(
-        "The network interfaces of an instance; left out, one.",
+        "Network interfaces of the instances. If unset, instances have one.",
         fields(
-            "One interface.",
+            "A network interface.",
             required=["networkCardIndex", "deviceIndex", "interfaceType"],
-            deviceIndex=integer("Its place among the card's devices.", form=INT32, minimum=0),
-            interfaceType=string("What it carries.", enum=["interface", "efa-only"]),
-            networkCardIndex=integer("Its network card.", form=INT32, minimum=0),
+            deviceIndex=integer("Index of the device on its network card.", form=INT32, minimum=0),
+            interfaceType=string("Type of the interface.", enum=["interface", "efa-only"]),
+            networkCardIndex=integer("Index of the network card.", form=INT32, minimum=0),
         ),
         maximum=150,
         rules=[
             rule(
                 "self.exists(x, x.networkCardIndex == 0 && x.deviceIndex == 0 && "
                 "x.interfaceType == 'interface')",
-                "card 0, device 0 must be there, and of type interface",
+                "networkInterfaces must include a primary interface with interfaceType='interface'",
             ),
             rule(
                 "self.all(x, self.exists_one(y, x.networkCardIndex == y.networkCardIndex && "
-                "x.deviceIndex == y.deviceIndex))",
-                "each pair of card and device may be used once",
-            ),
-            rule(
-                "self.all(x, x.interfaceType != 'efa-only' || self.exists_one(y, "
-                "y.interfaceType == 'efa-only' && x.networkCardIndex == y.networkCardIndex))",
-                "a card takes one efa-only interface",
+                "x.deviceIndex == y.deviceIndex) && "
+                "(x.interfaceType != 'efa-only' || self.exists_one(y, "
+                "y.interfaceType == 'efa-only' && x.networkCardIndex == y.networkCardIndex)))",
+                "networkInterfaces must not have duplicate networkCardIndex and deviceIndex "
+                "pairs, and can have at most one efa device per network card",
             ),
         ],
     )
@@ -374,40 +427,56 @@ def _network_interfaces() -> Schema:
 
 def _kubelet() -> Schema:
     return fields(
-        "Settings of the kubelet, as in its own configuration file. Those that Joiner reads are "
-        "checked here, all others by the controller.",
+        "Configuration of the kubelet: fields of KubeletConfiguration v1beta1. The schema checks "
+        "the fields below; the controller checks all others and reports errors in the condition "
+        "ValidationSucceeded.",
         others=True,
-        clusterDNS=array("Addresses of the cluster's DNS.", {"type": "string"}),
-        cpuCFSQuota=boolean("Whether CPU limits of containers are enforced."),
-        evictionHard=_thresholds("evictionHard", "Below these pods go at once."),
+        clusterDNS=array("IP addresses of the cluster's DNS servers.", {"type": "string"}),
+        cpuCFSQuota=boolean("Whether the kubelet enforces CPU limits of containers by CFS quota."),
+        evictionHard=_thresholds(
+            "evictionHard", "Hard eviction thresholds by signal; the kubelet evicts at once."
+        ),
         evictionMaxPodGracePeriod=integer(
-            "The longest that a pod may take to end when it is evicted softly, in seconds.",
+            "Longest grace period, in seconds, of pods that soft eviction terminates.",
             form=INT32,
         ),
-        evictionSoft=_thresholds("evictionSoft", "Below these pods go after a while."),
+        evictionSoft=_thresholds(
+            "evictionSoft",
+            "Soft eviction thresholds by signal; the kubelet evicts after the grace period.",
+        ),
         evictionSoftGracePeriod=_named(
-            "evictionSoftGracePeriod", "How long that while is.", {"type": "string"}
+            "evictionSoftGracePeriod",
+            "Grace period of each soft eviction threshold, such as 1m30s.",
+            {"type": "string"},
         ),
-        imageGCHighThresholdPercent=_percent("Above it images that nobody uses are removed."),
-        imageGCLowThresholdPercent=_percent("Below it no image is removed."),
-        kubeReserved=_reserved("kubeReserved", "What is kept back for the kubelet."),
+        imageGCHighThresholdPercent=_percent(
+            "Disk usage in percent above which the kubelet removes unused images."
+        ),
+        imageGCLowThresholdPercent=_percent(
+            "Disk usage in percent down to which the kubelet removes unused images."
+        ),
+        kubeReserved=_reserved(
+            "kubeReserved", "Resources reserved for Kubernetes system components."
+        ),
         maxPods=_count(
-            "The most pods on a node; with the gate NodeClassCEL an expression, such as "
-            "`(default_enis - 1) * (ips_per_eni - 1) + 2`."
+            "Maximum number of pods on a node. With the feature gate NodeClassCEL it may be an "
+            "expression, such as `(default_enis - 1) * (ips_per_eni - 1) + 2`."
         ),
-        podsPerCore=_count("The most pods for each core."),
-        systemReserved=_reserved("systemReserved", "What is kept back for the system."),
+        podsPerCore=_count("Maximum number of pods for each CPU core; maxPods limits it."),
+        systemReserved=_reserved(
+            "systemReserved", "Resources reserved for OS system daemons and kernel memory."
+        ),
         rules=[
             rule(
                 "!has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent)"
                 " || self.imageGCHighThresholdPercent > self.imageGCLowThresholdPercent",
-                "imageGCHighThresholdPercent must be above imageGCLowThresholdPercent",
+                "imageGCHighThresholdPercent must be greater than imageGCLowThresholdPercent",
             ),
             *(
                 rule(
                     f"!has(self.{signals}) || self.{signals}.all(k, "
                     f"has(self.{named}) && k in self.{named})",
-                    f"{named} must name the signals of {signals}",
+                    f"{signals} OwnerKey does not have a matching {named}",
                 )
                 for signals, named in (
                     ("evictionSoft", "evictionSoftGracePeriod"),
@@ -419,7 +488,7 @@ def _kubelet() -> Schema:
 
 
 def _count(about: str) -> Schema:
-    # Text is let through for the controller to judge, as it is by Karpenter 1.15.
+    # The schema accepts any text and the controller validates it, as in Karpenter 1.15.
     return int_or_string(about, minimum=0, maximum=2**31 - 1)
 
 
@@ -437,35 +506,50 @@ def _named(name: str, about: str, values: Schema) -> Schema:
 
 
 def _reserved(name: str, about: str) -> Schema:
-    # With the gate NodeClassCEL an amount may be an expression: the controller tells them apart.
+    # With the feature gate NodeClassCEL, a quantity may be an expression; the controller
+    # distinguishes them.
     amounts = {"type": "string"}
     negative = rule(
-        "self.all(k, !self[k].startsWith('-'))", f"amounts of {name} may not be negative"
+        "self.all(k, !self[k].startsWith('-'))",
+        f"{name} value cannot be a negative resource quantity",
     )
     return _keyed(name, about, amounts, RESERVABLE, negative)
 
 
 def _keyed(name: str, about: str, values: Schema, allowed: Sequence[str], *rules: Schema) -> Schema:
-    keys = ", ".join(f"'{key}'" for key in allowed)
-    known = rule(f"self.all(k, k in [{keys}])", f"keys of {name} are " + ", ".join(allowed))
+    keys = ",".join(f"'{key}'" for key in allowed)
+    known = rule(f"self.all(k, k in [{keys}])", f"valid keys for {name} are [{keys}]")
     return mapping(about, values, rules=[known, *rules])
 
 
 def _connection_tracking() -> Schema:
     names = ("tcpEstablishedTimeout", "udpStreamTimeout", "udpTimeout")
     return fields(
-        "How long idle connections are remembered, in seconds.",
+        "Idle timeouts of the connection tracking of security groups.",
         tcpEstablishedTimeout=integer(
-            "Established TCP connections.", form=INT32, minimum=60, maximum=432000
+            "Idle timeout of established TCP connections, in seconds.",
+            form=INT32,
+            minimum=60,
+            maximum=432000,
         ),
         udpStreamTimeout=integer(
-            "UDP flows that have seen more than one request.", form=INT32, minimum=60, maximum=180
+            "Idle timeout, in seconds, of UDP flows with more than one request and response.",
+            form=INT32,
+            minimum=60,
+            maximum=180,
         ),
-        udpTimeout=integer("UDP flows in one direction.", form=INT32, minimum=30, maximum=60),
+        udpTimeout=integer(
+            "Idle timeout, in seconds, of UDP flows with traffic in one direction or with a "
+            "single request and response.",
+            form=INT32,
+            minimum=30,
+            maximum=60,
+        ),
         rules=[
             rule(
                 " || ".join(f"has(self.{name})" for name in names),
-                "connectionTracking needs one of " + ", ".join(names),
+                "at least one of tcpEstablishedTimeout, udpStreamTimeout, or udpTimeout "
+                "must be set",
             )
         ],
     )
@@ -479,13 +563,13 @@ def _tag_rules() -> list[Schema]:
         labels.EC2NODECLASS,
     )
     return [
-        rule("self.all(k, k != '')", "a tag's key may not be empty"),
+        rule("self.all(k, k != '')", "empty tag keys aren't supported"),
         rule(
             "self.all(k, !k.startsWith('kubernetes.io/cluster'))",
-            "tags under kubernetes.io/cluster are set by the controller",
+            "tag contains a restricted tag matching kubernetes.io/cluster/",
         ),
         *(
-            rule(f"self.all(k, k != '{key}')", f"the tag {key} is set by the controller")
+            rule(f"self.all(k, k != '{key}')", f"tag contains a restricted tag matching {key}")
             for key in owned
         ),
     ]
@@ -493,28 +577,30 @@ def _tag_rules() -> list[Schema]:
 
 def _status() -> Schema:
     return fields(
-        "What the controller found.",
-        amis=array("Images, newest first.", _found_image()),
-        capacityReservations=array("Capacity reservations.", _found_reservation()),
+        "The resolved state of the EC2NodeClass.",
+        amis=array("AMIs that the selector terms match, newest first.", _found_image()),
+        capacityReservations=array(
+            "Capacity reservations that the selector terms match.", _found_reservation()
+        ),
         conditions=fragments.conditions(),
-        instanceProfile=string("The instance profile of the nodes."),
+        instanceProfile=string("Name of the instance profile of the nodes."),
         securityGroups=array(
-            "Security groups.",
+            "Security groups that the selector terms match.",
             fields(
                 "A security group.",
                 required=["id"],
-                id=string("Its id."),
-                name=string("Its name."),
+                id=string("ID of the security group."),
+                name=string("Name of the security group."),
             ),
         ),
         subnets=array(
-            "Subnets.",
+            "Subnets that the selector terms match.",
             fields(
                 "A subnet.",
                 required=["id", "zone"],
-                id=string("Its id."),
-                zone=string("Its availability zone."),
-                zoneID=string("The zone's id, which means the same in every account."),
+                id=string("ID of the subnet."),
+                zone=string("Availability zone of the subnet."),
+                zoneID=string("ID of that zone, such as usw2-az1; it is the same in all accounts."),
             ),
         ),
     )
@@ -522,19 +608,19 @@ def _status() -> Schema:
 
 def _found_image() -> Schema:
     return fields(
-        "An image and the instance types it serves.",
+        "An AMI and the instance types with which it is compatible.",
         required=["id", "requirements"],
-        deprecated=boolean("Whether its owner has deprecated it."),
-        id=string("Its id."),
-        name=string("Its name."),
+        deprecated=boolean("Whether the AMI is deprecated."),
+        id=string("ID of the AMI."),
+        name=string("Name of the AMI."),
         requirements=array(
-            "Which instance types it serves.",
+            "Requirements on instance types that are compatible with the AMI.",
             fields(
-                "One term over a label.",
+                "A requirement on a label.",
                 required=["key", "operator"],
-                key=string("The label."),
-                operator=string("How the label's value relates to the values."),
-                values=array("The values.", {"type": "string"}, kind="atomic"),
+                key=string("Key of the label."),
+                operator=string("Relationship of the label's value to the values."),
+                values=array("Values of the requirement.", {"type": "string"}, kind="atomic"),
             ),
         ),
     )
@@ -545,20 +631,24 @@ def _found_reservation() -> Schema:
     return fields(
         "A capacity reservation.",
         required=["availabilityZone", "id", "instanceMatchCriteria", "instanceType", "ownerID"],
-        availabilityZone=string("Its availability zone."),
-        endTime=string("When it ends, if it does.", form="date-time"),
-        id=_identifier("cr", "Its id."),
-        instanceMatchCriteria=string("Its way of matching.", enum=["open", "targeted"]),
-        instanceType=string("The instance type it holds."),
-        interruptible=boolean("Whether its owner may take it back."),
-        ownerID=string("The account that owns it.", pattern=r"^[0-9]{12}$"),
+        availabilityZone=string("Availability zone of the reservation."),
+        endTime=string(
+            "Time at which the reservation expires. If unset, it has no end.", form="date-time"
+        ),
+        id=_identifier("cr", "ID of the reservation."),
+        instanceMatchCriteria=string(
+            "How the reservation matches instances.", enum=["open", "targeted"]
+        ),
+        instanceType=string("Instance type of the reservation."),
+        interruptible=boolean("Whether the owner can reclaim the reserved capacity."),
+        ownerID=string("ID of the account that owns the reservation.", pattern=r"^[0-9]{12}$"),
         reservationType=string(
-            "What was bought.",
+            "Type of the reservation.",
             enum=["default", "capacity-block"],
             default=default_of(kind, "reservationType"),
         ),
         state=string(
-            "Whether it is about to end.",
+            "State of the reservation; expiring if it is about to end.",
             enum=["active", "expiring"],
             default=default_of(kind, "state"),
         ),

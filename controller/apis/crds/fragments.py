@@ -1,4 +1,4 @@
-"""The parts of a schema that several kinds share: keys, requirements, taints, conditions."""
+"""Schemas that several custom resources share: label keys, requirements, taints, conditions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from controller.apis.crds.schemas import (
     rule,
     string,
 )
-from controller.apis.nodepool import NodeClaimTemplateSpec
+from controller.apis.karpenter.nodepool import NodeClaimTemplateSpec
 
 NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
@@ -47,32 +47,25 @@ _ONE_NUMBER = "has(x.values) && size(x.values) == 1 && int(x.values[0]) >= 0"
 def key_rules(
     subject: str, *, domains: dict[str, tuple[str, ...]], pool_owned: bool = False
 ) -> list[Schema]:
-    """Rules about a label key; `subject` is the CEL variable that holds it.
+    """Return the rules for a label key; `subject` is the CEL variable that holds it.
 
-    A domain of Karpenter's is reserved, but for the labels listed with it. `pool_owned`
-    also keeps the key by which a node belongs to its pool.
+    Each of the domains is restricted except for its listed labels. `pool_owned` also
+    restricts the label `karpenter.sh/nodepool`. The messages are Karpenter's.
     """
     rules = [
         rule(
             f"{subject} in {list(allowed)!r} || "
             f"!{subject}.matches('^([^/]*[.])?{domain.replace('.', '[.]')}(/|$)')",
-            f"labels of the domain {domain} are set by the controller; "
-            "only those it documents may be used",
+            f'label domain "{domain}" is restricted',
         )
         for domain, allowed in domains.items()
     ]
     if pool_owned:
         rules.append(
-            rule(
-                f"{subject} != '{labels.NODEPOOL}'",
-                f"{labels.NODEPOOL} is set by the controller on every node of the pool",
-            )
+            rule(f"{subject} != '{labels.NODEPOOL}'", f'label "{labels.NODEPOOL}" is restricted')
         )
     rules.append(
-        rule(
-            f"{subject} != '{labels.HOSTNAME}'",
-            f"{labels.HOSTNAME} is known only once a node exists, so nothing may require it",
-        )
+        rule(f"{subject} != '{labels.HOSTNAME}'", f'label "{labels.HOSTNAME}" is restricted')
     )
     return rules
 
@@ -82,41 +75,46 @@ def requirements(
     *,
     key_rules: Sequence[Schema],
     min_values: bool = True,
-    not_in_needs_values: bool = False,
+    of_overlay: bool = False,
 ) -> Schema:
-    """Terms over labels, all of which must hold."""
+    """Return the schema of a list of requirements on labels, which are ANDed.
+
+    In a NodeOverlay, the operator NotIn needs values too.
+    """
     item = fields(
-        "One term: key, operator, values.",
+        "A requirement on a label.",
         required=["key", "operator"],
-        key=string("The label.", maximum=316, pattern=QUALIFIED_NAME, rules=key_rules),
+        key=string("Key of the label.", maximum=316, pattern=QUALIFIED_NAME, rules=key_rules),
         operator=string(
-            "How the label's value relates to the values. Gt, Lt, Gte and Lte compare numbers.",
+            "Relationship of the label's value to the values. Gt, Lt, Gte and Lte compare whole "
+            "numbers.",
             enum=["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte"],
         ),
         values=array(
-            "The values; none for Exists and DoesNotExist, one number for comparisons.",
+            "Values of the requirement: at least one for In, none for Exists and DoesNotExist, "
+            "one whole number for Gt, Lt, Gte and Lte.",
             {"type": "string"},
             kind="atomic",
         ),
     )
-    needs_values = ["In", "NotIn"] if not_in_needs_values else ["In"]
+    needs_values = ["In", "NotIn"] if of_overlay else ["In"]
+    comparisons = "'Gt', 'Lt', 'Gte' or 'Lte'" if of_overlay else "'Gt', 'Lt', 'Gte', or 'Lte'"
     rules = [
         *(
             rule(
                 f"self.all(x, x.operator != '{operator}' || ({_HAS_VALUES}))",
-                f"a requirement with operator {operator} needs at least one value",
+                f"requirements with operator '{operator}' must have a value defined",
             )
             for operator in needs_values
         ),
         rule(
             f"self.all(x, !({_NUMERIC}) || ({_ONE_NUMBER}))",
-            "a requirement with operator Gt, Lt, Gte or Lte needs exactly one value, "
-            "a whole number of at least 0",
+            f"requirements operator {comparisons} must have a single positive integer value",
         ),
     ]
     if min_values:
         item["properties"]["minValues"] = integer(
-            "How many different values must remain possible, so that a launch stays flexible.",
+            "Minimum number of different values of the label among the instance types of a launch.",
             minimum=1,
             maximum=50,
         )
@@ -124,33 +122,34 @@ def requirements(
             rule(
                 "self.all(x, x.operator != 'In' || !has(x.minValues) || "
                 "(has(x.values) && size(x.values) >= x.minValues))",
-                "a requirement with operator In needs at least minValues values",
+                "requirements with 'minValues' must have at least that many values specified in "
+                "the 'values' field",
             )
         )
     return array(about, item, maximum=100, kind="atomic", rules=rules)
 
 
 def taints(about: str) -> Schema:
-    """A list of taints."""
+    """Return the schema of a list of taints."""
     return array(
         about,
         fields(
-            "Keeps pods away that do not tolerate it.",
+            "A taint repels pods that do not tolerate it.",
             required=["key", "effect"],
-            key=string("The taint's key.", minimum=1, pattern=QUALIFIED_NAME),
-            value=string("The taint's value.", pattern=QUALIFIED_NAME),
+            key=string("Key of the taint.", minimum=1, pattern=QUALIFIED_NAME),
+            value=string("Value of the taint.", pattern=QUALIFIED_NAME),
             effect=string(
-                "What happens to pods that do not tolerate the taint.",
+                "Effect on pods that do not tolerate the taint.",
                 enum=["NoSchedule", "PreferNoSchedule", "NoExecute"],
             ),
-            timeAdded=string("When the taint was added.", form="date-time"),
+            timeAdded=string("Time at which the taint was added.", form="date-time"),
         ),
         kind="atomic",
     )
 
 
 def node_class_reference(*, rules: Sequence[Schema] = ()) -> Schema:
-    """The reference to the class that says how instances are made."""
+    """Return the schema of a reference to a NodeClass."""
 
     def part(name: str, about: str, pattern: str | None = None) -> Schema:
         return string(
@@ -158,64 +157,69 @@ def node_class_reference(*, rules: Sequence[Schema] = ()) -> Schema:
         )
 
     return fields(
-        "The class that says how instances are made.",
+        "The NodeClass that configures the instances.",
         required=["group", "kind", "name"],
-        group=part("group", "API group of the class, such as karpenter.k8s.aws.", r"^[^/]*$"),
-        kind=part("kind", "Kind of the class, such as EC2NodeClass."),
-        name=part("name", "Name of the class."),
+        group=part("group", "API group of the NodeClass: karpenter.k8s.aws.", r"^[^/]*$"),
+        kind=part("kind", "Kind of the NodeClass: EC2NodeClass."),
+        name=part("name", "Name of the NodeClass."),
         rules=rules,
     )
 
 
 def expire_after() -> Schema:
-    """How long a node may live."""
+    """Return the schema of `expireAfter`."""
     return string(
-        "How long a node may live before it is replaced, such as 720h; Never keeps it.",
+        "Age at which a node expires and is replaced, such as 720h; Never disables expiration.",
         pattern=DURATION_OR_NEVER,
         default=default_of(NodeClaimTemplateSpec, "expireAfter"),
     )
 
 
 def termination_grace_period() -> Schema:
-    """How long a drain may take."""
+    """Return the schema of `terminationGracePeriod`."""
     return string(
-        "How long a node may drain before its pods are deleted whatever protects them, "
-        "such as 1h30m. Left out, a drain waits for ever.",
+        "Maximum time for which a node drains, such as 1h30m. Then its pods are deleted, "
+        "regardless of PodDisruptionBudgets and karpenter.sh/do-not-disrupt. If unset, the drain "
+        "has no time limit.",
         pattern=DURATION,
     )
 
 
 def quantities(about: str, *, rules: Sequence[Schema] = ()) -> Schema:
-    """Amounts by resource name."""
+    """Return the schema of quantities by resource name."""
     return mapping(about, quantity(), rules=rules)
 
 
 def conditions(*, loose: bool = False) -> Schema:
-    """Status conditions; loose ones may leave out reason and message."""
+    """Return the schema of status conditions; loose ones may omit reason and message."""
     word = r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?"
     reason = (
-        string("Why, in one word.", maximum=1024, pattern=rf"^({word}|)$")
+        string("Reason of the status, in CamelCase.", maximum=1024, pattern=rf"^({word}|)$")
         if loose
-        else string("Why, in one word.", minimum=1, maximum=1024, pattern=rf"^{word}$")
+        else string(
+            "Reason of the status, in CamelCase.", minimum=1, maximum=1024, pattern=rf"^{word}$"
+        )
     )
     return array(
-        "What stands about the object.",
+        "Conditions of the object.",
         fields(
-            "One standing fact.",
+            "A condition.",
             required=[
                 "lastTransitionTime",
                 *([] if loose else ["message", "reason"]),
                 "status",
                 "type",
             ],
-            lastTransitionTime=string("When the status last changed.", form="date-time"),
-            message=string("Why, in a sentence.", maximum=32768),
+            lastTransitionTime=string("Time at which the status last changed.", form="date-time"),
+            message=string("Details of the status.", maximum=32768),
             observedGeneration=integer(
-                "The generation of the object this was said of.", form=INT64, minimum=0
+                "Generation of the object for which the condition was set.", form=INT64, minimum=0
             ),
             reason=reason,
-            status=string("Whether it holds.", enum=["True", "False", "Unknown"]),
-            type=string("Which fact.", maximum=316, pattern=rf"^({SUBDOMAIN}/)?({NAME})$"),
+            status=string("Status of the condition.", enum=["True", "False", "Unknown"]),
+            type=string(
+                "Type of the condition.", maximum=316, pattern=rf"^({SUBDOMAIN}/)?({NAME})$"
+            ),
         ),
         kind="map",
         keys=["type"],

@@ -1,4 +1,4 @@
-"""The schema of NodeClaims."""
+"""The CustomResourceDefinition of NodeClaim."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from controller.apis.kinds import NODE_CLAIM
 
 
 def node_claim() -> dict[str, Any]:
-    """Return the CustomResourceDefinition."""
+    """Return the CustomResourceDefinition of NodeClaim."""
     return definition(
         NODE_CLAIM,
-        "One node that was asked for, from intent to end.",
+        "A request for one node, from its launch to its termination.",
         spec=_spec(),
         status=_status(),
         category="karpenter",
@@ -37,33 +37,40 @@ def node_claim() -> dict[str, Any]:
 
 def _spec() -> Schema:
     return fields(
-        "What the node must be.",
+        "The desired state of the node.",
         required=["nodeClassRef", "requirements"],
         expireAfter=fragments.expire_after(),
         nodeClassRef=fragments.node_class_reference(),
         requirements=fragments.requirements(
-            "What the node may be, as terms over labels; all must hold.",
+            "Requirements on the labels of the node, such as its instance type. They are ANDed.",
             key_rules=fragments.key_rules("self", domains=fragments.RESERVED_DOMAINS),
         ),
         resources=fields(
-            "What the node must have room for.",
-            requests=fragments.quantities("The sum of the requests of its pods."),
+            "Resources that the node must provide.",
+            requests=fragments.quantities("Sum of the requests of the pods for the node."),
         ),
-        startupTaints=fragments.taints("Taints that something else takes off."),
+        startupTaints=fragments.taints(
+            "Taints of the node at startup, which another component, such as a DaemonSet, removes."
+        ),
         taints=fragments.taints("Taints of the node."),
         terminationGracePeriod=fragments.termination_grace_period(),
-        rules=[rule("self == oldSelf", "a NodeClaim's spec cannot be changed: delete the claim")],
+        rules=[rule("self == oldSelf", "spec is immutable")],
     )
 
 
 def _status() -> Schema:
     return fields(
-        "What became of it.",
-        allocatable=fragments.quantities("What pods may use of the node."),
-        capacity=fragments.quantities("What the node has."),
+        "The observed state of the node.",
+        allocatable=fragments.quantities("Estimated allocatable capacity of the node."),
+        capacity=fragments.quantities("Estimated full capacity of the node."),
         conditions=fragments.conditions(loose=True),
-        imageID=string("The image the instance runs."),
-        lastPodEventTime=string("When a pod last came to the node or left it.", form="date-time"),
-        nodeName=string("The node that joined."),
-        providerID=string("The instance, such as aws:///us-west-2a/i-0123456789abcdef0."),
+        imageID=string("ID of the AMI of the instance."),
+        lastPodEventTime=string(
+            "Time of the last pod event on the node: a pod was bound, terminated or removed.",
+            form="date-time",
+        ),
+        nodeName=string("Name of the Node."),
+        providerID=string(
+            "Provider ID of the Node, such as aws:///us-west-2a/i-0123456789abcdef0."
+        ),
     )

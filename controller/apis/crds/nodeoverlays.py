@@ -1,4 +1,4 @@
-"""The schema of NodeOverlays."""
+"""The CustomResourceDefinition of NodeOverlay."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from controller.apis.kinds import NODE_OVERLAY
 
 
 def node_overlay() -> dict[str, Any]:
-    """Return the CustomResourceDefinition."""
+    """Return the CustomResourceDefinition of NodeOverlay."""
     return definition(
         NODE_OVERLAY,
-        "Corrects what instance types cost and hold.",
+        "Overrides the price or adds to the capacity of instance types in scheduling.",
         spec=_spec(),
-        status=fields("What the controller found.", conditions=fragments.conditions()),
+        status=fields("The observed state of the overlay.", conditions=fragments.conditions()),
         category="karpenter",
         short_names=["overlays"],
         columns=[
@@ -29,30 +29,32 @@ def node_overlay() -> dict[str, Any]:
 
 def _spec() -> Schema:
     return fields(
-        "Which instance types are meant, and what is true of them.",
+        "The instance types that the overlay matches, and what it changes.",
         required=["requirements"],
         capacity=fragments.quantities(
-            "Extended resources that a node of the types has.",
+            "Extended resources that are added to the capacity of the instance types.",
             rules=[
                 rule(
                     "self.all(x, !(x in ['cpu', 'memory', 'ephemeral-storage', 'pods']))",
-                    "cpu, memory, ephemeral-storage and pods are known from the instance type",
+                    "invalid resource restricted",
                 )
             ],
         ),
-        price=string("The price, in dollars per hour.", pattern=r"^\d+(\.\d+)?$"),
+        price=string("Price of the instance types, in $ per hour.", pattern=r"^\d+(\.\d+)?$"),
         priceAdjustment=string(
-            "What to add to the price (+0.1, -0.1), or its change in percent (+10%, -10%).",
+            "Change of the price: an amount in $ per hour (+0.1, -0.1) or in percent (+10%, -10%).",
             pattern=r"^([+-](\d*\.?\d+)|\+\d*\.?\d+%|-\d{1,2}(\.\d+)?%|-100%)$",
         ),
         requirements=fragments.requirements(
-            "Which instance types are meant, as terms over labels; all must hold.",
+            "Requirements on the labels of the instance types that the overlay matches. They are "
+            "ANDed.",
             key_rules=fragments.key_rules("self", domains=fragments.OVERLAY_DOMAINS),
             min_values=False,
-            not_in_needs_values=True,
+            of_overlay=True,
         ),
         weight=integer(
-            "Where overlays meet, the greater weight wins; left out, it is 0.",
+            "Priority among overlays that match the same instance type: the greater weight wins. "
+            "If unset, the weight is 0.",
             form=INT32,
             minimum=1,
             maximum=10000,
@@ -60,7 +62,7 @@ def _spec() -> Schema:
         rules=[
             rule(
                 "!has(self.price) || !has(self.priceAdjustment)",
-                "price and priceAdjustment exclude one another",
+                "cannot set both 'price' and 'priceAdjustment'",
             )
         ],
     )

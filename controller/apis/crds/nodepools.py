@@ -1,4 +1,4 @@
-"""The schema of NodePools."""
+"""The CustomResourceDefinition of NodePool."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from controller.apis.crds.schemas import (
     rule,
     string,
 )
+from controller.apis.karpenter.nodepool import MOST_WEIGHT, Budget, DisruptionPolicy, NodePoolStatus
 from controller.apis.kinds import NODE_POOL
-from controller.apis.nodepool import MOST_WEIGHT, Budget, DisruptionPolicy, NodePoolStatus
 
 _CRON = (
     r"^(@(annually|yearly|monthly|weekly|daily|midnight|hourly))|((.+)\s(.+)\s(.+)\s(.+)\s(.+))$"
@@ -27,10 +27,10 @@ _CRON = (
 
 
 def node_pool() -> dict[str, Any]:
-    """Return the CustomResourceDefinition."""
+    """Return the CustomResourceDefinition of NodePool."""
     return definition(
         NODE_POOL,
-        "Says what nodes may be made, and when they may go.",
+        "Defines which nodes Joiner may launch for pending pods, and when it may disrupt them.",
         spec=_spec(),
         status=_status(),
         category="karpenter",
@@ -49,20 +49,23 @@ def node_pool() -> dict[str, Any]:
 
 def _spec() -> Schema:
     return fields(
-        "What the user asks for.",
+        "The desired state of the NodePool.",
         required=["template"],
         disruption=_disruption(),
         limits=fragments.quantities(
-            "How much the pool's nodes may have in total, by resource; `nodes` counts them."
+            "Limits of the total capacity of the NodePool's nodes, by resource; `nodes` limits "
+            "their number. A static NodePool may set `nodes` only."
         ),
         replicas=integer(
-            "Makes the pool static: it keeps this many nodes, whether or not pods need them.",
+            "Number of nodes of a static NodePool, which does not scale with pending pods. Needs "
+            "the feature gate StaticCapacity.",
             form=INT64,
             minimum=0,
         ),
         template=_template(),
         weight=integer(
-            "Pools of greater weight are tried first; left out, it is 0.",
+            "Priority of the NodePool in scheduling: NodePools of greater weight are tried first. "
+            "If unset, the weight is 0.",
             form=INT32,
             minimum=1,
             maximum=MOST_WEIGHT,
@@ -70,15 +73,16 @@ def _spec() -> Schema:
         rules=[
             rule(
                 "has(self.replicas) == has(oldSelf.replicas)",
-                "a pool stays static (with replicas) or dynamic (without): make another pool",
+                "Cannot transition NodePool between static (replicas set) and dynamic (replicas "
+                "unset) provisioning modes",
             ),
             rule(
                 "!has(self.replicas) || !has(self.limits) || self.limits.all(x, x == 'nodes')",
-                "a static pool (with replicas) may only limit `nodes`",
+                "only 'limits.nodes' is supported on static NodePools",
             ),
             rule(
                 "!has(self.replicas) || !has(self.weight)",
-                "a static pool (with replicas) has no weight: pods do not choose it",
+                "'weight' is not supported on static NodePools",
             ),
         ],
     )
@@ -86,17 +90,19 @@ def _spec() -> Schema:
 
 def _disruption() -> Schema:
     return fields(
-        "When nodes of the pool may be removed or replaced.",
+        "When Joiner may disrupt nodes of the NodePool.",
         default={"consolidateAfter": default_of(DisruptionPolicy, "consolidateAfter")},
         budgets=_budgets(),
         consolidateAfter=string(
-            "How long no pod may come or go before a node is looked at; Never: it is not.",
+            "Time without pod events on a node after which Joiner may consolidate it; Never "
+            "disables consolidation.",
             pattern=fragments.DURATION_OR_NEVER,
             default=default_of(DisruptionPolicy, "consolidateAfter"),
         ),
         consolidationPolicy=string(
-            "Which nodes are looked at: empty ones, or all whose pods could be served for less. "
-            "Balanced weighs the saving against the pods that move.",
+            "Which nodes Joiner may consolidate: WhenEmpty those without pods, "
+            "WhenEmptyOrUnderutilized also those whose removal or replacement costs less. Balanced "
+            "compares the saving with the pods that are disrupted.",
             enum=["WhenEmpty", "WhenEmptyOrUnderutilized", "Balanced"],
             default=default_of(DisruptionPolicy, "consolidationPolicy"),
         ),
@@ -105,30 +111,32 @@ def _disruption() -> Schema:
 
 def _budgets() -> Schema:
     budget = fields(
-        "One bound.",
+        "A disruption budget.",
         required=["nodes"],
         duration=string(
-            "How long the bound holds from each start in `schedule`, such as 1h30m.",
+            "How long the budget is active after each start of `schedule`, such as 1h30m.",
             pattern=r"^((([0-9]+(h|m))|([0-9]+h[0-9]+m))(0s)?)$",
         ),
         nodes=string(
-            "How many nodes of the pool may be on their way out: a number, or a share.",
+            "Maximum number of nodes of the NodePool that may be disrupted at once: a number, or "
+            "a percentage, rounded up.",
             pattern=r"^((100|[0-9]{1,2})%|[0-9]+)$",
             default=default_of(Budget, "nodes"),
         ),
         reasons=array(
-            "Which disruptions the bound is for; left out, all.",
-            string("A reason.", enum=["Underutilized", "Empty", "Drifted"]),
+            "Disruption reasons to which the budget applies. If unset, it applies to all.",
+            string("A disruption reason.", enum=["Underutilized", "Empty", "Drifted"]),
             maximum=50,
             kind="set",
         ),
         schedule=string(
-            "When the bound begins to hold, in UTC: five cron fields or @daily and the like.",
+            "When the budget becomes active, in UTC: a cron schedule of five fields, or a macro "
+            "such as @daily. If unset, the budget is always active.",
             pattern=_CRON,
         ),
     )
     return array(
-        "How many nodes may be disrupted at once; where several hold, the least counts.",
+        "Disruption budgets. Of the active budgets, the most restrictive applies.",
         budget,
         default=[
             {"nodes": default_of(Budget, "nodes")} for _ in default_of(DisruptionPolicy, "budgets")
@@ -138,7 +146,7 @@ def _budgets() -> Schema:
         rules=[
             rule(
                 "self.all(x, has(x.schedule) == has(x.duration))",
-                "a budget's schedule and duration go together: set both or neither",
+                "'schedule' must be set with 'duration'",
             )
         ],
     )
@@ -146,14 +154,14 @@ def _budgets() -> Schema:
 
 def _template() -> Schema:
     return fields(
-        "The template of the pool's nodes.",
+        "Template of the NodePool's NodeClaims.",
         required=["spec"],
         metadata=fields(
-            "What every node of the pool carries.",
+            "Metadata of every node of the NodePool.",
             annotations=mapping("Annotations of every node.", {"type": "string"}),
             labels=mapping(
                 "Labels of every node.",
-                string("A label's value.", maximum=63, pattern=fragments.LABEL_VALUE),
+                string("Value of the label.", maximum=63, pattern=fragments.LABEL_VALUE),
                 maximum=100,
                 atomic=True,
                 rules=[
@@ -165,27 +173,28 @@ def _template() -> Schema:
             ),
         ),
         spec=fields(
-            "What every NodeClaim of the pool starts from.",
+            "Spec of every NodeClaim of the NodePool.",
             required=["nodeClassRef", "requirements"],
             expireAfter=fragments.expire_after(),
             nodeClassRef=fragments.node_class_reference(
                 rules=[
                     rule(
                         f"self.{name} == oldSelf.{name}",
-                        f"nodeClassRef.{name} cannot be changed: make another pool",
+                        f"nodeClassRef.{name} is immutable",
                     )
                     for name in ("group", "kind")
                 ]
             ),
             requirements=fragments.requirements(
-                "What nodes of the pool may be, as terms over labels; all must hold.",
+                "Requirements on the labels of the nodes, such as their instance type. They are "
+                "ANDed.",
                 key_rules=fragments.key_rules(
                     "self", domains=fragments.RESERVED_DOMAINS, pool_owned=True
                 ),
             ),
             startupTaints=fragments.taints(
-                "Taints that something else takes off once the node is prepared; pods need not "
-                "tolerate them to be placed."
+                "Taints of every node at startup, which another component, such as a DaemonSet, "
+                "removes. Pods need not tolerate them."
             ),
             taints=fragments.taints("Taints of every node."),
             terminationGracePeriod=fragments.termination_grace_period(),
@@ -195,13 +204,15 @@ def _template() -> Schema:
 
 def _status() -> Schema:
     return fields(
-        "What the controller found.",
+        "The observed state of the NodePool.",
         conditions=fragments.conditions(),
         nodeClassObservedGeneration=integer(
-            "The generation of the node class the pool was last seen with.", form=INT64
+            "Generation of the NodeClass that the controller last observed.", form=INT64
         ),
         nodes=integer(
-            "How many nodes the pool has.", form=INT64, default=default_of(NodePoolStatus, "nodes")
+            "Number of nodes of the NodePool.",
+            form=INT64,
+            default=default_of(NodePoolStatus, "nodes"),
         ),
-        resources=fragments.quantities("What the pool's nodes have in total."),
+        resources=fragments.quantities("Total capacity of the NodePool's nodes."),
     )

@@ -1,7 +1,7 @@
-"""OpenAPI schemas, written in a few words each.
+"""Short constructors of OpenAPI schemas.
 
-A schema is the plain mapping that Kubernetes takes. Rules (CEL) stand beside the field
-they guard, and a default that a wire type knows is read from the type: `default_of`.
+A schema is the mapping that a CustomResourceDefinition contains. The CEL rules of a field are
+arguments of its schema. `default_of` reads a field's default from its wire type.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from controller.apis.meta import Wire, to_wire
+from controller.apis.kubernetes.meta import Wire, to_wire
 
 Schema = dict[str, Any]
 
@@ -20,16 +20,16 @@ INT64 = "int64"
 
 _NUMBER = r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
 QUANTITY = rf"(\+|-)?{_NUMBER}(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?{_NUMBER}))?"
-"""The pattern of a quantity such as `1500m` or `2Gi`, with neither start nor end."""
+"""The pattern of a quantity such as `1500m` or `2Gi`, without start and end anchors."""
 
 
 def rule(condition: str, message: str) -> Schema:
-    """Refuse objects for which the CEL condition does not hold, with this message."""
+    """Return a CEL rule: the API server rejects objects that violate it, with the message."""
     return {"rule": condition, "message": message}
 
 
 def default_of(kind: type[Wire], wire_name: str) -> Any:
-    """Return what a wire type holds in a field that was left out, as it stands on the wire."""
+    """Return the default of a field of a wire type, in its JSON form."""
     member = next(m for m in msgspec.structs.fields(kind) if m.encode_name == wire_name)
     if member.default_factory is not msgspec.NODEFAULT:
         return to_wire(member.default_factory())
@@ -47,7 +47,7 @@ def string(
     form: str | None = None,
     rules: Sequence[Schema] = (),
 ) -> Schema:
-    """Text; `minimum` and `maximum` bound its length."""
+    """Return the schema of a string; `minimum` and `maximum` limit its length in characters."""
     return _schema(
         "string",
         about,
@@ -69,17 +69,17 @@ def integer(
     minimum: int | None = None,
     maximum: int | None = None,
 ) -> Schema:
-    """A whole number; `form` is int32 or int64."""
+    """Return the schema of a whole number; `form` is int32 or int64."""
     return _schema("integer", about, default=default, format=form, minimum=minimum, maximum=maximum)
 
 
 def number(about: str) -> Schema:
-    """A number, whole or not."""
+    """Return the schema of a number."""
     return _schema("number", about)
 
 
 def boolean(about: str) -> Schema:
-    """A truth value without a default: absent is its own answer."""
+    """Return the schema of a boolean without a default: unset differs from false."""
     return _schema("boolean", about)
 
 
@@ -92,7 +92,7 @@ def fields(
     others: bool = False,
     **properties: Schema,
 ) -> Schema:
-    """An object with these fields; `others` are kept too, whatever they are."""
+    """Return the schema of an object with these fields; `others` keeps unknown fields."""
     return _schema(
         "object",
         about,
@@ -112,7 +112,7 @@ def mapping(
     atomic: bool = False,
     rules: Sequence[Schema] = (),
 ) -> Schema:
-    """A map from names to values; an atomic one is replaced as a whole by server-side apply."""
+    """Return the schema of a map; server-side apply replaces an atomic map as a whole."""
     return _schema(
         "object",
         about,
@@ -134,7 +134,7 @@ def array(
     keys: Sequence[str] = (),
     rules: Sequence[Schema] = (),
 ) -> Schema:
-    """A list; `kind` is atomic, set, or map (of items told apart by `keys`)."""
+    """Return the schema of a list; `kind` is atomic, set, or map with the `keys` of its items."""
     return _schema(
         "array",
         about,
@@ -148,12 +148,12 @@ def array(
 
 
 def quantity(about: str = "") -> Schema:
-    """A Kubernetes quantity: a number, or text such as `1500m` or `2Gi`."""
+    """Return the schema of a Kubernetes quantity: a number, or text such as `1500m` or `2Gi`."""
     return int_or_string(about, pattern=rf"^{QUANTITY}$")
 
 
 def int_or_string(about: str = "", **facets: Any) -> Schema:
-    """A whole number or text; each facet binds the one it is about."""
+    """Return the schema of a whole number or text; a facet limits the type it applies to."""
     return {
         **({"description": about} if about else {}),
         "anyOf": [{"type": "integer"}, {"type": "string"}],

@@ -1,1 +1,1 @@
-"""Says of every CapacityBuffer for how many pods of which shape there must be room."""
+"""Resolves every CapacityBuffer to the number and shape of its pods."""

@@ -1,4 +1,4 @@
-"""Finds out what a buffer's pods are like, and how many of them there must be room for."""
+"""Resolves the pod template and the number of pods of a CapacityBuffer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from controller.apis import conditions
-from controller.apis.capacitybuffer import (
+from controller.apis.karpenter.capacitybuffer import (
     READY_FOR_PROVISIONING,
     CapacityBuffer,
     CapacityBufferStatus,
@@ -23,8 +22,9 @@ from controller.apis.kinds import (
     STATEFUL_SET,
     Kind,
 )
-from controller.apis.meta import to_wire
-from controller.apis.workloads import Scalable
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kubernetes.workloads import Scalable
 from controller.apiserver.port import ApiServer
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.writing import patched
@@ -32,7 +32,7 @@ from controller.state.buffers import PodBlueprint, replicas, virtual_pods
 from controller.state.cluster import Cluster
 
 PERIOD = timedelta(seconds=30)
-"""How often a buffer is looked at again, though what it follows is watched."""
+"""How often a buffer is resolved again, in addition to watch events."""
 
 SCALABLES: Mapping[str, Kind[Any]] = {
     kind.name: kind for kind in (DEPLOYMENT, REPLICA_SET, STATEFUL_SET)
@@ -40,7 +40,7 @@ SCALABLES: Mapping[str, Kind[Any]] = {
 
 
 class UnresolvedError(Exception):
-    """A buffer's pods cannot be told; the reason is for its condition, the text for people."""
+    """A buffer's pods cannot be resolved; the condition has `reason` and the error's text."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class UnresolvedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Writes a buffer's replicas and `ReadyForProvisioning`, and has its pods placed."""
+    """Writes a buffer's replicas and `ReadyForProvisioning`, and adds its pods to the mirror."""
 
     api: ApiServer
     cluster: Cluster

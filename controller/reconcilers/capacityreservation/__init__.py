@@ -1,1 +1,1 @@
-"""What becomes of nodes whose capacity reservation ends, or that EC2 has taken out of theirs."""
+"""Handles nodes whose capacity reservation ends or that EC2 removed from their reservation."""

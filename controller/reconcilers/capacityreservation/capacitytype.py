@@ -1,4 +1,4 @@
-"""Nodes that are no longer in their reservation say so: they cost what on-demand ones cost."""
+"""Relabels nodes that left their capacity reservation as on-demand, which is their price."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from controller.apis import conditions, labels
+from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import REGISTERED, NodeClaim
 from controller.apis.kinds import NODE, NODE_CLAIM
-from controller.apis.nodeclaim import REGISTERED, NodeClaim
+from controller.apis.kubernetes import conditions
 from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
@@ -23,33 +24,37 @@ ON_DEMAND: Mapping[str, str | None] = {
     labels.CAPACITY_TYPE: labels.ON_DEMAND,
     **dict.fromkeys(labels.RESERVATION_LABELS),
 }
-"""What the labels become."""
+"""The new labels."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityType:
-    """Relabels claims, and their nodes, whose instance goes on as an on-demand one."""
+    """Relabels NodeClaims and nodes whose instance continues as on-demand."""
 
     api: ApiServer
     cloud: CloudProvider
     cluster: Cluster
 
     async def run_once(self) -> timedelta:
-        """Compare every reserved claim with its instance; asks the cloud only if there is one."""
-        reserved = [c for c in self.cluster.list(NODE_CLAIM) if _is_reserved(c)]
+        """Compare every reserved NodeClaim with its instance; calls EC2 only if there is one."""
+        reserved = [
+            claim
+            for claim in self.cluster.list(NODE_CLAIM)
+            if _is_reserved(claim) and self.cluster.is_adopted(claim)
+        ]
         if reserved:
             bought = {i.provider_id: i.capacity_type for i in await self.cloud.instances()}
             for claim in reserved:
                 if bought.get(claim.status.provider_id) == labels.ON_DEMAND:
-                    # Whoever wrote meanwhile comes first; the next round sees what they wrote.
+                    # Another write came first; the next round sees it.
                     with contextlib.suppress(ConflictError, NotFoundError):
                         await self._relabel(claim)
         return PERIOD
 
     async def _relabel(self, claim: NodeClaim) -> None:
-        # The claim last: as long as it says reserved this is tried again.
+        # The NodeClaim last: while it is labelled reserved, the next round tries again.
         for node in self.cluster.nodes_of(claim):
             await patched(self.api, self.cluster, NODE, node, {"metadata": {"labels": ON_DEMAND}})
         await patched(
@@ -65,7 +70,7 @@ class CapacityType:
 
 
 def _is_reserved(claim: NodeClaim) -> bool:
-    """Whether a claim says reserved, and its instance is old enough for EC2 to know better."""
+    """Whether a NodeClaim is labelled reserved and is registered, so that EC2 reports its state."""
     return (
         claim.metadata.labels.get(labels.CAPACITY_TYPE) == labels.RESERVED
         and not claim.metadata.is_deleting

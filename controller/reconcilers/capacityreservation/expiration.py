@@ -1,4 +1,4 @@
-"""Empties the nodes of a capacity block before EC2 takes them."""
+"""Drains the nodes of a capacity block before EC2 terminates them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM
-from controller.apis.nodeclaim import NodeClaim
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BlockExpiration:
-    """Deletes the claims of a capacity block that is about to end, without asking budgets.
+    """Deletes the NodeClaims of a capacity block that ends soon, regardless of budgets.
 
-    When a block ends stands in the status of the classes that select it; the cloud is asked
-    only for those that no class selects any more.
+    The end of a block is in the status of the EC2NodeClasses that select it; EC2 is asked only
+    about blocks that no class selects any more.
     """
 
     api: ApiServer
@@ -38,7 +38,7 @@ class BlockExpiration:
     clock: Clock
 
     async def run_once(self) -> timedelta:
-        """Look at every reservation once."""
+        """Check every reservation once."""
         now = self.clock()
         known = {
             reservation.id: reservation
@@ -48,7 +48,8 @@ class BlockExpiration:
         claims: dict[str, list[NodeClaim]] = {}
         for claim in self.cluster.list(NODE_CLAIM):
             reservation_id = claim.metadata.labels.get(labels.RESERVATION_ID, "")
-            if reservation_id and not claim.metadata.is_deleting:
+            is_leaving = claim.metadata.is_deleting or not self.cluster.is_adopted(claim)
+            if reservation_id and not is_leaving:
                 claims.setdefault(reservation_id, []).append(claim)
         for reservation_id in claims.keys() & known.keys():
             if known[reservation_id].is_expiring(now):

@@ -1,4 +1,4 @@
-"""Acts on what the disruption room decides.
+"""Carries out the commands that `controller.disruption` decides.
 
-One loop asks each method in turn and carries out the first command that stands.
+One loop runs each method in turn and begins the first command that passes validation.
 """

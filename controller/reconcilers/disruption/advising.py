@@ -1,8 +1,8 @@
-"""Decisions that are not carried out at once: observed, or recommended until somebody approves.
+"""Commands in the modes `observe` and `recommend`, which Joiner does not begin at once.
 
-What was said once is looked at again whenever the cluster has changed, and taken back when it
-does not stand any more. What stands counts as if it were under way, so that the next decision
-is another one, within what the budgets leave.
+Joiner validates each advised command again whenever the cluster changes, and withdraws it when it
+is no longer valid. Advised commands consume budgets as if they had begun, so the next decision
+chooses other nodes.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from controller.apis.disruption import Disruption, DisruptionSpec
+from controller.apis import labels
+from controller.apis.karpenter.disruption import Disruption, DisruptionSpec
 from controller.disruption.commands import Command, Decision
 from controller.disruption.modes import Mode
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.proposals import read_back, spec_of
 from controller.reconcilers.clock import Clock
-from controller.reconcilers.disruption.bookkeeping import Ledger, approval
-from controller.reconcilers.disruption.judging import AT_ONCE, PERIOD, Judge, Steadiness
-from controller.reconcilers.disruption.orchestration import Orchestrator, told
+from controller.reconcilers.disruption.engine import AT_ONCE, PERIOD, DisruptionEngine, IdleBackoff
+from controller.reconcilers.disruption.history import History, approval
+from controller.reconcilers.disruption.orchestration import Orchestrator, log_fields
 from controller.state.cluster import Cluster
 from controller.telemetry.metrics import Metrics
 
-DECLINED = "somebody has declined to let it go"
+DECLINED = f"Disruption declined by annotation {labels.APPROVED}=false"
 
 log = logging.getLogger(__name__)
 
@@ -32,23 +33,23 @@ Names = frozenset[str]
 
 
 Report = Callable[[DisruptionProblem, Decision], Awaitable[None]]
-"""Says of each node why it stays."""
+"""Reports for each node why it is not disrupted."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Advisor:
-    """Says what would be disrupted, and does nothing: the mode `observe`."""
+    """Logs and counts the commands that would begin, and begins none: the mode `observe`."""
 
-    judge: Judge
+    engine: DisruptionEngine
     cluster: Cluster
     metrics: Metrics
     clock: Clock
     mode: Mode = Mode.OBSERVE
     _standing: dict[Names, DisruptionSpec] = field(default_factory=dict)
-    _steady: Steadiness = field(default_factory=Steadiness)
+    _steady: IdleBackoff = field(default_factory=IdleBackoff)
 
     async def look(self, problem: DisruptionProblem, report: Report) -> timedelta:
-        """Look once at the pools of this mode; returns when to look again."""
+        """Decide once for the NodePools of this mode; returns when to decide again."""
         revision = self.cluster.revision
         if self._steady.holds(revision, problem):
             return PERIOD
@@ -57,7 +58,7 @@ class Advisor:
             name for names in self._standing.keys() - stale.keys() for name in names
         )
         with self.metrics.deciding() as decided:
-            decision = await self.judge.decide(problem.without(leaving))
+            decision = await self.engine.decide(problem.without(leaving))
             decided(decision)
         is_news = any(command.names not in self._standing for command in decision.commands)
         for command in decision.commands:
@@ -73,32 +74,32 @@ class Advisor:
         return PERIOD
 
     async def forget(self, why: str) -> None:
-        """Take everything back: no pool is in this mode any more."""
+        """Withdraw every advised command, because no NodePool is in this mode."""
         for names in list(self._standing):
             await self._take_back(names, why)
         self._steady.forget()
         self._measure()
 
     async def _stale(self, problem: DisruptionProblem) -> dict[Names, str]:
-        """Return why some of it does not stand any more, by its nodes."""
+        """Return why advised commands are no longer valid, by the names of their nodes."""
         read = {names: read_back(spec, problem) for names, spec in self._standing.items()}
         commands = [answer for answer in read.values() if isinstance(answer, Command)]
-        told = await self._confirmed(problem, commands)
+        rejected = await self._rejected(problem, commands)
         gone = {names: answer for names, answer in read.items() if isinstance(answer, str)}
-        return gone | told
+        return gone | rejected
 
-    async def _confirmed(
+    async def _rejected(
         self, problem: DisruptionProblem, commands: Sequence[Command]
     ) -> dict[Names, str]:
-        """Return why commands do not stand, by their nodes."""
+        """Return why commands fail validation, by the names of their nodes."""
         if not commands:
             return {}
-        confirmation = await self.judge.confirm(problem, Decision(commands=tuple(commands)))
+        confirmation = await self.engine.confirm(problem, Decision(commands=tuple(commands)))
         standing = {command.names for command in confirmation.commands}
         return {
             command.names: next(
                 (why for name, why in confirmation.rejected.items() if name in command.names),
-                "it would be decided in another way by now",
+                "a new simulation decides differently",
             )
             for command in commands
             if command.names not in standing
@@ -108,17 +109,17 @@ class Advisor:
         is_known = command.names in self._standing
         self._standing[command.names] = spec_of(command, self.mode)
         if is_known:
-            return  # the same nodes go, and their pods elsewhere
+            return  # the nodes are the same; only the destinations of their pods differ
         self.metrics.advised(command, self.mode)
         log.info(
             "would disrupt nodes",
-            extra={"mode": self.mode.value, **told(command), "why": command.why},
+            extra={"mode": self.mode.value, **log_fields(command), "why": command.why},
         )
 
     async def _take_back(self, names: Names, why: str) -> None:
         self._standing.pop(names, None)
         log.info(
-            "would not disrupt nodes any more",
+            "would no longer disrupt nodes",
             extra={"mode": self.mode.value, "nodes": sorted(names), "why": why},
         )
 
@@ -130,41 +131,39 @@ class Advisor:
 
 @dataclass(slots=True, kw_only=True)
 class Recommender(Advisor):
-    """Writes down what should be disrupted, and does what somebody approves of."""
+    """Writes a Disruption for each recommended command, and begins the approved ones."""
 
-    ledger: Ledger
+    history: History
     orchestrator: Orchestrator
     mode: Mode = Mode.RECOMMEND
     _records: dict[Names, str] = field(default_factory=dict)
 
     async def look(self, problem: DisruptionProblem, report: Report) -> timedelta:
-        """Hear what people say, do it, and look for more to recommend."""
+        """Read approvals, begin approved commands, otherwise look for more to recommend."""
         problem = replace(
-            problem, kept={**problem.kept, **dict.fromkeys(self.ledger.declined, DECLINED)}
+            problem, kept={**problem.kept, **dict.fromkeys(self.history.declined, DECLINED)}
         )
-        approved = await self._hear()
+        approved = await self._read_approvals()
         if approved:
             await self._carry_out(approved, problem)
             return AT_ONCE
         return await super(Recommender, self).look(problem, report)
 
     async def forget(self, why: str) -> None:
-        """Take everything back, what an earlier leader had proposed too."""
-        await self._hear()
+        """Withdraw every proposal, including those of an earlier leader."""
+        await self._read_approvals()
         await super(Recommender, self).forget(why)
 
-    async def _hear(self) -> list[Disruption]:
-        """Follow what there is in the cluster: return what was approved, let go what was declined
-        or deleted.
-        """
-        proposals = await self.ledger.proposals()
+    async def _read_approvals(self) -> list[Disruption]:
+        """Return the approved Disruptions; drop those that were declined or deleted."""
+        proposals = await self.history.proposals()
         if proposals is None:
             return []
         standing = {frozenset(record.spec.nodes): record for record in proposals}
         for names in self._standing.keys() - standing.keys():
             if names in self._records:
-                # Somebody has deleted it, or the cluster does not keep it: it may be said again.
-                await Advisor._take_back(self, names, "its record has gone")
+                # A user deleted it, or the API server lost it: the command may be proposed again.
+                await Advisor._take_back(self, names, "its Disruption was deleted")
                 self._records.pop(names)
                 self._steady.forget()
         for names, record in standing.items():
@@ -173,40 +172,42 @@ class Recommender(Advisor):
         for record in proposals:
             if approval(record) is False:
                 self._drop(frozenset(record.spec.nodes))
-                await self.ledger.decline(record.metadata.name)
+                await self.history.decline(record.metadata.name)
         return [record for record in proposals if approval(record) is True]
 
     async def _carry_out(self, approved: Sequence[Disruption], problem: DisruptionProblem) -> None:
-        """Begin what was approved, as it would be decided now; what has changed is withdrawn."""
+        """Begin approved commands that still pass validation, and withdraw the others."""
         mine = {frozenset(record.spec.nodes): record for record in approved}
         read = {names: read_back(record.spec, problem) for names, record in mine.items()}
         commands = tuple(answer for answer in read.values() if isinstance(answer, Command))
-        confirmation = await self.judge.confirm(problem, Decision(commands=commands))
+        confirmation = await self.engine.confirm(problem, Decision(commands=commands))
         fresh = {command.names: command for command in confirmation.commands}
         for names, record in mine.items():
             name, command, was = record.metadata.name, fresh.get(names), read[names]
             if command is None:
                 reasons = (w for n, w in confirmation.rejected.items() if n in names)
-                why = was if isinstance(was, str) else next(reasons, "it stands no more")
+                why = (
+                    was if isinstance(was, str) else next(reasons, "the command is no longer valid")
+                )
                 await self._take_back(names, why)
             elif await self.orchestrator.begin(command, problem, record=name):
                 self._drop(names)
             else:
-                await self._take_back(names, "its nodes changed before it could be begun")
+                await self._take_back(names, "its nodes changed before the disruption began")
 
     async def _say(self, command: Command) -> None:
         await super(Recommender, self)._say(command)
         spec, known = self._standing[command.names], self._records.get(command.names)
         if known is not None:
-            await self.ledger.renew(known, spec)
-        elif record := await self.ledger.propose(spec):
+            await self.history.renew(known, spec)
+        elif record := await self.history.propose(spec):
             self._records[command.names] = record
 
     async def _take_back(self, names: Names, why: str) -> None:
         record = self._records.get(names, "")
         self._drop(names)
         await super(Recommender, self)._take_back(names, why)
-        await self.ledger.withdraw(record, why)
+        await self.history.withdraw(record, why)
 
     def _drop(self, names: Names) -> None:
         self._standing.pop(names, None)

@@ -1,7 +1,7 @@
-"""The disruption loop: a picture of the cluster, methods in order, and the commands that stand.
+"""The disruption loop: take a snapshot, run the methods in order, begin the validated commands.
 
-Empty nodes are found here; what takes thought is asked of the engine, in whatever process
-it lives. Neither waits for the other.
+This process finds empty nodes itself. The engine, in its own process, finds drifted nodes and
+consolidations. Neither waits for the other.
 """
 
 from __future__ import annotations
@@ -13,55 +13,56 @@ from datetime import datetime, timedelta
 
 from controller.apis import labels
 from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL, POD
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.provider import CloudProvider
 from controller.disruption import candidates, emptiness
-from controller.disruption.budgets import budgets_of, consumption
-from controller.disruption.candidates import Candidates
+from controller.disruption.budgets import Budgets, budgets_of
 from controller.disruption.commands import Candidate, Command, Decision, Reason
+from controller.disruption.consolidateafter import Gathering
 from controller.disruption.modes import Mode, apart
+from controller.disruption.overview import Overview, overview
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.settling import Gathering
 from controller.reconcilers.clock import Clock, noted
 from controller.reconcilers.disruption import picture
 from controller.reconcilers.disruption.advising import Advisor, Recommender
-from controller.reconcilers.disruption.judging import (
+from controller.reconcilers.disruption.engine import (
     AT_ONCE,
     PERIOD,
     UNSYNCED,
-    Judge,
-    Steadiness,
+    DisruptionEngine,
+    IdleBackoff,
 )
 from controller.reconcilers.disruption.orchestration import Orchestrator
-from controller.reconcilers.newnodes.trials import Trials
+from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.state.cluster import Cluster
 from controller.state.pods import protected_for
 from controller.telemetry.events import EventType, Recorder
 from controller.telemetry.metrics import Metrics
 
 RETRY = timedelta(seconds=1)
-"""How soon to look again when a command could not be begun."""
+"""How soon to decide again when a command could not begin."""
 
 GATHERING = timedelta(seconds=15)
-"""How long what would move pods is put off at most for nodes that settle meanwhile."""
+"""How long at most a consolidation that moves pods waits for other nodes to become
+consolidatable."""
 
 BOUND_PERIOD = timedelta(minutes=5)
-"""How often it is worked out how far a steady cluster is from the least it could cost: that takes
-as long as a look itself."""
+"""How often Joiner computes the lower bound of the cost of an idle cluster. The computation takes
+as long as a decision."""
 
-TELL_AGAIN = timedelta(minutes=15)
-"""How often it is said of a node why it stays."""
+REPORT_AGAIN = timedelta(minutes=15)
+"""How often Joiner repeats why a node cannot be consolidated."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class Disruptor:
-    """Removes nodes that are not needed, under the budgets of their pools.
+    """Disrupts empty, drifted and underutilized nodes within the budgets of their NodePools.
 
-    A command is checked twice: what was decided once must still stand after `validation`, so
-    that a node is not taken from under a pod just being placed. Drift is not in doubt. Pools in
-    stricter modes than to act are left to `recommender` and `advisor`.
+    A consolidation must still be valid after `validation`, so that Joiner does not delete a node
+    to which kube-scheduler is just binding a pod. Drift needs no validation. `recommender` and
+    `advisor` handle the NodePools in the modes `recommend` and `observe`.
     """
 
     cloud: CloudProvider
@@ -69,9 +70,9 @@ class Disruptor:
     recorder: Recorder
     metrics: Metrics
     clock: Clock
-    judge: Judge
+    engine: DisruptionEngine
     orchestrator: Orchestrator
-    trials: Trials
+    registration_backoff: RegistrationBackoff
     recommender: Recommender
     advisor: Advisor
     mode: Mode = Mode.ACT
@@ -79,14 +80,14 @@ class Disruptor:
     _first_seen: dict[str, datetime] = field(default_factory=dict)
     _proposed: tuple[Decision, datetime] | None = None
     _gathering: Gathering = field(default_factory=lambda: Gathering(GATHERING))
-    _steady: Steadiness = field(default_factory=Steadiness)
-    _told: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    _steady: IdleBackoff = field(default_factory=IdleBackoff)
+    _reported: dict[tuple[str, str], datetime] = field(default_factory=dict)
     _bound_at: datetime | None = None
     _begun: Mapping[str, datetime] = field(default_factory=dict)
     _has_resumed: bool = False
 
     async def run_once(self) -> timedelta:
-        """Look once; returns when to look again."""
+        """Run one round; returns when to run the next."""
         if not self.cluster.synced:
             return UNSYNCED
         if not self._has_resumed:
@@ -100,16 +101,20 @@ class Disruptor:
             awaiting=self.orchestrator.awaiting,
             kept=self.orchestrator.kept,
         )
-        await self._report_blocked(problem, candidates.survey(problem))
-        await self._report_protected(problem)
+        seen = await self.engine.aside(overview, problem)
+        await self._report_blocked(problem, seen)
+        await self._report_protected(problem, seen)
         parts = apart(problem, self.mode)
-        wait = await self._act(parts[Mode.ACT]) if Mode.ACT in parts else PERIOD
+        if len(parts) > 1 and Mode.ACT in parts:
+            survey = await self.engine.aside(candidates.survey, parts[Mode.ACT])
+            seen = replace(seen, candidates=survey)
+        wait = await self._act(parts[Mode.ACT], seen) if Mode.ACT in parts else PERIOD
         for adviser in (self.recommender, self.advisor):
             mode = adviser.mode
             if mode in parts:
                 wait = min(wait, await adviser.look(parts[mode], self._report_staying))
             else:
-                await adviser.forget(f"no NodePool is in the mode {mode.value}")
+                await adviser.forget(f"no NodePool has disruption mode {mode.value}")
         return wait
 
     async def _look(self) -> DisruptionProblem:
@@ -117,28 +122,29 @@ class Disruptor:
             self.cloud,
             self.cluster,
             now=self.clock(),
-            admitted=self.trials.admitted,
+            engine=self.engine,
+            admitted=self.registration_backoff.admitted,
             begun=self._begun,
         )
         self._begun = problem.begun
         return problem
 
-    async def _act(self, problem: DisruptionProblem) -> timedelta:
-        survey = candidates.survey(problem)
-        empty = [candidate for candidate in survey.admitted if emptiness.should_disrupt(candidate)]
-        command, wait = self._settled(problem, empty)
+    async def _act(self, problem: DisruptionProblem, seen: Overview) -> timedelta:
+        empty = [c for c in seen.candidates.admitted if emptiness.should_disrupt(c)]
+        budgets = budgets_of(problem, Reason.EMPTY, seen.consumed)
+        command, wait = self._validated_empty(problem, empty, budgets.copy())
         if command is not None:
             return AT_ONCE if await self.orchestrator.begin(command, problem) else RETRY
-        # Those that are empty may be gone in a moment: nothing is moved there.
-        expected = emptiness.commands(empty, budgets=budgets_of(problem, Reason.EMPTY))
+        # Empty nodes may be deleted in a moment: no pod is moved there.
+        expected = emptiness.commands(empty, budgets=budgets)
         leaving = frozenset(name for command in expected for name in command.names)
         return min(wait, await self._think(problem.without(leaving)))
 
-    def _settled(
-        self, problem: DisruptionProblem, empty: Sequence[Candidate]
+    def _validated_empty(
+        self, problem: DisruptionProblem, empty: Sequence[Candidate], budgets: Budgets
     ) -> tuple[Command | None, timedelta]:
-        """Return the command for the nodes that have been empty for long enough, and when others
-        will have been.
+        """Return the command for the nodes that were empty for `validation`, and the time until
+        other nodes were.
         """
         now = problem.now
         self.metrics.eligible(Reason.EMPTY, len(empty))
@@ -152,10 +158,10 @@ class Disruptor:
         ]
         left = [self.validation - (now - seen) for seen in self._first_seen.values()]
         wait = min([*(time for time in left if time > timedelta(0)), PERIOD])
-        commands = emptiness.commands(settled, budgets=budgets_of(problem, Reason.EMPTY))
+        commands = emptiness.commands(settled, budgets=budgets)
         return next(iter(commands), None), wait
 
-    # Drifted nodes, and those that something cheaper could do without.
+    # Drift and consolidation.
 
     async def _think(self, problem: DisruptionProblem) -> timedelta:
         if self._proposed is not None:
@@ -172,7 +178,7 @@ class Disruptor:
             return PERIOD
         with_bound = self._bound_at is None or problem.now - self._bound_at >= BOUND_PERIOD
         with self.metrics.deciding() as decided:
-            decision = await self.judge.decide(replace(problem, with_bound=with_bound))
+            decision = await self.engine.decide(replace(problem, with_bound=with_bound))
             decided(decision)
         self._report_whole(problem, decision)
         for reason in (Reason.DRIFTED, Reason.UNDERUTILIZED):
@@ -187,13 +193,13 @@ class Disruptor:
             return await self._begin(decision.commands, problem)
         left = self._gathering.left(problem)
         if left > timedelta(0):
-            return left + RETRY  # by then their claims say so
+            return left + RETRY  # by then their NodeClaims are Consolidatable
         self._proposed = decision, self.clock()
         await self._report_nodes(decision.commands, "ConsolidationCandidate")
         return self.validation
 
     async def _confirm(self, problem: DisruptionProblem, decision: Decision) -> timedelta:
-        confirmation = await self.judge.confirm(problem, decision)
+        confirmation = await self.engine.confirm(problem, decision)
         for command in decision.commands:
             reasons = [why for name, why in confirmation.rejected.items() if name in command.names]
             if reasons:
@@ -208,20 +214,20 @@ class Disruptor:
         begun = [await self.orchestrator.begin(command, problem) for command in commands]
         return AT_ONCE if any(begun) else RETRY
 
-    # What people see.
+    # Events and metrics.
 
     def _report_whole(self, problem: DisruptionProblem, decision: Decision) -> None:
-        """Say when all nodes were last looked at, and how far the cluster is from its bound."""
+        """Record when all nodes were last evaluated, and the cluster's cost and lower bound."""
         if not decision.timed_out:
             self.metrics.looked_at_all(problem.now)
         if decision.lower_bound is not None:
             self._bound_at = problem.now
             self.metrics.weighed(candidates.cost(problem), decision.lower_bound)
 
-    async def _report_blocked(self, problem: DisruptionProblem, survey: Candidates) -> None:
-        for name, why in survey.blocked.items():
+    async def _report_blocked(self, problem: DisruptionProblem, seen: Overview) -> None:
+        for name, why in seen.candidates.blocked.items():
             await self._report(name, "DisruptionBlocked", why)
-        total, consuming = consumed = consumption(problem.snapshot.nodes)
+        total, consuming = consumed = seen.consumed
         for reason in Reason:
             for name, allowed in budgets_of(problem, reason, consumed).remaining.items():
                 self.metrics.allowed_disruptions(name, reason, allowed)
@@ -229,27 +235,29 @@ class Disruptor:
                 if not allowed and total[name]:
                     await self.recorder.publish(
                         NODE_POOL, problem.node_pools[name], "Normal", "DisruptionBlocked",
-                        f"Its budgets let no node go now for the reason {reason.value}",
+                        f"No allowed disruptions for disruption reason {reason.value} "
+                        "due to blocking budget",
                     )  # fmt: skip
 
-    async def _report_protected(self, problem: DisruptionProblem) -> None:
-        """Say of pods that are to be left alone for a while until when, as Karpenter does, and of
-        those that say it in words that nobody knows that they are not.
+    async def _report_protected(self, problem: DisruptionProblem, seen: Overview) -> None:
+        """Publish until when `karpenter.sh/do-not-disrupt` protects a pod, and which values of the
+        annotation are invalid.
         """
-        ours = {state.name for state in problem.snapshot.nodes if state.managed}
-        for pod in problem.snapshot.pods:
-            if labels.DO_NOT_DISRUPT in pod.metadata.annotations and pod.spec.node_name in ours:
-                said = _protection(pod, problem.now)
-                if said is not None:
-                    await self.recorder.publish(POD, pod, *said)
+        for pod in seen.annotated:
+            event = _protection(pod, problem.now)
+            if event is not None:
+                await self.recorder.publish(POD, pod, *event)
 
     async def _report_staying(self, problem: DisruptionProblem, decision: Decision) -> None:
-        """Say of each node why it stays; the same with other figures not again for a while."""
+        """Publish why each node cannot be consolidated.
+
+        Joiner repeats a reason that differs only in its numbers after `REPORT_AGAIN`.
+        """
         now = problem.now
-        self._told = {told: at for told, at in self._told.items() if now < at + TELL_AGAIN}
+        self._reported = {key: at for key, at in self._reported.items() if now < at + REPORT_AGAIN}
         for name, why in decision.blocked.items():
-            if name not in problem.kept and (name, _gist(why)) not in self._told:
-                self._told[name, _gist(why)] = now
+            if name not in problem.kept and (name, _gist(why)) not in self._reported:
+                self._reported[name, _gist(why)] = now
                 await self._report(name, "Unconsolidatable", why)
 
     async def _report_nodes(
@@ -270,7 +278,7 @@ class Disruptor:
 
 
 def _protection(pod: Pod, now: datetime) -> tuple[EventType, str, str] | None:
-    """Return what an event says of a pod's `do-not-disrupt`; None where it is for ever."""
+    """Return the event on a pod's `do-not-disrupt` annotation; None if it has no end."""
     if pod.metadata.is_deleting:
         return None
     try:
@@ -279,18 +287,19 @@ def _protection(pod: Pod, now: datetime) -> tuple[EventType, str, str] | None:
         return (
             "Warning",
             "InvalidDoNotDisruptAnnotation",
-            f"{labels.DO_NOT_DISRUPT} is ignored: {error}; allowed are true, and durations",
+            f"Invalid {labels.DO_NOT_DISRUPT} annotation: {error}, ignoring annotation; "
+            "set it to true or to a duration such as 4h",
         )
     if protected is None or pod.status.start_time is None:
         return None
     end = pod.status.start_time + protected
     if now < end:
-        until = f"{labels.DO_NOT_DISRUPT} holds until {end:%Y-%m-%dT%H:%M:%SZ}"
+        until = f"The {labels.DO_NOT_DISRUPT} grace period will elapse at {end:%Y-%m-%dT%H:%M:%SZ}"
         return "Normal", "DoNotDisruptUntil", until
-    over = f"{labels.DO_NOT_DISRUPT} is over: the pod may be moved"
+    over = f"The {labels.DO_NOT_DISRUPT} grace period has elapsed, pod is now disruptable"
     return "Normal", "DoNotDisruptGracePeriodElapsed", over
 
 
 def _gist(why: str) -> str:
-    """Return a reason without its figures, and the names that are made of them."""
+    """Return a reason without the words that contain digits."""
     return " ".join(word for word in why.split() if not any(map(str.isdigit, word)))

@@ -1,4 +1,4 @@
-"""Watches what disruption would do to the whole cluster, and does nothing."""
+"""Evaluates disruption for the whole cluster and begins no command."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from controller.disruption.problem import DisruptionProblem
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.disruption import picture
 from controller.reconcilers.disruption.advising import Advisor
-from controller.reconcilers.disruption.judging import UNSYNCED
+from controller.reconcilers.disruption.engine import UNSYNCED
 from controller.state.cluster import Cluster
 
 
 @dataclass(slots=True, kw_only=True)
 class DisruptionObserver:
-    """Looks in rounds; the log and the metrics tell what it finds."""
+    """Evaluates in rounds, and reports the commands in the log and the metrics."""
 
     cloud: CloudProvider
     cluster: Cluster
@@ -27,15 +27,19 @@ class DisruptionObserver:
     _begun: Mapping[str, datetime] = field(default_factory=dict)
 
     async def run_once(self) -> timedelta:
-        """Look once; returns when to look again."""
+        """Run one round; returns when to run the next."""
         if not self.cluster.synced:
             return UNSYNCED
         problem = await picture.problem(
-            self.cloud, self.cluster, now=self.clock(), begun=self._begun
+            self.cloud,
+            self.cluster,
+            now=self.clock(),
+            engine=self.advisor.engine,
+            begun=self._begun,
         )
         self._begun = problem.begun
-        return await self.advisor.look(problem, _unheard)
+        return await self.advisor.look(problem, _no_report)
 
 
-async def _unheard(problem: DisruptionProblem, decision: Decision) -> None:
-    """Tell nobody of nodes that stay: events are writes."""
+async def _no_report(problem: DisruptionProblem, decision: Decision) -> None:
+    """Publish no events, because events are writes."""

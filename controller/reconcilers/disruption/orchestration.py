@@ -1,13 +1,11 @@
-"""Carries commands out: marks nodes, makes those in their place, deletes claims, takes back what
-cannot be done.
+"""Carries out commands: taints nodes, creates replacements, deletes NodeClaims, undoes failures.
 
-A node on its way out is marked before its claim is deleted: by a taint, so that no pod comes,
-and by a condition of its claim that says why. What comes in its place is made next, and only
-when that is ready for pods does the claim go. A mark counts only while its command is under
-way here: one that was begun here, or that an earlier leader has written down. Whoever bears one
-otherwise (its writing was cut off, its claim could not be deleted, the controller that wrote it
-has died) loses it, and what loses it is looked for in every round. So no mark outlives its
-reason, whichever write failed.
+Before the controller deletes a NodeClaim, it marks the node: with a taint, so that kube-scheduler
+binds no pod there, and with the condition `DisruptionReason` on the NodeClaim. Then it creates the
+replacements, and deletes the NodeClaim once they are initialized. A mark is valid only while its
+command is in flight: begun by this process, or recorded by an earlier leader. In every round the
+controller removes all other marks, for example after a failed write, a failed deletion or a crash.
+So no mark outlives its command.
 """
 
 from __future__ import annotations
@@ -18,12 +16,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from controller.apis import conditions, labels
-from controller.apis.disruption import Disruption
+from controller.apis import labels
+from controller.apis.karpenter.disruption import Disruption
+from controller.apis.karpenter.nodeclaim import (
+    DISRUPTION_REASON,
+    INITIALIZED,
+    REGISTERED,
+    NodeClaim,
+)
 from controller.apis.kinds import NODE, NODE_CLAIM, POD
-from controller.apis.meta import to_wire
-from controller.apis.nodeclaim import DISRUPTION_REASON, INITIALIZED, REGISTERED, NodeClaim
-from controller.apis.pods import Pod
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import (
     ApiError,
     ConflictError,
@@ -38,53 +42,58 @@ from controller.disruption.problem import DisruptionProblem
 from controller.disruption.proposals import rest_of
 from controller.disruption.rollout import since
 from controller.reconcilers.clock import Clock
-from controller.reconcilers.disruption.bookkeeping import Ledger
+from controller.reconcilers.concurrency import all_ended
+from controller.reconcilers.disruption.history import History
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.writing import patched, with_condition, with_conditions
 from controller.state.cluster import Cluster
 from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
 from controller.telemetry.events import EventType, Recorder
+from controller.telemetry.logs import ChangeMonitor
 from controller.telemetry.metrics import Metrics
 
 RETRY = timedelta(seconds=1)
-"""How soon to look again at a command that is under way."""
+"""How soon to check a command in flight again."""
 
 IDLE = timedelta(seconds=10)
 
 PATIENCE = timedelta(minutes=10)
-"""How long a claim's deletion is tried when the API server does not say what became of it."""
+"""How long the deletion of a NodeClaim is retried while the API server does not answer."""
 
 READINESS = timedelta(minutes=10), timedelta(hours=1)
 READINESS_PER_NODE = timedelta(milliseconds=80)
-"""How long new nodes may take to be ready for pods: so much for each node on its way out,
-between the two."""
+"""How long replacements may take to initialize: `READINESS_PER_NODE` for each node being disrupted,
+within the minimum and maximum of `READINESS`."""
 
 UNDISTURBED = timedelta(hours=1)
-"""How long a node is kept at most for pods that are to move there and have not left yet."""
+"""How long at most a node is not disrupted because pods that are still on other nodes will move
+there."""
 
 HANDOVER = timedelta(minutes=10)
-"""How long a node that is ready is kept for those in whose place an earlier leader made it."""
+"""How long an initialized replacement that an earlier leader created is not disrupted while the
+nodes that it replaces still exist."""
 
 REST = timedelta(minutes=1)
-"""How long a node that could not be disrupted is left alone."""
+"""How long a node is not disrupted again after its disruption failed."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Underway:
-    """A command being carried out: since when, and whose claims are still to be deleted.
+class InFlightCommand:
+    """A command that is being carried out.
 
-    `heirs` are the claims made in their place. It has `failed` once a node of it had to be let
-    stay, `why` says for what. `deleting_since` is when nothing stood in the way of the first
-    deletion any more. `record` names what is written of it in the ledger.
+    `left` are the candidates whose NodeClaims are still to be deleted, `replacements` the
+    NodeClaims created to replace them. `failed` is set once a candidate had to stay, with the
+    reason in `why`. `deleting_since` is the time at which the first deletion could begin.
+    `record` is the name of the Disruption object.
     """
 
     command: Command
     since: datetime
     left: list[Candidate]
-    heirs: tuple[NodeClaim, ...] = ()
+    replacements: tuple[NodeClaim, ...] = ()
     failed: bool = False
     why: str = ""
     deleting_since: datetime | None = None
@@ -93,7 +102,7 @@ class Underway:
 
 @dataclass(slots=True, kw_only=True)
 class Orchestrator:
-    """Takes each command step by step to its end; every step is safe to repeat."""
+    """Carries out each command step by step; every step is safe to repeat."""
 
     api: ApiServer
     cluster: Cluster
@@ -101,19 +110,20 @@ class Orchestrator:
     metrics: Metrics
     clock: Clock
     writer: ClaimWriter
-    ledger: Ledger
-    _underway: list[Underway] = field(default_factory=list)
+    history: History
+    _underway: list[InFlightCommand] = field(default_factory=list)
     _resting: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _changes: ChangeMonitor = field(default_factory=ChangeMonitor)
 
     async def run_once(self) -> timedelta:
-        """Take what is under way a step further; returns when to look again."""
+        """Advance the commands in flight; returns when to advance them again."""
         await self.advance()
         return RETRY if self._underway else IDLE
 
     @property
     def resting(self) -> frozenset[str]:
-        """The names of nodes that could not be disrupted a moment ago."""
+        """The names of nodes whose disruption failed within `REST`."""
         now = self.clock()
         self._resting = {
             uid: (name, since)
@@ -124,8 +134,9 @@ class Orchestrator:
 
     @property
     def awaiting(self) -> Mapping[str, str]:
-        """The names of nodes, and of what an earlier leader made in their place, which is still on
-        its way: nothing else need be made for them meanwhile.
+        """Node names with the uninitialized replacement that an earlier leader created for them.
+
+        These nodes need no other replacement.
         """
         return {
             node: claim.metadata.name
@@ -136,21 +147,31 @@ class Orchestrator:
 
     @property
     def kept(self) -> Mapping[str, str]:
-        """The names of nodes that an earlier leader made in the place of others, and why they stay
-        for a while though nothing runs there yet: otherwise the same would be bought again.
+        """Names of replacements that an earlier leader created, with why they are not disrupted.
+
+        They are empty until pods move there. Without this rule the controller would delete them
+        and launch the same nodes again.
         """
         standing = {node.metadata.name for node in self.cluster.list(NODE)}
         kept = {}
         for claim, nodes in self._orphans():
             left = standing.intersection(nodes)
-            heir = self.cluster.node_of(claim)
-            if left and heir is not None and self.clock() < since(claim, INITIALIZED) + HANDOVER:
-                kept[heir.metadata.name] = f"It was made in the place of {min(left)}, which is here"
+            replacement = self.cluster.node_of(claim)
+            if (
+                left
+                and replacement is not None
+                and self.clock() < since(claim, INITIALIZED) + HANDOVER
+            ):
+                kept[replacement.metadata.name] = f"Node replaces {min(left)}, which still exists"
         return kept
 
     def _orphans(self) -> Iterator[tuple[NodeClaim, Sequence[str]]]:
-        """Yield the claims that no command waits for any more, and in whose place they are."""
-        own = {heir.metadata.uid for underway in self._underway for heir in underway.heirs}
+        """Yield the replacements of no command in flight, with the nodes that they replace."""
+        own = {
+            replacement.metadata.uid
+            for underway in self._underway
+            for replacement in underway.replacements
+        }
         for claim in self.cluster.list(NODE_CLAIM):
             replaced = claim.metadata.annotations.get(labels.REPLACES)
             if replaced and claim.metadata.uid not in own and not claim.metadata.is_deleting:
@@ -163,131 +184,148 @@ class Orchestrator:
         *,
         record: str = "",
     ) -> bool:
-        """Mark a command's nodes, make those in their place, and have the claims go when those
-        are ready; returns whether it is under way. `problem` is what was asked when it was decided;
-        `record` names the proposal that somebody has approved of.
+        """Mark a command's nodes and create its replacements; returns whether it is in flight.
+
+        The NodeClaims are deleted once the replacements are initialized. `problem` is what the
+        command was decided on; `record` is the name of the approved Disruption, if any.
         """
         known = self._as_known(command)
         if known is None:
-            log.info("nodes changed before their disruption", extra=told(command))
+            log.info("nodes changed before disruption; deciding again", extra=log_fields(command))
             return False
-        log.info("disrupting nodes", extra={**told(known), "why": known.why})
-        underway = Underway(command=known, since=self.clock(), left=list(known.candidates))
-        could = await asyncio.gather(*(self._mark(c, underway) for c in known.candidates))
+        log.info("disrupting nodes", extra={**log_fields(known), "why": known.why})
+        underway = InFlightCommand(command=known, since=self.clock(), left=list(known.candidates))
+        could = await all_ended(*(self._mark(c, underway) for c in known.candidates))
         marked = [
             candidate for candidate, done in zip(known.candidates, could, strict=True) if done
         ]
         if known.replacements and len(marked) < len(known.candidates):
-            return False  # the marks that were made are taken off in the next round
+            return False  # the next round removes the marks
         if marked:
             underway.command = replace(known, candidates=tuple(marked))
-            if not await self._make_heirs(underway, problem):
-                await self._give_up_all(underway, "nothing could be made in their place")
+            if not await self._make_replacements(underway, problem):
+                await self._give_up_all(underway, "no replacement could be created")
                 self.metrics.failed(underway.command)
                 return False
-            # No wait comes between the last claim and this: nobody may count both for staying.
+            # No await between the last create request and this line: otherwise another task would
+            # count both the nodes and their replacements as staying.
             self.cluster.mark_for_deletion(*(candidate.claim.metadata.name for candidate in marked))
             self.metrics.decided(underway.command)
             for name, pods in self._expected(underway):
                 self.writer.expect(name, pods, UNDISTURBED)
             await self._report_launching(underway)
-            underway.record = await self.ledger.begun(underway.command, underway.heirs, record)
+            underway.record = await self.history.begun(
+                underway.command, underway.replacements, record
+            )
         underway.left = marked
         self._underway.append(underway)
         await self.advance()
         return bool(marked)
 
     async def resume(self, problem: DisruptionProblem) -> bool:
-        """Go on with what an earlier leader had begun: what it made in the place of nodes must not
-        be made again. Returns whether that is known.
+        """Resume the commands of an earlier leader, so that replacements are not created twice.
+
+        Returns whether the history could be read.
         """
-        records = await self.ledger.left_behind()
+        records = await self.history.left_behind()
         for record in records or ():
             underway = self._taken_over(record, problem)
             if underway is None:
-                await self.ledger.abandon(record)
+                await self.history.abandon(record)
                 continue
             command = underway.command
-            log.info("going on with the disruption of nodes", extra=told(command))
+            log.info(
+                "resuming disruption of nodes that an earlier leader began",
+                extra=log_fields(command),
+            )
             self.cluster.mark_for_deletion(*(c.claim.metadata.name for c in command.candidates))
             for name, pods in self._expected(underway):
                 self.writer.expect(name, pods, UNDISTURBED)
             self._underway.append(underway)
         return records is not None
 
-    def _taken_over(self, record: Disruption, problem: DisruptionProblem) -> Underway | None:
-        """Return a decision as what is left to be done; None when its heirs are not all there."""
+    def _taken_over(self, record: Disruption, problem: DisruptionProblem) -> InFlightCommand | None:
+        """Return a recorded command as in flight; None if a replacement is missing."""
         command = rest_of(record.spec, problem)
         made = [self.cluster.get(NODE_CLAIM, name) for name in record.status.replacements]
-        heirs = [heir for heir in made if heir is not None and not heir.metadata.is_deleting]
-        if command is None or len(heirs) < len(command.replacements):
+        replacements = [
+            replacement
+            for replacement in made
+            if replacement is not None and not replacement.metadata.is_deleting
+        ]
+        if command is None or len(replacements) < len(command.replacements):
             return None
-        return Underway(
+        return InFlightCommand(
             command=command,
             since=record.status.begun_at or self.clock(),
             left=list(command.candidates),
-            heirs=tuple(heirs),
+            replacements=tuple(replacements),
             record=record.metadata.name,
         )
 
     async def advance(self) -> None:
-        """Take every command that is under way as far as it can go now."""
-        async with self._turn:  # two at once would count what they do twice
+        """Advance every command in flight as far as possible."""
+        async with self._turn:  # two concurrent runs would count each deletion twice
             for underway in tuple(self._underway):
                 if await self._is_open(underway):
-                    ended = await asyncio.gather(
-                        *(self._delete(c, underway) for c in underway.left)
-                    )
+                    ended = await all_ended(*(self._delete(c, underway) for c in underway.left))
                     underway.left = [
                         c for c, done in zip(underway.left, ended, strict=True) if not done
                     ]
                 if underway.failed and not underway.left:
                     self.metrics.failed(underway.command)
                 if not underway.left:
-                    await self.ledger.ended(
+                    await self.history.ended(
                         underway.record, failed=underway.failed, why=underway.why
                     )
             self._underway = [underway for underway in self._underway if underway.left]
 
     async def mend(self) -> None:
-        """Take the marks off nodes that nobody is disrupting."""
+        """Remove the marks of nodes that no command in flight disrupts."""
         for state in self.cluster.state_nodes(self.clock()):
             if state.node is not None and not state.deleting and _is_marked(state):
                 await self._unmark(state)
 
-    # Nodes in the place of others.
+    # Replacements.
 
-    async def _make_heirs(self, underway: Underway, problem: DisruptionProblem) -> bool:
-        """Write the claims of a command's new nodes; returns whether all could be written."""
+    async def _make_replacements(
+        self, underway: InFlightCommand, problem: DisruptionProblem
+    ) -> bool:
+        """Create the NodeClaims of a command's replacements; returns whether all were created."""
         command, types = underway.command, problem.snapshot.instance_types
         if not all(self.writer.within_limits(command.replacements, types, replacing=True)):
             return False
-        told = {labels.REPLACES: ",".join(sorted(command.names))}
+        replaces = {labels.REPLACES: ",".join(sorted(command.names))}
         for node in command.replacements:
-            heir = replace(node, annotations={**node.annotations, **told})
+            replacement = replace(node, annotations={**node.annotations, **replaces})
             pool, seen = problem.node_pools[node.node_pool], types.get(node.node_pool, ())
             try:
-                claim = await self.writer.create(heir, pool, seen, reason=command.reason.label)
+                claim = await self.writer.create(
+                    replacement, pool, seen, reason=command.reason.label
+                )
             except ApiError as error:
-                log.warning("creating nodeclaim: %s", error, extra={"NodePool": node.node_pool})
+                if self._changes.has_changed(f"{node.node_pool}: {error}"):
+                    fields = {"NodePool": node.node_pool}
+                    log.warning("cannot create nodeclaim: %s", error, extra=fields)
                 return False
             if claim is None:
                 return False
-            underway.heirs = (*underway.heirs, claim)
+            underway.replacements = (*underway.replacements, claim)
         return True
 
-    async def _is_open(self, underway: Underway) -> bool:
-        """Whether the claims may go: all that comes in their place is there. Ends the command
-        when something of it has been lost, or does not come in time.
+    async def _is_open(self, underway: InFlightCommand) -> bool:
+        """Whether the NodeClaims may be deleted, because all replacements are initialized.
+
+        Ends the command if a replacement was deleted or is not initialized in time.
         """
         if underway.deleting_since is not None:
             return True
         now = self.clock()
         waiting: list[NodeClaim] = []
-        for heir in underway.heirs:
-            known = self._known(heir)
+        for replacement in underway.replacements:
+            known = self._known(replacement)
             if known is None or known.metadata.is_deleting:
-                why = f"{heir.metadata.name}, made in their place, has gone"
+                why = f"replacement {replacement.metadata.name} was deleted"
                 await self._give_up_all(underway, why)
                 return False
             if not conditions.is_true(known.status.conditions, INITIALIZED):
@@ -295,14 +333,16 @@ class Orchestrator:
         if not waiting:
             underway.deleting_since = now
             return True
-        if now >= underway.since + self._readiness():
+        timeout = self._readiness()
+        if now >= underway.since + timeout:
             names = ", ".join(claim.metadata.name for claim in waiting)
             await self._give_up_all(
-                underway, f"{names}, made in their place, are not ready in time"
+                underway,
+                f"not initialized within {timeout.total_seconds() / 60:.0f} min: {names}",
             )
             return False
         for claim in waiting:
-            message = "Nodes wait for this one to be ready before they are disrupted"
+            message = "Waiting on readiness to continue disruption"
             await self.recorder.publish(
                 NODE_CLAIM, claim, "Normal", "DisruptionWaitingReadiness", message
             )
@@ -313,14 +353,16 @@ class Orchestrator:
         queued = sum(len(underway.command.candidates) for underway in self._underway)
         return min(max(queued * READINESS_PER_NODE, shortest), longest)
 
-    def _expected(self, underway: Underway) -> Iterator[tuple[str, list[Pod]]]:
-        """Yield the machines, by node or by claim, with the pods that are to move there."""
+    def _expected(self, underway: InFlightCommand) -> Iterator[tuple[str, list[Pod]]]:
+        """Yield the names of destination nodes or NodeClaims, with the pods to move there."""
         command = underway.command
         homes = [
             *command.moves.items(),
             *(
-                (heir.metadata.name, node.pods)
-                for heir, node in zip(underway.heirs, command.replacements, strict=False)
+                (replacement.metadata.name, node.pods)
+                for replacement, node in zip(
+                    underway.replacements, command.replacements, strict=False
+                )
             ),
         ]
         for name, keys in homes:
@@ -331,17 +373,20 @@ class Orchestrator:
         namespace, _, name = key.rpartition("/")
         return self.cluster.get(POD, name, namespace)
 
-    async def _report_launching(self, underway: Underway) -> None:
+    async def _report_launching(self, underway: InFlightCommand) -> None:
         names = ", ".join(sorted(underway.command.names)[:3])
-        message = f"Launching in place of {names}: {underway.command.reason.value}"
-        for heir in underway.heirs:
-            await self.recorder.publish(NODE_CLAIM, heir, "Normal", "DisruptionLaunching", message)
+        message = f"Launching NodeClaim: {underway.command.reason.value} (replaces {names})"
+        for replacement in underway.replacements:
+            await self.recorder.publish(
+                NODE_CLAIM, replacement, "Normal", "DisruptionLaunching", message
+            )
 
-    # Nodes on their way out.
+    # Nodes that are disrupted.
 
     def _as_known(self, command: Command) -> Command | None:
-        """Return the command with its nodes and claims as they are now; None when one of them is
-        another, or on its way out.
+        """Return the command with its current nodes and NodeClaims.
+
+        Returns None if one of them was replaced, is being deleted, or is in another command.
         """
         taken = {
             c.claim.metadata.uid for underway in self._underway for c in underway.command.candidates
@@ -361,7 +406,7 @@ class Orchestrator:
             known.append(replace(candidate, node=node, claim=claim))
         return replace(command, candidates=tuple(known))
 
-    async def _mark(self, candidate: Candidate, underway: Underway) -> bool:
+    async def _mark(self, candidate: Candidate, underway: InFlightCommand) -> bool:
         node, reason = candidate.node, underway.command.reason
         taints = [*(t for t in node.spec.taints if t.key != DISRUPTED.key), DISRUPTED]
         tainted = {"spec": {"taints": to_wire(taints)}}
@@ -372,22 +417,22 @@ class Orchestrator:
                 reason=reason.value, message=reason.value, now=self.clock(),
             )  # fmt: skip
         except (ConflictError, NotFoundError) as error:
-            # It changed meanwhile: the next look decides anew.
+            # It changed since the decision: the next round decides again.
             fields = {"Node": candidate.name, "error": str(error)}
-            log.info("node changed before its disruption", extra=fields)
+            log.info("node changed before disruption; deciding again", extra=fields)
             return False
         except ApiError as error:
             self._give_up(candidate, underway, str(error))
             return False
         return True
 
-    async def _delete(self, candidate: Candidate, underway: Underway) -> bool:
-        """Delete a claim; returns whether that has been settled, one way or the other."""
+    async def _delete(self, candidate: Candidate, underway: InFlightCommand) -> bool:
+        """Delete a NodeClaim; returns whether it is deleted or the controller gave up."""
         if not self._is_going(candidate):
             try:
                 await self._ask(candidate)
             except (UnavailableError, TooManyRequestsError) as error:
-                # It may have been heard, or be heard yet: only time tells.
+                # The API server may have accepted the request or may still accept it: try again.
                 if self.clock() < (underway.deleting_since or underway.since) + PATIENCE:
                     return False
                 self._give_up(candidate, underway, str(error))
@@ -414,45 +459,49 @@ class Orchestrator:
             return
 
     def _is_going(self, candidate: Candidate) -> bool:
-        """Whether the claim has gone or is being deleted, by whomever."""
+        """Whether the NodeClaim is deleted or being deleted."""
         known = self._known(candidate.claim)
         return known is None or known.metadata.is_deleting
 
     def _known(self, claim: NodeClaim) -> NodeClaim | None:
-        """Return the claim as it is now; None when it has gone."""
+        """Return the current NodeClaim; None if it is deleted."""
         known = self.cluster.get(NODE_CLAIM, claim.metadata.name)
         return known if known is not None and known.metadata.uid == claim.metadata.uid else None
 
-    # What cannot be done.
+    # Failures.
 
-    async def _give_up_all(self, underway: Underway, why: str) -> None:
-        """Let all nodes of a command stay; what was made in their place goes, unless it has joined
-        or found another use.
-        """
+    async def _give_up_all(self, underway: InFlightCommand, why: str) -> None:
+        """Give up a command: keep its nodes, and delete the replacements that are not needed."""
         for name, pods in self._expected(underway):
             self.cluster.withdraw(name, pods)
-        for heir in underway.heirs:
-            await self._dismiss(heir)
+        for replacement in underway.replacements:
+            await self._dismiss(replacement)
         self._let_stay(underway.command.candidates, underway)
         underway.left, underway.why = [], why
-        log.warning("cannot disrupt nodes: %s", why, extra=told(underway.command))
+        log.warning("cannot disrupt nodes: %s", why, extra=log_fields(underway.command))
 
-    async def _dismiss(self, heir: NodeClaim) -> None:
-        """Delete what is of no use. A machine that has joined may be ready in a moment, and shows
-        meanwhile why it is not: it is kept, as by Karpenter, and waited for.
+    async def _dismiss(self, replacement: NodeClaim) -> None:
+        """Delete a replacement unless it registered or has pods.
+
+        A registered node is kept, as in Karpenter: it may initialize soon, and users can read on
+        it why it has not.
         """
-        known = self._known(heir)
+        known = self._known(replacement)
         if known is None or known.metadata.is_deleting or self._is_needed(known):
             return
+        log.info(
+            "deleting replacement of failed disruption",
+            extra={"NodeClaim": known.metadata.name},
+        )
         try:
             await self.api.delete(NODE_CLAIM, known.metadata.name, uid=known.metadata.uid)
         except ApiError as error:
-            # It goes with other empty nodes.
+            # Emptiness deletes it later.
             fields = {"NodeClaim": known.metadata.name, "error": str(error)}
-            log.info("cannot delete what was made in the place of nodes", extra=fields)
+            log.info("cannot delete replacement nodeclaim", extra=fields)
 
     def _is_needed(self, claim: NodeClaim) -> bool:
-        """Whether a claim's machine has joined, or pods run there or are on their way."""
+        """Whether a NodeClaim is registered, or pods run there or are nominated for it."""
         if conditions.is_true(claim.status.conditions, REGISTERED):
             return True
         node = self.cluster.node_of(claim)
@@ -462,15 +511,15 @@ class Orchestrator:
             map(self.cluster.nominated_for, coming)
         )
 
-    def _give_up(self, candidate: Candidate, underway: Underway, error: str) -> None:
-        """Let a node stay; its marks are taken off when they are next looked for."""
+    def _give_up(self, candidate: Candidate, underway: InFlightCommand, error: str) -> None:
+        """Keep a node; the next round removes its marks."""
         self._let_stay([candidate], underway)
         underway.why = error
         claim = candidate.claim.metadata.name
         fields = {"Node": candidate.name, "NodeClaim": claim, "error": error}
         log.warning("cannot disrupt node", extra=fields)
 
-    def _let_stay(self, candidates: Sequence[Candidate], underway: Underway) -> None:
+    def _let_stay(self, candidates: Sequence[Candidate], underway: InFlightCommand) -> None:
         underway.failed = True
         for candidate in candidates:
             metadata = candidate.claim.metadata
@@ -489,11 +538,11 @@ class Orchestrator:
             await with_conditions(self.api, self.cluster, state.claim, after)
         except ApiError as error:
             fields = {"Node": state.name, "error": str(error)}
-            log.info("cannot take the mark off a node yet", extra=fields)
+            log.info("cannot remove disruption taint or condition; retrying", extra=fields)
 
 
-def told(command: Command) -> dict[str, object]:
-    """Return what is logged of a command."""
+def log_fields(command: Command) -> dict[str, object]:
+    """Return the log fields of a command."""
     return {
         "reason": command.reason.label,
         "decision": command.decision,

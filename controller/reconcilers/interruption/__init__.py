@@ -1,1 +1,1 @@
-"""Hears from the cloud that an instance will go, and lets its node go first."""
+"""Drains nodes before AWS interrupts their instances."""

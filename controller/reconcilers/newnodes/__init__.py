@@ -1,4 +1,4 @@
-"""What all who make nodes share, whether pods wait for them or they replace others.
+"""Code shared by all reconcilers that create nodes, for pending pods or as replacements.
 
-What can be bought, how a claim is written, and which pods are expected on it.
+It has the available instance types, the NodeClaim's content, and the pods planned for it.
 """

@@ -1,24 +1,26 @@
-"""Writes a node the engine asks for as a NodeClaim."""
+"""Converts a node that the engine plans into a NodeClaim."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from controller.apis import hashes, labels, quantities
-from controller.apis.meta import to_wire
-from controller.apis.nodepool import NodePool
-from controller.apis.taints import Requirement
+from controller.apis import labels
+from controller.apis.karpenter import hashes
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes import quantities
+from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.scheduling.results import NewNode
 from controller.state import overlays
 
 
 def node_claim(pool: NodePool, node: NewNode, types: Iterable[InstanceType]) -> dict[str, Any]:
-    """Return the NodeClaim's JSON: the pool's template, narrowed to what the pods need.
+    """Return the NodeClaim's JSON: the pool's template, restricted to what the pods require.
 
-    `types` are those the pool saw: the claim says which overlays its own are under. A node
-    that names no types takes whatever the pool allows.
+    `types` are the pool's instance types: the NodeClaim names the overlays that apply to its own. A
+    node without instance types accepts all that the pool allows.
     """
     named = frozenset(node.instance_types)
     overlaid = overlays.marks(
@@ -80,7 +82,7 @@ def _requirements(pool: NodePool, node: NewNode, own_labels: dict[str, str]) -> 
 
 
 def _annotations(pool: NodePool) -> dict[str, str]:
-    # The pool's own annotations may be of what it was a moment ago.
+    # The pool's own annotations may be of its previous template.
     made_from = {
         labels.NODEPOOL_HASH: hashes.node_pool_hash(pool),
         labels.NODEPOOL_HASH_VERSION: hashes.NODE_POOL_VERSION,

@@ -1,12 +1,11 @@
-"""Remembers which node each waiting pod was made a place on.
+"""Remembers the planned node of each pending pod.
 
-Between the launch of a node and the moment the scheduler binds its pods a new
-batch may come. Without a memory the pods would be packed a second time, perhaps
-differently, and a node too many bought.
+A new batch may arrive after the launch of a node and before kube-scheduler binds its pods. Without
+the plan these pods would be scheduled a second time, perhaps differently, and one node too many
+would be bought.
 
-The plan is written down as each pod's `status.nominatedNodeName` as soon as its node has
-a name (see `provisioning.nomination`), so the scheduler follows it and a restart does not
-forget it.
+The plan is written to each pod's `status.nominatedNodeName` as soon as its node has a name (see
+`provisioning.nomination`), so kube-scheduler follows it and it survives restarts.
 """
 
 from __future__ import annotations
@@ -17,38 +16,38 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.state.nodes import StateNode
 from controller.state.pods import is_untried
 
 BINDING_GRACE = timedelta(seconds=2)
 """How long an initialized node may wait for a planned pod before the plan is dropped.
 
-The scheduler has the last word, so a pod may lose its place to another. Dropping a plan
-is cheap: the next round first looks at the nodes there are.
+kube-scheduler decides, so another pod may take the capacity. Dropping a plan is cheap: the next
+round first tries existing nodes.
 """
 
 NOMINATED_GRACE = timedelta(seconds=30)
 """The same for a pod that is still nominated for the node.
 
-The scheduler drops the nomination of a pod that it tried in vain. Where it stands the pod
-has not been tried yet, or is being bound: on a busy control plane that takes its time. A
-nomination that was dropped and written again says nothing: nobody may come to try the pod.
-Nor does that of a pod that may not preempt others, which is never dropped.
+kube-scheduler clears the nomination of a pod that it cannot schedule. While the nomination exists
+the pod has not been tried, or is being bound, which takes time on a busy control plane. Two
+nominations prove nothing: one that Joiner wrote again, because kube-scheduler may never try the pod
+again, and one of a pod that may not preempt, because it is never cleared.
 """
 
 MOST_REMINDERS = 3
-"""How often a pod is nominated anew where the scheduler has dropped it.
+"""How often a pod is nominated again after kube-scheduler cleared its nomination.
 
-Once is enough where it tried the pod a moment before its node opened. Where a pod does not
-fit after all, each nomination is dropped again, and that again has others tried.
+Once is enough if it tried the pod just before its node opened. If the pod does not fit, each
+nomination is cleared again, and each makes kube-scheduler retry other pods.
 """
 
 
 @dataclass(slots=True)
 class _Place:
     pod: str  # namespace/name
-    node: str  # or the claim that is to become one
+    node: str  # or its NodeClaim before the node exists
     ready_since: datetime | None = None
     is_lost: bool = False
     reminders: int = 0
@@ -56,20 +55,18 @@ class _Place:
 
 @dataclass(slots=True)
 class PlacementPlan:
-    """Pod UID to the claim or node it is expected on."""
+    """Pod's UID → the NodeClaim or node it is planned on."""
 
     _places: dict[str, _Place] = field(default_factory=dict)
     _expected: dict[str, set[str]] = field(default_factory=dict)
 
     def expect(self, pod: Pod, node: str) -> None:
-        """Note that the pod will run on this claim or node."""
+        """Plan the pod on this NodeClaim or node."""
         self._places[pod.metadata.uid] = _Place(pod.key, node)
         self._expected.setdefault(node, set()).add(pod.metadata.uid)
 
     def expected_on(self, *names: str) -> Mapping[str, str]:
-        """Return the pods expected on a machine, named by claim and by node: `namespace/name` by
-        UID.
-        """
+        """Return the pods planned on a node, given by its names, as UID → `namespace/name`."""
         return {
             uid: place.pod
             for name in names
@@ -77,15 +74,19 @@ class PlacementPlan:
             if (place := self._places[uid]).node == name and not place.is_lost
         }
 
+    def awaited(self) -> Iterable[str]:
+        """Return the names of NodeClaims and nodes with planned pods."""
+        return self._expected.keys()
+
     def others_await(self, *names: str) -> bool:
-        """Whether pods are expected on other machines than this one, and not for some time."""
+        """Whether pods are planned on other nodes that are not Ready yet."""
         return any(
             place.ready_since is None and not place.is_lost and place.node not in names
             for place in self._places.values()
         )
 
     def may_remind(self, pod: Pod, now: datetime) -> bool:
-        """Whether the scheduler may be told of a place on a ready node again; counts as done."""
+        """Whether a pod may be nominated again for its Ready node; counts it as done."""
         place = self._places.get(pod.metadata.uid)
         if place is None or place.is_lost or place.reminders >= MOST_REMINDERS:
             return False
@@ -95,7 +96,7 @@ class PlacementPlan:
 
     @property
     def is_being_met(self) -> bool:
-        """Whether some pod's node is ready, so that the pod should be bound any moment."""
+        """Whether a planned pod's node is Ready, so that the pod should be bound at any moment."""
         return any(
             place.ready_since is not None and not place.is_lost for place in self._places.values()
         )
@@ -109,13 +110,12 @@ class PlacementPlan:
         undecided: Iterable[Pod] = (),
         clearing: Container[str] = (),
     ) -> tuple[list[Pod], list[Pod]]:
-        """Sort the pods that wait into those still to be placed, and those already placed.
+        """Split pending pods into those to schedule and those with a planned node.
 
-        The second come back as if bound, so that the engine counts them where they are
-        expected. Places of pods that no longer wait are forgotten, save those of `undecided`
-        pods, which no scheduler has tried yet: that others were bound says nothing of them.
-        `clearing` names the nodes that other pods are leaving: who was promised their room is
-        given the time.
+        The latter are returned as if bound, so that the engine counts them on their nodes. Plans of
+        pods that are no longer pending are dropped, except those of `undecided` pods, which no
+        scheduler has tried yet. `clearing` names the nodes that other pods are leaving: plans on
+        them do not expire.
         """
         by_name = {name: node for node in nodes for name in _names(node)}
         open_, placed, kept = [], [], {}
@@ -145,7 +145,7 @@ class PlacementPlan:
 
 
 def _nominated(pod: Pod) -> _Place | None:
-    """Return the place that is written on the pod, by an earlier leader or by the scheduler."""
+    """Return the plan written to the pod's status by an earlier leader or by kube-scheduler."""
     name = pod.status.nominated_node_name
     return _Place(pod.key, name) if name else None
 
@@ -163,7 +163,7 @@ def _overdue(place: _Place, pod: Pod, node: StateNode, now: datetime) -> bool:
     if place.ready_since is None:
         place.ready_since = now
     if is_untried(pod):
-        return False  # however long the scheduler takes
+        return False  # regardless of how long kube-scheduler takes
     stands = (
         pod.status.nominated_node_name == node.name
         and pod.spec.preemption_policy != "Never"

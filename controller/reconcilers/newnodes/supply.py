@@ -1,25 +1,28 @@
-"""What pools can buy now."""
+"""The instance types that NodePools can launch now."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from controller.apis import conditions
+from controller.apis import labels
+from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import EC2_NODE_CLASS
-from controller.apis.nodepool import NodePool
-from controller.cloudprovider.compatibility import is_met
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.taints import Requirement
+from controller.cloudprovider.compatibility import has, is_met
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import CloudProvider
+from controller.constraints.requirements import read
 from controller.state.cluster import Cluster
 
 
 @dataclass(slots=True)
 class PoolSupply:
-    """The types of each pool by its name, overlays applied; and what is wrong where it is.
+    """The instance types of each NodePool by its name, with overlays applied, and problems.
 
-    A pool whose types nobody can tell now has none.
+    A NodePool whose instance types cannot be read now has none.
     """
 
     types: dict[str, Sequence[InstanceType]] = field(default_factory=dict)
@@ -27,7 +30,7 @@ class PoolSupply:
 
 
 async def supply(cloud: CloudProvider, cluster: Cluster, pools: Iterable[NodePool]) -> PoolSupply:
-    """Ask what pools can buy."""
+    """Return the instance types that NodePools can launch now."""
     supplied = PoolSupply()
     for pool in pools:
         name = pool.metadata.name
@@ -45,7 +48,7 @@ async def supply(cloud: CloudProvider, cluster: Cluster, pools: Iterable[NodePoo
 
 
 def ready_pools(pools: Iterable[NodePool]) -> list[NodePool]:
-    """Return the pools that may make nodes: ready, dynamic, not on their way out."""
+    """Return the NodePools that may create nodes: ready, dynamic, not being deleted."""
     return [
         p
         for p in pools
@@ -56,12 +59,39 @@ def ready_pools(pools: Iterable[NodePool]) -> list[NodePool]:
 
 
 def unmet(pool: NodePool, types: Sequence[InstanceType]) -> str:
-    """Say which of the pool's requirements keep out every type; nothing when some type is left."""
-    requirements = pool.spec.template.spec.requirements
-    if is_met(requirements, types):
+    """Return which of the pool's requirements exclude every instance type; empty if none does."""
+    return _unmet(pool.spec.template.spec.requirements, lambda asked: is_met(asked, types))
+
+
+def unmatched(pool: NodePool, types: Sequence[InstanceType]) -> str:
+    """Return which of the pool's requirements no instance type meets in any offering.
+
+    Requirements on zones, capacity types and reservations are ignored: their offerings change, for
+    example in a zonal shift, and are no mistake in the NodePool. Empty if there are no types.
+    """
+
+    def has_any(asked: Sequence[Requirement]) -> bool:
+        terms = read(asked)
+        return not types or any(has(instance_type, terms) for instance_type in types)
+
+    machine = [
+        requirement
+        for requirement in pool.spec.template.spec.requirements
+        if labels.normalized(requirement.key) not in _OF_OFFERINGS
+    ]
+    return _unmet(machine, has_any)
+
+
+_OF_OFFERINGS = frozenset(
+    {labels.ZONE, labels.ZONE_ID, labels.CAPACITY_TYPE, *labels.RESERVATION_LABELS}
+)
+
+
+def _unmet(asked: Sequence[Requirement], holds: Callable[[Sequence[Requirement]], bool]) -> str:
+    if holds(asked):
         return ""
-    alone = [r for r in requirements if not is_met([r], types)]
+    alone = [requirement for requirement in asked if not holds([requirement])]
     if not alone:
-        return "no instance type meets all of spec.template.spec.requirements: loosen some"
+        return "no instance type meets all of spec.template.spec.requirements: relax one"
     described = ", ".join(f"{r.key} {r.operator} [{', '.join(r.values)}]" for r in alone)
-    return f"no instance type meets {described} of spec.template.spec.requirements: change it"
+    return f"no instance type meets {described} in spec.template.spec.requirements: change it"

@@ -1,37 +1,69 @@
-"""Writes the claim of a node to be made, and notes for whom it is made."""
+"""Creates NodeClaims, and records the pods that they are created for."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import NODE_CLAIM, NODE_POOL
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodepool import NodePool
-from controller.apis.pods import Pod
-from controller.apis.quantities import MILLI
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.quantities import MILLI
+from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints.resources import NODES, Resources, parsed, total
 from controller.reconcilers.clock import Clock
+from controller.reconcilers.creating import create_once
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.scheduling.results import NewNode
 from controller.state.cluster import Cluster
 from controller.state.usage import Sizes, usage
+from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 
+async def created(
+    api: ApiServer,
+    recorder: Recorder,
+    pool: NodePool,
+    body: Mapping[str, Any],
+    *,
+    is_repeated: bool = False,
+) -> NodeClaim:
+    """Create a NodeClaim; report on its NodePool if the API server or a webhook refuses it.
+
+    A claim whose JSON has a name is created once, however often it is repeated.
+
+    Raises:
+        ApiError: it could not be created.
+
+    """
+    try:
+        if "name" in body["metadata"]:
+            return await create_once(api, NODE_CLAIM, body, is_repeated=is_repeated)
+        return await api.create(NODE_CLAIM, body)
+    except ApiError as error:
+        refused = f"Error creating NodeClaim: {error}"
+        await recorder.publish(NODE_POOL, pool, "Warning", "FailedCreate", refused)
+        raise
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimWriter:
-    """Makes claims within the limits of their pools."""
+    """Creates NodeClaims within the limits of their NodePools."""
 
     api: ApiServer
     cluster: Cluster
+    recorder: Recorder
     metrics: Metrics
     clock: Clock
     plan: PlacementPlan
@@ -43,11 +75,11 @@ class ClaimWriter:
         *,
         replacing: bool = False,
     ) -> list[bool]:
-        """Say of each node whether the limits of its pool let it be made, and those before it.
+        """Return for each node whether its pool's limits admit it and the nodes before it.
 
-        `types` are those that pools saw: a machine that is not launched yet counts for the most
-        it may become. Nodes that are `replacing` others may pass a limit until those have gone,
-        but not where it has been passed already.
+        `types` are the instance types of each pool: a NodeClaim that is not launched counts as its
+        largest instance type. Replacements may exceed a limit until the replaced nodes are deleted,
+        but not if the limit is exceeded already.
         """
         limits = {name: self._limits(name) for name in {node.node_pool for node in nodes}}
         if not any(limits.values()):
@@ -55,6 +87,7 @@ class ClaimWriter:
         used = usage(self.cluster.state_nodes(self.clock()), types)
         sizes = {name: Sizes(types.get(name, ())) for name in limits}
         admitted = []
+        exceeded: Counter[tuple[str, str]] = Counter()
         for node in nodes:
             name = node.node_pool
             there = used.get(name, {})
@@ -65,7 +98,10 @@ class ClaimWriter:
             if passed is None:
                 used[name] = wanted
             else:
-                log.warning("nodepool limit exceeded", extra={"NodePool": name, "limit": passed})
+                exceeded[name, passed] += 1
+        for (name, limit), count in exceeded.items():
+            fields = {"NodePool": name, "limit": limit, "nodeclaims": count}
+            log.warning("nodepool limit exceeded", extra=fields)
         return admitted
 
     def _limits(self, node_pool: str) -> Resources:
@@ -75,23 +111,24 @@ class ClaimWriter:
     async def create(
         self, node: NewNode, seen: NodePool, types: Iterable[InstanceType], *, reason: str
     ) -> NodeClaim | None:
-        """Write a node's claim, unless its pool went meanwhile, or asks for another kind of node
-        by now: half of what it asked for when it was `seen` and half of the new, with the new hash,
-        would never be found to have drifted.
+        """Create a node's NodeClaim; returns None if the pool was deleted or its template changed.
 
-        `types` are those the pool saw; `reason` is why the node is made, as metrics write it.
+        A NodeClaim made from the `seen` template with the hash of the new one would never drift.
+        `types` are the pool's instance types; `reason` is the label value in metrics.
 
         Raises:
-            ApiError: it could not be written.
+            ApiError: the API server did not create it.
 
         """
         pool = self.cluster.get(NODE_POOL, node.node_pool)
         if pool is None or pool.metadata.is_deleting:
             return None
         if pool.spec.template != seen.spec.template:
-            log.info("nodepool changed before its nodeclaim", extra={"NodePool": node.node_pool})
+            log.info(
+                "nodepool changed before nodeclaim was created", extra={"NodePool": node.node_pool}
+            )
             return None
-        claim = await self.api.create(NODE_CLAIM, node_claim(pool, node, types))
+        claim = await created(self.api, self.recorder, pool, node_claim(pool, node, types))
         self.cluster.insert_claim(claim)
         self.metrics.claim_created(claim, reason)
         log.info(
@@ -107,7 +144,7 @@ class ClaimWriter:
         return claim
 
     def expect(self, name: str, pods: Sequence[Pod], patience: timedelta) -> None:
-        """Note that pods will run on a machine, named by node or by claim, and keep it for them."""
+        """Nominate a node or NodeClaim for pods, so that disruption leaves it for `patience`."""
         for pod in pods:
             self.plan.expect(pod, name)
         if pods:

@@ -1,6 +1,6 @@
-"""The life of a NodeClaim, from the written intent to the dropped finalizer.
+"""The life of a NodeClaim, from its creation to the removal of its finalizer.
 
-`lifecycle` launches, registers and initializes it, one small file per step;
-`finalization` takes it down; `consolidatable` and `expiration` watch the clock;
-`garbagecollection` mends what was lost between the cluster and the cloud.
+`lifecycle` launches, registers and initializes it, with one module per step; `finalization`
+terminates it; `consolidatable` and `expiration` depend on the clock; `garbagecollection` deletes
+what exists only in the cluster or only in EC2.
 """

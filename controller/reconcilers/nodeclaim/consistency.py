@@ -1,4 +1,4 @@
-"""Compares what a claim was promised with what its node turned out to be."""
+"""Compares the capacity that a NodeClaim expects with the capacity of its node."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from controller.apis import conditions, quantities
-from controller.apis.kinds import NODE, NODE_CLAIM, POD_DISRUPTION_BUDGET
-from controller.apis.nodeclaim import CONSISTENT_STATE_FOUND, INITIALIZED, NodeClaim
-from controller.apis.nodes import Node
+from controller.apis.karpenter.nodeclaim import CONSISTENT_STATE_FOUND, INITIALIZED, NodeClaim
+from controller.apis.kinds import NODE_CLAIM, POD_DISRUPTION_BUDGET
+from controller.apis.kubernetes import conditions, quantities
+from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.port import ApiServer
 from controller.disruption.pods import is_drainable
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.writing import with_condition
 from controller.state.cluster import Cluster
-from controller.state.evictions import budget_obstacle
+from controller.state.evictions import EvictionGuards
 from controller.telemetry.events import Recorder
 
 PERIOD = timedelta(minutes=10)
 
 LEAST_SHARE = 0.9
-"""Which share of each promised resource the node must have: kernels and images differ a little."""
+"""The share of each expected resource that a node must have: kernels and AMIs differ slightly."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consistency:
-    """Keeps the condition `ConsistentStateFound` of one claim right."""
+    """Sets the condition `ConsistentStateFound` of a NodeClaim."""
 
     api: ApiServer
     cluster: Cluster
@@ -37,14 +37,14 @@ class Consistency:
     clock: Clock
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """Compare once; returns when to do it again."""
+        """Check the NodeClaim once; returns when to check again."""
         claim = self.cluster.get(NODE_CLAIM, name)
-        node = self.cluster.get(NODE, claim.status.node_name) if claim is not None else None
-        if claim is None or node is None:
+        node = self.cluster.node_of(claim) if claim is not None else None
+        if claim is None or node is None or not self.cluster.is_adopted(claim):
             return None
         problems = [*self._shortfalls(claim, node), *self._stuck(claim, node)]
         for problem in problems:
-            log.warning("nodeclaim is not what it should be", extra={"problem": problem})
+            log.warning("failed consistency check", extra={"problem": problem})
             await self.recorder.publish(
                 NODE_CLAIM, claim, "Warning", "FailedConsistencyCheck", problem
             )
@@ -61,7 +61,7 @@ class Consistency:
         return PERIOD
 
     def _shortfalls(self, claim: NodeClaim, node: Node) -> Iterator[str]:
-        """Say of which requested resources the node has less than its type should have."""
+        """Yield the requested resources of which the node has less than expected."""
         if claim.metadata.is_deleting or not conditions.is_true(
             claim.status.conditions, INITIALIZED
         ):
@@ -76,11 +76,11 @@ class Consistency:
                 )
 
     def _stuck(self, claim: NodeClaim, node: Node) -> Iterator[str]:
-        """Say which budgets keep pods on a node that is on its way out."""
+        """Yield the PodDisruptionBudgets that prevent the drain of a node being deleted."""
         if not claim.metadata.is_deleting:
             return
-        budgets = self.cluster.list(POD_DISRUPTION_BUDGET)
+        guards = EvictionGuards(self.cluster.list(POD_DISRUPTION_BUDGET))
         for pod in self.cluster.pods_on(node.metadata.name):
-            obstacle = budget_obstacle(pod, budgets)
+            obstacle = guards.obstacle(pod)
             if obstacle is not None and is_drainable(pod, self.clock()):
                 yield f"can't drain node: {obstacle}"

@@ -1,40 +1,42 @@
-"""Watches how long a node has been quiet, and says when its pool lets it be consolidated."""
+"""Sets when a node is consolidatable: after its pool's `consolidateAfter` without pod changes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from controller.apis import conditions, durations, labels
+from controller.apis import labels
+from controller.apis.karpenter import durations
+from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE, NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import NODE_CLAIM, NODE_POOL
-from controller.apis.nodeclaim import CONSOLIDATABLE, NodeClaim
-from controller.apis.nodepool import NodePool
+from controller.apis.kubernetes import conditions
 from controller.apiserver.port import ApiServer
-from controller.disruption.settling import quiet_since
+from controller.disruption.consolidateafter import quiet_since
 from controller.reconcilers.clock import Clock, noted
 from controller.reconcilers.writing import with_conditions
 from controller.state.cluster import Cluster
 
 UNUSED = timedelta(minutes=10)
-"""After how long without a pod a node that was made in the place of others may go as empty, also
-where `consolidateAfter` is `Never`: the controller that made it has died, or what it was made for
-came to nothing, and nobody else would ever end it."""
+"""How long a replacement may be without a pod before it counts as empty, even if `consolidateAfter`
+is `Never`. The controller that created it may have crashed, or its command failed, and no other
+rule would ever delete it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consolidatable:
-    """Keeps the `Consolidatable` condition of one claim right."""
+    """Sets the condition `Consolidatable` of a NodeClaim."""
 
     api: ApiServer
     cluster: Cluster
     clock: Clock
     _ahead: dict[str, tuple[datetime, datetime]] = field(default_factory=dict)
-    """Claim's name → a moment that was still to come when it was read, and when that was."""
+    """NodeClaim's name → a future time read from it, and when it was read."""
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """Set or clear the condition; returns when the quiet time will be over."""
+        """Set or clear the condition; returns when consolidateAfter will elapse."""
         claim = self.cluster.get(NODE_CLAIM, name)
-        if claim is None or claim.metadata.is_deleting:
+        if claim is None or claim.metadata.is_deleting or not self.cluster.is_adopted(claim):
             self._ahead.pop(name, None)
             return None
         pool = self.cluster.get(NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
@@ -53,7 +55,7 @@ class Consolidatable:
         return left if left and left > timedelta(0) else None
 
     def _quiet_time_left(self, claim: NodeClaim, pool: NodePool | None) -> timedelta | None:
-        """Return what is left of consolidateAfter; None when it can never be over."""
+        """Return the rest of consolidateAfter, or None if it never elapses."""
         since = quiet_since(claim)
         if pool is None or since is None:
             return None
@@ -66,8 +68,9 @@ class Consolidatable:
         return self._past(claim.metadata.name, since, now) + wait - now
 
     def _past(self, name: str, since: datetime, now: datetime) -> datetime:
-        """Return a moment that a claim tells, or when it was first read where it is still to come:
-        it was written by a clock that ran ahead.
+        """Return a time in a NodeClaim, or when it was first read if it is in the future.
+
+        A clock that ran ahead wrote a future time.
         """
         if since <= now:
             self._ahead.pop(name, None)
@@ -78,6 +81,6 @@ class Consolidatable:
 
 
 def _is_unused(claim: NodeClaim) -> bool:
-    """Whether it was made in the place of other nodes, and no pod has ever come."""
-    is_heir = labels.REPLACES in claim.metadata.annotations
-    return is_heir and claim.status.last_pod_event_time is None
+    """Whether it is a replacement that never had a pod."""
+    is_replacement = labels.REPLACES in claim.metadata.annotations
+    return is_replacement and claim.status.last_pod_event_time is None

@@ -1,4 +1,4 @@
-"""Tells nodes that are no longer what their pool or their class asks for."""
+"""Detects nodes that differ from their NodePool or EC2NodeClass."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from controller.apis import conditions, hashes, labels
-from controller.apis.ec2nodeclass import EC2NodeClass
+from controller.apis import labels
+from controller.apis.karpenter import hashes
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodeclaim import DRIFTED, LAUNCHED, NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL
-from controller.apis.nodeclaim import DRIFTED, LAUNCHED, NodeClaim
-from controller.apis.nodepool import NodePool
+from controller.apis.kubernetes import conditions
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.instancetypes import InstanceType
@@ -22,18 +24,18 @@ from controller.reconcilers.writing import with_conditions
 from controller.state.cluster import Cluster
 
 PERIOD = timedelta(minutes=5)
-"""How often a claim is looked at though nothing has changed: images, groups and subnets may."""
+"""How often an unchanged NodeClaim is checked: AMIs, security groups and subnets may change."""
 
 SETTLED = timedelta(hours=1)
-"""From what age on a claim's type must be among those on offer: what was launched a moment ago
-was there a moment ago."""
+"""The age from which a NodeClaim's instance type must be offered. A younger instance was launched
+from an offering that existed moments ago."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Keeps the `Drifted` condition of one claim right."""
+    """Sets the condition `Drifted` of a NodeClaim."""
 
     api: ApiServer
     cloud: CloudProvider
@@ -41,12 +43,12 @@ class Drift:
     clock: Clock
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """Set or clear the condition; returns when to look again.
+        """Set or clear the condition; returns when to check again.
 
-        Where the cloud cannot tell, the condition stays as it is.
+        If AWS does not answer, the condition does not change.
         """
         claim = self.cluster.get(NODE_CLAIM, name)
-        if claim is None or claim.metadata.is_deleting:
+        if claim is None or claim.metadata.is_deleting or not self.cluster.is_adopted(claim):
             return None
         if not conditions.is_true(claim.status.conditions, LAUNCHED):
             await self._write(claim, None)
@@ -59,9 +61,9 @@ class Drift:
         try:
             reason = await self._reason(claim, pool, node_class)
         except NodeClaimNotFoundError:
-            reason = None  # what has gone is for others to find
+            reason = None  # garbage collection handles it
         except CloudProviderError as error:
-            log.warning("whether it has drifted cannot be told: %s", error)
+            log.warning("cannot detect drift: %s", error)
             return PERIOD
         await self._write(claim, reason)
         return PERIOD
@@ -100,9 +102,9 @@ class Drift:
 
 
 def _is_offered(claim: NodeClaim, types: Sequence[InstanceType]) -> bool:
-    """Whether the claim's type is sold where and how it was bought, to be had now or not.
+    """Whether the claim's instance type has an offering in its zone and capacity type.
 
-    A reservation may have run out: its instance then goes on as an on-demand one.
+    The offering need not be available. An instance whose reservation ended runs on as on-demand.
     """
     carried = claim.metadata.labels
     bought = carried.get(labels.CAPACITY_TYPE)

@@ -1,4 +1,4 @@
-"""Ends NodeClaims that have lived as long as they may."""
+"""Deletes expired NodeClaims."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
-from controller.apis import durations
+from controller.apis.karpenter import durations
 from controller.apis.kinds import NODE_CLAIM
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Expiration:
-    """Deletes a claim once `expireAfter` is over: forcefully, without asking budgets."""
+    """Deletes a NodeClaim when `expireAfter` elapses, regardless of budgets."""
 
     api: ApiServer
     cluster: Cluster
@@ -27,9 +27,9 @@ class Expiration:
     clock: Clock
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """Delete the claim, or return how long it still has."""
+        """Delete the NodeClaim, or return the time until it expires."""
         claim = self.cluster.get(NODE_CLAIM, name)
-        if claim is None or claim.metadata.is_deleting:
+        if claim is None or claim.metadata.is_deleting or not self.cluster.is_adopted(claim):
             return None
         lifetime = durations.parse(claim.spec.expire_after)
         born = claim.metadata.creation_timestamp
@@ -39,7 +39,7 @@ class Expiration:
         if left > timedelta(0):
             return left
         self.metrics.disrupted(claim, "expired", pods=self.cluster.moving_from(claim))
-        log.info("expiring nodeclaim", extra={"NodeClaim": name})
+        log.info("deleting expired nodeclaim", extra={"NodeClaim": name})
         try:
             await self.api.delete(NODE_CLAIM, name, uid=claim.metadata.uid)
         except NotFoundError:

@@ -1,4 +1,4 @@
-"""Takes a NodeClaim down: its Node first, then its instance, then the finalizer."""
+"""Finalizes a NodeClaim: deletes its Node, terminates its instance, removes the finalizer."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
-from controller.apis import durations, labels
+from controller.apis import labels
+from controller.apis.karpenter import durations
+from controller.apis.karpenter.nodeclaim import INSTANCE_TERMINATING, NodeClaim
 from controller.apis.kinds import NODE, NODE_CLAIM
-from controller.apis.nodeclaim import INSTANCE_TERMINATING, NodeClaim
-from controller.apis.nodes import Node
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import NodeClaimNotFoundError
 from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.clock import Clock
-from controller.reconcilers.writing import patched, with_condition
+from controller.reconcilers.writing import patched, reason_for_end, with_condition
 from controller.state.cluster import Cluster
 from controller.telemetry.events import EventType, Recorder
 from controller.telemetry.metrics import Metrics
 
 NODE_WAIT = timedelta(seconds=10)
 INSTANCE_POLL = timedelta(seconds=1)
-"""How often the cloud is asked whether an instance is gone. Karpenter waits 5 s; the calls are
-joined into batches, so asking sooner costs nothing and frees the finalizer sooner."""
+"""How often EC2 is asked whether an instance is terminated. Karpenter waits 5 s. Joiner batches the
+calls, so shorter intervals cost nothing and remove the finalizer sooner."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finalization:
-    """Moves a claim that is being deleted as far as it can go now."""
+    """Advances a NodeClaim that is being deleted as far as possible."""
 
     api: ApiServer
     cloud: CloudProvider
@@ -41,9 +43,11 @@ class Finalization:
     clock: Clock
 
     async def reconcile(self, claim: NodeClaim) -> timedelta | None:
-        """Take the next steps; returns when to look again, None once the finalizer is off."""
+        """Take the next steps; returns when to continue, None once the finalizer is removed."""
         if labels.TERMINATION_FINALIZER not in claim.metadata.finalizers:
             return None
+        if not self.cluster.is_adopted(claim):
+            return None  # the finalizer belongs to the controller that launched it
         claim = await self._deadline(claim)
         nodes = self._nodes(claim)
         if nodes:
@@ -56,11 +60,11 @@ class Finalization:
         return None
 
     def _nodes(self, claim: NodeClaim) -> list[Node]:
-        """Return the nodes that must have gone before the claim does, whoever else holds them."""
+        """Return the Node objects that must be deleted before the NodeClaim."""
         return list(self.cluster.nodes_of(claim)) if claim.status.provider_id else []
 
     async def _deadline(self, claim: NodeClaim) -> NodeClaim:
-        """Write down when the drain turns to force, once."""
+        """Write the time of forced termination to the NodeClaim, once."""
         grace = durations.parse(claim.spec.termination_grace_period)
         deletion = claim.metadata.deletion_timestamp
         if grace is None or deletion is None:
@@ -75,14 +79,14 @@ class Finalization:
             claim,
             {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: deadline}}},
         )
-        told: tuple[EventType, str, str] = (
+        expiring: tuple[EventType, str, str] = (
             "Warning",
             "TerminationGracePeriodExpiring",
-            f"Pods that are still there will be deleted so that they end by {deadline}",
+            f"All pods will be deleted by {deadline}",
         )
-        await self.recorder.publish(NODE_CLAIM, claim, *told)
+        await self.recorder.publish(NODE_CLAIM, claim, *expiring)
         for node in self._nodes(claim):
-            await self.recorder.publish(NODE, node, *told)
+            await self.recorder.publish(NODE, node, *expiring)
         return claim
 
     async def _delete_node(self, node: Node) -> None:
@@ -95,10 +99,19 @@ class Finalization:
 
     async def _instance_gone(self, claim: NodeClaim) -> bool:
         # A claim whose launch was cut off has no provider ID but may have an instance:
-        # the cloud finds it by the claim's tag.
+        # EC2 finds it by the claim's tag.
         provider_id = claim.status.provider_id or await self._orphan(claim)
         if not provider_id:
             return True
+        if conditions.find(claim.status.conditions, INSTANCE_TERMINATING) is None:
+            log.info(
+                "terminating instance of deleted nodeclaim",
+                extra={
+                    "NodeClaim": claim.metadata.name,
+                    "provider-id": provider_id,
+                    "reason": reason_for_end(claim),
+                },
+            )
         try:
             await self.cloud.terminate(provider_id)
         except NodeClaimNotFoundError:

@@ -1,4 +1,4 @@
-"""Mends what was lost between the cluster and the cloud, in both directions."""
+"""Deletes NodeClaims without an instance or node, and instances without a NodeClaim."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import logging
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from controller.apis import conditions, labels
+from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import REGISTERED, NodeClaim
 from controller.apis.kinds import NODE, NODE_CLAIM
-from controller.apis.nodeclaim import REGISTERED, NodeClaim
+from controller.apis.kubernetes import conditions
 from controller.apis.ownership import is_ours
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
@@ -22,21 +23,21 @@ from controller.telemetry.metrics import Metrics
 PERIOD = timedelta(minutes=2)
 EAGER_PERIOD = timedelta(seconds=10)
 EAGER_RUNS = 20
-"""After a start there is most to mend: the first runs follow each other quickly."""
+"""How many runs after a start use `EAGER_PERIOD`: most garbage is left by a restart."""
 
 GRACE = timedelta(seconds=30)
-"""An instance younger than this may still be waiting for its claim's status to be written."""
+"""An instance younger than this may belong to a NodeClaim whose status is not written yet."""
 
 NODELESS = timedelta(minutes=5)
-"""How long a machine may be without the node that it had: kubelet makes it anew when it starts, and
-a machine that is rebooted takes a few minutes."""
+"""How long a registered NodeClaim may be without a Node: kubelet creates the Node again when it
+starts, and a reboot takes a few minutes."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class GarbageCollection:
-    """Deletes claims whose instance or node is gone, and instances of ours that have no claim."""
+    """Deletes NodeClaims without instance or node, and Joiner's instances without NodeClaim."""
 
     api: ApiServer
     cloud: CloudProvider
@@ -47,9 +48,9 @@ class GarbageCollection:
     _nodeless: dict[str, datetime] = field(default_factory=dict)
 
     async def run_once(self) -> timedelta:
-        """Compare both sides once; returns when to do it again."""
+        """Compare cluster and EC2 once; returns when to compare again."""
         if self.cluster.synced:
-            # First what needs no answer of the cloud: that may be refused.
+            # First what needs no answer from AWS, because AWS may refuse.
             await self._claims_without_node()
             await self._claims_without_instance()
             await self._instances_without_claim()
@@ -59,12 +60,13 @@ class GarbageCollection:
         return min([period, *(wait for wait in waits if wait > timedelta(0))])
 
     async def _claims_without_instance(self) -> None:
-        # Claims first, then the cloud: an instance launched in between is in its list.
+        # First NodeClaims, then EC2: an instance launched in between is in its list.
         claims = await self.api.list(NODE_CLAIM)
         alive = {i.provider_id for i in await self.cloud.instances() if not i.deleting}
         for claim in claims:
             lost = (
                 is_ours(claim)
+                and self.cluster.is_adopted(claim)
                 and not claim.metadata.is_deleting
                 and conditions.is_true(claim.status.conditions, REGISTERED)
                 and claim.status.provider_id not in alive
@@ -74,8 +76,9 @@ class GarbageCollection:
             await self._delete(claim, "garbage collecting nodeclaim without instance")
 
     async def _is_gone(self, claim: NodeClaim) -> bool:
-        """Ask for the instance itself: that a list lacks it proves little, as when traffic has been
-        shifted away from its zone.
+        """Whether EC2 no longer has the instance.
+
+        A list without it does not prove that, for example during a zonal shift of its zone.
         """
         try:
             instance = await self.cloud.get(claim.status.provider_id)
@@ -83,21 +86,23 @@ class GarbageCollection:
             return True
         except CloudProviderError as error:
             log.warning(
-                "cannot tell whether the instance of a nodeclaim is gone",
+                "cannot check whether the instance of a nodeclaim exists; retrying",
                 extra={"NodeClaim": claim.metadata.name, "error": str(error)},
             )
             return False
         return instance.deleting
 
     async def _claims_without_node(self) -> None:
-        """Delete claims whose node somebody has deleted and its finalizers with it: no pod will
-        come there any more, and no other machine is made while it is waited for.
+        """Delete registered NodeClaims whose Node was removed together with its finalizers.
+
+        kube-scheduler binds no pod there, yet pending pods would wait for the NodeClaim.
         """
         now = self.clock()
         nodeless = [
             claim
             for claim in self.cluster.list(NODE_CLAIM)
             if is_ours(claim)
+            and self.cluster.is_adopted(claim)
             and not claim.metadata.is_deleting
             and conditions.is_true(claim.status.conditions, REGISTERED)
             and not self.cluster.nodes_of(claim)
@@ -145,13 +150,14 @@ class GarbageCollection:
             except NodeClaimNotFoundError:
                 pass
             except CloudProviderError as error:
-                # What cannot be ended now keeps nothing else from being ended.
-                log.warning("will try again", extra={"error": str(error)})
+                # One failure does not stop the other terminations.
+                fields = {"provider-id": instance.provider_id, "error": str(error)}
+                log.warning("cannot terminate instance; retrying", extra=fields)
                 continue
             await self._delete_node(instance.provider_id)
 
     async def _delete_node(self, provider_id: str) -> None:
-        """Delete the node of an instance that nobody wants: no claim will."""
+        """Delete the Node of an instance without a NodeClaim, because no finalization does."""
         for node in self.cluster.list(NODE):
             if node.spec.provider_id == provider_id and not node.metadata.is_deleting:
                 with contextlib.suppress(NotFoundError):

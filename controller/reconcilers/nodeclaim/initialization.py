@@ -1,4 +1,4 @@
-"""Decides when a registered node is ready for pods, and says what it still waits for."""
+"""Decides when a registered node is initialized, and what it still waits for."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from controller.apis import conditions, labels, quantities
-from controller.apis.devices import ResourceSlice
+from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import NODE
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodes import Node
+from controller.apis.kubernetes import conditions, quantities
+from controller.apis.kubernetes.devices import ResourceSlice
+from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.port import ApiServer
 from controller.constraints import taints
 
@@ -25,9 +26,9 @@ class Obstacle(NamedTuple):
 def obstacle(
     claim: NodeClaim, node: Node | None, slices: Iterable[ResourceSlice] | None = None
 ) -> Obstacle | None:
-    """Return what the node still waits for, or None when it is ready for pods.
+    """Return what the node still waits for, or None if it is ready for pods.
 
-    `slices` are all devices that drivers have published; None where nobody asks.
+    `slices` are all ResourceSlices; None if they are not mirrored.
     """
     if node is None:
         return Obstacle("NodeNotFound", "Node not registered with cluster")
@@ -73,7 +74,10 @@ def _missing_resource(claim: NodeClaim, node: Node) -> str | None:
 
 
 def _silent_driver(claim: NodeClaim, node: Node, slices: Iterable[ResourceSlice]) -> str | None:
-    """Return a driver that pods planned for the node count on, and that has no whole pool there."""
+    """Return a device driver that has not published a complete pool for the node, or None.
+
+    Only drivers of devices for the node's planned pods count.
+    """
     expected = claim.metadata.annotations.get(labels.REQUESTED_DRA_DRIVERS, "")
     if not expected:
         return None

@@ -1,4 +1,4 @@
-"""Brings a NodeClaim to life: finalizer, launch, registration, initialization, liveness."""
+"""The lifecycle of a NodeClaim: finalizer, launch, registration, initialization, liveness."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from controller.apis import conditions, labels
+from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim
 from controller.apis.kinds import (
     EC2_NODE_CLASS,
     NODE,
@@ -16,9 +17,9 @@ from controller.apis.kinds import (
     POD,
     RESOURCE_SLICE,
 )
-from controller.apis.meta import to_wire
-from controller.apis.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim
-from controller.apis.nodes import Node
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import (
@@ -37,49 +38,50 @@ from controller.reconcilers.writing import patched, with_condition
 from controller.state.cluster import Cluster
 from controller.state.registrations import Failure, Registrations
 from controller.telemetry.events import EventType, Recorder
+from controller.telemetry.logs import ChangeMonitor
 from controller.telemetry.metrics import Metrics
 
 LAUNCH_TIMEOUT = timedelta(minutes=5)
-"""How long launches of a claim may go on failing. The time that they take does not count: of a
-large scale-up most is spent waiting for a turn with the cloud's API."""
+"""How long the launches of a NodeClaim may fail before it is deleted. The duration of the launches
+does not count: in a large scale-up most of it is waiting for the EC2 API."""
 
 LONGEST_PAUSE = timedelta(minutes=1)
-"""How much of the time between two tries counts as failing: as much as is backed off at most. The
-rest is waiting behind the launches of others."""
+"""How much of the time between two launches counts towards `LAUNCH_TIMEOUT`: the longest backoff.
+The rest is waiting behind other launches."""
 
 WAIT = timedelta(seconds=5)
-"""How soon to look again at a claim whose node has not shown itself: events usually come first."""
+"""How soon to check a NodeClaim without a Node again; events usually come first."""
 
 PLUGIN_DEADLINE = timedelta(minutes=10)
-"""How long a device plugin may take: images of drivers are large, and some are compiled there."""
+"""How long a device plugin may take: driver images are large, and some are compiled on the node."""
 
 FROM_PLUGINS = ("ResourceNotRegistered", "DRADriverPoolsNotPublished")
-"""What a node waits for that its kubelet does not bring."""
+"""Reasons for which a node waits on something other than its kubelet."""
 
 MESSAGE_LIMIT = 300
 
 READY_WHEN = (LAUNCHED, REGISTERED, INITIALIZED)
-"""The steps of which a claim's condition `Ready` is the sum."""
+"""The conditions that a NodeClaim's condition `Ready` summarizes."""
 
 log = logging.getLogger(__name__)
 
 
 class NodePreparation(Protocol):
-    """What is done for a node that does not take pods in yet."""
+    """Prepares a node before kube-scheduler binds pods to it."""
 
     async def awaited(self, claim: NodeClaim) -> None:
         """Prepare while the instance starts."""
 
     async def joined(self, claim: NodeClaim, node: Node) -> bool:
-        """Prepare once there is a node; returns whether pods are to be held off it for now."""
+        """Prepare once the Node exists; returns whether to keep pods off it for now."""
 
     async def registered(self, node: Node) -> timedelta | None:
-        """Let pods into a node that was held, once it is up; returns how long that may take."""
+        """Let pods onto a held node once it is Ready; returns when to call again, None if done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifecycle:
-    """Moves one claim as far as it can go now; every step is safe to repeat."""
+    """Advances one NodeClaim as far as possible; every step is safe to repeat."""
 
     api: ApiServer
     cloud: CloudProvider
@@ -92,28 +94,32 @@ class Lifecycle:
     registrations: Registrations
     registration_timeout: timedelta = timedelta(minutes=15)
     _launching: dict[str, datetime] = field(default_factory=dict, init=False)
-    """From when the time counts in which a claim must be launched, by its name: since we first
-    looked at it, and later by as much as its launches have taken, and waited behind others."""
+    """NodeClaim's name → start of its launch timeout: when it was first reconciled, plus the time
+    that its launches took and waited behind others."""
 
     _failed: dict[str, datetime] = field(default_factory=dict, init=False)
-    """When the last step of a claim failed, by its name."""
+    """NodeClaim's name → when its last step failed."""
+
+    _changes: ChangeMonitor = field(default_factory=ChangeMonitor, init=False)
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """Take the claim's next steps; returns when to look again, None to wait for an event."""
+        """Take the NodeClaim's next steps; returns when to continue, None to wait for an event."""
         claim = self.cluster.get(NODE_CLAIM, name)
         if claim is None or claim.metadata.is_deleting:
             self._launching.pop(name, None)
             self._failed.pop(name, None)
             return None if claim is None else await self.finalization.reconcile(claim)
+        if not self.cluster.is_adopted(claim):
+            return None  # another controller launched and manages it
         now = self.clock()
         since, failed = self._launching.setdefault(name, now), self._failed.pop(name, now)
         self._launching[name] = since + max(now - failed - LONGEST_PAUSE, timedelta(0))
         try:
             return await self._advance(claim)
         except ConflictError:
-            raise  # our picture was old: the step is tried again at once
+            raise  # the object was out of date: the step is repeated at once
         except Exception:
-            # Whatever stands in a step's way, the time for it runs out.
+            # The timeout applies to every kind of failure.
             if await self._gave_up(self.cluster.get(NODE_CLAIM, name) or claim):
                 return None
             self._failed[name] = self.clock()
@@ -135,8 +141,8 @@ class Lifecycle:
         return await self._liveness(claim)
 
     def _learn(self, claim: NodeClaim) -> None:
-        """Tell the cloud what the node has: it could only guess before."""
-        node = self.cluster.get(NODE, claim.status.node_name)
+        """Record the node's real capacity, which was an estimate before."""
+        node = self.cluster.node_of(claim)
         if node is not None and conditions.is_true(claim.status.conditions, INITIALIZED):
             self.cloud.learn(claim, node.status.capacity)
 
@@ -153,7 +159,7 @@ class Lifecycle:
             if node_class is None or node_class.metadata.is_deleting:
                 raise NodeClassNotReadyError(
                     f'EC2NodeClass "{claim.spec.node_class_ref.name}" does not exist: '
-                    "create it, or name another one in nodeClassRef"
+                    "create it, or change spec.nodeClassRef"
                 )
             instance = await self.cloud.launch(claim, node_class)
         except (InsufficientCapacityError, NodeClassNotReadyError) as error:
@@ -177,10 +183,26 @@ class Lifecycle:
         return await self._record_launch(claim, instance)
 
     async def _give_up_launch(self, claim: NodeClaim, error: CloudProviderError) -> None:
+        pool = claim.metadata.labels.get(labels.NODEPOOL, "")
+        if self._changes.has_changed(f"{pool}: {error}"):
+            log.warning(
+                "failed launching nodeclaim: %s",
+                error,
+                extra={
+                    "NodeClaim": claim.metadata.name,
+                    "NodePool": pool,
+                    "reason": error.reason,
+                },
+            )
         capacity = isinstance(error, InsufficientCapacityError)
         event = "InsufficientCapacityError" if capacity else "NodeClassNotReady"
         await self.recorder.publish(NODE_CLAIM, claim, "Warning", event, str(error))
-        await self._delete(claim, "insufficient_capacity" if capacity else "nodeclass_not_ready")
+        reason = "insufficient_capacity" if capacity else "nodeclass_not_ready"
+        log.warning(
+            "deleting nodeclaim that cannot be launched",
+            extra={"NodeClaim": claim.metadata.name, "reason": reason, "error": str(error)},
+        )
+        await self._delete(claim, reason)
 
     async def _report_launch_failure(self, claim: NodeClaim, error: Exception) -> None:
         if isinstance(error, CloudProviderError):
@@ -194,20 +216,26 @@ class Lifecycle:
             await self._publish_launch_failure(claim, f"{message} ({reason})"[:MESSAGE_LIMIT])
 
     async def _publish_launch_failure(self, claim: NodeClaim, message: str) -> None:
-        """Tell it where people look: at the pods that wait for it, and at their pool."""
-        failure = f"Failed to launch nodeclaim/{claim.metadata.name}, trying again: {message}"
+        """Publish the failure on the nominated pods, the NodeClaim and its NodePool."""
+        failure = f"Failed to launch nodeclaim/{claim.metadata.name}, retrying: {message}"
         for pod in self.cluster.nominated_for(claim.metadata.name):
             await self.recorder.publish(POD, pod, "Warning", "FailedScheduling", failure)
         await self.recorder.publish(NODE_CLAIM, claim, "Warning", "LaunchFailed", message)
         pool = self.cluster.get(NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, ""))
         if pool is not None:
-            # Without the claim's name: what a hundred claims hear is told once.
+            # Without the NodeClaim's name, so that a hundred equal failures are one event.
             await self.recorder.publish(NODE_POOL, pool, "Warning", "LaunchFailed", message)
 
     async def _record_launch(self, claim: NodeClaim, instance: Instance) -> NodeClaim:
+        launched_by = self.cluster.installation
+        own = (
+            {labels.TAG_INSTALLATION: launched_by, labels.OWN_INSTANCE: instance.provider_id}
+            if launched_by
+            else {}
+        )
         metadata = {
             "labels": {**instance.labels, **claim.metadata.labels},
-            "annotations": {**claim.metadata.annotations, **instance.annotations},
+            "annotations": {**claim.metadata.annotations, **instance.annotations, **own},
         }
         claim = await self._patched(claim, {"metadata": metadata})
         generation, now = claim.metadata.generation, self.clock()
@@ -248,7 +276,7 @@ class Lifecycle:
                 message="Node not registered with cluster",
             )
         if not registration.is_awaiting(nodes[0]) and not registration.is_done(nodes[0]):
-            # Its user data does not set the taint: pods may come before labels and taints do.
+            # Its user data does not set the taint: pods may be bound before labels and taints are.
             missing: tuple[EventType, str, str] = (
                 "Warning",
                 "UnregisteredTaintMissing",
@@ -256,15 +284,14 @@ class Lifecycle:
             )
             await self.recorder.publish(NODE_CLAIM, claim, *missing)
             await self.recorder.publish(NODE, nodes[0], *missing)
-        claim = await self._told_later(claim)
-        if registration.is_untold(claim):
+        claim = await self._with_late_labels(claim)
+        if registration.lacks_late_labels(claim):
             return await self._with_condition(
                 claim,
                 REGISTERED,
                 "Unknown",
                 reason="RegistrationHookPending",
-                message="the cloud does not tell yet in which partition of its placement group "
-                "the instance is",
+                message="EC2 does not report the instance's placement group partition yet",
             )
         held = await self.preparation.joined(claim, nodes[0])
         node = self.cluster.node_of(claim) or nodes[0]  # it may have changed meanwhile
@@ -282,15 +309,15 @@ class Lifecycle:
         )
         return await self._with_condition(claim, REGISTERED, "True")
 
-    async def _told_later(self, claim: NodeClaim) -> NodeClaim:
-        """Return the claim with what the cloud could not tell of its instance at once."""
-        if not registration.is_untold(claim):
+    async def _with_late_labels(self, claim: NodeClaim) -> NodeClaim:
+        """Return the NodeClaim with the labels that EC2 reports only after the launch."""
+        if not registration.lacks_late_labels(claim):
             return claim
-        told = registration.told(await self.cloud.get(claim.status.provider_id))
-        return await self._patched(claim, {"metadata": {"labels": told}}) if told else claim
+        late = registration.late_labels(await self.cloud.get(claim.status.provider_id))
+        return await self._patched(claim, {"metadata": {"labels": late}}) if late else claim
 
     async def _register_again(self, claim: NodeClaim) -> None:
-        node = self.cluster.get(NODE, claim.status.node_name)
+        node = self.cluster.node_of(claim)
         done = conditions.is_true(claim.status.conditions, INITIALIZED)
         if done or node is None or not registration.is_awaiting(node):
             return
@@ -298,7 +325,7 @@ class Lifecycle:
         self.cluster.observe(NODE, await registration.register(self.api, claim, node, held=held))
 
     async def _let_pods_in(self, claim: NodeClaim) -> timedelta | None:
-        node = self.cluster.get(NODE, claim.status.node_name)
+        node = self.cluster.node_of(claim)
         if node is None or not taints.is_held(node.spec.taints):
             return None
         return await self.preparation.registered(node)
@@ -308,7 +335,7 @@ class Lifecycle:
             return claim
         if conditions.is_true(claim.status.conditions, INITIALIZED):
             return claim
-        node = self.cluster.get(NODE, claim.status.node_name)
+        node = self.cluster.node_of(claim)
         followed = RESOURCE_SLICE in self.cluster.mirrored
         slices = self.cluster.list(RESOURCE_SLICE) if followed else None
         obstacle = initialization.obstacle(claim, node, slices)
@@ -327,18 +354,18 @@ class Lifecycle:
         return await self._with_condition(claim, INITIALIZED, "True")
 
     async def _report_overdue(self, claim: NodeClaim, obstacle: initialization.Obstacle) -> None:
-        """Name what does not come by itself: nothing else ends a node that is never initialized."""
+        """Publish a missing device plugin or driver: no timeout deletes an uninitialized node."""
         registered = conditions.find(claim.status.conditions, REGISTERED)
         since = registered.last_transition_time if registered else None
         if obstacle.reason not in FROM_PLUGINS or since is None:
             return
         if self.clock() - since < PLUGIN_DEADLINE:
             return
-        # How long it has been is left out: other words every minute would be news every minute.
+        # Without the elapsed time: a message that changes every minute would be a new event.
         minutes = PLUGIN_DEADLINE // timedelta(minutes=1)
         message = (
-            f"{obstacle.message} within {minutes} minutes: is its device plugin or driver "
-            "installed, does it run on this node, and does it tolerate the node's taints?"
+            f"{obstacle.message} within {minutes} minutes: check that its device plugin or driver "
+            "is installed, runs on this node and tolerates the node's taints"
         )
         await self.recorder.publish(NODE_CLAIM, claim, "Warning", obstacle.reason, message)
 
@@ -348,7 +375,7 @@ class Lifecycle:
         return None if conditions.is_true(claim.status.conditions, INITIALIZED) else WAIT
 
     async def _gave_up(self, claim: NodeClaim) -> bool:
-        """Delete a claim that has been getting nowhere for too long."""
+        """Delete a NodeClaim whose launch or registration timed out; returns whether it did."""
         for kind, timeout, reason in (
             (LAUNCHED, LAUNCH_TIMEOUT, "launch_timeout"),
             (REGISTERED, self.registration_timeout, "registration_timeout"),
@@ -359,24 +386,34 @@ class Lifecycle:
             if self.clock() < self._since(claim, condition) + timeout:
                 return False
             log.warning(
-                "giving up nodeclaim", extra={"NodeClaim": claim.metadata.name, "reason": reason}
+                "deleting nodeclaim due to timeout",
+                extra={"NodeClaim": claim.metadata.name, "reason": reason},
             )
             await self._delete(claim, reason)
             if (pool := self.cluster.owner_of(claim)) is not None:
-                self.registrations.failed(pool, _failure(condition, self.clock()))
+                self.registrations.failed(pool, _failure(claim, condition, self.clock()))
             return True
         return False
 
     def _since(self, claim: NodeClaim, condition: conditions.Condition | None) -> datetime:
-        """Return from when the time for a step counts."""
+        """Return when the timeout of a step started."""
         if not conditions.is_true(claim.status.conditions, LAUNCHED):
             return self._launching.get(claim.metadata.name, self.clock())
         since = condition.last_transition_time if condition else None
         return since or claim.metadata.creation_timestamp or self.clock()
 
     async def _delete(self, claim: NodeClaim, reason: str) -> None:
+        """Delete a NodeClaim if it has not changed since the decision.
+
+        Raises:
+            ConflictError: it changed. Another controller may have launched an instance for it.
+
+        """
+        own = claim.metadata
         try:
-            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
+            await self.api.delete(
+                NODE_CLAIM, own.name, uid=own.uid, resource_version=own.resource_version
+            )
         except NotFoundError:
             return
         self.metrics.disrupted(claim, reason)
@@ -410,8 +447,9 @@ class Lifecycle:
         )
 
 
-def _failure(condition: conditions.Condition | None, now: datetime) -> Failure:
-    """Say why a claim was given up: as its launch does, or that its node did not join."""
+def _failure(claim: NodeClaim, condition: conditions.Condition | None, now: datetime) -> Failure:
+    """Return why a claim was deleted: its launch failure, or that its node did not join."""
+    created = claim.metadata.creation_timestamp
     if condition is not None and condition.type == LAUNCHED:
-        return Failure(condition.reason, condition.message, now)
-    return Failure("RegistrationFailed", "Failed to register node", now)
+        return Failure(condition.reason, condition.message, now, created)
+    return Failure("RegistrationFailed", "Failed to register node", now, created)

@@ -1,4 +1,4 @@
-"""Notes when a pod last came to or left a node: the clock of consolidation."""
+"""Records when a pod was last bound to or left a node; consolidateAfter starts there."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from controller.apis.kinds import NODE, NODE_CLAIM
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.port import ApiServer
 from controller.reconcilers.clock import Clock
 from controller.state.cluster import Cluster
 from controller.state.pods import is_daemon, is_static, is_terminal
 
 WINDOW = timedelta(seconds=10)
-"""A claim's last pod event is written at most this often."""
+"""The shortest time between two writes of a NodeClaim's last pod event."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodEvents:
-    """Writes `lastPodEventTime` on the claim of a node whose pods have just changed."""
+    """Writes `status.lastPodEventTime` of the NodeClaim of a node whose pods changed."""
 
     api: ApiServer
     cluster: Cluster
     clock: Clock
 
     async def reconcile(self, node_name: str) -> timedelta | None:
-        """Note the time on the claim, unless that was done a moment ago."""
+        """Write the time to the NodeClaim, unless it was written within the shortest time."""
         node = self.cluster.get(NODE, node_name)
         claim = self.cluster.claim_of(node) if node is not None else None
         if claim is None or claim.metadata.is_deleting:
             return None
         now, known = self.clock(), claim.status.last_pod_event_time
-        # One to come was written by a clock that ran ahead, and would stand until then.
+        # A clock that ran ahead wrote a future time, which would stay until then.
         if known is not None and timedelta(0) <= now - known < WINDOW:
             return None
         updated = await self.api.patch(
@@ -45,10 +45,10 @@ class PodEvents:
 
 
 def node_concerned(before: Pod | None, after: Pod | None) -> str | None:
-    """Return the node that a pod has come to or left by this change, or None.
+    """Return the node that a pod was bound to or left by this change, or None.
 
-    Coming is being bound; leaving is running to the end, starting to terminate, or
-    vanishing. Daemons and static pods neither come nor leave.
+    A pod leaves by becoming terminal, terminating, or vanishing. DaemonSet and static pods do not
+    count.
     """
     pod = after or before
     if pod is None or not pod.spec.node_name or is_daemon(pod) or is_static(pod):

@@ -1,22 +1,25 @@
-"""Matches a Node to its NodeClaim and hands over labels, taints and ownership."""
+"""Registers a Node: copies labels, taints and ownership from its NodeClaim."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import NODE
-from controller.apis.meta import to_wire
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodes import Node
-from controller.apis.taints import Taint
+from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import Instance
 from controller.constraints.taints import HELD
 
 
 async def register(api: ApiServer, claim: NodeClaim, node: Node, *, held: bool = False) -> Node:
-    """Write onto the node what the claim promises; pods may come in unless it is `held`."""
+    """Copy the NodeClaim's labels, taints and ownership to the node.
+
+    If `held`, the node gets the taint that keeps pods off for now.
+    """
     spec = {"taints": _taints(claim, node, held=held) or None}
     return await api.patch(
         NODE,
@@ -27,30 +30,31 @@ async def register(api: ApiServer, claim: NodeClaim, node: Node, *, held: bool =
 
 
 def is_awaiting(node: Node) -> bool:
-    """Whether the node says that it is not registered: it has just joined, its kubelet has made it
-    anew, or somebody has written back taints that were read before.
+    """Whether the node has the unregistered taint.
+
+    It has just joined, its kubelet created it again, or a client restored old taints.
     """
     return any(taint.key == labels.UNREGISTERED_TAINT for taint in node.spec.taints)
 
 
 def is_done(node: Node) -> bool:
-    """Whether the node carries what its claim promises; the claim may not say so yet."""
+    """Whether the node is registered; the NodeClaim's condition may not be written yet."""
     return node.metadata.labels.get(labels.REGISTERED) == "true"
 
 
-def is_untold(claim: NodeClaim) -> bool:
-    """Whether the claim lacks a label that the cloud tells only once the instance runs."""
+def lacks_late_labels(claim: NodeClaim) -> bool:
+    """Whether the NodeClaim lacks a label that EC2 reports only once the instance runs."""
     return claim.metadata.labels.get(labels.PLACEMENT_GROUP_PARTITION) == ""
 
 
-def told(instance: Instance) -> dict[str, str]:
-    """Return the labels that a claim could not be given at once, as far as they are known now."""
+def late_labels(instance: Instance) -> dict[str, str]:
+    """Return the labels that EC2 reports only once the instance runs, as far as it does."""
     partition = instance.labels.get(labels.PLACEMENT_GROUP_PARTITION, "")
     return {labels.PLACEMENT_GROUP_PARTITION: partition} if partition else {}
 
 
 def owner_reference(claim: NodeClaim) -> dict[str, Any]:
-    """Return the reference by which a Node goes with its claim."""
+    """Return the owner reference from a Node to its NodeClaim."""
     return {
         "apiVersion": "karpenter.sh/v1",
         "kind": "NodeClaim",
@@ -62,7 +66,7 @@ def owner_reference(claim: NodeClaim) -> dict[str, Any]:
 
 def _metadata(claim: NodeClaim, node: Node) -> dict[str, Any]:
     owners = [to_wire(o) for o in node.metadata.owner_references if o.uid != claim.metadata.uid]
-    # To a node that is on its way out no finalizer may be added.
+    # The API server refuses new finalizers on a node that is being deleted.
     added = () if node.metadata.is_deleting else (labels.TERMINATION_FINALIZER,)
     return {
         "labels": {
@@ -77,7 +81,7 @@ def _metadata(claim: NodeClaim, node: Node) -> dict[str, Any]:
 
 
 def _taints(claim: NodeClaim, node: Node, *, held: bool) -> list[dict[str, Any]]:
-    """Merge the claim's taints in, by key and effect; the unregistered taint goes."""
+    """Merge the NodeClaim's taints by key and effect, and remove the unregistered taint."""
     taints = {(t.key, t.effect): t for t in node.spec.taints}
     # The bootstrap script, or we, already registered with them; a startup taint that its
     # owner has removed since must not come back.

@@ -1,65 +1,142 @@
-"""Tells in EC2 which node and which claim an instance is, once its node has a name.
+"""Tags the EC2 instances of NodeClaims with node and NodeClaim, and adopts instances that another
+controller launched.
 
-What an instance has been told already, by its class or by whoever launched it, is left as it is.
-An instance that was brought here by another controller becomes ours this way: without our tag
-nothing of ours would end it when its claim is lost.
+Existing tags of an instance, from its EC2NodeClass or its launch, do not change. Without the tag of
+the installation, Joiner does not terminate an instance whose NodeClaim is lost.
+
+Joiner adopts an instance of another controller only on purpose: its NodeClaim named it when this
+process became leader, as after Karpenter gave up the Lease, or it is annotated with
+`joiner.dev/adopt: "true"`. Until then Joiner does not change the NodeClaim, node and instance.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import NODE_CLAIM
-from controller.apis.nodeclaim import NodeClaim
 from controller.apiserver.port import ApiServer
-from controller.cloudprovider.errors import NodeClaimNotFoundError
+from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.writing import patched
 from controller.state.cluster import Cluster
+from controller.telemetry.events import Recorder
 
 DONE = {labels.TAGGED: "true", labels.CLUSTER_NAME_TAGGED: "true"}
-"""What a claim says whose instance has its tags, as Karpenter's do."""
+"""The annotations of a NodeClaim whose instance is tagged; Karpenter's have them too."""
+
+UNKNOWN_OWNER = timedelta(minutes=1)
+"""How soon to read an instance again if AWS did not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tagging:
-    """Tags the instances of claims, each once."""
+    """Tags and adopts the EC2 instance of every launched NodeClaim, once."""
 
     api: ApiServer
     cloud: CloudProvider
     cluster: Cluster
+    recorder: Recorder
     cluster_name: str
     installation: str
+    _inherited: set[str] = field(default_factory=set)
+    """UIDs of the claims that named an instance when this process became leader."""
+
+    def inherit(self, claims: Iterable[NodeClaim]) -> None:
+        """Adopt the instances of these claims, unless an earlier leader declined to.
+
+        If a claim has no instance yet and gets one that this process did not launch, another
+        controller is still at work.
+        """
+        self._inherited.update(claim.metadata.uid for claim in claims if claim.status.provider_id)
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """Tag the claim's instance, if its node has a name and nobody has done it."""
+        """Adopt the NodeClaim's instance if allowed, and tag it once its node has a name."""
         claim = self.cluster.get(NODE_CLAIM, name)
-        if claim is None or claim.metadata.is_deleting or not claim.status.node_name:
+        if claim is None or not claim.status.provider_id:
             return None
-        # Karpenter says the same of what it has tagged, and its tags are not all of ours.
+        if not self.cluster.is_adopted(claim):
+            return await self._adopt(claim)
+        if claim.metadata.is_deleting or not claim.status.node_name:
+            return None
+        # Karpenter writes the same annotations, but its tags are not all of Joiner's.
         done = {**DONE, labels.TAG_INSTALLATION: self.installation}
         if done.items() <= claim.metadata.annotations.items():
             return None
         try:
-            await self._tag(claim)
+            await self._tag(
+                claim,
+                {
+                    "Name": claim.status.node_name,
+                    labels.TAG_NODECLAIM: claim.metadata.name,
+                    labels.TAG_CLUSTER_NAME: self.cluster_name,
+                    **self._ours,
+                },
+            )
         except NodeClaimNotFoundError:
-            return None  # what has gone is for others to find
-        await patched(
-            self.api, self.cluster, NODE_CLAIM, claim, {"metadata": {"annotations": done}}
-        )
+            return None  # garbage collection handles it
+        await self._annotate(claim, done)
         return None
 
-    async def _tag(self, claim: NodeClaim) -> None:
-        tags = {
-            "Name": claim.status.node_name,
-            labels.TAG_NODECLAIM: claim.metadata.name,
-            labels.TAG_CLUSTER_NAME: self.cluster_name,
-        }
-        if self.installation:
-            tags[labels.TAG_INSTALLATION] = self.installation
+    @property
+    def _ours(self) -> Mapping[str, str]:
+        return {labels.TAG_INSTALLATION: self.installation} if self.installation else {}
+
+    async def _adopt(self, claim: NodeClaim) -> timedelta | None:
+        """Adopt the NodeClaim's instance, or publish why Joiner does not."""
+        wish = claim.metadata.annotations.get(labels.ADOPT)
+        is_wanted = wish == "true" or (wish is None and claim.metadata.uid in self._inherited)
+        try:
+            owner = await self._owner(claim)
+            if owner not in ("", self.installation):
+                await self._report(
+                    claim,
+                    f"Joiner installation {owner!r} launched its instance; to let this "
+                    f"installation manage it, remove tag {labels.TAG_INSTALLATION} from the "
+                    f"instance, and annotate the NodeClaim with {labels.ADOPT}=true",
+                )
+                return None
+            if not owner and not is_wanted:
+                await self._decline(claim)
+                return None
+            await self._tag(claim, self._ours)
+        except NodeClaimNotFoundError:
+            if not is_wanted:
+                return None
+        except CloudProviderError as error:
+            await self._report(claim, str(error))
+            return UNKNOWN_OWNER
+        await self._annotate(claim, {**self._ours, labels.OWN_INSTANCE: claim.status.provider_id})
+        return None
+
+    async def _owner(self, claim: NodeClaim) -> str:
+        """Return the installation that launched the instance; empty if its tags name none."""
+        instance = await self.cloud.get(claim.status.provider_id)
+        known = instance.tags.get(labels.TAG_INSTALLATION, "")
+        return self.installation if instance.is_ours else known
+
+    async def _decline(self, claim: NodeClaim) -> None:
+        await self._report(
+            claim,
+            "another controller launched its instance; to let Joiner manage it, annotate the "
+            f"NodeClaim with {labels.ADOPT}=true",
+        )
+        if labels.ADOPT not in claim.metadata.annotations:
+            await self._annotate(claim, {labels.ADOPT: "false"})
+
+    async def _report(self, claim: NodeClaim, why: str) -> None:
+        message = f"Joiner does not manage this NodeClaim: {why}"
+        await self.recorder.publish(NODE_CLAIM, claim, "Warning", "NotAdopted", message)
+
+    async def _tag(self, claim: NodeClaim, tags: Mapping[str, str]) -> None:
         instance = await self.cloud.get(claim.status.provider_id)
         missing = {key: value for key, value in tags.items() if key not in instance.tags}
         if missing:
             await self.cloud.tag(claim.status.provider_id, missing)
+
+    async def _annotate(self, claim: NodeClaim, annotations: Mapping[str, str]) -> None:
+        metadata = {"metadata": {"annotations": dict(annotations)}}
+        await patched(self.api, self.cluster, NODE_CLAIM, claim, metadata)

@@ -1,1 +1,1 @@
-"""Finds what an EC2NodeClass asks for, says so in its status, and cleans up after it."""
+"""Resolves an EC2NodeClass to AWS resources, writes its status, and cleans up after it."""

@@ -1,16 +1,19 @@
-"""Keeps an EC2NodeClass resolved: subnets, groups, images, profile; and lets it end cleanly."""
+"""Resolves an EC2NodeClass: subnets, security groups, AMIs, profile; and finalizes it."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from controller.apis import conditions, hashes, labels
-from controller.apis.ec2nodeclass import EC2NodeClass
-from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM
-from controller.apis.meta import to_wire
-from controller.apis.nodeclaim import NodeClaim
+from controller.apis import labels
+from controller.apis.karpenter import hashes
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.kinds import EC2_NODE_CLASS
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import to_wire
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.clock import Clock
@@ -21,7 +24,7 @@ from controller.telemetry.events import Recorder
 
 PERIOD = timedelta(minutes=1)
 UNREADY_PERIOD = timedelta(seconds=10)
-"""A class that lacks something is looked at more often: someone is probably mending it."""
+"""How often a class that is not ready is resolved again: its owner is probably correcting it."""
 
 CLAIMS_WAIT = timedelta(seconds=10)
 
@@ -30,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolver:
-    """Asks the cloud what the class means now, and writes the answer when it changed."""
+    """Resolves a class through the AWS API, and writes its status when it changes."""
 
     api: ApiServer
     cloud: CloudProvider
@@ -40,7 +43,7 @@ class Resolver:
     ca_bundle: str = ""
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """Resolve the class, or take it down; returns when to look again."""
+        """Resolve the class, or finalize it; returns when to run again."""
         node_class = self.cluster.get(EC2_NODE_CLASS, name)
         if node_class is None:
             return None
@@ -102,11 +105,11 @@ class Resolver:
         log.info("deleted nodeclass", extra={"EC2NodeClass": name})
         return None
 
-    def _users(self, name: str) -> list[NodeClaim]:
-        return [c for c in self.cluster.list(NODE_CLAIM) if c.spec.node_class_ref.name == name]
+    def _users(self, name: str) -> Sequence[NodeClaim]:
+        return self.cluster.claims_of_class(name)
 
 
 def _status(before: EC2NodeClass, after: EC2NodeClass) -> dict[str, object]:
-    """Return the new status as a merge patch: what is no longer there is removed."""
+    """Return the new status as a merge patch that removes missing fields."""
     wire: dict[str, object] = to_wire(after.status)
     return {key: wire.get(key) for key in {*to_wire(before.status), *wire}}

@@ -1,23 +1,24 @@
-"""Ends the claim of a node whose condition says that it is broken, once that has lasted.
+"""Deletes the NodeClaim of a node whose unhealthy condition outlasts its toleration.
 
-What runs there is lost already, so neither budgets nor annotations nor a grace period keep it.
-Where many nodes of a pool are broken at once the cause is elsewhere (the network, an image, the
-monitoring itself), and replacing them would do more harm: then nothing is touched.
+The pods of such a node are lost already, so budgets, annotations and grace periods do not delay it.
+If many nodes of a NodePool are unhealthy at once, the cause is probably elsewhere: the network, an
+AMI or the monitoring. Replacing the nodes would do more harm, so Joiner repairs none.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from controller.apis import conditions, labels
-from controller.apis.conditions import Condition
+from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.nodes import Node
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider, RepairPolicy
@@ -28,24 +29,24 @@ from controller.telemetry.events import EventType, Recorder
 from controller.telemetry.metrics import Metrics
 
 MOST_UNHEALTHY = 0.2
-"""Which share of a pool's nodes, rounded up, may be unhealthy at once for any to be replaced."""
+"""The share of a NodePool's nodes, rounded up, up to which unhealthy nodes are repaired."""
 
 BLOCKED = timedelta(minutes=5)
-"""How soon a pool with too many unhealthy nodes is looked at again."""
+"""How soon a NodePool with too many unhealthy nodes is checked again."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """A condition that means broken, and how long it is put up with."""
+    """An unhealthy condition, and how long it is tolerated."""
 
     condition: Condition
     toleration: timedelta
 
 
 def flaws(node: Node, policies: Iterable[RepairPolicy]) -> Iterator[Flaw]:
-    """Yield what is wrong with a node, however long it has been."""
+    """Yield the unhealthy conditions of a node, regardless of their age."""
     for policy in policies:
         condition = conditions.find(node.status.conditions, policy.condition)
         if condition is not None and condition.status == policy.status:
@@ -54,7 +55,7 @@ def flaws(node: Node, policies: Iterable[RepairPolicy]) -> Iterator[Flaw]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """Looks after one node at a time."""
+    """Repairs one node at a time."""
 
     api: ApiServer
     cloud: CloudProvider
@@ -64,7 +65,7 @@ class Repair:
     clock: Clock
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """End the node's claim if its time has come; returns when to look again."""
+        """Delete the node's NodeClaim if a toleration elapsed; returns when to check again."""
         node = self.cluster.get(NODE, name)
         claim = self.cluster.claim_of(node) if node is not None else None
         if node is None or claim is None or claim.metadata.is_deleting:
@@ -80,28 +81,24 @@ class Repair:
         if unhealthy > math.ceil(MOST_UNHEALTHY * len(members)):
             await self._report_blocked(node, claim, f"{unhealthy} of {len(members)} nodes")
             return BLOCKED
-        await self._end(claim, flaw.condition)
+        await self._end(node, claim, flaw.condition)
         return None
 
     def _flaws(self, node: Node) -> Iterator[Flaw]:
         return flaws(node, self.cloud.repair_policies())
 
     def _left(self, flaw: Flaw) -> timedelta:
-        """Return how long the flaw is still put up with."""
+        """Return how long the unhealthy condition is still tolerated."""
         now = self.clock()
         return (flaw.condition.last_transition_time or now) + flaw.toleration - now
 
-    def _members(self, claim: NodeClaim) -> list[Node]:
-        """Return the nodes of the claim's pool; all, for a claim of none."""
+    def _members(self, claim: NodeClaim) -> Sequence[Node]:
+        """Return the nodes of the claim's pool, or all nodes if it has no pool."""
         pool = claim.metadata.labels.get(labels.NODEPOOL)
-        return [
-            node
-            for node in self.cluster.list(NODE)
-            if pool is None or node.metadata.labels.get(labels.NODEPOOL) == pool
-        ]
+        return self.cluster.list(NODE) if pool is None else self.cluster.nodes_in(pool)
 
-    async def _end(self, claim: NodeClaim, condition: Condition) -> None:
-        """Have the claim go, and its pods with it: its drain is over when it begins."""
+    async def _end(self, node: Node, claim: NodeClaim, condition: Condition) -> None:
+        """Delete the NodeClaim and force its termination: pods are deleted without eviction."""
         pods = self.cluster.moving_from(claim)
         try:
             claim = await with_drain_over(self.api, self.cluster, claim, self.clock())
@@ -114,7 +111,7 @@ class Repair:
             "deleting unhealthy node",
             extra={
                 "NodeClaim": claim.metadata.name,
-                "Node": claim.status.node_name,
+                "Node": node.metadata.name,
                 "condition": condition.type,
                 "status": condition.status,
             },
@@ -124,8 +121,8 @@ class Repair:
         name = claim.metadata.labels.get(labels.NODEPOOL)
         where = f"NodePool {name}" if name else "the cluster"
         message = (
-            f"{unhealthy} of {where} are unhealthy, more than {MOST_UNHEALTHY:.0%}: none is "
-            "replaced, since the cause is likely to lie elsewhere"
+            f"{unhealthy} of {where} are unhealthy, more than {MOST_UNHEALTHY:.0%}: no node is "
+            "repaired, because the cause is probably not the nodes"
         )
         blocked: tuple[EventType, str, str] = ("Warning", "NodeRepairBlocked", message)
         await self.recorder.publish(NODE, node, *blocked)

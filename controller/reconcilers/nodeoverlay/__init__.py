@@ -1,1 +1,1 @@
-"""Says of every NodeOverlay whether it is in force, and if not, what contradicts it."""
+"""Writes whether every NodeOverlay is in effect, and if not, what contradicts it."""

@@ -1,15 +1,16 @@
-"""Holds all NodeOverlays against one another and against what there is to buy."""
+"""Validates all NodeOverlays against each other and against the instance types."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
 
-from controller.apis import conditions, validation
-from controller.apis.conditions import Condition
+from controller.apis.karpenter import validation
+from controller.apis.karpenter.nodeoverlay import NodeOverlay
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_OVERLAY, NODE_POOL
-from controller.apis.meta import to_wire
-from controller.apis.nodeoverlay import NodeOverlay
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import to_wire
 from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError
@@ -21,17 +22,17 @@ from controller.state.cluster import Cluster
 from controller.state.overlays import conflicting
 
 ALL = "all"
-"""The one key there is: each overlay is weighed against every other."""
+"""The only key: each overlay is compared with every other."""
 
 VALIDATION_SUCCEEDED = "ValidationSucceeded"
 PERIOD = timedelta(hours=6)
 UNRESOLVED = timedelta(minutes=1)
-"""How soon to look again when the types of a pool could not be told."""
+"""How soon to evaluate again if the instance types of a pool could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Writes the conditions of all overlays, when they changed."""
+    """Writes the conditions of all overlays when they change."""
 
     api: ApiServer
     cloud: CloudProvider
@@ -39,7 +40,7 @@ class Evaluation:
     clock: Clock
 
     async def reconcile(self, _key: str) -> timedelta:
-        """Evaluate every overlay anew."""
+        """Evaluate every overlay again."""
         overlays = self.cluster.list(NODE_OVERLAY)
         if not overlays:
             return PERIOD
@@ -62,12 +63,12 @@ class Evaluation:
                     self.api, self.cluster, NODE_OVERLAY, overlay, status, subresource="status"
                 )
             except (ConflictError, NotFoundError):
-                # It changed or went, which may settle a contradiction: all of it once more.
+                # It changed or was deleted, which may resolve a conflict: evaluate all again.
                 return timedelta(0)
         return PERIOD if is_complete else UNRESOLVED
 
     async def _instance_types(self) -> tuple[dict[str, tuple[InstanceType, ...]], bool]:
-        """Return the types per pool, and whether those of every pool could be told."""
+        """Return the instance types per pool, and whether those of every pool could be read."""
         types_by_pool: dict[str, tuple[InstanceType, ...]] = {}
         pools = self.cluster.list(NODE_POOL)
         for pool in pools:
@@ -80,7 +81,7 @@ class Evaluation:
                     await self.cloud.instance_types(node_class, pool)
                 )
             except CloudProviderError:
-                # The pool says in its own conditions what is wrong with it.
+                # The NodePool's conditions report the error.
                 continue
         return types_by_pool, len(types_by_pool) == len(pools)
 
@@ -91,7 +92,7 @@ class Evaluation:
         message = "; ".join(problems)
         if contradicts:
             message = (
-                "another NodeOverlay of the same weight corrects the same offerings or resources: "
+                "another NodeOverlay of the same weight changes the same offerings or resources: "
                 "give one of them another spec.weight, or narrow its spec.requirements"
             )
         after = conditions.with_condition(

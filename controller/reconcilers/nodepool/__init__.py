@@ -1,1 +1,1 @@
-"""Says of every NodePool whether it can make nodes, what it uses, and why not."""
+"""Writes whether every NodePool can create nodes, what it uses, and why not."""

@@ -1,61 +1,86 @@
-"""Keeps a NodePool's status and hash right: validated, class ready, resources counted."""
+"""Writes a NodePool's status and hash: conditions, resources and node count."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from controller.apis import conditions, hashes, labels, quantities, validation
+from controller.apis import labels
 from controller.apis.appliers import appliers
-from controller.apis.conditions import Condition
-from controller.apis.ec2nodeclass import EC2NodeClass
-from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL
-from controller.apis.meta import to_wire
-from controller.apis.nodepool import (
+from controller.apis.karpenter import hashes, validation
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodepool import (
     IN_SERVICE,
     NODE_REGISTRATION_HEALTHY,
     SOLE_OWNER,
     NodePool,
 )
+from controller.apis.kinds import EC2_NODE_CLASS, NODE_POOL
+from controller.apis.kubernetes import conditions, quantities
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import to_wire
 from controller.apiserver.port import ApiServer
+from controller.cloudprovider.errors import CloudProviderError
+from controller.cloudprovider.instancetypes import InstanceType
+from controller.cloudprovider.provider import CloudProvider
+from controller.options import GATE_DISABLED, gate_disabled
 from controller.reconcilers.clock import Clock
+from controller.reconcilers.newnodes.supply import unmatched
 from controller.reconcilers.rehashing import rehashed
 from controller.reconcilers.writing import patched
 from controller.state.cluster import Cluster
 from controller.state.registrations import Failure, Registrations
-from controller.state.usage import usage
 
 VALIDATION_SUCCEEDED = "ValidationSucceeded"
 NODE_CLASS_READY = "NodeClassReady"
 DISRUPTION_INCOMPLETE = "joiner.dev/DisruptionIncomplete"
 
+RECHECK = timedelta(minutes=1)
+"""How soon to check again whether an instance type matches: EC2 may offer a new one."""
+
 OUT_OF_SERVICE = timedelta(minutes=3)
-"""How long a pool stays out of service once it was last said to be. A destroy that goes on says
-so again and again; one that was given up leaves no pool behind that nobody opens."""
+"""How long a pool stays out of service after the condition was last written. A running destroy
+renews the condition. After a destroy that was given up, the pool returns to service by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """The last comparison of a pool's requirements with instance types, and why none matched."""
+
+    generation: int
+    types: Sequence[InstanceType]
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Writes the conditions, the count and the hash of one pool, when they changed."""
+    """Writes the status and hash of a NodePool when they change."""
 
     api: ApiServer
     cluster: Cluster
     clock: Clock
     registrations: Registrations
+    cloud: CloudProvider
+    static_capacity: bool = False
+    """Whether the feature gate StaticCapacity is on."""
+
+    _matched: dict[str, _Match] = field(default_factory=dict, init=False)
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """Bring the pool's status up to date."""
+        """Update the pool's status; returns when to check again, None to wait for an event."""
         pool = self.cluster.get(NODE_POOL, name)
         if pool is None:
             self.registrations.forget(name)
+            self._matched.pop(name, None)
             return None
         if pool.metadata.is_deleting:
             return None
-        pool = await self._hash(pool)
+        pool = await self._retry(await self._hash(pool))
         node_class = self.cluster.get(EC2_NODE_CLASS, pool.spec.template.spec.node_class_ref.name)
-        after = self._conditions(pool, node_class)
-        used = usage(self.cluster.state_nodes(self.clock())).get(name, {})
+        mismatch = await self._unmatched(pool, node_class)
+        after = self._conditions(pool, node_class, mismatch)
+        used = self.cluster.usage_of(name)
         resources = {k: quantities.written(v, k) for k, v in sorted(used.items()) if k != "nodes"}
         nodes = used.get("nodes", 0) // quantities.MILLI
         generation = node_class.metadata.generation if node_class else 0
@@ -65,7 +90,7 @@ class Readiness:
             and pool.status.nodes == nodes
             and pool.status.node_class_observed_generation == generation
         )
-        again = self._closed_for(after)
+        again = self._closed_for(after) or (RECHECK if mismatch else None)
         if same:
             return again
         gone = {k: None for k in pool.status.resources if k not in resources}
@@ -81,28 +106,56 @@ class Readiness:
         return again
 
     def _closed_for(self, known: Sequence[Condition]) -> timedelta | None:
-        """Return how long the pool is out of service yet; None when it is in service."""
+        """Return for how long the pool is still out of service; None if it is in service."""
         closed = conditions.find(known, IN_SERVICE)
         if closed is None or not closed.is_false or closed.last_transition_time is None:
             return None
         left = closed.last_transition_time + OUT_OF_SERVICE - self.clock()
         return left if left > timedelta() else None
 
-    def _conditions(self, pool: NodePool, node_class: EC2NodeClass | None) -> list[Condition]:
+    async def _unmatched(self, pool: NodePool, node_class: EC2NodeClass | None) -> str:
+        """Return which of the pool's requirements no instance type meets; empty if one does.
+
+        The answer is cached while the pool and the types do not change: the status is computed for
+        each change of a NodeClaim, and there are hundreds of types.
+        """
+        name, generation = pool.metadata.name, pool.metadata.generation
+        if node_class is None or not conditions.is_true(node_class.status.conditions, "Ready"):
+            return ""  # the types of the class are not known; NodeClassReady says so
+        before = self._matched.get(name)
+        try:
+            types = await self.cloud.instance_types(node_class, pool)
+        except CloudProviderError:
+            return before.problem if before and before.generation == generation else ""
+        if before is None or before.generation != generation or before.types is not types:
+            before = self._matched[name] = _Match(generation, types, unmatched(pool, types))
+        return before.problem
+
+    def _validation(self, pool: NodePool, mismatch: str) -> tuple[str, str]:
+        """Return reason and message of a validation that failed; both empty if it succeeded."""
+        if problems := validation.problems(pool):
+            return "NodePoolValidationFailed", "; ".join(problems)
+        if pool.spec.replicas is not None and not self.static_capacity:
+            return GATE_DISABLED, gate_disabled("spec.replicas", "StaticCapacity")
+        return ("NoCompatibleInstanceTypes", mismatch) if mismatch else ("", "")
+
+    def _conditions(
+        self, pool: NodePool, node_class: EC2NodeClass | None, mismatch: str
+    ) -> list[Condition]:
         now, generation = self.clock(), pool.metadata.generation
-        problems = validation.problems(pool)
+        reason, message = self._validation(pool, mismatch)
         after = conditions.with_condition(
             pool.status.conditions,
             VALIDATION_SUCCEEDED,
-            "False" if problems else "True",
-            reason="NodePoolValidationFailed" if problems else "",
-            message="; ".join(problems),
+            "False" if reason else "True",
+            reason=reason,
+            message=message,
             generation=generation,
             now=now,
         )
         after = self._class_condition(after, pool, node_class, now)
         after = self._registration_condition(after, pool, node_class, now)
-        # Earlier versions told here what they did not do yet.
+        # Earlier versions wrote this condition.
         after = conditions.without_condition(after, DISRUPTION_INCOMPLETE)
         after = self._owner_condition(after, pool, now)
         dependents = [VALIDATION_SUCCEEDED, NODE_CLASS_READY]
@@ -115,17 +168,17 @@ class Readiness:
     def _owner_condition(
         self, known: list[Condition], pool: NodePool, now: datetime
     ) -> list[Condition]:
-        """Say when two apply the pool, and which of them wins."""
+        """Set `SOLE_OWNER` to False if several tools apply the pool, with the one that wins."""
         owners = appliers(pool.metadata.labels, pool.metadata.annotations)
         if len(owners) < 2:
             return conditions.without_condition(known, SOLE_OWNER)
         restoring = [owner.name for owner in owners if owner.restores]
         if len(restoring) == 1:
-            wins = f"{restoring[0]} wins, as it puts back what the other changes"
+            wins = f"{restoring[0]} wins, because it reverts the changes of the others"
         elif restoring:
-            wins = f"{' and '.join(restoring)} undo one another's changes, and the last one wins"
+            wins = f"{' and '.join(restoring)} revert each other's changes, and the last write wins"
         else:
-            wins = "whoever applies it last wins"
+            wins = "the last write wins"
         return conditions.with_condition(
             known,
             SOLE_OWNER,
@@ -133,7 +186,7 @@ class Readiness:
             reason="SeveralOwners",
             message=(
                 f"{' and '.join(owner.name for owner in owners)} apply this NodePool: {wins}. "
-                "Take it out of all but one, or give one of them another name"
+                "Remove the NodePool from all but one of them, or rename it there"
             ),
             generation=pool.metadata.generation,
             now=now,
@@ -152,13 +205,13 @@ class Readiness:
         ready = conditions.find(node_class.status.conditions, "Ready") if node_class else None
         if node_class is None:
             status, reason = "False", "NodeClassNotFound"
-            message = f'EC2NodeClass "{name}" does not exist: create it, or name another one'
+            message = f'EC2NodeClass "{name}" does not exist: create it, or change nodeClassRef'
         elif node_class.metadata.is_deleting:
             status, reason = "False", "NodeClassTerminating"
             message = f'EC2NodeClass "{name}" is being deleted'
         elif ready is None:
             status, reason = "Unknown", "NodeClassReadinessUnknown"
-            message = f'EC2NodeClass "{name}" has not been looked at yet'
+            message = f'EC2NodeClass "{name}" has no Ready condition yet'
         elif not ready.is_true:
             status, reason = ready.status, ready.reason
             message = f'EC2NodeClass "{name}" is not ready: {ready.message}'
@@ -179,7 +232,7 @@ class Readiness:
         node_class: EC2NodeClass | None,
         now: datetime,
     ) -> list[Condition]:
-        """Say whether new nodes join; what is changed by its owner is trusted anew."""
+        """Set whether new nodes register; a change of pool or class resets the failures."""
         name, generation = pool.metadata.name, pool.metadata.generation
         before = conditions.find(known, NODE_REGISTRATION_HEALTHY)
         class_generation = node_class.metadata.generation if node_class else 0
@@ -193,15 +246,19 @@ class Readiness:
             since = before.last_transition_time or now
             earlier = Failure(before.reason, before.message, since) if before.is_false else None
             self.registrations.restore(name, earlier)
+        self.registrations.observe(name, _circumstances(node_class))
         trouble = self.registrations.trouble(name)
         status: conditions.ConditionStatus = "False" if trouble is not None else "True"
         reason, message = (trouble.reason, trouble.message) if trouble is not None else ("", "")
         next_try = self.registrations.next_try(name)
         if next_try is not None:
-            message += f"; one node at a time is tried, the next at {next_try:%H:%M:%S} UTC"
+            message += (
+                f"; Joiner launches one node at a time, the next at {next_try:%H:%M:%S} UTC; to "
+                f"retry now: kubectl annotate nodepool {name} {labels.RETRY}=true"
+            )
         if not self.registrations.is_known(name):
             status, reason = "Unknown", "AwaitingReconciliation"
-            message = "No node of it has joined the cluster yet since it was changed"
+            message = "No node has registered since the NodePool or its EC2NodeClass changed"
         return conditions.with_condition(
             known,
             NODE_REGISTRATION_HEALTHY,
@@ -212,6 +269,14 @@ class Readiness:
             now=now,
         )
 
+    async def _retry(self, pool: NodePool) -> NodePool:
+        """Let a pool in backoff launch a node now if its retry annotation is set; removes it."""
+        if labels.RETRY not in pool.metadata.annotations:
+            return pool
+        self.registrations.retry(pool.metadata.name)
+        patch = {"metadata": {"annotations": {labels.RETRY: None}}}
+        return await patched(self.api, self.cluster, NODE_POOL, pool, patch)
+
     async def _hash(self, pool: NodePool) -> NodePool:
         wanted = {
             labels.NODEPOOL_HASH: hashes.node_pool_hash(pool),
@@ -221,14 +286,23 @@ class Readiness:
         if all(before.get(k) == v for k, v in wanted.items()):
             return pool
         if before.get(labels.NODEPOOL_HASH_VERSION) != hashes.NODE_POOL_VERSION:
-            name = pool.metadata.name
-            claims = [
-                c
-                for c in self.cluster.list(NODE_CLAIM)
-                if c.metadata.labels.get(labels.NODEPOOL) == name
-            ]
+            claims = self.cluster.claims_of(pool.metadata.name)
             version = labels.NODEPOOL_HASH_VERSION
             await rehashed(self.api, self.cluster, claims, wanted, version=version)
         return await patched(
             self.api, self.cluster, NODE_POOL, pool, {"metadata": {"annotations": wanted}}
         )
+
+
+def _circumstances(node_class: EC2NodeClass | None) -> object:
+    """Return the resolved properties of new nodes; a change may let them register."""
+    if node_class is None:
+        return None
+    status = node_class.status
+    return (
+        frozenset(image.id for image in status.amis),
+        frozenset(subnet.id for subnet in status.subnets),
+        frozenset(group.id for group in status.security_groups),
+        status.instance_profile,
+        conditions.is_true(status.conditions, "Ready"),
+    )

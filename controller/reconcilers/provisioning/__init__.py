@@ -1,5 +1,5 @@
-"""From pods that wait to NodeClaims that are written.
+"""Creates NodeClaims for pending pods.
 
-`batchwindow` waits until pods have stopped arriving, `provisioner` runs one round after the
-other, `nomination` and `startupgate` see to it that pods come to the nodes made for them.
+`batchwindow` waits until no more pods arrive, `provisioner` runs the rounds, and `nomination` and
+`startupgate` make sure that pods are bound to the nodes planned for them.
 """

@@ -1,4 +1,4 @@
-"""Whether all pods have come that their owners ask for."""
+"""Whether owners have created all of their pods."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.apis.kinds import REPLICA_SET, STATEFUL_SET, Kind
-from controller.apis.meta import OwnerReference
-from controller.apis.pods import Pod
-from controller.apis.workloads import Scalable, StatefulSet
+from controller.apis.kubernetes.meta import OwnerReference
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.workloads import Scalable, StatefulSet
 from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
 from controller.state.cluster import Cluster
@@ -19,27 +19,28 @@ from controller.state.cluster import Cluster
 COUNTED: Mapping[tuple[str, str], Kind[Any]] = {
     (kind.api_version, kind.name): kind for kind in (REPLICA_SET, STATEFUL_SET)
 }
-"""Owners that say how many pods they want; of others nobody knows what is to follow."""
+"""Owner kinds with a number of replicas; other owners do not say how many pods follow."""
 
 MOST_OWNERS = 32
-"""Beyond these asking takes longer than it can save."""
+"""The number of owners beyond which reading them takes longer than it can save."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Compares the pods that are there with what their owners say at the API server.
+    """Compares the existing pods with the replicas that their owners request.
 
-    Workloads are not mirrored for this: old ReplicaSets are the largest crowd of some clusters.
+    Owners are read from the API server, not mirrored: old ReplicaSets are the most numerous objects
+    of some clusters.
     """
 
     api: ApiServer
     cluster: Cluster
 
     async def are_complete(self, seen: AbstractSet[str]) -> bool:
-        """Whether the owners of all pods in `seen`, uids, have as many pods as they ask for.
+        """Whether the owners of all pods in `seen` (UIDs) have as many pods as they request.
 
-        False as well for what nobody can tell: pods of other owners or of none, uids of
-        anything else.
+        False if that is unknown: for pods of other owners or without one, and UIDs of other
+        objects.
         """
         waiting = {pod.metadata.uid: pod for pod in self.cluster.pending_pods()}
         if not seen or not seen <= waiting.keys():
@@ -70,7 +71,7 @@ def _controller(pod: Pod) -> OwnerReference | None:
 
 
 def _expected(workload: Scalable) -> int:
-    """Return how many pods a workload has before it waits for some of them to be ready."""
+    """Return how many pods a workload creates before it waits for some to be Ready."""
     if isinstance(workload, StatefulSet) and workload.spec.pod_management_policy != "Parallel":
         return 1
     return 1 if workload.spec.replicas is None else workload.spec.replicas

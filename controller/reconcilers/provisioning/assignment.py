@@ -1,12 +1,12 @@
-"""Assigns pods that are alike to new nodes in the order in which they wait.
+"""Assigns interchangeable pods to new nodes in kube-scheduler's order.
 
-The engine has no reason to give one replica this node and another that one. The scheduler
-has: it tries pods first come, first served, as soon as the first of the nodes opens. If the
-pods it tries first are those of the node that opens first, and the next those of the second,
-none is tried in vain while the others are still opening. One that is tried in vain loses its
-nomination, and with it its room, to whoever is tried next and finds its own node closed.
+The engine does not care which replica goes to which node. kube-scheduler does: it tries pods in
+queue order as soon as the first node opens. So the pods that it tries first are assigned to the
+node that opens first, and the next pods to the next node. A pod that is tried before its node opens
+loses its nomination, and another pod may take its capacity.
 
-Pods that must spread go to their domains in turns: each is tried when its domain may have one more.
+Pods with topology spread are assigned to domains in turns, so that each is tried when its domain
+may have one more.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.scheduling.results import NewNode
 from controller.state.pods import are_alike, controller_of
 
 
 def assigned(nodes: Sequence[NewNode], queue: Iterable[Pod]) -> list[NewNode]:
-    """Return the nodes with as many pods of each sort, and the head of the queue on few of them."""
+    """Return the nodes with the queue's first pods on as few nodes as possible.
+
+    Each node keeps its number of pods of each owner.
+    """
     placed = {key for node in nodes for key in node.pods}
     alike = [pod for pod in queue if pod.key in placed]
     owner_of = _owners_of_alike(alike)
@@ -57,11 +60,11 @@ def assigned(nodes: Sequence[NewNode], queue: Iterable[Pod]) -> list[NewNode]:
 def _shares(
     wanted: Sequence[Counter[str]], owner_of: Mapping[str, str]
 ) -> list[Mapping[str, deque[str]]]:
-    """Return the pods for each node by owner, in the order of the queue: as many as `wanted`.
+    """Return the pods for each node by owner, in queue order, as many as `wanted`.
 
-    Pods go to nodes that were begun already, as long as these want more of their owner's. The
-    node that is begun next is one that wants pods of most of the owners that are out of such
-    nodes; of those the one that takes most.
+    Pods go first to nodes that already have pods, while these want more pods of the same owner. The
+    next node is the one that wants pods of most owners without such a node; among equals the one
+    that takes most pods.
     """
     shares: list[Mapping[str, deque[str]]] = [defaultdict(deque) for _ in wanted]
     alike: defaultdict[frozenset[str], list[int]] = defaultdict(list)
@@ -97,16 +100,16 @@ def _spread_over(pod: Pod) -> tuple[str, ...]:
 
 
 def _domain(node: NewNode, keys: Iterable[str]) -> tuple[str, ...]:
-    """Return what the node is bound to of these labels."""
+    """Return the node's fixed values of these labels."""
     chosen = {term.key: term.values for term in node.requirements if term.operator == "In"}
     return tuple(value for key in keys for value in sorted(chosen.get(key) or ()))
 
 
 def _in_turns(wanted: Sequence[int], domains: Sequence[tuple[str, ...]]) -> list[int]:
-    """Return the nodes that pods go to, one by one, so that no domain is ahead of the others.
+    """Return the node of each pod, so that no domain gets ahead of the others.
 
-    The first pod of each node can be nominated for it, and comes before others where it may: who
-    comes after it has only the domains to choose from that are left.
+    The first pod of each node can be nominated for it, so it is scheduled before the pods that
+    follow.
     """
     slots: defaultdict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
     for place, many in enumerate(wanted):
@@ -120,7 +123,7 @@ def _in_turns(wanted: Sequence[int], domains: Sequence[tuple[str, ...]]) -> list
 
 
 def _owners_of_alike(pods: Iterable[Pod]) -> Mapping[str, str]:
-    """Return the owner of each pod that is the like of its owner's first, in the same order."""
+    """Return the owner of each pod that is equal to its owner's first pod, in the same order."""
     first: dict[str, Pod] = {}
     owners: dict[str, str] = {}
     for pod in pods:
@@ -133,7 +136,9 @@ def _owners_of_alike(pods: Iterable[Pod]) -> Mapping[str, str]:
 
 
 def _has_its_own(pod: Pod) -> bool:
-    """Whether the pod has volumes or devices, which may tie it to a place; or a node to leave."""
+    """Whether the pod has volumes or devices, which may bind it to a node or zone, or must leave a
+    node.
+    """
     return bool(
         pod.spec.node_name
         or pod.spec.resource_claims

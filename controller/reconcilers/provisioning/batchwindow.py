@@ -1,4 +1,4 @@
-"""Waits until pods have stopped arriving, so that they are placed together."""
+"""The batch window: waits until no more pods arrive, so that they are scheduled together."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 PARTS = 5
-"""After this part of the idle time all that is asked for is taken to have come, if it is there."""
+"""The share of the idle time after which a complete set of pods closes the window."""
 
 
-class Outlook:
-    """What is known of the pods still to come; here nothing at all."""
+class ExpectedPods:
+    """Answers whether more pods will come; this base class knows nothing."""
 
     def more_to_come(self) -> bool:
-        """Whether pods are sure to follow, so that a pause says nothing."""
+        """Whether more pods are certain to come, so that the window must stay open."""
         return False
 
     async def all_have_come(self, seen: AbstractSet[str]) -> bool:
-        """Whether none are to follow, by all that the window was told of."""
+        """Whether all pods have come, as far as that can be known from the pods seen."""
         return False
 
     def prepare(self) -> None:
-        """Begin what can be done in the rest of a pause."""
+        """Start work that may be useful during the rest of the idle time."""
 
 
-BLIND = Outlook()
+BLIND = ExpectedPods()
 
 
 @dataclass(slots=True)
 class BatchWindow:
-    """A window that opens with the first new pod, and closes when no other follows.
+    """A window that opens with the first new pod and closes after an idle time without new pods.
 
-    A pod that has been seen before does not hold the window open: a pod that nobody
-    can place must not delay those that can be.
+    A pod that was seen before does not keep the window open: an unschedulable pod must not delay
+    other pods.
     """
 
     idle: timedelta
@@ -44,28 +44,32 @@ class BatchWindow:
     _nudged: asyncio.Event = field(default_factory=asyncio.Event)
 
     def nudge(self, uid: str) -> None:
-        """Tell of a pod that waits, or of anything else that makes another round worth it."""
+        """Report a pending pod, or another reason to run a round."""
         if uid not in self._seen:
             self._seen.add(uid)
             self._nudged.set()
 
-    async def wait(self, patience: timedelta, outlook: Outlook = BLIND) -> None:
-        """Return once a window has opened and closed; raises TimeoutError if none opens in time.
+    async def wait(self, patience: timedelta, expected: ExpectedPods = BLIND) -> None:
+        """Wait until a window opened and closed.
 
-        A window that is open runs its course: patience that ended in the middle of it would
-        cut a batch in two. So would a pause while there is more to come. When all have come
-        nothing is left to wait for but a neighbour's order: a part of the idle time is for that.
+        An open window always runs until it closes, so that a batch is not split; the same holds
+        while more pods are certain to come. If all pods have come, the window closes after a part
+        of the idle time.
+
+        Raises:
+            TimeoutError: no window opened within the patience.
+
         """
         async with asyncio.timeout(patience.total_seconds()):
             await self._nudged.wait()
         end = asyncio.get_running_loop().time() + self.longest.total_seconds()
-        while await self._goes_on(end, outlook):
+        while await self._goes_on(end, expected):
             continue
         self._nudged.clear()
         self._seen.clear()
 
-    async def _goes_on(self, end: float, outlook: Outlook) -> bool:
-        """Wait for the next pod, for the idle time at most; whether the window stays open."""
+    async def _goes_on(self, end: float, expected: ExpectedPods) -> bool:
+        """Wait for a pod, at most for the idle time; returns whether the window stays open."""
         self._nudged.clear()
         loop = asyncio.get_running_loop()
         begin = loop.time()
@@ -77,17 +81,17 @@ class BatchWindow:
                 return loop.time() < end
             if loop.time() >= end:
                 return False
-            if outlook.more_to_come():
+            if expected.more_to_come():
                 continue
             deadline = min(end, begin + self.idle.total_seconds())
-            if part < PARTS and await self._have_all_come(outlook, deadline):
+            if part < PARTS and await self._have_all_come(expected, deadline):
                 return False
             if part == 1:
-                outlook.prepare()
-        return outlook.more_to_come()
+                expected.prepare()
+        return expected.more_to_come()
 
-    async def _have_all_come(self, outlook: Outlook, deadline: float) -> bool:
+    async def _have_all_come(self, expected: ExpectedPods, deadline: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                return await outlook.all_have_come(self._seen)
+                return await expected.all_have_come(self._seen)
         return False

@@ -1,14 +1,18 @@
-"""Tells every CapacityBuffer whether the room it asks for is there."""
+"""Writes whether the capacity of each CapacityBuffer is provisioned."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from controller.apis import conditions
-from controller.apis.capacitybuffer import PROVISIONING, READY_FOR_PROVISIONING, CapacityBuffer
-from controller.apis.conditions import ConditionStatus
+from controller.apis.karpenter.capacitybuffer import (
+    PROVISIONING,
+    READY_FOR_PROVISIONING,
+    CapacityBuffer,
+)
 from controller.apis.kinds import CAPACITY_BUFFER
-from controller.apis.meta import to_wire
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.conditions import ConditionStatus
+from controller.apis.kubernetes.meta import to_wire
 from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.reconcilers.clock import Clock
@@ -41,18 +45,22 @@ async def report_fills(
         try:
             await patched(api, cluster, CAPACITY_BUFFER, buffer, patch, subresource="status")
         except (ConflictError, NotFoundError):
-            continue  # it changed or went: the next round knows
+            continue  # conflict: the buffer changed or was deleted; the next round writes it
 
 
 def _fact(buffer: CapacityBuffer, fill: Fill | None) -> tuple[ConditionStatus, str, str] | None:
     if not conditions.is_true(buffer.status.conditions, READY_FOR_PROVISIONING):
-        return "False", "NotReadyForProvisioning", "nobody can tell its pods yet"
+        return (
+            "False",
+            "NotReadyForProvisioning",
+            "the buffer's pods are not resolved: see condition ReadyForProvisioning",
+        )
     count = buffer.status.replicas or 0
     if not count:
-        return "False", "BufferEmpty", "it asks for room for no pod"
+        return "False", "BufferEmpty", "the buffer has 0 pods"
     if fill is None:
         return None  # resolved since the round began
     if fill.existing == count:
-        return "True", "FitsExistingCapacity", f"there is room for all {count} pods"
-    message = f"{fill.new} of {count} pods need new nodes, {fill.nowhere} find no place"
+        return "True", "FitsExistingCapacity", f"existing nodes have capacity for all pods: {count}"
+    message = f"pods: {count}; on new nodes: {fill.new}; unschedulable: {fill.nowhere}"
     return "False", "RequiresNewCapacity", message

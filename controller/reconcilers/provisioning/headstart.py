@@ -1,4 +1,4 @@
-"""Has a question answered while the batch window is still open, in case nothing changes."""
+"""Starts a scheduling run before the batch window closes, in case no other pod arrives."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from controller.apis.nodepool import NodePool
-from controller.apis.pods import Pod
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.pods import Pod
 from controller.reconcilers.newnodes.supply import PoolSupply
 from controller.scheduling.results import Results
 from controller.state.snapshot import Snapshot
@@ -15,10 +15,10 @@ from controller.state.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which pods are to be placed in which world.
+    """The pods to schedule, and the cluster to schedule them in.
 
-    `placed` have a place and count there; `virtual` stand for the room of buffers; `revision`
-    is the mirror's at that moment.
+    `placed` are pods with a planned node, which count as bound there; `virtual` are the pods of
+    CapacityBuffers; `revision` is the mirror's revision.
     """
 
     pods: Sequence[Pod]
@@ -30,7 +30,7 @@ class Question:
     revision: int
 
     def is_the_same_as(self, other: Question) -> bool:
-        """Whether nothing has changed by which the answer could be another one."""
+        """Whether the other question has the same answer, because nothing relevant changed."""
         return self._essence() == other._essence()
 
     def _essence(self) -> tuple[object, ...]:
@@ -46,19 +46,19 @@ class Question:
 
 @dataclass(slots=True)
 class HeadStart:
-    """At most one question that is being answered before anybody needs to know."""
+    """At most one scheduling run that was started early."""
 
     solve: Callable[[Question], Awaitable[Results]]
     _early: asyncio.Task[tuple[Question, Results] | None] | None = None
 
     def begin(self, ask: Callable[[], Awaitable[Question | None]]) -> None:
-        """Have what `ask` finds to ask answered, unless the last such answer is still to come."""
+        """Start a run for the question that `ask` returns, unless one is already running."""
         if self._early is None or self._early.done():
             self._early = asyncio.create_task(self._answered(ask))
             self._early.add_done_callback(_overlook)
 
     async def answer(self, question: Question) -> Results:
-        """Return the early answer where it was asked the same, or ask now."""
+        """Return the result of the early run if the question is the same, otherwise run now."""
         early, self._early = self._early, None
         if early is not None:
             try:
@@ -73,7 +73,7 @@ class HeadStart:
         return await self.solve(question)
 
     def stop(self) -> None:
-        """Give up what is being answered."""
+        """Cancel the early run."""
         if self._early is not None:
             self._early.cancel()
             self._early = None
@@ -86,6 +86,6 @@ class HeadStart:
 
 
 def _overlook(task: asyncio.Task[tuple[Question, Results] | None]) -> None:
-    """Hear of a failure, so that asyncio need not tell of it: the question is asked again."""
+    """Retrieve the exception, so that asyncio does not log it: the question is asked again."""
     if not task.cancelled():
         task.exception()

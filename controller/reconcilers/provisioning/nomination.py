@@ -1,14 +1,13 @@
-"""Tells the scheduler which node each pod was planned for.
+"""Tells kube-scheduler the planned node of each pod through `status.nominatedNodeName`.
 
-A node that is bought for certain pods is of little use when others take it: what is left
-fits nowhere, and more nodes must be bought. `status.nominatedNodeName` is Kubernetes' own
-word for where a pod is expected: the scheduler tries that node first, and keeps its room
-from pods of no higher priority. It is written before the node is let take pods in.
+A new node is planned for certain pods. If other pods take its capacity, the planned pods need
+further nodes. kube-scheduler tries the nominated node first, and keeps its capacity from pods of no
+higher priority. Joiner writes the nomination before pods may be bound to the node.
 
-Of pods that must spread among one another only one at a time is nominated for a node. To a
-spread, kube-scheduler counts pods nominated for the node in question as if they were there, and
-those nominated elsewhere not at all: with two of them each node would look too full for its own
-pods, and none would ever be bound. One alone keeps its room from other workloads' pods.
+Of pods with topology spread among each other, only one at a time is nominated for a node.
+kube-scheduler's spread counts pods nominated for the node as if they were there, and pods nominated
+for other nodes not at all. With two nominated pods each node would look too full for its own pods,
+and none would ever be bound. One nomination still keeps capacity from other workloads.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import NODE, POD
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import ApiError, ConflictError, InvalidError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError
@@ -37,17 +36,17 @@ from controller.state.spreads import DefaultSpreads
 CONCURRENT_WRITES = 16
 
 PATIENCE_SECONDS = 10.0
-"""How long a node waits for its pods to be nominated; in life it is not ready sooner anyway."""
+"""How long in total the nominations for a node may take; a real node takes longer to be Ready."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class Nomination:
-    """Writes the plan for a node onto its pods, as soon as its name is known.
+    """Writes the plan of a node to its pods as soon as the node's name is known.
 
-    EC2 names a machine when it launches it, long before it joins: by the time it does, the
-    writing is done. A node that joins by another name has its pods told once more.
+    EC2 assigns the name at launch, long before the node registers. If the node registers with
+    another name, its pods are nominated again.
     """
 
     api: ApiServer
@@ -59,22 +58,26 @@ class Nomination:
     _writes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_WRITES))
 
     async def awaited(self, claim: NodeClaim) -> None:
-        """Nominate the node that a claim's instance will be, if the cloud tells its name."""
+        """Nominate the future node of a claim's instance, if EC2 reports its host name."""
         if not self.plan.expected_on(claim.metadata.name):
             return
         try:
             instance = await self.cloud.get(claim.status.provider_id)
         except CloudProviderError as error:
-            log.debug("nominating early: %s", error, extra={"NodeClaim": claim.metadata.name})
+            log.debug(
+                "cannot nominate before the node registers: %s",
+                error,
+                extra={"NodeClaim": claim.metadata.name},
+            )
             return
         if instance.hostname:
             await self.nominate(claim, instance.hostname)
 
     async def reconcile(self, key: str) -> None:
-        """Tell of their places once more the pods that a node, named by the key, has lost.
+        """Nominate a node, named by the key, again for the expected pods that lost the nomination.
 
-        The scheduler drops the nomination of a pod that it tries in vain, as it does when
-        other nodes open a moment before the pod's own.
+        kube-scheduler clears the nomination of a pod that it cannot schedule, for example when
+        other nodes open just before the pod's own node.
         """
         node = self.cluster.get(NODE, key)
         claim = self.cluster.claim_of(node) if node is not None else None
@@ -85,23 +88,23 @@ class Nomination:
         await self._write_all([p for p in forgotten if self.plan.may_remind(p, now)], key)
 
     async def nominate(self, claim: NodeClaim, name: str) -> None:
-        """Nominate a claim's node for its pods; without it they still find a place."""
+        """Nominate a claim's node for its pods; without that they can still be scheduled."""
         untold = [p for p in self.expected(claim, name) if p.status.nominated_node_name != name]
         await self._write_all(untold, name)
 
     def expected(self, claim: NodeClaim, name: str) -> Sequence[Pod]:
-        """Return the pods that wait for a claim's node and can be nominated for it together."""
+        """Return the pods planned for a claim's node that can be nominated for it together."""
         waiting = self.waiting(claim, name)
         if not any(map(must_spread, waiting)):
             return waiting
-        return told_together(
+        return nominated_together(
             sorted(
                 self.cluster.queued(waiting), key=lambda pod: pod.status.nominated_node_name != name
             )
         )
 
     def waiting(self, claim: NodeClaim, name: str) -> Sequence[Pod]:
-        """Return the pods that wait for a claim's node."""
+        """Return the pending pods planned for a claim's node."""
         planned = self.plan.expected_on(name, claim.metadata.name)
         return self.spreads.applied(
             [
@@ -118,8 +121,9 @@ class Nomination:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await asyncio.gather(*(self._write(pod, name) for pod in pods))
         except (ApiError, TimeoutError) as error:
-            why = str(error) or "it takes too long"
-            log.warning("nominating node: %s", why, extra={"Node": name, "pods": len(pods)})
+            why = str(error) or f"no answer within {PATIENCE_SECONDS:g} s"
+            fields = {"Node": name, "pods": len(pods)}
+            log.warning("cannot nominate node for pods: %s", why, extra=fields)
 
     async def _write(self, pod: Pod, node: str) -> None:
         async with self._writes:
@@ -133,23 +137,24 @@ class Nomination:
                     uid=pod.metadata.uid,
                 )
             except (NotFoundError, ConflictError, InvalidError):
-                return  # it has gone, or is bound already
+                return  # the pod is deleted or already bound
             self.cluster.observe(POD, nominated)
 
 
-def told_together(pods: Iterable[Pod]) -> list[Pod]:
-    """Return those of a node's pods that kube-scheduler can be told of at the same time: of each
-    that must spread among others only the first of them.
+def nominated_together(pods: Iterable[Pod]) -> list[Pod]:
+    """Return the pods that can be nominated for a node together.
+
+    Of pods that must spread among each other it is only the first.
     """
-    told: list[Pod] = []
+    chosen: list[Pod] = []
     for pod in pods:
-        if not any(_spreads_among(pod, other) or _spreads_among(other, pod) for other in told):
-            told.append(pod)
-    return told
+        if not any(_spreads_among(pod, other) or _spreads_among(other, pod) for other in chosen):
+            chosen.append(pod)
+    return chosen
 
 
 def must_spread(pod: Pod) -> bool:
-    """Whether the pod may come only where that keeps it spread with others."""
+    """Whether the pod has a topology spread constraint with `DoNotSchedule`."""
     return any(
         constraint.when_unsatisfiable == "DoNotSchedule"
         for constraint in pod.spec.topology_spread_constraints
@@ -157,7 +162,7 @@ def must_spread(pod: Pod) -> bool:
 
 
 def _spreads_among(pod: Pod, other: Pod) -> bool:
-    """Whether the one must be spread among pods like the other."""
+    """Whether one pod must be spread among pods like the other."""
     return pod.metadata.namespace == other.metadata.namespace and any(
         constraint.when_unsatisfiable == "DoNotSchedule"
         and selects(constraint.label_selector, other.metadata.labels)
@@ -166,7 +171,7 @@ def _spreads_among(pod: Pod, other: Pod) -> bool:
 
 
 def node_forgotten(before: Pod | None, after: Pod | None) -> str:
-    """Return the node that a pod was nominated for and is no more, though it still waits."""
+    """Return the name of the node whose nomination a pending pod lost; empty if none."""
     if before is None or after is None or after.spec.node_name or after.status.nominated_node_name:
         return ""
     return before.status.nominated_node_name

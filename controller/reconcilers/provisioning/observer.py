@@ -1,4 +1,4 @@
-"""Watches what provisioning would buy for pods that wait, and buys nothing."""
+"""Schedules pending pods without creating nodes, and reports what they would cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from controller.apis.kinds import NODE_POOL
 from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.newnodes.supply import ready_pools, supply
-from controller.reconcilers.provisioning.batchwindow import BatchWindow, Outlook
+from controller.reconcilers.provisioning.batchwindow import BatchWindow, ExpectedPods
 from controller.reconcilers.provisioning.provisioner import AGAIN, UNSYNCED, Solve
 from controller.scheduling.buffers import apart
 from controller.state.cluster import Cluster
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class ProvisioningObserver(Outlook):
-    """Places batches as a provisioner would; the log and the metrics tell what that would cost.
+class ProvisioningObserver(ExpectedPods):
+    """Schedules batches as the provisioner does; the result is logged and counted.
 
-    Nodes that somebody else makes meanwhile are there when it next looks, and take pods.
+    If another controller creates nodes meanwhile, the next round sees them.
     """
 
     cloud: CloudProvider
@@ -34,7 +34,7 @@ class ProvisioningObserver(Outlook):
     batch_window: BatchWindow
 
     async def run_once(self) -> timedelta:
-        """Wait for a batch and place it; returns when to begin again."""
+        """Wait for a batch and schedule it; returns when to run again."""
         try:
             await self.batch_window.wait(AGAIN, self)
         except TimeoutError:
@@ -45,7 +45,7 @@ class ProvisioningObserver(Outlook):
         return timedelta(0)
 
     def more_to_come(self) -> bool:
-        """Whether kube-scheduler is about to find no node for more pods."""
+        """Whether kube-scheduler is about to find more pods unschedulable."""
         return self.cluster.has_undecided_pods(self.clock())
 
     async def _round(self) -> None:
@@ -63,7 +63,7 @@ class ProvisioningObserver(Outlook):
         results, _ = apart(answer, virtual)
         self.metrics.solved(results)
         log.info(
-            "would make nodes for pods",
+            "would create nodeclaims for pods",
             extra={
                 "pods": len(pods),
                 "nodeclaims": len(results.new_nodes),

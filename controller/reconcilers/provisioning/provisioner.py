@@ -1,4 +1,4 @@
-"""Rounds of provisioning: a batch of pods, one solve, the NodeClaims it asks for."""
+"""Provisioning in rounds: a batch of pods, one scheduling run, the NodeClaims that it needs."""
 
 from __future__ import annotations
 
@@ -14,69 +14,76 @@ from typing import Protocol
 import msgspec
 
 from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL, POD
-from controller.apis.nodeclaim import NodeClaim
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.clock import Clock, noted
 from controller.reconcilers.newnodes.plan import PlacementPlan
+from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.supply import ready_pools, supply
-from controller.reconcilers.newnodes.trials import Trials
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.provisioning.arrivals import Arrivals
 from controller.reconcilers.provisioning.assignment import assigned
-from controller.reconcilers.provisioning.batchwindow import BatchWindow, Outlook
+from controller.reconcilers.provisioning.batchwindow import BatchWindow, ExpectedPods
 from controller.reconcilers.provisioning.buffers import report_fills
 from controller.reconcilers.provisioning.headstart import HeadStart, Question
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.buffers import Fill, apart, hosts
-from controller.scheduling.results import NewNode, Results
+from controller.scheduling.results import NewNode, Results, about_pool
 from controller.state.cluster import Cluster
 from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
 from controller.telemetry.events import Recorder
+from controller.telemetry.logs import ChangeMonitor
 from controller.telemetry.metrics import Metrics
 
 UNSYNCED = timedelta(seconds=1)
 AGAIN = timedelta(seconds=10)
-"""Pods that wait are looked at again this often: prices, capacity and limits change."""
+"""How often pending pods are scheduled again: prices, capacity and limits change."""
 
 SOON = timedelta(seconds=1)
-"""The same while planned pods should be bound any moment: one that is not has lost its place."""
-
-LAUNCH_PATIENCE = timedelta(seconds=30)
-"""How long a round waits for launches it must know; a stuck one must not hold up the rest."""
-
-KEPT_FOR = timedelta(minutes=1)
-"""How long, after each round, a machine is kept for pods that have their places there. It ends
-with the last of them; kube-scheduler may take minutes to bind them, and rounds some seconds.
+"""The same while planned pods should be bound at any moment: a pod that is not bound lost its plan.
 """
 
+LAUNCH_PATIENCE = timedelta(seconds=30)
+"""How long a round waits for launches whose result it needs; one stuck launch must not delay other
+pods."""
+
+KEPT_FOR = timedelta(minutes=1)
+"""How long after each round disruption leaves a node for its planned pods. It ends when the last of
+them is bound; kube-scheduler may take minutes, a round takes seconds."""
+
 CONCURRENT_WRITES = 16
+
+MOST_NAMED = 10
+"""How many pods a log line names."""
 
 log = logging.getLogger(__name__)
 
 
 class Solve(Protocol):
-    """Asks the engine, in whatever process it lives."""
+    """Runs the scheduling engine, in this process or another."""
 
     def __call__(self, pods: Sequence[Pod], snapshot: Snapshot) -> Awaitable[Results]:
-        """Place the pods in the world of the snapshot."""
+        """Schedule the pods in the snapshot's cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """Claims that an earlier leader wrote and did not launch, by uid; and since when we lead."""
+    """UIDs of NodeClaims that an earlier leader created and did not launch, and when this process
+    became leader.
+    """
 
     claims: frozenset[str]
     since: datetime
 
 
 @dataclass(slots=True, kw_only=True)
-class Provisioner(Outlook):
-    """Places pods that wait, and writes a NodeClaim for every node they need."""
+class Provisioner(ExpectedPods):
+    """Schedules pending pods, and creates a NodeClaim for every node that they need."""
 
     api: ApiServer
     cloud: CloudProvider
@@ -87,8 +94,12 @@ class Provisioner(Outlook):
     solve: Solve
     batch_window: BatchWindow
     nomination: timedelta
-    trials: Trials
+    registration_backoff: RegistrationBackoff
     plan: PlacementPlan = field(default_factory=PlacementPlan)
+    _changes: ChangeMonitor = field(default_factory=ChangeMonitor)
+    _causes: dict[str, str] = field(default_factory=dict)
+    """Pod's UID → why it got no node in the previous round."""
+
     _inherited: Inherited | None = None
     _read: tuple[object, ...] = ()
     _head_start: HeadStart = field(init=False)
@@ -97,7 +108,7 @@ class Provisioner(Outlook):
         self._head_start = HeadStart(self._solve)
 
     async def run_once(self) -> timedelta:
-        """Wait for a batch, place it, write what it needs; returns when to begin again."""
+        """Wait for a batch, schedule it, create its NodeClaims; returns when to run again."""
         try:
             await self._wait()
             if self._has_to_wait():
@@ -114,21 +125,21 @@ class Provisioner(Outlook):
             patience = SOON if self.plan.is_being_met else AGAIN
             await self.batch_window.wait(patience, self)
         except TimeoutError:
-            # Nothing new; those that still wait get another look.
+            # No new pod: pending pods are scheduled again.
             log.debug("no new pods", extra={"waiting": len(self.cluster.pending_pods())})
 
-    # What the batch window asks.
+    # Answers for the batch window.
 
     def more_to_come(self) -> bool:
-        """Whether kube-scheduler is about to find no node for more pods."""
+        """Whether kube-scheduler is about to find more pods unschedulable."""
         return self.cluster.has_undecided_pods(self.clock())
 
     async def all_have_come(self, seen: AbstractSet[str]) -> bool:
-        """Whether the owners of the pods that came have as many as they ask for."""
+        """Whether the owners of the seen pods have created all of their pods."""
         return await Arrivals(self.api, self.cluster).are_complete(seen)
 
     def prepare(self) -> None:
-        """Begin to place the pods that are there: often no other follows."""
+        """Start scheduling the pods that exist: often no other pod follows."""
         if not self._has_to_wait():
             self._head_start.begin(self._question)
 
@@ -138,12 +149,12 @@ class Provisioner(Outlook):
         return not self.cluster.synced or self._awaits_launch()
 
     def _awaits_launch(self) -> bool:
-        """Whether there is a claim whose size should be known first, and is not.
+        """Whether an unlaunched NodeClaim exists whose size must be known first.
 
-        A claim does not say how large its node will be before it is launched. Limits have
-        to count the most that it may become, and leave less room than there is; and the pods of
-        an earlier leader's claim have to be found among those that wait, or the node would be
-        bought a second time.
+        The size of a node is known only after its launch. Until then limits count the largest
+        instance type, which leaves less than the real remainder. And the pods of an earlier
+        leader's NodeClaim must be found among the pending pods, or the node would be bought a
+        second time.
         """
         now = self.clock()
         unlaunched = [
@@ -170,7 +181,7 @@ class Provisioner(Outlook):
         )
 
     async def _question(self) -> Question | None:
-        """Return what there is to ask; None when nobody waits."""
+        """Return the question of this round, or None if no pod is pending."""
         waiting = [*self.cluster.pending_pods(), *self.cluster.reschedulable_pods(self.clock())]
         undecided = self.cluster.undecided_pods()
         pods, placed = self.plan.split(
@@ -184,7 +195,7 @@ class Provisioner(Outlook):
         virtual = self.cluster.buffer_pods()
         if not pods and not virtual:
             return None
-        pools = self.trials.admitted(ready_pools(self.cluster.list(NODE_POOL)))
+        pools = self.registration_backoff.admitted(ready_pools(self.cluster.list(NODE_POOL)))
         supplied = await supply(self.cloud, self.cluster, pools)
         sold = [p for p in pools if p.metadata.name in supplied.types]
         snapshot = self.cluster.snapshot(supplied.types, sold, now=self.clock())
@@ -199,7 +210,7 @@ class Provisioner(Outlook):
         )
 
     def _keep_places(self, pods: Iterable[Pod], placed: Sequence[Pod]) -> None:
-        """Keep disruption off the machines on which pods have their places."""
+        """Nominate nodes for their planned pods, so that disruption leaves them."""
         where = {pod.metadata.uid: pod.spec.node_name for pod in placed}
         expected: dict[str, list[Pod]] = {}
         for pod in pods:
@@ -224,8 +235,8 @@ class Provisioner(Outlook):
         results, fills = apart(answer, virtual)
         self.metrics.solved(results)
         log.log(
-            # Buffers are looked at all the time, which is no news while their room is there.
-            logging.INFO if pods or results.new_nodes else logging.DEBUG,
+            # Buffers and unschedulable pods are scheduled again every few seconds.
+            logging.INFO if results.new_nodes or results.existing_nodes else logging.DEBUG,
             "computed new nodes for pods",
             extra={
                 "pods": len(pods),
@@ -249,7 +260,9 @@ class Provisioner(Outlook):
                 )
 
     async def _read_ahead(self) -> None:
-        """Have the engine read what can be bought while nobody waits: that is half of its work."""
+        """Send the instance types to the engine while no pod is pending: reading them is half of
+        its work.
+        """
         pools = ready_pools(self.cluster.list(NODE_POOL))
         types = (await supply(self.cloud, self.cluster, pools)).types
         sold = [p for p in pools if p.metadata.name in types]
@@ -263,7 +276,7 @@ class Provisioner(Outlook):
         await report_fills(self.api, self.cluster, self.clock, fills)
 
     def _clearing(self, waiting: Sequence[Pod]) -> frozenset[str]:
-        """Return the nodes that are promised to pods that wait, and that others are leaving."""
+        """Return the nodes that are nominated for pending pods and that other pods are leaving."""
         promised = {p.status.nominated_node_name for p in waiting} - {""}
         return frozenset(
             name
@@ -277,24 +290,28 @@ class Provisioner(Outlook):
         pods: dict[str, Pod],
         snapshot: Snapshot,
     ) -> list[str]:
-        """Carry the answer out; return the claim made for each new node, empty without one."""
+        """Carry out the results; returns the NodeClaim's name for each new node, empty if none was
+        created.
+        """
         writer = ClaimWriter(
             api=self.api,
             cluster=self.cluster,
+            recorder=self.recorder,
             metrics=self.metrics,
             clock=self.clock,
             plan=self.plan,
         )
         for name, keys in results.existing_nodes.items():
             writer.expect(name, _among(pods, keys), self.nomination)
-        claims = await self._create(results.new_nodes, pods, snapshot, writer)
-        # Told once all is bought: hundreds of events must not stand in the way of a launch.
+        outcomes = await self._create(results.new_nodes, pods, snapshot, writer)
+        claims = [None if isinstance(each, ApiError) else each for each in outcomes]
+        # After all create requests, so that hundreds of events do not delay a launch.
         for node, claim in zip(results.new_nodes, claims, strict=True):
             if claim is not None:
                 await asyncio.gather(
                     *(self._nominated(pod, claim) for pod in _among(pods, node.pods))
                 )
-        await self._report_unplaced(results, pods)
+        await self._report_unplaced(self._unplaced(results, outcomes, pods))
         return [claim.metadata.name if claim is not None else "" for claim in claims]
 
     async def _create(
@@ -303,10 +320,8 @@ class Provisioner(Outlook):
         pods: Mapping[str, Pod],
         snapshot: Snapshot,
         writer: ClaimWriter,
-    ) -> list[NodeClaim | None]:
-        """Make the nodes' claims, some at a time; None for one that limits or the API server
-        refused.
-        """
+    ) -> list[NodeClaim | ApiError | None]:
+        """Create the nodes' NodeClaims concurrently; None for one that a limit does not admit."""
         types, pools = snapshot.instance_types, {p.metadata.name: p for p in snapshot.node_pools}
         writes = asyncio.Semaphore(CONCURRENT_WRITES)
 
@@ -320,18 +335,18 @@ class Provisioner(Outlook):
                     writer.expect(claim.metadata.name, _among(pods, node.pods), self.nomination)
                 return claim
 
-        claims: list[NodeClaim | None] = []
+        claims: list[NodeClaim | ApiError | None] = []
         outcomes = await asyncio.gather(
             *map(create, nodes, writer.within_limits(nodes, types)), return_exceptions=True
         )
         for node, outcome in zip(nodes, outcomes, strict=True):
             if isinstance(outcome, ApiError):
-                log.error("creating nodeclaim: %s", outcome, extra={"NodePool": node.node_pool})
-                claims.append(None)
+                if self._changes.has_changed(f"{node.node_pool}: {outcome}"):
+                    fields = {"NodePool": node.node_pool}
+                    log.error("cannot create nodeclaim: %s", outcome, extra=fields)
             elif isinstance(outcome, BaseException):
                 raise outcome
-            else:
-                claims.append(outcome)
+            claims.append(outcome)
         return claims
 
     async def _nominated(self, pod: Pod, claim: NodeClaim) -> None:
@@ -343,28 +358,50 @@ class Provisioner(Outlook):
             f"Pod should schedule on: nodeclaim/{claim.metadata.name}",
         )
 
-    async def _report_unplaced(self, results: Results, pods: dict[str, Pod]) -> None:
-        unplaced = Unplaced(self.cluster.list(NODE_POOL), self.cluster.list(EC2_NODE_CLASS))
-        for key, causes in results.unschedulable.items():
-            pod = pods.get(key)
-            if pod is not None:
-                why = unplaced.message(pod.spec, causes)
-                await self.recorder.publish(
-                    POD, pod, "Warning", "FailedScheduling", f"Failed to schedule pod, {why}"
-                )
+    def _unplaced(
+        self,
+        results: Results,
+        outcomes: Sequence[NodeClaim | ApiError | None],
+        pods: Mapping[str, Pod],
+    ) -> list[tuple[Pod, str]]:
+        """Return the pods without a node, each with the reason."""
+        words = Unplaced(self.cluster.list(NODE_POOL), self.cluster.list(EC2_NODE_CLASS))
+        unplaced = [
+            (pods[key], words.message(pods[key].spec, causes))
+            for key, causes in results.unschedulable.items()
+            if key in pods
+        ]
+        for node, outcome in zip(results.new_nodes, outcomes, strict=True):
+            if isinstance(outcome, ApiError):
+                why = about_pool(node.node_pool, f"error creating NodeClaim: {outcome}")
+                unplaced += [(pod, why) for pod in _among(pods, node.pods)]
+        return unplaced
+
+    async def _report_unplaced(self, unplaced: Sequence[tuple[Pod, str]]) -> None:
+        """Publish an event for each pod without a node, and log each new reason."""
+        before, self._causes = self._causes, {pod.metadata.uid: why for pod, why in unplaced}
+        changed: dict[str, list[str]] = {}
+        for pod, why in unplaced:
+            if before.get(pod.metadata.uid) != why:
+                changed.setdefault(why, []).append(pod.key)
+            await self.recorder.publish(
+                POD, pod, "Warning", "FailedScheduling", f"Failed to schedule pod, {why}"
+            )
+        for why, keys in changed.items():
+            fields = {"pods": len(keys), "Pods": ", ".join(keys[:MOST_NAMED])}
+            log.info("could not schedule pods: %s", why, extra=fields)
 
 
 def _among(pods: Mapping[str, Pod], keys: Iterable[str]) -> list[Pod]:
-    """Return the pods of these keys that are still there."""
+    """Return the pods of these keys that still exist."""
     return [pods[key] for key in keys if key in pods]
 
 
 def with_promised(snapshot: Snapshot) -> Snapshot:
-    """Count on machines that are not launched yet for all that their claims ask for.
+    """Return the snapshot in which unlaunched NodeClaims have the resources that they request.
 
-    They will be no smaller. Where the scheduler has bound a claim's pod elsewhere, another one
-    may come in its place, or would have a node bought; and an earlier leader's claims may wait
-    for minutes for their turn to be launched.
+    Their nodes will be at least as large. If kube-scheduler binds a claim's pod elsewhere, another
+    pod may use the capacity. An earlier leader's NodeClaims may wait minutes for their launch.
     """
     return dataclasses.replace(snapshot, nodes=tuple(map(_promised, snapshot.nodes)))
 
@@ -390,7 +427,11 @@ def _promised(machine: StateNode) -> StateNode:
 
 
 def with_placed(snapshot: Snapshot, placed: Sequence[Pod]) -> Snapshot:
-    """Count pods that have a place but are not bound yet where they are expected."""
+    """Return the snapshot in which planned pods that are not bound yet count on their planned
+    nodes.
+    """
+    if not placed:
+        return snapshot
     keys = {p.metadata.uid for p in placed}
     bound = [p for p in snapshot.pods if p.metadata.uid not in keys]
     return dataclasses.replace(snapshot, pods=(*bound, *placed))

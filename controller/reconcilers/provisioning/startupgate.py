@@ -1,18 +1,19 @@
-"""Opens nodes that were bought together once their pods know their places.
+"""Keeps pods off new nodes until kube-scheduler knows the planned node of each pod.
 
-kube-scheduler tries every pod that waits again whenever a node opens, and forgets the
-nomination of a pod that it tried in vain. With the plan forgotten, pods take the first room
-there is, and in the end one is left that fits nowhere. So a node that was bought with others
-is held from its registration until it is up, by a taint of our own, and then its pods are
-nominated, and it is opened, in that order. Nodes that are up at almost the same time open
-together, those that were launched together and have not joined yet included.
+kube-scheduler tries every pending pod again whenever a node opens, and clears the nomination of a
+pod that it cannot schedule. Without nominations, pods take the first free capacity, and in the end
+one pod fits nowhere. So Joiner holds a node that was launched together with others: from
+registration until it is Ready it has Joiner's own taint. Then Joiner nominates the node for its
+pods and removes the taint, in that order. Nodes that are Ready at almost the same time open
+together, including those that were launched together and have not registered yet.
 
-No write opens two nodes, and from the first on the scheduler tries a pod a millisecond or faster.
-So the writes are sent in the order in which it comes to the nodes' pods, one after the other, and
-none waits for an answer: that comes late, behind the news of all the pods that are bound by then.
+Each node is opened by its own write, and after the first write kube-scheduler tries a pod per
+millisecond or faster. So Joiner sends the writes in the order in which kube-scheduler tries the
+nodes' pods, and waits for no response: it would arrive after the events of all the pods that are
+bound meanwhile.
 
-What a node needs to be up is not held off it: whoever runs on a node that is not ready does
-so because it tolerates that, and where that is all it tolerates no node is held.
+Pods that a node needs to become Ready are not kept off: they tolerate the taint of a node that is
+not ready. If a DaemonSet tolerates only that taint, no node is held.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from controller.apis import conditions, labels
+from controller.apis.karpenter.nodeclaim import LAUNCHED, NodeClaim
 from controller.apis.kinds import DAEMON_SET, NODE, NODE_CLAIM
-from controller.apis.meta import to_wire
-from controller.apis.nodeclaim import LAUNCHED, NodeClaim
-from controller.apis.nodes import Node
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.constraints import taints
@@ -37,34 +38,51 @@ from controller.state.nodes import is_up
 from controller.state.pods import is_untried
 
 PATIENCE = timedelta(seconds=2)
-"""How long a node that is up waits for those that are not yet, so that they open together."""
+"""How long a Ready node waits for nodes that are not, so that they open together."""
 
 TRIED_WITHIN_PATIENCE = 100
-"""How many pods the scheduler surely tries in that time; with more, it is not waited for."""
+"""How many pods kube-scheduler surely tries within `PATIENCE`; with more, Joiner does not wait for
+it."""
 
 AGAIN = timedelta(milliseconds=100)
-"""How soon to look again whether it has."""
+"""How soon to check again whether kube-scheduler has tried the pods."""
 
 NO_TIME = timedelta(0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A check of the waiting nodes: by which node, when, and when that node checks again."""
+
+    node: str
+    up: frozenset[str]
+    at: datetime
+    again_at: datetime
+
+    def speaks_for(self, node: str, now: datetime) -> bool:
+        """Whether the check covers a node, given by UID, so that it need not check itself."""
+        # After a clock was set back the remaining time is unknown.
+        return node != self.node and node in self.up and self.at <= now < self.again_at
+
+
 @dataclass(slots=True)
 class StartupGate:
-    """Says which nodes are held, and lets pods into them."""
+    """Holds new nodes, and opens them once their pods are nominated."""
 
     api: ApiServer
     cluster: Cluster
     clock: Clock
     nomination: Nomination
     _up_since: dict[str, datetime] = field(default_factory=dict)
+    _last_look: _Look | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def awaited(self, claim: NodeClaim) -> None:
-        """Tell pods of their places while the claim's instance starts."""
+        """Nominate the future node for its pods while the claim's instance starts."""
         await self.nomination.awaited(claim)
 
     async def joined(self, claim: NodeClaim, node: Node) -> bool:
-        """Tell pods of their places, or return that the node is to be held until they are told."""
+        """Nominate the node for its pods, or return True to hold it until they are nominated."""
         name = node.metadata.name
         if (
             self.nomination.plan.others_await(claim.metadata.name, name)
@@ -76,15 +94,16 @@ class StartupGate:
         return False
 
     async def registered(self, node: Node) -> timedelta | None:
-        """Open a node that was held and all that are up with it; returns how long it must wait."""
-        async with self._turn:  # two at once would open the same nodes
-            coming = [
-                other
-                for other in self.cluster.list(NODE)
-                if _is_coming(other) and self.cluster.manages(other)
-            ]
-            up = [other for other in coming if taints.is_held(other.spec.taints) and is_up(other)]
+        """Open a held node and all Ready nodes with it; returns how long it must wait, None if it
+        is open.
+        """
+        async with self._turn:  # two concurrent runs would open the same nodes
             now = self.clock()
+            last, own = self._last_look, node.metadata.uid
+            if last is not None and last.speaks_for(own, now):
+                return last.again_at - now
+            coming = list(filter(self.cluster.manages, self.cluster.closed_nodes()))
+            up = [other for other in coming if taints.is_held(other.spec.taints) and is_up(other)]
             self._up_since = {
                 other.metadata.name: noted(self._up_since.get(other.metadata.name), now)
                 for other in up
@@ -95,15 +114,27 @@ class StartupGate:
             left = since + PATIENCE - now
             all_up = len(up) == len(coming) and not self._are_awaited_beside(up)
             if not all_up and left > NO_TIME:
-                return left
+                return self._look_again(node, up, now, left)
             if left > NO_TIME and self._are_about_to_be_tried(up):
-                return min(left, AGAIN)
+                return self._look_again(node, up, now, min(left, AGAIN))
             await self._open(up)
             return None
 
+    def _look_again(
+        self, node: Node, up: Iterable[Node], now: datetime, pause: timedelta
+    ) -> timedelta:
+        """Return the wait of a node; meanwhile its check covers the other nodes.
+
+        Each check reads all nodes, so separate checks would cost the square of their number.
+        """
+        others = frozenset(other.metadata.uid for other in up)
+        self._last_look = _Look(node.metadata.uid, others, now, now + pause)
+        return pause
+
     def _are_about_to_be_tried(self, nodes: Iterable[Node]) -> bool:
-        """Whether the scheduler is about to try the last pods for the first time: it drops their
-        nominations, and whoever it has not tried comes before all others.
+        """Whether kube-scheduler is about to try the last pods for the first time.
+
+        It would clear their nominations. Pods that it has not tried come before all others.
         """
         untried = sum(
             is_untried(pod)
@@ -114,8 +145,8 @@ class StartupGate:
         return 0 < untried <= TRIED_WITHIN_PATIENCE
 
     def _are_awaited_beside(self, nodes: Sequence[Node]) -> bool:
-        """Whether pods are expected on machines that were launched when one of these was, and
-        that have not joined yet.
+        """Whether pods are planned on nodes that were launched with these and have not registered
+        yet.
         """
         known = [_launched_at(claim) for node in nodes if (claim := self.cluster.claim_of(node))]
         launches = [moment for moment in known if moment is not None]
@@ -124,20 +155,21 @@ class StartupGate:
         first, last = min(launches) - PATIENCE, max(launches) + PATIENCE
         return any(
             first <= launched <= last
-            for claim in self.cluster.list(NODE_CLAIM)
-            if not claim.metadata.is_deleting
+            for name in self.nomination.plan.awaited()
+            if (claim := self.cluster.get(NODE_CLAIM, name)) is not None
+            and not claim.metadata.is_deleting
             and self.cluster.node_of(claim) is None
-            and self.nomination.plan.expected_on(claim.metadata.name)
+            and self.nomination.plan.expected_on(name)
             and (launched := _launched_at(claim)) is not None
         )
 
     async def _open(self, nodes: Sequence[Node]) -> None:
         claims = {node.metadata.name: self.cluster.claim_of(node) for node in nodes}
         await self._tell(claims)
-        await self._tell(claims)  # while hundreds were told, the scheduler has dropped some
-        # They are sent one after the other, and none waits for the answer to another.
+        await self._tell(claims)  # kube-scheduler may have cleared some nominations meanwhile
+        # The requests are sent in order, and none waits for the response to another.
         await asyncio.gather(*map(self._let_pods_in, self._in_turn(claims)))
-        # What the scheduler has dropped meanwhile was of no concern while the nodes were held.
+        # Nominations that kube-scheduler cleared while the nodes were held are written again.
         await asyncio.gather(*map(self.nomination.reconcile, claims))
 
     async def _tell(self, claims: Mapping[str, NodeClaim | None]) -> None:
@@ -146,7 +178,7 @@ class StartupGate:
         )
 
     def _in_turn(self, claims: Mapping[str, NodeClaim | None]) -> list[str]:
-        """Sort nodes, given with their claims: that whose pods the scheduler tries first first."""
+        """Sort nodes so that the node whose pods kube-scheduler tries first comes first."""
         expected = [
             (pod, name)
             for name, claim in claims.items()
@@ -155,7 +187,7 @@ class StartupGate:
         ]
         node_of = {pod.key: name for pod, name in expected}
         queue = self.cluster.queued(pod for pod, _ in expected)
-        # Whom the scheduler has tried waits behind those whom it has not.
+        # kube-scheduler tries untried pods first.
         ahead = sorted(queue, key=lambda pod: (-(pod.spec.priority or 0), not is_untried(pod)))
         return list(dict.fromkeys([*(node_of[pod.key] for pod in ahead), *claims]))
 
@@ -172,11 +204,11 @@ class StartupGate:
                 resource_version=node.metadata.resource_version,
             )
         except (ConflictError, NotFoundError):
-            return  # what has changed brings it back
+            return  # the change triggers another run
         self.cluster.observe(NODE, opened)
 
     def _bars_daemons(self) -> bool:
-        """Whether something that nodes may need to be ready would be held off them."""
+        """Whether the hold taint would keep a DaemonSet off that nodes may need to become Ready."""
         return any(
             taints.untolerated([taints.NOT_READY], tolerations) is None
             and taints.untolerated([taints.HELD], tolerations) is not None
@@ -184,14 +216,6 @@ class StartupGate:
                 daemon.spec.template.spec.tolerations for daemon in self.cluster.list(DAEMON_SET)
             )
         )
-
-
-def _is_coming(node: Node) -> bool:
-    """Whether a node has joined and lets no pods in yet: it is held, or will be in a moment."""
-    return not node.metadata.is_deleting and any(
-        taints.same(taint, taints.HELD) or taint.key == labels.UNREGISTERED_TAINT
-        for taint in node.spec.taints
-    )
 
 
 def _launched_at(claim: NodeClaim) -> datetime | None:

@@ -1,86 +1,122 @@
-"""What a pod is told that found no place."""
+"""Messages of FailedScheduling events of pods without a node."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from controller.apis import conditions, labels
-from controller.apis.ec2nodeclass import (
+from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import (
     ADDRESSES_LEFT,
     LAUNCH_SUCCEEDED,
     WITHIN_QUOTAS,
     ZONES_IN_USE,
     EC2NodeClass,
 )
-from controller.apis.nodepool import NODE_REGISTRATION_HEALTHY, NodePool
-from controller.apis.pods import PodSpec
+from controller.apis.karpenter.nodepool import NODE_REGISTRATION_HEALTHY, NodePool
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.pods import PodSpec
 from controller.constraints.requirements import conjunction, meets, of_labels, read
 from controller.constraints.taints import PREFER_NO_SCHEDULE, untolerated
 from controller.scheduling.pods.nodeaffinity import required_alternatives
+from controller.scheduling.results import NO_CAPACITY, is_limit, pool_of
 
 STANDING_APART = ("Ready", NODE_REGISTRATION_HEALTHY)
-"""The sum of the others, and the one that is no part of it."""
+"""Conditions that are not named as causes: the summary, and one that is no part of it."""
 
 REFUSALS = (LAUNCH_SUCCEEDED, WITHIN_QUOTAS, ADDRESSES_LEFT, ZONES_IN_USE)
-"""What a class says of launches that the cloud refuses, or would."""
+"""Conditions of an EC2NodeClass about launches that AWS refuses or would refuse."""
 
-NO_POOLS = "no ready NodePool: create one, or see why in the conditions of those there are"
+NO_POOLS = "no NodePool is ready: create one, or read the conditions of the existing NodePools"
 
 
 @dataclass(slots=True)
 class Unplaced:
-    """Words for the pods of one round, made once for all that are alike."""
+    """Messages for the pods of one round; equal pods share one message."""
 
     pools: Sequence[NodePool]
-    """All there are."""
+    """All NodePools of the cluster."""
 
     node_classes: Sequence[EC2NodeClass]
-    """All that they may name."""
+    """All EC2NodeClasses of the cluster."""
 
     _lacking: list[tuple[NodePool, str]] = field(init=False)
+    _refused: dict[str, str] = field(init=False)
+    """NodePool's name → the refused launches that its EC2NodeClass reports."""
+
     _said: dict[tuple[tuple[str, ...], bytes], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         classes = {c.metadata.name: c for c in self.node_classes}
-        lacks = (
-            (
-                pool,
-                _what_it_lacks(pool)
-                or _what_is_refused(pool, classes.get(pool.spec.template.spec.node_class_ref.name)),
-            )
-            for pool in self.pools
-        )
+        lacks = ((pool, _what_it_lacks(pool)) for pool in self.pools)
         self._lacking = [(pool, lack) for pool, lack in lacks if lack]
+        named = ((p, classes.get(p.spec.template.spec.node_class_ref.name)) for p in self.pools)
+        self._refused = {
+            pool.metadata.name: refused
+            for pool, node_class in named
+            if (refused := _what_is_refused(pool, node_class))
+        }
 
     def message(self, spec: PodSpec, causes: tuple[str, ...]) -> str:
-        """Say what stands in the way, and first what does so most likely.
+        """Return the causes, without repetition, that of the NodePool closest to accepting the pod
+        first.
 
-        A pool that could hold the pod, were it ready, comes before those that refuse it
-        (`causes`); one that could not, after them.
+        The order: NodePools that accept the pod but reached a limit, or whose nodes other pods keep
+        it off; NodePools that could hold it but are not ready; NodePools that cannot hold it now
+        (`causes`, nearest first); then the other NodePools that are not ready.
         """
-        asked = (spec.node_selector, spec.affinity, spec.tolerations) if self._lacking else ()
+        depends = self._lacking or self._refused
+        asked = (spec.node_selector, spec.affinity, spec.tolerations) if depends else ()
         alike = causes, msgspec.json.encode(asked)
         if alike not in self._said:
             self._said[alike] = self._message(spec, causes)
         return self._said[alike]
 
     def _message(self, spec: PodSpec, causes: tuple[str, ...]) -> str:
-        first: list[str] = []
-        last: list[str] = []
-        for pool, lack in self._lacking:
-            try:
-                is_meant = could_hold(pool, spec)
-            except ValueError:  # what is malformed is among the causes
-                is_meant = False
-            (first if is_meant else last).append(lack)
-        return "; ".join((*first, *causes, *last)) or NO_POOLS
+        impossible = [cause for cause in causes if pool_of(cause) and not is_limit(cause)]
+        near = [cause for cause in causes if cause not in impossible]
+        near += self._refusals(self._silent(spec, causes))
+        far: list[str] = []
+        for cause in impossible:
+            far.append(cause)
+            if NO_CAPACITY in cause:
+                far += self._refusals([pool_of(cause)])
+        first = [lack for pool, lack in self._lacking if _is_meant(pool, spec)]
+        last = [lack for _, lack in self._lacking]
+        return "; ".join(dict.fromkeys((*near, *first, *far, *last))) or NO_POOLS
+
+    def _silent(self, spec: PodSpec, causes: tuple[str, ...]) -> list[str]:
+        """Return the ready NodePools that could hold the pod and that no cause names.
+
+        A topology domain or a volume keeps the pod off them. If its zone gets no nodes, the
+        condition of the EC2NodeClass has the reason.
+        """
+        said = {pool_of(cause) for cause in causes}
+        said |= {pool.metadata.name for pool, _ in self._lacking}
+        return [
+            pool.metadata.name
+            for pool in self.pools
+            if pool.metadata.name in self._refused
+            and pool.metadata.name not in said
+            and _is_meant(pool, spec)
+        ]
+
+    def _refusals(self, names: Iterable[str]) -> list[str]:
+        return [self._refused[name] for name in names if name in self._refused]
+
+
+def _is_meant(pool: NodePool, spec: PodSpec) -> bool:
+    try:
+        return could_hold(pool, spec)
+    except ValueError:  # a malformed requirement is among the causes
+        return False
 
 
 def could_hold(pool: NodePool, spec: PodSpec) -> bool:
-    """Whether labels and taints would let such a pod on nodes of the pool, whatever their size.
+    """Whether labels and taints allow such a pod on nodes of the pool, regardless of their size.
 
     Raises:
         ValueError: a requirement is malformed.
@@ -101,7 +137,7 @@ def could_hold(pool: NodePool, spec: PodSpec) -> bool:
 
 
 def _what_it_lacks(pool: NodePool) -> str:
-    """Return a sentence on a pool that may make no nodes now; nothing about the others."""
+    """Return why a pool may not create nodes; empty if it may, or is static or being deleted."""
     if pool.spec.replicas is not None or pool.metadata.is_deleting:
         return ""
     missing = [c for c in pool.status.conditions if c.is_false and c.type not in STANDING_APART]
@@ -115,14 +151,26 @@ def _what_it_lacks(pool: NodePool) -> str:
 
 
 def _what_is_refused(pool: NodePool, node_class: EC2NodeClass | None) -> str:
-    """Return a sentence on a pool for which the cloud refuses to launch; nothing for others."""
+    """Return the refused launches that the pool's EC2NodeClass reports, for the pool's capacity
+    types.
+    """
     if node_class is None or pool.spec.replicas is not None or pool.metadata.is_deleting:
         return ""
-    refusals = "; ".join(
-        condition.message
+    excluded = _excluded_capacity_types(pool)
+    refusals = dict.fromkeys(
+        part
         for condition in node_class.status.conditions
         if condition.type in REFUSALS and condition.is_false
+        for part in condition.message.split("; ")
+        if not any(re.search(rf"\b{kind}\b", part) for kind in excluded)
     )
-    if not refusals:
-        return ""
-    return f"NodePool {pool.metadata.name}: EC2NodeClass {node_class.metadata.name}: {refusals}"
+    return f"EC2NodeClass {node_class.metadata.name}: {'; '.join(refusals)}" if refusals else ""
+
+
+def _excluded_capacity_types(pool: NodePool) -> list[str]:
+    try:
+        allowed = read(pool.spec.template.spec.requirements).get(labels.CAPACITY_TYPE)
+    except ValueError:  # the NodePool's conditions report a malformed requirement
+        return []
+    kinds = (labels.ON_DEMAND, labels.SPOT, labels.RESERVED)
+    return [kind for kind in kinds if allowed is not None and not allowed.has(kind)]

@@ -1,1 +1,1 @@
-"""From a static pool's `replicas` to as many NodeClaims, whether or not pods need them."""
+"""Creates as many NodeClaims as a static NodePool's `replicas`, regardless of pods."""

@@ -1,4 +1,4 @@
-"""Keeps as many nodes of a static pool as it asks for, whether or not pods need them."""
+"""Keeps as many nodes of a static NodePool as its `replicas`, regardless of pods."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from controller.apis import conditions, labels
+from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import NODE_CLAIM, NODE_POOL
-from controller.apis.nodepool import NodePool
+from controller.apis.kubernetes import conditions
 from controller.apiserver.errors import (
     ApiError,
     NotFoundError,
@@ -20,18 +22,21 @@ from controller.apiserver.port import ApiServer
 from controller.constraints.resources import NODES, parsed
 from controller.disruption.costs import lifetime_remaining, rescheduling_cost
 from controller.reconcilers.clock import Clock
+from controller.reconcilers.creating import new_name, with_name
 from controller.reconcilers.newnodes.claims import node_claim
-from controller.reconcilers.newnodes.trials import Trials
+from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
+from controller.reconcilers.newnodes.writer import created
 from controller.scheduling.templating import templated
 from controller.state.cluster import Cluster
 from controller.state.nodes import StateNode
 from controller.state.pods import forbids_disruption, is_daemon
+from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
 
 UNSYNCED = timedelta(seconds=1)
 PERIOD = timedelta(minutes=1)
 AT_THE_LIMIT = timedelta(seconds=30)
-"""How soon to look again when the limit of nodes leaves no room for those that are missing."""
+"""How soon to try again when limits.nodes prevents missing nodes."""
 
 Rank = tuple[int, bool, float, str]
 
@@ -40,21 +45,26 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """Makes the claims that a static pool lacks, and ends those it has too many of.
+    """Creates the missing NodeClaims of a static NodePool, and deletes surplus ones.
 
-    Claims come straight from the pool's template: no pod has a say in what they are. Budgets
-    do not hold back the end of those that nobody asks for any more.
+    NodeClaims come straight from the pool's template, independent of pods. Budgets do not delay the
+    deletion of surplus NodeClaims.
     """
 
     api: ApiServer
     cluster: Cluster
+    recorder: Recorder
     metrics: Metrics
     clock: Clock
-    trials: Trials
+    registration_backoff: RegistrationBackoff
     _unanswered: set[str] = field(default_factory=set)
+    """UIDs of NodeClaims whose delete request got no response."""
+
+    _unanswered_names: dict[str, str] = field(default_factory=dict)
+    """NodePool's name → name of the NodeClaim whose create request got no response."""
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """Bring the number of a pool's claims to its `spec.replicas`."""
+        """Create or delete NodeClaims until their number is `spec.replicas`."""
         pool = self.cluster.get(NODE_POOL, name)
         if pool is None or pool.spec.replicas is None or pool.metadata.is_deleting:
             return None
@@ -65,9 +75,16 @@ class Replication:
         missing = pool.spec.replicas - len(staying)
         if missing > 0:
             return await self._make(pool, missing, len(claims))
-        # Those that disruption has marked are on their way out already, and have heirs.
-        running = [node for node in self.cluster.state_nodes(self.clock()) if _runs(node, name)]
-        # Where an earlier leader began that, it comes to its end here.
+        # Nodes marked by disruption are being deleted already, and have replacements.
+        running = [
+            node
+            for node in self.cluster.machines_of(name, self.clock())
+            if node.node_pool == name
+            and not node.deleting
+            and node.claim is not None
+            and self.cluster.is_adopted(node.claim)
+        ]
+        # A replacement that an earlier leader began is completed here.
         named = {node.name: _replaced(node) for node in running}
         replaced = named.keys() & frozenset[str]().union(*named.values())
         coming = [node for node in running if not node.initialized and named[node.name] & replaced]
@@ -76,12 +93,12 @@ class Replication:
 
     async def _make(self, pool: NodePool, missing: int, present: int) -> timedelta | None:
         if not conditions.is_true(pool.status.conditions, "Ready"):
-            return None  # told again when it is
+            return None  # the change to Ready triggers another run
         limit = parsed(pool.spec.limits).get(NODES)
         room = missing if limit is None else max(limit // parsed({NODES: 1})[NODES] - present, 0)
-        tried = self.trials.room(pool)
+        tried = self.registration_backoff.room(pool)
         for _ in range(min(missing, room if tried is None else min(room, tried))):
-            claim = await self.api.create(NODE_CLAIM, node_claim(pool, templated(pool), ()))
+            claim = await self._create(pool)
             self.cluster.insert_claim(claim)
             self.metrics.claim_created(claim, "provisioned")
             fields = {"NodeClaim": claim.metadata.name, "NodePool": pool.metadata.name}
@@ -91,20 +108,36 @@ class Replication:
             return AT_THE_LIMIT
         return PERIOD
 
+    async def _create(self, pool: NodePool) -> NodeClaim:
+        """Create a NodeClaim; after a lost response the next request uses the same name."""
+        name = self._unanswered_names.pop(pool.metadata.name, "")
+        if self.cluster.get(NODE_CLAIM, name) is not None:
+            name = ""  # the request succeeded, and its NodeClaim counts already
+        is_repeated = bool(name)
+        name = name or new_name(f"{pool.metadata.name}-")
+        body = with_name(node_claim(pool, templated(pool), ()), name)
+        try:
+            return await created(self.api, self.recorder, pool, body, is_repeated=is_repeated)
+        except UnavailableError:
+            self._unanswered_names[pool.metadata.name] = name
+            raise
+
     async def _end(self, running: list[StateNode], count: int, replaced: Set[str]) -> None:
-        there = {claim.metadata.uid for claim in self.cluster.list(NODE_CLAIM)}
-        self._unanswered.intersection_update(there)
+        if self._unanswered:
+            there = {claim.metadata.uid for claim in self.cluster.list(NODE_CLAIM)}
+            self._unanswered.intersection_update(there)
         for node in sorted(running, key=lambda node: self._rank(node, node.name in replaced)):
             if count <= 0:
                 return
             count -= await self._delete(node)
 
     async def _delete(self, node: StateNode) -> bool:
-        """Delete a machine's claim; returns whether it goes. One that does not is left as it was.
+        """Delete a node's NodeClaim; returns whether it is being deleted. Otherwise nothing
+        changed.
 
         Raises:
-            UnavailableError: nobody knows whether it goes. It is the first to be tried again,
-                so that no other goes in its stead.
+            UnavailableError: the result is unknown. This NodeClaim is tried again first, so that
+                no other one is deleted as well.
 
         """
         claim = node.claim
@@ -129,10 +162,8 @@ class Replication:
         return True
 
     def _rank(self, node: StateNode, is_replaced: bool) -> Rank:
-        """Order machines by the harm of their end: those with another in their place, unborn,
-        empty, cheap, and protected last.
-
-        Those whose deletion has been asked for already come first of all.
+        """Return the order of deletion: deletion already requested, already replaced, unregistered,
+        empty, cheap to disrupt, protected.
         """
         claim = node.claim
         assert claim is not None
@@ -152,11 +183,7 @@ class Replication:
 
 
 def _replaced(node: StateNode) -> Set[str]:
-    """Return the names of the nodes in whose place this one was made."""
+    """Return the names of the nodes that this one replaces."""
     assert node.claim is not None
     named = node.claim.metadata.annotations.get(labels.REPLACES, "")
     return frozenset(filter(None, named.split(",")))
-
-
-def _runs(node: StateNode, pool: str) -> bool:
-    return node.managed and node.node_pool == pool and not node.deleting

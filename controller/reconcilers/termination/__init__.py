@@ -1,5 +1,5 @@
-"""The end of a Node: tainted, drained, detached, its instance terminated, its finalizer dropped.
+"""Terminates Nodes: taint, drain, detach volumes, terminate the instance, remove the finalizer.
 
-`terminator` walks a node through these steps, `drain` decides which pods go when,
-`eviction` asks the API server for each of them and respects its no.
+`terminator` runs these steps, `drain` decides which pods are evicted when, and `eviction` calls the
+Eviction API.
 """

@@ -1,4 +1,4 @@
-"""Which pods of a draining node go now, and which keep it waiting."""
+"""Which pods of a draining node are evicted now, and which delay the drain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.constraints.resources import Resources, pod_requests
 from controller.disruption.pods import is_critical, is_drainable
 from controller.state.pods import forbids_disruption, is_daemon
@@ -16,10 +16,11 @@ DEFAULT_GRACE_SECONDS = 30
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """One look at a draining node.
+    """The pods of a draining node.
 
-    `evict` go by the eviction API, `force` are deleted past budgets because the
-    deadline says so, `waiting` is everything that still stands in the way.
+    `evict` are evicted through the Eviction API, `force` are deleted regardless of
+    PodDisruptionBudgets because the deadline requires it, and `waiting` are all pods that delay the
+    drain.
     """
 
     evict: tuple[Pod, ...] = ()
@@ -28,20 +29,19 @@ class Drain:
 
     @property
     def is_done(self) -> bool:
-        """Whether no pod stands in the way."""
+        """Whether no pod delays the drain."""
         return not self.waiting
 
 
 def look(
     pods: Iterable[Pod], *, room: Resources, deadline: datetime | None, now: datetime
 ) -> Drain:
-    """Sort the pods of a draining node, which has so much room: the due ones at once, the others
-    tier by tier.
+    """Sort the pods of a draining node: due pods are deleted at once, the others evicted by tier.
 
-    Tiers go in turn: workloads, their daemons, then critical workloads and critical
-    daemons, so that what a workload leans on outlives it. Of a tier the largest go first:
-    kube-scheduler brings whoever takes their places one by one, and those that come late find
-    their place cut up by others.
+    The tiers in order: workloads, their DaemonSet pods, critical workloads, critical DaemonSet
+    pods; so a workload's dependencies outlive it. Within a tier the largest pods come first:
+    kube-scheduler binds their replacements one by one, and late ones would find fragmented
+    capacity. `room` is the node's allocatable capacity.
     """
     waiting = tuple(p for p in pods if is_drainable(p, now))
     force = tuple(p for p in waiting if deadline is not None and is_due(p, deadline, now))
@@ -55,7 +55,7 @@ def look(
 
 
 def is_due(pod: Pod, deadline: datetime, now: datetime) -> bool:
-    """Whether the pod must be deleted now to end within the node's deadline."""
+    """Whether the pod must be deleted now to end before the node's deadline."""
     deletion = pod.metadata.deletion_timestamp
     if deletion is not None:
         return deletion > deadline
@@ -63,13 +63,13 @@ def is_due(pod: Pod, deadline: datetime, now: datetime) -> bool:
 
 
 def grace_seconds(pod: Pod) -> int:
-    """Return the seconds the pod asks for between the signal and the kill."""
+    """Return the pod's termination grace period in seconds."""
     grace = pod.spec.termination_grace_period_seconds
     return DEFAULT_GRACE_SECONDS if grace is None else grace
 
 
 def _share(pod: Pod, room: Resources) -> float:
-    """Return how much of a room a pod takes, of the resource of which it takes most."""
+    """Return the largest share of the node's resources that the pod requests."""
     asked = pod_requests(pod)
     return max((asked.get(name, 0) / there for name, there in room.items() if there), default=0.0)
 

@@ -1,7 +1,7 @@
-"""Asks the API server to let a pod go, and takes its no for an answer.
+"""Evicts pods through the Eviction API, with a backoff for each pod.
 
-A pod that may not go is asked for less and less often, each by itself: a budget can
-stay spent for hours, and a thousand such pods must not keep the API server busy.
+A PodDisruptionBudget can prevent an eviction for hours, and the requests of a thousand such pods
+must not load the API server.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from controller.apis.kinds import NODE, POD
-from controller.apis.nodes import Node
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError
 from controller.apiserver.port import ApiServer
 from controller.reconcilers.clock import Clock
@@ -21,7 +21,7 @@ from controller.telemetry.metrics import Metrics
 
 FIRST_PAUSE = timedelta(milliseconds=100)
 LONGEST_PAUSE = timedelta(seconds=10)
-"""How long a pod is left alone after its first refusal, and after many; as with Karpenter."""
+"""The shortest and longest time between two eviction requests for a pod, as in Karpenter."""
 
 _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 
@@ -30,29 +30,32 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """A pod that was refused so many `times` in a row, the last time `at` this moment."""
+    """A pod whose eviction was refused `times` in a row, last at `at`."""
 
     times: int
     at: datetime
 
     def is_left_alone(self, now: datetime) -> bool:
-        """Whether it is too soon to ask again."""
+        """Whether the backoff has not elapsed."""
         return self.at <= now < self.at + pause(self.times)
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Evicts pods one at a time; each answer is counted and told."""
+    """Evicts pods; each response is counted and published as an event."""
 
     api: ApiServer
     recorder: Recorder
     metrics: Metrics
     clock: Clock
     _refused: dict[str, dict[str, _Refused]] = field(default_factory=dict)
-    """Node's uid → pod's uid → what was said last."""
+    """Node's UID → pod's UID → last refusal."""
+
+    _forced: dict[str, dict[str, datetime]] = field(default_factory=dict)
+    """Node's UID → pod's UID → the deadline for which the pod was deleted past budgets."""
 
     async def evict(self, pod: Pod, node: Node) -> bool:
-        """Ask for the pod's eviction; returns False when it may not go now, or not so soon."""
+        """Evict the pod; returns False if it was refused or the backoff has not elapsed."""
         refusals = self._refused.setdefault(node.metadata.uid, {})
         last = refusals.get(pod.metadata.uid)
         if last is not None and last.is_left_alone(self.clock()):
@@ -75,7 +78,7 @@ class Eviction:
                 node,
                 "Warning",
                 "FailedDraining",
-                f'Failed to evict pod "{pod.key}": {error}',
+                f"Failed to drain node, evicting pod violates a PDB (Pod={pod.key}): {error}",
             )
             return False
         refusals.pop(pod.metadata.uid, None)
@@ -84,11 +87,19 @@ class Eviction:
         return True
 
     def forget(self, node: Node) -> None:
-        """Drop what is known of the pods of a node that has gone."""
+        """Drop the state of a deleted node's pods."""
         self._refused.pop(node.metadata.uid, None)
+        self._forced.pop(node.metadata.uid, None)
 
-    async def force(self, pod: Pod, *, deadline: datetime, now: datetime) -> None:
-        """Delete a pod past budgets, so that it has ended when the node's time is up."""
+    async def force(self, pod: Pod, node: Node, *, deadline: datetime, now: datetime) -> None:
+        """Delete a pod past budgets, so that it ends before the node's deadline.
+
+        Only an earlier deadline lets a second request end it sooner.
+        """
+        forced = self._forced.setdefault(node.metadata.uid, {})
+        known = forced.get(pod.metadata.uid)
+        if known is not None and known <= deadline:
+            return
         # Never 0: that would drop the object while the containers still run.
         grace = max(int((deadline - now).total_seconds()), 1)
         await self.recorder.publish(
@@ -103,10 +114,11 @@ class Eviction:
                 grace_period_seconds=grace,
             )
         except (NotFoundError, ConflictError):
-            log.debug("pod went by itself", extra={"Pod": pod.key})
+            log.debug("pod is already deleted or replaced", extra={"Pod": pod.key})
+        forced[pod.metadata.uid] = deadline
 
 
 def pause(refusals: int) -> timedelta:
-    """Return how long a pod is left alone after so many refusals in a row."""
+    """Return the backoff after this many refusals in a row."""
     # The exponent is bounded so that a refusal of days does not overflow.
     return min(FIRST_PAUSE * 2.0 ** min(refusals - 1, 30), LONGEST_PAUSE)

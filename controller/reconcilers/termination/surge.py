@@ -1,9 +1,8 @@
-"""Rolls a Deployment whose only pod is on a node that drains, so that the next pod runs before
-this one goes.
+"""Restarts a Deployment whose only pod is on a draining node, so that a replacement runs first.
 
-An eviction ends a pod before another takes its place, and a PodDisruptionBudget of a single
-replica forbids it for ever. A roll-out does neither: the Deployment makes its new pod first,
-elsewhere since the node is tainted, and takes the old one away itself.
+An eviction deletes a pod before its replacement runs, and a PodDisruptionBudget on a single replica
+can forbid the eviction forever. In a rollout the Deployment first creates the new pod, on another
+node because this one is tainted, and then deletes the old pod itself.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from datetime import datetime, timedelta
 
 from controller.apis import labels
 from controller.apis.kinds import DEPLOYMENT, NODE, POD, REPLICA_SET
-from controller.apis.meta import ObjectMeta
-from controller.apis.nodes import Node
-from controller.apis.pods import Pod
-from controller.apis.workloads import Deployment
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.workloads import Deployment
 from controller.apiserver.errors import ForbiddenError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.disruption.pods import surges
@@ -25,27 +24,27 @@ from controller.reconcilers.clock import Clock
 from controller.telemetry.events import Recorder
 
 PATIENCE = timedelta(minutes=10)
-"""How long the next pod may take to be available before the old one is evicted like any other;
-the time that Kubernetes gives a roll-out to progress."""
+"""How long the replacement may take to be available before the old pod is evicted. It is the
+default `progressDeadlineSeconds` of a Deployment."""
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
-"""What `kubectl rollout restart` writes; tools that watch for differences know to ignore it."""
+"""The annotation of `kubectl rollout restart`, which GitOps tools ignore in comparisons."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Surge:
-    """Rolls Deployments, once for each of their pods."""
+    """Restarts Deployments, once for each pod on a draining node."""
 
     api: ApiServer
     recorder: Recorder
     clock: Clock
     _until: dict[str, dict[str, datetime]] = field(default_factory=dict)
-    """Node's uid → pod's uid → when its Deployment has had long enough."""
+    """Node's UID → pod's UID → when to evict the pod if it is still there."""
 
     async def keeps(self, pod: Pod, node: Node) -> bool:
-        """Whether the pod is to be left to its Deployment, which is rolled where it was not yet."""
+        """Whether to wait for the pod's Deployment to replace it; restarts the Deployment once."""
         if not surges(pod):
             return False
         begun = self._until.setdefault(node.metadata.uid, {})
@@ -55,15 +54,15 @@ class Surge:
         return self.clock() < until
 
     def forget(self, node: Node) -> None:
-        """Drop what is known of the pods of a node that has gone."""
+        """Drop the state of a deleted node's pods."""
         self._until.pop(node.metadata.uid, None)
 
     async def _rolled(self, pod: Pod, node: Node) -> datetime:
-        """Roll the pod's Deployment; returns until when to wait for it, now where that is vain."""
+        """Restart the pod's Deployment; returns until when to wait, now if a restart is no use."""
         now = self.clock()
         try:
             deployment = await self._deployment(pod)
-            obstacle = _obstacle(deployment) if deployment else "it belongs to no Deployment"
+            obstacle = _obstacle(deployment) if deployment else "no Deployment owns it"
             if deployment is None or obstacle:
                 await self._report_vain(pod, node, obstacle)
                 return now
@@ -72,7 +71,7 @@ class Surge:
             await self._report_vain(pod, node, str(error))
             return now
         name = f"{deployment.metadata.namespace}/{deployment.metadata.name}"
-        message = f"Rolling Deployment {name}: its next pod starts before this one goes"
+        message = f"Restarting Deployment {name}: a replacement starts before this pod is deleted"
         await self.recorder.publish(POD, pod, "Normal", "Surging", message)
         return now + PATIENCE
 
@@ -84,7 +83,7 @@ class Surge:
         return await self.api.get(DEPLOYMENT, owner, namespace) if owner else None
 
     async def _restart(self, deployment: Deployment, pod: Pod, now: datetime) -> None:
-        """Change the template, unless that has been done for this pod, by whichever replica."""
+        """Change the pod template, unless a controller replica already did for this pod."""
         template = deployment.spec.template.metadata
         if template.annotations.get(labels.SURGED_FOR) == pod.metadata.uid:
             return
@@ -102,7 +101,7 @@ class Surge:
         )
 
     async def _report_vain(self, pod: Pod, node: Node, why: str) -> None:
-        message = f'Pod "{pod.key}" is evicted before its next one runs: {why}'
+        message = f'Pod "{pod.key}" is evicted before a replacement runs: {why}'
         await self.recorder.publish(NODE, node, "Normal", "SurgeImpossible", message)
 
 
@@ -111,15 +110,15 @@ def _owner(metadata: ObjectMeta, kind: str) -> str:
 
 
 def _obstacle(deployment: Deployment) -> str:
-    """Return why rolling the Deployment would not help its one pod; empty when it would."""
+    """Return why a restart would not replace the pod first; empty if it would."""
     spec, name = deployment.spec, deployment.metadata.name
     if (1 if spec.replicas is None else spec.replicas) != 1:
-        return f'Deployment "{name}" has other pods to do its work'
+        return f'Deployment "{name}" has {spec.replicas} replicas, not 1'
     if spec.strategy.type == "Recreate":
-        return f'Deployment "{name}" ends its pod before it makes another (strategy Recreate)'
+        return f'Deployment "{name}" has strategy Recreate, which deletes a pod before replacing it'
     surge = spec.strategy.rolling_update.max_surge if spec.strategy.rolling_update else None
     if surge in (0, "0", "0%"):
-        return f'Deployment "{name}" may not have a second pod (maxSurge 0)'
+        return f'Deployment "{name}" has maxSurge 0, which allows no second pod'
     if spec.paused:
         return f'Deployment "{name}" is paused'
     return ""

@@ -1,26 +1,24 @@
-"""Walks a Node that is being deleted to its end."""
+"""Terminates a Node that is being deleted: taint, drain, volumes, instance, finalizer."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from controller.apis import conditions, labels
-from controller.apis.kinds import NODE, NODE_CLAIM
-from controller.apis.meta import to_wire
-from controller.apis.nodeclaim import (
-    DISRUPTION_REASON,
+from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import (
     DRAINED,
     INSTANCE_TERMINATING,
     VOLUMES_DETACHED,
     NodeClaim,
 )
-from controller.apis.nodes import Node
-from controller.apis.pods import Pod
+from controller.apis.kinds import NODE, NODE_CLAIM
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
@@ -28,32 +26,42 @@ from controller.cloudprovider.provider import CloudProvider
 from controller.constraints.resources import parsed
 from controller.disruption.pods import DISRUPTED, is_drainable
 from controller.reconcilers.clock import Clock, noted
+from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.termination import volumes
-from controller.reconcilers.termination.drain import look
+from controller.reconcilers.termination.drain import Drain, look
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.surge import Surge
-from controller.reconcilers.writing import patched, with_condition
+from controller.reconcilers.writing import patched, reason_for_end, with_condition
 from controller.state.cluster import Cluster
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
 
 POLL = timedelta(seconds=1)
 SETTLE = timedelta(seconds=5)
-"""Time after the taint in which the scheduler may still bind a pod it had already decided on.
+"""How long after the taint kube-scheduler may still bind a pod that it already decided on.
 
-It runs from when the terminator first sees the taint, whoever set it, and when that was.
+The time starts when the terminator first sees the taint.
 """
-
-READY_POLL = timedelta(seconds=10)
-"""How often the cloud is asked about an instance whose node still says Ready: a kubelet that is
-gone is noticed after 40 s, and a drain may take hours."""
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class _Progress:
+    """The state of a node's drain in this process.
+
+    `removed` holds the UIDs of the pods that were evicted or deleted. `is_counted` is True once
+    the node counts as drained in the metrics.
+    """
+
+    tainted_at: datetime
+    removed: set[str] = field(default_factory=set)
+    is_counted: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class Terminator:
-    """Taints, drains, waits for volumes, terminates the instance, drops the finalizer."""
+    """Taints and drains nodes, waits for volumes, terminates instances, removes finalizers."""
 
     api: ApiServer
     cloud: CloudProvider
@@ -63,12 +71,11 @@ class Terminator:
     clock: Clock
     eviction: Eviction
     surge: Surge | None = None
-    _tainted_at: dict[str, datetime] = field(default_factory=dict)
-    _asked_at: dict[str, datetime] = field(default_factory=dict)
-    _evicted: Counter[str] = field(default_factory=Counter)
+    _progress: dict[str, _Progress] = field(default_factory=dict)
+    """By the node's UID."""
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """Take the node's next steps; returns when to look again, None when there are none."""
+        """Take the node's next steps; returns when to continue, None if there are none."""
         node = self.cluster.get(NODE, name)
         if node is None or not node.metadata.is_deleting:
             return None
@@ -88,7 +95,7 @@ class Terminator:
         done = (
             await self._drained(node, claim, deadline)
             and await self._volumes_detached(node, claim, deadline)
-            and await self._instance_gone(node, claim)
+            and await self._instance_gone(node, claim, deadline)
         )
         if not done:
             return POLL
@@ -96,31 +103,27 @@ class Terminator:
         return None
 
     async def _delete_claim(self, claim: NodeClaim) -> None:
+        log.info("deleting nodeclaim of deleted node", extra={"NodeClaim": claim.metadata.name})
         try:
             await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
         except NotFoundError:
             return
 
     async def _instance_vanished(self, node: Node) -> bool:
-        """Whether the instance is gone; asked rarely while its kubelet was heard a moment ago."""
-        now = self.clock()
-        uid = node.metadata.uid
-        asked_at = self._asked_at.get(uid)
-        if (
-            conditions.is_true(node.status.conditions, "Ready")
-            and asked_at is not None
-            and asked_at <= now < asked_at + READY_POLL
-        ):
+        """Whether the instance is gone, so that draining the node is pointless.
+
+        While the node is Ready its kubelet runs, so EC2 is not asked.
+        """
+        if conditions.is_true(node.status.conditions, "Ready"):
             return False
-        self._asked_at[uid] = now
         try:
             await self.cloud.get(node.spec.provider_id)
         except NodeClaimNotFoundError:
             return True
         except CloudProviderError as error:
-            # Pods can go without the answer, and out of an impaired zone they should.
+            # Evictions need no answer from EC2, and pods should leave an impaired zone.
             log.warning(
-                "cannot tell whether the instance still exists",
+                "cannot check whether the instance exists; draining the node",
                 extra={"Node": node.metadata.name, "error": str(error)},
             )
         return False
@@ -143,44 +146,72 @@ class Terminator:
     async def _drained(
         self, node: Node, claim: NodeClaim | None, deadline: datetime | None
     ) -> bool:
-        if _holds(claim, DRAINED):
+        """Evict or delete the pods that may be removed now; returns whether the drain is done.
+
+        Pods are removed also after the node was drained once: kube-scheduler may have bound one
+        before it saw the taint. A terminating instance does not wait for pods.
+        """
+        progress = self._progress_of(node)
+        drain = self._look(node, deadline)
+        await all_ended(
+            *(self._delete(p, node, deadline) for p in drain.force),
+            *(self._evict(p, node) for p in drain.evict),
+        )
+        if _holds(self._current(claim), INSTANCE_TERMINATING):
             return True
-        now, uid = self.clock(), node.metadata.uid
-        tainted_at = self._tainted_at[uid] = noted(self._tainted_at.get(uid), now)
-        drain = look(
+        has_settled = _holds(claim, DRAINED) or self.clock() - progress.tainted_at >= SETTLE
+        if not drain.is_done:
+            await self._report_waiting(node, len(drain.waiting))
+        if not drain.is_done or not has_settled:
+            # The message does not name pods: each pod would cost a write of the status.
+            await self._set(claim, DRAINED, "Unknown", reason="Draining", message="Draining")
+            return False
+        if not _holds(claim, DRAINED):
+            await self._set(claim, DRAINED, "True")
+            log.info("drained node", extra={"Node": node.metadata.name})
+            if not progress.is_counted:
+                progress.is_counted = True
+                self.metrics.drained(node, _reason(claim), pods=len(progress.removed))
+        return True
+
+    async def _report_waiting(self, node: Node, pods: int) -> None:
+        waiting = "1 pod is" if pods == 1 else f"{pods} pods are"
+        message = f"Failed to drain node, {waiting} waiting to be evicted"
+        await self.recorder.publish(
+            NODE, node, "Warning", "FailedDraining", message, dedupe_by="pods are waiting"
+        )
+
+    def _progress_of(self, node: Node) -> _Progress:
+        now = self.clock()
+        progress = self._progress.setdefault(node.metadata.uid, _Progress(now))
+        progress.tainted_at = noted(progress.tainted_at, now)
+        return progress
+
+    def _look(self, node: Node, deadline: datetime | None) -> Drain:
+        return look(
             self.cluster.pods_on(node.metadata.name),
             room=parsed(node.status.allocatable),
             deadline=deadline,
-            now=now,
+            now=self.clock(),
         )
-        if deadline is not None:
-            await asyncio.gather(
-                *(self.eviction.force(p, deadline=deadline, now=now) for p in drain.force)
-            )
-        gone = await asyncio.gather(*(self._let_go(p, node) for p in drain.evict))
-        self._evicted[uid] += sum(gone) + len(drain.force)
-        if not drain.is_done or now - tainted_at < SETTLE:
-            await self._set(
-                claim, DRAINED, "Unknown", reason="Draining", message=_waiting_for(drain.waiting)
-            )
-            return False
-        pods = self._evicted.pop(uid, 0)
-        self.metrics.drained(node, _reason(claim), pods=pods)
-        await self._set(claim, DRAINED, "True")
-        log.info("drained node", extra={"Node": node.metadata.name})
-        return True
 
-    async def _let_go(self, pod: Pod, node: Node) -> bool:
-        """Evict the pod unless its Deployment takes it away itself; returns whether it goes."""
+    async def _delete(self, pod: Pod, node: Node, deadline: datetime | None) -> None:
+        assert deadline is not None  # without a deadline no pod is force-deleted
+        await self.eviction.force(pod, node, deadline=deadline, now=self.clock())
+        self._progress_of(node).removed.add(pod.metadata.uid)
+
+    async def _evict(self, pod: Pod, node: Node) -> None:
+        """Evict the pod unless its Deployment replaces it first."""
         if self.surge is not None and await self.surge.keeps(pod, node):
-            return False
-        return await self.eviction.evict(pod, node)
+            return
+        if await self.eviction.evict(pod, node):
+            self._progress_of(node).removed.add(pod.metadata.uid)
 
     async def _volumes_detached(
         self, node: Node, claim: NodeClaim | None, deadline: datetime | None
     ) -> bool:
         claim = self._current(claim)
-        if _holds(claim, VOLUMES_DETACHED):
+        if _holds(claim, INSTANCE_TERMINATING):
             return True
         now = self.clock()
         # Volumes of pods that stay with the node (daemons, static pods) never detach.
@@ -195,7 +226,7 @@ class Terminator:
                 VOLUMES_DETACHED,
                 "False",
                 reason="TerminationGracePeriodElapsed",
-                message=f"still attached: {', '.join(held[:5])}",
+                message=f"Volumes are still attached: {', '.join(held[:5])}",
             )
             return True
         await self.recorder.publish(
@@ -210,31 +241,44 @@ class Terminator:
             VOLUMES_DETACHED,
             "Unknown",
             reason="AwaitingVolumeDetachment",
-            message=f"{len(held)} volumes are still attached",
+            message="AwaitingVolumeDetachment",
         )
         return False
 
-    async def _instance_gone(self, node: Node, claim: NodeClaim | None) -> bool:
+    async def _instance_gone(
+        self, node: Node, claim: NodeClaim | None, deadline: datetime | None
+    ) -> bool:
         if claim is None:
-            # Someone took the claim away by force: the instance is the collector's to find.
+            # The NodeClaim's finalizer was removed: garbage collection terminates the instance.
             return True
+        if not _holds(self._current(claim), INSTANCE_TERMINATING):
+            if not self._look(node, deadline).is_done:
+                return False  # a pod was bound while the conditions were written
+            log.info(
+                "terminating instance of drained node",
+                extra={
+                    "Node": node.metadata.name,
+                    "NodeClaim": claim.metadata.name,
+                    "provider-id": node.spec.provider_id,
+                    "reason": reason_for_end(claim),
+                },
+            )
         try:
             await self.cloud.terminate(node.spec.provider_id)
         except NodeClaimNotFoundError:
             return True
-        await self._set(self._current(claim), INSTANCE_TERMINATING, "True")
+        await self._set(claim, INSTANCE_TERMINATING, "True")
         return False
 
     async def _finish(self, node: Node) -> None:
-        # As it was read: others take finalizers of theirs off in the same moment, and a list
-        # that still has one of those would be refused.
+        # From the Node as it was read: other controllers remove their finalizers concurrently,
+        # and the API server refuses a list that still has one of those.
         left = [f for f in node.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
         with contextlib.suppress(NotFoundError):
             await patched(self.api, self.cluster, NODE, node, {"metadata": {"finalizers": left}})
             self.metrics.node_terminated(node, self.clock())
             log.info("deleted node", extra={"Node": node.metadata.name})
-        self._tainted_at.pop(node.metadata.uid, None)
-        self._asked_at.pop(node.metadata.uid, None)
+        self._progress.pop(node.metadata.uid, None)
         self.eviction.forget(node)
         if self.surge is not None:
             self.surge.forget(node)
@@ -251,6 +295,7 @@ class Terminator:
         reason: str = "",
         message: str = "",
     ) -> None:
+        claim = self._current(claim)
         if claim is None:
             return
         with contextlib.suppress(NotFoundError):
@@ -265,14 +310,4 @@ def _holds(claim: NodeClaim | None, kind: str) -> bool:
 
 
 def _reason(claim: NodeClaim | None) -> str:
-    if claim is None:
-        return ""
-    reason = conditions.find(claim.status.conditions, DISRUPTION_REASON)
-    return reason.reason if reason else "Forceful Termination"
-
-
-def _waiting_for(pods: tuple[Pod, ...]) -> str:
-    if not pods:
-        return "waiting for the scheduler to see the taint"
-    named = ", ".join(p.key for p in pods[:5])
-    return f"{len(pods)} pods are waiting to be evicted: {named}"
+    return "" if claim is None else reason_for_end(claim)

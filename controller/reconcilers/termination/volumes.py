@@ -1,22 +1,18 @@
-"""Which volumes still hang on a draining node."""
+"""The volumes that are still attached to a draining node."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from controller.apis.kinds import PERSISTENT_VOLUME_CLAIM, VOLUME_ATTACHMENT
-from controller.apis.pods import Pod
+from controller.apis.kinds import PERSISTENT_VOLUME_CLAIM
+from controller.apis.kubernetes.pods import Pod
 from controller.state.cluster import Cluster
 
 
 def attached(cluster: Cluster, node_name: str, *, but_not_of: Iterable[Pod]) -> list[str]:
     """Return the volumes attached to the node, except those of pods that stay with it."""
     stay = {volume for pod in but_not_of for volume in _volumes(cluster, pod)}
-    names = (
-        a.spec.source.persistent_volume_name
-        for a in cluster.list(VOLUME_ATTACHMENT)
-        if a.spec.node_name == node_name
-    )
+    names = (a.spec.source.persistent_volume_name for a in cluster.attachments_to(node_name))
     return sorted(name for name in names if name is not None and name not in stay)
 
 

@@ -1,1 +1,3 @@
-"""What can be bought: offerings, the daemons on them, limits, and what of it pods tell apart."""
+"""Encode what can be bought: offerings, DaemonSet requests, limits, and variants for the pending
+pods.
+"""

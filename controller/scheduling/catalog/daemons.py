@@ -1,4 +1,4 @@
-"""What DaemonSets will take of a node before any pod comes."""
+"""The resources that DaemonSets use on a new node."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from controller.apis.pods import Container, Pod, PodSpec
-from controller.apis.taints import Toleration
-from controller.apis.workloads import DaemonSet, LimitRange
+from controller.apis.kubernetes.pods import Container, Pod, PodSpec
+from controller.apis.kubernetes.taints import Toleration
+from controller.apis.kubernetes.workloads import DaemonSet, LimitRange
 from controller.constraints import hostports, resources
 from controller.constraints.hostports import HostPort
 from controller.constraints.requirements import ValueSet
@@ -21,7 +21,7 @@ from controller.state.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """One DaemonSet as a demand: which nodes it runs on, and what it takes there."""
+    """One DaemonSet: the nodes it runs on, and what its pod requests there."""
 
     key: str
     alternatives: tuple[dict[str, ValueSet], ...]
@@ -31,17 +31,17 @@ class Daemon:
 
 
 def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
-    """Return every DaemonSet's demand, by name.
+    """Return the demand of every DaemonSet, ordered by name.
 
-    The newest running pod of a DaemonSet, where there is one, tells what admission
-    made of its template; where it may run is always the template's word.
+    Requests are those of its newest running pod if it has one, because admission may have changed
+    them. The nodes it runs on are always those of its template.
     """
     newest = _newest_pods(snapshot.pods)
     demands = []
     for daemon_set in sorted(snapshot.daemon_sets, key=lambda daemon_set: _key(daemon_set)):
         template = daemon_set.spec.template.spec
         if template.resource_claims and not snapshot.device_classes:
-            continue  # where nobody knows of devices, such daemons have nowhere to run
+            continue  # without DeviceClasses it runs nowhere
         pod = newest.get(daemon_set.metadata.uid or _key(daemon_set))
         spec = template if pod is None else pod.spec
         if pod is None:
@@ -60,10 +60,10 @@ def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
 
 
 def with_defaults(spec: PodSpec, namespace: str, limit_ranges: Sequence[LimitRange]) -> PodSpec:
-    """Return the spec with the requests that admission would write in.
+    """Return the pod spec with the default requests that admission would set.
 
-    A container that names a limit alone requests as much; what it names neither for it
-    gets from the LimitRanges of the namespace.
+    A container with a limit but no request requests the limit. A resource with neither gets the
+    defaults of the namespace's LimitRanges.
     """
     defaults: dict[str, str | int | float] = {}
     for limit_range in limit_ranges:
@@ -79,6 +79,7 @@ def with_defaults(spec: PodSpec, namespace: str, limit_ranges: Sequence[LimitRan
 
 
 def _defaulted(container: Container, defaults: dict[str, str | int | float]) -> Container:
+    """Return the container with requests from its own, then its limits, then the defaults."""
     asked = container.resources
     requests = defaults | asked.limits | asked.requests
     return msgspec.structs.replace(
@@ -91,6 +92,7 @@ def _key(daemon_set: DaemonSet) -> str:
 
 
 def _newest_pods(pods: Sequence[Pod]) -> dict[str, Pod]:
+    """Return the newest pod of each DaemonSet that is not being deleted, by UID or key."""
     newest: dict[str, Pod] = {}
     for pod in pods:
         for owner in pod.metadata.owner_references:

@@ -1,4 +1,4 @@
-"""Where new nodes can be made for pods, of what kinds, and at what price."""
+"""Where new nodes can be launched for pods, of which kinds, and at what price."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from controller.scheduling.topology.spread import Pins
 
 
 class LaunchOptions:
-    """Where variants with so much room (kinds × the solve's resources) leave pods of a size.
+    """Answers which variants and kinds can hold pods of a size.
 
-    Every answer is kept for all that ask the same.
+    `room` is kinds × resources, allocatable capacity. Every answer is cached, because many pods ask
+    the same.
     """
 
     def __init__(self, variants: Variants, room: Matrix) -> None:
-        """Nothing has been asked yet."""
+        """Prepare the arrays; nothing is cached yet."""
         self._variants = variants
-        # By resources first: few of them, and what is asked of all kinds is asked of long rows.
+        # Resources × kinds: there are few resources, and the checks over all kinds then read long
+        # rows.
         self._room = np.ascontiguousarray(room.T)
         self._room_or_one = np.maximum(self._room, 1)
-        # Kinds come variant by variant.
+        # Kinds are ordered by variant.
         self._first_kind = np.flatnonzero(np.diff(variants.variant_of, prepend=-1))
         self._present = np.zeros(len(variants.pool_of_variant), dtype=np.bool_)
         self._present[variants.variant_of] = True
@@ -36,12 +38,12 @@ class LaunchOptions:
         self._pinnings: dict[tuple[bytes, Pins], Mask] = {}
 
     def named(self, key: str) -> list[str]:
-        """Return all the values of a label that were asked about."""
+        """Return all values of a label that the variants tell apart, sorted."""
         asked = self._variants.queries[key].place if key in self._variants.queries else ()
         return sorted({value for allowed in asked for value in allowed.values})
 
     def values(self, key: str, mask: Mask) -> list[str]:
-        """Return the domains of a label in which nodes of these variants can be made."""
+        """Return the domains of a label in which nodes of these variants can be launched."""
         present = mask & self._present
         return [
             value
@@ -50,7 +52,7 @@ class LaunchOptions:
         ]
 
     def combinations(self, mask: Mask, keys: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Return the combinations of domains in which nodes of these variants can be made."""
+        """Return the combinations of domains in which nodes of these variants can be launched."""
         sought = (mask.tobytes(), keys)
         known = self._combined.get(sought)
         if known is None:
@@ -59,13 +61,13 @@ class LaunchOptions:
         return known
 
     def pinned(self, eligible: Mask, pins: Pins) -> Mask:
-        """Return those of the variants that lie in these domains."""
+        """Return the variants, of those eligible, that are in these domains."""
         sought = (eligible.tobytes(), pins)
         known = self._pinnings.get(sought)
         if known is None:
             known = eligible.copy()
             for key, value in pins:
-                query = self._variants.queries.get(key)  # none when no type says any of it
+                query = self._variants.queries.get(key)  # None if no instance type has the label.
                 if query is not None and one_of(value) in query.place:
                     known &= self._variants.meeting({key: one_of(value)})
                 else:
@@ -74,7 +76,7 @@ class LaunchOptions:
         return known
 
     def unit_price(self, mask: Mask, size: Vector) -> float:
-        """Return the least price of a pod's share of a node; infinite where none can be made."""
+        """Return the least price of a pod's share of a node, in $/h; infinite if none holds it."""
         key = (mask.tobytes(), size.tobytes())
         known = self._unit_prices.get(key)
         if known is None:
@@ -83,7 +85,10 @@ class LaunchOptions:
         return known
 
     def _least_prices(self, size: Vector) -> Vector:
-        """Return the least price of a pod's share of a node for each variant."""
+        """Return the least price of a pod's share of a node in each variant, in $/h.
+
+        The share is that of the resource of which the pod takes the most of the node.
+        """
         key = size.tobytes()
         known = self._least.get(key)
         if known is None:
@@ -95,7 +100,7 @@ class LaunchOptions:
         return known
 
     def _fitting_anywhere(self, size: Vector) -> Mask:
-        """Mark the kinds on which such a pod fits."""
+        """Mark the kinds on which a pod of this size fits."""
         key = size.tobytes()
         known = self._fits.get(key)
         if known is None:
@@ -103,11 +108,11 @@ class LaunchOptions:
         return known
 
     def fitting_variants(self, mask: Mask, size: Vector) -> Mask:
-        """Mark those of these variants that have a kind on which such a pod fits."""
+        """Mark the variants among those in `mask` with a kind on which a pod of this size fits."""
         return mask & np.isfinite(self._least_prices(size))
 
     def fitting_kinds(self, mask: Mask, size: Vector) -> Indices:
-        """Return the kinds in these variants on which such a pod fits."""
+        """Return the kinds in these variants on which a pod of this size fits."""
         key = (mask.tobytes(), size.tobytes())
         known = self._fitting.get(key)
         if known is None:
@@ -116,5 +121,5 @@ class LaunchOptions:
         return known
 
     def launchable(self, mask: Mask, size: Vector) -> bool:
-        """Whether a node for such a pod can be made in these variants."""
+        """Return whether a node for a pod of this size can be launched in these variants."""
         return bool(np.isfinite(self.unit_price(mask, size)))

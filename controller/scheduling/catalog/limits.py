@@ -1,4 +1,4 @@
-"""What a NodePool may still buy."""
+"""What the limits of NodePools and capacity reservations still allow to buy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.apis.quantities import MILLI
+from controller.apis.kubernetes.quantities import MILLI
 from controller.constraints import resources
 from controller.scheduling.arrays import Matrix, Vector
 from controller.scheduling.catalog.offerings import Catalog
@@ -16,10 +16,10 @@ from controller.scheduling.catalog.variants import Variants
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitHeadroom:
-    """Limits as arrays: one column per pool and limited resource.
+    """The limits of NodePools as arrays, with one column per pool and limited resource.
 
-    `per_row`: catalog rows × limits, what one node of the row uses up; `left`:
-    limits, what may still be bought; `names`: pool and resource of each.
+    `names`: the pool and the resource of each limit. `per_row`: catalog rows × limits, what one
+    node of the row uses. `left`: limits, what may still be bought.
     """
 
     names: tuple[tuple[str, str], ...]
@@ -29,11 +29,12 @@ class LimitHeadroom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurchaseLimits:
-    """How much of which kinds may be bought: the limits of pools, then what reservations have
-    left, for a node of a reservation takes one of its instances.
+    """How much of each kind may be bought: the limits of NodePools, then capacity reservations.
 
-    `consumption`: kinds × limits, what a node of a kind takes; `left`: limits, what there is
-    to begin with; `units`: limits, how many of its units a program counts as one.
+    A node from a reservation uses one of its instances.
+
+    `consumption`: kinds × limits, what one node uses. `left`: limits, what may be bought at the
+    start. `units`: limits, how many of a limit's units a linear program counts as one.
     """
 
     consumption: Matrix
@@ -42,15 +43,15 @@ class PurchaseLimits:
 
 
 def purchase_limits(variants: Variants, headroom: LimitHeadroom) -> PurchaseLimits:
-    """Bring the limits of pools and reservations together for the kinds of some variants."""
+    """Return the limits of NodePools and reservations for the kinds of these variants."""
     reservations = variants.catalog.reservations
     held = variants.reservation_of_variant[variants.variant_of]
     reserved = held[:, None] == np.arange(len(reservations))[None]
     of_pools = headroom.per_row[variants.row_of]
     consumption = np.concatenate([of_pools, reserved], axis=1).astype(np.float64)
     counts = np.array([count for _, count in reservations], dtype=np.float64)
-    # Memory is counted in thousandths of bytes; programs solve for what is about 1. By
-    # powers of two numbers come back as they went.
+    # Memory is counted in thousandths of bytes, but linear programs are accurate only for numbers
+    # near 1. The units are powers of two, so that scaling and unscaling are exact.
     most = consumption.max(axis=0, initial=1.0)
     return PurchaseLimits(
         consumption=consumption,
@@ -60,7 +61,7 @@ def purchase_limits(variants: Variants, headroom: LimitHeadroom) -> PurchaseLimi
 
 
 def headroom_of(catalog: Catalog, used: Mapping[str, Mapping[str, int]]) -> LimitHeadroom:
-    """Work out what is left of every limit, given what each pool has `used`."""
+    """Return what remains of every limit, given what each NodePool has `used`."""
     names = [
         (number, pool.name, name)
         for number, pool in enumerate(catalog.pools)
@@ -79,6 +80,7 @@ def headroom_of(catalog: Catalog, used: Mapping[str, Mapping[str, int]]) -> Limi
 
 
 def _consumed(catalog: Catalog, name: str) -> Vector:
+    """Return what one node of each row uses of a limit on this resource."""
     if name == resources.NODES:
         return np.full(len(catalog.pool_of_row), float(MILLI))
     return catalog.axis.column(catalog.capacity, name)

@@ -1,7 +1,7 @@
-"""What `minValues` leaves of a node's room.
+"""What `minValues` leaves of a node's capacity.
 
-A claim that must name so many different types may only be filled as far as that many
-of them hold: its room is that of the smallest among them.
+A NodeClaim that must list a number of different instance types may be filled only as far as that
+many of them hold. So its capacity is that of the smallest of them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from controller.scheduling.catalog.variants import LabelQuery, Ports, Variants
 from controller.scheduling.settings import BEST_EFFORT, Settings
 
 WHERE_AND_HOW = frozenset({labels.ZONE, labels.CAPACITY_TYPE, labels.ZONE_ID})
-"""Labels of offerings: a claim has several values of them while nothing narrows it."""
+"""Labels of offerings: a NodeClaim has several values of them unless a requirement narrows it."""
 
 
 def of_types(pool: PoolTemplate) -> dict[str, int]:
-    """Return the minimums that ask for several types."""
+    """Return the `minValues` that require several instance types, by label."""
     return {key: least for key, least in pool.minimums.items() if key not in WHERE_AND_HOW}
 
 
@@ -32,11 +32,11 @@ def spanning(
     pods: Iterable[tuple[Requirements, Ports]],
     domains: Sequence[Requirements],
 ) -> Variants:
-    """Add a variant for all that pods leave of a pool that asks for several types, and for
-    what of that lies in each domain.
+    """Return the variants and, for NodePools with `minValues` on types, wider variants.
 
-    Pods tell types apart that others do not mind: taken by themselves, the variants may have
-    too few types each, though a node for those others may be of any of them.
+    One is added for all that each pod's requirements leave of the pool, and one for its part in
+    each domain. Pods tell types apart that do not matter to other pods. So each variant by itself
+    may have too few types, although a node for those other pods may be of any of them.
     """
     wanted = list(pods)
     spans: dict[bytes, Mask] = {}
@@ -55,14 +55,17 @@ def spanning(
 
 
 def _parts_types(variants: Variants, span: Mask) -> bool:
-    """Whether none of these variants has all the types that they have together."""
+    """Return whether none of these variants alone has all the types that they have together."""
     inside = span[variants.variant_of]
     alone = np.bincount(variants.variant_of[inside], minlength=1)
     return len(np.unique(variants.row_of[inside])) > int(alone.max())
 
 
 def _with_span(variants: Variants, span: Mask) -> Variants:
-    """Add a variant whose nodes may be of any of some variants: it meets what they all meet."""
+    """Return the variants and one more, whose nodes may be of any of some variants.
+
+    It meets the requirements that they all meet.
+    """
     before = len(variants.pool_of_variant)
     members = np.flatnonzero(np.pad(span, (0, before - len(span))))
     kinds = np.flatnonzero(np.isin(variants.variant_of, members))
@@ -94,11 +97,11 @@ def _with_span(variants: Variants, span: Mask) -> Variants:
 def flexible_room(
     variants: Variants, room: Matrix, settings: Settings, sizes: Sequence[Vector]
 ) -> Matrix:
-    """Return the room (kinds × resources) that keeps enough types on a claim.
+    """Return the capacity (kinds × resources) that keeps enough instance types on a NodeClaim.
 
-    Kinds that can never be flexible enough have none, unless `minValues` bends. Then
-    there is also room for each of `sizes` (of pods that wait) that no flexible node of
-    the pool holds.
+    Kinds that can never satisfy `minValues` have none, unless the policy is `BestEffort`. Then
+    there is also capacity for each of `sizes` (of pending pods) that no flexible node of the
+    NodePool holds.
     """
     result = room.copy()
     catalog = variants.catalog
@@ -113,7 +116,8 @@ def flexible_room(
             inside = np.flatnonzero(variants.pool_of_variant[variants.variant_of] == number)
             for size in sizes:
                 if not (result[inside] >= size).all(axis=1).any():
-                    # As many types as hold the pod stay on its claim, whoever comes beside it.
+                    # All types that hold the pod stay on its NodeClaim, whichever pods share the
+                    # node.
                     holding = inside[(room[inside] >= size).all(axis=1)]
                     least = room[holding].min(axis=0, initial=np.inf)
                     result[holding] = np.maximum(result[holding], least)
@@ -142,6 +146,10 @@ def _narrow(
     minimums: Mapping[str, int],
     settings: Settings,
 ) -> None:
+    """Reduce the capacity of each kind to what enough types of its variant hold, in place.
+
+    Kinds without enough types get −1, which holds no pod, unless the policy is `BestEffort`.
+    """
     values = {
         key: [
             row_values(variants.catalog, int(variants.row_of[kind]), key) for kind in kinds.tolist()
@@ -150,6 +158,8 @@ def _narrow(
     }
     for kind in kinds.tolist():
         near = (room[kinds] / np.maximum(room[kind], 1.0)).min(axis=1)
+        # The capacity is that of the smallest type on the claim, so the types that have the most of
+        # this kind's capacity are listed first, until every minimum is reached.
         order = np.argsort(-np.minimum(near, 1.0), kind="stable")
         needed = 0
         for key, least in minimums.items():

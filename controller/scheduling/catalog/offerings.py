@@ -1,9 +1,8 @@
-"""Instance types, offerings and labels as arrays, once per set of types.
+"""Encode instance types, offerings and labels as arrays, once per set of instance types.
 
-A *row* is one instance type in one NodePool; a *column* one way to buy it (row ×
-offering). What a node of a column may carry under a label is a `ValueSet`, and
-equal sets share a code, so asking a requirement of every column costs one answer
-per distinct set and one array look-up.
+A row is one instance type in one NodePool. A column is one offering of a row. The values that a
+node of a column may have for a label are a `ValueSet`, and equal sets share a code. So checking a
+requirement for every column takes one answer per distinct set and one array look-up.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.apis import labels
-from controller.apis.nodepool import NodePool
-from controller.apis.taints import Requirement, Taint
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.taints import Requirement, Taint
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints import requirements, resources
 from controller.constraints.requirements import Requirements, ValueSet, one_of
@@ -30,7 +29,7 @@ from controller.state.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class PoolTemplate:
-    """A NodePool as placement sees it; `requirements` include its labels and its name."""
+    """A NodePool as the scheduler uses it; `requirements` include its labels and its name."""
 
     name: str
     weight: int
@@ -44,16 +43,16 @@ class PoolTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """One label over all columns: the distinct sets, and which of them a column has.
+    """One label over all columns: the distinct value sets, and the code of each column.
 
-    None stands for columns on which nothing speaks of the label.
+    None stands for columns whose NodePool, type and offering do not mention the label.
     """
 
     sets: tuple[ValueSet | None, ...]
     of_column: Indices
 
     def meeting(self, needed: ValueSet, *, key: str) -> Mask:
-        """Mark the columns that can meet a requirement."""
+        """Mark the columns that can meet a requirement on the label."""
         truth = np.fromiter(
             (requirements.meets(offered, needed, key=key) for offered in self.sets),
             dtype=np.bool_,
@@ -64,12 +63,14 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Everything that can be bought.
+    """All offerings that can be bought.
 
-    Rows: `pool_of_row`, `types` and, rows × resources along `axis`, `allocatable` (what
-    pods can have once the daemons have taken theirs), `capacity` (the whole machine) and
-    `overhead` (the daemons). Columns: `row_of`, `price`, `available`,
-    `reservation_of` (index into `reservations`, −1 for none).
+    Rows: `pool_of_row`, `types` and, rows × resources of `axis`, `allocatable` (for pods, without
+    the DaemonSets' requests), `capacity` (of the instance) and `overhead` (the DaemonSets'
+    requests).
+
+    Columns: `row_of`, `price` in $/h, `available`, `reservation_of` (index into `reservations`, −1
+    for none).
     """
 
     pools: tuple[PoolTemplate, ...]
@@ -91,7 +92,7 @@ class Catalog:
 
     @property
     def pool_of(self) -> Indices:
-        """The pool of each column."""
+        """The NodePool index of each column."""
         return self.pool_of_row[self.row_of]
 
     def meeting(self, needed: Requirements) -> Mask:
@@ -107,7 +108,7 @@ class Catalog:
 
 
 def template(pool: NodePool) -> PoolTemplate:
-    """Read a pool's template.
+    """Return a NodePool as the scheduler uses it.
 
     Raises:
         ValueError: a requirement is malformed.
@@ -132,10 +133,11 @@ def template(pool: NodePool) -> PoolTemplate:
 
 
 def catalog(snapshot: Snapshot) -> Catalog:
-    """Encode what the snapshot's pools can buy; pools are ordered by weight, then name.
+    """Encode the offerings of the snapshot's NodePools.
 
-    Work grows with pools × types × labels. The answer depends on pools, types and
-    DaemonSets alone, so it can be kept while they stay the same.
+    NodePools are ordered by weight (descending), then by name. Cost: O(NodePools × types × labels).
+    The result depends only on the NodePools, the instance types and the DaemonSets, so callers may
+    keep it while those are unchanged.
     """
     pools = tuple(
         template(pool)
@@ -158,6 +160,7 @@ def catalog(snapshot: Snapshot) -> Catalog:
 
 
 def _axis(per_pool: Sequence[Sequence[InstanceType]]) -> ResourceAxis:
+    """Return the axis of all resources of these types: CPU, memory, pods, then the rest by name."""
     seen: set[str] = {resources.CPU, resources.MEMORY, resources.PODS}
     for types in per_pool:
         for instance_type in types:
@@ -183,7 +186,7 @@ class _Coder:
 
 @dataclass(frozen=True, slots=True)
 class _TypeTable:
-    """One list of types: labels as codes per type, offerings flattened."""
+    """One list of instance types: labels as codes per type, and their offerings in one sequence."""
 
     types: tuple[InstanceType, ...]
     type_sets: dict[str, list[ValueSet | None]]
@@ -199,6 +202,7 @@ class _TypeTable:
 
     @classmethod
     def read(cls, types: Sequence[InstanceType], axis: ResourceAxis) -> _TypeTable:
+        """Encode a list of instance types, sorted by name."""
         ordered = tuple(sorted(types, key=lambda instance_type: instance_type.name))
         type_sets, type_codes = _coded([_type_values(instance_type) for instance_type in ordered])
         offerings = [
@@ -243,6 +247,7 @@ RESERVATION_ID = f"{labels.AWS_GROUP}/capacity-reservation-id"
 
 
 def _type_values(instance_type: InstanceType) -> dict[str, ValueSet]:
+    """Return the value set of each label of an instance type."""
     values = {
         labels.normalized(term.key): _cached_set(term.operator, tuple(term.values))
         for term in instance_type.requirements
@@ -255,6 +260,7 @@ _SETS: dict[tuple[str, tuple[str, ...]], ValueSet] = {}
 
 
 def _cached_set(operator: str, values: tuple[str, ...]) -> ValueSet:
+    """Return the value set of an operator and values; equal ones are parsed once."""
     known = _SETS.get((operator, values))
     if known is None:
         known = _SETS[(operator, values)] = requirements.value_set(operator, values)
@@ -264,6 +270,7 @@ def _cached_set(operator: str, values: tuple[str, ...]) -> ValueSet:
 def _coded(
     per_item: Sequence[Mapping[str, ValueSet]],
 ) -> tuple[dict[str, list[ValueSet | None]], dict[str, Indices]]:
+    """Return the distinct value sets of each label, and the code of each item; code 0 is no set."""
     coders: dict[str, _Coder] = {}
     codes: dict[str, Indices] = {}
     for index, values in enumerate(per_item):
@@ -278,7 +285,7 @@ def _coded(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PoolBlock:
-    """One pool's columns: the table's offerings that the pool's requirements leave."""
+    """One NodePool's columns: the table's offerings that meet the pool's requirements."""
 
     table: _TypeTable
     kept: Indices
@@ -287,6 +294,7 @@ class _PoolBlock:
 
     @classmethod
     def build(cls, _index: int, pool: PoolTemplate, table: _TypeTable) -> _PoolBlock:
+        """Return the offerings of a table that meet a NodePool's requirements."""
         alive = np.ones(len(table.price), dtype=np.bool_)
         sets: dict[str, list[ValueSet | None]] = {}
         codes: dict[str, Indices] = {}
@@ -314,6 +322,7 @@ def _part(
     key: str,
     spread: Indices | None,
 ) -> tuple[list[ValueSet | None], Indices | None]:
+    """Return a label's value sets and codes, the codes expanded to offerings by `spread`."""
     if key not in codes:
         return [None], None
     of_row = codes[key]
@@ -326,7 +335,10 @@ def _merged(
     of_offering: tuple[list[ValueSet | None], Indices | None],
     count: int,
 ) -> tuple[list[ValueSet | None], Indices, Mask]:
-    """Meet three sources of one label; answer sets, codes and which columns are possible."""
+    """Intersect what the NodePool, the types and the offerings say of one label.
+
+    Returns the value sets, the code of each column, and which columns are possible.
+    """
     coder = _Coder()
     width = len(of_offering[0])
     type_codes = np.zeros(count, dtype=np.int64) if of_type[1] is None else of_type[1]
@@ -346,7 +358,7 @@ def _merged(
 
 
 def _met(said: Sequence[ValueSet]) -> tuple[bool, ValueSet | None]:
-    """Intersect what is said of one label; whether it agrees, and on what."""
+    """Return whether the value sets of one label agree, and their intersection."""
     result: ValueSet | None = None
     for part in said:
         if result is not None and not result.meets(part):
@@ -361,6 +373,7 @@ def _assembled(
     axis: ResourceAxis,
     running: tuple[Daemon, ...],
 ) -> Catalog:
+    """Join the NodePools' blocks into one catalog."""
     allocatable = _stacked([block.table.allocatable for block in blocks], len(axis.names))
     pool_of_row = _joined(
         [np.full(len(block.table.types), index) for index, block in enumerate(blocks)]
@@ -390,7 +403,7 @@ def _assembled(
 
 
 def _rows(blocks: Sequence[_PoolBlock]) -> Indices:
-    """Return the row of each column, rows counted through all blocks."""
+    """Return the row of each column, with rows counted over all blocks."""
     offsets = np.cumsum([0, *(len(block.table.types) for block in blocks)])
     return _joined(
         [
@@ -410,8 +423,9 @@ def _codes(blocks: Sequence[_PoolBlock]) -> dict[str, Codes]:
 
 
 def _reservations(blocks: Sequence[_PoolBlock]) -> tuple[Indices, tuple[tuple[str, int], ...]]:
-    """Return the reservation of each column (−1: none), and those there are, each with the
-    least number of instances that any offering says it has left.
+    """Return the reservation of each column (−1: none), and all reservations.
+
+    Each reservation comes with the least number of remaining instances that any offering states.
     """
     left: dict[str, int] = {}
     of_column: list[int] = []
@@ -426,7 +440,7 @@ def _reservations(blocks: Sequence[_PoolBlock]) -> tuple[Indices, tuple[tuple[st
 
 
 def _with_daemons(bare: Catalog) -> Catalog:
-    """Charge each row with the daemons that could run on some node of it."""
+    """Return the catalog with each row's capacity reduced by the DaemonSets that may run there."""
     rows = len(bare.pool_of_row)
     overhead = np.zeros_like(bare.allocatable)
     runs = np.zeros((rows, len(bare.daemons)), dtype=np.bool_)
@@ -460,6 +474,7 @@ def _stacked(parts: Sequence[Matrix], width: int) -> Matrix:
 def _joined_codes(
     parts: Sequence[tuple[list[ValueSet | None] | None, Indices | None, int]],
 ) -> Codes:
+    """Join the codes of one label over all blocks; a block without the label has None."""
     coder = _Coder()
     coded = []
     for sets, codes, count in parts:

@@ -1,8 +1,7 @@
-"""What can be bought, seen through the eyes of the pods that wait.
+"""Group offerings that no pending pod can tell apart into variants.
 
-Columns that no waiting pod can tell apart are one *variant*: labels are cut down
-to the answers they give to the requirements asked, so that work grows with the
-number of different answers and not with the number of offerings.
+A label is reduced to its answers to the requirements of the pending pods. So work grows with the
+number of different answers, not with the number of offerings.
 """
 
 from __future__ import annotations
@@ -31,7 +30,11 @@ Ports = tuple[HostPort, ...]
 
 @dataclass(frozen=True, slots=True)
 class LabelQuery:
-    """One label as asked: `truth` is answers × value sets; `place` finds a set in it."""
+    """One label and the requirements on it.
+
+    `place`: the index of each required value set. `truth`: answers × value sets, whether a node
+    with the answer meets the set. `of_variant`: the answer of each variant.
+    """
 
     place: Mapping[ValueSet, int]
     truth: Mask
@@ -40,12 +43,12 @@ class LabelQuery:
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """Variants and the kinds of nodes within them.
+    """The variants, and the kinds of node within them.
 
-    `reservation_of_variant` is the capacity reservation a variant is bought from (−1: none);
-    `barred` marks, per set of host ports, the variants where daemons take one of them.
-    Kinds: `variant_of`, `row_of` (in the catalog), `price` (the cheapest way to buy
-    the row within the variant).
+    `reservation_of_variant`: the capacity reservation that a variant is bought from (−1: none).
+    `barred`: per set of host ports the variants on which a DaemonSet uses one of them. Kinds:
+    `variant_of`, `row_of` (in the catalog) and `price` (the cheapest offering of the row within the
+    variant, in $/h).
     """
 
     catalog: Catalog
@@ -59,12 +62,12 @@ class Variants:
 
     @property
     def weight_of_variant(self) -> Indices:
-        """The weight of each variant's pool."""
+        """The weight of each variant's NodePool."""
         weights = np.array([pool.weight for pool in self.catalog.pools], dtype=np.int64)
         return weights[self.pool_of_variant]
 
     def room_along(self, axis: ResourceAxis) -> Matrix:
-        """Return what kinds have for pods; kinds × resources of the axis."""
+        """Return the allocatable capacity for pods; kinds × resources of the axis."""
         return self.catalog.axis.projected(self.catalog.allocatable, axis)[self.row_of]
 
     def meeting(self, needed: Requirements) -> Mask:
@@ -76,14 +79,16 @@ class Variants:
         return mask
 
     def free(self, ports: Ports) -> Mask:
-        """Mark the variants on whose nodes no daemon takes one of the host ports."""
+        """Mark the variants on whose nodes no DaemonSet uses one of the host ports."""
         barred = self.barred.get(ports)
         return np.ones(len(self.pool_of_variant), dtype=np.bool_) if barred is None else ~barred
 
 
 def values_apart(catalog: Catalog, key: str, asked: Iterable[ValueSet]) -> list[str]:
-    """Return the values of a label that topology must tell apart, sorted: those that columns
-    and pods name, and for nodes on which both leave the label open one that these will take.
+    """Return the values of a label that topology must tell apart, sorted.
+
+    These are the values that columns and pods name. For nodes on which both leave a custom label
+    open, one value that the nodes will get is added.
     """
     codes = catalog.codes.get(key)
     offers = [allowed for allowed in (codes.sets if codes else ()) if allowed is not None]
@@ -98,7 +103,7 @@ def values_apart(catalog: Catalog, key: str, asked: Iterable[ValueSet]) -> list[
 
 
 def barred_rows(catalog: Catalog, ports: Sequence[HostPort]) -> Mask:
-    """Mark the rows on whose nodes a daemon takes one of the host ports."""
+    """Mark the rows on whose nodes a DaemonSet uses one of the host ports."""
     clash = [conflict(ports, daemon.ports) for daemon in catalog.daemons]
     groups = [any(clash[d] for d in group) for group in catalog.daemons_of_row]
     return np.array(groups, dtype=np.bool_)[catalog.daemon_group]
@@ -107,10 +112,13 @@ def barred_rows(catalog: Catalog, ports: Sequence[HostPort]) -> Mask:
 def variants_of(
     catalog: Catalog, asked: Iterable[Requirements], *, ports: Iterable[Ports] = ()
 ) -> Variants:
-    """Look at the catalog's available columns with these requirements in mind.
+    """Return the variants of the catalog's available columns for these requirements.
 
-    Every requirement later put to `Variants.meeting` must be among those asked, label
-    by label, and `ports` are what pods take of their hosts.
+    Args:
+        catalog: the offerings.
+        asked: must contain, label by label, every requirement later passed to `Variants.meeting`.
+        ports: the sets of host ports that pods use.
+
     """
     sets: dict[str, dict[ValueSet, None]] = {}
     for needed in asked:
@@ -149,11 +157,10 @@ def variants_of(
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """How the distinct value sets of one label answer.
+    """The answers of the distinct value sets of one label.
 
-    `group_of_set`: the answer group of each set; `options`: the rows of `truth` that
-    a group may turn out to be: several, when its nodes can still become one thing or
-    another, but not both.
+    `group_of_set`: the answer group of each set. `options`: the rows of `truth` that each group may
+    turn out to be; several if a node can still become one or the other, but not both.
     """
 
     truth: Mask
@@ -162,6 +169,7 @@ class _Answers:
 
     @classmethod
     def to(cls, asked: tuple[ValueSet, ...], codes: Codes | None, key: str) -> _Answers:
+        """Return the answers of a label's value sets to the required sets."""
         rows: dict[tuple[bool, ...], int] = {}
         groups: dict[tuple[int, ...], int] = {}
         group_of_set = []
@@ -185,7 +193,7 @@ class _Answers:
 def _possible_answers(
     offered: ValueSet | None, asked: tuple[ValueSet, ...], key: str
 ) -> list[tuple[bool, ...]]:
-    """Answer every question for each thing that a node with this set may become."""
+    """Return the answers to every requirement, for each value that a node with this set may get."""
     if offered is not None and not offered.complement and len(offered.values) <= 1:
         return [tuple(offered.meets(needed) for needed in asked)]
     if offered is None and not requirements.meets(None, one_of("any"), key=key):
@@ -199,7 +207,7 @@ def _possible_answers(
 def _unnamed_answers(
     offered: ValueSet | None, asked: tuple[ValueSet, ...], named: Sequence[str]
 ) -> list[tuple[bool, ...]]:
-    """Answer every question for what a node may become beside the values named; if anything."""
+    """Return the answers for values that no requirement names; empty if there are none."""
     if offered is None:
         return [tuple(needed.complement or needed.is_empty for needed in asked)]
     rest = offered.intersection(ValueSet(frozenset(named), complement=True))
@@ -213,8 +221,10 @@ def _profiles(
     answers: Mapping[str, _Answers],
     barred: Sequence[Mask],
 ) -> tuple[Indices, Indices]:
-    """Number the distinct (pool, reservation, answer group per label, whether each of the
-    rows' masks is true); columns → profile, profiles × these.
+    """Return the profile of each column, and the profiles.
+
+    A profile is a distinct tuple of NodePool, reservation + 1, answer group per label, and whether
+    each mask of `barred` rows is true; profiles × these.
     """
     parts = [catalog.pool_of[chosen], catalog.reservation_of[chosen] + 1]
     widths = [len(catalog.pools), len(catalog.reservations) + 1]
@@ -232,6 +242,7 @@ def _profiles(
         widths.append(2)
     code = np.zeros(len(chosen), dtype=np.int64)
     for part, width in zip(parts, widths, strict=True):
+        # Numbering the tuples after each part keeps the codes small enough for 64 bits.
         _, code = np.unique(code * max(width, 1) + part, return_inverse=True)
     _, first = np.unique(code, return_index=True)
     return code, np.stack([part[first] for part in parts], axis=1)
@@ -240,7 +251,10 @@ def _profiles(
 def _split(
     profiles: Indices, keys: list[str], answers: Mapping[str, _Answers]
 ) -> tuple[Indices, Indices]:
-    """Split profiles by what they may become: variants × labels (answer rows), and whence."""
+    """Return the variants that the profiles may become, and the profile of each.
+
+    The variants are given by their answers: variants × labels (rows of `truth`).
+    """
     rows: list[tuple[int, ...]] = []
     source: list[int] = []
     for number, profile in enumerate(profiles.tolist()):
@@ -259,7 +273,7 @@ def _split(
 def _cheapest(
     catalog: Catalog, chosen: Indices, profile_of: Indices
 ) -> tuple[Indices, Indices, Vector]:
-    """Keep, per profile and row, the cheapest column: profiles, rows, prices."""
+    """Return the cheapest column per profile and row: profiles, rows, and prices in $/h."""
     rows, price = catalog.row_of[chosen], catalog.price[chosen]
     order = np.lexsort((price, rows, profile_of))
     profile, row = profile_of[order], rows[order]
@@ -269,7 +283,10 @@ def _cheapest(
 
 
 def _crossed(kinds_profile: Indices, source: Indices) -> tuple[Indices, Indices]:
-    """Repeat each profile's kinds for each of its variants: variant and kind per pair."""
+    """Return the kinds of each variant, which are those of its profile.
+
+    Returns the variant and the kind of each pair.
+    """
     starts = np.searchsorted(kinds_profile, np.arange(kinds_profile.max(initial=-1) + 2))
     variants, places = [], []
     for variant, profile in enumerate(source.tolist()):

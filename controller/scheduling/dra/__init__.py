@@ -1,1 +1,1 @@
-"""Devices that pods claim (dynamic resource allocation): what there is, and who gets what."""
+"""Dynamic resource allocation (DRA): devices, and the claims that they are allocated to."""

@@ -1,8 +1,8 @@
-"""Which devices a node gives to claims: a search, as kube-scheduler's own.
+"""Allocation of devices to claims: a backtracking search, as in kube-scheduler.
 
-Claim by claim and request by request, devices are tried in order; what does not lead to an
-answer for all is taken back. The first answer counts. Devices of one request go in
-order, so that no combination is tried twice.
+The search tries devices in order, claim by claim and request by request. It undoes a choice that
+does not lead to an allocation for all claims. The first complete allocation is used. Devices of one
+request are chosen in ascending order, so that no combination is tried twice.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.apis import devices as wire
-from controller.apis.quantities import parse
+from controller.apis.kubernetes import devices as wire
+from controller.apis.kubernetes.quantities import parse
 from controller.constraints.cel import CelError
 from controller.constraints.taints import untolerated
 from controller.scheduling.dra.devices import AllocatableDevice, DeviceLedger, UsableDevices
@@ -24,15 +24,15 @@ from controller.scheduling.pods.devicerequests import (
 )
 
 MOST_DEVICES = 32
-"""A claim can be given no more devices."""
+"""The maximum number of devices of one claim."""
 
 MOST_STEPS = 20_000
-"""How many devices are tried before a search is given up; far more than hardware needs."""
+"""The maximum number of devices that one search tries; far more than real hardware needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A device, or a share of one, given to the claim at this place of those asked."""
+    """A device, or a share of one, allocated to the claim at index `claim` of those asked for."""
 
     claim: int
     alternative: RequestAlternative
@@ -41,14 +41,16 @@ class Pick:
 
     @property
     def takes(self) -> bool:
-        """Whether others have to do without: those who only look after a device take nothing."""
+        """Whether the pick uses the device up. Requests with admin access do not."""
         return not self.alternative.admin
 
 
 def allocate(
     claims: Sequence[ClaimRequests], usable: UsableDevices, ledger: DeviceLedger
 ) -> tuple[Pick, ...] | None:
-    """Give devices to claims and take them in the ledger; None when there are not enough.
+    """Allocate devices to claims and record them in the ledger; None if there are too few devices.
+
+    The ledger is unchanged unless an allocation is returned. Cost: at most `MOST_STEPS` devices.
 
     Raises:
         AllocationError: a selector fails, or there are too many combinations to try.
@@ -58,7 +60,7 @@ def allocate(
 
 
 class _DeviceSearch:
-    """One search; the ledger is as it was unless there is an answer."""
+    """One search. The ledger is unchanged afterwards unless an allocation is found."""
 
     def __init__(
         self, claims: Sequence[ClaimRequests], usable: UsableDevices, ledger: DeviceLedger
@@ -68,6 +70,7 @@ class _DeviceSearch:
         self._steps = 0
 
     def answer(self) -> tuple[Pick, ...] | None:
+        """Return the allocation, or None if there is none."""
         try:
             return tuple(self._picks) if self._request(0, 0) else None
         except AllocationError:
@@ -76,7 +79,7 @@ class _DeviceSearch:
             raise
 
     def _request(self, claim: int, request: int) -> bool:
-        """Meet a request and all that come after it."""
+        """Meet a request and all requests after it; return whether that succeeded."""
         if claim == len(self._claims):
             return True
         requests = self._claims[claim].requests
@@ -85,6 +88,7 @@ class _DeviceSearch:
         return any(self._chosen(claim, request, alternative) for alternative in requests[request])
 
     def _chosen(self, claim: int, request: int, alternative: RequestAlternative) -> bool:
+        """Meet a request by this alternative, and all requests after it."""
         given = sum(pick.claim == claim for pick in self._picks)
         if alternative.count:
             if given + alternative.count > MOST_DEVICES:
@@ -100,11 +104,16 @@ class _DeviceSearch:
     def _several(
         self, claim: int, request: int, alternative: RequestAlternative, left: int, start: int
     ) -> bool:
+        """Allocate `left` more devices to a request, then meet the requests after it.
+
+        The devices are chosen from index `start` on.
+        """
         if not left:
             return self._request(claim, request + 1)
         devices = self._usable.devices
         for place in range(start, len(devices)):
             if self._give(claim, alternative, devices[place]):
+                # A shared device can serve the same request more than once.
                 onward = place if devices[place].shared else place + 1
                 if self._several(claim, request, alternative, left - 1, onward):
                     return True
@@ -118,6 +127,7 @@ class _DeviceSearch:
         alternative: RequestAlternative,
         every: Sequence[AllocatableDevice],
     ) -> bool:
+        """Allocate all suitable devices to a request, then meet the requests after it."""
         before = len(self._picks)
         if all(self._give(claim, alternative, device) for device in every) and self._request(
             claim, request + 1
@@ -128,9 +138,10 @@ class _DeviceSearch:
         return False
 
     def _give(self, claim: int, alternative: RequestAlternative, device: AllocatableDevice) -> bool:
+        """Allocate a device to a claim if it suits, is free and meets the claim's constraints."""
         self._steps += 1
         if self._steps > MOST_STEPS:
-            raise AllocationError(f"no answer within {MOST_STEPS} combinations of devices")
+            raise AllocationError(f"no allocation found in {MOST_STEPS} combinations of devices")
         if not suits(alternative, device):
             return False
         share = _share(alternative.share, device) if device.shared else {}
@@ -152,6 +163,7 @@ class _DeviceSearch:
         return True
 
     def _take_back(self) -> None:
+        """Undo the last pick."""
         pick = self._picks.pop()
         if pick.takes:
             self._ledger.give_back(pick.device, pick.share)
@@ -163,6 +175,7 @@ class _DeviceSearch:
         alternative: RequestAlternative,
         device: AllocatableDevice,
     ) -> bool:
+        """Whether a device meets a constraint together with the claim's picks so far."""
         if not rule.binds(alternative):
             return True
         value = _attribute(device, rule.attribute)
@@ -177,7 +190,11 @@ class _DeviceSearch:
 
 
 def _attribute(device: AllocatableDevice, name: str) -> tuple[Any, ...] | None:
-    """Return an attribute with its type, which counts when values are compared."""
+    """Return an attribute's type and value; None if the device lacks it.
+
+    Values of different types are unequal. An attribute whose value is not known yet compares by the
+    group of devices that will share it.
+    """
     name = device.full(name)
     if name in device.attributes:
         value = device.attributes[name]
@@ -188,7 +205,10 @@ def _attribute(device: AllocatableDevice, name: str) -> tuple[Any, ...] | None:
 
 
 def _share(asked: Mapping[str, int], device: AllocatableDevice) -> dict[str, int] | None:
-    """Return what a request takes of a shared device, or None when its policy forbids that."""
+    """Return the capacity that a request takes of a shared device, by full name.
+
+    The result is None if a request policy of the device does not allow it.
+    """
     share = {}
     named = {device.full(name): amount for name, amount in asked.items()}
     for name, capacity in device.capacity.items():
@@ -200,7 +220,11 @@ def _share(asked: Mapping[str, int], device: AllocatableDevice) -> dict[str, int
 
 
 def _amount(asked: int | None, capacity: wire.DeviceCapacity) -> int | None:
-    """Round what is asked for up to what the policy sells; nothing asked is its default."""
+    """Return the amount asked for, rounded up as the request policy says.
+
+    If no amount is asked for, the result is the policy's default, or else the whole capacity. It is
+    None if the policy does not allow so much.
+    """
     policy = capacity.request_policy
     if policy is None:
         return parse(capacity.value) if asked is None else asked
@@ -221,10 +245,13 @@ def _amount(asked: int | None, capacity: wire.DeviceCapacity) -> int | None:
 
 
 def suits(alternative: RequestAlternative, device: AllocatableDevice) -> bool:
-    """Whether a device is of the kind asked for, taken or not.
+    """Whether a device meets a request's conditions, allocated or not.
+
+    These are selectors, tolerations and, for a shared device, the names of the capacity asked for.
+    The result is cached per device.
 
     Raises:
-        AllocationError: a selector fails on it.
+        AllocationError: a selector fails on the device.
 
     """
     answer = alternative.known.get(device)
@@ -234,6 +261,7 @@ def suits(alternative: RequestAlternative, device: AllocatableDevice) -> bool:
 
 
 def _is_suited(alternative: RequestAlternative, device: AllocatableDevice) -> bool:
+    """Whether a device meets a request's conditions, evaluated without the cache."""
     for selector in alternative.selectors:
         try:
             if not selector.condition.is_true(device.scope):

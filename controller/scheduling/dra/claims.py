@@ -1,7 +1,7 @@
-"""What pods claim of devices, and what of it the nodes that exist can give.
+"""The claims of pods, and the devices of existing nodes that can be allocated to them.
 
-Devices that a claim was given are taken, unless all who use the claim are on the move:
-then it can be allocated anew, and what it held is free.
+The devices of an allocated claim are in use. If all pods that use the claim are leaving their
+nodes, its devices count as free, and the claim can be allocated again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from controller.apis import labels
-from controller.apis.devices import ResourceClaim, ResourceSlice
-from controller.apis.pods import Pod, PodResourceClaim
+from controller.apis.kubernetes.devices import ResourceClaim, ResourceSlice
+from controller.apis.kubernetes.pods import Pod, PodResourceClaim
 from controller.constraints.resources import parsed
 from controller.scheduling.arrays import Indices
 from controller.scheduling.catalog.offerings import Catalog
@@ -42,12 +42,16 @@ from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
 
 ClaimLocation = Reach | str
-"""Where a common claim can be used: within a reach, or on the new node of this number."""
+"""Where a shared claim can be used: within a reach, or on the new node of this description."""
 
 
 @dataclass(slots=True)
 class Allocations:
-    """What pods were given: each one (`own`), and for the claims that they share (`shared`)."""
+    """The devices allocated to `count` pods on one node.
+
+    `own` holds the picks of each pod's own claims, `shared` those of each claim the pods share, by
+    key.
+    """
 
     count: int = 0
     own: list[tuple[Pick, ...]] = field(default_factory=list)
@@ -55,15 +59,15 @@ class Allocations:
 
     @property
     def picks(self) -> list[Pick]:
-        """All that was given."""
+        """All picks, of shared claims first."""
         return [pick for picks in (*self.shared.values(), *self.own) for pick in picks]
 
 
 class DeviceClaims:
-    """The claims of the pods that wait, and the devices left for them."""
+    """The claims of pending pods, and the devices that are free for them."""
 
     def __init__(self, pods: Sequence[Pod], snapshot: Snapshot, catalog: Catalog) -> None:
-        """Read the claims of a solve's pods, and what was given before."""
+        """Read the claims of a solve's pods, and the allocations made before."""
         self._claims = {_key(claim): claim for claim in snapshot.resource_claims}
         self._classes = {
             device_class.metadata.name: device_class for device_class in snapshot.device_classes
@@ -82,7 +86,7 @@ class DeviceClaims:
         self.ledger = self._given()
         self.shared_claim_locations: dict[str, ClaimLocation] = {}
         self.troubles: dict[bytes, str] = {}
-        """Per signature of requests, what but a want of devices keeps a node from meeting them."""
+        """Per signature, why an allocation failed for a reason other than too few devices."""
         self._read_claims: dict[bytes, ClaimRequests] = {}
         self._common: dict[str, ClaimRequests] = {}
         self._usable_known: dict[str, UsableDevices] = {}
@@ -92,7 +96,7 @@ class DeviceClaims:
             self._expect(pod)
 
     def fork(self) -> DeviceClaims:
-        """Return the same claims and devices, which are given out apart from these."""
+        """Return an independent copy of the claims and their allocations."""
         fork = copy.copy(self)
         fork.ledger = self.ledger.fork()
         fork.shared_claim_locations = dict(self.shared_claim_locations)
@@ -101,7 +105,7 @@ class DeviceClaims:
         return fork
 
     def _expected(self, pods: Iterable[Pod]) -> list[Pod]:
-        """Return the pods with claims that are on nodes that stay, or were promised one."""
+        """Return the pods with claims that are bound to, or nominated for, nodes that stay."""
         return [
             pod
             for pod in pods
@@ -111,9 +115,9 @@ class DeviceClaims:
         ]
 
     def split_by_claims(self, pod_class: PodClass) -> tuple[list[PodClass], dict[str, str]]:
-        """Split a class by what its pods' claims are like; with pods that cannot run yet, and why.
+        """Split a class by its pods' claims; also return the pods that cannot run yet, and why.
 
-        Pods of a template have claims of their own; some may be allocated, others not.
+        Pods with a claim template have claims of their own, some of which may be allocated already.
         """
         parts: defaultdict[bytes, list[str]] = defaultdict(list)
         device_requests: dict[bytes, DeviceRequests] = {}
@@ -139,7 +143,15 @@ class DeviceClaims:
     def room(
         self, device_requests: DeviceRequests, names: Sequence[str], room: Indices, most: int
     ) -> Indices:
-        """Return how many of such pods each node has devices for, of those it has room for."""
+        """Return how many of the pods each node can take, limited by its devices.
+
+        Args:
+            device_requests: The claims of one pod.
+            names: The names of the nodes (nodes).
+            room: How many of the pods each node can take otherwise (nodes).
+            most: The maximum number of pods to try per node.
+
+        """
         limited = room.copy()
         for index in np.flatnonzero(room).tolist():
             limit = min(int(room[index]), most)
@@ -148,29 +160,30 @@ class DeviceClaims:
         return limited
 
     def put(self, device_requests: DeviceRequests, name: str, most: int) -> int:
-        """Give devices to at most so many pods that go to a node; return how many got theirs."""
+        """Allocate devices to at most `most` pods placed on a node; return how many were served."""
         allocations = self._on_node(name, device_requests, most, self.ledger)
         self.settle(allocations, Reach(name))
         self._held[(name, device_requests.signature)].extend(allocations.own)
         return allocations.count
 
     def take_off(self, device_requests: DeviceRequests, name: str, count: int) -> None:
-        """Give back what the last so many such pods of a node had to themselves."""
+        """Release the devices of the own claims of the last `count` such pods of a node."""
         held = self._held[(name, device_requests.signature)]
         for picks in (held.pop() for _ in range(min(count, len(held)))):
             self.give_back(picks)
 
     def give_back(self, picks: Iterable[Pick]) -> None:
-        """Hold devices for free again."""
+        """Mark the devices of these picks as free again."""
         for pick in picks:
             if pick.takes:
                 self.ledger.give_back(pick.device, pick.share)
+        # Nodes that could not serve some requests before may be able to now.
         self._hopeless.clear()
 
     def settle(self, allocations: Allocations, location: ClaimLocation) -> None:
-        """Keep in mind where claims are that others share."""
+        """Record where the shared claims of an allocation can be used."""
         for key, picks in allocations.shared.items():
-            # A device that belongs to no node can be used from all that reach it.
+            # A device that belongs to no node can be used from every node in its reach.
             apart = [pick.device for pick in picks]
             if all(device.is_published and not device.reach.node for device in apart):
                 met = tuple(
@@ -188,10 +201,17 @@ class DeviceClaims:
         most: int,
         located: Iterable[str] = (),
     ) -> Allocations:
-        """Give devices to at most so many pods on one node; claims `located` have theirs already.
+        """Allocate devices to at most `most` pods on one node and record them in `ledger`.
+
+        Args:
+            device_requests: The claims of one pod.
+            usable: The devices that the node can use.
+            ledger: The allocated devices, updated in place.
+            most: The number of pods.
+            located: The keys of shared claims that are allocated already.
 
         Raises:
-            AllocationError: it cannot be told whether there are enough.
+            AllocationError: it cannot be determined whether there are enough devices.
 
         """
         allocations = Allocations()
@@ -205,7 +225,7 @@ class DeviceClaims:
                 picks = allocate(asked, usable, ledger)
             except AllocationError:
                 if allocations.count:
-                    break  # those before have theirs
+                    break  # The pods before this one are served.
                 raise
             if picks is None:
                 break
@@ -217,11 +237,15 @@ class DeviceClaims:
         return allocations
 
     def asked(self, device_requests: DeviceRequests) -> list[ClaimRequests]:
-        """Return the claims that are still to be allocated."""
+        """Return the claims that are not allocated yet, shared ones first."""
         return [*(self._common[key] for key in device_requests.common), *device_requests.own]
 
     def usable(self, node: StateNode) -> UsableDevices:
-        """Return what a node can use: what is published, and what it will have once it is ready."""
+        """Return the devices that a node can use: published ones and expected ones.
+
+        The devices of its instance type are expected until the node is initialized. They are left
+        out if their driver has already published devices of the node.
+        """
         known = self._usable_known.get(node.name)
         if known is None:
             known = self.inventory.on(node.name, _labels(node))
@@ -236,13 +260,21 @@ class DeviceClaims:
         return known
 
     def promised(self, type_name: str, place: str) -> tuple[AllocatableDevice, ...]:
-        """Return what a node of a type will have; nothing where that is malformed."""
+        """Return the devices that a node of an instance type will have.
+
+        The result is empty for an unknown type. `place` tells such nodes apart.
+        """
         instance_type = self._types.get(type_name)
         return promised(instance_type.dynamic_resources, place) if instance_type is not None else ()
 
     def _on_node(
         self, name: str, device_requests: DeviceRequests, most: int, ledger: DeviceLedger
     ) -> Allocations:
+        """Allocate devices of an existing node to at most `most` pods, in `ledger`.
+
+        An error is recorded in `troubles`. A node that serves no pod is not searched again for the
+        same requests until devices are released.
+        """
         if (name, device_requests.signature) in self._hopeless:
             return Allocations()
         node = self._nodes[name]
@@ -266,13 +298,20 @@ class DeviceClaims:
         return allocations
 
     def _expect(self, pod: Pod) -> None:
-        """Set devices aside for a pod that was promised a node and is not allocated any yet."""
+        """Reserve devices for a pod that was nominated for a node and has none allocated yet."""
         try:
             self.put(self._device_requests(pod), pod.spec.node_name, 1)
         except ValueError:
-            return  # it will be told when it waits again
+            return  # The error is reported if the pod becomes pending again.
 
     def _device_requests(self, pod: Pod) -> DeviceRequests:
+        """Return what a pod claims.
+
+        Raises:
+            AllocationError: a claim is missing, being deleted or malformed.
+            ValueError: the node selector of an allocation is malformed.
+
+        """
         own: list[tuple[bytes, ClaimRequests]] = []
         common: list[str] = []
         reach: list[Reach] = []
@@ -281,7 +320,7 @@ class DeviceClaims:
             if claim is None:
                 raise AllocationError(_missing(key, of_pod))
             if claim.metadata.is_deleting:
-                raise AllocationError(f"resource claim {key} is being deleted")
+                raise AllocationError(f"ResourceClaim {key} is being deleted")
             allocation = claim.status.allocation
             if allocation is not None and not self._is_free(claim):
                 selector = allocation.node_selector
@@ -309,18 +348,18 @@ class DeviceClaims:
             try:
                 self._read_claims[text] = read_claim(claim.spec, self._classes)
             except AllocationError as exc:
-                raise AllocationError(f"resource claim {_key(claim)}: {exc}") from exc
+                raise AllocationError(f"ResourceClaim {_key(claim)}: {exc}") from exc
         return text, self._read_claims[text]
 
     def _is_here(self, resource_slice: ResourceSlice) -> bool:
-        """Whether the slice belongs to a node that stays, or to none."""
+        """Whether the ResourceSlice belongs to a node that stays, or to no node."""
         owners = [
             ref.name for ref in resource_slice.metadata.owner_references if ref.kind == "Node"
         ]
         return all(name in self._nodes for name in (*owners, resource_slice.spec.node_name) if name)
 
     def _is_free(self, claim: ResourceClaim) -> bool:
-        """Whether all who use an allocated claim are on the move."""
+        """Whether all pods that use an allocated claim are leaving their nodes."""
         users = claim.status.reserved_for
         return bool(users) and all(
             user.resource == "pods" and f"{claim.metadata.namespace}/{user.name}" in self._moving
@@ -328,6 +367,7 @@ class DeviceClaims:
         )
 
     def _given(self) -> DeviceLedger:
+        """Return the ledger with the devices of claims that are allocated and stay so."""
         ledger = DeviceLedger()
         for key in sorted(self._claims):
             claim = self._claims[key]
@@ -343,13 +383,13 @@ class DeviceClaims:
 
 
 def _moving(waiting: Iterable[Pod], known: Iterable[Pod]) -> set[str]:
-    """Return those of the pods that wait that are on a node: they will leave it."""
+    """Return the keys of pending pods that are bound to a node, which they will leave."""
     bound = {pod.key for pod in known if pod.spec.node_name}
     return {pod.key for pod in waiting if pod.spec.node_name or pod.key in bound}
 
 
 def _users(pods: Iterable[Pod]) -> Counter[str]:
-    """Count the pods that use each claim."""
+    """Return the number of pods that use each claim, by key."""
     return Counter(key for pod in pods for key in {name for name, _ in _named(pod)})
 
 
@@ -358,7 +398,10 @@ def _key(claim: ResourceClaim) -> str:
 
 
 def _named(pod: Pod) -> list[tuple[str, PodResourceClaim]]:
-    """Return the claims of a pod by key, each once; its status names those made for it."""
+    """Return the claims of a pod by key, each once.
+
+    The pod's status names the claims that were created from templates.
+    """
     made = {
         status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses
     }
@@ -368,7 +411,7 @@ def _named(pod: Pod) -> list[tuple[str, PodResourceClaim]]:
         if name is None and pod_claim.name in made:
             name = made[pod_claim.name]
             if name is None:
-                continue  # the template's controller has found that none is needed
+                continue  # Kubernetes' claim controller found that no claim is needed.
         named.setdefault(f"{pod.metadata.namespace}/{name or ''}", pod_claim)
     return list(named.items())
 
@@ -376,8 +419,8 @@ def _named(pod: Pod) -> list[tuple[str, PodResourceClaim]]:
 def _missing(key: str, of_pod: PodResourceClaim) -> str:
     if of_pod.resource_claim_name is None and key.endswith("/"):
         template = of_pod.resource_claim_template_name
-        return f"resource claim {of_pod.name} has not been made from template {template} yet"
-    return f"resource claim {key} does not exist"
+        return f"ResourceClaim {of_pod.name} is not created from its template {template} yet"
+    return f"ResourceClaim {key} not found"
 
 
 def _labels(node: StateNode) -> Mapping[str, str]:

@@ -1,8 +1,8 @@
-"""Devices: what there is, from which nodes it can be reached, and what of it is taken.
+"""Devices: which exist, which nodes can use them, and how much of them is allocated.
 
-Published devices stand in ResourceSlices, those of nodes yet to be made in the templates of
-their instance types. Amounts are in thousandths of their unit.
-Source: https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
+Published devices are read from ResourceSlices. Devices of nodes that are not launched yet come from
+the templates of their instance types. Amounts are in thousandths of their unit. Source:
+https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 """
 
 from __future__ import annotations
@@ -12,26 +12,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.apis import devices as wire
-from controller.apis.quantities import parse
-from controller.apis.taints import Taint
+from controller.apis.kubernetes import devices as wire
+from controller.apis.kubernetes.quantities import parse
+from controller.apis.kubernetes.taints import Taint
 from controller.constraints.cel import CelError, Quantity, Semver
 from controller.scheduling.pods.devicerequests import EVERYWHERE, Reach, reach_of
 
 Key = tuple[str, str, str, str]
-"""Where a device is promised (empty for a published one), its driver, pool and name."""
+"""The identity of a device: place, driver, pool and name.
+
+The place is empty for a published device. Otherwise it tells the nodes apart on which equal devices
+are expected: the node's name, or one name for all nodes that are not launched yet."""
 
 CounterKey = tuple[str, str, str, str, str]
-"""The same of a counter: place, driver, pool, counter set and counter."""
+"""The identity of a counter: place, driver, pool, counter set and counter."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class AllocatableDevice:
-    """One device.
+    """One device that can be allocated.
 
-    `attributes` are by full name (`domain/id`), `capacity` as well; `counters` says what
-    it takes of each counter and how much there is in all; `scope` is what CEL sees.
-    `bound` numbers, per attribute, the devices known to share a value yet unknown.
+    * `attributes`, `capacity`: by full name (`domain/id`).
+    * `counters`: per counter that the device consumes, its key, the amount consumed and the total.
+    * `shared`: whether the device allows multiple allocations.
+    * `reach`: the nodes that can use the device.
+    * `scope`: the variables that CEL expressions see.
+    * `bound`: per attribute whose value is not known yet, the number of the group of devices that
+      will share it.
     """
 
     key: Key
@@ -46,12 +53,12 @@ class AllocatableDevice:
 
     @property
     def driver(self) -> str:
-        """The driver that looks after it."""
+        """The DRA driver of the device."""
         return self.key[1]
 
     @property
     def is_published(self) -> bool:
-        """Whether it is there, and not just promised."""
+        """Whether the device is published, as opposed to expected of a node that is not ready."""
         return not self.key[0]
 
     def full(self, name: str) -> str:
@@ -59,25 +66,25 @@ class AllocatableDevice:
         return _full(name, self.driver)
 
     def __str__(self) -> str:
-        """`driver/pool/name`, the way Kubernetes names a device."""
+        """Return `driver/pool/name`, the form in which Kubernetes names a device."""
         return "/".join(self.key[1:])
 
 
 @dataclass(slots=True)
 class DeviceLedger:
-    """What of the devices is taken."""
+    """The allocated devices, counters and shares of devices."""
 
     used: set[Key] = field(default_factory=set)
     counters: dict[CounterKey, int] = field(default_factory=dict)
     shares: dict[Key, list[Mapping[str, int]]] = field(default_factory=dict)
 
     def fork(self) -> DeviceLedger:
-        """Return a copy to try things on."""
+        """Return an independent copy for trial allocations."""
         shares = {key: list(parts) for key, parts in self.shares.items()}
         return DeviceLedger(set(self.used), dict(self.counters), shares)
 
     def is_free(self, device: AllocatableDevice, share: Mapping[str, int]) -> bool:
-        """Whether the device, or this share of one that can be shared, is still to be had."""
+        """Whether the device, or this share of a shared device, can still be allocated."""
         if device.key in self.used:
             return False
         parts = self.shares.get(device.key, ())
@@ -87,13 +94,13 @@ class DeviceLedger:
                 if taken + amount > parse(device.capacity[name].value):
                     return False
         if parts:
-            return True  # whoever took the first share has paid the counters
+            return True  # The first share of a device consumes its counters; later ones do not.
         return all(
             self.counters.get(key, 0) + amount <= total for key, amount, total in device.counters
         )
 
     def take(self, device: AllocatableDevice, share: Mapping[str, int]) -> None:
-        """Take the device, or a share of it."""
+        """Record the device, or a share of it, as allocated."""
         if not device.shared:
             self.used.add(device.key)
         elif device.key in self.shares:
@@ -119,9 +126,10 @@ class DeviceLedger:
 
 @dataclass(frozen=True, slots=True)
 class UsableDevices:
-    """The devices that can be used on some node, in the order in which they are tried.
+    """The devices that one node can use, in the order in which the search tries them.
 
-    `flaw` says why it is not known to be all of them; then nobody can have *all* devices.
+    `flaw` says why the list may be incomplete. If it is set, no request for *all* devices can be
+    met.
     """
 
     devices: tuple[AllocatableDevice, ...] = ()
@@ -138,7 +146,7 @@ class Inventory:
     """The devices that drivers have published."""
 
     def __init__(self, slices: Iterable[wire.ResourceSlice]) -> None:
-        """Read the slices, of which only each pool's last generation counts."""
+        """Read the ResourceSlices. Only the last generation of each device pool counts."""
         pools: defaultdict[tuple[str, str], list[wire.ResourceSlice]] = defaultdict(list)
         for resource_slice in slices:
             pools[(resource_slice.spec.driver, resource_slice.spec.pool.name)].append(
@@ -150,17 +158,21 @@ class Inventory:
             {device.reach for device in self.by_key.values() if not device.reach.node},
             key=lambda reach: str(reach.labels),
         )
-        """From where devices that belong to no node can be used."""
+        """The reaches of devices that belong to no single node, in a fixed order."""
 
     def on(self, node: str, labels: Mapping[str, str]) -> UsableDevices:
-        """Return what a node can use."""
+        """Return the devices that a node with this name and these labels can use."""
         return self._usable_by(lambda reach: reach.includes(node, labels))
 
     def within(self, met: Reach) -> UsableDevices:
-        """Return what any node can use that lies in this reach, which names no node."""
+        """Return the devices that any node in this reach can use; the reach names no node."""
         return self._usable_by(lambda reach: reach in (EVERYWHERE, met))
 
     def _usable_by(self, usable: Any) -> UsableDevices:
+        """Return the devices whose reach `usable` accepts, the node's own devices first.
+
+        Device pools that are incomplete or malformed are left out; `flaw` names the first of them.
+        """
         usable_devices: list[AllocatableDevice] = []
         flaw = ""
         for pool in self._pools:
@@ -169,13 +181,13 @@ class Inventory:
                 flaw = flaw or pool.flaw
             else:
                 usable_devices.extend(reached)
-        # What belongs to the node goes first: what others can use as well is left to them.
+        # The node's own devices come first, so that devices that other nodes can use stay free.
         usable_devices.sort(key=lambda device: not device.reach.node)
         return UsableDevices(tuple(usable_devices), flaw)
 
 
 def promised(resources: wire.DynamicResources, place: str) -> tuple[AllocatableDevice, ...]:
-    """Return the devices that a node of an instance type will have; `place` tells nodes apart.
+    """Return the devices that a node of an instance type will have. `place` tells such nodes apart.
 
     Raises:
         ValueError: a device is malformed.
@@ -206,7 +218,10 @@ def promised(resources: wire.DynamicResources, place: str) -> tuple[AllocatableD
 def _bound(
     bindings: Sequence[wire.AttributeBinding],
 ) -> dict[tuple[str, str, str], dict[str, int]]:
-    """Number the devices of a type that will share an attribute; groups that touch are one."""
+    """Return, per device and attribute, the number of its group of devices with an equal value.
+
+    Groups that have a device in common are merged.
+    """
     numbers: dict[tuple[str, str, str], dict[str, int]] = {}
     for number, binding in enumerate(bindings):
         if len(binding.devices) < 2:
@@ -226,6 +241,7 @@ def _bound(
 
 
 def _read_pool(slices: Sequence[wire.ResourceSlice]) -> _Pool:
+    """Return the devices of a device pool, with the reason if they may be incomplete."""
     last = max(resource_slice.spec.pool.generation for resource_slice in slices)
     current = [
         resource_slice for resource_slice in slices if resource_slice.spec.pool.generation == last
@@ -233,7 +249,8 @@ def _read_pool(slices: Sequence[wire.ResourceSlice]) -> _Pool:
     pool = current[0].spec.pool
     name = f"{current[0].spec.driver}/{pool.name}"
     if len(current) != pool.resource_slice_count:
-        flaw = f"pool {name} shows {len(current)} of its {pool.resource_slice_count} slices"
+        published = f"{len(current)} of {pool.resource_slice_count}"
+        flaw = f"the driver has published {published} ResourceSlices of device pool {name}"
     else:
         flaw = ""
     totals = _totals(
@@ -248,9 +265,9 @@ def _read_pool(slices: Sequence[wire.ResourceSlice]) -> _Pool:
                     _device(device, place, _slice_reach(resource_slice.spec, device), totals, {})
                 )
         except ValueError as exc:
-            flaw = flaw or f"pool {name} is malformed: {exc}"
+            flaw = flaw or f"device pool {name} is malformed: {exc}"
     if len({device.key for device in devices}) < len(devices):
-        flaw = flaw or f"pool {name} names a device twice"
+        flaw = flaw or f"device pool {name} contains a device twice"
     return _Pool(tuple(devices), flaw)
 
 
@@ -276,6 +293,14 @@ def _device(
     totals: Mapping[tuple[str, str], int],
     bound: Mapping[str, int],
 ) -> AllocatableDevice:
+    """Return a device of a ResourceSlice or template.
+
+    `place` is the start of its key, `totals` the total of each counter by counter set and name.
+
+    Raises:
+        ValueError: a value is malformed, or a counter does not exist.
+
+    """
     driver = place[1]
     attributes = {_full(n, driver): _value(attribute) for n, attribute in device.attributes.items()}
     capacity = {_full(name, driver): amount for name, amount in device.capacity.items()}
@@ -312,7 +337,7 @@ def _full(name: str, driver: str) -> str:
 
 
 class _AttributesByDomain(dict[str, dict[str, Any]]):
-    """Attributes by domain; one of which nothing is known is an empty one."""
+    """Attributes by domain; an unknown domain has no attributes."""
 
     def __missing__(self, domain: str) -> dict[str, Any]:
         return {}
@@ -327,6 +352,12 @@ def _by_domain(values: Mapping[str, Any]) -> _AttributesByDomain:
 
 
 def _value(attribute: wire.DeviceAttribute) -> Any:
+    """Return an attribute's value.
+
+    Raises:
+        ValueError: the value is malformed, or there is not exactly one.
+
+    """
     try:
         if attribute.version is not None:
             return Semver.read(attribute.version)
@@ -344,5 +375,5 @@ def _value(attribute: wire.DeviceAttribute) -> Any:
     )
     values = [value for value in plain if value is not None]
     if len(values) != 1:
-        raise ValueError("an attribute has one of int, bool, string, version and their lists")
+        raise ValueError("an attribute needs exactly one of int, bool, string, version or a list")
     return values[0]

@@ -1,9 +1,9 @@
 """New nodes for pods that claim devices.
 
-Whether pods can share a node's devices is not a sum: a search tells. So such pods are
-brought together before packing: a *unit* is one node's worth of them, no node holds two
-units, and what is left on the node is filled with other pods as usual. Types that have the
-same devices are one *profile*, so that a search is made per profile and not per type.
+Whether a node's devices serve several pods is not a sum of amounts; only a search can tell.
+Therefore such pods are combined before packing. A *unit* is the pods with claims of one new node.
+No node holds two units, and packing fills the rest of the node with other pods as usual. Instance
+types with the same devices form one *profile*, so that a search runs per profile, not per type.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from controller.scheduling.pods.groups import PodGroup
 from controller.scheduling.topology.groups import TopologyKind
 
 ABOUT = 9
-"""To how many digits prices per pod are told apart."""
+"""The number of decimal digits to which prices per unit are compared."""
 
 
 class DeviceNodes:
-    """Brings pods that claim devices together into units, one for each new node."""
+    """Combines pods that claim devices into units, one for each new node."""
 
     def __init__(self, claims: DeviceClaims, catalog: Catalog) -> None:
-        """Look at what types have."""
+        """Read the devices of the catalog's instance types."""
         self._claims = claims
         self.profiles, self._profile_of_row = profiles(catalog)
         self.reaches = (EVERYWHERE, *(reach for reach in claims.inventory.reaches if reach.labels))
@@ -55,7 +55,7 @@ class DeviceNodes:
         self._given: dict[PodGroup, list[Allocations]] = {}
 
     def fork(self, claims: DeviceClaims) -> DeviceNodes:
-        """Return the same for a fork of the claims."""
+        """Return an independent copy for a fork of the claims."""
         fork = copy.copy(self)
         fork._claims = claims
         fork._lacking, fork._given = dict(self._lacking), dict(self._given)
@@ -63,20 +63,24 @@ class DeviceNodes:
 
     @property
     def queries(self) -> list[Requirements]:
-        """What variants must tell apart."""
+        """The requirements that variants must tell apart: one per profile and one per reach."""
         return [
             *(self._types([number]) for number in range(len(self.profiles))),
             *(dict(reach.labels) for reach in self.reaches),
         ]
 
     def alternatives(self, device_requests: DeviceRequests) -> tuple[Requirements, ...]:
-        """Return what a new node must be for one such pod; nothing when there can be none."""
+        """Return the alternative requirements for a new node of one such pod.
+
+        The result is empty if no new node can serve the pod. It is cached per signature.
+        """
         known = self._alternatives.get(device_requests.signature)
         if known is None:
             known = self._alternatives[device_requests.signature] = self._read(device_requests)
         return known
 
     def _read(self, device_requests: DeviceRequests) -> tuple[Requirements, ...]:
+        """Return the alternatives: per reach, the profiles whose nodes serve one pod."""
         if any(reach.node for reach in device_requests.reach):
             return ()
         given = conjunction(*(dict(reach.labels) for reach in device_requests.reach))
@@ -88,6 +92,8 @@ class DeviceNodes:
                 for profile in range(len(self.profiles))
                 if self._trial(DeviceSite(profile, number)).serve(device_requests, 1)
             }
+            # A reach adds an alternative only if devices in it let further profiles serve the pod.
+            # The first reach is `EVERYWHERE`.
             if not serving <= before:
                 needed = self._types(sorted(serving))
                 alternatives.append(conjunction(given, dict(reach.labels), needed))
@@ -97,14 +103,14 @@ class DeviceNodes:
     def units(
         self, pod_groups: Sequence[PodGroup], variants: Variants, room: Matrix
     ) -> tuple[list[PodGroup], list[PodGroup]]:
-        """Bring pod groups together into units; with those for which there can be no node.
+        """Combine pod groups into units; also return the pod groups that no new node can serve.
 
-        `room` is what the kinds have for pods. Pod groups without devices stay as
-        they are.
+        `room` is the capacity of new nodes for pods (node kinds × resources). Pod groups without
+        claims are returned unchanged.
         """
         node_options = NodeOptions(variants, room, self._profile_of_row[variants.row_of])
         ready = [pod_group for pod_group in pod_groups if not _equipped(pod_group)]
-        # The greatest first: what is left of their nodes may do for the others.
+        # Pods with the most devices first: smaller pods may fit into what is left on their nodes.
         queue = [pod_group for pod_group in pod_groups if _equipped(pod_group)]
         queue.sort(
             key=lambda pod_group: (
@@ -122,12 +128,12 @@ class DeviceNodes:
         return ready, without_node
 
     def axes(self, pod_groups: Sequence[PodGroup], rows: Indices) -> tuple[Matrix, Matrix]:
-        """Return how many devices of each kind pod groups ask for, and how many rows have.
+        """Return how many devices of each type pod groups ask for, and how many the rows have.
 
-        Pod groups × kinds, rows × kinds. Of each kind a node can give no more than it has,
-        however pods are put together, which is what makes a bound. A kind is what a
-        request without alternatives accepts; those that can be shared, or used from other
-        nodes, make none.
+        The axes are pod groups × device types, and rows × device types. A device type is the set of
+        devices that a request without alternatives accepts. However pods are combined, a node
+        cannot give more devices of a type than it has, so packing can use the numbers as a bound.
+        Types with shared devices or devices that other nodes can use are left out.
         """
         asked: dict[tuple[object, ...], Vector] = {}
         example: dict[tuple[object, ...], RequestAlternative] = {}
@@ -145,7 +151,8 @@ class DeviceNodes:
         suited = {kind: self._exclusive(alternative) for kind, alternative in example.items()}
         sizes, room = [], []
         for devices in {devices: None for devices in suited.values() if devices}:
-            # Who is content with some of these takes them from those who would have any.
+            # A request that accepts only a subset of these devices takes them from requests that
+            # accept any of them, so its demand counts here too.
             inside = [kind for kind, own in suited.items() if own and own <= devices]
             sizes.append(sum((asked[kind] for kind in inside), np.zeros(len(pod_groups))))
             have = [len(devices.intersection(profile.devices)) for profile in self.profiles]
@@ -156,7 +163,10 @@ class DeviceNodes:
         )
 
     def _exclusive(self, alternative: RequestAlternative) -> frozenset[AllocatableDevice]:
-        """Return the devices of all profiles that suit; none if some need not be a node's alone."""
+        """Return the devices of all profiles that suit a request.
+
+        The result is empty if a suitable device can be shared or belongs to no single node.
+        """
         own = {device for profile in self.profiles for device in profile.devices}
         there = (self._claims.inventory.within(reach).devices for reach in self.reaches)
         every = own.union(*there)
@@ -169,7 +179,7 @@ class DeviceNodes:
         )
 
     def drivers(self, pod_groups: Iterable[PodGroup]) -> tuple[str, ...]:
-        """Return the drivers whose devices the pods of a planned node were given, by name."""
+        """Return the drivers whose devices the pods of a planned node were allocated, sorted."""
         given = (
             allocations
             for pod_group in pod_groups
@@ -180,20 +190,22 @@ class DeviceNodes:
         )
 
     def release(self, pod_group: PodGroup) -> None:
-        """Give back what was given to a unit that found no node."""
+        """Release the devices of a unit for which no node was found."""
         given = self._given.get(pod_group, ())
         if not any(
             allocations.shared or any(p.device.is_published for p in allocations.picks)
             for allocations in given
         ):
-            return  # what a node brings along goes with it; other copies of the unit may stand
+            # The planned node's own devices disappear with it. The record stays, because other
+            # copies of the unit may still be planned.
+            return
         for allocations in self._given.pop(pod_group):
             self._claims.give_back(pick for pick in allocations.picks if pick.device.is_published)
             for key in allocations.shared:
                 del self._claims.shared_claim_locations[key]
 
     def lacking(self, device_requests: DeviceRequests, row: int) -> str:
-        """Return what keeps a new node of a type from giving the devices; empty if nothing does."""
+        """Return why a new node of an instance type cannot provide the devices; empty if it can."""
         profile = int(self._profile_of_row[row])
         known = self._lacking.get((device_requests.signature, profile))
         if known is None:
@@ -202,6 +214,10 @@ class DeviceNodes:
         return known
 
     def _describe_lacking(self, device_requests: DeviceRequests, profile: int) -> str:
+        """Return why no new node of a profile provides the devices; empty if one does.
+
+        The first request that too few devices suit is named.
+        """
         sites = [DeviceSite(profile, number) for number in range(len(self.reaches))]
         if any(self._trial(site).serve(device_requests, 1) for site in sites):
             return ""
@@ -214,17 +230,23 @@ class DeviceNodes:
                         for alternative in alternatives
                     ]
                 except AllocationError as exc:
-                    return f"cannot tell: {exc}"
+                    return f"not evaluated: {exc}"
                 if all(
                     n < max(alternative.count, 1)
                     for n, alternative in zip(counts, alternatives, strict=True)
                 ):
-                    none = "none of" if alternatives[0].count > 1 else "no"
-                    return f"have {f'only {counts[0]} of' if counts[0] else none} {alternatives[0]}"
-        return "cannot give all the devices together"
+                    if counts[0]:
+                        return f"with only {counts[0]} of {alternatives[0]}"
+                    none = "with none of" if alternatives[0].count > 1 else "without a"
+                    return f"{none} {alternatives[0]}"
+        return "unable to provide all devices together"
 
     def _unit(self, queue: Sequence[PodGroup], node_options: NodeOptions) -> PodGroup | None:
-        """Make a unit around the first pod group, as often as there are pods for it."""
+        """Return a unit built around the first pod group of the queue; None if no node serves it.
+
+        The unit's pods are removed from the queue's pod groups. The unit is repeated as often as
+        there are pods for it, unless it uses published devices or shared claims.
+        """
         best = self._best(queue[0], node_options)
         if best is None:
             return None
@@ -233,9 +255,11 @@ class DeviceNodes:
         members = _members(queue[0], count)
         for member, each in members:
             trial.serve(member.pending.pod_class.device_requests, each)
+        # Fill the rest of the node with other pods that claim devices.
         if _is_sociable(queue[0]):
             left = node_options.room[kind] - queue[0].size * count
             members += self._company(queue, trial, left, node_options.variants.variant_of[kind])
+        # Other profiles that serve the same unit keep more instance types eligible for its node.
         serving = [
             number
             for number in range(len(self.profiles))
@@ -247,6 +271,7 @@ class DeviceNodes:
         )
         for member, _ in members:
             eligible &= member.eligible
+        # Published devices and shared claims exist once, so such a unit cannot be repeated.
         fixed = trial.published or any(allocations.shared for allocations in trial.allocations)
         copies = 1 if fixed else min(len(member.keys) // each for member, each in members)
         unit = _joined(members, copies, eligible)
@@ -262,10 +287,11 @@ class DeviceNodes:
     def _best(
         self, pod_group: PodGroup, node_options: NodeOptions
     ) -> tuple[int, DeviceSite, int] | None:
-        """Choose kind, site and number of units for the least price per pod; of equal ones
-        the most pods, for fewer nodes to run.
+        """Return the node kind, site and number of units with the lowest price per unit.
 
-        Pods that share a claim stay together whatever it costs: as many as there can be.
+        The result is None if no node serves the pod group. At equal prices the largest number of
+        units wins, for fewer nodes. Pods that share a claim must stay together at any price, so for
+        them the largest number of units comes first.
         """
         device_requests = pod_group.pending.pod_class.device_requests
         together = device_requests is not None and bool(device_requests.common)
@@ -294,7 +320,10 @@ class DeviceNodes:
         return kind, site, count
 
     def _limit(self, pod_group: PodGroup, site: DeviceSite, most: int) -> int:
-        """Return for how many units of a pod group, of so many, a site has devices."""
+        """Return how many units of a pod group the devices of a site serve, at most `most`.
+
+        A pod group with larger units or companions is served once or not at all.
+        """
         trial = self._trial(site)
         if pod_group.unit == 1 and not pod_group.colocated:
             return trial.serve(pod_group.pending.pod_class.device_requests, most)
@@ -309,7 +338,11 @@ class DeviceNodes:
     def _company(
         self, queue: Sequence[PodGroup], trial: TrialAllocation, left: Vector, variant: int
     ) -> list[tuple[PodGroup, int]]:
-        """Find others who get devices in what room is left; first those who share a claim."""
+        """Return other pod groups whose pods the rest of the node serves, with their numbers.
+
+        Pod groups that share a claim with the first one come first. `left` is the remaining
+        capacity.
+        """
         host, *others = queue
         sought = set(_common(host))
         company: list[tuple[PodGroup, int]] = []
@@ -326,7 +359,7 @@ class DeviceNodes:
     def _same(
         self, members: Sequence[tuple[PodGroup, int]], site: DeviceSite, agreed: TrialAllocation
     ) -> bool:
-        """Whether a site serves all of a unit, with the same of what is published already."""
+        """Whether a site serves all pods of a unit with the same published devices."""
         trial = self._trial(site)
         is_served = all(
             trial.serve(who.pending.pod_class.device_requests, n) == n for who, n in members
@@ -346,14 +379,14 @@ class DeviceNodes:
         return usable
 
     def _types(self, numbers: Sequence[int]) -> Requirements:
-        """Return the requirement that a node is of one of these profiles."""
+        """Return the requirement that a node's instance type is of one of these profiles."""
         if len(numbers) == len(self.profiles):
             return {}
         names = (name for number in numbers for name in self.profiles[number].types)
         return {labels.INSTANCE_TYPE: one_of(*names)}
 
     def _having(self, numbers: Sequence[int], variants: Variants) -> Mask:
-        """Mark the variants that are of one of these profiles."""
+        """Mark the variants with an instance type of one of these profiles."""
         mask = np.zeros(len(variants.pool_of_variant), dtype=np.bool_)
         for number in numbers:
             mask |= variants.meeting(self._types([number]))
@@ -361,34 +394,36 @@ class DeviceNodes:
 
 
 def _asked(claims: DeviceClaims, pod_group: PodGroup) -> int:
-    """Count the devices that a pod asks for, at least."""
+    """Return the minimum number of devices that a pod asks for."""
     device_requests = pod_group.pending.pod_class.device_requests
     asked = claims.asked(device_requests) if device_requests is not None else []
     return sum(max(alternatives[0].count, 1) for claim in asked for alternatives in claim.requests)
 
 
 def _equipped(pod_group: PodGroup) -> bool:
+    """Whether pods of the group or its companions claim devices."""
     return any(
         member.pending.pod_class.device_requests is not None for member in pod_group.everyone
     )
 
 
 def _common(pod_group: PodGroup) -> tuple[str, ...]:
+    """Return the keys of the unallocated claims that the pods share with others."""
     device_requests = pod_group.pending.pod_class.device_requests
     return device_requests.common if device_requests is not None else ()
 
 
 def _is_sociable(pod_group: PodGroup) -> bool:
-    """Whether nothing but room and devices decides whom such pods share a node with."""
+    """Whether only capacity and devices limit which pods may share a node with these."""
     pending = pod_group.pending
     bound = pending.pod_class.ports or any(group.per_node for group in pending.owned)
     return pod_group.unit == 1 and not pod_group.colocated and not bound
 
 
 def _times(room: Matrix, pod_group: PodGroup) -> Indices:
-    """Return how many units of a pod group each kind holds, by size and by rules on sharing a node.
+    """Return how many units of a pod group each node kind holds, by size and by hostname rules.
 
-    `room`: kinds × resources.
+    `room` is node kinds × resources.
     """
     most = pod_group.units
     pending = pod_group.pending
@@ -406,12 +441,13 @@ def _times(room: Matrix, pod_group: PodGroup) -> Indices:
 
 
 def _members(pod_group: PodGroup, units: int) -> list[tuple[PodGroup, int]]:
+    """Return the members of `units` units: each pod group with its number of pods."""
     colocated = [(companion, each * units) for companion, each in pod_group.colocated]
     return [(pod_group, pod_group.unit * units), *colocated]
 
 
 def _joined(members: Sequence[tuple[PodGroup, int]], copies: int, eligible: Mask) -> PodGroup:
-    """Take the pods of so many units, and make them one pod group."""
+    """Remove the pods of `copies` units from their pod groups and return them as one pod group."""
     parts = []
     for member, each in members:
         keys, member.keys = member.keys[: each * copies], member.keys[each * copies :]

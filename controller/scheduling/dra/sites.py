@@ -1,4 +1,4 @@
-"""New nodes as devices see them: what they will have, and how far that goes."""
+"""New nodes as device allocation sees them: their devices, and trial allocations on them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from controller.scheduling.pods.devicerequests import AllocationError, DeviceReq
 from controller.scheduling.pods.groups import PodGroup
 
 NEW_NODE = "a new node"
-"""The place of devices of a node to be made."""
+"""The place in the key of devices of a node that is not launched yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The types that have the same devices, by name."""
+    """The instance types with the same devices: names of the types, and the devices."""
 
     types: tuple[str, ...]
     devices: tuple[AllocatableDevice, ...]
@@ -30,7 +30,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSite:
-    """A new node as devices see it: by number, its profile, and the reach that it lies in."""
+    """A new node as device allocation sees it: the indices of its profile and of its reach."""
 
     profile: int
     reach: int
@@ -38,20 +38,27 @@ class DeviceSite:
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """What nodes can be bought; per kind, what it has for pods and its profile."""
+    """The nodes that can be launched.
+
+    `room` is their capacity for pods (node kinds × resources), `profile_of` the index of each node
+    kind's profile. A node kind is an instance type within a variant.
+    """
 
     variants: Variants
     room: Matrix
     profile_of: Indices
 
     def fitting(self, pod_group: PodGroup) -> Indices:
-        """Return the kinds that hold a unit of a pod group."""
+        """Return the indices of the node kinds that hold a unit of a pod group."""
         inside = np.flatnonzero(pod_group.eligible[self.variants.variant_of])
         return inside[(self.room[inside] >= pod_group.size).all(axis=1)]
 
 
 class TrialAllocation:
-    """A new node on which devices are given out, to see how far they go."""
+    """A trial allocation on one new node, which shows how many pods its devices serve.
+
+    The trial works on a fork of the ledger, so it allocates nothing until its result is recorded.
+    """
 
     def __init__(self, claims: DeviceClaims, usable: UsableDevices, reach: Reach) -> None:
         self._claims, self._usable, self._reach = claims, usable, reach
@@ -60,7 +67,11 @@ class TrialAllocation:
         self.allocations: list[Allocations] = []
 
     def serve(self, device_requests: DeviceRequests | None, most: int) -> int:
-        """Give devices to at most so many pods; return how many got theirs."""
+        """Allocate devices to at most `most` pods; return how many pods were served.
+
+        Pods without claims are all served. An allocation error is recorded in the claims'
+        `troubles`.
+        """
         if device_requests is None:
             return most
         if not self._reaches(device_requests):
@@ -79,14 +90,15 @@ class TrialAllocation:
 
     @property
     def published(self) -> list[Pick]:
-        """What was given of devices that are there already."""
+        """The picks of devices that are already published, as opposed to those of the new node."""
         picks = (pick for allocations in self.allocations for pick in allocations.picks)
         return [pick for pick in picks if pick.device.is_published]
 
     def _reaches(self, device_requests: DeviceRequests) -> bool:
-        """Whether claims that others share can be used here."""
+        """Whether the claims that the pods share with others can be used on this node."""
         known = self._claims.shared_claim_locations
         locations = [known[key] for key in device_requests.common if key in known]
+        # A claim that is located on a node, existing or new, cannot be used on another new node.
         return all(
             isinstance(location, Reach)
             and not location.node
@@ -96,7 +108,9 @@ class TrialAllocation:
 
 
 def profiles(catalog: Catalog) -> tuple[tuple[Profile, ...], Indices]:
-    """Bring types with the same devices together; with the profile of each row.
+    """Return the profiles of the catalog's instance types, and the profile of each row.
+
+    Types with equal devices share one profile.
 
     Raises:
         ValueError: a device is malformed.

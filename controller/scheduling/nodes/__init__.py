@@ -1,1 +1,1 @@
-"""What exists or is coming: the room there, who is there, and the volumes attached."""
+"""Existing nodes and nodes being launched: remaining capacity, pods per node, attached volumes."""

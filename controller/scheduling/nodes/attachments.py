@@ -1,4 +1,4 @@
-"""How many more volumes each node that exists can attach."""
+"""The number of volumes that each existing node can still attach, per CSI driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from controller.apis.pods import Pod
+from controller.apis.kubernetes.pods import Pod
 from controller.scheduling.arrays import Indices, Vector
 from controller.scheduling.pods.volumes import VolumeError, VolumeIndex, Volumes
 from controller.state.nodes import StateNode
@@ -16,7 +16,7 @@ from controller.state.snapshot import Snapshot
 
 
 class Attachments:
-    """How many volumes of each driver each node holds, and may hold."""
+    """The volumes attached to each existing node per CSI driver, and the limits of its CSINode."""
 
     def __init__(
         self,
@@ -26,7 +26,10 @@ class Attachments:
         running: Sequence[Pod],
         index: VolumeIndex,
     ) -> None:
-        """Count what running pods have attached; nodes are in the order of their arrays."""
+        """Count the volumes that running pods have attached.
+
+        `nodes` are in the order of their arrays.
+        """
         names = {node.name: place for place, node in enumerate(nodes)}
         self._count = len(nodes)
         self._limits: dict[str, dict[int, int]] = defaultdict(dict)
@@ -42,13 +45,21 @@ class Attachments:
                 try:
                     held = index.of(pod.metadata.namespace, index.settled(pod).spec)
                 except VolumeError:
-                    continue  # it runs: whatever is wrong with its claims is past
+                    continue  # The pod runs already, so an unreadable claim does not block it.
                 self.put(names[pod.spec.node_name], held, [pod.key])
 
     def room(self, volumes: Volumes, room: Indices) -> Indices:
-        """Return how many pods with these volumes each node can still attach for."""
+        """Return how many pods with these volumes each node can still attach for.
+
+        Args:
+            volumes: The volumes of one pod.
+            room: How many of the pods each node can take otherwise (nodes).
+
+        """
         limited = room.copy()
         for driver, limits in self._limits.items():
+            # Named claims are attached once per node, however many pods share them; volumes that
+            # are created with each pod count once per pod.
             named = {name for owner, name in volumes.named if owner == driver}
             born = dict(volumes.born).get(driver, 0)
             if not named and not born:
@@ -61,7 +72,7 @@ class Attachments:
         return np.maximum(limited, 0)
 
     def copy(self) -> Attachments:
-        """Return volumes to which others can be attached apart from these."""
+        """Return an independent copy of the attachments."""
         twin = copy.copy(self)
         twin._attached = defaultdict(
             set, {place: set(held) for place, held in self._attached.items()}
@@ -70,18 +81,21 @@ class Attachments:
 
     @property
     def drivers(self) -> tuple[str, ...]:
-        """The drivers of which some node takes only so many volumes."""
+        """The CSI drivers for which at least one node has a limit, sorted."""
         return tuple(sorted(self._limits))
 
     def spare(self, driver: str, plenty: float) -> Vector:
-        """Return how many more volumes of a driver each node takes, or `plenty` without a limit."""
+        """Return how many more volumes of a driver each node can attach (nodes).
+
+        Nodes without a limit get `plenty`.
+        """
         spare = np.full(self._count, plenty)
         for place, limit in self._limits[driver].items():
             spare[place] = max(limit - len(self._attached[(place, driver)]), 0)
         return spare
 
     def put(self, place: int, volumes: Volumes, keys: Sequence[str]) -> None:
-        """Attach the volumes of pods that went to a node."""
+        """Count the volumes of pods placed on the node at index `place`."""
         for driver, name in volumes.named:
             self._attached[(place, driver)].add(name)
         for driver, count in volumes.born:

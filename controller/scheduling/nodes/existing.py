@@ -1,6 +1,6 @@
-"""The nodes that exist or are on their way, as arrays, and the room on them.
+"""Existing nodes and nodes being launched as arrays, with their remaining capacity.
 
-Nodes stand in the order in which they are tried: initialized first, then by name.
+Nodes are in the order in which placement tries them: initialized nodes first, then by name.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from controller.apis import labels
-from controller.apis.nodes import Node
-from controller.apis.pods import Pod
-from controller.apis.taints import Taint, Toleration
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.taints import Taint, Toleration
 from controller.constraints import hostports, resources, taints
 from controller.constraints.hostports import HostPort
 from controller.constraints.requirements import Requirements, ValueSet
@@ -28,7 +28,14 @@ from controller.state.usage import allocatable
 
 
 class ExistingNodes:
-    """Nodes that exist and the `room` on them (nodes × resources of the solve)."""
+    """Existing nodes with their remaining capacity.
+
+    * `all`: the nodes, in the order of every array axis named *nodes*.
+    * `place`: node name to index.
+    * `room`: remaining capacity (nodes × resources of the solve). A row of −1 marks an
+      overcommitted node.
+    * `ports`: the host ports in use on each node.
+    """
 
     def __init__(
         self,
@@ -38,7 +45,15 @@ class ExistingNodes:
         daemons: Sequence[Daemon],
         axis: ResourceAxis,
     ) -> None:
-        """Take the nodes that may receive pods; `pods` are those that run on them."""
+        """Take the nodes that may receive pods; nodes being deleted are left out.
+
+        Args:
+            nodes: The nodes of the snapshot.
+            pods: The pods that are bound to the nodes or nominated for them.
+            daemons: The DaemonSets whose pods will run on the nodes that match.
+            axis: The resources of the solve.
+
+        """
         self.all = sorted(
             (node for node in nodes if not node.deleting),
             key=lambda node: (not node.initialized, node.name),
@@ -55,11 +70,11 @@ class ExistingNodes:
         self.room = self._room(used, daemon_used, daemons, axis)
 
     def __len__(self) -> int:
-        """How many nodes there are."""
+        """Return the number of nodes."""
         return len(self.all)
 
     def copy(self) -> ExistingNodes:
-        """Return the same nodes, whose room and ports are taken apart from these."""
+        """Return the same nodes with independent remaining capacity and host ports."""
         twin = copy.copy(self)
         twin.room, twin.ports = self.room.copy(), [list(taken) for taken in self.ports]
         return twin
@@ -75,7 +90,7 @@ class ExistingNodes:
         return mask
 
     def tolerated(self, tolerations: Sequence[Toleration]) -> Mask:
-        """Mark the nodes whose taints let such a pod in; soft taints only if tolerated."""
+        """Mark the nodes all of whose taints are tolerated, PreferNoSchedule taints included."""
         truth = [
             not node_taints or taints.untolerated(node_taints, tolerations) is None
             for node_taints in self._taints
@@ -83,13 +98,13 @@ class ExistingNodes:
         return np.array(truth, dtype=np.bool_)[self._taints_of]
 
     def free_of(self, ports: Sequence[HostPort]) -> Mask:
-        """Mark the nodes on which none of the host ports is taken."""
+        """Mark the nodes on which none of the host ports is in use."""
         return np.array(
             [not hostports.conflict(ports, taken) for taken in self.ports], dtype=np.bool_
         ).reshape(len(self.all))
 
     def holds(self, requests: Vector) -> Indices:
-        """Return how many pods of these requests each node has room for."""
+        """Return how many pods with these requests fit into the remaining capacity of each node."""
         asked = requests > 0
         open_ = (self.room >= 0).all(axis=1)
         if not asked.any():
@@ -98,12 +113,12 @@ class ExistingNodes:
         return np.where(open_, np.maximum(fitting, 0), 0).astype(np.int64)
 
     def put(self, index: int, size: Vector, ports: Sequence[HostPort]) -> None:
-        """Take room on a node for pods of this total size."""
+        """Subtract the total size of pods from a node's capacity and record their host ports."""
         self.room[index] -= size
         self.ports[index].extend(ports)
 
     def domains(self, key: str) -> list[str | None]:
-        """Return where each node lies under a label."""
+        """Return each node's domain for a topology key; None where the label is missing."""
         values, codes = self._coded(key)
         return [values[code] for code in codes.tolist()]
 
@@ -129,9 +144,14 @@ class ExistingNodes:
         return known
 
     def _usage(self, pods: Iterable[Pod]) -> tuple[list[Resources], list[Resources]]:
+        """Return the requests of all pods per node, and those of DaemonSet pods per node.
+
+        The pods' host ports are recorded in `ports`.
+        """
         used: defaultdict[int, list[Resources]] = defaultdict(list)
         daemon_used: defaultdict[int, list[Resources]] = defaultdict(list)
-        # By the names of claims, too: pods are promised nodes that are still to come.
+        # A node without a Node object goes by the name of its NodeClaim: pods are nominated for
+        # nodes that have not registered yet.
         by_node = {state_node.name: index for index, state_node in enumerate(self.all)}
         for pod in pods:
             index = by_node.get(pod.spec.node_name)
@@ -155,18 +175,27 @@ class ExistingNodes:
         daemons: Sequence[Daemon],
         axis: ResourceAxis,
     ) -> Matrix:
+        """Return the remaining capacity (nodes × resources of the solve)."""
         room = np.zeros((len(self.all), len(axis.names)))
         expected = self._expected(daemons)
         for index, state_node in enumerate(self.all):
             free = resources.less(allocatable(state_node), used[index])
+            # Reserve capacity for DaemonSet pods that are expected but do not run yet.
             pending = resources.less(expected[index], daemon_used[index])
             free = resources.less(free, {name: max(v, 0) for name, v in pending.items()})
             room[index] = axis.vector(free)
+            # A resource outside the solve's axis can be overcommitted too; such a node takes no
+            # pods at all.
             if any(amount < 0 for amount in free.values()):
                 room[index] = -1
         return room
 
     def _expected(self, daemons: Sequence[Daemon]) -> list[Resources]:
+        """Return the requests of expected DaemonSet pods per node.
+
+        These are the pods whose DaemonSets match the node, running or not. Their host ports are
+        recorded in `ports`.
+        """
         parts: list[list[Resources]] = [[] for _ in self.all]
         for daemon in daemons:
             runs = self.meeting(daemon.alternatives) & self.tolerated(daemon.tolerations)
@@ -177,10 +206,10 @@ class ExistingNodes:
 
 
 def relevant_taints(state_node: StateNode) -> list[Taint]:
-    """Return the taints that will keep pods off once the node is ready.
+    """Return the taints that will keep pods off the node once it is ready.
 
-    A node of ours that is still coming up will lose its startup and ephemeral
-    taints; before it registers, the claim tells what taints it will have.
+    Startup and ephemeral taints do not count while a node of ours initializes, because they are
+    removed. Before the node registers, its NodeClaim's spec says which taints it will have.
     """
     if state_node.node is None or (state_node.claim is not None and not state_node.registered):
         return list(state_node.claim.spec.taints) if state_node.claim is not None else []

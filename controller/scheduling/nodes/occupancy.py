@@ -1,4 +1,4 @@
-"""Who shares a node with whom, on nodes that exist."""
+"""Counts of pods on each existing node, for topology rules by hostname."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from controller.scheduling.topology.groups import Tallies, TopologyGroup, Topolo
 
 
 class ExistingOccupancy:
-    """Counts per node of the groups whose domains are the nodes themselves."""
+    """Counts per existing node of the topology groups whose domains are the nodes themselves."""
 
     def __init__(self, tallies: Tallies, nodes: ExistingNodes) -> None:
-        """Take over what the groups have counted of running pods."""
+        """Start with the tallies of running pods."""
         hosts = [host or "" for host in nodes.domains("kubernetes.io/hostname")]
         self._nodes = nodes
         self._counted: dict[int, Vector] = {}
@@ -29,7 +29,10 @@ class ExistingOccupancy:
                 )
 
     def room(self, pending: PendingGroup, fitting: Indices) -> Indices:
-        """Return how many of the pods each node takes, of the many that fit by size."""
+        """Return how many of the pods each node can take (nodes).
+
+        Eligibility, host ports and hostname rules are applied to `fitting`, how many fit by size.
+        """
         room = np.where(pending.eligibility.nodes, fitting, 0)
         if pending.pod_class.ports:
             room = np.where(self._nodes.free_of(pending.pod_class.ports), np.minimum(room, 1), 0)
@@ -42,7 +45,7 @@ class ExistingOccupancy:
         return np.maximum(room, 0).astype(np.int64)
 
     def put(self, pending: PendingGroup, index: int, count: int) -> None:
-        """Count pods that went to a node."""
+        """Count `count` pods placed on the node at `index`; a negative count removes them."""
         for group in pending.counted:
             if group.per_node:
                 self._counted[group.index][index] += count
@@ -51,8 +54,9 @@ class ExistingOccupancy:
                 self._owners[group.index][index] += count
 
     def _admitted(self, group: TopologyGroup, *, own: bool) -> Vector:
-        """Return how many owners each node takes; a node that is new always has a count of 0,
-        so the least count is 0 too.
+        """Return how many owners of a group each node can take.
+
+        The minimum count of a spread by hostname is always 0, because a new node has a count of 0.
         """
         counted = self._counted[group.index]
         many = float(np.iinfo(np.int32).max)

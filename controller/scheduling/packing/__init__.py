@@ -1,1 +1,1 @@
-"""The cheapest nodes for what is left, and what no answer costs less than."""
+"""Find the cheapest new nodes for pods, and a lower bound on the cost of any answer."""

@@ -1,14 +1,14 @@
-"""A lower bound that knows that nodes and pods are whole.
+"""A lower bound on cost that accounts for whole nodes and whole pods.
 
-The fluid program buys nodes in fractions and fills them to the brim. Whole nodes have
-holes: of pods that ask for 4 CPUs, one with 7.9 CPUs holds one. What holds for whole pods
-is this (the rounding of Gomory, 1958, and Chvátal, 1973): divide what pods take and what a
-node has by any amount and round everything down, and what a node holds still adds up to no
-more than it has. The program starts without such inequalities; those that its answer breaks
-are let in, and it is solved again, until it breaks none.
+The fluid program buys nodes in fractions and fills them completely. Whole nodes waste capacity: a
+node with 7.9 CPUs holds one pod that requests 4 CPUs. The bound uses inequalities that hold for
+whole pods (the rounding of Gomory, 1958, and Chvátal, 1973): if the requests of pods and the
+capacity of a node are divided by any amount and rounded down, the rounded requests still add up to
+at most the rounded capacity. The program starts without such inequalities. Those that its solution
+violates are added and it is solved again, until it violates none.
 
-What adds up on a node is called a measure here: resources, roundings of them, and how many
-of a group a node takes. Axes: classes, kinds, measures, pools × limits.
+A quantity that adds up on a node is called a measure: resources, roundings of them, and the number
+of pods of a group. Axes: classes, kinds, measures, limits.
 """
 
 from __future__ import annotations
@@ -25,42 +25,46 @@ from controller.scheduling.packing.fluid import add_columns, empty_program
 from controller.scheduling.packing.problem import NodeRules, PackingProblem
 
 ROUNDS = 500
-"""How often the program is solved at most; every time proves a bound."""
+"""Greatest number of solutions; each of them proves a bound."""
 
 LEFT_OUT = 10.0
-"""How many times the dearest node costs what leaving a pod out does: no answer is cheaper by it."""
+"""The cost of leaving a pod without a node, in prices of the most expensive node; so high that it
+never makes an answer cheaper."""
 
 TOLERANCE = 1e-7
-"""Within what share a price or an inequality counts as met."""
+"""Relative tolerance for prices and inequalities."""
 
 SAFETY = 1e-9
-"""What is taken off a bound, as a share, for rounding errors of sums."""
+"""Share by which a bound is reduced, for rounding errors of sums."""
 
 WHOLE = 1e-6
-"""How much of a pod is none."""
+"""Fraction of a pod that counts as none."""
 
 HAIR = 1e-12
-"""By what share divisors are smaller than parts of sizes, so that what goes into a size so many
-times does so in floats too."""
+"""Share by which divisors are reduced, so that a divisor that is an exact part of a size also goes
+into it that many times in floating point."""
 
 NOTHING = 1e-12
-"""Stands for nothing on the scale of the largest machine, where it is divided by."""
+"""Replaces zero in divisions; the unit is the largest amount of the measure."""
 
 MOST_SIZES, DEEPEST = 24, 5
-"""How many sizes of a resource are divisors, those of which most is asked, and into how
-many parts each is divided at most."""
+"""Number of request sizes per resource that give divisors, those with the greatest total request;
+and the number of equal parts up to which each size is divided."""
 
 MANY_CLASSES = 150
-"""How many classes there may be for rules about sharing nodes to tell more of them apart."""
+"""Greatest number of classes; rules about sharing nodes separate classes only up to it."""
 
 PAIRS_AT_ONCE, CUTS_AT_ONCE, KINDS_AT_ONCE = 6, 3, 16
-"""How many pairs are let in for a class, inequalities for a kind, and kinds, in a round."""
+"""Numbers added per round: pairs per class, inequalities per kind, and kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExistingCapacity:
-    """Nodes that exist: `room` (nodes × resources) and the classes that are `welcome` on some
-    of them. Together they count as one node that costs nothing.
+    """Existing nodes, as far as the bound needs them.
+
+    `room`: nodes × resources, remaining capacity. `welcome`: the classes that may be on some of
+    them. Together they count as one node that costs nothing, which makes the bound weaker but keeps
+    it valid.
     """
 
     room: Matrix
@@ -70,12 +74,12 @@ class ExistingCapacity:
 def whole_bound(
     problem: PackingProblem, existing: ExistingCapacity, *, expired: Callable[[], bool]
 ) -> float:
-    """Return what no set of whole nodes for the demand costs less than, in $/h.
+    """Return a lower bound on the cost of any whole nodes for the demand, in $/h.
 
-    Of spreads over nodes it takes, as all of packing does, that a new node holds at most `maxSkew`
-    of their pods. Classes that may go nowhere are left aside, and so are as many pods of others as
-    limits and room have no place for: where they are, nothing is known of. When `expired`, the best
-    bound so far is taken.
+    For spreads over nodes the bound assumes, as packing does, that a new node holds at most
+    `maxSkew` of their pods. Classes that no node allows are left out, and so are as many pods of
+    other classes as limits and capacity cannot hold, since it is unknown where they would be. When
+    `expired` returns true, the best bound so far is returned.
     """
     open_ = problem.allowed.any(axis=1) | existing.welcome
     if not problem.demand[open_].any():
@@ -93,9 +97,11 @@ def whole_bound(
 def _merged(
     problem: PackingProblem, existing: ExistingCapacity, among: Mask
 ) -> tuple[PackingProblem, ExistingCapacity]:
-    """Make one of the classes that differ in nothing but whom they may share a node with, as
-    few as need be: rules that ask for the fewest nodes are forgotten first, those about
-    pods of other rules at once.
+    """Merge classes of equal size and allowed kinds that the remaining rules do not tell apart.
+
+    Rules are dropped until at most `MANY_CLASSES` remain, those that require the fewest nodes
+    first. What a rule says of pods that do not own it is always dropped. Dropping rules makes the
+    bound weaker but keeps it valid.
     """
     rules = problem.rules
     members = rules.owned & rules.counted
@@ -126,8 +132,10 @@ def _merged(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutMeasures:
-    """`taken`: classes × measures, what one pod takes; `held`: kinds × measures, what one
-    node has. The first `resources` of them are the resources themselves.
+    """The measures of a problem, scaled so that the largest held amount is 1.
+
+    `taken`: classes × measures, what one pod takes. `held`: kinds × measures, what one node has.
+    The first `resources` measures are the resources themselves.
     """
 
     taken: Matrix
@@ -136,7 +144,7 @@ class CutMeasures:
 
 
 def cut_measures(problem: PackingProblem, existing: ExistingCapacity) -> CutMeasures:
-    """Find what adds up on nodes; the last kind is what stands already."""
+    """Return the measures of a problem; the last kind is the sum of the existing nodes."""
     asked = problem.demand > 0
     room = np.concatenate([problem.room, existing.room])
     taken, held = [problem.sizes], [room]
@@ -146,7 +154,7 @@ def cut_measures(problem: PackingProblem, existing: ExistingCapacity) -> CutMeas
         held.append(np.floor(room[:, r, None] / divisors))
     rules = problem.rules
     taken.append(rules.counted.T.astype(np.float64))
-    # On nodes that exist a spread is even at any height.
+    # On existing nodes a spread is balanced at any number of pods per node, so it limits nothing.
     kinds, anyhow = len(problem.room), np.where(rules.repels, 1.0, float(problem.demand.sum()))
     exists = np.arange(len(room))[:, None] >= kinds
     held.append(np.where(exists, anyhow, rules.limit))
@@ -161,7 +169,7 @@ def cut_measures(problem: PackingProblem, existing: ExistingCapacity) -> CutMeas
 
 
 def _divisors(sizes: Vector, demand: Indices) -> Vector:
-    """Return the amounts by which a resource is divided: parts of the sizes that pods have."""
+    """Return the divisors of a resource: equal parts of the request sizes that occur."""
     distinct, which = np.unique(sizes, return_inverse=True)
     amount = np.bincount(which.reshape(-1), weights=sizes * demand)
     most = np.argsort(-amount, kind="stable")[:MOST_SIZES]
@@ -170,20 +178,20 @@ def _divisors(sizes: Vector, demand: Indices) -> Vector:
 
 
 class WholeProgram:
-    """The fluid program with the inequalities that its own answers ask for.
+    """The fluid program with the inequalities that its own solutions violate.
 
-    Columns: a class's pods that are left out, then kinds and pairs of class and kind as they
-    are let in. Rows: classes, limits, then pairs of kind and measure. `_column_of` (kinds)
-    and `_row_of` (kinds × measures) number those that were let in; −1: not yet. `left_out`
-    (classes) is what there was no place for when it was solved last.
+    Columns: pods of each class without a node; then kinds and pairs of class and kind, as they are
+    added. Rows: classes, limits, then pairs of kind and measure. `_column_of` (kinds) and `_row_of`
+    (kinds × measures) have the numbers of those that were added; −1: not yet. `left_out` (classes)
+    are the pods without a node in the last solution.
     """
 
     def __init__(self, problem: PackingProblem, existing: ExistingCapacity) -> None:
-        """Lay out classes and limits; let in the kinds and pairs that look cheapest."""
+        """Build the rows of classes and limits; add the kinds and pairs that look cheapest."""
         self._demand = problem.demand.astype(np.float64)
         self.left_out = np.zeros_like(problem.demand)
         self._measures = cut_measures(problem, existing)
-        # What stands can be had once, for nothing.
+        # The existing nodes can be bought once, at price 0.
         self._prices = np.append(problem.prices, 0.0)
         self._allowed = np.column_stack([problem.allowed, existing.welcome])
         self._allowed &= (self._demand > 0)[:, None]
@@ -205,7 +213,11 @@ class WholeProgram:
         self._add_pairs(likely)
 
     def bound(self, expired: Callable[[], bool]) -> float:
-        """Solve until nothing is missing; return the best bound that was proven."""
+        """Return the best lower bound of all solutions of the program.
+
+        The program is solved until no pair, kind or inequality is missing. Every solution proves a
+        bound: its duals, extended to all kinds, are a feasible dual.
+        """
         best = 0.0
         for _ in range(ROUNDS):
             self._model.run()
@@ -214,6 +226,8 @@ class WholeProgram:
             worth = np.maximum(duals[: len(self._demand)], 0.0)
             scarcity = np.maximum(-duals[len(worth) : len(worth) + len(self._headroom)], 0.0)
             prices = np.where(self._row_of >= 0, np.maximum(-duals[self._row_of], 0.0), 0.0)
+            # Any non-negative prices at which no kind is worth more than its budget are a feasible
+            # dual. The value of the demand less the price of the limits is then a lower bound.
             cost, quality = self._cost(prices, self._prices + self._consumed @ scarcity, worth)
             values = np.where(self._allowed, cost, np.inf).min(axis=1)
             values[self._demand <= 0] = 0.0
@@ -224,6 +238,8 @@ class WholeProgram:
             self.left_out = np.maximum(left, 0.0).astype(np.int64)
             if expired():
                 break
+            # Missing pairs first: without them the solution is not optimal over the kinds in the
+            # program, and would ask for inequalities and kinds that are not needed.
             wanted = self._wanted(cost, worth)
             if wanted.any():
                 self._add_pairs(wanted)
@@ -236,11 +252,12 @@ class WholeProgram:
         return best
 
     def _cost(self, prices: Matrix, budget: Vector, worth: Vector) -> tuple[Matrix, Vector]:
-        """Return what a pod's part of a node costs (classes × kinds), where no kind is worth
-        more than its budget, and how much of their `worth` classes keep there (kinds).
+        """Return the cost of a pod on each kind, and the share of value kept on each kind.
 
-        A kind that is not in the program is priced like the one in it that fits best. Whatever
-        the prices are, no pods are served for less.
+        The costs are classes × kinds. No kind is worth more than its `budget` at these costs. A
+        kind that is not in the program is priced as the one in it that fits best. The bound is
+        valid for any `prices`. The second result is the least share of their `worth` that classes
+        keep on the kind.
         """
         inside = np.flatnonzero(self._column_of >= 0)
         prices = prices[inside]
@@ -257,6 +274,7 @@ class WholeProgram:
         return cost[:, extension.place] * extension.factor, extension.kept
 
     def _lay_out(self) -> None:
+        """Add the rows of classes and limits, and a column per class for pods without a node."""
         infinity = highspy.kHighsInf
         none, empty = np.zeros(0, dtype=np.int32), np.zeros(0)
         for amount in self._demand.tolist():
@@ -271,26 +289,27 @@ class WholeProgram:
         self._columns = len(self._demand)
 
     def _promising(self) -> Mask:
-        """Mark, per class, the few kinds that look cheapest for it alone."""
+        """Mark, per class, the few kinds that look cheapest for it alone; classes × kinds."""
         real = slice(0, self._measures.resources)
         taken, held = self._measures.taken[:, real], self._measures.held[:, real]
         share = np.stack([(needs / np.maximum(held, NOTHING)).max(axis=1) for needs in taken])
         return _few(share * self._prices, self._allowed, PAIRS_AT_ONCE)
 
     def _wanted(self, cost: Matrix, worth: Vector) -> Mask:
-        """Mark the pairs that cost less than what the class is worth; the best few of each."""
+        """Mark, per class, the few cheapest missing pairs that cost less than the class's worth."""
         inside = self._column_of >= 0
         cheap = cost < (worth * (1 - TOLERANCE) - TOLERANCE**2)[:, None]
         return _few(cost, cheap & inside & self._allowed & ~self._paired, PAIRS_AT_ONCE)
 
     def _missing(self, quality: Vector) -> Mask:
-        """Mark the kinds for which the prices of none in the program will do."""
+        """Mark the missing kinds for which the prices of no kind in the program are good enough."""
         lacking = (self._column_of < 0) & (quality < 1 - TOLERANCE) & self._allowed.any(axis=0)
         return np.asarray(_few(quality[None], lacking[None], KINDS_AT_ONCE)[0])
 
     def _broken(self, bought: Vector) -> Mask:
-        """Mark the inequalities that the answer breaks, of each kind the few that it breaks
-        most, for all kinds of the same room.
+        """Mark the few inequalities per kind that the solution violates most; kinds × measures.
+
+        The same inequalities are marked for all kinds of equal capacity.
         """
         used = np.zeros(self._measures.held.shape)
         pods = bought[self._pair_column, None]
@@ -305,7 +324,7 @@ class WholeProgram:
         return marked[self._twins] & (self._row_of < 0) & (self._column_of >= 0)[:, None]
 
     def _add_kinds(self, chosen: Mask) -> None:
-        """Let in kinds, each with its resources."""
+        """Add kinds to the program, each with the rows of its resources."""
         limits = len(self._demand) + np.arange(len(self._headroom), dtype=np.int32)
         for kind in np.flatnonzero(chosen).tolist():
             consumed, price = self._consumed[kind], float(self._prices[kind])
@@ -320,7 +339,7 @@ class WholeProgram:
         self._add_rows(rows)
 
     def _add_rows(self, chosen: Mask) -> None:
-        """Let in inequalities: one row per kind and measure."""
+        """Add inequalities to the program: one row per kind and measure."""
         for kind, measure in zip(*np.nonzero(chosen), strict=True):
             there = np.flatnonzero(self._pair_kind == kind)
             amounts = self._measures.taken[self._pair_class[there], measure]
@@ -332,7 +351,7 @@ class WholeProgram:
             self._rows += 1
 
     def _add_pairs(self, chosen: Mask) -> None:
-        """Let classes use kinds: one column per pair."""
+        """Add pairs to the program: one column per pair."""
         classes, kinds = np.nonzero(chosen)
         count = len(classes)
         self._paired |= chosen
@@ -346,7 +365,7 @@ class WholeProgram:
 
 
 def _few(cost: Matrix, among: Mask, most: int) -> Mask:
-    """Mark the cheapest of each row, at most so many, among those marked."""
+    """Mark the cheapest entries of each row among those marked, at most `most` per row."""
     cost = np.where(among, cost, np.inf)
     few = min(most, cost.shape[1])
     chosen = np.zeros_like(among)

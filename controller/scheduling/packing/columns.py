@@ -1,17 +1,17 @@
-"""Whole nodes, combined by a program of their own: Gilmore and Gomory's column generation.
+"""Combine whole nodes by a linear program: Gilmore and Gomory's column generation.
 
-See "A Linear Programming Approach to the Cutting-Stock Problem" (1961). Their columns are
-priced exactly, by a knapsack; with several resources that takes a minute, so here columns
-are found by filling and by exchanges.
+See "A Linear Programming Approach to the Cutting-Stock Problem" (1961). Their columns are found
+exactly, by solving a knapsack. With several resources that takes a minute, so here columns are
+found by filling nodes and by exchanging pods.
 
-Where many pods share few classes, the same node is bought many times over, and what
-matters is which fillings are bought, not how one is found. A filling is a pattern; a
-linear program buys patterns in fractions so that every class is served. Its duals say
-what a pod of each class is worth as nodes really are, holes and all; filling nodes by
-those, and exchanging pods on them, finds better patterns, until none is found. The whole
-copies are opened; who is left by the rounding is packed as usual.
+Where many pods share few classes, equal nodes are bought many times. It then matters which fillings
+are bought, not how one is found. A filling is called a pattern. A linear program buys patterns in
+fractions so that every class is served. Its duals give the value of a pod of each class on whole
+nodes, with their unused capacity. Filling nodes by these values, and exchanging pods on them, finds
+better patterns until none is found. The whole copies are opened; the packer packs the pods that
+remain after rounding as usual.
 
-Axes: patterns, classes, kinds, pools × limits.
+Axes: patterns, classes, kinds, limits.
 """
 
 from __future__ import annotations
@@ -29,30 +29,33 @@ from controller.scheduling.packing.pricing import DualPrices
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 
 ROUNDS = 40
-"""How often better patterns are looked for at most, before what was bought whole is opened."""
+"""Greatest number of rounds of looking for better patterns before the whole copies are opened."""
 
 WHOLE = 1e-6
-"""By how much less than a whole copy still is one: what floats lose."""
+"""Tolerance for counting a whole copy in floating point."""
 
 ENOUGH = 0.99999
-"""To what share of its cost a round must bring the program for another to follow."""
+"""Another round follows only if a round reduces the program's cost to at most this share."""
 
 NEARLY, EXCHANGES, MOST_COUPLES = 0.93, 10, 300
-"""From what worth per price on fillings are bettered by exchanges, by how many, and up to how
-many couples of classes are tried in each."""
+"""Least worth per price of fillings that are improved by exchanges, greatest number of exchanges,
+and greatest number of pairs of classes tried in each."""
 
 KEEN = (1.0, 4.0)
-"""How keen on value nodes are filled, beside the shape of what they have left."""
+"""Weights of value in the score when nodes are filled; see `greedy.fill`."""
 
 IMPROVES = 1e-6
-"""By what share of its price a pattern must be worth more than it costs to be let in."""
+"""Least gain of a pattern that enters the program, as a share of its price."""
 
 
 class PatternProgram:
-    """The program over patterns; `kinds` and `pods` (patterns × classes) are in order of entry."""
+    """The linear program over patterns.
+
+    `kinds` and `pods` (patterns × classes) are in the order of adding.
+    """
 
     def __init__(self, problem: PackingProblem) -> None:
-        """Lay out the rows: the demand of every class, the headroom of every limit."""
+        """Build the rows: the demand of every class, the headroom of every limit."""
         self._problem = problem
         self.kinds: list[int] = []
         self.pods: list[Indices] = []
@@ -66,7 +69,7 @@ class PatternProgram:
         self._classes = classes
 
     def add(self, kind: int, pods: Indices) -> bool:
-        """Let a pattern in; False if it is known."""
+        """Add a pattern; return false if it is known."""
         key = (kind, pods.tobytes())
         if key in self._known:
             return False
@@ -87,7 +90,10 @@ class PatternProgram:
         return True
 
     def best(self, dual_prices: DualPrices, left: Indices, headroom: Vector) -> Vector:
-        """Return how often each pattern is bought for what is left, once no better is found."""
+        """Return how often each pattern is bought for the remaining pods.
+
+        Patterns are added until no better one is found, or a round hardly reduces the cost.
+        """
         self._demand(left, headroom)
         bought, worth, scarcity = self.solved()
         before = np.inf
@@ -102,6 +108,7 @@ class PatternProgram:
         return bought
 
     def _demand(self, left: Indices, headroom: Vector) -> None:
+        """Set the rows to the remaining demand and the remaining limits."""
         rows = np.arange(len(left) + len(headroom), dtype=np.int32)
         infinity = highspy.kHighsInf
         lower = np.concatenate([left, np.full(len(headroom), -infinity)])
@@ -116,8 +123,10 @@ class PatternProgram:
         worth: Vector,
         scarcity: Vector,
     ) -> bool:
-        """Let in patterns worth more than they cost: those bought with some pods exchanged, or
-        every kind filled by what pods are worth, then with some pods exchanged.
+        """Add patterns that are worth more than they cost; return false if there are none.
+
+        First those bought, with some pods exchanged; then every kind filled by the value of pods;
+        then those fillings with some pods exchanged.
         """
         problem = self._problem
         price = problem.prices + problem.consumption @ scarcity
@@ -126,6 +135,8 @@ class PatternProgram:
         pods = exchanged(problem, kinds, pods, left, worth)
         if self._let_in(kinds, pods, worth, price):
             return True
+        # Fill every kind only if exchanges on the patterns in use find nothing new; exchanges on
+        # the good fillings come last.
         kinds = np.flatnonzero(problem.allowed.any(axis=0))
         none = np.zeros((len(kinds), len(left)), dtype=np.int64)
         by_worth = replace(dual_prices, values=worth)
@@ -140,15 +151,17 @@ class PatternProgram:
         return self._let_in(kinds[near], pods, worth, price)
 
     def _let_in(self, kinds: Indices, pods: Indices, worth: Vector, price: Vector) -> bool:
-        """Let in what is worth more than it costs; return whether any of it is new."""
+        """Add the patterns that are worth more than they cost; return whether any is new."""
         gain = pods @ worth - price[kinds]
         better = np.flatnonzero(gain > IMPROVES * price[kinds]).tolist()
         new = [self.add(int(kinds[place]), pods[place]) for place in better]
         return any(new)
 
     def solved(self) -> tuple[Vector, Vector, Vector]:
-        """Return how often each pattern is bought, what a pod of each class is worth, and
-        what a unit of each limit is.
+        """Solve the program; return the numbers bought, the worth of pods and the price of limits.
+
+        The numbers are over patterns and may be fractional; the others are duals, over classes and
+        limits.
         """
         self._model.run()
         solution = self._model.getSolution()
@@ -160,8 +173,10 @@ class PatternProgram:
 def exchanged(
     problem: PackingProblem, kinds: Indices, pods: Indices, left: Indices, worth: Vector
 ) -> Indices:
-    """Exchange pods on nodes (nodes × classes) as long as they are worth more by it: none or one
-    for one or two others, what gains most first. Classes under rules about sharing a node stay.
+    """Return the pods of nodes (nodes × classes) after exchanges that increase their worth.
+
+    An exchange replaces no pod or one pod by one or two others; the greatest gain comes first.
+    Classes under rules about sharing a node are not moved.
     """
     rules = problem.rules
     free = ~(rules.owned | rules.counted).any(axis=0)
@@ -173,7 +188,7 @@ def exchanged(
     come = come[(come <= left).all(axis=1)]
     go = np.concatenate([np.zeros_like(left)[None], single])
     sizes, freed = come @ problem.sizes, go @ problem.sizes
-    gains = (come @ worth)[None] - (go @ worth)[:, None]  # who goes × who comes
+    gains = (come @ worth)[None] - (go @ worth)[:, None]  # pods that leave × pods that join
     pods, alive = pods.copy(), np.arange(len(pods))
     for _ in range(EXCHANGES):
         if not (len(alive) and len(moving)):
@@ -181,12 +196,13 @@ def exchanged(
         now, prices = pods[alive], problem.prices[kinds[alive]]
         spare = (problem.room[kinds[alive]] - now @ problem.sizes + SLACK)[:, None] + freed
         barred = (~problem.allowed[:, kinds[alive]]).T @ come.T > 0
-        fits = np.repeat(~barred[:, None], len(go), axis=1)  # nodes × who goes × who comes
+        fits = np.repeat(~barred[:, None], len(go), axis=1)  # nodes × leaving × joining
         for r in range(sizes.shape[1]):
             fits &= sizes[:, r] <= spare[:, :, None, r]
         fits[:, 1:] &= (now[:, moving] > 0)[:, :, None]
         gained = np.where(fits, gains, 0.0).reshape(len(alive), -1)
         best = gained.argmax(axis=1)
+        # The flat index of the best exchange is (leaving × number of joining + joining).
         then = now - go[best // len(come)] + come[best % len(come)]
         better = gained.max(axis=1) > IMPROVES * prices
         better &= (then <= left).all(axis=1)
@@ -202,10 +218,11 @@ def column_generation(
     *,
     expired: Callable[[], bool],
 ) -> list[tuple[int, Indices, int]]:
-    """Return kinds with pods and whole copies that serve most of the demand.
+    """Return patterns in whole copies (kind, pods, copies) that serve most of the demand.
 
-    `opened` are patterns that together serve all of it. What the program buys whole is
-    opened; then the fraction nearest to a whole, and the program is solved for the rest.
+    `opened` are patterns that together serve all of it. Every whole copy that the program buys is
+    opened. Where it buys none, the pattern nearest to a whole copy is opened. Then the program is
+    solved for the rest.
     """
     program = PatternProgram(problem)
     for kind, pods in opened:
@@ -217,7 +234,7 @@ def column_generation(
         steps: list[tuple[int, Indices, int]] = []
         for place in np.argsort(-bought, kind="stable").tolist():
             kind, pods = program.kinds[place], program.pods[place]
-            # Where limits leave the program without a solution, less than none may be bought.
+            # If limits leave the program without a solution, the numbers bought may be negative.
             wanted = max(int(np.floor(bought[place] + WHOLE)), int(not steps))
             used = pods > 0
             copies = min(wanted, int((left[used] // pods[used]).min()))

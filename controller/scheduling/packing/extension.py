@@ -1,9 +1,8 @@
-"""Dual prices for kinds that a program leaves out.
+"""Extend the dual prices of a program to the kinds that it leaves out.
 
-A program is solved over the few kinds that matter to it. Any other kind is priced as one of
-those, scaled down until the kind is worth no more than it costs: so what follows from the
-prices is a feasible dual of the program over all kinds, and bounds its cost, whichever kind
-is taken for whichever other.
+A program is solved over the few kinds that matter. Any other kind is priced as one of those, scaled
+down until it is worth no more than it costs. The resulting prices are a feasible dual of the
+program over all kinds, so they bound its cost, whichever kind is priced as whichever other.
 """
 
 from __future__ import annotations
@@ -15,14 +14,16 @@ import numpy as np
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
 
 NOTHING = 1e-15
-"""Stands for a worth of nothing, which no budget is too small for, where it is divided by."""
+"""Replaces a worth of zero in divisions; any budget is enough for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """For each kind the place of the one in the program that it is priced as, by what factor
-    those prices are scaled, and what share of their value the classes that it serves keep
-    there at least.
+    """How each kind is priced.
+
+    `place`: kinds, the index of the program's kind that it is priced as. `factor`: kinds, the
+    factor that scales those prices. `kept`: kinds, the least share of their value that the classes
+    it serves keep at the scaled prices.
     """
 
     place: Indices
@@ -40,13 +41,19 @@ def extended(
     allowed: Mask,
     negligible: float,
 ) -> Extension:
-    """Price every kind as the one of those `priced` (kinds) that fits best.
+    """Price every kind as the one in the program that fits best.
 
-    `worth` (kinds × priced) is what a node of a kind comes to at the prices of another, of
-    which it may come to `budget` (kinds); `cost` (classes × priced) what a pod's part of a node
-    does, where its class is worth `values` (classes) and `allowed` (classes × kinds). What
-    fits best leaves the classes most of their values; those of a `negligible` value keep
-    all of it anywhere.
+    The best fit leaves the classes the greatest share of their values.
+
+    Args:
+        priced: the kinds in the program.
+        worth: kinds × priced, the worth of a node of each kind at the prices of a priced one.
+        budget: kinds, the greatest allowed worth.
+        cost: classes × priced, the cost of one pod at those prices.
+        values: classes, the value of one pod.
+        allowed: classes × kinds.
+        negligible: classes of at most this value keep all of it on any kind.
+
     """
     factor = np.minimum(budget[:, None] / np.maximum(worth, NOTHING), 1.0)
     some = values[:, None] > negligible

@@ -1,10 +1,10 @@
 """The quickest complete answer: first fit decreasing over nodes that are opened together.
 
-No program is solved. A pod is worth the share of the cheapest node that it takes by itself.
-Class by class, the most valuable pods first, nodes that are open are filled. For pods that found
-no room as many nodes of one kind are opened as they need together with all who would pay little
-more there than elsewhere; pods are spread over them evenly, so that shapes mix on each node as
-they do in what waits.
+No linear program is solved. A pod's worth is the price of the share of the cheapest node that it
+takes by itself. Classes are placed by descending worth onto the open nodes. If pods of a class do
+not fit, the method opens equal nodes: as many as they need together with all pods that would pay
+little more there than elsewhere. Pods are spread evenly over them, so that shapes mix on each node
+as they do in the demand.
 
 Axes: as in `problem`; and nodes.
 """
@@ -20,28 +20,29 @@ from controller.scheduling.packing.occupancy import NodeOccupancy
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 
 NEAR = 2.0
-"""Up to what multiple of what a pod is worth its share of a node may cost for it to be reckoned
-with when nodes are opened for others."""
+"""A pod counts when nodes are opened for others if its share of such a node costs at most this
+multiple of its worth."""
 
 ABOUT_AS_GOOD = 0.02
-"""Within how much of the best price per value the largest node is preferred: fewer to fill."""
+"""Kinds within this share of the best price per value count as equal; the most expensive one is
+taken, because fewer nodes have to be filled."""
 
 NOTHING = 1e-30
-"""Stands for a size, a room or a worth of zero, where it is divided by."""
+"""Replaces a size, a capacity or a worth of zero in divisions."""
 
 ROUNDING = 1e-9
-"""By how much a number of nodes may be off."""
+"""Tolerance for numbers of nodes."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FirstFit:
-    """Nodes as they are opened and filled.
+    """The nodes while they are opened and filled.
 
-    `kind` (nodes), `pods` (nodes × classes) and `room`, what they have left (nodes × resources).
-    `left` (classes) have no node yet, `headroom` is what limits leave. `worth` (classes) is what
-    a pod costs on the kind that is cheapest for it alone, in $/h; `suited` (classes × kinds)
-    marks the kinds that are not much dearer. A node takes at most `limits` (groups) of `members`
-    (groups × classes).
+    `kind`: nodes. `pods`: nodes × classes. `room`: nodes × resources, remaining capacity. `left`:
+    classes, pods without a node. `headroom`: limits, what they still allow. `worth`: classes, the
+    cost of a pod on the kind that is cheapest for it alone, in $/h. `suited`: classes × kinds, 1
+    for kinds that cost at most `NEAR` times as much. A node takes at most `limits` (groups) of
+    `members` (groups × classes).
     """
 
     problem: PackingProblem
@@ -58,7 +59,7 @@ class FirstFit:
 
     @classmethod
     def of(cls, problem: PackingProblem) -> FirstFit:
-        """Open nodes for the demand, as far as limits go."""
+        """Return nodes for the demand, as far as limits allow."""
         rules, classes = problem.rules, np.arange(len(problem.demand))
         cost = np.where(problem.allowed, _largest_share(problem) * problem.prices, np.inf)
         least = cost.min(axis=1)
@@ -85,7 +86,7 @@ class FirstFit:
         return filling
 
     def _place(self, chosen: int, *, ruled: bool) -> None:
-        """Put the pods of a class on nodes, and open more until all have one or none helps."""
+        """Place the pods of a class, and open nodes until all have one or no further node helps."""
         self._fill(chosen, ruled=ruled)
         while self.left[chosen]:
             before = self.left[chosen]
@@ -96,7 +97,7 @@ class FirstFit:
                 break
 
     def _fill(self, chosen: int, *, ruled: bool) -> None:
-        """Spread pods of a class evenly over the nodes that have room for them."""
+        """Spread pods of a class evenly over the nodes with enough remaining capacity."""
         size = self.problem.sizes[chosen]
         space = np.floor((self.room / np.maximum(size, NOTHING)).min(axis=1, initial=np.inf))
         space *= self.problem.allowed[chosen, self.kind]
@@ -113,8 +114,9 @@ class FirstFit:
             self.occupancy.add(everywhere, amount)
 
     def _open(self, chosen: int) -> bool:
-        """Open nodes of the kind that costs least per value for a class and for those whom it
-        suits; False when there is none.
+        """Open nodes of the kind with the lowest price per value for a class and suited pods.
+
+        Returns false if limits or requirements allow no kind.
         """
         problem = self.problem
         within = (problem.consumption <= self.headroom + SLACK).all(axis=1)
@@ -123,13 +125,15 @@ class FirstFit:
             return False
         suited, prices = self.suited[:, kinds], problem.prices[kinds]
         suited[chosen] = 1.0
+        # For each kind: how many nodes all suited pods need together, by the resource that runs out
+        # first and by the rules that limit pods per node.
         asked = suited.T @ (self.left[:, None] * problem.sizes)
         number = (asked / np.maximum(problem.room[kinds], NOTHING)).max(axis=1)
         companies = (self.members * self.left) @ suited / self.limits[:, None]
         number = np.maximum(number, np.ceil(companies.max(axis=0, initial=1.0)))
         whole = np.floor(number + ROUNDING)
-        # What does not fill another node like these takes one that is smaller, but not smaller
-        # than there is.
+        # The pods that do not fill another node of this kind take a smaller one, at least the price
+        # of the smallest.
         part = np.where(number > whole, np.maximum((number - whole) * prices, prices.min()), 0.0)
         value = np.maximum(suited.T @ (self.left * self.worth), NOTHING)
         score = (whole * prices + part) / value
@@ -139,7 +143,7 @@ class FirstFit:
         return True
 
     def _add(self, kind: int, number: int) -> None:
-        """Add empty nodes of a kind, as many as limits allow."""
+        """Add empty nodes of a kind, at most as many as limits allow."""
         problem = self.problem
         drawn = problem.consumption[kind]
         binding = drawn > 0
@@ -152,14 +156,14 @@ class FirstFit:
         self.occupancy.add_nodes(number)
 
     def _close_empty(self) -> None:
-        """Give back the nodes that nobody went to."""
+        """Remove the nodes without pods, and return what they used of the limits."""
         taken = self.pods.any(axis=1)
         self.headroom = self.headroom + self.problem.consumption[self.kind[~taken]].sum(axis=0)
         self.kind, self.pods, self.room = self.kind[taken], self.pods[taken], self.room[taken]
 
 
 def _largest_share(problem: PackingProblem) -> Matrix:
-    """Return what share of a node one pod takes, of what it takes most of; classes × kinds."""
+    """Return the greatest share of any resource of a node that one pod takes; classes × kinds."""
     share: Matrix = np.zeros(problem.allowed.shape)
     for r in range(problem.sizes.shape[1]):
         room = np.maximum(problem.room[:, r], NOTHING)
@@ -168,8 +172,9 @@ def _largest_share(problem: PackingProblem) -> Matrix:
 
 
 def level(space: Indices, left: int) -> Indices:
-    """Share so many pods out among nodes with so much space, to each about as many; the first
-    nodes have one more than others where that does not come out even.
+    """Return how many of `left` pods each node gets, as evenly as its `space` allows; nodes.
+
+    If that is not an integer, the first nodes get one more pod than the others.
     """
     if space.sum() <= left:
         return space
@@ -178,7 +183,9 @@ def level(space: Indices, left: int) -> Indices:
         first[(space > 0).argmax()] = 1
         return first
     ascending = np.sort(space)
-    nodes = np.arange(len(ascending), 0, -1)  # that have as much space, or more
+    nodes = np.arange(len(ascending), 0, -1)  # nodes with at least as much space
+    # Water filling: the nodes with the least space are full, the others get equal amounts. Find the
+    # first node, by ascending space, at whose level all pods are placed.
     full = np.cumsum(ascending) - ascending
     place = int(np.searchsorted(full + ascending * nodes, left))
     most = -((int(full[place]) - left) // int(nodes[place]))

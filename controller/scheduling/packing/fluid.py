@@ -1,12 +1,12 @@
-"""The fluid program: nodes bought in fractions.
+"""The fluid program: a linear program that buys nodes in fractions.
 
-Buy fractions of kinds so that every class of pods fits where it may go. Its value
-is a lower bound on any set of whole nodes. Its duals price each resource on each
-kind and give each class a value, which is what guides packing.
+It buys fractions of kinds so that every class of pods has capacity on kinds that allow it. The
+optimum is a lower bound on the cost of any set of whole nodes. The duals price each resource of
+each kind and give each class a value; the packer is guided by these.
 
-Rows: kinds × resources; classes; pools × limits; groups × kinds, where a node takes only
-so many of a group. Most pairs of class and kind never carry pods, so pairs enter only
-when the prices ask for them, and the rows of groups with the pairs that they bind.
+Rows: kinds × resources; classes; limits; groups × kinds, where a node takes at most so many pods of
+a group. Most pairs of class and kind never carry pods. So a pair enters the program only when the
+dual prices ask for it, and the row of a group on a kind enters with the first pair that it binds.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ import numpy as np
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 
 TOLERANCE = 1e-7
-"""Within what share of a class's value a pair counts as worth no more than it costs; HiGHS has
-the same tolerance."""
+"""Relative tolerance: a pair that gains at most this share of the class's value does not enter.
+HiGHS has the same tolerance."""
 
 ROUNDS = 30
-"""How often pairs are let in at most."""
+"""Greatest number of rounds in which pairs enter."""
 
 NO_ROOM = 1e-12
-"""Stands for a room of nothing, on the scale of the largest machine, where it is divided by."""
+"""Replaces a capacity of zero in divisions; the unit is the capacity of the largest instance type.
+"""
 
 CHOOSE = 0
-"""HiGHS's word for its choice of simplex: primal where columns came, dual where demand changed."""
+"""HiGHS option: let HiGHS choose the simplex, primal after columns were added, dual after demand
+changed."""
 
 FEW_PAIRS, ENOUGH_PAIRS = 6, 600
-"""How many pairs enter at once: so many of each class, or more where there are few classes,
-up to so many in all. Every further round has its price, however little it brings.
-"""
+"""Number of pairs per class that enter in one round, and the total up to which more enter if there
+are few classes. Every further round takes time, however few pairs it adds."""
 
 
 def empty_program() -> highspy.Highs:
-    """Return a program that says nothing, and answers the same whenever it is asked."""
+    """Return an empty linear program with deterministic solutions: one thread, a fixed seed."""
     program = highspy.Highs()
     program.setOptionValue("output_flag", False)
     program.setOptionValue("threads", 1)
@@ -49,7 +50,10 @@ def empty_program() -> highspy.Highs:
 
 
 def add_columns(program: highspy.Highs, rows: Indices, amounts: Matrix) -> None:
-    """Add columns that cost nothing, with `amounts` in `rows` (both columns × entries)."""
+    """Add columns of cost 0 with `amounts` in `rows`, both columns × entries.
+
+    Entries of amount 0 are skipped.
+    """
     keep = amounts != 0
     count = len(amounts)
     starts = np.concatenate([[0], np.cumsum(keep.sum(axis=1))[:-1]])
@@ -67,12 +71,12 @@ def add_columns(program: highspy.Highs, rows: Indices, amounts: Matrix) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FluidSolution:
-    """What the program answers.
+    """The optimum of the program and its duals.
 
-    `bought`: kinds; `resource_prices`: kinds × resources; `values`: classes;
-    `slot_prices`: groups × kinds, what a group's place on a node costs; `limit_prices`:
-    limits, what scarcity adds to a node per unit drawn, and `limit_value` what the bound loses
-    by it.
+    `bought`: kinds, in nodes. `resource_prices`: kinds × resources. `values`: classes, in $/h.
+    `slot_prices`: groups × kinds, the price of one slot of a group on a node. `limit_prices`:
+    limits, what scarcity adds to the price of a node per unit consumed. `limit_value`: what the
+    limits add to the lower bound, at most 0.
     """
 
     bought: Vector
@@ -84,12 +88,12 @@ class FluidSolution:
 
 
 class FluidProgram:
-    """One program over fixed kinds and classes, solved again as demand shrinks.
+    """A program over fixed kinds and classes, solved again as demand shrinks.
 
-    `sizes`: classes × resources; `prices`: kinds; `room`: kinds × resources; `allowed`:
-    classes × kinds; `members`: groups × classes, of which a node takes at most `limits`
-    (groups); `consumption`: kinds × pool limits, at most `headroom`. `penalty` is the cost
-    per pod of a class that is left out.
+    `sizes`: classes × resources. `prices`: kinds. `room`: kinds × resources. `allowed`: classes ×
+    kinds. `members`: groups × classes, of which a node takes at most `limits` (groups) pods.
+    `consumption`: kinds × limits, in total at most `headroom`. `penalty`: classes, the cost per pod
+    without a node.
     """
 
     def __init__(
@@ -105,7 +109,7 @@ class FluidProgram:
         headroom: Vector,
         penalty: Vector,
     ) -> None:
-        """Lay out the rows, and let in the pairs that look cheapest."""
+        """Build the rows, and add the pairs that look cheapest."""
         self._prices, self._room, self._allowed = prices, room, allowed
         self._members, self._limits = members, limits
         self._consumption, self._headroom, self._penalty = consumption, headroom, penalty
@@ -128,13 +132,19 @@ class FluidProgram:
         return self._first_class_row + self._classes
 
     def _pass_model(self) -> None:
+        """Pass HiGHS the rows of resources, classes and limits, and the columns of kinds and
+        penalties.
+        """
         rows = self._first_limit_row + len(self._headroom)
         columns = self._kinds + self._classes
         matrix = np.zeros((rows, columns))
         kinds = np.arange(self._kinds)
         for r in range(self._resources):
+            # Row of a kind and a resource: what its pods request, minus what the bought nodes have,
+            # is at most 0.
             matrix[kinds * self._resources + r, kinds] = -self._room[:, r]
         matrix[self._first_limit_row :, : self._kinds] = self._consumption.T
+        # Each class has a column of pods without a node, so that the program always has a solution.
         left_out = self._kinds + np.arange(self._classes)
         matrix[self._first_class_row + np.arange(self._classes), left_out] = 1.0
         filled = matrix.T != 0
@@ -157,7 +167,7 @@ class FluidProgram:
         self._model.passModel(program)
 
     def _promising(self) -> Mask:
-        """Mark, per class, the few kinds that look cheapest for it alone."""
+        """Mark, per class, the few kinds that are cheapest for its pods alone; classes × kinds."""
         cost = (self._sizes[:, None, :] / np.maximum(self._room[None], NO_ROOM)).max(axis=2)
         cost = cost * self._prices[None]
         cost[~self._allowed] = np.inf
@@ -168,7 +178,7 @@ class FluidProgram:
         return chosen & self._allowed
 
     def _add_pairs(self, chosen: Mask) -> None:
-        """Let classes use kinds: one column per pair, in class order."""
+        """Add the chosen pairs to the program: one column per pair, in class order."""
         classes, kinds = np.nonzero(chosen & ~self._pairs_in)
         if not len(classes):
             return
@@ -184,7 +194,7 @@ class FluidProgram:
         add_columns(self._model, places, amounts)
 
     def _add_slots(self, classes: Indices, kinds: Indices) -> None:
-        """Add the rows of groups on kinds where these pairs are the first of their members."""
+        """Add the rows of groups on kinds that get their first pair of a member."""
         pairs, groups = np.nonzero(self._members[:, classes].T)
         new = np.zeros_like(self._slot_rows, dtype=np.bool_)
         new[groups, kinds[pairs]] = True
@@ -202,9 +212,15 @@ class FluidProgram:
         )
 
     def solved(self, demand: Vector) -> FluidSolution:
-        """Price the kinds for a demand (pods per class); starts where the last solve ended."""
+        """Return the solution for a demand (pods per class).
+
+        Starts from the last solution. Pairs enter until none would lower the cost, at most `ROUNDS`
+        times.
+        """
         first = self._first_class_row
         rows = np.arange(first, first + self._classes, dtype=np.int32)
+        # Column generation: solve over the pairs in the program, add the pairs that its duals show
+        # to be cheaper, and solve again.
         self._model.changeRowsBounds(len(rows), rows, demand, demand)
         for _ in range(ROUNDS):
             self._model.run()
@@ -216,19 +232,26 @@ class FluidProgram:
         return self._answer(duals)
 
     def _slot_prices(self, duals: Vector) -> Matrix:
+        """Return the prices of groups' slots; groups × kinds, 0 where the program has no row."""
         prices = np.maximum(-duals[np.maximum(self._slot_rows, 0)], 0)
         return np.where(self._slot_rows >= 0, prices, 0.0)
 
     def _resource_prices(self, duals: Vector) -> Matrix:
+        """Return the prices of resources; kinds × resources."""
         flat = duals[: self._kinds * self._resources]
         return np.maximum(-flat, 0).reshape(self._kinds, self._resources)
 
     def _wanted(self, duals: Vector, demand: Vector) -> Mask:
-        """Mark pairs worth adding: the few that cost least below the class's value."""
+        """Mark, per class, the few missing pairs that gain the most; classes × kinds.
+
+        The gain is the class's value less the cost of a pod on the kind.
+        """
         cost = self._sizes @ self._resource_prices(duals).T
         cost = cost + self._members.T.astype(np.float64) @ self._slot_prices(duals)
         first = self._first_class_row
         values = duals[first : first + self._classes]
+        # The gain of a pair is minus its reduced cost: the value of a pod less the price of what it
+        # takes.
         gain = np.where(self._allowed & ~self._pairs_in, values[:, None] - cost, -np.inf)
         gain[demand <= 0] = -np.inf
         wanted = np.asarray(gain > TOLERANCE * (1 + np.abs(values[:, None])))
@@ -240,6 +263,7 @@ class FluidProgram:
         return wanted & chosen
 
     def _answer(self, duals: Vector) -> FluidSolution:
+        """Return the solution that belongs to these duals."""
         end = self._first_limit_row + len(self._headroom)
         limit_prices = np.maximum(-duals[self._first_limit_row : end], 0)
         bought = np.array(self._model.getSolution().col_value)[: self._kinds]

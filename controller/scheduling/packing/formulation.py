@@ -1,4 +1,4 @@
-"""From pod groups to the problem that is packed."""
+"""Formulate the packing problem of pod groups as arrays."""
 
 from __future__ import annotations
 
@@ -19,16 +19,22 @@ from controller.scheduling.pods.groups import PendingGroup, PodGroup
 from controller.scheduling.topology.groups import TopologyGroup, TopologyKind
 
 LEFT_OUT = 10.0
-"""How many times the cheapest node that could hold it alone a pod costs that is left out."""
+"""Penalty for leaving a unit without a node: this many times the price of the cheapest kind that
+can hold it."""
 
 MOST_WAITING = 1e-3
-"""How many such nodes more leaving out the class of which most wait costs: where limits leave pods
-over, not those, so that spreads stay even."""
+"""Extra penalty for the class with the most pending units, in prices of the cheapest kind that can
+hold it; smaller classes get a proportional part. If limits leave pods without a node, those of the
+largest classes are the last, so that spreads stay even."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitPart:
-    """The pods of one pod group in a unit, as far as sharing a node goes."""
+    """The pods of one pod group in a unit: what decides which pods may share a node with them.
+
+    `owned` are the topology groups of their own constraints, `counted` those that count them,
+    `ports` their host ports.
+    """
 
     owned: tuple[TopologyGroup, ...]
     counted: tuple[TopologyGroup, ...]
@@ -37,12 +43,12 @@ class UnitPart:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PackingClass:
-    """Pod groups that packing cannot tell apart, as they are when asked about.
+    """Pod groups that packing cannot tell apart, as they are when the problem is formulated.
 
-    `members` are their places among those asked about, `units` how many of their units wait.
-    A unit takes `size`, may go to the `eligible` variants and is made up of `parts`. Spreads
-    over nodes count it if it `is_early`; of those that are `exclusive`, for their devices, a
-    node holds one.
+    `members` are the indices of the pod groups, and `units` is the number of their units without a
+    node. One unit requests `size`, may be on the `eligible` variants and consists of `parts`.
+    Spreads over nodes count the class if it `is_early`. A node holds at most one `exclusive` unit,
+    because of its devices.
     """
 
     members: tuple[int, ...]
@@ -55,7 +61,7 @@ class PackingClass:
 
     @classmethod
     def of(cls, pod_groups: Sequence[PodGroup], members: Iterable[int]) -> PackingClass:
-        """Make one of those in these places."""
+        """Return the class of the pod groups with these indices."""
         places = tuple(members)
         alike = [pod_groups[place] for place in places]
         first = alike[0]
@@ -75,13 +81,14 @@ class PackingClass:
 
 
 def each_apart(pod_groups: Sequence[PodGroup]) -> list[PackingClass]:
-    """Make a class of each pod group."""
+    """Return one class per pod group, equal or not."""
     return [PackingClass.of(pod_groups, [place]) for place in range(len(pod_groups))]
 
 
 class ProblemBuilder:
-    """Brings pod groups, variants and limits into arrays; `room` is kinds × the solve's
-    resources.
+    """Formulates packing problems from pod groups, variants and limits.
+
+    `room` is kinds × the solve's resources: allocatable capacity.
     """
 
     def __init__(
@@ -92,7 +99,7 @@ class ProblemBuilder:
         room: Matrix,
         limits: PurchaseLimits,
     ) -> None:
-        """Nothing has been asked yet."""
+        """Start without known rules."""
         self._variants, self._groups, self._limits = variants, groups, limits
         self._room, self._prices = room, floored(variants.price)
         self._per_node: dict[
@@ -100,7 +107,7 @@ class ProblemBuilder:
         ] = {}
 
     def classes(self, pod_groups: Sequence[PodGroup]) -> list[PackingClass]:
-        """Bring together the pod groups that packing cannot tell apart."""
+        """Return classes of the pod groups that packing cannot tell apart."""
         members: dict[tuple[object, ...], list[int]] = {}
         for place, pod_group in enumerate(pod_groups):
             everyone = tuple(self._sharing(part.pending) for part in pod_group.everyone)
@@ -110,7 +117,7 @@ class ProblemBuilder:
         return [PackingClass.of(pod_groups, alike) for alike in members.values()]
 
     def _sharing(self, pending: PendingGroup) -> tuple[object, ...]:
-        """Return all that decides whom pods may share a node with."""
+        """Return a key of everything that decides which pods may share a node with these."""
         stated = (pending.owned, pending.counted)
         known = self._per_node.get(stated)
         if known is None:
@@ -127,10 +134,18 @@ class ProblemBuilder:
         more: tuple[Matrix, Matrix] | None = None,
         proving: bool = False,
     ) -> tuple[PackingProblem, Indices]:
-        """Bring classes and kinds into arrays; with the kinds of `variants` that are in it,
-        among them those to `keep`. `more` is what classes take and kinds have beyond the solve's
-        resources, `left` (limits) what may still be bought. What is asked for `proving` has
-        every kind that an answer might be cheaper by.
+        """Return the packing problem of these classes, and the kinds of `variants` in it.
+
+        Args:
+            classes: what must be packed.
+            left: limits, what may still be bought.
+            keep: kinds that the problem must contain.
+            more: what classes request (classes × further) and kinds have (kinds × further) beyond
+                the solve's resources; by default one unit of a further resource per exclusive
+                class.
+            proving: keep every kind that could make an answer cheaper, so that a lower bound on
+                this problem holds for all kinds.
+
         """
         variants = self._variants
         sizes, room = np.stack([packing_class.size for packing_class in classes]), self._room
@@ -166,7 +181,10 @@ class ProblemBuilder:
         return problem, kinds
 
     def _node_rules(self, classes: Sequence[PackingClass]) -> NodeRules:
-        """Bring the rules about sharing a node into arrays: groups first, then host ports."""
+        """Return the rules about sharing a node as arrays: topology groups first, then host ports.
+
+        Only groups that a class owns are in it. Pod affinity to a node is not a rule of packing.
+        """
         stated = {
             group
             for packing_class in classes
@@ -196,7 +214,7 @@ class ProblemBuilder:
 
 
 def _holds(sizes: Matrix, room: Matrix) -> Mask:
-    """Mark where one unit of a class fits on a kind by its size; classes × kinds."""
+    """Mark the kinds on which one unit of a class fits by its size; classes × kinds."""
     first, which = distinct_rows(sizes)
     distinct = sizes[first]
     holds = np.ones((len(distinct), len(room)), dtype=np.bool_)
@@ -206,7 +224,7 @@ def _holds(sizes: Matrix, room: Matrix) -> Mask:
 
 
 def _penalty(demand: Indices, allowed: Mask, prices: Vector, *, limited: bool) -> Vector:
-    """Return what it costs per unit of a class to leave it out, in $/h."""
+    """Return the penalty for leaving a unit of each class without a node, in $/h."""
     alone = np.where(allowed, prices, np.inf).min(axis=1, initial=np.inf)
     waiting = MOST_WAITING * demand / demand.max(initial=1) if limited else 0.0
     penalty: Vector = (LEFT_OUT + waiting) * np.where(np.isfinite(alone), alone, 1.0)
@@ -215,7 +233,7 @@ def _penalty(demand: Indices, allowed: Mask, prices: Vector, *, limited: bool) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NodeRule:
-    """One of the `NodeRules`: per class whether it owns the rule and is counted by it."""
+    """One of the `NodeRules`: which classes own the rule, and which it counts."""
 
     owned: list[bool]
     counted: list[bool]
@@ -224,11 +242,11 @@ class _NodeRule:
 
 
 def _spreads_over_nodes(parts: Sequence[UnitPart]) -> bool:
-    """Whether pods of a unit own a spread over nodes.
+    """Return whether pods of a unit own a spread over nodes.
 
-    Such a spread counts those who come before its owners, or among them: pods that others
-    are counted in the domains of, and owners of such spreads. The others come last, when
-    nobody minds any more.
+    Such a spread counts the pods that are placed before its owners or together with them: pods
+    whose domains were chosen (pins) because topology groups count them, and owners of such spreads.
+    All others are placed last, when their number on a node no longer affects any spread.
     """
     return any(
         group.per_node and group.kind is TopologyKind.SPREAD
@@ -238,7 +256,7 @@ def _spreads_over_nodes(parts: Sequence[UnitPart]) -> bool:
 
 
 def _node_rule(group: TopologyGroup, classes: Sequence[PackingClass]) -> _NodeRule:
-    """Return the rule of a group for classes, by who is in a unit of each."""
+    """Return the rule of a topology group, by the parts of a unit of each class."""
     repels = group.kind is TopologyKind.ANTI_AFFINITY
     return _NodeRule(
         owned=[
@@ -255,7 +273,7 @@ def _node_rule(group: TopologyGroup, classes: Sequence[PackingClass]) -> _NodeRu
 
 
 def clashes(ports: Sequence[tuple[HostPort, ...]]) -> list[tuple[list[bool], list[bool]]]:
-    """Return, per host port, which classes take it and which cannot be beside them."""
+    """Return, per host port, which classes use it and which cannot share a node with those."""
     pairs = []
     for port in sorted({port for taken in ports for port in taken}):
         owners = [port in taken for taken in ports]

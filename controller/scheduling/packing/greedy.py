@@ -1,12 +1,12 @@
-"""Fills nodes: the class added next is the one whose shape fits what a node has left.
+"""Fill nodes greedily: the class added next has the shape nearest to the node's remaining capacity.
 
-Vector bin packing by weighted direction, as in Panigrahy, Talwar, Uyeda and Wieder's
-"Heuristics for Vector Bin Packing" (2011), with the fluid program's duals for weights.
+Vector bin packing by weighted direction, as in Panigrahy, Talwar, Uyeda and Wieder, "Heuristics for
+Vector Bin Packing" (2011), with the duals of the fluid program as weights.
 
 Axes: kinds (one node of each), classes, resources, groups.
 
-Constants are set by the cost of mixed and priced worlds and of Karpenter's own (`make race`);
-time comes second.
+The constants minimize the cost of the mixed, priced and Karpenter benchmark clusters (`make race`).
+Running time is the second criterion.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from controller.scheduling.packing.pricing import MANY_CLASSES, DualPrices
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 
 SIDE_BY_SIDE = 8
-"""With many classes, how many of them may be added in one step, one pod each: there are
-then enough of nearly equal shape for it not to matter."""
+"""With many classes, the greatest number of further classes of which one step adds one pod each. So
+many classes have nearly equal shapes that their order does not matter."""
 
 SIZE_WEIGHT = 0.15
-"""What a pod as large as the whole node is liked for it, beside the fit of its shape (a cosine,
-at most 1): of pods that fit alike the larger goes first, while there is room for it."""
+"""Score of a pod as large as the whole node, beside the fit of its shape (a cosine, at most 1). Of
+pods that fit equally well the larger is added first, while it still fits."""
 
 MOST_WORTH = 1.2
-"""Up to what multiple of the price of what it takes a pod's worth counts. Pods that rules make
-worth more should come early, but not wherever they fit badly."""
+"""Greatest ratio of a pod's value to the price of the resources it takes that counts in the score.
+Pods that rules make more valuable should be added early, but not to nodes that they fit badly."""
 
 SHARE_AT_ONCE = 0.2
-"""What share of the pods of a class that still fit is added in one step: fewer follow the shape
-of the room more closely, and take more steps."""
+"""Share of the pods of a class that still fit which one step adds. A smaller share follows the
+shape of the remaining capacity more closely, and takes more steps."""
 
 SHARE_SIDE_BY_SIDE = 0.25
-"""What share of the room the classes added side by side may take in one step."""
+"""Share of the remaining capacity that the further classes of one step may take together."""
 
 NOTHING, MOST = 1e-30, 1e9
-"""What stands for a size of zero, and for any number of pods, where both are divided by."""
+"""Replace a size of zero, and an unlimited number of pods, in divisions."""
 
 ROUNDING = 1e-15
-"""Added to divisors that may be zero: below what any price or size comes to."""
+"""Added to divisors that may be zero; smaller than any price or size."""
 
 
 def fill(
@@ -54,11 +54,21 @@ def fill(
     dual_prices: DualPrices,
     keen: float = 1.0,
 ) -> Indices:
-    """Fill one node of each kind, which holds `start` already, from what is left; kinds × classes.
+    """Return the pods of one filled node of each kind; kinds × classes.
 
-    The class added next is the one whose shape, weighted by resource prices, points
-    most nearly where the node's remaining room points; larger and more valuable ones
-    first among equals, or sooner, the more `keen` it is on value.
+    The class added next is the one whose shape, weighted by resource prices, has the greatest
+    cosine with the node's remaining capacity. Larger and more valuable classes are added first
+    among equals.
+
+    Args:
+        problem: what must be packed.
+        kinds: the kinds to fill, one node each.
+        start: kinds × classes, pods that the nodes already hold.
+        left: classes, pods that need a node.
+        dual_prices: weights of the resources and values of the classes.
+        keen: weight of a class's value in the score; the greater, the sooner valuable classes are
+            added.
+
     """
     filling = _Filling.begun(problem, kinds, start, left, dual_prices, keen)
     while filling.find_fitting():
@@ -70,10 +80,13 @@ def fill(
 class _Filling:
     """Nodes being filled.
 
-    `counts` is kinds × classes, all of them; `alive` are the rows of the kinds that something
-    fits on still, `columns` the classes that fit on one of them. Of those alone are `sizes`
-    and `per_room` (classes × resources), `weighted` and `room` (kinds × resources), and
-    `nearness`, `liking`, `supply` and `fits` (kinds × classes).
+    `counts` is kinds × classes, over all of them. `alive` has the rows of the kinds on which
+    something still fits, `columns` the classes that still fit on one of them. The other arrays
+    cover those alone: `sizes` and `per_room` (classes × resources), `weighted` and `room` (kinds ×
+    resources), `nearness`, `liking`, `supply` and `fits` (kinds × classes).
+
+    `room` is the remaining capacity. `liking` is the part of the score that does not change.
+    `supply` is how many pods of the class the node may still take.
     """
 
     counts: Indices
@@ -100,12 +113,14 @@ class _Filling:
         dual_prices: DualPrices,
         keen: float,
     ) -> _Filling:
-        """Work out what does not change while nodes are filled."""
+        """Return the nodes with `start` on them, and what does not change while they are filled."""
         shown = dual_prices.samples.of(left) | start.any(axis=0)
         columns = np.flatnonzero(shown & problem.allowed[:, kinds].any(axis=1))
         sizes = problem.sizes[columns]
         weights = dual_prices.resource_prices[kinds]
         weighted = np.square(weights)
+        # The score is the cosine of a pod's requests and the node's remaining capacity, both times
+        # the resource prices. `nearness` is 1 / the length of the weighted requests.
         nearness = 1 / (np.sqrt(weighted @ np.square(sizes).T) + ROUNDING)
         whole = np.linalg.norm(problem.room[kinds] * weights, axis=1)[:, None] + ROUNDING
         worth = dual_prices.values[None, columns] / (weights @ sizes.T + ROUNDING)
@@ -116,12 +131,12 @@ class _Filling:
             alive=np.arange(len(kinds)),
             columns=columns,
             sizes=sizes,
-            # Of what a pod does not ask for there is room for any number.
+            # A resource that the pod does not request never limits how many pods fit.
             per_room=1 / np.maximum(sizes, NOTHING),
             weighted=weighted,
             nearness=nearness,
-            # Pods that can share a node with few of their own come first: whatever node is
-            # opened, one of them should not be missing from it.
+            # Scarce classes, of which a node takes few, come first: every node that is opened
+            # should hold one of them, or they alone will need more nodes.
             liking=SIZE_WEIGHT / (nearness * whole)
             + keen * np.minimum(worth, MOST_WORTH)
             + dual_prices.scarce[None, columns],
@@ -133,7 +148,10 @@ class _Filling:
         )
 
     def find_fitting(self) -> bool:
-        """Find who fits where; False when nobody fits anywhere. What is full is forgotten."""
+        """Update `fits`; return false if no class fits on any node.
+
+        Drops full nodes, and classes that fit nowhere.
+        """
         self.fits = self.supply > 0
         for r in range(self.sizes.shape[1]):
             self.fits &= self.sizes[:, r] <= self.room[:, r, None]
@@ -141,7 +159,8 @@ class _Filling:
         some = np.asarray(self.fits.any(axis=1))
         if not some.all():
             self._keep_nodes(some)
-        # What fits nowhere now never will.
+        # Remaining capacity only shrinks, so a class that fits nowhere now never will. Dropping
+        # classes copies arrays, which pays once more than half of them fit nowhere.
         open_ = np.asarray(self.fits.any(axis=0))
         if len(self.alive) and 2 * open_.sum() < len(open_):
             self._keep_classes(open_)
@@ -162,7 +181,10 @@ class _Filling:
         self.occupancy.keep_classes(kept)
 
     def scores(self) -> Matrix:
-        """Return how well each class fits each node; −∞ where it does not."""
+        """Return the score of each class on each node; nodes × classes.
+
+        The score is −∞ where the class does not fit.
+        """
         aim = self.room * self.weighted
         aim /= np.sqrt((np.square(self.room) * self.weighted).sum(axis=1))[:, None] + ROUNDING
         score: Matrix = aim @ self.sizes.T
@@ -172,8 +194,9 @@ class _Filling:
         return score
 
     def add(self, score: Matrix) -> None:
-        """Add to each node some pods of the class that scores best; with many classes also one
-        pod each of those that come next.
+        """Add to each node some pods of its best class.
+
+        With many classes, also one pod of each of the next best.
         """
         chosen = score.argmax(axis=1)
         rows = np.arange(len(self.alive))
@@ -184,12 +207,15 @@ class _Filling:
         if len(self.occupancy.limit):
             amount = np.minimum(amount, self.occupancy.spare(chosen))
         self.counts[self.alive, self.columns[chosen]] += amount
-        # Whatever the numbers are, every step leaves less to take: who gains nothing is done.
+        # If rules allow no more pods of the class, its supply becomes 0, so every step leaves fewer
+        # candidates and the loop ends.
         left = self.supply[rows, chosen]
         self.supply[rows, chosen] = np.where(amount > 0, left - amount, 0)
         self.room -= amount[:, None] * taken
         self.occupancy.add(chosen, amount)
         if self.many and score.shape[1] > SIDE_BY_SIDE:
+            # The best class has had its pods. Classes under rules are added one class at a time,
+            # because one pod can forbid another.
             score[rows, chosen] = -1.0
             score[:, self.occupancy.ruled] = -1.0
             added = _likes(score, self.sizes, self.room)
@@ -199,8 +225,9 @@ class _Filling:
 
 
 def _likes(score: Matrix, sizes: Matrix, room: Matrix) -> Indices:
-    """Choose one pod each of the next best classes, as far as their share of the
-    room goes; nodes × classes.
+    """Choose one pod of each of the next best classes; nodes × classes, 0 or 1.
+
+    Together they take at most `SHARE_SIDE_BY_SIDE` of the remaining capacity.
     """
     best = np.argpartition(-score, SIDE_BY_SIDE - 1, axis=1)[:, :SIDE_BY_SIDE]
     rows = np.arange(len(score))[:, None]

@@ -1,16 +1,17 @@
-"""Small answers are gone over once more: ruin and recreate.
+"""Improve small answers by ruin and recreate.
 
-See Schrimpf, Schneider, Stamm-Wilbrandt and Dueck, "Record Breaking Optimization Results
-Using the Ruin and Recreate Principle" (2000); here only what is better is accepted.
+See Schrimpf, Schneider, Stamm-Wilbrandt and Dueck, "Record Breaking Optimization Results Using the
+Ruin and Recreate Principle" (2000). Here only improvements are accepted.
 
-Prices guide well where many pods wait; where few do, whole nodes decide. Nodes are taken
-apart, one by one, in pairs and all at once, and every pod goes where it adds least to the
-cost: to another node, as a larger kind if need be, or to a new one; in its own domains or
-in others that its rules leave open. What makes the whole cheaper stays.
+Dual prices guide packing well if many pods are pending; with few pods the choice of whole nodes
+decides. The search takes nodes apart one by one, in pairs and all together. Each pod then goes
+where it adds least to the cost: to another node, of a larger kind if necessary, or to a new node;
+in its own domains or in others that its rules allow. A change stays if the total is cheaper.
 
-Pools come in the order of their weights, whatever that costs: a new node is made in the
-heaviest pool that can make one. Pods that a heavier pool could take may join a node of
-a lighter one, but neither keep it there nor make it dearer. See `_in_order`.
+NodePools are used in the order of their weights, at any cost: a new node is launched in the pool of
+greatest weight that can launch one. Pods that a pool of greater weight could take may join a node
+of a lesser one, but may neither be the reason for that node nor make it more expensive. See
+`_in_order`.
 
 Axes: as in `problem`; and nodes.
 """
@@ -29,27 +30,28 @@ from controller.scheduling.packing.problem import SLACK, PackingProblem
 from controller.scheduling.topology.spread import Pins, Rules, admits, record, strain
 
 PAIRED = 12
-"""Up to how many nodes any two of them are taken apart together."""
+"""Number of nodes up to which every pair of them is taken apart together."""
 
 ANY, NONE = -1, -2
-"""How new nodes may be made, beside the numbers of kinds."""
+"""Stand in for a kind in a selection: new nodes of any kind, or no new nodes."""
 
 OVERFULL = 1.25
-"""How many times its room nodes may hold that a larger one replaces; the rest goes elsewhere."""
+"""Nodes are considered for replacement by one larger node if together they use at most this
+multiple of its capacity. The pods that do not fit go to other nodes."""
 
 PATIENCE, GLANCE = 300, 4_000
-"""After how many looks that brought nothing the search ends; a look is at up to so many
-pairs of node and kind."""
+"""Number of evaluations without improvement after which the search ends; and the number of pairs of
+node and kind that count as one evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRules:
-    """What is open to classes beside the problem's `allowed`.
+    """Where pods of each class may move, beside the problem's `allowed`.
 
-    `weight` (kinds) is that of their pools, in which a node stays. `pins` and `rules` are
-    those of each class, `bound` tells whether its pods cannot leave alone; `others` are the
-    classes that a class may turn into: the same pods in other domains, first of all itself.
-    `all_rules` are those that must still hold.
+    `weight`: kinds, the weight of their pool; a node stays in pools of its weight. `pins` and
+    `rules`: the domains and topology rules of each class. `bound`: whether the pods of a class must
+    stay with the others on their node. `others`: for each class the classes it may turn into, the
+    same pods in other domains; itself first. `all_rules`: the rules that must still hold.
     """
 
     weight: Indices
@@ -62,9 +64,12 @@ class MoveRules:
 
 @dataclass(slots=True, kw_only=True)
 class SearchState:
-    """New nodes as they stand: who is on each (nodes × classes), what they ask for (nodes ×
-    resources), the kinds that would do (nodes × kinds), the kind taken (−1: no node) with
-    its price, what is left of the limits, and how the rules about sharing a node stand.
+    """The new nodes during the search.
+
+    `pods`: nodes × classes. `used`: nodes × resources, what the pods request. `usable`: nodes ×
+    kinds, the kinds that allow the pods regardless of size. `kind`: nodes, −1 for a spare row
+    without a node. `price`: nodes, in $/h. `headroom`: limits, what is left of them. `occupancy`:
+    the pods on each node by the rules about sharing a node.
     """
 
     pods: Indices
@@ -76,7 +81,7 @@ class SearchState:
     occupancy: NodeOccupancy
 
     def copy(self) -> SearchState:
-        """Return nodes that can be changed without changing these."""
+        """Return a copy that can be changed independently."""
         return SearchState(
             pods=self.pods.copy(),
             used=self.used.copy(),
@@ -94,7 +99,10 @@ class SearchState:
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """Where a pod of a class, or of one it may turn into, could go; what that adds."""
+    """A place for one pod: the node, the kind it then has, and the class that the pod turns into.
+
+    `dearer` is the increase in cost, in $/h.
+    """
 
     dearer: float
     node: int
@@ -103,7 +111,7 @@ class Insertion:
 
 
 class LocalSearch:
-    """Nodes that are taken apart and put together again while that makes them cheaper."""
+    """A search that takes nodes apart and recreates them while that makes them cheaper."""
 
     def __init__(
         self,
@@ -114,14 +122,15 @@ class LocalSearch:
         kinds: Indices,
         fixed: Mask,
     ) -> None:
-        """Start with nodes of these kinds and pods (nodes × classes); `fixed` ones (nodes)
-        take pods and give none. The problem's headroom is what there was without any nodes, and
-        it may have further classes that have no pods.
+        """Start with nodes of these kinds and pods (nodes × classes).
+
+        `fixed` nodes take pods and give none. The problem's headroom is that without any of these
+        nodes. The problem may have further classes that have no pods yet.
         """
         self._problem, self._move_rules = problem, move_rules
         self._patience, self._astray = PATIENCE, 0
         share = problem.sizes / np.maximum(problem.room.max(axis=0, initial=0), 1.0)
-        # Of equals the choosier first.
+        # Of equally large classes the one that fewer kinds allow comes first.
         self._largest_first = np.lexsort((problem.allowed.sum(axis=1), -share.max(axis=1)))
         self._anywhere = np.stack(
             [problem.allowed[turns].any(axis=0) for turns in move_rules.others]
@@ -131,11 +140,12 @@ class LocalSearch:
         usable = move_rules.weight[None] == move_rules.weight[kinds][:, None]
         for node, present in enumerate(pods > 0):
             usable[node] &= problem.allowed[: len(present)][present].all(axis=0)
-        # One place more than there are nodes: two may be cheaper than one.
+        # One spare row: two nodes may be cheaper than one.
         spare = ((0, 1), (0, 0))
         held = np.pad(pods, ((0, 1), (0, len(problem.sizes) - pods.shape[1])))
         self._fixed = np.append(fixed, False)
-        # A limit that so many nodes of the greediest kind leave alone need not be looked at.
+        # A limit that this number of nodes of the greatest consumption cannot reach need not be
+        # checked.
         most = problem.consumption.max(axis=0, initial=0) * len(held)
         self._binding = np.flatnonzero(problem.headroom < most).tolist()
         self.nodes = SearchState(
@@ -149,8 +159,14 @@ class LocalSearch:
         )
 
     def run(self, waiting: Sequence[int]) -> bool:
-        """Take in pods that found no place (their classes), and rearrange the nodes; False when
-        that brought nothing.
+        """Place the given pods without a node, and rearrange the nodes.
+
+        Args:
+            waiting: the class of each pod without a node.
+
+        Returns:
+            False if nothing changed.
+
         """
         better, improving = False, True
         for class_index in waiting:
@@ -170,8 +186,9 @@ class LocalSearch:
         return better
 
     def _put_in_order(self) -> bool:
-        """Take pods that heavier pools can take off the nodes that they may not be on; False
-        when there were none.
+        """Move pods from nodes that are out of order to pools of greater weight.
+
+        Returns false if there were none.
         """
         moved = False
         for node in np.flatnonzero(self.nodes.kind >= 0).tolist():
@@ -185,7 +202,7 @@ class LocalSearch:
         return moved
 
     def _spare(self) -> None:
-        """Have a place for one node more."""
+        """Ensure that there is a spare row for one more node."""
         nodes = self.nodes
         if (nodes.kind < 0).any():
             return
@@ -207,7 +224,7 @@ class LocalSearch:
         )
 
     def _movable(self, node: int) -> int | None:
-        """Return the class of a pod of a node that a new node of a heavier pool can take."""
+        """Return a class on a node that a new node of a pool of greater weight can take, if any."""
         weight = self._weight_of(node)
         for class_index in self._largest_first.tolist():
             if self.nodes.pods[node, class_index] and self._turn(class_index, moving=True) > weight:
@@ -215,7 +232,10 @@ class LocalSearch:
         return None
 
     def _lift(self, node: int, class_index: int) -> None:
-        """Take a pod of a class off a node; put it on one of a heavier pool, new if need be."""
+        """Move a pod of a class off a node to one of a pool of greater weight.
+
+        That node is a new one if necessary.
+        """
         nodes, problem, move_rules = self.nodes, self._problem, self._move_rules
         weight = self._weight_of(node)
         nodes.pods[node, class_index] -= 1
@@ -231,8 +251,9 @@ class LocalSearch:
         return int(self._move_rules.weight[self.nodes.kind[node]])
 
     def _turn(self, class_index: int, *, moving: bool = False) -> int:
-        """Return the weight of the heaviest pool that can make a node for a pod of a class, in any
-        domains open to it; less than any when none can. It may be `moving` there from a node.
+        """Return the greatest weight of a pool that can launch a node for a pod of a class, or −1.
+
+        All domains open to the class count. If `moving`, the pod leaves its present domains.
         """
         move_rules, problem = self._move_rules, self._problem
         leaving = move_rules.pins[class_index] if moving else ()
@@ -245,8 +266,10 @@ class LocalSearch:
         return int(np.where(fits, move_rules.weight, -1).max(initial=-1))
 
     def _in_order(self, node: int) -> bool:
-        """Whether a node must be of its pool: some of its pods no heavier pool can take now, and
-        for those alone the node would cost as much.
+        """Return whether a node must be of its pool.
+
+        That is so if pools of greater weight cannot take some of its pods now, and a node for those
+        pods alone would cost as much.
         """
         nodes, problem, move_rules = self.nodes, self._problem, self._move_rules
         weight = self._weight_of(node)
@@ -267,15 +290,17 @@ class LocalSearch:
         return bool(stay) and bool(alone >= nodes.price[node] - SLACK)
 
     def _out_of_order(self) -> int:
-        """Return how many nodes should not be of their pools, or not so large."""
+        """Return the number of nodes that should be of another pool, or smaller."""
         if self._is_level:
             return 0
         there = np.flatnonzero(self.nodes.kind >= 0).tolist()
         return sum(not self._in_order(node) for node in there)
 
     def _selections(self) -> Iterator[tuple[list[int], int]]:
-        """Yield nodes to take apart together: each, each two, and all; those that one of a
-        larger kind could replace, with the kind; and how else they may be put together.
+        """Yield sets of nodes to take apart together, and of which kind their replacement may be.
+
+        First each node and each pair, without and with new nodes; then the nodes that one node of a
+        larger kind could replace, with that kind; last all nodes.
         """
         free = np.flatnonzero((self.nodes.kind >= 0) & ~self._fixed).tolist()
         groups = [[node] for node in free]
@@ -292,8 +317,10 @@ class LocalSearch:
             yield free, ANY
 
     def _replaceable(self, kind: int) -> list[int]:
-        """Return nodes, dearest first, that one node of a kind could about replace by its size, if
-        it is cheaper than they are. Who does not fit or may not go there goes elsewhere.
+        """Return nodes that one node of a kind could roughly replace by size, most expensive first.
+
+        Returns no nodes unless the new node is cheaper than they are together. Pods that do not fit
+        on it, or are not allowed there, go to other nodes.
         """
         nodes, move_rules = self.nodes, self._move_rules
         room = self._problem.room[kind] * OVERFULL
@@ -312,9 +339,10 @@ class LocalSearch:
         )
 
     def _ruin_and_recreate(self, chosen: list[int], kind: int) -> bool:
-        """Take nodes apart and place their pods anew; False, and all as before, if that is
-        not cheaper. One new node is of this kind and others are as they may, or all are of
-        `ANY` kind, or there is `NONE`.
+        """Take nodes apart and place their pods again; return whether that is cheaper.
+
+        If it is not cheaper, the nodes stay as before. The replacement is one new node of this kind
+        and others of any kind, or all of `ANY` kind, or there is `NONE`.
         """
         nodes, move_rules = self.nodes, self._move_rules
         if (nodes.kind[chosen] < 0).any():
@@ -323,9 +351,11 @@ class LocalSearch:
         to_spend = float(nodes.price[chosen].sum()) - SLACK
         waiting = self._ruin(chosen)
         placed = self._recreate(waiting, chosen[0], kind, to_spend)
+        # Accept only if every pod has a node and the rules are violated no more than before.
         is_whole = len(placed) == len(waiting) and strain(move_rules.all_rules) <= strained
         if is_whole and self._is_in_order_with(chosen[0], kind):
             return True
+        # Undo: the tallies of the rules are shared, so they are restored one pod at a time.
         for turned in placed:
             record(move_rules.rules[turned], move_rules.pins[turned], -1)
         for class_index in waiting:
@@ -334,7 +364,7 @@ class LocalSearch:
         return False
 
     def _ruin(self, chosen: list[int]) -> list[int]:
-        """Close nodes; return the classes of their pods, one for each, the largest first."""
+        """Remove nodes; return the class of each of their pods, largest class first."""
         move_rules = self._move_rules
         present = self.nodes.pods[chosen].sum(axis=0)[self._largest_first]
         waiting: list[int] = np.repeat(self._largest_first, present).tolist()
@@ -344,13 +374,15 @@ class LocalSearch:
         return waiting
 
     def _recreate(self, waiting: list[int], place: int, kind: int, to_spend: float) -> list[int]:
-        """Put pods where they add least, as long as they do not cost too much; return as which
-        classes they were. A new node of a kind is made in this place, if it is one.
+        """Place pods where they add least while the cost stays below the amount to spend.
+
+        If `kind` is a kind, a new node of it is opened in row `place` first. Returns the classes
+        that the placed pods turned into; fewer than `waiting` if the search gave up.
         """
         if kind >= 0:
             self._open(place, kind)
-            # It stays so while it is filled: a smaller one would grow only as far as each pod
-            # finds it worth the price.
+            # The kind is fixed while the node is filled. A smaller kind would grow only as far as
+            # each single pod makes that worth its price.
             self.nodes.usable[place] = np.arange(len(self.nodes.usable[0])) == kind
             to_spend -= float(self._problem.prices[kind])
         placed: list[int] = []
@@ -364,8 +396,9 @@ class LocalSearch:
         return placed
 
     def _is_in_order_with(self, place: int, kind: int) -> bool:
-        """Turn a new node of a kind into the cheapest that will do, and keep count of the nodes
-        that are out of order; False when there are more than before.
+        """Shrink a new node of a fixed kind, and compare how many nodes are out of order.
+
+        Returns false if more are than before. Otherwise the number is updated.
         """
         if kind >= 0:
             self._settle(place)
@@ -376,7 +409,7 @@ class LocalSearch:
         return True
 
     def _settle(self, node: int) -> None:
-        """Turn a node into the cheapest kind that holds its pods; without any there is none."""
+        """Change a node to the cheapest kind that holds its pods; remove it if it has none."""
         nodes, problem, weight = self.nodes, self._problem, self._move_rules.weight
         if not nodes.pods[node].any():
             self._close([node])
@@ -393,6 +426,7 @@ class LocalSearch:
         nodes.headroom += problem.consumption[kind] - problem.consumption[best]
 
     def _close(self, chosen: list[int]) -> None:
+        """Remove nodes with their pods, and return what they used of the limits."""
         nodes = self.nodes
         nodes.headroom += self._problem.consumption[nodes.kind[chosen]].sum(axis=0)
         nodes.pods[chosen], nodes.used[chosen], nodes.usable[chosen] = 0, 0.0, False
@@ -400,12 +434,14 @@ class LocalSearch:
         nodes.occupancy.owners[chosen], nodes.occupancy.counted[chosen] = 0.0, 0.0
 
     def _open(self, node: int, kind: int) -> None:
+        """Make a spare row a node of a kind, without pods."""
         nodes, weight = self.nodes, self._move_rules.weight
         nodes.usable[node] = weight == weight[kind]
         nodes.kind[node], nodes.price[node] = kind, self._problem.prices[kind]
         nodes.headroom -= self._problem.consumption[kind]
 
     def _put(self, insertion: Insertion) -> None:
+        """Carry out an insertion: the pod joins the node, which becomes of the insertion's kind."""
         nodes, problem, move_rules = self.nodes, self._problem, self._move_rules
         node, kind, turned = insertion.node, insertion.kind, insertion.turned
         if nodes.kind[node] < 0:
@@ -420,8 +456,10 @@ class LocalSearch:
         record(move_rules.rules[turned], move_rules.pins[turned], 1)
 
     def _cheapest(self, class_index: int, *, opening: bool, above: int = -1) -> Insertion | None:
-        """Return where a pod of a class adds least, in any domains open to it, in pools of more
-        weight than `above`. A new node is of the pools whose turn it is.
+        """Return where a pod of a class adds least, in any domains open to it; None if nowhere.
+
+        Only pools of a weight greater than `above` count. If `opening`, a new node may be launched
+        in the pools of greatest weight that can take the pod.
         """
         best: Insertion | None = None
         weight = self._move_rules.weight
@@ -437,8 +475,12 @@ class LocalSearch:
         return best
 
     def _cheapest_as(self, turned: int, opens: Mask, above: int) -> Insertion | None:
+        """Return where a pod adds least as one class, on open nodes or as a new node of `opens`
+        kinds.
+        """
         nodes, problem = self.nodes, self._problem
         fits = nodes.usable & problem.allowed[turned] & (self._move_rules.weight > above)
+        # Only the first spare row can become a new node; the others are equal to it.
         fits[np.flatnonzero(nodes.kind < 0)[:1]] = problem.allowed[turned] & opens
         self._patience -= 1 + fits.size // GLANCE
         asked = nodes.used + problem.sizes[turned]
@@ -452,6 +494,8 @@ class LocalSearch:
             fits &= nodes.occupancy.lets_in(turned)[:, None]
         prices = np.where(fits, problem.prices, np.inf)
         kinds = prices.argmin(axis=1)
+        # The increase is the price of the cheapest kind that would do, less what the node costs
+        # now.
         dearer = prices[np.arange(len(kinds)), kinds] - nodes.price
         node = int(dearer.argmin())
         if not np.isfinite(dearer[node]):

@@ -1,4 +1,4 @@
-"""Who may join whom on nodes being filled."""
+"""Track which pods the rules about sharing a node still allow on nodes that are being filled."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from controller.scheduling.packing.problem import NodeRules
 
 @dataclass(slots=True, kw_only=True)
 class NodeOccupancy:
-    """Who is on each of some nodes, as far as the rules about sharing care.
+    """The pods on each of some nodes, as far as the rules about sharing a node count them.
 
-    `limit` and `repels` (groups) are of the rules that speak of the classes, which no more
-    counted owners may join from so many counted pods on, `full_at`, and no other owners from
-    more than `over_at`; `owned`,
-    `matched`, `own_counted`, `own_uncounted`: groups × classes; `owners` and `counted`:
-    nodes × groups.
+    `limit`, `repels`, `full_at` and `over_at` are over the groups that any of the classes owns. No
+    further owner that the group counts may join a node with at least `full_at` counted pods; no
+    other owner may join one with more than `over_at`.
+
+    `owned`, `matched`, `own_counted` and `own_uncounted` are groups × classes. `owners` and
+    `counted` are nodes × groups: numbers of pods.
     """
 
     limit: Vector
@@ -34,7 +35,9 @@ class NodeOccupancy:
 
     @classmethod
     def holding(cls, rules: NodeRules, columns: Indices, held: Indices) -> NodeOccupancy:
-        """Start with what nodes hold (nodes × classes) of the classes in `columns`."""
+        """Return the occupancy of nodes that hold pods (nodes × classes); `columns` are the
+        classes.
+        """
         owned = rules.owned[:, columns]
         bind = np.flatnonzero(owned.any(axis=1))
         owned, repels = owned[bind], rules.repels[bind]
@@ -54,35 +57,38 @@ class NodeOccupancy:
 
     @property
     def ruled(self) -> Mask:
-        """Mark the classes that some rule speaks of."""
+        """Mark the classes that some rule is about."""
         return np.asarray((self.owned + self.matched).any(axis=0))
 
     def add_nodes(self, number: int) -> None:
-        """Add so many empty nodes."""
+        """Add empty nodes."""
         more = np.zeros((number, len(self.limit)))
         self.owners, self.counted = np.vstack([self.owners, more]), np.vstack([self.counted, more])
 
     def keep_nodes(self, kept: Mask) -> None:
-        """Forget the other nodes."""
+        """Drop the other nodes."""
         self.owners, self.counted = self.owners[kept], self.counted[kept]
 
     def keep_classes(self, kept: Mask) -> None:
-        """Forget the other classes."""
+        """Drop the other classes."""
         self.owned, self.matched = self.owned[:, kept], self.matched[:, kept]
         self.own_counted = self.own_counted[:, kept]
         self.own_uncounted = self.own_uncounted[:, kept]
 
     def bar(self, fits: Mask) -> None:
-        """Take out of nodes × classes who may not join by one."""
+        """Unmark, in place, the classes of which a rule forbids one more pod; nodes × classes."""
         if len(self.limit):
             fits &= self._barred(slice(None)) == 0
 
     def lets_in(self, class_index: int) -> Mask:
-        """Mark the nodes that one more pod of a class may join."""
+        """Mark the nodes on which the rules allow one more pod of a class."""
         return np.asarray(self._barred(class_index) == 0)
 
     def _barred(self, classes: slice | int) -> Matrix:
-        """Return by how many rules pods of the classes may not join by one."""
+        """Return the number of rules that forbid one more pod of the classes.
+
+        The result is nodes × classes, or over nodes for one class.
+        """
         full: Mask = self.counted >= self.full_at
         over: Mask = self.counted > self.over_at
         # A counted pod may not join owners that are already at their limit.
@@ -93,7 +99,10 @@ class NodeOccupancy:
         return blocked
 
     def spare(self, chosen: Indices) -> Indices:
-        """Return how many of the chosen class each node may still take by these rules."""
+        """Return how many pods of its chosen class the rules allow on each node; at least 1.
+
+        The caller excludes the nodes on which the rules forbid one pod.
+        """
         if not len(self.limit):
             return np.full(len(chosen), np.iinfo(np.int64).max)
         binding = self.matched[:, chosen].T * np.maximum(
@@ -104,7 +113,7 @@ class NodeOccupancy:
         return whole
 
     def add(self, chosen: Indices, amount: Indices) -> None:
-        """Put pods of the chosen class on each node."""
+        """Add an amount of pods of the chosen class to each node."""
         if len(self.limit):
             self.owners += self.owned[:, chosen].T * amount[:, None]
             self.counted += self.matched[:, chosen].T * amount[:, None]

@@ -1,18 +1,16 @@
-"""The cheapest nodes for what is left: vector bin packing guided by duals.
+"""Pack pods onto the cheapest new nodes: vector bin packing guided by dual prices.
 
-The fluid program prices resources on every kind of node and gives every class of
-pods a value. A node is filled by adding, again and again, the class whose shape is
-nearest to what the node has left, so that its resources run out together. The kind
-with the least price per value filled is opened; then the rest is priced again.
+The fluid program (a linear program that buys nodes in fractions) prices the resources of every kind
+and gives every class of pods a value. The packer fills a node by repeatedly adding the class whose
+shape is nearest to the node's remaining capacity, so that the node's resources run out together. It
+opens the kind with the lowest price per value, then prices the remaining pods again.
 
-From some dozens of pods to some thousands there is a first answer before anything is
-priced (`firstfit`).
+For 50 to 10,000 pods, `firstfit` gives a first answer before the program is solved.
 
-Axes: classes (pods that are equal here), kinds (types as they can be bought in one
-place), resources, groups (rules about pods that share a node), pools × limits.
+Axes: see `problem`.
 
-Constants are set by the cost of mixed and priced worlds and of Karpenter's own (`make race`);
-time comes second.
+The constants minimize the cost of the mixed, priced and Karpenter benchmark clusters (`make race`).
+Running time is the second criterion.
 """
 
 from __future__ import annotations
@@ -32,56 +30,60 @@ from controller.scheduling.packing.problem import SLACK, PackingProblem
 from controller.scheduling.reporter import SILENT, Reporter
 
 LIKELY = 8
-"""How many kinds, those that filled best before, are filled first to find the next node."""
+"""Number of kinds that are filled first to find the next node: those with the lowest price per
+value when they were last filled."""
 
 ABOUT_AS_GOOD = 0.001
-"""Within how much of the best price per value a larger node is preferred."""
+"""Kinds within this share of the best price per value count as equal; of those the packer prefers
+the one that takes the most value, so that there are fewer nodes to run."""
 
 FILLS_WELL, FILLS_BADLY = (1.08, 1.12), (1.2, 1.25)
-"""Price per value up to which the kinds at hand will do, in small problems and in large; 1 is
-as the program has it.
-"""
+"""Highest price per value at which the packer opens a kind without looking at more kinds, for small
+and for large problems. 1 is the price per value of the fluid program. `FILLS_WELL` applies to the
+kinds that the program bought, `FILLS_BADLY` to their siblings too."""
 
 AT_ONCE, MOST_AT_ONCE = 1.02, 8
-"""Up to what multiple of the best price per value nodes are opened beside it, and how many."""
+"""Several kinds are opened in one step: those whose price per value is at most this multiple of the
+best, and at most this number beside the best."""
 
 TINY = 1e-7
-"""Up to how much of a node counts as none bought by the program; HiGHS has the same tolerance."""
+"""Purchases of the program below this fraction of a node count as none. HiGHS has the same
+tolerance."""
 
 MOST = 1e30
-"""The price per value of what holds nobody: above any other."""
+"""The price per value of a node that holds no pods; above any other."""
 
 LARGE = 20_000
-"""From how many pairs of class and kind on a problem is large."""
+"""Number of pairs of class and kind above which a problem is large."""
 
 FEW_PAIRS = 2_000
-"""Up to how many pairs whole nodes are combined by a program of their own."""
+"""Number of pairs of class and kind up to which column generation over whole nodes is tried."""
 
 NEAR_THE_END = 4
-"""When what is left is worth less than so many usual nodes, every kind that serves somebody is
-looked at: a node that would come out half empty may be of any."""
+"""If the remaining pods are worth less than this number of typical nodes, the packer looks at every
+kind that any of them may use. The last node may be half empty, so a kind that the program did not
+buy may be cheapest."""
 
 GOOD_ENOUGH = 1.01
-"""At what multiple of the bound the search ends."""
+"""The search ends when the cost is at most this multiple of the lower bound."""
 
 REFINED_SHARES, PATIENCE = (0.3, 0.5, 0.15, 0.7), 3
-"""Which shares of the nodes, the worst first, are taken apart in turn; after how many turns
-that brought nothing that ends.
-"""
+"""Shares of the nodes, the least value per dollar first, that successive ruin-and-recreate turns
+take apart; and the number of turns in a row without improvement after which the search ends."""
 
 FIRST_FIT, MOST_CLASSES = range(50, 10_001), 1_000
-"""For how many pods, of how many classes at most, first fit comes before the quick way: fewer
-pods are packed in some milliseconds by that, too, and cheaper; more of them, or of their classes,
-take as long by one as by the other."""
+"""Numbers of pods, and greatest number of classes, for which first fit runs before the quick
+packing. Fewer pods are packed in milliseconds by the quick packing too, and cheaper. With more pods
+or classes both take equally long."""
 
 OTHERS_EVERY = 7
-"""Beside the worst nodes every so many-th of the others is taken apart, in each turn other ones:
-what the worst lack may be on a good one."""
+"""Ruin and recreate also takes apart every n-th of the other nodes, different ones in each turn:
+pods that would complete a badly filled node may be on a well filled one."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedNodes:
-    """`copies` equal nodes of a kind, each with `pods` (classes)."""
+    """A number of equal new nodes: `copies` nodes of a kind, each with `pods` (units per class)."""
 
     kind: int
     pods: Indices
@@ -90,7 +92,11 @@ class OpenedNodes:
 
 @dataclass(slots=True)
 class Packing:
-    """The answer, what is left over (classes), and what is left of the limits."""
+    """An answer: the new nodes, the pods without a node, and the remaining limits.
+
+    `left`: units per class without a node. `bound`: a lower bound on the cost, in $/h. `cost`: the
+    price of the nodes, in $/h. `headroom`: limits.
+    """
 
     opened: list[OpenedNodes] = field(default_factory=list)
     left: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -100,18 +106,19 @@ class Packing:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """What to compare by: pods left over, then cost."""
+        """The sort key of answers: pods without a node, then cost; lower is better."""
         return int(self.left.sum()), self.cost
 
 
 @dataclass(slots=True)
 class _Progress:
-    """Tells of the first answer, and of each that is better than all before."""
+    """Reports the first answer, and each later one that is better than all before it."""
 
     reporter: Reporter
     best: tuple[int, float] | None = None
 
     def tell(self, packing: Packing) -> None:
+        """Report a packing if it is the first or the best so far."""
         if self.best is None or packing.rank < self.best:
             self.best = packing.rank
             self.reporter.nodes_packed(
@@ -129,10 +136,18 @@ def pack(
     expired: Callable[[], bool],
     reporter: Reporter = SILENT,
 ) -> Packing:
-    """Open nodes for the demand, in several ways, and keep the best.
+    """Return the best of several packings of the demand.
 
-    The quickest ways come first, so that more time never gives a worse answer. One more is
-    enough when it is proven to be about as good as any; none follows when `expired`.
+    The quickest methods run first, so more time never gives a worse answer. The search ends early
+    when the answer is proven to be within `GOOD_ENOUGH` of the bound. After `expired` returns true,
+    no further method starts.
+
+    Args:
+        problem: what must be packed.
+        refinements: the greatest number of ruin-and-recreate turns.
+        expired: returns true when the time for the solve is up.
+        reporter: receives the first answer and every better one.
+
     """
     possible = np.asarray(problem.allowed.any(axis=1))
     if not problem.demand[possible].sum():
@@ -142,7 +157,7 @@ def pack(
     if int(problem.demand.sum()) in FIRST_FIT and len(problem.demand) <= MOST_CLASSES:
         first = _first_fit(problem)
         if first.left[possible].any():
-            first = None  # Whom limits leave over is for prices to say.
+            first = None  # Which pods limits leave out is decided by price.
         else:
             progress.tell(first)
             if expired():
@@ -152,7 +167,8 @@ def pack(
     progress.tell(quickest)
     if expired():
         return _better_of(quickest, first)
-    # A program goes on from what it solved last: the other ways start afresh.
+    # A program continues from its last solution. The thorough packings start from a new one, so
+    # that their answers do not depend on the quick packing.
     model = PriceModel(problem)
     best = _best_of_balances(problem, model, possible, expired)
     progress.tell(best)
@@ -163,9 +179,10 @@ def pack(
 
 
 def _better_of(packing: Packing, first: Packing | None) -> Packing:
-    """Return the answer, or the first one if that is cheaper.
+    """Return the packing, or the first-fit answer if that is cheaper.
 
-    That leaves nobody over, so that what bounds the cost of others bounds its own.
+    The first-fit answer leaves no pod without a node, so the bound that is proven for the packing
+    also holds for it.
     """
     if first is None or packing.rank <= first.rank:
         return packing
@@ -173,7 +190,7 @@ def _better_of(packing: Packing, first: Packing | None) -> Packing:
 
 
 def _first_fit(problem: PackingProblem) -> Packing:
-    """Open nodes by first fit, each as the cheapest kind that holds its pods; nothing is proven."""
+    """Return the first-fit packing, without bound; each node of the cheapest kind for its pods."""
     found = FirstFit.of(problem)
     equal: defaultdict[tuple[int, bytes], list[Indices]] = defaultdict(list)
     for kind, pods in zip(found.kind.tolist(), found.pods, strict=True):
@@ -190,7 +207,10 @@ def _first_fit(problem: PackingProblem) -> Packing:
 def _best_of_balances(
     problem: PackingProblem, model: PriceModel, possible: Mask, expired: Callable[[], bool]
 ) -> Packing:
-    """Pack with each way to weigh shapes, until that will do; a large problem with one."""
+    """Return the best packing of several weightings of shapes.
+
+    It stops when the answer is good enough. A large problem gets one weighting.
+    """
     balances = model.balances(problem.demand)
     first, *others = balances if problem.allowed.size <= THOROUGH else balances[:1]
     best = _packed(problem, model, possible, first, False)
@@ -209,8 +229,9 @@ def _better(
     expired: Callable[[], bool],
     progress: _Progress,
 ) -> None:
-    """Take nodes apart and put them together again as long as that brings something; it is
-    never worse for it.
+    """Improve a packing in place by ruin and recreate, then by column generation.
+
+    The packing never gets worse. Large problems get fewer turns, because each turn takes longer.
     """
     work, in_vain = problem.allowed.size, 0
     for turn in range(min(refinements, 2 * THOROUGH // work)):
@@ -226,8 +247,9 @@ def _better(
 def _combined(
     problem: PackingProblem, model: PriceModel, best: Packing, expired: Callable[[], bool]
 ) -> None:
-    """Buy whole nodes by a program over patterns, and pack the rest; keep that if it is
-    cheaper.
+    """Improve a packing in place by column generation over whole nodes, if that is cheaper.
+
+    Pods that the rounded solution leaves without a node are packed as usual.
     """
     dual_prices = model.dual_prices(problem.demand, balance=0.0)
     patterns = [(node.kind, node.pods) for node in best.opened]
@@ -237,7 +259,9 @@ def _combined(
         for pattern in column_generation(served, dual_prices, patterns, expired=expired)
     ]
     if expired():
-        return  # What was cut short may be better than what it would have come to.
+        # A run that was cut short can be cheaper than a complete one. Keeping it would let more
+        # time give a worse answer.
+        return
     demand = served.demand - sum(node.pods * node.copies for node in opened)
     consumed = sum(problem.consumption[node.kind] * node.copies for node in opened)
     rest = replace(problem, demand=demand, headroom=problem.headroom - consumed)
@@ -251,25 +275,26 @@ def _combined(
 
 
 def _will_do(packing: Packing) -> bool:
-    """Whether the answer is proven good enough."""
+    """Return whether the cost is proven to be within `GOOD_ENOUGH` of the lower bound."""
     return packing.cost <= packing.bound * GOOD_ENOUGH
 
 
 def _refine(problem: PackingProblem, model: PriceModel, best: Packing, turn: int) -> bool:
-    """Take the worst nodes apart, and some others with them, and pack their pods anew;
-    keep that if it is cheaper. False if it is not.
+    """Pack the pods of the worst nodes and of some others again; keep the result if it is cheaper.
 
-    Ruin and recreate, after Schrimpf, Schneider, Stamm-Wilbrandt and Dueck (2000), which
-    accepts only what is better.
+    Returns false if it is not cheaper. Ruin and recreate, after Schrimpf, Schneider,
+    Stamm-Wilbrandt and Dueck (2000), but only improvements are accepted.
     """
     nodes = [OpenedNodes(node.kind, node.pods) for node in best.opened for _ in range(node.copies)]
     values = model.dual_prices(problem.demand, balance=0.0).values
+    # A node's waste is the negative of the value that its pods have per dollar of its price.
     waste = [-float(node.pods @ values) / float(problem.prices[node.kind]) for node in nodes]
     order = np.argsort(-np.array(waste), kind="stable")
     worst = order[: max(2, int(len(nodes) * REFINED_SHARES[turn % len(REFINED_SHARES)]))]
     others = order[len(worst) + turn % OTHERS_EVERY :: OTHERS_EVERY]
     chosen = {*worst.tolist(), *others.tolist()}
     demand = np.sum([nodes[place].pods for place in chosen], axis=0)
+    # The limits that these nodes use are available again to their replacements.
     consumed = sum(problem.consumption[nodes[place].kind] for place in chosen)
     part = replace(problem, demand=demand, headroom=best.headroom + consumed)
     balances = model.balances(demand)
@@ -288,12 +313,12 @@ def _refine(problem: PackingProblem, model: PriceModel, best: Packing, turn: int
 def _packed(
     problem: PackingProblem, model: PriceModel, possible: Mask, balance: float, hurried: bool
 ) -> Packing:
-    """Open nodes, each as the cheapest kind that holds its pods, as far as limits go."""
+    """Return a packing within limits; each node is the cheapest kind that holds its pods."""
     packing = _opened(problem, model, possible, balance, hurried)
     _exchange(problem, packing)
     further = packing
     while further.opened and packing.left[possible].any() and len(problem.headroom):
-        # A cheaper kind may draw less on the limits: what it leaves is there for others.
+        # A cheaper kind may use less of the limits. Other pods can use the difference.
         rest = replace(problem, demand=packing.left, headroom=packing.headroom)
         further = _opened(rest, model, possible, balance, hurried)
         _exchange(rest, further)
@@ -306,6 +331,8 @@ def _packed(
 def _opened(
     problem: PackingProblem, model: PriceModel, possible: Mask, balance: float, hurried: bool
 ) -> Packing:
+    # The program leaves out the pods that no kind can hold; `left` gets them back at the end.
+    """Open nodes sweep by sweep, with new prices for each, until no further pod gets a node."""
     packing = Packing(left=np.where(possible, problem.demand, 0), headroom=problem.headroom.copy())
     proof: DualPrices | None = None
     while packing.left.sum():
@@ -316,6 +343,8 @@ def _opened(
         if int(packing.left.sum()) == before:
             break
     assert proof is not None
+    # Only the first prices are for the whole demand. Their values are a feasible dual, so they
+    # bound the cost of any subset of it: here the pods that got a node.
     packed = np.where(possible, problem.demand, 0) - packing.left
     packing.bound = max(float(packed @ proof.values + proof.limit_value), 0.0)
     packing.left = packing.left + np.where(possible, 0, problem.demand)
@@ -323,7 +352,10 @@ def _opened(
 
 
 def _exchange(problem: PackingProblem, packing: Packing) -> None:
-    """Turn every node into the cheapest kind that holds the same pods in the same places."""
+    """Replace each node's kind by the cheapest that holds its pods, in place; set the cost.
+
+    The new kind may use no more of any limit than the old one.
+    """
     cost = 0.0
     for place, opened in enumerate(packing.opened):
         used = opened.pods > 0
@@ -345,7 +377,11 @@ def _sweep(
     model: PriceModel,
     hurried: bool,
 ) -> None:
-    """Open nodes until a share of the value is packed, kinds by price per value."""
+    """Open nodes, by ascending price per value, until a share of the remaining value is packed.
+
+    In a hurry all of it is packed with one set of prices. Otherwise the caller prices the rest
+    again, because the prices of the whole demand fit the last nodes badly.
+    """
     total = float(packing.left @ dual_prices.values)
     target = total * (1.0 if hurried else model.share)
     packed = 0.0
@@ -371,11 +407,14 @@ def _open_best(
     share: float,
     packed: float,
 ) -> float:
-    """Open the nodes that cost least per value, of each kind a share of what the program would
-    buy; return the value `packed` before, and with them.
+    """Open the nodes with the lowest price per value.
+
+    Of each kind it opens a share of the program's purchase. Returns the value packed in this sweep:
+    the given value plus that of the new nodes.
     """
     opened, best = 0, filled_nodes.score.min()
-    # Of kinds about as good the one that takes most: fewer nodes to run.
+    # Of kinds with about the same price per value take the one that holds the most value: fewer
+    # nodes to run.
     nearly = np.floor((filled_nodes.score / best - 1) / ABOUT_AS_GOOD)
     for place in np.lexsort((filled_nodes.kinds, -filled_nodes.value, nearly)):
         if opened and (filled_nodes.score[place] > best * AT_ONCE or opened > MOST_AT_ONCE):
@@ -395,10 +434,11 @@ def _open_best(
 
 
 class Spend:
-    """What the program would spend on each family of kinds: same places, like shape.
+    """The program's remaining budget for each family of kinds.
 
-    Within a family sizes cost about the same per unit, so which of them the program
-    bought says little; how much of the family, a lot.
+    Kinds of a family are in the same domains and have a like ratio of CPU to memory. Within a
+    family, sizes cost about the same per unit. Which of them the program bought says little; how
+    much of the family it bought says a lot.
     """
 
     def __init__(self, dual_prices: DualPrices, problem: PackingProblem, family: Indices) -> None:
@@ -412,30 +452,36 @@ class Spend:
         self.usual = float(np.median(prices)) if len(prices) else 0.0
 
     def open(self, *, siblings: bool) -> Mask:
-        """Mark the kinds the program bought, or also their `siblings` that are worth their
-        price, of families on which something is left to spend.
+        """Mark the kinds that the program bought.
+
+        With `siblings`, mark instead the kinds that are worth their price at the dual prices, in
+        families with a remaining budget.
         """
         if not siblings:
             return np.asarray(self._bought > TINY)
         return np.asarray((self._left > TINY)[self._family] & self._worthy)
 
     def nodes(self, kind: int) -> float:
-        """Return how many nodes of a kind are still to be bought, or would be for the rest
-        of its family's spend.
+        """Return how many nodes of a kind remain to be bought.
+
+        That is the program's remaining purchase of the kind; if there is none, the number of nodes
+        that the family's remaining budget pays for. The number may be fractional.
         """
         of_family = self._left[self._family[kind]] / self._prices[kind]
         return float(self._bought[kind] if self._bought[kind] > TINY else of_family)
 
     def draw(self, kind: int, copies: int) -> None:
-        """Spend."""
+        """Subtract the price of `copies` nodes of a kind from the budget of its family."""
         self._left[self._family[kind]] -= copies * self._prices[kind]
         self._bought[kind] -= copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilledNodes:
-    """`kinds` with what each would be `filled` with (kinds × classes), the value of that, and
-    the price per value, `score`.
+    """One filled node of each of some kinds.
+
+    `filled`: kinds × classes, units on the node. `value`: kinds, their value. `score`: kinds, price
+    per value.
     """
 
     kinds: Indices
@@ -446,8 +492,10 @@ class FilledNodes:
 
 @dataclass(frozen=True, slots=True)
 class FillCache:
-    """How kinds were filled last: with what (kinds × classes), at what price per value
-    (kinds; 0 for those not filled yet).
+    """How each kind was filled last.
+
+    `filled`: kinds × classes, units on the node. `score`: kinds, price per value; 0 if the kind has
+    not been filled yet.
     """
 
     filled: Indices
@@ -455,7 +503,7 @@ class FillCache:
 
     @classmethod
     def empty(cls, problem: PackingProblem) -> FillCache:
-        """Start without any."""
+        """Return a cache in which no kind has been filled."""
         kinds = len(problem.prices)
         return cls(np.zeros((kinds, len(problem.demand)), dtype=np.int64), np.zeros(kinds))
 
@@ -468,8 +516,10 @@ def _filled_nodes(
     rest: float,
     fill_cache: FillCache,
 ) -> FilledNodes | None:
-    """Fill the kinds that the program bought; if none fills well, more of them; near the
-    end all that serve somebody.
+    """Return filled nodes of the kinds to choose from, or None if no kind holds any remaining pod.
+
+    First the kinds that the program bought are filled; if none fills well, their siblings too; then
+    all kinds that a remaining pod may use. Near the end only the last step is done.
     """
     serves = np.asarray(problem.allowed[packing.left > 0].any(axis=0))
     usable = serves & np.asarray((problem.consumption <= packing.headroom + SLACK).all(axis=1))
@@ -494,13 +544,15 @@ def _likeliest(
     dual_prices: DualPrices,
     fill_cache: FillCache,
 ) -> FilledNodes:
-    """Fill the kinds that filled best before, until no other was any better then.
+    """Return filled nodes of the kinds that filled best before.
 
-    What is left only gets less, and so do the ways to fill a node well. What a kind was
-    filled with before, as far as it is still there, it is filled with again.
+    Stops when no other kind had a lower price per value last time. Demand only shrinks, so a kind
+    seldom fills better than before and its old price per value is a good estimate of the least one.
+    A kind starts with its previous pods, as far as they still need a node.
     """
     known = fill_cache.score
     order = kinds[np.argsort(known[kinds], kind="stable")]
+    # Kinds that were never filled have score 0, sort first and are all filled in the first batch.
     width = max(LIKELY, int((known[kinds] == 0).sum()))
     done, best, parts = 0, MOST, []
     while done < len(order) and (not done or best > known[order[done]]):
@@ -524,7 +576,7 @@ def _likeliest(
 
 
 def _possible(problem: PackingProblem, packing: Packing, kind: int, pods: Indices) -> int:
-    """Return how many equal nodes the pods that are left and the pool limits allow."""
+    """Return how many equal nodes the remaining pods and the limits allow."""
     used = pods > 0
     possible = int((packing.left[used] // pods[used]).min()) if used.any() else 0
     consumed = problem.consumption[kind] > 0

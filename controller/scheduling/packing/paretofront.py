@@ -1,4 +1,4 @@
-"""Which kinds of node are worth a look."""
+"""Select the kinds that are worth considering: Pareto fronts and price ladders."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import numpy as np
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
 
 CHUNK = 64
-"""How many kinds are compared with all others at once; more take memory, fewer take time."""
+"""Number of kinds that are compared with all others at once; more take memory, fewer take time."""
 
 LEAST_PRICE, LEAST_SIZE = 1e-12, 1e-9
-"""Stand for a price (in $/h) and a size of nothing, where logarithms of them are taken."""
+"""Replace a price (in $/h) and a size of zero before logarithms are taken."""
 
 MOST_KINDS = 40
-"""How many kinds that differ only in size and price are looked at before a ladder of
-prices is enough. A packed node is bought as the cheapest type that holds its pods,
-whatever kind it was packed as, so that little is lost."""
+"""Number of kinds differing only in size and price above which a ladder of prices replaces them.
+The final node is the cheapest kind that holds its pods, whatever kind it was packed as, so little
+is lost."""
 
 LADDER_STEP = 1.12
-"""How far apart, as a factor, the rungs of that ladder are."""
+"""Factor between the prices of two rungs of that ladder."""
 
 NO_KINDS: Indices = np.zeros(0, dtype=np.int64)
 
@@ -26,18 +26,19 @@ NO_KINDS: Indices = np.zeros(0, dtype=np.int64)
 def undominated(
     allowed: Mask, labelled: Mask, prices: Vector, room: Matrix, consumption: Matrix
 ) -> tuple[Indices, Indices]:
-    """Return the kinds worth a look, and those that are worth one to a proof.
+    """Return the kinds to pack with, and the kinds that a lower bound needs.
 
-    `allowed` and `labelled` are classes × kinds, with and without regard to size. Among
-    kinds that differ in nothing but size and price, one is left out when another is
-    no dearer, no smaller, and draws no more on the limits; and where very many stay, those
-    are left out too, but not to a proof, that have their like among the others.
+    Among kinds that differ only in size and price, a kind is left out of both if another is no more
+    expensive, no smaller and uses no more of the limits. If more than `MOST_KINDS` remain, the
+    first result is thinned to a ladder of prices.
+
+    `allowed` and `labelled` are classes × kinds, with and without regard to size.
     """
     useful = np.flatnonzero(allowed.any(axis=0))
     _, sign = distinct_rows(np.packbits(labelled[:, useful], axis=0).T)
     merit = np.concatenate([-prices[:, None], room, -consumption], axis=1)
     every, kept = [NO_KINDS], [NO_KINDS]
-    # What costs the same in several zones is compared once.
+    # Zones often have equal prices; equal sets of kinds are compared once.
     fronts: dict[bytes, Indices] = {}
     for number in range(int(sign.max(initial=-1)) + 1):
         inside = useful[sign == number]
@@ -53,14 +54,17 @@ def undominated(
 
 
 def pareto_front(ordered: Indices, merit: Matrix) -> Indices:
-    """Return those that no other beats or equals in every merit; `ordered` by the first."""
+    """Return the indices whose merits no other index matches or beats in every column.
+
+    `ordered` has the indices in descending order of the first merit.
+    """
     kept = ordered[:0]
     for start in range(0, len(ordered), CHUNK):
         block = ordered[start : start + CHUNK]
         beaten = _no_better(merit[block], merit[kept]).any(axis=1)
         block = block[~beaten]
         better = _no_better(merit[block], merit[block])
-        # Of equals the first stays.
+        # Of kinds with equal merits the first stays.
         better &= np.tri(len(block), k=-1, dtype=np.bool_) | ~better.T
         kept = np.concatenate([kept, block[~better.any(axis=1)]])
     return kept
@@ -75,9 +79,10 @@ def _no_better(merits: Matrix, other: Matrix) -> Mask:
 
 
 def thinned(ordered: Indices, prices: Vector, room: Matrix, *, limit: int, step: float) -> Indices:
-    """Keep a ladder of prices within each shape of machine, if there are more than `limit`.
+    """Return a ladder of prices within each ratio of CPU to memory.
 
-    On every rung stays the kind that gives most for its price.
+    Each rung, a factor `step` wide, keeps the kind with the most CPU and memory per dollar. At most
+    `limit` kinds are returned unchanged.
     """
     if len(ordered) <= limit:
         return ordered

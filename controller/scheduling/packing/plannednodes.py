@@ -1,4 +1,4 @@
-"""New nodes in the making, and the pods that go there, by name."""
+"""Planned nodes: new nodes with the pods that they are for, by name."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from controller.scheduling.pods.groups import PendingGroup, PodGroup
 
 @dataclass(slots=True)
 class PlannedNode:
-    """A new node of a kind, and who goes there."""
+    """A new node of a kind; `members` are pod groups and the keys of their pods on the node."""
 
     kind: int
     members: list[tuple[PodGroup, list[str]]] = field(default_factory=list)
 
     @property
     def number(self) -> int:
-        """How many pods go there."""
+        """The number of pods on the node."""
         return sum(len(keys) for _, keys in self.members)
 
     @property
     def keys(self) -> list[str]:
-        """Its pods."""
+        """The keys of the pods on the node."""
         return [key for _, keys in self.members for key in keys]
 
     @property
     def is_bound(self) -> bool:
-        """Whether any of its pods cannot leave alone."""
+        """Whether some pods must stay with the others on this node."""
         return any(pod_group.is_bound for pod_group, _ in self.members)
 
     @property
     def eligible(self) -> Mask:
-        """The variants that all its pods leave open."""
+        """The variants that all its pods allow."""
         every: Mask = np.logical_and.reduce([pod_group.eligible for pod_group, _ in self.members])
         return every
 
@@ -46,8 +46,10 @@ class PlannedNode:
 def unfolded(
     opened: OpenedNodes, kind: int, members: Sequence[Sequence[PodGroup]]
 ) -> list[PlannedNode]:
-    """Turn counts of classes into named pods, which are taken from the `members` of each
-    class: one planned node per copy.
+    """Return planned nodes with named pods for a number of equal opened nodes.
+
+    The pods are taken from the `members` (pod groups) of each class. There is one planned node per
+    copy.
     """
     planned = []
     for _ in range(opened.copies):
@@ -69,10 +71,10 @@ def unfolded(
 def backfill(
     pending: PendingGroup, planned_nodes: Sequence[PlannedNode], variants: Variants, room: Matrix
 ) -> None:
-    """Put pods that no node may be bought for on those planned for more important ones.
+    """Place pods for which limits allow no node on nodes planned for pods of greater priority.
 
-    Only pods that no rule about others speaks of: for those a node is as good as its room
-    (kinds × the solve's resources).
+    Only pods without topology rules, host ports and device requests are placed: for those the
+    remaining capacity decides alone. `room` is kinds × the solve's resources.
     """
     if (
         pending.owned
@@ -98,9 +100,11 @@ def backfill(
 
 
 class Families:
-    """Pod groups on planned nodes, and some that found no place, as classes: a family has one
-    for each choice of domains, the one that was made first of all. Within a family pods are
-    interchangeable.
+    """Pod groups as families of classes, for the local search.
+
+    A family has one class for each combination of domains that its pod group may use, the present
+    one first. Pods of a family are interchangeable. The pod groups are those on planned nodes, and
+    some without a node.
     """
 
     def __init__(
@@ -109,7 +113,10 @@ class Families:
         waiting: Sequence[PodGroup],
         in_all_domains: Callable[[PodGroup], list[PodGroup]],
     ) -> None:
-        """Ask for each pod group in all its domains."""
+        """Make the families; `in_all_domains` returns a pod group for each combination of domains.
+
+        The first of those pod groups is in its present domains.
+        """
         self.classes: list[PodGroup] = []
         self._family_of: dict[int, range] = {}
         self._planned, self._waiting = planned, waiting
@@ -123,7 +130,7 @@ class Families:
 
     @property
     def others(self) -> list[list[int]]:
-        """What each class may turn into, first of all itself."""
+        """For each class the classes it may turn into, itself first."""
         return [
             [member, *(other for other in family if other != member)]
             for family in self._family_of.values()
@@ -132,13 +139,13 @@ class Families:
 
     @property
     def waiting(self) -> list[int]:
-        """The classes of the pods that found no place, one for each pod."""
+        """The class of each pod without a node."""
         return [
             self._family_of[id(pod_group)][0] for pod_group in self._waiting for _ in pod_group.keys
         ]
 
     def pods(self) -> Indices:
-        """Return who is where, as numbers; nodes × classes."""
+        """Return the number of pods of each class on each planned node; nodes × classes."""
         counts = np.zeros((len(self._planned), len(self.classes)), dtype=np.int64)
         for place, node in enumerate(self._planned):
             for pod_group, keys in node.members:
@@ -146,9 +153,10 @@ class Families:
         return counts
 
     def named(self, kinds: Sequence[int], pods: Indices) -> list[PlannedNode]:
-        """Return nodes of these kinds (−1: none) with so many pods of each class (nodes ×
-        classes): those that were planned, in their order, then new ones. A node whose pods are
-        bound to each other keeps the very same.
+        """Return planned nodes of these kinds with the given pods per class (nodes × classes).
+
+        The nodes planned before come first, in their order, then new ones; a kind of −1 means no
+        node. A node with bound pods keeps exactly those pods.
         """
         keys_of, before = self._keys_by_family(), self.pods()
         nodes = []
@@ -174,7 +182,7 @@ class Families:
         return keys_of
 
     def _name(self, made: PlannedNode, coming: Indices, keys_of: dict[range, list[str]]) -> None:
-        """Put so many pods of each class on a node, the first of those of its family."""
+        """Place pods of each class on a node, taking the first keys of its family."""
         for family in self._family_of.values():
             for class_index in family:
                 if coming[class_index]:

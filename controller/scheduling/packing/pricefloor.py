@@ -1,7 +1,7 @@
-"""Prices next to nothing: of capacity that is paid for already, or as overlays have them.
+"""Raise prices near zero: capacity that is paid for already, or prices that NodeOverlays set.
 
-A program that weighs prices against one another does not see them, nor what a pod is
-worth that such a node could hold. So packing takes them for a little more, in their order.
+A linear program cannot compare prices near zero, nor the value of the pods on such nodes. So
+packing uses slightly higher prices in the same order.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ import numpy as np
 from controller.scheduling.arrays import Vector
 
 PRICE_FLOOR = 1e-4
-"""In $/h, the least price that packing reckons with: a tenth of what any machine costs."""
+"""The least price in packing, in $/h: a tenth of the price of the cheapest instance type."""
 
 
 def floored(prices: Vector) -> Vector:
-    """Return prices that packing can weigh; what is below the floor comes to lie just above."""
+    """Return prices for packing; prices below the floor become values just above it, in order."""
     tiny = prices < PRICE_FLOOR
     top = prices[tiny].max(initial=0.0) or 1.0
     return np.where(tiny, PRICE_FLOOR * (1.0 + np.minimum(prices, top) / (2.0 * top)), prices)
 
 
 def overstatement(prices: Vector, count: float) -> float:
-    """Return by how much a bound on visible prices may be too high, when at most `count` nodes
-    cost next to nothing.
+    """Return how far a bound on raised prices can be too high, in $/h.
+
+    `count` is the greatest number of nodes with a price below the floor.
     """
     raised = floored(prices) - prices
     return float(raised.max(initial=0.0)) * count

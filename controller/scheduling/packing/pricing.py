@@ -1,13 +1,12 @@
-"""Prices for resources on every kind, values for every class, and a proven bound.
+"""Dual prices for resources on every kind, values of classes, and a proven lower bound.
 
-The fluid program is solved over the kinds that matter to it and over bundles of
-classes of like shape; that keeps it small however many pods wait. Its duals are then
-stretched over all kinds, scaled down where a kind would be over-priced. Whatever the
-bundling lost, the values that follow are a feasible dual of the whole program, so the
-bound holds.
+The fluid program is solved over the kinds that matter and over bundles of classes of like shape, so
+that it stays small for any number of pending pods. Its duals are then extended to all kinds, scaled
+down where a kind would be worth more than its price. The resulting values are a feasible dual of
+the program over all kinds and classes. So the bound holds, whatever the bundling lost.
 
-Constants are set by the cost of mixed and priced worlds and of Karpenter's own (`make race`);
-time comes second.
+The constants minimize the cost of the mixed, priced and Karpenter benchmark clusters (`make race`).
+Running time is the second criterion.
 """
 
 from __future__ import annotations
@@ -24,72 +23,73 @@ from controller.scheduling.packing.paretofront import pareto_front, thinned
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 
 MOST_BUNDLES = 160
-"""Up to how many bundles of classes the program is solved over."""
+"""Greatest number of bundles of classes in the program."""
 
 MANY_CLASSES, SAMPLE = 150, 3
-"""From how many classes on nodes are filled from a sample, and how many of a stratum it has."""
+"""Number of classes above which nodes are filled from a sample, and the number of classes per
+stratum in it."""
 
 MOST_GROUPS = 60
-"""Up to how many groups of which a node takes only so many the program knows of, the scarcest."""
+"""Greatest number of groups of limited pods per node in the program: those that need the most
+nodes."""
 
 TINY = 1e-9
-"""Up to what value, in $/h, a pod counts as worth nothing."""
+"""Value in $/h up to which a pod counts as worth nothing."""
 
 NO_ROOM, NO_SHARE = 1e-6, 1e-15
-"""Stand for a room and a share of nothing, on the scale of the largest machine, where they are
-divided by."""
+"""Replace a capacity and a share of zero in divisions; the unit is the capacity of the largest
+instance type."""
 
 WORTH_ITS_PRICE = 0.98
-"""From what share of its price on that a kind is worth to the program it may be opened, bought or
-not: sizes of one family cost much the same per unit, and the program names only one of them."""
+"""A kind may be opened, bought or not, if it is worth at least this share of its price at the dual
+prices. Sizes of one family cost about the same per unit, and the program names only one of them."""
 
 LOPSIDED = 0.1
-"""Below what share of all that is spent a resource is as good as free to the program."""
+"""Share of all spending on CPU and memory below which one of them is nearly free to the program."""
 
 LEADING, HALF, NONE = 3.0, 1.0, 0.0
-"""How much the shape of demand weighs beside the program's prices: it leads, it counts, it does
-not."""
+"""Weights of the shape of demand beside the program's prices: it leads, it counts, it does not
+count."""
 
 OWN_PRICE = 1e-3
-"""What share of its price every kind spreads over its resources: two shapes of equal value are
-told apart by it, and nothing else is."""
+"""Share of its price that every kind spreads over its resources. It decides only between two shapes
+of equal value."""
 
 BUNDLE_STEPS = (0.02, 0.05, 0.1, 0.2, 0.5, 2.0)
-"""How far apart the shapes (shares of each resource) of bundles are, the finest first."""
+"""Rounding steps for the shapes (shares of each resource) of a bundle, the finest first."""
 
 STEP, FINE_STEP, FEW_KINDS = 4.0, 2.0, 60
-"""How far apart the prices of the program's kinds are; and where groups decide how many
-nodes there are, if that leaves few kinds.
-"""
+"""Factor between the prices of the program's kinds; and the finer factor, used where groups decide
+how many nodes there are, if at most `FEW_KINDS` kinds remain."""
 
 EVEN = 5e-4
-"""By what share the dearest kind is held dearer there. Sizes cost much the same per unit; this
-makes the program buy nodes of like size, and not some large ones that leave the small no company.
-"""
+"""Share by which the program overstates the price of the most expensive kind, and in proportion
+those of the others, where groups decide how many nodes there are. Sizes cost about the same per
+unit. With this the program buys nodes of like size, not a few large ones that leave the small ones
+without further pods."""
 
 THOROUGH = 6_000
-"""Up to how many pairs of class and kind the packer tries several ways; larger problems
-pack well the first time, and each way takes longer."""
+"""Number of pairs of class and kind up to which the packer tries several weightings. Larger
+problems pack well the first time, and each weighting takes longer."""
 
 SHARE, FINE_SHARE = 0.6, 0.4
-"""How much of the remaining value is packed before the rest is priced again; and there."""
+"""Share of the remaining value that is packed before the rest is priced again; and the share with
+the finer factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Which classes to look at when there are very many.
+    """Picks the classes to fill nodes from when there are very many.
 
-    `stratum` (classes) numbers those that differ little: of a size, open to the same kinds,
-    bound by like rules. `order` has all classes, stratum by stratum, the most valuable first.
+    `stratum` (classes) numbers sets of classes that differ little: equal size, equal kinds, like
+    rules. `order` has all classes by stratum, the most valuable first.
     """
 
     stratum: Indices
     order: Indices
 
     def of(self, left: Indices) -> Mask:
-        """Mark the classes of which something is left; the first few of each stratum, where
-        there are many.
-        """
+        """Mark the classes with pods left; of many classes the first few of each stratum."""
         some: Mask = left > 0
         if some.sum() <= MANY_CLASSES:
             return some
@@ -103,12 +103,13 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DualPrices:
-    """What the packer goes by.
+    """The dual prices that guide the packer.
 
-    `bought`: kinds; `resource_prices`: kinds × resources; `values`: classes; `scarce`:
-    classes of which a node takes so few that more nodes are needed for it; `tight`: kinds
-    that are worth what they cost, whether the program bought them or not. No nodes for a
-    demand cost less than `demand @ values + limit_value`. `samples` picks classes.
+    `bought`: kinds, nodes that the program buys. `resource_prices`: kinds × resources. `values`:
+    classes, in $/h. `scarce`: classes of which a node takes so few that they need more nodes.
+    `tight`: kinds that are worth their price, bought or not. `samples` picks classes.
+
+    A lower bound on the cost of a demand is `demand @ values + limit_value`, in $/h.
     """
 
     bought: Vector
@@ -121,12 +122,15 @@ class DualPrices:
 
 
 _PricedKinds = tuple[FluidSolution, Matrix, Matrix]
-"""What the program answered, and what that makes of the prices of resources (kinds × resources)
-and of places in groups (groups × kinds) on all kinds."""
+"""The program's solution, and the prices of resources (kinds × resources) and of slots of groups
+(groups × kinds) that it implies for all kinds."""
 
 
 def lower_bound(problem: PackingProblem) -> float:
-    """Return what no set of nodes for the demand costs less than; 0 if some of it has none."""
+    """Return a lower bound on the cost of any nodes for the demand, in $/h.
+
+    Returns 0 if a class with demand has no kind.
+    """
     if not problem.demand.any() or not problem.allowed[problem.demand > 0].any(axis=1).all():
         return 0.0
     dual_prices = PriceModel(problem).dual_prices(problem.demand, balance=0.0)
@@ -137,8 +141,10 @@ class PriceModel:
     """The fluid program of a problem, solved again as demand shrinks."""
 
     def __init__(self, problem: PackingProblem, *, hurried: bool = False) -> None:
-        """Choose kinds, bundle classes, and build the program; in a hurry it is not solved again
-        for the demand that comes first, though it might then bring other prices of the same worth.
+        """Choose kinds, bundle classes, and build the program.
+
+        If `hurried`, the initial demand is solved only once. Solving it again could give other
+        prices of the same worth.
         """
         self._problem, self._hurried = problem, hurried
         self._scale = np.maximum(problem.room.max(axis=0, initial=0), 1.0)
@@ -155,8 +161,9 @@ class PriceModel:
         self.family = families(problem)
 
     def _limited_groups(self) -> tuple[Matrix, Vector]:
-        """Return the groups of which a node takes only so many; the scarcest, if there are
-        too many for the program: groups × classes, and limits.
+        """Return the groups that limit their pods per node (groups × classes), and their limits.
+
+        If there are too many for the program, those that need the most nodes.
         """
         problem = self._problem
         members = problem.rules.owned & problem.rules.counted
@@ -168,19 +175,22 @@ class PriceModel:
         return scarcest, limits[groups]
 
     def dual_prices(self, left: Indices, *, balance: float) -> DualPrices:
-        """Price everything for what is left (classes).
+        """Return the dual prices for the remaining pods (classes).
 
-        `balance` is how much the shape of what is asked for weighs beside the program's
-        prices when shapes are compared.
+        `balance` is the weight of the shape of demand, beside the program's prices, when shapes are
+        compared.
         """
         problem = self._problem
         prices, resource_prices, slot_prices = self._priced(left)
         cost = self._sizes @ resource_prices.T + self._members.T @ slot_prices
+        # A pod is worth the least that it costs on any kind that allows it. These values are a
+        # feasible dual, so no set of nodes for the demand costs less.
         values = np.where(problem.allowed, cost, np.inf).min(axis=1, initial=np.inf)
         bought = np.zeros(len(problem.prices))
         bought[self._kinds] = prices.bought
         worth = (self._room * resource_prices).sum(axis=1) + self._limits @ slot_prices
         scarce = self._members.T @ (prices.slot_prices @ prices.bought) > TINY
+        # Leaving the pod out at its penalty is the alternative to any kind.
         values = np.minimum(values, problem.penalty)
         return DualPrices(
             bought=bought,
@@ -193,7 +203,7 @@ class PriceModel:
         )
 
     def _priced(self, left: Indices) -> _PricedKinds:
-        """Solve the program for what is left (classes)."""
+        """Solve the program for the remaining pods (classes)."""
         asked = left.tobytes()
         if self._hurried and self._first is not None and self._first[0] == asked:
             return self._first[1]
@@ -205,10 +215,10 @@ class PriceModel:
         return priced
 
     def balances(self, left: Indices) -> tuple[float, ...]:
-        """Return the ways to weigh shapes that are worth a try, likely best first.
+        """Return the weightings of shapes that are worth a try, probably the best first.
 
-        Where the program gives nearly everything for one resource, the others are free to
-        it only because it thinks in fractions; then the shape of demand must lead.
+        If the program pays nearly everything for one resource, the other is free to it only because
+        it buys nodes in fractions. The shape of demand then leads.
         """
         dual_prices = self.dual_prices(left, balance=0.0)
         spent = dual_prices.bought @ (
@@ -219,9 +229,9 @@ class PriceModel:
 
     def _weights(self, resource_prices: Matrix, balance: float) -> Matrix:
         """Return the weights by which shapes are compared; kinds × resources."""
-        # Something of the kind's own price for every resource, the more the scarcer it is
-        # among what is asked for: what the program holds for free today is missed when
-        # the rest is packed, and two shapes of equal value are told apart by it.
+        # Every resource gets a part of the kind's price, the greater the scarcer the resource is in
+        # the demand. A resource that is free to the program now can be scarce when the rest is
+        # packed, and the part decides between two shapes of equal value.
         asked = self._problem.demand @ self._sizes
         scarcity = asked / np.maximum(self._room, NO_ROOM)
         scarcity /= np.maximum(scarcity.max(axis=1, keepdims=True), NO_SHARE)
@@ -232,8 +242,10 @@ class PriceModel:
         return np.asarray(np.where(bare[:, None], even, mixed))
 
     def _chosen_kinds(self) -> tuple[Indices, bool]:
-        """Return the kinds that no multiple of another replaces, thinned to a ladder, and
-        whether that is the fine one.
+        """Return the kinds for the program, and whether the finer price ladder was used.
+
+        A kind is left out if another with the same labels gives at least as much of everything per
+        dollar and serves pods as large. The rest is thinned to a ladder of prices.
         """
         problem = self._problem
         price = np.maximum(problem.prices, SLACK)
@@ -258,19 +270,24 @@ class PriceModel:
         return self._laddered(best, STEP), False
 
     def _laddered(self, parts: Sequence[Indices], step: float) -> Indices:
+        """Return the kinds of each part, thinned to a ladder of prices."""
         prices, room = self._problem.prices, self._room
         kept = [thinned(part, prices, room, limit=0, step=step) for part in parts]
         return np.sort(np.concatenate(kept)).astype(np.int64)
 
     def _largest_served(self) -> Matrix:
-        """Return, per kind, the largest amounts that a class it serves asks for."""
+        """Return, per kind, the largest requests of a class it serves; kinds × resources."""
         largest: Matrix = np.zeros(self._room.shape)
         for size, allowed in zip(self._sizes, self._problem.allowed, strict=True):
             np.maximum(largest, size[None] * allowed[:, None], out=largest)
         return largest
 
     def _bundled(self) -> tuple[Indices, Indices]:
-        """Bundle classes that go to the same kinds under the same limits in like shapes."""
+        """Return the bundle of each class, and the first class of each bundle.
+
+        Classes of a bundle may use the same kinds, are members of the same groups and have like
+        shapes.
+        """
         allowed = np.packbits(self._problem.allowed[:, self._kinds], axis=1)
         members = self._members.T.astype(np.int64)
         total = self._sizes.sum(axis=1, keepdims=True)
@@ -283,7 +300,7 @@ class PriceModel:
         return bundle, first
 
     def _mean_sizes(self) -> Matrix:
-        """Return the mean size of each bundle's pods."""
+        """Return the mean request of each bundle's pods; bundles × resources."""
         demand = self._problem.demand
         count = np.bincount(self._bundle_of, weights=demand, minlength=len(self._bundles))
         sizes = np.zeros((len(self._bundles), self._sizes.shape[1]))
@@ -293,6 +310,7 @@ class PriceModel:
         return sizes
 
     def _built(self) -> FluidProgram:
+        """Return the fluid program over the chosen kinds and the bundles."""
         problem, kinds = self._problem, self._kinds
         prices = problem.prices[kinds]
         if len(self._limits) and problem.allowed.size > THOROUGH:
@@ -310,10 +328,12 @@ class PriceModel:
         )
 
     def _extended_to_all_kinds(self, prices: FluidSolution) -> tuple[Matrix, Matrix]:
-        """Price all kinds: kinds × resources, and groups × kinds."""
+        """Return the prices of resources (kinds × resources) and slots (groups × kinds) on all
+        kinds.
+        """
         problem = self._problem
-        worth = self._room @ prices.resource_prices.T  # kinds × program's kinds
-        cost = self._bundle_sizes @ prices.resource_prices.T  # bundles × program's kinds
+        worth = self._room @ prices.resource_prices.T  # kinds × the program's kinds
+        cost = self._bundle_sizes @ prices.resource_prices.T  # bundles × the program's kinds
         extension = extended(
             priced=self._kinds,
             worth=worth + self._limits @ prices.slot_prices,
@@ -330,7 +350,7 @@ class PriceModel:
 
 
 def families(problem: PackingProblem) -> Indices:
-    """Number the kinds by what tells them apart but size: where they are, and their leaning."""
+    """Return the family of each kind: the same labels, and a like ratio of CPU to memory."""
     shape = np.log2(np.maximum(problem.room[:, :2], SLACK))
     leaning = np.round(shape[:, :1] - shape[:, 1:]).astype(np.int64)
     keys = np.concatenate([np.packbits(problem.labelled, axis=0).T, leaning], axis=1)
@@ -338,7 +358,7 @@ def families(problem: PackingProblem) -> Indices:
 
 
 def strata(problem: PackingProblem) -> Indices:
-    """Number the classes by size, where they may go, and what kinds of rules bind them."""
+    """Return the stratum of each class: equal size, equal kinds, and the same sorts of rule."""
     rules = problem.rules
     bound = [rules.owned[which].any(axis=0) for which in (rules.repels, ~rules.repels)]
     keys = np.concatenate(

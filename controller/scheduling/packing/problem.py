@@ -1,7 +1,12 @@
-"""What must be packed, as arrays.
+"""The packing problem as arrays: vector bin packing with a price per bin.
 
-Axes: classes (pods that are equal here), kinds (types as they can be bought in one
-place), resources, groups (rules about pods that share a node), pools × limits.
+Axes that the modules of this package share:
+
+    classes     packing classes: pods that packing cannot tell apart
+    kinds       instance types within a variant, as the scheduling package defines them
+    resources   the resources of the solve, in thousandths of their units
+    groups      rules about pods that share a node
+    limits      limits of NodePools, then capacity reservations
 """
 
 from __future__ import annotations
@@ -11,17 +16,17 @@ from dataclasses import dataclass
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 
 SLACK = 1e-9
-"""By how much sums of floats may be off where they are compared: of amounts in thousandths of
-their units, and of prices in $/h. Nothing is asked for, or sold, in so little."""
+"""Tolerance for comparing sums of floats: amounts in thousandths of their units, and prices in $/h.
+Requests and prices are never this small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRules:
     """Rules about pods that share a node, as arrays over groups.
 
-    `owned` and `counted`: groups × classes. A repelling group keeps its owners from
-    the pods it counts, and those from its owners; any other lets at most `limit`
-    counted owners on a node.
+    `owned` and `counted` are groups × classes. A group that `repels` (anti-affinity, host ports)
+    keeps its owners off nodes with pods it counts, and those pods off nodes with its owners. Any
+    other group (a spread over nodes) allows at most `limit` counted owners on a node.
     """
 
     owned: Mask
@@ -31,18 +36,24 @@ class NodeRules:
 
     @property
     def count(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         return len(self.limit)
 
 
 @dataclass(frozen=True, slots=True)
 class PackingProblem:
-    """What must be packed: see the module's axes.
+    """The demand, the kinds of node that can be bought, and the rules; see the module for the axes.
 
-    `allowed` and `labelled` (classes × kinds) tell where a class may go, with and without
-    regard to its size.
-    `consumption` (kinds × pool limits) counts against `headroom`. `proves` tells whether what
-    bounds its cost bounds the cost over all kinds, those too that are not in it.
+    `demand`: units per class. `sizes`: classes × resources, requests of one unit. `penalty`:
+    classes, the cost in $/h of leaving one unit without a node. `prices`: kinds, in $/h. `room`:
+    kinds × resources, allocatable capacity of a node.
+
+    `allowed` and `labelled` are classes × kinds. `labelled` marks the kinds whose labels and taints
+    allow the class; `allowed` marks those on which one unit also fits.
+
+    `consumption` (kinds × limits) is what a node uses of each limit, and `headroom` (limits) what
+    the limits still allow. `proves` is true if a lower bound on this problem also holds for the
+    kinds that were left out of it.
     """
 
     demand: Indices

@@ -1,4 +1,4 @@
-"""Buying new nodes for pod groups: formulation, packing and the bound, in one step."""
+"""Buy new nodes for pod groups: formulation, packing and lower bound in one step."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from controller.scheduling.reporter import Reporter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purchase:
-    """Nodes bought together.
+    """Nodes that were bought together.
 
-    `left` is what limits leave after them, in their own units; `bound` what no nodes for the
-    same pods cost less than, in $/h. `remaining` are the pod groups with pods that got none.
+    `left`: limits, what they still allow, in their own units. `bound`: a lower bound on the cost of
+    any nodes for the same pods, in $/h. `remaining`: the pod groups with pods without a node.
     """
 
     planned: list[PlannedNode]
@@ -35,9 +35,9 @@ class Purchase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purchaser:
-    """Buys nodes by price, with at most so many `refinements` of each answer.
+    """Buys the cheapest nodes, with at most `refinements` improvements of each answer.
 
-    `overstated` is by how much, in $/h, prices that packing can weigh are above true ones.
+    `overstated` is how far the prices used in packing can exceed the true ones in total, in $/h.
     """
 
     builder: ProblemBuilder
@@ -48,7 +48,7 @@ class Purchaser:
     reporter: Reporter
 
     def bought(self, pod_groups: Sequence[PodGroup], left: Vector) -> Purchase:
-        """Buy nodes within what limits have `left`; pods that get one leave their groups."""
+        """Buy nodes within the remaining limits; pods that get a node leave their groups."""
         classes = self.builder.classes(pod_groups)
         problem, kinds = self.builder.problem(classes, left)
         packing = pack(
@@ -56,7 +56,7 @@ class Purchaser:
         )
         bound = packing.bound
         if not problem.proves and self.expired():
-            bound = 0.0  # Whoever is in a hurry waits for an answer, not for what it proves.
+            bound = 0.0  # The caller is out of time: skip the proof.
         elif not problem.proves:
             every, _ = self.builder.problem(classes, left, proving=True)
             bound = lower_bound(replace(every, demand=problem.demand - packing.left))
@@ -84,10 +84,13 @@ class Purchaser:
         variants: Variants,
         room: Matrix,
     ) -> Purchase:
-        """Buy nodes for pod groups of which some need devices, a node's worth of those at a time;
-        `room` is that of the kinds of the variants (kinds × the solve's resources).
+        """Buy nodes for pod groups, some of which request devices.
+
+        Pods that request devices are cut into units of one node's worth each. `room` is kinds × the
+        solve's resources: the allocatable capacity of the kinds of `variants`.
         """
-        # Cutting pods into units is a choice: the bound must hold for any other.
+        # The way pods are cut into units is a choice. The bound must hold for any other choice, so
+        # it is computed for the uncut pods.
         classes = self.builder.classes(pod_groups)
         uncut = [(pod_group.unit, list(pod_group.keys)) for pod_group in pod_groups]
         axes = devices.axes(
@@ -108,13 +111,15 @@ class Purchaser:
 
 
 def _remaining(pod_groups: Sequence[PodGroup]) -> list[PodGroup]:
-    """Return the pod groups, and those that go with them, that have pods left."""
+    """Return the pod groups that have pods left, including those colocated with them."""
     return [pod_group for whole in pod_groups for pod_group in whole.everyone if pod_group.keys]
 
 
 def overstated(variants: Variants, pods: int) -> float:
-    """Return by how much prices that packing can weigh are above true ones, in $/h, on so many
-    nodes at most as there are pods, or instances that are reserved.
+    """Return how far the prices used in packing can exceed the true prices in total, in $/h.
+
+    There are at most as many new nodes as pods, and at most as many reserved nodes as reserved
+    instances.
     """
     held = variants.reservation_of_variant[variants.variant_of]
     reserved = sum(count for _, count in variants.catalog.reservations)

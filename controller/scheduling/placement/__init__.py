@@ -1,1 +1,1 @@
-"""Which domains and which of the nodes that exist pods go to; the rest is packed."""
+"""Placement of pending pods in topology domains and on existing nodes; `packing` packs the rest."""

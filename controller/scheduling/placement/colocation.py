@@ -1,7 +1,7 @@
-"""Pods that must share a node with certain others go with them.
+"""Colocation of pods that must share a node with certain other pods (pod affinity by hostname).
 
-Where those others are bound for new nodes themselves, each of their units takes as
-many companions as are needed and fit.
+If those other pods are bound for new nodes themselves, each of their units takes as many companions
+as are needed and fit.
 """
 
 from __future__ import annotations
@@ -24,9 +24,18 @@ def colocate(
     room: Matrix,
     variants: Variants,
 ) -> None:
-    """Send pending pods along with the pod groups that all sought groups count, in order.
+    """Add pending pods as companions to the pod groups that all `sought` groups count, in order.
 
-    A pod group is split when only some of its units have a companion.
+    A host pod group is split if only some of its units get a companion. Pods without a host stay in
+    `pending`.
+
+    Args:
+        pending: The pods to colocate; the function removes those it attaches.
+        pod_groups: The pod groups bound for new nodes, extended in place.
+        sought: The affinity groups that a host must be counted in.
+        room: The capacity of new nodes for pods (node kinds × the solve's resources).
+        variants: The variants to which the rows of `room` belong.
+
     """
     for host in list(pod_groups):
         if not pending.number:
@@ -36,9 +45,12 @@ def colocate(
         if _repelled(pending, host):
             continue
         mask = host.eligible & pending.eligibility.eligible
+        # Spread evenly: the ceiling of pods per unit, unless a node holds fewer.
         each = min(-(-pending.number // host.units), _most(pending, host, room, mask, variants))
         if not each:
             continue
+        # All units of one pod group carry equally many companions, so a smaller remainder on the
+        # last unit becomes a pod group of its own.
         units = min(host.units, -(-pending.number // each))
         last = pending.number - each * (units - 1) if each * units > pending.number else each
         _attach(pending, host, pod_groups, mask, units if last == each else units - 1, each)
@@ -54,7 +66,10 @@ def _attach(
     units: int,
     each: int,
 ) -> None:
-    """Give so many units of a pod group their companions; the rest of it goes as before."""
+    """Split `units` units with `each` companions per unit off the host as a new pod group.
+
+    The host's other units stay as they were.
+    """
     if not units:
         return
     keys, host.keys = host.keys[: units * host.unit], host.keys[units * host.unit :]
@@ -69,7 +84,10 @@ def _attach(
 def _most(
     pending: PendingGroup, host: PodGroup, room: Matrix, mask: Mask, variants: Variants
 ) -> int:
-    """Return how many companions one unit can take on the roomiest node that holds both."""
+    """Return how many companions one unit can take on the new node that holds the most.
+
+    Only nodes that are eligible for both the unit and its companions are considered.
+    """
     inside = np.flatnonzero(mask[variants.variant_of])
     left = room[inside] - host.size
     left = left[(left >= 0).all(axis=1)]
@@ -81,7 +99,10 @@ def _most(
 
 
 def _repelled(pending: PendingGroup, host: PodGroup) -> bool:
-    """Whether a rule about sharing a node keeps the two apart."""
+    """Whether an anti-affinity by hostname keeps the pending pods off nodes of the host.
+
+    Both directions are checked: the anti-affinity of the pending pods and that of each host pod.
+    """
     for part in host.everyone:
         for owner, other in ((pending, part.pending), (part.pending, pending)):
             if any(

@@ -1,4 +1,4 @@
-"""Which domains are open to pending pods, and what must be counted in them."""
+"""The topology domains that are open to pending pods, and the tallies that count pods in them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,28 @@ from controller.scheduling.topology.spread import DomainOption, Rules
 
 
 class Domains:
-    """The domains of nodes that exist and of those that can be made."""
+    """The topology domains of existing nodes and of nodes that can be launched."""
 
     def __init__(
         self, nodes: ExistingNodes, launch_options: LaunchOptions, tallies: Tallies
     ) -> None:
-        """Any domain may be opened that anybody could open."""
+        """Start with every domain open that any variant could open; `settle` narrows that."""
         self._nodes, self._launch_options, self._tallies = nodes, launch_options, tallies
         self._opening: Mask | None = None
         self._rules: dict[Eligibility, Rules] = {}
         self._where: dict[tuple[str, ...], list[tuple[str | None, ...]]] = {}
 
     def settle(self, opening: Mask) -> None:
-        """Count from now on only the domains that these variants open."""
+        """Restrict the domains of new nodes to those that the variants in `opening` open.
+
+        Rules that were read before are discarded, because the domains they compare may differ.
+        """
         self._opening = opening
         self._rules.clear()
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known which variants open domains."""
+        """Whether `settle` has fixed the variants that open domains."""
         return self._opening is not None
 
     def left_open(self, eligible: Mask) -> Mask:
@@ -46,13 +49,19 @@ class Domains:
         return eligible if self._opening is None else eligible & self._opening
 
     def rules(self, pending: PendingGroup) -> Rules:
-        """Return what domains must heed for pending pods."""
+        """Return the topology rules that bind pending pods in their choice of domains.
+
+        The rules are read once per eligibility.
+        """
         known = self._rules.get(pending.eligibility)
         if known is None:
             known = self._rules[pending.eligibility] = self._read_rules(pending.eligibility)
         return known
 
     def _read_rules(self, eligibility: Eligibility) -> Rules:
+        """Return the topology rules by domain; rules by hostname are left to
+        `ExistingOccupancy`.
+        """
         counting = [group for group in eligibility.counted if not group.per_node]
         hard = [group for group in counting if group.hard]
         owned = tuple(
@@ -77,8 +86,10 @@ class Domains:
         return tuple(self._tallies[group.index] for group in groups)
 
     def _universe(self, eligibility: Eligibility, group: TopologyGroup) -> tuple[str, ...]:
-        """Return the domains whose counts a spread compares: of nodes that exist, and of
-        those that any pool could open, as far as its policies let them count.
+        """Return the domains whose counts a spread compares, sorted.
+
+        These are the domains of existing nodes, and those that any pool could open as far as the
+        spread's `nodeAffinityPolicy` and `nodeTaintsPolicy` count them.
         """
         mask = np.ones_like(eligibility.own_eligible)
         if group.node_filter.alternatives is not None:
@@ -91,7 +102,18 @@ class Domains:
     def options(
         self, pending: PendingGroup, room: Indices, keys: tuple[str, ...]
     ) -> tuple[list[DomainOption], list[Mask], list[Mask]]:
-        """Return the combinations of domains open to pending pods; variants and nodes of each."""
+        """Return the combinations of domains open to pending pods, and masks for each.
+
+        Args:
+            pending: The pods to place.
+            room: How many of the pods each existing node can take (nodes).
+            keys: The topology keys whose domains are chosen.
+
+        Returns:
+            The options, sorted by domain; per option a mask of variants; per option a mask of
+                existing nodes.
+
+        """
         where = self._whereabouts(keys)
         combinations = set(self._launch_options.combinations(pending.eligible, keys))
         for place, spare in zip(where, room.tolist(), strict=True):
@@ -111,7 +133,7 @@ class Domains:
         return options, masks, members
 
     def _whereabouts(self, keys: tuple[str, ...]) -> list[tuple[str | None, ...]]:
-        """Return the domains in which each node that exists lies."""
+        """Return the domains of each existing node, one per key; None for a missing label."""
         known = self._where.get(keys)
         if known is None:
             places = zip(*(self._nodes.domains(key) for key in keys), strict=True)

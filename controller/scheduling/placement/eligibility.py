@@ -1,4 +1,4 @@
-"""Where pods may go: their constraints against what can be bought and what is there."""
+"""Eligibility of pods: their constraints matched against variants and existing nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from controller.apis.taints import Toleration
+from controller.apis.kubernetes.taints import Toleration
 from controller.constraints.requirements import Requirements, agreement, conjunction
 from controller.constraints.taints import TOLERATE_PREFERENCES, untolerated
 from controller.scheduling.arrays import Mask
@@ -24,7 +24,7 @@ from controller.scheduling.topology.groups import TopologyGroup, TopologyGroups
 
 
 class EligibilityReader:
-    """Reads constraints. Equal ones are read once."""
+    """Reads the eligibility of pod classes. Constraints are read once, by identity."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class EligibilityReader:
         launch_options: LaunchOptions,
         axis: ResourceAxis,
     ) -> None:
-        """Nothing has been read yet."""
+        """Keep the parts of the solve that constraints are matched against."""
         self._catalog, self._variants, self._nodes = catalog, variants, nodes
         self._groups, self._devices = groups, devices
         self._launch_options, self._axis = launch_options, axis
@@ -50,7 +50,10 @@ class EligibilityReader:
     def pending(
         self, pod_class: PodClass, constraints: PodConstraints, keys: Sequence[str]
     ) -> PendingGroup:
-        """Make pods of a class ready for placement, in the pools of the greatest weight."""
+        """Return pods of a class as a pending group.
+
+        Its first eligible variants are those of the pools with the highest weight.
+        """
         eligibility = self.eligibility(pod_class, constraints)
         pending = PendingGroup(
             pod_class=pod_class,
@@ -66,7 +69,7 @@ class EligibilityReader:
         return pending
 
     def eligibility(self, pod_class: PodClass, constraints: PodConstraints) -> Eligibility:
-        """Return where pods of a class may go under these constraints."""
+        """Return the eligibility of pods of a class under these constraints."""
         eligibility = self._eligibilities.get(id(constraints))
         if eligibility is None:
             eligibility = self._eligibilities[id(constraints)] = self._eligibility(
@@ -75,7 +78,7 @@ class EligibilityReader:
         return eligibility
 
     def next_tier(self, pending: PendingGroup) -> bool:
-        """Turn to the pools of the next lower weight; False when there are none."""
+        """Make the pools of the next lower weight eligible; return False if there are none."""
         if not pending.tiers:
             return False
         tier, *rest = pending.tiers
@@ -84,7 +87,7 @@ class EligibilityReader:
         return True
 
     def _weights(self, pending: PendingGroup) -> tuple[int, ...]:
-        """Return the weights of the pools that could make a node for such pods, greatest first."""
+        """Return the weights of the pools that could launch a node for the pods, highest first."""
         key = (pending.eligibility.eligible.tobytes(), pending.size.tobytes())
         known = self._tiers.get(key)
         if known is None:
@@ -96,6 +99,7 @@ class EligibilityReader:
         return known
 
     def _eligibility(self, pod_class: PodClass, constraints: PodConstraints) -> Eligibility:
+        """Return the eligibility of a class, read without the cache."""
         liked = self._variants.meeting(constraints.liked)
         alternatives = new_node_alternatives(pod_class, constraints, self._devices)
         variants_by_alternative = tuple(
@@ -108,7 +112,8 @@ class EligibilityReader:
                 [self._variants.meeting(alternative) & liked for alternative in constraints.strict]
             )
         hardened = (*constraints.tolerations, TOLERATE_PREFERENCES)
-        # What devices there are on nodes that exist is another matter.
+        # Device alternatives describe new nodes only. `DeviceAllocator.room` checks the devices of
+        # existing nodes.
         reached = (
             alternatives
             if pod_class.device_requests is None
@@ -134,7 +139,7 @@ class EligibilityReader:
         )
 
     def _tolerated(self, tolerations: Sequence[Toleration]) -> Mask:
-        """Mark the variants of pools whose taints are all tolerated."""
+        """Mark the variants whose pool has no taint that these tolerations leave untolerated."""
         asked = tuple(tolerations)
         known = self._tolerating.get(asked)
         if known is None:
@@ -161,7 +166,11 @@ class EligibilityReader:
 def new_node_alternatives(
     pod_class: PodClass, constraints: PodConstraints, devices: DeviceAllocator
 ) -> tuple[Requirements, ...]:
-    """Return the alternatives of a new node: where it may be, and with which devices."""
+    """Return the alternative requirements for a new node of these pods, devices included.
+
+    The alternatives of selector, affinity and volumes are crossed with those of the claimed
+    devices.
+    """
     alternatives = alternatives_of(pod_class, constraints)
     if pod_class.device_requests is None:
         return alternatives
@@ -172,7 +181,7 @@ def new_node_alternatives(
 
 
 def alternatives_of(pod_class: PodClass, constraints: PodConstraints) -> tuple[Requirements, ...]:
-    """Return the alternatives of selector and affinity, crossed with those of volumes."""
+    """Return the alternatives of selector and affinity, crossed with those of the volumes."""
     if pod_class.volumes.alternatives == ({},):
         return constraints.strict
     return tuple(

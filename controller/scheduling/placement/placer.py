@@ -1,4 +1,4 @@
-"""Choosing domains for pods, filling the nodes that exist, and taking pods back."""
+"""Placement of pending groups in domains and on existing nodes, and its reversal."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from controller.scheduling.topology.groups import (
 from controller.scheduling.topology.spread import Pins, Rules, assign, misplaced, record
 
 NEW_NODE = "a new node"
-"""The domain under which a company that starts on a new node is counted."""
+"""The domain in which pods are counted that share a new node because of their own affinity."""
 
 
 class Placer:
-    """Places pending groups in turn: on nodes that exist, the rest in pod groups to be packed.
+    """Places pending groups in turn: on existing nodes first, the rest in pod groups to be packed.
 
-    `existing` has the pods of each node; `filled` those of this round that can be taken back,
-    with the places of their nodes.
+    `existing` maps the name of an existing node to the keys of the pods placed on it. `filled`
+    lists the placements of this round that can be undone, each with the index of its node.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Placer:
         room: Matrix,
         tallies: Tallies,
     ) -> None:
-        """Nothing is placed yet; `room` is kinds × the solve's resources."""
+        """Start without placements. `room` is node kinds × the solve's resources."""
         self._tallies = tallies
         self._headroom, self._nodes, self._occupancy = headroom, nodes, occupancy
         self._attachments, self._devices = attachments, devices
@@ -67,9 +67,15 @@ class Placer:
     ) -> tuple[list[PendingGroup], list[PendingGroup]]:
         """Place pending groups in turn; return those with pods left over, and those held back.
 
-        Pods that found no place may find one when they ask for less. Until that is settled
-        nobody may take what they could have: no less important pods where limits make
-        pods compete, and no buffers, whose room is what is left.
+        Pods without a node may be placed after their preferences are relaxed. Until then, no other
+        pod may take the capacity they could use. Pods of lower priority are held back where limits
+        make pods compete, and buffers are held back always, because they get only what is left.
+
+        Args:
+            waiting: The groups to place. Groups that look for other pods come after the rest,
+                buffers last.
+            pod_groups: The pod groups bound for new nodes, extended in place.
+
         """
         failed: list[PendingGroup] = []
         held: list[PendingGroup] = []
@@ -86,6 +92,7 @@ class Placer:
     def _place(
         self, pending: PendingGroup, pod_groups: list[PodGroup], failed: list[PendingGroup]
     ) -> None:
+        """Place one pending group; add it to `failed` if pods are left over."""
         room = self._no_room
         if len(self._nodes):
             room = self._occupancy.room(pending, self._nodes.holds(pending.size))
@@ -108,8 +115,11 @@ class Placer:
     def _place_in_company(
         self, pending: PendingGroup, room: Indices, rules: Rules, pod_groups: list[PodGroup]
     ) -> None:
-        """Place pods that must share a node with others: on nodes that have those, with
-        pod groups bound for new nodes, or, when they only look for their own, together.
+        """Place pods that must share a node with certain other pods.
+
+        They go on existing nodes with those pods, then as companions with pod groups bound for new
+        nodes. If they look only for pods of their own kind and none is placed yet, they start
+        together on one node.
         """
         everywhere = np.ones(len(self._nodes), dtype=np.bool_)
         self._fill_nodes(pending, room, everywhere, rules)
@@ -140,12 +150,18 @@ class Placer:
         pod_groups: list[PodGroup],
         sought: Sequence[TopologyGroup],
     ) -> None:
+        """Place the first pods of a hostname affinity together on one node.
+
+        An existing node is used if it holds as many of the pods as a new node would.
+        """
+        # The affinity itself is left out: no node can meet it before the first pod is placed.
         alone = replace(
             pending, owned=tuple(group for group in pending.owned if group not in sought)
         )
         room = self._occupancy.room(alone, self._nodes.holds(pending.size))
         together = self._most_together(pending)
         if len(room) and room.max() >= min(together, pending.number) > 0:
+            # The first node that holds them all, or else the first that holds the most.
             chosen = np.arange(len(room)) == int((room >= min(room.max(), pending.number)).argmax())
             self._fill_nodes(pending, room, chosen, rules)
         elif together:
@@ -157,7 +173,7 @@ class Placer:
                 self._tallies[group.index].counts[NEW_NODE] += count
 
     def _most_together(self, pending: PendingGroup) -> int:
-        """Return how many of these pods one new node can hold, by size and by rules."""
+        """Return how many of these pods one new node can hold, by size and by hostname spreads."""
         kinds = self._launch_options.fitting_kinds(pending.eligible, pending.size)
         asked = pending.size > 0
         if not len(kinds):
@@ -171,6 +187,9 @@ class Placer:
     def _place_in_domains(
         self, pending: PendingGroup, room: Indices, rules: Rules, pod_groups: list[PodGroup]
     ) -> None:
+        """Assign the pods to domains, fill the existing nodes there and group the rest by
+        domain.
+        """
         options, masks, members = self._domains.options(pending, room, rules.keys)
         assign(pending.number, options, rules)
         for option, mask, inside in zip(options, masks, members, strict=True):
@@ -189,9 +208,18 @@ class Placer:
         most: int | None = None,
         pins: Pins = (),
     ) -> None:
-        """Put pods on nodes in order; `rules` counts them in their domains, if given.
+        """Place pods on existing nodes in order.
 
-        Those counted already, in the domains `pins`, can be taken back.
+        Args:
+            pending: The pods to place; the method removes those it places.
+            room: How many of the pods each node can take (nodes).
+            inside: The nodes that may be used (nodes).
+            rules: The rules whose tallies count the pods in their domains, if they are not counted
+                yet.
+            most: The maximum number of pods to place; None for all.
+            pins: The domains in which `assign` has counted the pods already. Such placements can be
+                undone and are recorded in `filled`.
+
         """
         if not len(room):
             return
@@ -219,7 +247,10 @@ class Placer:
                 self.filled.append((PodGroup(pending, pins, list(taken), pending.eligible), index))
 
     def withdrawn(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:
-        """Count pods no longer where they were to go; return them as a pending group."""
+        """Remove pods of a pod group from the tallies and return them as a pending group.
+
+        Devices that the pod group was given are released.
+        """
         self._devices.release(pod_group)
         record(self._domains.rules(pod_group.pending), pod_group.pins, -len(keys))
         for group in pod_group.pending.owned:
@@ -228,11 +259,11 @@ class Placer:
         return replace(pod_group.pending, keys=list(keys))
 
     def misplaced(self, pod_group: PodGroup, keys: Sequence[str]) -> int:
-        """Return how many of these pods must go for the others to be where they may."""
+        """Return how many of these pods must leave their domains to meet the rules again."""
         return misplaced(pod_group.pins, self._domains.rules(pod_group.pending), len(keys))
 
     def off_node(self, pod_group: PodGroup, index: int, count: int) -> PendingGroup:
-        """Take the last so many pods of a pod group off the node that it filled."""
+        """Remove the last `count` pods of a pod group from the existing node that it filled."""
         pending, taken = pod_group.pending, pod_group.keys[-count:]
         del pod_group.keys[-count:]
         held = self.existing[self._nodes.all[index].name]

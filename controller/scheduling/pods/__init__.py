@@ -1,1 +1,1 @@
-"""What waits: pods that are equal are one class; what they need, prefer and claim."""
+"""Pending pods: equal pods form one class, with their requests, preferences and claims."""

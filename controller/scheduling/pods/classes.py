@@ -1,6 +1,6 @@
-"""Pods that are equal to placement are one class.
+"""Pod classes: pods that are equal for placement.
 
-A pod class is everything about a pod that matters to placement: its kind, and who is of it.
+A pod class holds everything about its pods that matters to placement, and the keys of the pods.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.apis.pods import Pod, PodSpec
+from controller.apis.kubernetes.pods import Pod, PodSpec
 from controller.constraints import resources
 from controller.constraints.hostports import HostPort
 from controller.constraints.resources import Resources
@@ -19,11 +19,11 @@ from controller.scheduling.pods.volumes import NO_VOLUMES, Volumes
 
 @dataclass(eq=False, slots=True)
 class PodClass:
-    """Equal pods; `keys` are their names, oldest first.
+    """A class of equal pods. `keys` are the pods' keys, oldest first.
 
-    Pod classes of one `placement_key` differ in what they ask for alone, not in where they may go
-    or whom they look for. `device_requests` is the devices they claim, if any.
-    `flaw` says why what they ask for cannot be read, if it cannot.
+    Pod classes with the same `placement_key` differ only in their requests, not in the nodes that
+    suit them or the pods they look for. `device_requests` describes the devices they claim, if any.
+    `flaw` says why their requests cannot be read; it is empty if they can.
     """
 
     index: int
@@ -40,18 +40,24 @@ class PodClass:
 
     @property
     def priority(self) -> int:
-        """The pods' priority; none is zero."""
+        """The pods' priority; 0 if they have none."""
         return self.spec.priority or 0
 
 
 def pod_classes(
     pods: Sequence[Pod], *, kinds: PodKinds | None = None, lifted: bool = False
 ) -> list[PodClass]:
-    """Group pods into pod classes, in the order in which scarce room is given out.
+    """Return pods grouped into pod classes, in the order in which scarce capacity is assigned.
 
-    Priority first, then the larger request of CPU, of memory, then the name. Pods that leave a node
-    are told apart by that, unless all are `lifted` off theirs. `kinds` is what is known of pods
-    from before.
+    The order is priority (highest first), then the larger request of CPU, then of memory, then the
+    name.
+
+    Args:
+        pods: The pods to group.
+        kinds: What is known of pods from earlier solves; saves reading them again.
+        lifted: Whether the pods' present nodes are ignored. Otherwise pods that leave different
+            nodes are in different classes.
+
     """
     kinds = kinds or PodKinds()
     alike: dict[tuple[PodKind, str], list[Pod]] = {}

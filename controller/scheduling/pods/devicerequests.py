@@ -1,4 +1,4 @@
-"""The devices that pods claim, and from where those can be used that they have already.
+"""Devices that pods claim, and the nodes from which allocated devices can be used.
 
 Source: https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 """
@@ -8,31 +8,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller.apis import devices as wire
-from controller.apis.pods import NodeSelector
-from controller.apis.quantities import parse
-from controller.apis.taints import Toleration
+from controller.apis.kubernetes import devices as wire
+from controller.apis.kubernetes.pods import NodeSelector
+from controller.apis.kubernetes.quantities import parse
+from controller.apis.kubernetes.taints import Toleration
 from controller.constraints import requirements
 from controller.constraints.cel import CelError, Expression, expression
 
 ALL = "All"
+"""The allocation mode that gives a request all devices that meet its selectors."""
 
 _NODE_NAME = "metadata.name"
 
 
 class AllocationError(ValueError):
-    """A claim cannot be allocated as it stands; the message says why."""
+    """A claim cannot be allocated in its present state; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """From which nodes a device can be used: the one named, or those that meet `labels`."""
+    """The nodes that can use a device: the node named, or those whose labels meet `labels`."""
 
     node: str = ""
     labels: tuple[tuple[str, requirements.ValueSet], ...] = ()
 
     def includes(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Whether a node can use the device."""
+        """Whether a node with this name and these labels can use the device."""
         if self.node and self.node != node:
             return False
         return requirements.met_by_labels(dict(self.labels), labels)
@@ -42,7 +43,7 @@ EVERYWHERE = Reach()
 
 
 def reach_of(selector: NodeSelector) -> Reach:
-    """Read where an allocation or a slice can be used; its selector has one term.
+    """Return the nodes that can use an allocation or a ResourceSlice; its selector has one term.
 
     Raises:
         ValueError: a term is malformed.
@@ -58,7 +59,10 @@ def reach_of(selector: NodeSelector) -> Reach:
 
 @dataclass(frozen=True, slots=True)
 class CompiledSelector:
-    """A condition on devices, and where it stands: `class gpu` or `request gpu`."""
+    """A compiled CEL condition on devices.
+
+    `where` names its origin, such as `class gpu` or `request gpu`.
+    """
 
     where: str
     condition: Expression
@@ -66,9 +70,10 @@ class CompiledSelector:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class RequestAlternative:
-    """One way to meet a request: so many devices (0: all there are) that meet the selectors.
+    """One alternative of a request: `count` devices that meet the selectors; 0 means all of them.
 
-    `name` is `request` or `request/alternative`. `known` keeps, per device, what selectors said.
+    `name` is `request` or `request/alternative`. `share` is the capacity asked of a shared device,
+    in thousandths of its unit. `known` caches the selectors' result per device.
     """
 
     name: str
@@ -82,12 +87,12 @@ class RequestAlternative:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What tells the devices apart that it accepts: its conditions and tolerations."""
+        """What determines the devices that it accepts: class, conditions and tolerations."""
         texts = (selector.condition.text for selector in self.selectors)
         return (self.class_name, *texts, *self.tolerations)
 
     def __str__(self) -> str:
-        """The alternative in words."""
+        """Return the alternative in words."""
         amount = f"{self.count} devices" if self.count > 1 else "device"
         own = [
             selector.condition.text
@@ -101,21 +106,24 @@ class RequestAlternative:
 
 @dataclass(frozen=True, slots=True)
 class AttributeConstraint:
-    """Devices of some requests (all, if none is named) must share an attribute, or never."""
+    """A constraint that devices have equal values of an attribute, or different ones (`distinct`).
+
+    It applies to the devices of the `requests` named, or of all requests if none is named.
+    """
 
     attribute: str
     requests: frozenset[str]
     distinct: bool
 
     def binds(self, alternative: RequestAlternative) -> bool:
-        """Whether devices chosen this way are among those meant."""
+        """Whether the constraint applies to devices chosen by this alternative."""
         own = {alternative.name, alternative.name.partition("/")[0]}
         return not self.requests or bool(own & self.requests)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ClaimRequests:
-    """What a claim asks for: per request its alternatives, the best first."""
+    """The requests of a claim. Each request lists its alternatives in order of preference."""
 
     requests: tuple[tuple[RequestAlternative, ...], ...]
     constraints: tuple[AttributeConstraint, ...]
@@ -123,11 +131,12 @@ class ClaimRequests:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DeviceRequests:
-    """What pods of one class claim.
+    """The devices that the pods of one class claim.
 
-    `own` are those that each pod has to itself; `common` names those still to be allocated
-    that others may use as well; `reach` is where those can be used that are allocated
-    already. `signature` is equal for pods that ask for the same.
+    * `own`: the unallocated claims that each pod has to itself.
+    * `common`: the keys of unallocated claims that other pods use as well.
+    * `reach`: the nodes that can use the claims that are allocated already.
+    * `signature`: equal for pods with equal claims.
     """
 
     own: tuple[ClaimRequests, ...]
@@ -139,10 +148,10 @@ class DeviceRequests:
 def read_claim(
     spec: wire.ResourceClaimSpec, classes: Mapping[str, wire.DeviceClass]
 ) -> ClaimRequests:
-    """Read what a claim asks for.
+    """Return the requests and constraints of a claim.
 
     Raises:
-        AllocationError: a class does not exist, or something is malformed.
+        AllocationError: a DeviceClass does not exist, or a part of the claim is malformed.
 
     """
     requests: list[tuple[RequestAlternative, ...]] = []
@@ -157,12 +166,12 @@ def read_claim(
                 )
             )
         else:
-            raise AllocationError(f"request {request.name} is of a kind that is not known here")
+            raise AllocationError(f"request {request.name} has an unsupported type")
     constraints = []
     for rule in spec.devices.constraints:
         attribute = rule.match_attribute or rule.distinct_attribute
         if attribute is None:
-            raise AllocationError("a constraint is of a kind that is not known here")
+            raise AllocationError("a constraint has an unsupported type")
         named = frozenset(rule.requests)
         constraints.append(AttributeConstraint(attribute, named, rule.match_attribute is None))
     return ClaimRequests(tuple(requests), tuple(constraints))
@@ -171,10 +180,16 @@ def read_claim(
 def _alternative(
     name: str, request: wire.DeviceRequest, classes: Mapping[str, wire.DeviceClass]
 ) -> RequestAlternative:
+    """Return an alternative of a request, with the selectors of its DeviceClass before its own.
+
+    Raises:
+        AllocationError: the DeviceClass does not exist, or a part of the request is malformed.
+
+    """
     device_class = classes.get(request.device_class_name)
     if device_class is None:
         raise AllocationError(
-            f"device class {request.device_class_name} of request {name} does not exist"
+            f"DeviceClass {request.device_class_name} of request {name} not found"
         )
     share = request.capacity.requests if request.capacity is not None else {}
     try:
@@ -199,7 +214,7 @@ def _selectors(selectors: Sequence[wire.DeviceSelector], where: str) -> list[Com
     read = []
     for selector in selectors:
         if selector.cel is None:
-            raise AllocationError(f"a selector of {where} is of a kind that is not known here")
+            raise AllocationError(f"a selector of {where} has an unsupported type")
         try:
             read.append(CompiledSelector(where, expression(selector.cel.expression)))
         except CelError as exc:

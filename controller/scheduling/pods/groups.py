@@ -1,4 +1,4 @@
-"""Pods of one class on their way: pending first, then bound for new nodes."""
+"""Pods of one class during a solve: pending groups, then pod groups bound for new nodes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ from controller.state.buffers import PRIORITY as BUFFER_PRIORITY
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Eligibility:
-    """Where pods may go under some constraints: the same for all classes of one placement key.
+    """The variants and existing nodes that suit pods under some constraints.
 
-    `owned` are the groups the pods state, `counted` those that count them. Of the
-    `alternatives` a node must meet one, volumes considered; `variants_by_alternative` marks
-    the variants that meet each; `own_eligible` the variants that the pods' own constraints
-    leave, volumes and taints aside; `tolerated` those without a hard taint against them;
-    `eligible` those that all of it leaves; `nodes` marks the nodes that exist and would
-    let them in.
+    It is the same for all classes with the same placement key.
+
+    * `owned`: the topology groups that the pods state.
+    * `counted`: the topology groups that count the pods.
+    * `alternatives`: the requirements, volumes included, of which a node must meet one.
+    * `variants_by_alternative`: per alternative, the variants that meet it.
+    * `own_eligible`: the variants that meet the pods' own constraints, without volumes and taints.
+    * `tolerated`: the variants without a hard taint that the pods do not tolerate.
+    * `eligible`: the variants that meet all constraints and whose daemons leave the host ports
+      free.
+    * `nodes`: the existing nodes that meet the alternatives and whose taints are tolerated.
     """
 
     constraints: PodConstraints
@@ -41,11 +46,12 @@ class Eligibility:
 
 @dataclass(eq=False, slots=True)
 class PendingGroup:
-    """Pods of one class that wait, by their `keys`.
+    """Pending pods of one class, by their `keys`.
 
-    `owned` are the topology groups that bind; `size` is along the solve's resources;
-    `eligible` marks the eligible variants in the pools of the weight being tried; `tiers`
-    are the weights still to try.
+    * `owned`: the topology groups that bind the pods.
+    * `size`: the requests of one pod (the solve's resources).
+    * `eligible`: the eligible variants in the pools of the weight being tried.
+    * `tiers`: the weights that are still to be tried.
     """
 
     pod_class: PodClass
@@ -58,22 +64,25 @@ class PendingGroup:
 
     @property
     def constraints(self) -> PodConstraints:
-        """What the pods need, and what they still prefer."""
+        """The pods' requirements, and the preferences that have not been relaxed yet."""
         return self.eligibility.constraints
 
     @property
     def counted(self) -> tuple[TopologyGroup, ...]:
-        """The groups that count the pods."""
+        """The topology groups that count the pods."""
         return self.eligibility.counted
 
     @property
     def number(self) -> int:
-        """How many pods still wait."""
+        """The number of pods that are still pending."""
         return len(self.keys)
 
     @property
     def follows(self) -> bool:
-        """Whether the pods look for others than themselves, which should be placed first."""
+        """Whether the pods have an affinity that they do not match themselves.
+
+        The pods that it matches should be placed first.
+        """
         return any(
             group.kind is TopologyKind.AFFINITY and group not in self.counted
             for group in self.owned
@@ -81,25 +90,26 @@ class PendingGroup:
 
     @property
     def wants_company(self) -> bool:
-        """Whether the pods must share a node with certain others."""
+        """Whether the pods must share a node with certain other pods."""
         return wants_company(self.owned)
 
     @property
     def is_room(self) -> bool:
-        """Whether the pods stand for the room of a capacity buffer."""
+        """Whether the pods are the virtual pods of a CapacityBuffer."""
         return self.pod_class.priority <= BUFFER_PRIORITY
 
     def precedes(self, other: PendingGroup, *, compete: bool) -> bool:
-        """Whether the other has to wait until this one has found a place or given up.
+        """Whether `other` must be held back until these pods are placed or cannot be placed at all.
 
-        Pods that look for others may well look for less important ones.
+        `compete` says whether limits make pods compete for capacity. Pods that look for other pods
+        hold back only buffers, because the pods they look for may have a lower priority.
         """
         if other.is_room:
             return not self.is_room
         return compete and self.pod_class.priority > other.pod_class.priority and not self.follows
 
     def take(self, count: int) -> list[str]:
-        """Remove and return the first pods that wait."""
+        """Remove and return the keys of the first `count` pending pods."""
         taken, self.keys = self.keys[:count], self.keys[count:]
         return taken
 
@@ -108,9 +118,9 @@ class PendingGroup:
 class PodGroup:
     """Pods of a pending group bound for new nodes, with the domains chosen for them.
 
-    They go in units of `unit` pods that share a node; with each unit go so many pods of
-    each of the groups `colocated`. `needs` is what the node must be beyond the pods'
-    constraints, for the devices of a unit that shares a node with no other such unit.
+    The pods go in units of `unit` pods that share a node. Each entry of `colocated` is a pod group
+    and how many of its pods go with each unit. `needs` holds additional requirements for the node
+    of a unit that claims devices. A node holds at most one such unit.
     """
 
     pending: PendingGroup
@@ -123,18 +133,18 @@ class PodGroup:
 
     @property
     def units(self) -> int:
-        """How many units still wait."""
+        """The number of units that are still pending."""
         return len(self.keys) // self.unit
 
     @property
     def is_bound(self) -> bool:
-        """Whether its pods share their nodes with certain others, and cannot leave alone."""
+        """Whether the pods share their nodes with certain others, and so cannot be moved alone."""
         together = self.unit > 1 or bool(self.colocated) or self.needs is not None
         return together or self.pending.wants_company
 
     @property
     def size(self) -> Vector:
-        """What one unit takes."""
+        """The requests of one unit with its companions (the solve's resources)."""
         if self.unit == 1 and not self.colocated:
             return self.pending.size
         companions = (companion.pending.size * count for companion, count in self.colocated)
@@ -142,11 +152,11 @@ class PodGroup:
 
     @property
     def everyone(self) -> list[PodGroup]:
-        """This group, and those that go with it."""
+        """This pod group, and the pod groups colocated with it."""
         return [self, *(companion for companion, _ in self.colocated)]
 
     def take(self, units: int) -> list[tuple[PodGroup, list[str]]]:
-        """Remove the first units; return who they are, group by group."""
+        """Remove the first units; return the keys of their pods per pod group."""
         taken = []
         for pod_group, count in [(self, self.unit), *self.colocated]:
             keys, pod_group.keys = pod_group.keys[: units * count], pod_group.keys[units * count :]
@@ -156,14 +166,14 @@ class PodGroup:
 
 
 def wants_company(owned: Iterable[TopologyGroup]) -> bool:
-    """Whether pods that state these groups must share a node with certain others."""
+    """Whether pods that state these topology groups must share a node with certain other pods."""
     return any(group.per_node and group.kind is TopologyKind.AFFINITY for group in owned)
 
 
 def topology_groups_of(
     pod_class: PodClass, constraints: PodConstraints, groups: TopologyGroups
 ) -> tuple[TopologyGroup, ...]:
-    """Return the groups that these pods state, each once."""
+    """Return the topology groups that the pods state, each once, sorted by index."""
     groups_by_index: dict[int, TopologyGroup] = {}
     for constraint in constraints.binding_spreads:
         group = groups.spread(

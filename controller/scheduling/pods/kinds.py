@@ -1,7 +1,7 @@
-"""What placement reads of a pod: the same for all that only name, age and node tell apart.
+"""What placement reads of a pod, shared by pods that differ only in name, age and node.
 
-Reading a pod takes longer than comparing what was read, and a pod never changes: who asks about the
-same pods again keeps what was read of them.
+Reading a pod takes longer than comparing what was read, and a `Pod` object never changes. A caller
+that solves for the same pods again keeps a `PodKinds`, so that each pod is read once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from operator import attrgetter
 
 import msgspec
 
-from controller.apis.pods import Pod, PodSpec
+from controller.apis.kubernetes.pods import Pod, PodSpec
 from controller.constraints import hostports, resources
 from controller.constraints.hostports import HostPort
 from controller.constraints.resources import Resources
@@ -24,10 +24,10 @@ WHERE = (
     "topology_spread_constraints",
     "volumes",
 )
-"""What a spec says of where its pod may go, host ports aside."""
+"""The fields of a spec that determine which nodes suit its pod, except host ports."""
 
 HOW_MUCH = ("containers", "init_containers", "resources", "overhead")
-"""What a spec says of what its pod asks for, host ports among it."""
+"""The fields of a spec that determine what its pod requests, host ports included."""
 
 _where, _how_much = attrgetter(*WHERE), attrgetter(*HOW_MUCH)
 _rest = attrgetter(
@@ -37,9 +37,11 @@ _rest = attrgetter(
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PodKind:
-    """Equal pods have the same one. Kinds of one `placement_key` differ in what they ask for alone,
-    not in where they may go or whom they look for. `flaw` says why what they ask for cannot be
-    read, if it cannot. The `spec` names no node.
+    """What placement reads of a pod; equal pods share one.
+
+    Pod kinds with the same `placement_key` differ only in their requests, not in the nodes that
+    suit them or the pods they look for. `flaw` says why the requests cannot be read; it is empty if
+    they can. `spec` has no node name.
     """
 
     placement_key: bytes
@@ -52,13 +54,14 @@ class PodKind:
 
 
 class PodKinds:
-    """The kinds of pods, each of which is read once as long as it is kept."""
+    """Cache of pod kinds. A pod is read once while the cache holds it."""
 
     def __init__(self) -> None:
-        # By identity, which is theirs as long as they are held here.
+        # By identity. An id stays unique because the cache keeps a reference to the pod.
         self._of: dict[int, tuple[Pod, PodKind]] = {}
         self._known: dict[tuple[bytes, ...], PodKind] = {}
-        # What many kinds have in common, once; and quantities take their time to read.
+        # Parts that many kinds share are kept once, to save memory. Requests are cached because
+        # quantities are slow to parse.
         self._parts: dict[bytes, bytes] = {}
         self._asked: dict[bytes, tuple[Resources, str]] = {}
         self._encode = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -71,7 +74,7 @@ class PodKinds:
         return known[1]
 
     def keep(self, pods: Iterable[Pod]) -> None:
-        """Forget all others than these."""
+        """Remove all pods except these from the cache."""
         kept = {id(pod): known for pod in pods if (known := self._of.get(id(pod))) is not None}
         if len(kept) < len(self._of):
             left = {kind for _, kind in kept.values()}
@@ -113,7 +116,7 @@ def _resized(pod: Pod) -> Mapping[str, Resources] | None:
 
 
 def _requests(pod: Pod) -> tuple[Resources, str]:
-    """Return what a pod asks for, or nothing and why that cannot be told."""
+    """Return a pod's requests and an empty string; or no requests and why they cannot be read."""
     try:
         return resources.pod_requests(pod), ""
     except ValueError as malformed:

@@ -1,16 +1,17 @@
-"""The nodes that a pod may go to by its own word: selector and required affinity."""
+"""The nodes that a pod's own spec allows: node selector and required node affinity."""
 
 from __future__ import annotations
 
-from controller.apis.pods import PodSpec
+from controller.apis.kubernetes.pods import PodSpec
 from controller.constraints import requirements
 from controller.constraints.requirements import ValueSet
 
 
 def required_alternatives(spec: PodSpec) -> tuple[dict[str, ValueSet], ...]:
-    """Return the ways in which a node can meet the pod's selector and required affinity.
+    """Return the alternative requirements of the pod's node selector and required node affinity.
 
-    Terms that contradict themselves are no way.
+    A node must meet one of them. Terms that contradict themselves or the node selector are left
+    out.
     """
     selected = requirements.of_labels(spec.node_selector)
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None

@@ -1,7 +1,7 @@
-"""What a pod asks for beyond what it needs, and the order in which it gives that up.
+"""A pod's preferences, and the order in which they are relaxed.
 
-In a `PodConstraints` everything listed binds. When that cannot be met, `relaxed` returns
-the next, weaker one.
+All constraints listed in a `PodConstraints` bind. If they cannot be met, `relaxed` returns the next
+weaker constraints.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from controller.apis.pods import (
+from controller.apis.kubernetes.pods import (
     PodAffinityTerm,
     PodSpec,
     PreferredSchedulingTerm,
     TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 )
-from controller.apis.taints import Toleration
+from controller.apis.kubernetes.taints import Toleration
 from controller.constraints import requirements
 from controller.constraints.requirements import Requirements
 from controller.constraints.taints import TOLERATE_PREFERENCES
@@ -28,11 +28,12 @@ SCHEDULE_ANYWAY = "ScheduleAnyway"
 
 @dataclass(frozen=True, slots=True)
 class PodConstraints:
-    """What a pod needs, and the preferences that it has not given up yet.
+    """A pod's requirements, and its preferences that have not been relaxed yet.
 
-    `strict` are the alternatives of selector and required affinity, of which one
-    must hold; the `preferred_*` still bind, heaviest first; `anyway` are the spread
-    constraints that bind only until they cannot.
+    * `strict`: the alternatives of node selector and required affinity, of which a node must meet
+      one.
+    * `preferred_*`: the preferences that still bind, heaviest first.
+    * `anyway`: the `ScheduleAnyway` spread constraints, which bind until they are relaxed.
     """
 
     strict: tuple[Requirements, ...]
@@ -47,14 +48,14 @@ class PodConstraints:
 
     @property
     def liked(self) -> Requirements:
-        """The heaviest preference about nodes that still binds; empty without one."""
+        """The heaviest node preference that still binds; empty if there is none."""
         if not self.preferred_nodes:
             return {}
         return requirements.read(self.preferred_nodes[0].preference.match_expressions)
 
     @property
     def alternatives(self) -> tuple[Requirements, ...]:
-        """The strict alternatives, each with the heaviest preference on top."""
+        """The strict alternatives, each combined with the heaviest node preference."""
         if not self.preferred_nodes:
             return self.strict
         liked = self.liked
@@ -62,13 +63,13 @@ class PodConstraints:
 
     @property
     def binding_affinities(self) -> tuple[PodAffinityTerm, ...]:
-        """Required terms, and those preferred that have not been given up."""
+        """The required affinity terms, and the preferred ones that have not been relaxed."""
         liked = tuple(weighted.pod_affinity_term for weighted in self.preferred_affinities)
         return self.affinities + liked
 
     @property
     def binding_anti_affinities(self) -> tuple[PodAffinityTerm, ...]:
-        """Required terms, and those preferred that have not been given up."""
+        """The required anti-affinity terms, and the preferred ones that have not been relaxed."""
         liked = tuple(weighted.pod_affinity_term for weighted in self.preferred_anti_affinities)
         return self.anti_affinities + liked
 
@@ -79,14 +80,17 @@ class PodConstraints:
 
     @property
     def avoids_soft_taints(self) -> bool:
-        """Whether the pod still keeps away from PreferNoSchedule."""
+        """Whether the pod still avoids nodes with PreferNoSchedule taints."""
         return TOLERATE_PREFERENCES not in self.tolerations
 
 
 def first_constraints(spec: PodSpec, *, policy: str, soft_taints: bool) -> PodConstraints:
-    """Return the constraints among which every preference binds, or none under `Ignore`.
+    """Return the constraints with every preference binding, or with none under the policy `Ignore`.
 
-    `soft_taints` says whether any pool has a PreferNoSchedule taint at all.
+    Args:
+        spec: The pod's spec.
+        policy: The preference policy, `Respect` or `Ignore`.
+        soft_taints: Whether any pool has a PreferNoSchedule taint.
 
     Raises:
         ValueError: a requirement is malformed.
@@ -126,17 +130,17 @@ def first_constraints(spec: PodSpec, *, policy: str, soft_taints: bool) -> PodCo
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """Weaker constraints, and what was given up for them, in words."""
+    """Weaker constraints. `given_up` says in words which preference was relaxed for them."""
 
     constraints: PodConstraints
     given_up: str
 
 
 def relaxed(constraints: PodConstraints) -> Relaxed | None:
-    """Give up one thing, in Karpenter's order; None when nothing is left to give up.
+    """Return the constraints with the next preference relaxed, or None if none is left.
 
-    Alternatives of required affinity are weighed together from the start, so there
-    is none to drop.
+    The order is Karpenter's. Karpenter also drops alternatives of required affinity; Joiner
+    considers all alternatives together from the start.
     """
     if near := constraints.preferred_affinities:
         return Relaxed(
@@ -157,12 +161,12 @@ def relaxed(constraints: PodConstraints) -> Relaxed | None:
 
 
 def bearing_soft_taints(constraints: PodConstraints) -> PodConstraints:
-    """Return them for pods that do not keep away from PreferNoSchedule any more."""
+    """Return the constraints for pods that no longer avoid PreferNoSchedule taints."""
     return replace(constraints, tolerations=(*constraints.tolerations, TOLERATE_PREFERENCES))
 
 
 def required(constraints: PodConstraints) -> PodConstraints:
-    """Return the constraints of which nothing is left to give up."""
+    """Return the constraints with all preferences relaxed."""
     weaker = relaxed(constraints)
     return constraints if weaker is None else required(weaker.constraints)
 

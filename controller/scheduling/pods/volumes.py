@@ -1,8 +1,7 @@
-"""Where a pod's volumes can be reached from, and how many more a node can attach.
+"""The nodes from which a pod's volumes can be reached, and the attachments they need.
 
-A bound volume lies where its PersistentVolume says; one yet to be made, where its
-storage class allows. What volumes demand narrows the node, never the domains over which
-a topology spread counts.
+A bound volume is where its PersistentVolume says; an unbound one, where its StorageClass allows.
+Volumes restrict the node, but never the domains over which a topology spread counts.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from itertools import product
 import msgspec
 
 from controller.apis import labels
-from controller.apis.pods import (
+from controller.apis.kubernetes.pods import (
     NodeSelectorTerm,
     PersistentVolumeClaimSource,
     PersistentVolumeClaimSpec,
@@ -22,8 +21,8 @@ from controller.apis.pods import (
     PodSpec,
     Volume,
 )
-from controller.apis.taints import Requirement
-from controller.apis.workloads import PersistentVolume, PersistentVolumeClaim
+from controller.apis.kubernetes.taints import Requirement
+from controller.apis.kubernetes.workloads import PersistentVolume, PersistentVolumeClaim
 from controller.constraints import requirements
 from controller.constraints.requirements import ValueSet
 from controller.state.snapshot import Snapshot
@@ -38,9 +37,11 @@ class VolumeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Volumes:
-    """A pod's volumes: the places that reach them all (any of `alternatives`), and what
-    they take of each driver: `named` claims, shared by pods that name the same, and
-    `born` with each pod.
+    """A pod's volumes: where all of them can be reached, and what they attach per driver.
+
+    * `alternatives`: requirements, of which a node must meet one to reach all volumes.
+    * `named`: pairs of driver and claim; pods that name the same claim share it.
+    * `born`: pairs of driver and number of volumes created with each pod.
     """
 
     alternatives: tuple[dict[str, ValueSet], ...] = ({},)
@@ -52,7 +53,7 @@ NO_VOLUMES = Volumes()
 
 
 class VolumeIndex:
-    """Claims, volumes and classes of a snapshot, by name."""
+    """The PersistentVolumeClaims, PersistentVolumes and StorageClasses of a snapshot, by name."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         """Index the snapshot."""
@@ -66,10 +67,10 @@ class VolumeIndex:
         }
 
     def of(self, namespace: str, spec: PodSpec) -> Volumes:
-        """Read a pod's volumes.
+        """Return a pod's volumes.
 
         Raises:
-            VolumeError: a claim is missing, lost, leaving or cannot be bound.
+            VolumeError: a claim is missing, lost, being deleted or cannot be bound.
 
         """
         per_volume: list[tuple[dict[str, ValueSet], ...]] = []
@@ -90,6 +91,8 @@ class VolumeIndex:
             per_volume.append(places)
         if not per_volume:
             return NO_VOLUMES
+        # One node must reach all volumes: cross the alternatives of each, and drop combinations
+        # that contradict themselves.
         crossed = [requirements.conjunction(*parts) for parts in product(*per_volume)]
         possible = [
             alternative
@@ -101,10 +104,10 @@ class VolumeIndex:
         )
 
     def settled(self, pod: Pod) -> Pod:
-        """Return the pod with its ephemeral volumes as claims, where those are bound already.
+        """Return the pod with each ephemeral volume that is already bound replaced by its claim.
 
-        Such a volume is like any other then: it lies somewhere. Its claim bears the names of
-        pod and volume.
+        A bound ephemeral volume has a location like any other volume. Its claim is named after the
+        pod and the volume.
         """
         volumes = pod.spec.volumes
         if not volumes or not any(volume.ephemeral is not None for volume in volumes):
@@ -126,36 +129,54 @@ class VolumeIndex:
     def _claim(self, namespace: str, name: str) -> PersistentVolumeClaim:
         claim = self._claims.get((namespace, name))
         if claim is None:
-            raise VolumeError(f"volume claim {name} does not exist")
+            raise VolumeError(f"PersistentVolumeClaim {name} not found")
         if claim.metadata.is_deleting:
-            raise VolumeError(f"volume claim {name} is being deleted")
+            raise VolumeError(f"PersistentVolumeClaim {name} is being deleted")
         if claim.status.phase == "Lost":
-            raise VolumeError(f"volume claim {name} has lost its volume")
+            raise VolumeError(f"PersistentVolumeClaim {name} has lost its volume")
         return claim
 
     def _of_claim(
         self, claim: PersistentVolumeClaim
     ) -> tuple[tuple[dict[str, ValueSet], ...], str]:
+        """Return where the volume of a claim can be reached, and its driver.
+
+        Raises:
+            VolumeError: the volume is missing or being deleted, or the claim cannot be bound.
+
+        """
         name = claim.metadata.name
         if not claim.spec.volume_name:
-            return self._unbound(claim.spec, f"volume claim {name}")
+            return self._unbound(claim.spec, f"PersistentVolumeClaim {name}")
         volume = self._volumes.get(claim.spec.volume_name)
+        described = f"PersistentVolume {claim.spec.volume_name} of PersistentVolumeClaim {name}"
         if volume is None:
-            raise VolumeError(f"volume {claim.spec.volume_name} of claim {name} does not exist")
+            raise VolumeError(f"{described} not found")
         if volume.metadata.is_deleting:
-            raise VolumeError(f"volume {claim.spec.volume_name} of claim {name} is being deleted")
+            raise VolumeError(f"{described} is being deleted")
         return _reachable(volume), _driver(volume)
 
     def _unbound(
         self, spec: PersistentVolumeClaimSpec, what: str
     ) -> tuple[tuple[dict[str, ValueSet], ...], str]:
+        """Return where the volume of an unbound claim may be created, and its driver.
+
+        `what` names the claim in errors.
+
+        Raises:
+            VolumeError: the claim has no StorageClass, or one that binds immediately.
+
+        """
         if not spec.storage_class_name:
-            raise VolumeError(f"{what} is unbound and has no storage class")
+            raise VolumeError(f"{what} is not bound and has no StorageClass")
         storage_class = self._classes.get(spec.storage_class_name)
         if storage_class is None:
-            raise VolumeError(f"storage class {spec.storage_class_name} of {what} does not exist")
+            raise VolumeError(f"StorageClass {spec.storage_class_name} of {what} not found")
         if storage_class.volume_binding_mode == "Immediate":
-            raise VolumeError(f"{what} waits to be bound at once by {spec.storage_class_name}")
+            raise VolumeError(
+                f"{what} is not bound yet: its StorageClass {spec.storage_class_name} binds "
+                "immediately"
+            )
         terms = tuple(
             requirements.read([part.requirement for part in term.match_label_expressions])
             for term in storage_class.allowed_topologies
@@ -176,8 +197,8 @@ def _reachable(volume: PersistentVolume) -> tuple[dict[str, ValueSet], ...]:
 
 
 def _expressions(term: NodeSelectorTerm, *, without_hostname: bool) -> list[Requirement]:
-    # A volume on a node's own disk names the node, which may be on its way out: the pod
-    # may need a new node for it all the same.
+    # A volume on a node's own disk names the node, which may be about to be disrupted. The pod may
+    # still need a new node.
     return [
         expression
         for expression in term.match_expressions

@@ -1,1 +1,1 @@
-"""Rules about where pods lie with respect to one another, and what they count."""
+"""Topology rules (spread, affinity and anti-affinity) and the pods that each rule counts."""

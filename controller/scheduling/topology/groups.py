@@ -1,8 +1,8 @@
-"""Topology groups: which pods are counted, over which domains.
+"""Topology groups: which pods a topology rule counts, and over which domains.
 
-A group is one rule shared by all pods that state it the same way. Its tally counts the
-pods it selects per domain (value of its key): those that run and, in a solve's own copy,
-those placed in that solve.
+A group is one rule, shared by all pods that state it the same way. Its tally counts the pods that
+the group selects, per domain (value of its topology key). The tally includes running pods. A
+solve's own copy of the tally also includes the pods placed in that solve.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from controller.apis import labels
-from controller.apis.meta import LabelSelector, LabelSelectorRequirement
-from controller.apis.pods import Pod, PodAffinityTerm, TopologySpreadConstraint
-from controller.apis.taints import Toleration
-from controller.apis.workloads import Namespace
+from controller.apis.kubernetes.meta import LabelSelector, LabelSelectorRequirement
+from controller.apis.kubernetes.pods import Pod, PodAffinityTerm, TopologySpreadConstraint
+from controller.apis.kubernetes.taints import Toleration
+from controller.apis.kubernetes.workloads import Namespace
 from controller.constraints import requirements, selectors
 from controller.constraints.requirements import Requirements
 from controller.constraints.taints import untolerated
@@ -24,11 +24,11 @@ from controller.state.nodes import StateNode
 from controller.state.pods import is_terminal
 
 LabelItems = tuple[tuple[str, str], ...]
-"""Labels in a form that can be looked up."""
+"""Labels as sorted pairs, in a hashable form."""
 
 
 class TopologyKind(Enum):
-    """What a group asks of its owners."""
+    """The type of a topology rule: what it asks of the pods that state it, its owners."""
 
     SPREAD = "spread"
     AFFINITY = "affinity"
@@ -37,13 +37,17 @@ class TopologyKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeFilter:
-    """Which nodes a spread constraint looks at."""
+    """The nodes that a spread constraint takes into account; None means no restriction.
+
+    `alternatives` is set if the constraint honors node affinity (`nodeAffinityPolicy`),
+    `tolerations` if it honors taints (`nodeTaintsPolicy`).
+    """
 
     alternatives: tuple[Requirements, ...] | None
     tolerations: tuple[Toleration, ...] | None
 
     def admits(self, node: StateNode) -> bool:
-        """Whether the node counts for the constraint."""
+        """Whether the constraint takes the node into account."""
         own = node.node or node.claim
         if self.tolerations is not None and own is not None:
             hard = [taint for taint in own.spec.taints if taint.effect != "PreferNoSchedule"]
@@ -60,10 +64,10 @@ EVERY_NODE = NodeFilter(None, None)
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class TopologyGroup:
-    """One rule, as it is once all pods are read; `index` is its place among all.
+    """One topology rule, complete once all pods are read. `index` is its position among all groups.
 
-    `hard` when some pod requires it, rather than prefers it; `universe` are the domains
-    of the nodes that exist.
+    `hard` is true if at least one pod requires the rule rather than prefers it. `universe` holds
+    the domains of the existing nodes.
     """
 
     index: int
@@ -79,16 +83,21 @@ class TopologyGroup:
 
     @property
     def per_node(self) -> bool:
-        """Whether its domains are the nodes themselves."""
+        """Whether the domains of the group are the nodes themselves (topology key hostname)."""
         return self.key == labels.HOSTNAME
 
     def selects(self, namespace: str, values: Mapping[str, str]) -> bool:
-        """Whether it counts a pod of this namespace with these labels."""
+        """Whether the group counts a pod of this namespace with these labels."""
         return namespace in self.namespaces and selectors.selects(self.selector, values)
 
     def admits(self, count: int, *, own: bool, least: int) -> bool:
-        """Whether one more owner may go to a domain, given the count there and the least
-        anywhere.
+        """Whether one more owner may go to a domain.
+
+        Args:
+            count: The number of counted pods in the domain.
+            own: Whether the group counts the owner itself.
+            least: The minimum count over all domains.
+
         """
         if self.kind is TopologyKind.SPREAD:
             return count + own - least <= self.max_skew
@@ -99,7 +108,10 @@ class TopologyGroup:
 
 @dataclass(eq=False, slots=True)
 class TopologyTally:
-    """Who is where: per domain the pods that a group counts, and those that state it, `owners`."""
+    """Pods per domain that concern a topology group.
+
+    `counts` are the pods that the group counts, `owners` those that state it.
+    """
 
     group: TopologyGroup
     counts: Counter[str] = field(default_factory=Counter)
@@ -107,32 +119,34 @@ class TopologyTally:
 
     @property
     def total(self) -> int:
-        """How many pods the group counts anywhere."""
+        """The number of pods that the group counts in all domains."""
         return sum(self.counts.values())
 
     def copy(self) -> TopologyTally:
-        """Return a tally that can be moved without moving this one."""
+        """Return an independent copy of the tally."""
         return TopologyTally(self.group, self.counts.copy(), self.owners.copy())
 
 
 Tallies = Sequence[TopologyTally]
-"""The tally of each group, by its index."""
+"""The tally of each topology group, by the index of the group."""
 
 
 class TopologyGroups:
-    """All groups of a solve, each made once however many pods state it, and what running pods
-    come to in each.
+    """All topology groups of a solve with their tallies of running pods.
+
+    Each group is made once, however many pods state it.
     """
 
     def __init__(self, namespaces: Sequence[Namespace]) -> None:
-        """Start without groups; namespaces answer namespace selectors."""
+        """Start without groups. `namespaces` resolve the namespace selectors of affinity terms."""
         self.all: list[TopologyGroup] = []
         self.tallies: list[TopologyTally] = []
         self._namespaces = {
             namespace.metadata.name: namespace.metadata.labels for namespace in namespaces
         }
         self._known: dict[tuple[object, ...], TopologyGroup] = {}
-        # By one label that a pod must have to be counted; None for groups that name none.
+        # Index by one label that a counted pod must have, so that `selecting` need not try every
+        # group. Groups without such a label are under None.
         self._by_label: defaultdict[tuple[str, str] | None, list[TopologyGroup]] = defaultdict(list)
 
     def spread(
@@ -144,7 +158,7 @@ class TopologyGroups:
         alternatives: tuple[Requirements, ...],
         tolerations: tuple[Toleration, ...],
     ) -> TopologyGroup:
-        """Return the group of a spread constraint as this pod states it."""
+        """Return the group of a spread constraint as a pod with these labels states it."""
         honors_affinity = constraint.node_affinity_policy != "Ignore"
         honors_taints = constraint.node_taints_policy == "Honor"
         node_filter = NodeFilter(
@@ -172,7 +186,11 @@ class TopologyGroups:
         namespace: str,
         own_labels: Mapping[str, str],
     ) -> TopologyGroup:
-        """Return the group of an affinity or anti-affinity term as this pod states it."""
+        """Return the group of an affinity or anti-affinity term as a pod states it.
+
+        `match_label_keys` and `mismatch_label_keys` take their values from the pod's labels,
+        `own_labels`.
+        """
         selector = selectors.with_labels(
             term.label_selector,
             [
@@ -191,7 +209,7 @@ class TopologyGroups:
         )
 
     def of_running(self, pods: Sequence[Pod], nodes: Sequence[StateNode]) -> None:
-        """Add the required anti-affinity of pods that run, and count its owners per domain."""
+        """Add the required anti-affinity of running pods, and count its owners per domain."""
         by_name = {node.name: node for node in nodes}
         for pod in pods:
             affinity = pod.spec.affinity
@@ -211,13 +229,14 @@ class TopologyGroups:
                     self.tallies[group.index].owners[domain] += 1
 
     def selecting(self, namespace: str, values: Mapping[str, str]) -> tuple[int, ...]:
-        """Return the indices of the groups that count such a pod."""
+        """Return the indices of the groups that count a pod with these labels, sorted."""
         likely = [*self._by_label[None]]
         for label in values.items():
             likely.extend(self._by_label.get(label, ()))
         return tuple(sorted(group.index for group in likely if group.selects(namespace, values)))
 
     def _namespaces_of(self, term: PodAffinityTerm, own: str) -> frozenset[str]:
+        """Return the namespaces in which a term counts pods: its own one if the term names none."""
         if not term.namespaces and term.namespace_selector is None:
             return frozenset({own})
         named = set(term.namespaces)
@@ -241,6 +260,7 @@ class TopologyGroups:
         min_domains: int,
         node_filter: NodeFilter,
     ) -> TopologyGroup:
+        """Return the group with these properties, made if it does not exist yet."""
         key = labels.normalized(key)
         identity = (
             kind,
@@ -272,9 +292,10 @@ class TopologyGroups:
         return known
 
     def count_running(self, pods: Sequence[Pod], nodes: Sequence[StateNode]) -> None:
-        """Count the pods that run, and open the domains of the nodes that exist or are coming.
+        """Count running pods per domain, and record the domains of existing nodes.
 
-        Finished and leaving pods do not count; pods whose node is unknown neither.
+        Nodes being launched count as existing nodes. Finished pods, terminating pods and pods on
+        unknown nodes are not counted.
         """
         named = {node.name for node in nodes}
         placed: defaultdict[tuple[str, LabelItems], Counter[str]] = defaultdict(Counter)
@@ -302,20 +323,23 @@ class TopologyGroups:
 
 
 def domain_of(node: StateNode, key: str) -> str | None:
-    """Return where a node lies under a key; its name is its hostname unless labelled."""
+    """Return the domain of a node for a topology key, or None if the label is missing.
+
+    A node without a hostname label uses its name.
+    """
     if key == labels.HOSTNAME:
         return node.labels.get(key, node.name)
     return node.labels.get(key)
 
 
 def _domains(nodes: Sequence[StateNode], key: str) -> dict[str, str]:
-    """Return where each node lies under a key, those left out that lie nowhere."""
+    """Return the domain of each node for a topology key; nodes without the label are left out."""
     pairs = ((node.name, domain_of(node, key)) for node in nodes)
     return {name: domain for name, domain in pairs if domain is not None}
 
 
 def is_counted(pod: Pod) -> bool:
-    """Whether a bound pod still matters to topology."""
+    """Whether a bound pod counts for topology: it is neither finished nor terminating."""
     return not pod.metadata.is_deleting and not is_terminal(pod)
 
 
@@ -330,6 +354,7 @@ def _same_values(
 
 
 def _filter_identity(node_filter: NodeFilter) -> tuple[object, ...]:
+    """Return a hashable form of a node filter."""
     alternatives = (
         None
         if node_filter.alternatives is None

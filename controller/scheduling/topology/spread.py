@@ -1,8 +1,8 @@
-"""Which domain each pod goes to, where topology has a say.
+"""Assignment of pods to topology domains.
 
-An `DomainOption` is one combination of domains (a zone; a zone and a capacity type; …)
-with what it can take. Pods go one after the other to the emptiest option that every
-rule admits, which is what keeps spreads level.
+A `DomainOption` is one combination of domains (a zone; a zone and a capacity type; …) with the
+number of pods that it can take. Pods are assigned one at a time to the option with the fewest
+counted pods that all rules admit, which keeps spreads even.
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ from dataclasses import dataclass
 from controller.scheduling.topology.groups import TopologyGroup, TopologyKind, TopologyTally
 
 Pins = tuple[tuple[str, str], ...]
-"""Labels with the values that topology chose, sorted by label."""
+"""Label keys with the values that topology chose, sorted by key."""
 
 
 @dataclass(slots=True)
 class DomainOption:
-    """A combination of domains: room on nodes that exist, and the price of new ones."""
+    """A combination of domains: how many pods its existing nodes hold, and the price of new nodes.
+
+    `room` is the number of pods that existing nodes hold. `launchable` says whether a new node can
+    be launched there, and `price` is a pod's share of the cheapest one's price. `taken` counts the
+    pods assigned.
+    """
 
     pins: Pins
     room: int
@@ -28,23 +33,24 @@ class DomainOption:
 
     @property
     def is_free(self) -> bool:
-        """Whether one more pod finds room on nodes that exist."""
+        """Whether the existing nodes hold one more pod."""
         return self.taken < self.room
 
     @property
     def is_open(self) -> bool:
-        """Whether one more pod can go there at all."""
+        """Whether one more pod can go there, on an existing or a new node."""
         return self.launchable or self.is_free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What binds a pod in its choice of domains: the tallies of groups not per node.
+    """The rules that bind a pod in its choice of domains: tallies of groups not by hostname.
 
-    `owned`: of groups the pod states, each with whether it counts the pod itself and its
-    universe of domains; `counting`: of groups that count the pod; `shunned`: of groups
-    whose owners repel it, `sought`: of groups whose owners look for it, so that where it
-    lies must be known.
+    * `owned`: the groups that the pod states, each with whether it counts the pod itself, and with
+      the domains that it compares.
+    * `counting`: the groups that count the pod.
+    * `shunned`: the anti-affinity groups whose owners repel the pod.
+    * `sought`: the affinity groups whose owners look for the pod, so that its domain must be known.
     """
 
     owned: tuple[tuple[TopologyTally, bool, tuple[str, ...]], ...]
@@ -54,20 +60,20 @@ class Rules:
 
     @property
     def spreads(self) -> bool:
-        """Whether the pod states a spread."""
+        """Whether the pod states a topology spread."""
         return any(tally.group.kind is TopologyKind.SPREAD for tally, _, _ in self.owned)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The labels whose domains must be chosen, sorted."""
+        """The topology keys whose domains must be chosen, sorted."""
         owned = (tally for tally, _, _ in self.owned)
         return tuple(sorted({tally.group.key for tally in (*owned, *self.shunned, *self.sought)}))
 
 
 def assign(count: int, options: Sequence[DomainOption], rules: Rules) -> int:
-    """Send up to `count` pods to options, and record them; return how many went.
+    """Assign up to `count` pods to options; return how many were assigned.
 
-    Options are told how many they took; tallies count the pods at once.
+    The options' `taken` and the tallies are updated in place.
     """
     sent = 0
     while sent < count:
@@ -82,7 +88,7 @@ def assign(count: int, options: Sequence[DomainOption], rules: Rules) -> int:
 
 
 def record(rules: Rules, pins: Pins, count: int) -> None:
-    """Count pods that went to (or, negative, left) the domains in `pins`."""
+    """Add `count` pods in the domains `pins` to the tallies; a negative count removes them."""
     for key, domain in pins:
         for tally in rules.counting:
             if tally.group.key == key:
@@ -93,8 +99,9 @@ def record(rules: Rules, pins: Pins, count: int) -> None:
 
 
 def admits(pins: Pins, rules: Rules, *, leaving: Pins = ()) -> bool:
-    """Whether one more pod may go to these domains; if it comes from others, it is `leaving`
-    those.
+    """Whether one more pod may go to these domains.
+
+    If the pod comes from other domains, `leaving` names those, and the pod is not counted there.
     """
     away = Away(leaving, 1) if leaving else NOBODY
     least = {
@@ -104,14 +111,15 @@ def admits(pins: Pins, rules: Rules, *, leaving: Pins = ()) -> bool:
 
 
 def misplaced(pins: Pins, rules: Rules, most: int) -> int:
-    """Return how many of so many pods in these domains must go, one by one, until the others
-    break no rule of their own about them.
+    """Return how many of `most` pods in these domains must leave to meet their own rules again.
+
+    The pods leave one at a time; the result is the smallest such number, or `most`.
     """
     return next((gone for gone in range(most) if not _is_broken(pins, rules, gone)), most)
 
 
 def _is_broken(pins: Pins, rules: Rules, gone: int) -> bool:
-    """Whether pods in these domains break a rule of their own, once so many of them have gone."""
+    """Whether pods in these domains break a rule that they state after `gone` of them left."""
     domains, away = dict(pins), Away(pins, gone)
     return any(
         _excess(
@@ -128,7 +136,7 @@ def _is_broken(pins: Pins, rules: Rules, gone: int) -> bool:
 
 
 def strain(everyone: Iterable[Rules]) -> int:
-    """Return by how many pods the rules of those that were placed are broken, in sum."""
+    """Return the number of pods that break rules of placed pods, summed over the rules."""
     broken = 0
     for tally, own, universe in {spread for rules in everyone for spread in rules.owned}:
         least = _least(tally, own, universe, NOBODY)
@@ -142,7 +150,7 @@ def strain(everyone: Iterable[Rules]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """Pods that are counted in some domains still, and thought away."""
+    """Pods that the tallies still count in some domains, but that are evaluated as having left."""
 
     pins: Pins
     number: int
@@ -152,7 +160,7 @@ NOBODY = Away((), 0)
 
 
 def _count(tally: TopologyTally, domain: str, own: bool, away: Away) -> int:
-    """Return the count of a domain without those who are away, if the group counts them."""
+    """Return the count of a domain without the pods that are away, if the group counts those."""
     count = tally.counts[domain]
     if own and away.number and (tally.group.key, domain) in away.pins:
         return count - away.number
@@ -160,6 +168,10 @@ def _count(tally: TopologyTally, domain: str, own: bool, away: Away) -> int:
 
 
 def _least(tally: TopologyTally, own: bool, universe: tuple[str, ...], away: Away) -> int:
+    """Return the minimum count over the domains that a spread compares; 0 for the other rules.
+
+    As in Kubernetes, the minimum is 0 if there are fewer domains than `minDomains`.
+    """
     group = tally.group
     if group.kind is not TopologyKind.SPREAD or len(universe) < max(group.min_domains, 1):
         return 0
@@ -169,7 +181,7 @@ def _least(tally: TopologyTally, own: bool, universe: tuple[str, ...], away: Awa
 
 
 def _excess(group: TopologyGroup, count: int, *, owners: int, own: bool, least: int) -> int:
-    """Return how many of the owners in a domain should not be there, however they got there."""
+    """Return how many of the owners in a domain violate the rule, regardless of arrival order."""
     if group.kind is TopologyKind.SPREAD:
         return max(count - least - group.max_skew, 0)
     if group.kind is TopologyKind.ANTI_AFFINITY:
@@ -178,6 +190,11 @@ def _excess(group: TopologyGroup, count: int, *, owners: int, own: bool, least: 
 
 
 def _best(options: Sequence[DomainOption], rules: Rules) -> DomainOption | None:
+    """Return the option for the next pod, or None if the rules admit none.
+
+    The option with the fewest counted pods wins; then existing nodes before new ones, then the
+    lowest price. If `_slack` is true, options whose existing nodes hold the pod come first.
+    """
     least = {
         tally.group.index: _least(tally, own, among, NOBODY) for tally, own, among in rules.owned
     }
@@ -194,12 +211,13 @@ def _best(options: Sequence[DomainOption], rules: Rules) -> DomainOption | None:
 
 
 def _slack(rules: Rules) -> bool:
-    """Whether skew leaves a choice, so that room that is paid for can come first."""
+    """Whether every spread allows a skew of more than 1, so existing capacity can be used first."""
     groups = (tally.group for tally, _, _ in rules.owned)
     return all(group.max_skew > 1 for group in groups if group.kind is TopologyKind.SPREAD)
 
 
 def _population(option: DomainOption, rules: Rules) -> int:
+    """Return the number of pods that the spreads counting the pod have in the option's domains."""
     domains = dict(option.pins)
     return sum(
         tally.counts[domains[tally.group.key]]
@@ -209,16 +227,22 @@ def _population(option: DomainOption, rules: Rules) -> int:
 
 
 def _batch(left: int, option: DomainOption, rules: Rules) -> int:
-    """Return how many may follow at once without a look at the rules in between."""
+    """Return how many pods can be assigned to an option at once without checking the rules again.
+
+    Pods that state only affinity cannot make the option inadmissible; others are assigned one by
+    one.
+    """
     if any(tally.group.kind is not TopologyKind.AFFINITY for tally, _, _ in rules.owned):
         return 1
     return min(left, option.room - option.taken) if option.is_free else left
 
 
 def _admitted(pins: Pins, rules: Rules, least: dict[int, int], away: Away) -> bool:
+    """Whether the rules admit one more pod in these domains. `least` is by group index."""
     domains = dict(pins)
     for tally, own, _ in rules.owned:
         group = tally.group
+        # The first pod of an affinity that counts itself may go to any domain.
         if group.kind is TopologyKind.AFFINITY and own and tally.total <= away.number:
             continue
         count = _count(tally, domains[group.key], own, away)
@@ -228,7 +252,10 @@ def _admitted(pins: Pins, rules: Rules, least: dict[int, int], away: Away) -> bo
 
 
 def _is_clear(tally: TopologyTally, domain: str, rules: Rules, away: Away) -> bool:
-    """Whether none of those who repel such a pod is in a domain; it may be leaving it itself."""
+    """Whether a domain has no owners of an anti-affinity that repels the pod.
+
+    If the pod is itself such an owner and leaves the domain, it does not count.
+    """
     owners = tally.owners[domain]
     if owners > 0 and away.number and (tally.group.key, domain) in away.pins:
         owners -= away.number * any(tally is owner for owner, _, _ in rules.owned)

@@ -1,6 +1,6 @@
 """The stand-in for `pulumi-resource-aws`: the resource types that the bundle uses, on boto3.
 
-One module per AWS service. A resource type is a small class that says what the
-provider must know of it (which inputs are fixed for life, which are JSON
-documents, which outputs only exist afterwards) and makes its four calls.
+There is one module per AWS service. A resource type is a small class. It declares what the
+provider needs to know (inputs that force a replacement, JSON documents, computed outputs) and
+makes the four calls: create, read, update, delete.
 """

@@ -1,4 +1,4 @@
-"""The process that the engine starts as `pulumi-resource-aws`."""
+"""Entry point of the process that the engine starts as `pulumi-resource-aws`."""
 
 from testbed.plugins.awsprovider.provider import AwsProvider
 from testbed.plugins.service import run

@@ -1,4 +1,4 @@
-"""EC2: tags on what others own, and the look-up of networks."""
+"""EC2: tags on resources of other owners, and lookups of network resources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from testbed.plugins.provider import ProviderError
 
 
 class Tag(Resource):
-    """`aws.ec2.Tag`: one tag of a resource that is not managed here."""
+    """`aws.ec2.Tag`: one tag of a resource that this stack does not manage."""
 
     token = "aws:ec2/tag:Tag"
     source = "ec2/tag_gen.go"
@@ -50,7 +50,7 @@ def _filters(**values: list[str] | None) -> list[Bag]:
 
 
 def _asked_filters(arguments: Mapping[str, Any]) -> list[Bag]:
-    """The filters that the program wrote, and its tags as filters."""
+    """Return the filters of the program's arguments, with its tags as filters."""
     by_name = [
         {"Name": block["name"], "Values": block["values"]}
         for block in arguments.get("filters") or []
@@ -60,7 +60,7 @@ def _asked_filters(arguments: Mapping[str, Any]) -> list[Bag]:
 
 
 def _echo(arguments: Mapping[str, Any], region: str) -> Bag:
-    """The part of an answer that repeats the question."""
+    """Return the arguments that a lookup repeats in its answer."""
     return {
         "filters": arguments.get("filters") or [],
         "tags": arguments.get("tags") or {},

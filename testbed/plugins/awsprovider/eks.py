@@ -1,4 +1,4 @@
-"""Elastic Kubernetes Service: who may join a cluster, what its pods may be, its add-ons."""
+"""EKS: access entries, Pod Identity associations, add-ons, and lookups of clusters."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ADDON_POLL_SECONDS: Final = 0.5
 
 
 class EksResource(Resource):
-    """A part of one cluster; its id begins with the cluster's name."""
+    """A resource in one cluster; its ID begins with the cluster's name."""
 
     service = "eks"
     is_taggable = True
 
     def change_tags_at(self, arn: str, old: Bag, new: Bag) -> None:
-        """Change the tags of the resource that has this ARN."""
+        """Change the tags of the resource with an ARN from the old inputs' to the new ones'."""
         change_tags(
             old,
             new,
@@ -87,7 +87,7 @@ class AccessEntry(EksResource):
 
 
 class AccessPolicyAssociation(EksResource):
-    """`aws.eks.AccessPolicyAssociation`; imported as `cluster#principal#policy`."""
+    """`aws.eks.AccessPolicyAssociation`; its import ID is `cluster#principal#policy`."""
 
     token = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"
     source = "eks/access_policy_association.go"
@@ -128,7 +128,7 @@ class AccessPolicyAssociation(EksResource):
 
 
 class PodIdentityAssociation(EksResource):
-    """`aws.eks.PodIdentityAssociation`; imported as `cluster,association`."""
+    """`aws.eks.PodIdentityAssociation`; its import ID is `cluster,association`."""
 
     token = "aws:eks/podIdentityAssociation:PodIdentityAssociation"
     source = "eks/pod_identity_association.go"
@@ -262,7 +262,7 @@ UNUSED_CLUSTER_BLOCKS: Final = (
     "upgradePolicies",
     "zonalShiftConfigs",
 )
-"""Blocks of a cluster that the SDK wants to see, and that no testbed cluster has."""
+"""Blocks of a cluster that the SDK requires and that no testbed cluster has."""
 
 
 def get_cluster(session: Session, arguments: Mapping[str, Any]) -> Bag:
@@ -333,8 +333,34 @@ def _vpc_config(config: Mapping[str, Any]) -> Bag:
     }
 
 
+def get_addon_version(session: Session, arguments: Mapping[str, Any]) -> Bag:
+    """`aws.eks.get_addon_version`: the default for a Kubernetes version, or the most recent."""
+    region = arguments.get("region") or session.region
+    name, kubernetes = arguments["addonName"], arguments["kubernetesVersion"]
+    answer = session.client("eks", region).describe_addon_versions(
+        addonName=name, kubernetesVersion=kubernetes
+    )
+    versions = [each for addon in answer["addons"] for each in addon["addonVersions"]]
+    fitting = versions if arguments.get("mostRecent") else filter(_is_default, versions)
+    found = next(iter(fitting), None)
+    if found is None:
+        raise ProviderError(f"EKS has no version of the add-on {name} for {kubernetes}")
+    return {
+        "addonName": name,
+        "id": name,
+        "kubernetesVersion": kubernetes,
+        "mostRecent": bool(arguments.get("mostRecent")),
+        "region": region,
+        "version": found["addonVersion"],
+    }
+
+
+def _is_default(version: Mapping[str, Any]) -> bool:
+    return any(each.get("defaultVersion") for each in version["compatibilities"])
+
+
 def get_cluster_auth(session: Session, arguments: Mapping[str, Any]) -> Bag:
-    """`aws.eks.get_cluster_auth`: a token that is a presigned question who the caller is."""
+    """`aws.eks.get_cluster_auth`: a token that is a presigned GetCallerIdentity request."""
     region = arguments.get("region") or session.region
     name = arguments["name"]
     sts = session.client("sts", region)
@@ -356,6 +382,7 @@ def get_cluster_auth(session: Session, arguments: Mapping[str, Any]) -> Bag:
 
 RESOURCES: Final = (AccessEntry, AccessPolicyAssociation, Addon, PodIdentityAssociation)
 FUNCTIONS: Final[Mapping[str, Function]] = {
+    "aws:eks/getAddonVersion:getAddonVersion": get_addon_version,
     "aws:eks/getCluster:getCluster": get_cluster,
     "aws:eks/getClusterAuth:getClusterAuth": get_cluster_auth,
 }

@@ -1,4 +1,4 @@
-"""EKS clusters, and what runs pods in them: managed node groups and Fargate profiles."""
+"""EKS clusters, managed node groups and Fargate profiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testbed.plugins.codec import Bag
 
 
 def _camel(block: Mapping[str, Any] | None, **names: str) -> dict[str, Any]:
-    """The members of a block that are set, by the API's names for them."""
+    """Return the members of a block that are set, under the API's names."""
     return {} if block is None else given(block, **names)
 
 
@@ -38,11 +38,13 @@ class Cluster(EksResource):
     )
     computed = (
         "arn", "certificateAuthority", "certificateAuthorities", "createdAt", "endpoint",
-        "identities", "platformVersion", "status", "version",
+        "identities", "kubernetesNetworkConfig", "platformVersion", "status", "upgradePolicy",
+        "version",
     )  # fmt: skip
     defaults = {"bootstrapSelfManagedAddons": True}
     blocks = {
         "accessConfig": (),
+        "kubernetesNetworkConfig": ("serviceIpv4Cidr",),
         "vpcConfig": ("clusterSecurityGroupId", "vpcId"),
     }
     NETWORK: Final = {
@@ -57,8 +59,15 @@ class Cluster(EksResource):
         "bootstrapClusterCreatorAdminPermissions": "bootstrapClusterCreatorAdminPermissions",
     }
 
+    CONFIGURED: Final = {
+        "deletionProtection": "deletionProtection",
+        "upgradePolicy": "upgradePolicy",
+        "zonalShiftConfig": "zonalShiftConfig",
+    }
+
     def create(self, inputs: Bag) -> str:
         access = _camel(inputs.get("accessConfig"), **self.ACCESS)
+        encryption = inputs.get("encryptionConfig")
         answer = self.api.create_cluster(
             name=inputs["name"],
             roleArn=inputs["roleArn"],
@@ -66,9 +75,18 @@ class Cluster(EksResource):
             tags=inputs.get("tags") or {},
             bootstrapSelfManagedAddons=inputs["bootstrapSelfManagedAddons"],
             **({"accessConfig": access} if access else {}),
-            **given(inputs, version="version"),
+            **({"encryptionConfig": [encryption]} if encryption else {}),
+            **self._logging(inputs),
+            **given(inputs, version="version", kubernetesNetworkConfig="kubernetesNetworkConfig"),
+            **given(inputs, **self.CONFIGURED),
         )
         return str(answer["cluster"]["name"])
+
+    @staticmethod
+    def _logging(inputs: Bag) -> dict[str, Any]:
+        types = inputs.get("enabledClusterLogTypes")
+        enabled = [{"types": types, "enabled": True}] if types else []
+        return {"logging": {"clusterLogging": enabled}}
 
     def complete(self, identity: str, inputs: Bag) -> None:
         wait(lambda: self._status(identity), until="ACTIVE", what=f"EKS cluster {identity}")
@@ -86,7 +104,13 @@ class Cluster(EksResource):
         network = cluster["resourcesVpcConfig"]
         authority = {"data": cluster["certificateAuthority"]["data"]}
         names = (*self.NETWORK, "clusterSecurityGroupId", "vpcId")
+        family = {"ipFamily": "ipFamily", "serviceIpv4Cidr": "serviceIpv4Cidr"}
+        logged = [one for one in cluster["logging"]["clusterLogging"] if one["enabled"]]
         return {
+            **{key: cluster.get(key) for key in self.CONFIGURED},
+            "enabledClusterLogTypes": [name for one in logged for name in one["types"]] or None,
+            "encryptionConfig": next(iter(cluster.get("encryptionConfig") or ()), None),
+            "kubernetesNetworkConfig": _camel(cluster["kubernetesNetworkConfig"], **family),
             "accessConfig": {key: cluster["accessConfig"].get(key) for key in self.ACCESS},
             "arn": cluster["arn"],
             "certificateAuthority": authority,
@@ -111,6 +135,13 @@ class Cluster(EksResource):
         if old.get("accessConfig") != new.get("accessConfig") and new.get("accessConfig"):
             mode = {"authenticationMode": new["accessConfig"]["authenticationMode"]}
             self.api.update_cluster_config(name=identity, accessConfig=mode)
+        changed = {key for key in self.CONFIGURED if old.get(key) != new.get(key)}
+        changes = [{key: new[key]} for key in sorted(changed & new.keys())]
+        if self._logging(old) != self._logging(new):
+            changes.append(self._logging(new))
+        # EKS accepts one type of change per call.
+        for change in changes:
+            self.api.update_cluster_config(name=identity, **change)
         arn = self.api.describe_cluster(name=identity)["cluster"]["arn"]
         self.change_tags_at(arn, old, new)
 
@@ -120,12 +151,12 @@ class Cluster(EksResource):
 
 
 class Home(EksResource):
-    """What runs pods: its id is the cluster's name, a colon, and its own."""
+    """A node group or Fargate profile; its ID is the cluster's name, a colon, and its own name."""
 
     noun: str
-    """As the API's operations name it: `nodegroup`."""
+    """The name in the API's operations, such as `nodegroup`."""
     argument: str
-    """As the API's arguments and answers name it: `nodegroupName`."""
+    """The name in the API's arguments and answers, such as `nodegroupName`."""
     answer: str
 
     def _place(self, identity: str) -> dict[str, str]:
@@ -172,7 +203,10 @@ class NodeGroup(Home):
         "diskSize": "diskSize",
         "instanceTypes": "instanceTypes",
         "labels": "labels",
+        "releaseVersion": "releaseVersion",
+        "version": "version",
     }
+    EFFECTS: Final = {"effect": "effect", "key": "key", "value": "value"}
 
     def create(self, inputs: Bag) -> str:
         self.api.create_nodegroup(
@@ -183,6 +217,7 @@ class NodeGroup(Home):
             tags=inputs.get("tags") or {},
             scalingConfig=self._scaling(inputs),
             updateConfig=self._updating(inputs),
+            taints=inputs.get("taints") or [],
             **given(inputs, **self.SETTINGS),
         )
         return f"{inputs['clusterName']}:{inputs['nodeGroupName']}"
@@ -204,21 +239,27 @@ class NodeGroup(Home):
             "clusterName": group["clusterName"],
             "nodeGroupName": group["nodegroupName"],
             "nodeRoleArn": group["nodeRole"],
-            "releaseVersion": group["releaseVersion"],
             "scalingConfig": dict(group["scalingConfig"]),
             "status": group["status"],
             "subnetIds": list(group["subnets"]),
             "tags": group.get("tags") or {},
+            "taints": [given(one, **self.EFFECTS) for one in group["taints"]] or None,
             "updateConfig": dict(group["updateConfig"]),
-            "version": group["version"],
         }
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
+        kept = new.get("taints") or []
+        gone = [one for one in old.get("taints") or [] if one not in kept]
         self.api.update_nodegroup_config(
             **self._place(identity),
             scalingConfig=self._scaling(new),
             updateConfig=self._updating(new),
+            taints={"addOrUpdateTaints": kept, "removeTaints": gone},
         )
+        versions = ("version", "releaseVersion")
+        if any(old.get(key) != new.get(key) for key in versions):
+            release = given(new, **{key: key for key in versions})
+            self.api.update_nodegroup_version(**self._place(identity), **release)
         self.change_tags_at(self._get(identity)["nodegroupArn"], old, new)
 
 

@@ -1,4 +1,4 @@
-"""EventBridge: rules and their targets, which the SDK still calls `cloudwatch`."""
+"""EventBridge: rules and targets, which the SDK still names `cloudwatch`."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class EventRule(Resource):
 
 
 def targets_of(api: Any, rule: str, bus: str) -> list[dict[str, Any]]:
-    """What a rule sends events to."""
+    """Return the targets that a rule sends events to."""
     pages = api.get_paginator("list_targets_by_rule").paginate(Rule=rule, EventBusName=bus)
     return [target for page in pages for target in page["Targets"]]
 
@@ -145,7 +145,7 @@ class EventTarget(Resource):
         return None
 
     def _find(self, identity: str) -> Bag | None:
-        """The rule and target behind an imported id, in which both may contain dashes."""
+        """Return the rule and the target of an import ID, in which both may contain dashes."""
         bus, _, joined = identity.rpartition("/")
         bus = bus or DEFAULT_BUS
         for page in self.api.get_paginator("list_rules").paginate(EventBusName=bus):

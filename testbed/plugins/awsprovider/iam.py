@@ -1,4 +1,4 @@
-"""Identity and Access Management: roles, policies, instance profiles, identity providers."""
+"""IAM: roles, policies, instance profiles, identity providers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from testbed.plugins.awsprovider.resourcetype import (
 from testbed.plugins.awsprovider.session import Session
 from testbed.plugins.codec import Bag
 
-POLICY_VERSIONS: Final = 5  # how many versions of a policy IAM keeps before it refuses another
+POLICY_VERSIONS: Final = 5  # IAM refuses another version of a policy that has this many
 
 
 class IamResource(Resource):
-    """IAM is one for all regions."""
+    """An IAM resource; IAM is global, so it has no region."""
 
     service = "iam"
     is_regional = False
@@ -102,6 +102,9 @@ class Role(IamResource):
             self.api.attach_role_policy(RoleName=identity, PolicyArn=arn)
 
     def delete(self, identity: str, state: Bag) -> None:
+        holding = self.api.list_instance_profiles_for_role(RoleName=identity)["InstanceProfiles"]
+        for name in [profile["InstanceProfileName"] for profile in holding]:
+            self.api.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=identity)
         attached = state.get("managedPolicyArns") or []
         if state.get("forceDetachPolicies"):
             pages = self.api.get_paginator("list_attached_role_policies")
@@ -119,7 +122,7 @@ class Role(IamResource):
 
 
 def role_properties(role: Mapping[str, Any]) -> Bag:
-    """A role as programs see it."""
+    """Return a role's properties as programs see them."""
     return {
         "arn": role["Arn"],
         "name": role["RoleName"],
@@ -206,7 +209,7 @@ class Policy(IamResource):
 
 
 class RolePolicy(IamResource):
-    """`aws.iam.RolePolicy`: a policy inside a role."""
+    """`aws.iam.RolePolicy`: an inline policy of a role."""
 
     token = "aws:iam/rolePolicy:RolePolicy"
     source = "iam/role_policy.go"
@@ -357,7 +360,7 @@ class OpenIdConnectProvider(IamResource):
     def read(self, identity: str, state: Bag) -> Bag | None:
         provider = open_id_connect_provider(self.api, identity)
         if _without_scheme(state.get("url", "")) == provider["url"]:
-            provider["url"] = state["url"]  # IAM forgets the scheme that the program wrote
+            provider["url"] = state["url"]  # IAM does not keep the URL's scheme
         return provider
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
@@ -394,7 +397,7 @@ def _without_scheme(url: str) -> str:
 
 
 def open_id_connect_provider(api: Any, arn: str) -> Bag:
-    """An identity provider as programs see it."""
+    """Return an identity provider's properties as programs see them."""
     answer = api.get_open_id_connect_provider(OpenIDConnectProviderArn=arn)
     return {
         "arn": arn,

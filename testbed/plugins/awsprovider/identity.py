@@ -1,4 +1,4 @@
-"""Who calls, and where: the functions of the provider's root."""
+"""The functions at the provider's root: caller identity, partition and region."""
 
 from __future__ import annotations
 

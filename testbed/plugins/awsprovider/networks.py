@@ -1,4 +1,4 @@
-"""EC2: networks, from the VPC to the endpoints of AWS's own services."""
+"""EC2 networks: VPCs, subnets, gateways, routes, security groups and VPC endpoints."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ ANYWHERE: Final = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
 
 
 class NetworkResource(Resource):
-    """A part of a network, described by its id."""
+    """A network resource, described by its ID."""
 
     service = "ec2"
     is_taggable = True
     kind: ClassVar[str]
-    """What EC2 calls it in a tag specification."""
+    """The resource type in EC2's tag specifications."""
 
     def complete(self, identity: str, inputs: Bag) -> None:
-        """Finish it once EC2 sees it, for which the real provider waits, too, and its tags."""
+        """Wait until EC2 shows the resource and its tags, then finish it.
+
+        The real provider waits for this as well.
+        """
         wait(lambda: self._sight(identity, inputs), until="seen", what=identity)
         self.finish(identity, inputs)
 
@@ -51,16 +54,16 @@ class NetworkResource(Resource):
         return "seen" if live is not None and wanted.items() <= held.items() else None
 
     def finish(self, identity: str, inputs: Bag) -> None:
-        """Do what can only be done to what is seen."""
+        """Make the calls that need a visible resource."""
         del identity, inputs
 
     def new_tags(self, inputs: Bag) -> dict[str, Any]:
-        """The argument that tags it as it is made."""
+        """Return the argument that tags the resource at its creation."""
         tags = to_tag_list(inputs.get("tags"))
         return {"TagSpecifications": [{"ResourceType": self.kind, "Tags": tags}]} if tags else {}
 
     def change_tags(self, identity: str, old: Bag, new: Bag) -> None:
-        """Turn the old inputs' tags into the new ones."""
+        """Change the resource's tags from the old inputs' to the new ones'."""
         change_tags(
             old,
             new,
@@ -74,14 +77,17 @@ class NetworkResource(Resource):
         self.change_tags(identity, old, new)
 
     def arn(self, identity: str) -> str:
-        """The ARN of what has this id."""
+        """Return the ARN of a resource by its ID."""
         account = self.session.client("sts").get_caller_identity()["Account"]
         kind = self.kind
         return f"arn:{self.session.partition}:ec2:{self.region}:{account}:{kind}/{identity}"
 
 
 def wait(look: Callable[[], str | None], *, until: str | None, what: str) -> None:
-    """Wait until a state is reached; None is the state of what is gone."""
+    """Poll until `look` returns the state `until`; None is the state of a deleted resource.
+
+    Raises `ProviderError` if the state is `failed`, or after `WAIT_SECONDS`.
+    """
     end = time.monotonic() + WAIT_SECONDS
     while (state := look()) != until:
         if state == "failed" or time.monotonic() > end:
@@ -240,6 +246,33 @@ class InternetGateway(NetworkResource):
         self.api.delete_internet_gateway(InternetGatewayId=identity)
 
 
+class EgressOnlyInternetGateway(NetworkResource):
+    """`aws.ec2.EgressOnlyInternetGateway`."""
+
+    token = "aws:ec2/egressOnlyInternetGateway:EgressOnlyInternetGateway"
+    source = "ec2/vpc_egress_only_internet_gateway.go"
+    kind = "egress-only-internet-gateway"
+    fixed = ("vpcId",)
+
+    def create(self, inputs: Bag) -> str:
+        made = self.api.create_egress_only_internet_gateway(
+            VpcId=inputs["vpcId"], **self.new_tags(inputs)
+        )
+        return str(made["EgressOnlyInternetGateway"]["EgressOnlyInternetGatewayId"])
+
+    def read(self, identity: str, state: Bag) -> Bag | None:
+        (gateway,) = self.api.describe_egress_only_internet_gateways(
+            EgressOnlyInternetGatewayIds=[identity]
+        )["EgressOnlyInternetGateways"]
+        return {
+            "tags": from_tag_list(gateway.get("Tags")),
+            "vpcId": gateway["Attachments"][0]["VpcId"],
+        }
+
+    def delete(self, identity: str, state: Bag) -> None:
+        self.api.delete_egress_only_internet_gateway(EgressOnlyInternetGatewayId=identity)
+
+
 class Eip(NetworkResource):
     """`aws.ec2.Eip`."""
 
@@ -318,7 +351,7 @@ class NatGateway(NetworkResource):
 
 
 class RouteTable(NetworkResource):
-    """`aws.ec2.RouteTable`; its routes are resources of their own."""
+    """`aws.ec2.RouteTable`; its routes are separate resources."""
 
     token = "aws:ec2/routeTable:RouteTable"
     source = "ec2/vpc_route_table.go"
@@ -413,7 +446,7 @@ class RouteTableAssociation(Resource):
         return None
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
-        # EC2 gives the association another id; the real provider's state follows on refresh.
+        # EC2 changes the association's ID; the real provider's state follows on refresh.
         raise ProviderError("the aws stand-in cannot give a subnet another route table")
 
     def delete(self, identity: str, state: Bag) -> None:
@@ -421,7 +454,7 @@ class RouteTableAssociation(Resource):
 
 
 class SecurityGroup(NetworkResource):
-    """`aws.ec2.SecurityGroup` with its rules in it; what it does not allow is not allowed."""
+    """`aws.ec2.SecurityGroup` with inline rules; EC2's default egress rule is removed."""
 
     token = "aws:ec2/securityGroup:SecurityGroup"
     source = "ec2/vpc_security_group.go"
@@ -569,7 +602,7 @@ def get_availability_zones(session: Session, arguments: Mapping[str, Any]) -> Ba
 
 
 def get_vpc_endpoint_service(session: Session, arguments: Mapping[str, Any]) -> Bag:
-    """`aws.ec2.get_vpc_endpoint_service`: exactly one, by the short name and the type."""
+    """`aws.ec2.get_vpc_endpoint_service`: exactly one service, by short name and type."""
     region = arguments.get("region") or session.region
     wanted, kind = arguments.get("service"), arguments.get("serviceType")
     pages = session.client("ec2", region).get_paginator("describe_vpc_endpoint_services")
@@ -607,6 +640,7 @@ def get_vpc_endpoint_service(session: Session, arguments: Mapping[str, Any]) -> 
 
 
 RESOURCES: Final = (
+    EgressOnlyInternetGateway,
     Eip,
     InternetGateway,
     NatGateway,

@@ -1,4 +1,4 @@
-"""The provider: defaults, names, tags and replacement, the same for every resource type."""
+"""The AWS provider: defaults, names, tags and replacement, the same for every resource type."""
 
 from __future__ import annotations
 
@@ -48,8 +48,10 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
 }
 
 SETTLING_SECONDS: Final = 120.0
-"""How long the real provider waits for IAM: `propagationTimeout` in terraform-provider-aws,
-`internal/service/{eks,iam}`."""
+"""Longest wait for eventual consistency, in seconds, as in the real provider.
+
+Source: `propagationTimeout` in terraform-provider-aws, `internal/service/{eks,iam}`.
+"""
 SETTLING_POLL_SECONDS: Final = 0.1
 
 SETTINGS: Final = frozenset(
@@ -60,11 +62,11 @@ SETTINGS: Final = frozenset(
         "skipRequestingAccountId", "token", "version",
     }
 )  # fmt: skip
-"""The settings that the stand-in honours, or that cannot matter to it."""
+"""The settings that the stand-in applies, or that make no difference to it."""
 
 
 class AwsProvider(Provider):
-    """AWS, as far as the bundle needs it."""
+    """The AWS provider, as far as the bundle needs it."""
 
     name = "aws"
     version = "7.51.1"
@@ -75,7 +77,7 @@ class AwsProvider(Provider):
 
     @property
     def session(self) -> Session:
-        """The settings in force."""
+        """The session of the current settings. Raises `ProviderError` before `configure`."""
         if self._session is None:
             raise ProviderError("the aws provider has not been configured yet")
         return self._session
@@ -111,7 +113,7 @@ class AwsProvider(Provider):
         return lies_under(path, (*_kind(type_).fixed, "region"))
 
     def must_delete_first(self, type_: str, old: Bag, new: Bag) -> bool:
-        # A name that the program gave can only be had once.
+        # Two resources cannot have the same explicit name at once.
         name = _kind(type_).automatic_name
         return (
             name is not None
@@ -169,7 +171,7 @@ class AwsProvider(Provider):
             return FUNCTIONS[function](self.session, arguments)
 
     def _patiently(self, create: Callable[[], str]) -> str:
-        """Create, again and again while EKS does not see a role yet that is new in IAM."""
+        """Create a resource; retry while EKS does not see a role that is new in IAM."""
         end = time.monotonic() + SETTLING_SECONDS
         while True:
             try:
@@ -222,7 +224,7 @@ def _kind(type_: str) -> type[Resource]:
 
 
 def _excluded(kind: type[Resource], given: Bag) -> list[Fault]:
-    """The inputs that exclude one another, where both are given."""
+    """Return a fault for each pair of mutually exclusive inputs that are both given."""
     name = kind.automatic_name
     pairs = (*kind.exclusive, *(((name, f"{name}Prefix"),) if name else ()))
     return [
@@ -247,7 +249,7 @@ def _join_tags(defaults: Mapping[str, str], tags: Any) -> Any:
 
 
 def _canonicalize(inputs: Bag, documents: tuple[str, ...]) -> list[Fault]:
-    """Bring the JSON documents among the inputs into their one spelling, in place."""
+    """Bring the JSON documents in the inputs into canonical form, in place; return the faults."""
     faults = []
     for key in documents:
         try:
@@ -266,18 +268,18 @@ def _canonical_document(document: Any) -> Any:
 
 
 def _as_asked(kind: type[Resource], key: str, asked: Any, live: Any) -> Any:
-    """What there is, in the order and to the extent that it was asked for."""
+    """Return the live value in the order of the input, and limited to its members."""
     if key in kind.blocks and isinstance(asked, dict) and isinstance(live, dict):
         return {name: live.get(name, value) for name, value in asked.items()}
     if isinstance(asked, list) and isinstance(live, list):
-        # What AWS holds as a set comes back in any order.
+        # AWS returns sets in any order.
         is_alike = sorted(map(str, asked)) == sorted(map(str, live))
         return asked if is_alike else live
     return live
 
 
 def _live_inputs(kind: type[Resource], inputs: Bag, live: Bag) -> Bag:
-    """The inputs that would make the resource as it is: drift shows as their difference."""
+    """Return the inputs that describe the resource as it is; their difference is the drift."""
     if inputs:
         return {
             key: _as_asked(kind, key, value, live.get(key, value))

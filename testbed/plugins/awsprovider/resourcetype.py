@@ -1,4 +1,4 @@
-"""What the provider must know of a resource type."""
+"""The declaration of a resource type, on which the provider relies."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from testbed.plugins.codec import Bag
 from testbed.plugins.provider import ProviderError
 
 Function = Callable[[Session, Mapping[str, Any]], Bag]
-"""A function of the provider: session and arguments → answer."""
+"""A function of the provider: (session, arguments) → answer."""
 
 
 class Resource(ABC):
-    """One resource type. An instance lives for one call."""
+    """One resource type. An instance serves one call."""
 
     token: ClassVar[str]
     """The engine's name of the type."""
     source: ClassVar[str]
-    """Where the real provider declares it: a file below `internal/service` in
-    terraform-provider-aws. What is `fixed` here is what `ForceNew` and `RequiresReplace` say
-    there, and what is `exclusive` what `ConflictsWith` says."""
+    """The real provider's source file, below `internal/service` in terraform-provider-aws.
+
+    `fixed` corresponds to its `ForceNew` and `RequiresReplace`, `exclusive` to `ConflictsWith`.
+    """
     service: ClassVar[str]
-    """boto3's name of the service that keeps it."""
+    """boto3's name of the service."""
     is_regional: ClassVar[bool] = True
-    """Whether it has a `region` input, which is then fixed for life."""
+    """Whether the type has a `region` input, whose change forces a replacement."""
     is_taggable: ClassVar[bool] = False
-    """Whether it has `tags`, which the provider's default tags join."""
+    """Whether the type has `tags`, to which the provider adds its default tags."""
     automatic_name: ClassVar[str | None] = None
-    """The input that gets a name where the program gives none."""
+    """The input that gets an automatic name if the program gives none."""
     name_limit: ClassVar[int] = 64
-    """The most characters the service allows in that name."""
+    """Largest number of characters in that name."""
     fixed: ClassVar[tuple[str, ...]] = ()
-    """The inputs whose change needs a new resource."""
+    """The inputs whose change forces a replacement."""
     exclusive: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """Pairs of inputs of which only one may be given, beside a name and its prefix."""
+    """Pairs of mutually exclusive inputs, in addition to a name and its prefix."""
     computed: ClassVar[tuple[str, ...]] = ()
-    """The outputs that only exist once the resource does."""
+    """The outputs that are known only after creation."""
     blocks: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Nested inputs that come back with more in them, and those of their members that only exist
-    once the resource does."""
+    """Nested inputs to which AWS adds members → those members, known only after creation."""
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """The inputs that the real provider fills in."""
+    """The default values of the real provider, by input."""
     documents: ClassVar[tuple[str, ...]] = ()
-    """The inputs that are JSON documents, compared by meaning."""
+    """The inputs that are JSON documents and are compared by meaning."""
 
     def __init__(self, session: Session, region: str | None = None) -> None:
         self.session = session
@@ -61,40 +61,43 @@ class Resource(ABC):
 
     @abstractmethod
     def create(self, inputs: Bag) -> str:
-        """Make the resource; return its id."""
+        """Create the resource; return its ID."""
 
     def complete(self, identity: str, inputs: Bag) -> None:
-        """Do what must follow creation. If it fails, the resource exists all the same."""
+        """Make the calls that follow the creation.
+
+        If one fails, the resource exists nevertheless.
+        """
         del identity, inputs
 
     @abstractmethod
     def read(self, identity: str, state: Bag) -> Bag | None:
-        """Every property as it is, None for those not set; None if the resource is gone.
+        """Return every property, None for unset ones; return None if the resource is gone.
 
-        A resource that is imported has an id and no state.
+        An imported resource has an ID and no state.
         """
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
-        """Change the resource from the old inputs to the new."""
+        """Update the resource from the old inputs to the new. Raises `ProviderError` by default."""
         raise ProviderError(f"{self.token} {identity} has nothing that can change: {old} → {new}")
 
     @abstractmethod
     def delete(self, identity: str, state: Bag) -> None:
-        """Remove the resource."""
+        """Delete the resource."""
 
 
 def canonical(document: str) -> str:
-    """The one spelling of a JSON document; raises ValueError if it is none."""
+    """Return the canonical text of a JSON document. Raises ValueError if it is not JSON."""
     return json.dumps(json.loads(document), separators=(",", ":"), sort_keys=True)
 
 
 def to_tag_list(tags: Mapping[str, str] | None) -> list[dict[str, str]]:
-    """Tags the way most services want them."""
+    """Return tags as the list that most services expect."""
     return [{"Key": key, "Value": value} for key, value in (tags or {}).items()]
 
 
 def from_tag_list(tags: Sequence[Mapping[str, str]] | None) -> dict[str, str]:
-    """Tags the way programs want them."""
+    """Return tags as the map that programs use."""
     return {tag["Key"]: tag["Value"] for tag in tags or ()}
 
 
@@ -105,7 +108,7 @@ def change_tags(
     tag: Callable[[dict[str, str]], object],
     untag: Callable[[list[str]], object],
 ) -> None:
-    """Make the calls, if any, that turn the old inputs' tags into the new ones."""
+    """Make the calls, if any, that change the old inputs' tags to the new ones'."""
     before, after = old.get("tags") or {}, new.get("tags") or {}
     if removed := [key for key in before if key not in after]:
         untag(removed)
@@ -114,14 +117,14 @@ def change_tags(
 
 
 def given(inputs: Mapping[str, Any], **names: str) -> dict[str, Any]:
-    """The call's arguments among the inputs: `given(inputs, Path="path")`; unset ones left out."""
+    """Return the inputs that are set, under the API's names: `given(inputs, Path="path")`."""
     return {
         argument: inputs[name] for argument, name in names.items() if inputs.get(name) is not None
     }
 
 
 def name_of(inputs: Bag) -> str:
-    """The name to create under: the given one, or one that begins as the program asks."""
+    """Return the resource's name: the given one, or a random one with the given prefix."""
     if inputs.get("name"):
         return str(inputs["name"])
     return f"{inputs['namePrefix']}{secrets.token_hex(6)}"

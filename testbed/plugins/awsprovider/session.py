@@ -1,4 +1,4 @@
-"""The provider's settings, and the clients made from them."""
+"""The AWS provider's settings, and the boto3 clients made from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from testbed.plugins.provider import ProviderError
 ENDPOINT_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "events": ("eventbridge", "events", "cloudwatchevents"),
 }
-"""What `endpoints` may call a service, where it is not the client's own name."""
+"""boto3's name of a service → its names in `endpoints`, where they differ."""
 
 GONE_CODES: Final = frozenset(
     {
@@ -42,17 +42,17 @@ GONE_CODES: Final = frozenset(
         "ResourceNotFoundException",
     }
 )
-"""The error codes by which AWS says that a resource does not exist."""
+"""Error codes with which AWS reports that a resource does not exist."""
 
 
 def is_gone(error: ClientError) -> bool:
-    """Whether AWS says that the resource does not exist."""
+    """Return whether an error means that the resource does not exist."""
     return error.response["Error"]["Code"] in GONE_CODES
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise a `ProviderError` with AWS's own words in place of boto3's errors."""
+    """Raise boto3's errors as a `ProviderError` with the same message."""
     try:
         yield
     except (ClientError, BotoCoreError) as error:
@@ -61,10 +61,9 @@ def translated() -> Iterator[None]:
 
 @dataclass
 class Session:
-    """Credentials, region, endpoints and tags, as the provider's settings give them.
+    """Credentials, region, endpoints and tags from the provider's settings.
 
-    What the settings leave out comes from the environment as boto3 reads it,
-    `AWS_ENDPOINT_URL` included.
+    boto3 reads missing settings from the environment, including `AWS_ENDPOINT_URL`.
     """
 
     settings: Bag
@@ -91,14 +90,14 @@ class Session:
 
     @property
     def partition(self) -> str:
-        """The partition that the region lies in: such as `aws` or `aws-cn`."""
+        """The partition of the region, such as `aws` or `aws-cn`."""
         partition: str = self._boto.get_partition_for_region(self.region)
         return partition
 
     def client(self, service: str, region: str | None = None) -> Any:
-        """The boto3 client of a service, by boto3's name for it."""
+        """Return the boto3 client of a service, by boto3's name for it."""
         key = (service, region or self.region)
-        with self._lock:  # making a client is not safe from many threads, using one is
+        with self._lock:  # creating a client is not thread-safe, using one is
             if key not in self._clients:
                 self._clients[key] = self._boto.client(
                     service,
@@ -118,7 +117,7 @@ class Session:
         return next((given[name] for name in names if given.get(name)), None)
 
     def validate(self) -> None:
-        """Check credentials and account, unless the settings say not to."""
+        """Check credentials and account, unless the settings skip this. Raises `ProviderError`."""
         if self.settings.get("skipCredentialsValidation"):
             return
         with translated():
@@ -128,7 +127,7 @@ class Session:
             raise ProviderError(f"AWS account {account} is not allowed by the provider's settings")
 
     def keeps_tag(self, key: str) -> bool:
-        """Whether a tag found on a resource is ours to compare."""
+        """Return whether a live tag is compared; `aws:` tags and ignored tags are not."""
         ignored = self.settings.get("ignoreTags") or {}
         prefixes = ("aws:", *(ignored.get("keyPrefixes") or []))
         return not key.startswith(prefixes) and key not in (ignored.get("keys") or [])

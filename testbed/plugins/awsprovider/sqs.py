@@ -29,7 +29,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     "sqsManagedSseEnabled": "SqsManagedSseEnabled",
     "visibilityTimeoutSeconds": "VisibilityTimeout",
 }
-"""A queue's properties, as programs and as SQS call them."""
+"""Property of a queue → SQS attribute."""
 
 NUMBERS: Final = frozenset(name for name in ATTRIBUTES if name.endswith(("Seconds", "Size")))
 FLAGS: Final = frozenset({"fifoQueue", "sqsManagedSseEnabled"})

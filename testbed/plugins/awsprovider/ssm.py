@@ -11,7 +11,7 @@ from testbed.plugins.codec import Bag, Secret
 
 
 def get_parameter(session: Session, arguments: Mapping[str, Any]) -> Bag:
-    """`aws.ssm.get_parameter`: the value is a secret, as it is in the real provider."""
+    """`aws.ssm.get_parameter`; the value is a secret, as in the real provider."""
     region = arguments.get("region") or session.region
     decrypt = arguments.get("withDecryption") is not False
     api = session.client("ssm", region)

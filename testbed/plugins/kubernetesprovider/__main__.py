@@ -1,4 +1,4 @@
-"""The process that the engine starts as `pulumi-resource-kubernetes`."""
+"""Entry point of the process that the engine starts as `pulumi-resource-kubernetes`."""
 
 from testbed.plugins.kubernetesprovider.provider import KubernetesProvider
 from testbed.plugins.service import run

@@ -1,7 +1,7 @@
-"""Requests to the API server, and which kinds it serves.
+"""Requests to the API server, and the kinds it serves.
 
-* UnreachableError   there is no cluster to ask, or it does not answer
-* ApiError           the API server refused a request; carries its HTTP status
+* UnreachableError   there is no cluster, or it does not answer
+* ApiError           the API server refused a request; has its HTTP status
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from testbed.plugins.provider import ProviderError
 APPLY: Final = "application/apply-patch+yaml"
 JSON_PATCH: Final = "application/json-patch+json"
 CREATOR: Final = "pulumi-kubernetes"
-"""The field manager of whatever the provider creates; updates apply in a name of their own."""
+"""Field manager of objects that the provider creates; each update applies under its own name."""
 ALREADY_EXISTS: Final = "AlreadyExists"
 REQUEST_SECONDS: Final = 60
 CONNECTIONS: Final = 64
@@ -36,7 +36,7 @@ CONFLICT: Final = 409
 
 
 class UnreachableError(ProviderError):
-    """There is no cluster to ask, or it does not answer."""
+    """There is no cluster, or it does not answer."""
 
 
 class ApiError(ProviderError):
@@ -50,17 +50,17 @@ class ApiError(ProviderError):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind as the API server serves it."""
+    """A Kubernetes kind as the API server serves it."""
 
     plural: str
     is_namespaced: bool
 
 
 def read_kubeconfig(given: Any, context: str | None) -> Kubeconfig | None:
-    """The connection that a kubeconfig describes, or None if there is no kubeconfig.
+    """Return the connection of a kubeconfig, or None if there is no kubeconfig.
 
-    `given` is a path, the text, or the document itself; None means `KUBECONFIG` or
-    the file in the home directory. Raises `ProviderError` if it cannot be used.
+    `given` is a path, the text, or the document itself. None means `KUBECONFIG` or the file in the
+    home directory. Raises `ProviderError` if the kubeconfig is invalid.
     """
     if given is None:
         given = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
@@ -76,9 +76,9 @@ def read_kubeconfig(given: Any, context: str | None) -> Kubeconfig | None:
 
 
 def active_cluster(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What the provider's kubeconfig says of the cluster in use; None where it says nothing.
+    """Return the active cluster in the provider's kubeconfig, or None if it names none.
 
-    Raises `ProviderError` for what is neither a file nor a kubeconfig.
+    Raises `ProviderError` if the setting is neither a file nor a kubeconfig.
     """
     given = settings.get("kubeconfig")
     if not given:
@@ -96,7 +96,7 @@ def active_cluster(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _document_of(given: Any) -> Mapping[str, Any]:
-    """The document of a kubeconfig given by its path, as text or as itself."""
+    """Return the document of a kubeconfig, given as path, text or document."""
     document = given
     try:
         if isinstance(given, str):
@@ -122,7 +122,7 @@ def _is_path(text: str) -> bool:
 
 
 def context_namespace(given: Any) -> str | None:
-    """The namespace that the current context of a kubeconfig's text or document names."""
+    """Return the namespace of the current context, or None; the kubeconfig is text or document."""
     document = yaml.safe_load(given) if isinstance(given, str) and not _is_path(given) else given
     if not isinstance(document, Mapping):
         return None
@@ -134,12 +134,12 @@ def context_namespace(given: Any) -> str | None:
 
 
 def is_group_served_alike(old: str, new: str) -> bool:
-    """Whether two API versions name the same group, so that an object may move between them."""
+    """Return whether two API versions share a group, so that an object can move between them."""
     return old.rpartition("/")[0] == new.rpartition("/")[0]
 
 
 class _Trusting(HTTPAdapter):
-    """Connections that trust, and show, what a TLS context says and nothing else."""
+    """HTTP adapter that uses only the CAs and the client certificate of a TLS context."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         self._tls = tls
@@ -149,19 +149,19 @@ class _Trusting(HTTPAdapter):
         super().init_poolmanager(*args, **more, ssl_context=self._tls)
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
-        # It would add the public authorities to those of the context.
+        # The base method would add the public CAs to those of the context.
         pass
 
 
 class Api:
-    """One API server. Safe to use from many threads."""
+    """One API server. Thread-safe."""
 
     def __init__(self, kubeconfig: Kubeconfig, namespace: str) -> None:
         tls = kubeconfig.tls()
         self.namespace = namespace
         self._server = kubeconfig.server
         self._session = requests.Session()
-        # The kubeconfig alone says how to get there: no proxy, no credentials of a .netrc.
+        # Only the kubeconfig decides how to connect: no proxy, no credentials of a .netrc.
         self._session.trust_env = False
         if isinstance(tls, ssl.SSLContext):
             self._session.mount("https://", _Trusting(tls))
@@ -180,7 +180,7 @@ class Api:
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
     ) -> Bag:
-        """Make one request; return the answer's JSON. Raises `ApiError`."""
+        """Send one request; return the JSON answer. Raises `ApiError` or `UnreachableError`."""
         try:
             answer = self._session.request(
                 method,
@@ -199,7 +199,7 @@ class Api:
         return parsed
 
     def kind_of(self, api_version: str, kind: str) -> Kind | None:
-        """How the server serves a kind; None while it does not, as before its CRD is there."""
+        """Return how the server serves a kind, or None if it does not, as before its CRD exists."""
         with self._lock:
             if (api_version, kind) not in self._kinds:
                 try:
@@ -216,7 +216,7 @@ class Api:
             return self._kinds.get((api_version, kind))
 
     def path_of(self, thing: Mapping[str, Any], kind: Kind) -> str:
-        """The path of an object by its `apiVersion` and `metadata`."""
+        """Return the path of an object from its `apiVersion` and `metadata`."""
         metadata = thing["metadata"]
         place = ""
         if kind.is_namespaced:
@@ -224,7 +224,7 @@ class Api:
         return f"{_root(thing['apiVersion'])}{place}/{kind.plural}/{metadata['name']}"
 
     def get(self, path: str) -> Bag | None:
-        """The object at the path, or None."""
+        """Return the object at a path, or None."""
         try:
             return self.request("GET", path)
         except ApiError as error:
@@ -233,14 +233,14 @@ class Api:
             raise
 
     def create(self, path: str, thing: Bag, *, dry_run: bool = False) -> Bag:
-        """Create the object that is to be at the path; raises `ApiError` if there is one."""
+        """Create the object at a path. Raises `ApiError` if it exists."""
         query = {"fieldManager": CREATOR, "fieldValidation": "Strict"}
         if dry_run:
             query["dryRun"] = "All"
         return self.request("POST", path.rpartition("/")[0], body=thing, query=query)
 
     def own_fields(self, path: str, entries: list[Bag], *, version: str) -> None:
-        """Write who owns which field; raises `ApiError` if the object changed after `version`."""
+        """Replace the managed fields. Raises `ApiError` if the object changed after `version`."""
         steps = [
             {"op": "replace", "path": "/metadata/managedFields", "value": entries},
             {"op": "replace", "path": "/metadata/resourceVersion", "value": version},
@@ -250,7 +250,7 @@ class Api:
     def apply(
         self, path: str, thing: Bag, *, manager: str, force: bool, dry_run: bool = False
     ) -> Bag:
-        """Apply the object on the server's side, in the name of a field manager."""
+        """Apply the object with server-side apply, as a field manager."""
         query = {"fieldManager": manager, "force": str(force).lower(), "fieldValidation": "Strict"}
         if dry_run:
             query["dryRun"] = "All"
@@ -262,7 +262,7 @@ def _root(api_version: str) -> str:
 
 
 def _words(content: bytes) -> tuple[str, str]:
-    """Message and reason of a refusal."""
+    """Return message and reason of the API server's error."""
     try:
         status = json.loads(content)
     except ValueError:

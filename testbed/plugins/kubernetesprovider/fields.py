@@ -1,8 +1,9 @@
-"""Who owns which field, and how what a create set becomes the property of later applies.
+"""Ownership of fields: later applies take over the fields that a create set.
 
-A field that two managers own stays when one of them leaves it out. What was created is
-owned by its creator; so, before the first apply, the fields change hands. The real provider
-does the same: `fixCSAFieldManagers` in pulumi-kubernetes, `provider/pkg/await/await.go`.
+A field with two managers stays when one of them omits it. The creator owns the fields it
+created. The provider therefore transfers their ownership before the first apply. The real
+provider does the same: `fixCSAFieldManagers` in pulumi-kubernetes,
+`provider/pkg/await/await.go`.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ FORMER_OWNERS: Final = frozenset(
         ("pulumi-resource-kubernetes", "Update"),
     }
 )
-"""(manager, operation) whose fields an update makes its own."""
+"""(manager, operation) whose fields an update takes over."""
 
 Entry = dict[str, Any]
 
 
 def taken_over(entries: Sequence[Mapping[str, Any]], manager: str) -> list[Entry] | None:
-    """The managed fields once `manager` applies what others created; None if nothing changes."""
+    """Return the managed fields after `manager` takes over; None if nothing changes."""
     former = [entry for entry in entries if _is_former(entry)]
     if not former:
         return None
@@ -44,7 +45,7 @@ def taken_over(entries: Sequence[Mapping[str, Any]], manager: str) -> list[Entry
 
 
 def _is_former(entry: Mapping[str, Any]) -> bool:
-    # What belongs to a subresource, as a status does, is nobody's who applies.
+    # Appliers never own the fields of a subresource, such as the status.
     owner = (entry["manager"], entry["operation"])
     return owner in FORMER_OWNERS and not entry.get("subresource")
 

@@ -1,4 +1,4 @@
-"""The provider: any kind the API server serves, applied on the server's side."""
+"""The Kubernetes provider: any kind that the API server serves, by server-side apply."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ FLAGS: Final[Mapping[str, str]] = {
     "enableSecretMutable": "PULUMI_K8S_ENABLE_SECRET_MUTABLE",
     "upsertExistingObjects": "PULUMI_K8S_UPSERT_EXISTING_OBJECTS",
 }
-"""What may be switched on, and by which variable."""
+"""Optional behaviors → the environment variable that enables each."""
 ACTIVE_CLUSTER: Final = ("kubeconfig", "context", "cluster")
-"""The settings that together say which cluster is meant."""
+"""The settings that together identify the cluster."""
 FIELD_MANAGER: Final = "__fieldManager"
 NAME_LIMIT: Final = 63
 DEFAULT_SECONDS: Final = 600.0
@@ -65,7 +65,7 @@ LAST_POLL_SECONDS: Final = 1.0
 
 
 class KubernetesProvider(Provider):
-    """One Kubernetes cluster, as its kubeconfig names it."""
+    """The provider of one Kubernetes cluster, which its kubeconfig identifies."""
 
     name = "kubernetes"
     version = "4.34.2"
@@ -76,11 +76,11 @@ class KubernetesProvider(Provider):
         self._settings: Bag = {}
 
     def must_replace_settings(self, path: str, old: Bag, new: Bag) -> bool:
-        """Tell clusters apart as the real provider's DiffConfig does.
+        """Return whether a changed setting means another cluster, as the real DiffConfig does.
 
-        By their identifiers where both have one; else by what the active context says of its
-        cluster. What is not known yet may be another cluster. Raises `ProviderError` for a
-        kubeconfig that cannot be read, the one of last time too.
+        If both settings have a cluster identifier, it decides. Otherwise the clusters of the
+        active contexts are compared. An unknown setting may mean another cluster. Raises
+        `ProviderError` if the new or the old kubeconfig cannot be read.
         """
         if old.get("clusterIdentifier") and new.get("clusterIdentifier"):
             return path == "clusterIdentifier"
@@ -100,7 +100,7 @@ class KubernetesProvider(Provider):
 
     @property
     def api(self) -> Api:
-        """The API server."""
+        """The API server. Raises `UnreachableError` if no cluster is configured."""
         if self._api is None:
             raise UnreachableError(
                 "there is no cluster: set kubernetes:kubeconfig, the kubeconfig of the "
@@ -147,19 +147,22 @@ class KubernetesProvider(Provider):
         if path in ("kind", "metadata.name", "metadata.generateName"):
             return True
         if path == "metadata.namespace":
-            # Filled in late for a kind that was unknown before its CRD was there.
+            # Set later for a kind that was unknown before its CRD existed.
             places = [
                 manifest["metadata"].get("namespace") or self.api.namespace
                 for manifest in (old, new)
             ]
             return places[0] != places[1]
         if _is_patch(type_):
-            return False  # what a patch changes besides is changed in place
+            return False  # a patch changes all other fields in place
         group = new["apiVersion"].rpartition("/")[0]
         return self._is_content(new, path) or must_replace(group, new["kind"], path)
 
     def _is_content(self, thing: Bag, path: str) -> bool:
-        """Whether pods would miss a change of this content unless its object is a new one."""
+        """Return whether a change of this content requires a new object.
+
+        Pods would not see a change of content in place.
+        """
         is_fixed = thing.get("immutable") is True
         if thing["kind"] == "ConfigMap" and (
             is_fixed or not self._is_set("enableConfigMapMutable")
@@ -191,10 +194,10 @@ class KubernetesProvider(Provider):
         }
 
     def _try(self, api: Api, type_: str, thing: Bag, served: Kind, state: Bag) -> Bag | None:
-        """Let the server check a write without doing it.
+        """Return the result of a dry run on the server.
 
-        None where it cannot tell: the namespace is not there yet, or the object still is,
-        as one that is about to be replaced is.
+        Returns None if the server cannot tell. That is so if the namespace does not exist yet, or
+        if the object still exists because it is about to be replaced.
         """
         path = api.path_of(thing, served)
         try:
@@ -279,7 +282,7 @@ class KubernetesProvider(Provider):
     def _delete(self, work: Work, state: Bag) -> None:
         served = self.api.kind_of(state["apiVersion"], state["kind"])
         if served is None:
-            return  # its definition is gone, and with it every object
+            return  # its CRD is gone, and with it every object
         path = self.api.path_of(state, served)
         if _is_patch(work.type):
             self._relinquish(path, state)
@@ -293,7 +296,7 @@ class KubernetesProvider(Provider):
         try:
             self.api.request("DELETE", path, body=options)
         except ApiError as error:
-            # A conflict means that another object has taken the name: ours is gone.
+            # A conflict means that another object has taken the name, so this one is gone.
             if error.status not in (NOT_FOUND, CONFLICT):
                 raise
             return
@@ -318,11 +321,11 @@ class KubernetesProvider(Provider):
         return annotation(thing, PATCH_FORCE) == "true" or self._is_set("enablePatchForce")
 
     def _may_exist(self, type_: str) -> bool:
-        """Whether a create takes over what is there already."""
+        """Return whether a create takes over an existing object."""
         return _is_patch(type_) or self._is_set("upsertExistingObjects")
 
     def _take_over_fields(self, path: str, manager: str) -> None:
-        """Make our manager the owner of what the create set, or a later apply removes nothing."""
+        """Transfer the create's fields to our manager, so that later applies can remove them."""
         for _ in self._polls(DISCOVERY_SECONDS):
             live = self.api.get(path)
             if live is None:
@@ -335,11 +338,11 @@ class KubernetesProvider(Provider):
             except ApiError as error:
                 if error.status != CONFLICT:
                     raise
-                continue  # its controller has written a status meanwhile
+                continue  # its controller has written the status meanwhile
             return
 
     def _relinquish(self, path: str, state: Bag) -> None:
-        """Take our fields out of an object that others own."""
+        """Remove our fields from an object of other owners."""
         bare = {
             "apiVersion": state["apiVersion"],
             "kind": state["kind"],
@@ -349,7 +352,7 @@ class KubernetesProvider(Provider):
             self.api.apply(path, bare, manager=_manager(state), force=True)
 
     def _path(self, work: Work, thing: Bag) -> str:
-        """The object's path, once the server serves its kind."""
+        """Return the object's path; wait until the server serves its kind."""
         for _ in self._polls(DISCOVERY_SECONDS):
             served = self.api.kind_of(thing["apiVersion"], thing["kind"])
             if served is not None:
@@ -361,7 +364,7 @@ class KubernetesProvider(Provider):
         )
 
     def _polls(self, seconds: float) -> Iterator[None]:
-        """Yield, ever more slowly, until the time is up or the user interrupts."""
+        """Yield at growing intervals until the time is up or the user interrupts."""
         end, pause = time.monotonic() + seconds, FIRST_POLL_SECONDS
         while not self.cancelled.is_set():
             yield
@@ -372,7 +375,10 @@ class KubernetesProvider(Provider):
             pause = min(pause * 1.5, LAST_POLL_SECONDS)
 
     def _wait(self, work: Work, path: str, live: Bag, inputs: Bag, manager: str) -> Bag:
-        """Wait until the object is ready; return it as it is then."""
+        """Wait until the object is ready; return it in that state.
+
+        Raises `PartialFailureError` with the reasons if the object is not ready in time.
+        """
         if annotation(inputs, SKIP_AWAIT) == "true" or _is_patch(work.type):
             return live
         reasons: list[str] = []
@@ -411,13 +417,13 @@ def _still_there(live: Bag) -> str:
 
 
 def _has_unshared_fields(live: Bag | None) -> bool:
-    """Whether the next update takes fields over before it applies: no conflict, then."""
+    """Return whether the next update takes over fields before it applies, so has no conflict."""
     entries = ((live or {}).get("metadata") or {}).get("managedFields") or []
     return any((entry["manager"], entry["operation"]) == (CREATOR, "Update") for entry in entries)
 
 
 def _is_patch(type_: str) -> bool:
-    """Whether the type changes an object that is not managed here."""
+    """Return whether the type patches an object that this stack does not manage."""
     return type_.endswith("Patch")
 
 
@@ -436,7 +442,7 @@ def _identity(thing: Mapping[str, Any]) -> str:
 
 
 def _text(inputs: Bag) -> Bag:
-    """What the server takes but never gives back."""
+    """Return the inputs that the server accepts but never returns."""
     return {"stringData": inputs["stringData"]} if "stringData" in inputs else {}
 
 
@@ -444,14 +450,14 @@ def _outputs(live: Bag, inputs: Bag, manager: str) -> Bag:
     metadata = {key: value for key, value in live["metadata"].items() if key != "managedFields"}
     outputs = {**live, **_text(inputs), "metadata": metadata, FIELD_MANAGER: manager}
     if live["kind"] == "Secret" and live.get("data"):
-        outputs["data"] = Secret(live["data"])  # also what came in as stringData
+        outputs["data"] = Secret(live["data"])  # this includes what was given as stringData
     return outputs
 
 
 def _live_part(wanted: Any, live: Any) -> Any:
-    """The live values of what the program set, and of nothing else."""
+    """Return the live values of what the program set, and of nothing else."""
     if isinstance(wanted, dict) and isinstance(live, dict):
-        # The server drops what is empty: its absence is no drift.
+        # The server drops empty values, so their absence is no drift.
         return {
             key: _live_part(value, live.get(key, value))
             for key, value in wanted.items()

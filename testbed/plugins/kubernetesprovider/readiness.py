@@ -1,4 +1,4 @@
-"""What an object still waits for, in words for the user; nothing when it is ready."""
+"""The reasons why an object is not ready, in words for the user; none if it is ready."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ WAIT_FOR: Final = "pulumi.com/waitFor"
 SKIP_AWAIT: Final = "pulumi.com/skipAwait"
 
 Look = Callable[[str], Bag | None]
-"""Reads another object by its path, for kinds whose state lies elsewhere."""
+"""Reads another object by its path, for kinds whose readiness depends on it."""
 
 
 def annotation(thing: Mapping[str, Any], name: str) -> str | None:
-    """An annotation of the object."""
+    """Return an annotation of the object, or None."""
     annotated: str | None = ((thing.get("metadata") or {}).get("annotations") or {}).get(name)
     return annotated
 
 
 def pending(thing: Bag, look: Look) -> list[str]:
-    """The reasons why the object is not ready yet."""
+    """Return the reasons why the object is not ready; empty if it is ready."""
     wanted = annotation(thing, WAIT_FOR)
     if wanted:
         return [
@@ -45,7 +45,7 @@ def _unmet(thing: Bag, expression: str) -> str | None:
     status = thing.get("status") or {}
     if form == "condition":
         name, _, wanted = rest.partition("=")
-        # A condition may say itself which generation it is about, as kubectl's wait believes too.
+        # A condition may have its own observedGeneration, which kubectl wait respects too.
         is_old = _is_older({**status, **_condition(thing, name)}, thing)
         is_met = _has_condition(thing, name, wanted or "True")
     elif form == "jsonpath":
@@ -59,7 +59,7 @@ def _unmet(thing: Bag, expression: str) -> str | None:
 
 
 def _is_older(observation: Mapping[str, Any], thing: Bag) -> bool:
-    """Whether what was observed, where it says so, is an earlier generation than there is now."""
+    """Return whether an observation is of an earlier generation; False if it does not say."""
     seen = observation.get("observedGeneration")
     return seen is not None and bool(seen < thing["metadata"].get("generation", 0))
 
@@ -174,4 +174,4 @@ RULES: Final[Mapping[str, Callable[[Bag], list[str]]]] = {
     "apps/StatefulSet": _replicated,
     "batch/Job": _job,
 }
-"""Group and kind → its rule. Kinds that are not here are ready once they exist."""
+"""Group and kind → readiness rule. Other kinds are ready once they exist."""

@@ -1,8 +1,8 @@
-"""Which changes need a new object.
+"""The changes that force a replacement.
 
-The real provider has a table (`forceNew` in pulumi-kubernetes, `provider/pkg/provider/diff.go`),
-and no more is replaced than it says: a change that it lacks goes to the API server, which may
-refuse it.
+The table follows the real provider's (`forceNew` in pulumi-kubernetes,
+`provider/pkg/provider/diff.go`) and adds nothing. Every other change goes to the API server,
+which may refuse it.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ FORCE_NEW: Final[Mapping[str, tuple[str, ...]]] = {
     "rbac.authorization.k8s.io/RoleBinding": ("roleRef",),
     "storage.k8s.io/StorageClass": ("parameters", "provisioner"),
 }  # fmt: skip
-"""Group and kind → the paths whose change replaces the object; `[*]` is any item of a list."""
+"""Group and kind → paths whose change replaces the object; `[*]` is any item of a list."""
 
 
 def must_replace(group: str, kind: str, path: str) -> bool:
-    """Whether the real provider makes a new object for a change at the path."""
+    """Return whether the real provider replaces the object for a change at the path."""
     anywhere = re.sub(r"\[\d+\]", "[*]", path)
     return lies_under(anywhere, FORCE_NEW.get(f"{group}/{kind}", ()))

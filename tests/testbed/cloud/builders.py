@@ -1,4 +1,4 @@
-"""Short ways to say what a test launches, with defaults that work."""
+"""Builders of what tests launch in the test cloud, with working defaults."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ AL2023 = "/aws/service/eks/optimized-ami/1.36/amazon-linux-2023/{}/standard/reco
 
 
 def unique(prefix: str) -> str:
-    """A name that no other test uses."""
+    """Return a name that no other test uses."""
     return f"{prefix}-{next(numbers)}"
 
 
 @dataclass(frozen=True)
 class Region:
-    """What the region was seeded with."""
+    """The initial resources of the region."""
 
     aws: Aws
 
@@ -36,7 +36,7 @@ class Region:
 
     @property
     def subnets(self) -> dict[str, str]:
-        """Zone → private subnet."""
+        """The private subnet of each zone."""
         wanted = self.cluster["resourcesVpcConfig"]["subnetIds"]
         private = [{"Name": "tag:Name", "Values": ["joiner-private-*"]}]
         listed = self.aws.client("ec2").describe_subnets(SubnetIds=wanted, Filters=private)[
@@ -53,7 +53,7 @@ class Region:
         return str(parameter["Parameter"]["Value"])
 
     def make_template(self, *, tags: Mapping[str, str] | None = None, **data: Any) -> str:
-        """Create a launch template and answer its name."""
+        """Create a launch template and return its name."""
         name = unique("template")
         defaults = {
             "ImageId": self.image(),
@@ -68,7 +68,7 @@ class Region:
         return name
 
     def launch(self, count: int = 1, **changes: Any) -> list[str]:
-        """Launch a fleet that must succeed and answer the instance IDs."""
+        """Launch a fleet, assert that it succeeds, and return the instance IDs."""
         answer = self.aws.client("ec2").create_fleet(**self.fleet(count=count, **changes))
         assert answer["Errors"] == []
         return [i for each in answer["Instances"] for i in each["InstanceIds"]]
@@ -84,7 +84,7 @@ class Region:
         tags: Mapping[str, str] | None = None,
         **rest: Any,
     ) -> dict[str, Any]:
-        """The arguments of CreateFleet."""
+        """Return the arguments of CreateFleet."""
         chosen = overrides or [{"InstanceType": "m5.large", "SubnetId": self.subnets["us-west-2a"]}]
         specification = {
             "LaunchTemplateName": template or self.make_template(),
@@ -112,24 +112,24 @@ class Region:
 
 
 def pairs(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """Tags as EC2 and IAM take them."""
+    """Return tags in the form of EC2 and IAM."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 
 
 def tagged(kind: str, tags: Mapping[str, str] | None) -> dict[str, Any]:
-    """The argument that tags one kind of resource at its making."""
+    """Return the TagSpecifications argument for one resource type."""
     if not tags:
         return {}
     return {"TagSpecifications": [{"ResourceType": kind, "Tags": pairs(tags)}]}
 
 
 def allow(actions: str | list[str], resources: Any = "*", **rest: Any) -> dict[str, Any]:
-    """A statement that allows."""
+    """Return a policy statement that allows."""
     return {"Effect": "Allow", "Action": actions, "Resource": resources, **rest}
 
 
 def document(*statements: Mapping[str, Any]) -> str:
-    """A policy document."""
+    """Return a policy document."""
     return json.dumps({"Version": "2012-10-17", "Statement": list(statements)})
 
 
@@ -140,7 +140,7 @@ def token(
     issuer: str = "https://oidc.testbed.local/id/JOINER",
     expires: float = 4e9,
 ) -> str:
-    """A service-account token, unsigned."""
+    """Return an unsigned service account token."""
     claims = {"sub": subject, "aud": [audience], "exp": expires, "iss": issuer}
     payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
     return f"e30.{payload}.c2ln"

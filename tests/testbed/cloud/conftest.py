@@ -1,4 +1,4 @@
-"""A cloud on a loopback port, and boto3 clients that call it as they would call AWS."""
+"""A test cloud on a loopback port, and boto3 clients that call it like AWS."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from botocore.config import Config
 
 from testbed.cloud import Cloud, CloudControl
-from testbed.cloud.world import Settings
+from testbed.cloud.state.world import Settings
 
 ADMIN = ("testing", "testing", None)
 
 
 @dataclass(frozen=True)
 class Aws:
-    """Makes clients for one set of credentials, without retries."""
+    """Creates clients for one set of credentials, without retries."""
 
     url: str
     credentials: tuple[str, str, str | None] = ADMIN
@@ -63,7 +63,7 @@ def ec2(aws: Aws) -> Any:
 
 
 def eventually(condition: Callable[[], Any], *, seconds: float = 60.0) -> Any:
-    """Wait until a condition holds and answer what it answered."""
+    """Wait until a condition is true and return its value."""
     deadline = time.monotonic() + seconds
     while not (held := condition()):
         assert time.monotonic() < deadline, "it never came true"

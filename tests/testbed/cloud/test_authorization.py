@@ -1,4 +1,4 @@
-"""The controller's policies are enforced, resource by resource and condition by condition."""
+"""The test cloud enforces the controller's policies, by resource and condition."""
 
 from __future__ import annotations
 

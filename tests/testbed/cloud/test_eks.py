@@ -1,4 +1,4 @@
-"""The cluster, its access entries, pod identity associations and add-ons."""
+"""The cluster, its access entries, Pod Identity associations and add-ons."""
 
 from __future__ import annotations
 

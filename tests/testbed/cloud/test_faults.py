@@ -1,4 +1,4 @@
-"""Faults to order, in the shape that each protocol gives its errors."""
+"""Injected faults, in each protocol's error format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of an instance, from pending to forgotten."""
+"""The life of an instance, from pending to no longer listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events of EC2 reach a queue through EventBridge, if rule and policy let them."""
+"""EC2 events reach a queue through EventBridge if rule and policy allow it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proof that nothing is left, and that it would notice anything that is."""
+"""The check that nothing is left, and that it detects anything that is."""
 
 from __future__ import annotations
 

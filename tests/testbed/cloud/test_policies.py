@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from testbed.cloud.policies import PolicyError, evaluate, trusts
+from testbed.cloud.iam.policies import PolicyError, evaluate, trusts
 
 
 def is_allowed(*statements: dict[str, Any], **question: Any) -> bool:

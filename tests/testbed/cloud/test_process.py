@@ -1,4 +1,4 @@
-"""The cloud as a process: it says where it is, and goes when told or when left alone."""
+"""The test cloud as a process: it prints its address, and ends on request or when unused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from testbed.cloud import Cloud, CloudControl
-from testbed.cloud.tokens import ClusterReviewer, TokenRefusedError
+from testbed.cloud.state.tokens import ClusterReviewer, TokenRefusedError
 from tests.testbed.cloud.builders import token
 from tests.testbed.cloud.conftest import Aws, eventually
 

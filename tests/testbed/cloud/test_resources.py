@@ -1,4 +1,4 @@
-"""Launch templates, tags, groups, profiles: what a provisioner keeps beside its instances."""
+"""Launch templates, tags, security groups and instance profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cloud refuses what AWS's own models and documented limits refuse."""
+"""The test cloud rejects what AWS's models and documented limits reject."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real engine on the programs beside these tests."""
+"""The real Pulumi engine on the programs next to these tests."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 
 class EngineOn(Protocol):
-    """Makes an engine for the program of that name."""
+    """Creates an engine for the program of a name."""
 
     def __call__(self, program: str, *, show: Callable[[str], None] = print) -> PulumiEngine:
-        """Make it, with a directory of its own."""
+        """Return an engine with its own directory."""
 
 
 @pytest.fixture
 def engine_on(tmp_path: Path) -> Iterator[EngineOn]:
-    """Engines that leave no process behind."""
+    """Yield a function that creates engines; at the end, no process of theirs is left."""
     directory = tmp_path / "engine"
 
     def make(program: str, *, show: Callable[[str], None] = print) -> PulumiEngine:
@@ -44,6 +44,6 @@ def engine_on(tmp_path: Path) -> Iterator[EngineOn]:
 
 @pytest.fixture
 def cloud() -> Iterator[Cloud]:
-    """A test cloud in which nothing has been made yet."""
+    """Yield an empty test cloud."""
     with Cloud() as running:
         yield running

@@ -1,4 +1,4 @@
-"""Property bags survive the journey to the engine and back."""
+"""Property bags are unchanged after encoding and decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed is found, with the path and the manner that the engine shows."""
+"""Changes are detected with the path and the kind that the engine shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine runs programs, providers written in Python, and ends cleanly in every way."""
+"""The engine runs programs and Python providers, and ends cleanly in every case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster in an empty account, on the real engine: it comes, stays as it is, and goes."""
+"""A cluster in an empty account, on the real engine: created, unchanged, deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import boto3
 import pytest
 
 from testbed.cloud import Cloud, CloudControl
-from testbed.cloud.world import Settings
+from testbed.cloud.state.world import Settings
 from testbed.environment import CHECKOUT
 from testbed.plugins.engine import PulumiEngine
 from testbed.plugins.home import Plugins
@@ -49,6 +49,17 @@ def settings(cloud: Cloud, **changes: Any) -> dict[str, str]:
     return {"endpoint": cloud.url, "changes": json.dumps(changes)}
 
 
+def releases(eks: Any) -> list[str]:
+    """Return the AMI release of each node group."""
+    names = eks.list_nodegroups(clusterName="joiner")["nodegroups"]
+    groups = [
+        eks.describe_nodegroup(clusterName="joiner", nodegroupName=name)["nodegroup"]
+        for name in names
+    ]
+    assert all(group["taints"][0]["key"] == "CriticalAddonsOnly" for group in groups)
+    return [group["releaseVersion"] for group in groups]
+
+
 def test_a_cluster_comes_stays_moves_its_home_and_goes_without_a_trace(
     engine_on: EngineOn, account: Cloud
 ) -> None:
@@ -79,6 +90,23 @@ def test_a_cluster_comes_stays_moves_its_home_and_goes_without_a_trace(
     with one_by_one(account):
         assert not engine.up("dev", settings(account)).any
         assert not engine.refresh("dev").any
+        described = eks.describe_cluster(name="joiner")["cluster"]
+        assert described["resourcesVpcConfig"]["publicAccessCidrs"] == ["203.0.113.0/24"]
+        assert "1.36.0-20261105" in releases(eks)
+        control.publish_images("20261201")
+        configured = {
+            "log_types": ["audit"],
+            "upgrade_policy": "STANDARD",
+            "deletion_protection": True,
+            "zonal_shift": True,
+        }
+        assert engine.up("dev", settings(account, cluster=configured)).update == 2
+        described = eks.describe_cluster(name="joiner")["cluster"]
+        assert described["logging"]["clusterLogging"] == [{"types": ["audit"], "enabled": True}]
+        assert described["upgradePolicy"] == {"supportType": "STANDARD"}
+        assert described["zonalShiftConfig"] == {"enabled": True}
+        assert described["deletionProtection"] is True
+        assert releases(eks) == ["1.36.0-20261201"]
         engine.up(
             "dev",
             settings(account, cluster={"home": "fargate"}, network={"nat": "zonal"}),
@@ -129,6 +157,7 @@ def test_a_preview_tells_of_the_whole_stack_before_there_is_a_cluster(
         {
             "cluster": "create",
             "clusterName": "joiner",
+            "publicAccessCidrs": "none",
             "awsEndpoint": account.url,
             "image": "joiner:1",
         },

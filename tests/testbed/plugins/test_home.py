@@ -1,4 +1,4 @@
-"""Real plugins are used where they can be had, and asking for them costs next to nothing."""
+"""Real plugins are used if available, and the check costs almost no time."""
 
 from __future__ import annotations
 

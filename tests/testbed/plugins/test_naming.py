@@ -1,4 +1,4 @@
-"""Resources that the program leaves unnamed get a name, and keep it."""
+"""Resources without a name in the program get one, and keep it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an object waits for, what needs a new one, and what goes with its cluster."""
+"""What an object waits for, what requires a replacement, and what is deleted with its cluster."""
 
 from __future__ import annotations
 

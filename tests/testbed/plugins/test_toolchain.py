@@ -1,4 +1,4 @@
-"""`pulumi install` fills the virtual environment of a project, and its program runs in there."""
+"""`pulumi install` fills a project's virtual environment, in which its program runs."""
 
 from __future__ import annotations
 

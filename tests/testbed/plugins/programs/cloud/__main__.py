@@ -1,4 +1,4 @@
-"""What the bundle asks of AWS, in small: each setting changes one thing about it."""
+"""A small program with the stack's AWS resources; each setting changes one property."""
 
 import json
 

@@ -1,19 +1,19 @@
-"""A cluster in an account that has none, as the bundle makes it."""
+"""A cluster in an empty account, as the stack creates it."""
 
 from typing import Any
 
 import pulumi
 import pulumi_aws as aws
 
-from infra.cluster import Cluster, ClusterArgs
-from infra.network import Network, NetworkArgs
+from infra.cluster.creation import Cluster, ClusterArgs
+from infra.cluster.network import Network, NetworkArgs
 from infra.policies import Place
 
 config = pulumi.Config()
 endpoint = config.require("endpoint")
 changes: dict[str, Any] = config.get_object("changes") or {}
 
-services = ("ec2", "eks", "iam", "sts")
+services = ("ec2", "eks", "iam", "ssm", "sts")
 provider = aws.Provider(
     "aws",
     region="us-west-2",
@@ -33,6 +33,7 @@ cluster = Cluster(
     ClusterArgs(
         place=Place("aws", "us-west-2", "123456789012", "joiner"),
         network=network,
+        public_access_cidrs=["203.0.113.0/24"],
         **changes.get("cluster", {}),
     ),
     mine,

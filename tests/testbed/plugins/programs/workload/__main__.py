@@ -1,4 +1,4 @@
-"""What the bundle asks of Kubernetes, in small: each setting changes one thing about it."""
+"""A small program with the stack's Kubernetes objects; each setting changes one property."""
 
 import pulumi
 import pulumi_kubernetes as k8s
@@ -104,7 +104,7 @@ widget = k8s.apiextensions.CustomResource(
     kind="Widget",
     metadata={
         "name": "widget",
-        # The garbage collector learns of a new kind only every half minute.
+        # The garbage collector discovers a new kind only every 30 s.
         "annotations": {
             "pulumi.com/deletionPropagationPolicy": "background",
             **({"pulumi.com/patchForce": "true"} if is_forced else {}),

@@ -1,1 +1,1 @@
-"""A program whose parts import one another by their full names, as the bundle's do."""
+"""A program whose modules import each other by full name, as the stack's program does."""

@@ -1,4 +1,4 @@
-"""One resource whose provider is a Python class of this project, and ways to fail."""
+"""One resource with a provider in Python of this project, and settings that make it fail."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A provider written in Python, in a package of its own."""
+"""A dynamic provider in Python, in its own package."""
 
 import time
 from pathlib import Path
@@ -11,7 +11,7 @@ Properties = dict[str, Any]
 
 
 class DrainProvider(ResourceProvider):
-    """Keeps a file while the resource exists, and takes its time to delete it."""
+    """Keeps a file while the resource exists, and takes time to delete it."""
 
     def create(self, props: Properties) -> CreateResult:
         Path(props["file"]).write_text(props["text"])
@@ -27,7 +27,7 @@ class DrainProvider(ResourceProvider):
     def delete(self, _id: str, _props: Properties) -> None:
         gate = Path(_props["gate"])
         print("3 nodes left", flush=True)
-        while not gate.exists():  # opened by whoever has seen the line above
+        while not gate.exists():  # the test creates it once it has read the line above
             time.sleep(0.05)
         print("no node left", flush=True)
         Path(_id).unlink()

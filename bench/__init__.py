@@ -1,0 +1,4 @@
+"""Benchmarks and campaigns that measure Joiner and compare it with Karpenter.
+
+They are not tests.
+"""

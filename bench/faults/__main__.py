@@ -1,0 +1,72 @@
+"""`make faults`: inject faults in virtual time, and audit the controller.
+
+    python -m bench.faults --seeds 1-500 [--only KIND] [--pods N] [--jobs N]
+
+Each seed is one run of one kind of fault. Pods are created, their nodes are replaced, most pods are
+deleted and then all, and faults occur in each phase. The same seed repeats the same run. Prints the
+findings, how to repeat each, and `N runs, F findings`. The exit code is 1 if there are any
+findings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import signal
+import sys
+import time
+
+from bench.faults.injection import KINDS
+from bench.faults.runs import outcomes
+
+PODS = 60
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Return the seeds that `7`, `1-500` or `1-5,9` stands for."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        seeds += range(int(first), int(last or first) + 1)
+    return seeds
+
+
+def main() -> int:
+    """Run the campaign, print its findings and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.faults",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("--seeds", type=parse_seeds, default=parse_seeds("1-500"), metavar="1-500")
+    parser.add_argument("--only", choices=list(KINDS), default="", metavar="KIND",
+                        help=f"one of {', '.join(KINDS)}")  # fmt: skip
+    parser.add_argument("--pods", type=int, default=PODS, help=f"pods of each run ({PODS})")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (2)")
+    chosen = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # at once, instead of after the runs in progress
+    began = time.monotonic()
+    found = 0
+    every = outcomes(chosen.seeds, chosen.only, pods=chosen.pods, jobs=chosen.jobs)
+    for count, outcome in zip(itertools.count(1), every, strict=False):
+        found += len(outcome.findings)
+        print(
+            f"[{count}/{len(chosen.seeds)}] seed {outcome.seed} {outcome.kind}: "
+            f"{outcome.simulated / 60:.0f} min in {outcome.seconds:.1f} s, "
+            f"{len(outcome.findings)} findings",
+            flush=True,
+        )
+        for finding in outcome.findings:
+            print(f"    {finding}")
+        if outcome.findings:
+            only = f" --only {chosen.only}" if chosen.only else ""
+            pods = f" --pods {chosen.pods}" if chosen.pods != PODS else ""
+            print(
+                f"    again: python -m bench.faults --seeds {outcome.seed}{only}{pods}", flush=True
+            )
+    print(f"{len(chosen.seeds)} runs, {found} findings ({(time.monotonic() - began) / 60:.1f} min)")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

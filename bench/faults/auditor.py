@@ -1,0 +1,303 @@
+"""Invariants that hold under every fault.
+
+This module reads plain JSON, and shares no code with the controller.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+Body = Mapping[str, Any]
+
+MOST_TIMES_NEEDED = 2.0
+"""Maximum cost of the machines, as a multiple of what the pods need."""
+
+REMEMBERED = 1800.0
+"""Seconds for which the cost of past pods still counts: pods leave faster than machines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An instance as the cloud reports it."""
+
+    id: str
+    provider_id: str
+    state: str
+    claim: str
+    price: float
+    """On-demand price in $/h, whatever is paid; capacity is compared by it."""
+
+    node: str = ""
+    """The name of its node once it has joined."""
+
+    foreign: bool = False
+    tags: Mapping[str, str] = field(default_factory=dict)
+    touched: bool = False
+    """Whether a user has changed or stopped it. Pods are then lost whatever the controller does."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether it exists and is not terminating."""
+        return self.state not in ("shutting-down", "terminated")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Cluster and cloud at one moment, Joiner's objects and foreign ones; times are in seconds."""
+
+    at: float
+    claims: Sequence[Body]
+    nodes: Sequence[Body]
+    pods: Sequence[Body]
+    instances: Sequence[Instance]
+    pools: Sequence[Body] = ()
+    templates: int = 0
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    foreign: Collection[str] = ()
+    """The kind and the name of every foreign object that was ever created."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """An instance type: millicores and MiB for pods, and the on-demand price in $/h."""
+
+    cpu: int
+    memory: int
+    price: float
+
+
+def unsettled(view: View) -> list[str]:
+    """Return the violations of what must hold once the cluster has settled."""
+    return [*_instances(view), *_claims(view), *_nodes(view), *_pods(view)]
+
+
+def _instances(view: View) -> Iterator[str]:
+    for instance in view.instances:
+        if instance.foreign or not instance.lives:
+            continue
+        claims = [c for c in view.claims if _provider(c) == instance.provider_id]
+        if len(claims) != 1:
+            yield f"instance {instance.id} ({instance.claim}) has {len(claims)} NodeClaims"
+        nodes = [n for n in view.nodes if n["spec"].get("providerID") == instance.provider_id]
+        if len(nodes) != 1:
+            yield f"instance {instance.id} ({instance.claim}) has {len(nodes)} Nodes"
+
+
+def _claims(view: View) -> Iterator[str]:
+    living = {i.provider_id for i in view.instances if i.lives}
+    for claim in _ours(view.claims):
+        name = claim["metadata"]["name"]
+        if "deletionTimestamp" in claim["metadata"]:
+            yield f"NodeClaim {name} is being deleted and keeps {_finalizers(claim)}"
+        elif _provider(claim) not in living:
+            yield f"NodeClaim {name} has no instance ({_provider(claim) or 'not launched'})"
+
+
+def _nodes(view: View) -> Iterator[str]:
+    providers = {_provider(claim) for claim in view.claims}
+    for node in _ours(view.nodes):
+        name = node["metadata"]["name"]
+        if "deletionTimestamp" in node["metadata"]:
+            yield f"Node {name} is being deleted and keeps {_finalizers(node)}"
+        elif node["spec"].get("providerID") not in providers:
+            yield f"Node {name} has no NodeClaim"
+
+
+def _pods(view: View) -> Iterator[str]:
+    running: dict[str, int] = {}
+    for pod in view.pods:
+        app = pod["metadata"]["labels"]["app"]
+        if not pod["spec"].get("nodeName"):
+            yield f"Pod {pod['metadata']['name']} has no node"
+        elif "deletionTimestamp" not in pod["metadata"] and is_ready(pod):
+            running[app] = running.get(app, 0) + 1
+    for app, wanted in view.wanted.items():
+        if running.get(app, 0) != wanted:
+            yield f"{running.get(app, 0)} of {wanted} pods of {app} run"
+
+
+def is_ready(body: Body) -> bool:
+    """Whether an object's Ready condition is true."""
+    return any(
+        c["type"] == "Ready" and c["status"] == "True"
+        for c in body.get("status", {}).get("conditions", ())
+    )
+
+
+def _provider(claim: Body) -> str:
+    return str(claim.get("status", {}).get("providerID", ""))
+
+
+def _finalizers(body: Body) -> str:
+    return ", ".join(body["metadata"].get("finalizers") or ["no finalizer"])
+
+
+def _ours(bodies: Iterable[Body]) -> Iterator[Body]:
+    return (b for b in bodies if not is_foreign(b))
+
+
+def is_foreign(body: Body) -> bool:
+    """Whether an object belongs to another owner, so the controller must leave it alone."""
+    return "foreign" in (body["metadata"].get("labels") or {})
+
+
+@dataclass(slots=True)
+class Auditor:
+    """Checks the invariants continuously, and keeps what it saw."""
+
+    machines: Sequence[Machine]
+    findings: list[str] = field(default_factory=list)
+    _seen: dict[str, Instance] = field(default_factory=dict)
+    _by_claim: dict[str, list[str]] = field(default_factory=dict)
+    _needs: list[tuple[float, float]] = field(default_factory=list)
+    _foreign: dict[str, object] = field(default_factory=dict)
+    _is_wasteful: bool = False
+    _lived: frozenset[str] = frozenset()
+
+    def find(self, finding: str) -> None:
+        """Record a violation; a repeated one is recorded once."""
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    def look(self, view: View) -> None:
+        """Check the invariants that hold at every moment."""
+        self._launches(view)
+        self._spending(view)
+        self._strangers(view)
+        self._endings(view)
+
+    def evicted(self, app: str, serving: int, needed: int) -> None:
+        """Check that an eviction leaves an app the serving pods that its budget needs."""
+        if serving < needed:
+            self.find(f"an eviction left {serving} pods of {app}, and its budget needs {needed}")
+
+    def _launches(self, view: View) -> None:
+        living = {i.id: i for i in view.instances if i.lives}
+        for instance in view.instances:
+            if instance.foreign or instance.id in self._seen:
+                continue
+            self._seen[instance.id] = instance
+            before = self._by_claim.setdefault(instance.claim, [])
+            if any(other in living and not living[other].touched for other in before):
+                self.find(f"{instance.claim} has got a second instance beside {before[-1]}")
+            before.append(instance.id)
+
+    def _spending(self, view: View) -> None:
+        needed = least_cost(view.pods, self.machines)
+        self._needs = [(at, n) for at, n in self._needs if at > view.at - REMEMBERED]
+        self._needs.append((view.at, needed))
+        wasted = _wasted(view, max(n for _, n in self._needs), self.machines)
+        if wasted and not self._is_wasteful:
+            self._is_wasteful = True
+            self.find(f"{view.at:.0f} s: {wasted[0]}")
+
+    def _strangers(self, view: View) -> None:
+        """Check that no foreign object changes or disappears once it exists.
+
+        New ones may appear.
+        """
+        foreign = {
+            f"{kind} {body['metadata']['name']}": _identity(body)
+            for kind, bodies in (
+                ("NodePool", view.pools), ("NodeClaim", view.claims), ("Node", view.nodes)
+            )
+            for body in bodies
+            if is_foreign(body) and body["metadata"]["labels"]["foreign"] != "launching"
+        }  # fmt: skip
+        foreign |= {f"instance {i.id}": (i.lives, i.tags) for i in view.instances if i.foreign}
+        for name in [*view.foreign, *self._foreign]:
+            if name not in foreign:
+                self.find(f"foreign {name} was deleted")
+            elif foreign[name] != self._foreign.get(name, foreign[name]):
+                self.find(f"foreign {name} was touched")
+        self._foreign |= foreign
+
+    def _endings(self, view: View) -> None:
+        """Check that no machine terminates while it has pods that were not asked to terminate."""
+        for instance in view.instances:
+            if instance.lives or instance.touched or instance.id not in self._lived:
+                continue
+            cut_off = [
+                pod["metadata"]["name"]
+                for pod in view.pods
+                if pod["spec"].get("nodeName") == instance.node
+                and "deletionTimestamp" not in pod["metadata"]
+            ]
+            if cut_off:
+                self.find(f"instance {instance.id} was ended beneath {', '.join(cut_off)}")
+        self._lived = frozenset(i.id for i in view.instances if i.lives and not i.foreign)
+
+
+def wasted(view: View, machines: Sequence[Machine]) -> list[str]:
+    """Return the excess of machines over what the existing pods need."""
+    return _wasted(view, least_cost(view.pods, machines), machines)
+
+
+def _wasted(view: View, needed: float, machines: Sequence[Machine]) -> list[str]:
+    # A stopped instance costs nothing. An instance whose NodeClaim a user removed together with its
+    # finalizers has no owner until garbage collection.
+    claimed = {_provider(claim) for claim in view.claims}
+    paid = [
+        i for i in view.instances
+        if i.state in ("pending", "running") and not i.foreign
+        and not (i.touched and i.provider_id not in claimed)
+    ]  # fmt: skip
+    spent = sum(i.price for i in paid)
+    # Machines are whole: the bound allows one more.
+    most = MOST_TIMES_NEEDED * needed + max(machine.price for machine in machines)
+    if spent <= most:
+        return []
+    return [f"machines for {spent:.2f} $/h are there, and at most {most:.2f} are of use"]
+
+
+def _identity(body: Body) -> object:
+    """Return what must not change of a foreign object: all of it, or only that it exists."""
+    meta = body["metadata"]
+    if meta["labels"]["foreign"] == "kept":
+        return meta["uid"], "deletionTimestamp" in meta
+    return meta["uid"], meta["resourceVersion"]
+
+
+def least_cost(pods: Iterable[Body], machines: Sequence[Machine]) -> float:
+    """Return a lower bound of the cost of the machines for these pods, in $/h.
+
+    The bound is the value of both resources together, from the dual of the linear program in which
+    machines can be bought in parts. Pods are whole, so of a machine only the largest multiple of
+    the requests' common divisor has value.
+    """
+    requests = [
+        (int(asked["cpu"].removesuffix("m")), int(asked["memory"].removesuffix("Mi")))
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+        for container in pod["spec"]["containers"]
+        for asked in (container["resources"]["requests"],)
+    ]
+    if not requests:
+        return 0.0
+    cpus, memories = [cpu for cpu, _ in requests], [memory for _, memory in requests]
+    cpu, memory = math.gcd(*cpus), math.gcd(*memories)
+    filled = [
+        replace(m, cpu=m.cpu // cpu * cpu, memory=m.memory // memory * memory)
+        for m in machines
+        if m.cpu >= cpu and m.memory >= memory
+    ]
+    return max(sum(cpus) * a + sum(memories) * b for a, b in _prices(filled))
+
+
+def _prices(machines: Sequence[Machine]) -> Iterator[tuple[float, float]]:
+    """Yield prices of a millicore and of a MiB at which no machine is worth more than it costs."""
+    yield min(m.price / m.cpu for m in machines), 0.0
+    yield 0.0, min(m.price / m.memory for m in machines)
+    for one, other in itertools.combinations(machines, 2):
+        determinant = one.cpu * other.memory - other.cpu * one.memory
+        if not determinant:
+            continue
+        cpu = (one.price * other.memory - other.price * one.memory) / determinant
+        memory = (one.cpu * other.price - other.cpu * one.price) / determinant
+        worth = (m.cpu * cpu + m.memory * memory <= m.price * (1 + 1e-9) for m in machines)
+        if cpu >= 0 and memory >= 0 and all(worth):
+            yield cpu, memory

@@ -1,0 +1,358 @@
+"""One run: pods are created, nodes are replaced, pods are deleted, all while faults occur."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from bench.faults import auditor
+from bench.faults.auditor import Auditor, View
+from bench.faults.cluster import NAMESPACE, Surroundings, Workload, room
+from bench.faults.injection import KINDS, PHASES, Phase, Scene
+from bench.faults.processes import Process, ProcessLoop
+from bench.faults.region import CLUSTER, ROLE, SIZES, Region
+from bench.faults.replicas import (
+    CLOCKED,
+    EPOCH,
+    FENCES,
+    LEASE,
+    Controllers,
+    LooseFence,
+    make_datetime,
+    wall_clock,
+)
+from bench.faults.replicas import NAMESPACE as LEASE_NAMESPACE
+from bench.faults.strangers import FOREIGN, SECOND_POOL, Strangers
+from bench.faults.wires import Call
+from controller.apis import kinds
+from controller.apiserver.fake import FakeApiServer
+
+WINDOW = 120.0
+"""Seconds of each phase during which faults occur."""
+
+PATIENCE = 3 * 3600.0
+"""Seconds without faults within which everything must settle."""
+
+LOOK = 3
+"""Seconds between two checks of the auditor."""
+
+REST = 45.0
+"""Seconds for which nothing may be missing before the cluster counts as settled."""
+
+LATE = 1.0
+"""Seconds after a process resumes during which calls that it had begun may still arrive."""
+
+SHARES: dict[Phase, float] = {
+    "launch": 1.0,
+    "replacement": 1.0,
+    "consolidation": 0.4,
+    "termination": 0.0,
+}
+"""Share of the pods that is wanted in each phase."""
+
+MACHINES = [auditor.Machine(*room(size), size.price) for size in SIZES]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a run: seconds of wall-clock time, and seconds of virtual time."""
+
+    seed: int
+    kind: str
+    findings: Sequence[str]
+    seconds: float
+    simulated: float
+
+
+def make_workloads(pods: int) -> list[Workload]:
+    """Return workloads of three pod sizes, two of them with a PodDisruptionBudget."""
+    return [
+        Workload("web", 500, 1024, max_unavailable=max(1, pods // 20), replicas=pods // 2),
+        Workload("api", 1000, 3072, max_unavailable=2, replicas=pods // 3),
+        Workload("batch", 2000, 4096, replicas=pods - pods // 2 - pods // 3),
+    ]
+
+
+class Run:
+    """One run of one kind of fault."""
+
+    def __init__(self, seed: int, kind: str, number: int, pods: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.chance = random.Random(f"{seed}/{kind}")
+        # Makes the names of NodeClaims and of history records repeatable.
+        random.seed(f"{seed}/{kind}")
+        self.fault = KINDS[kind](self.chance, number)
+        self.fault_is_on = False
+        self.region = Region(EPOCH, random.Random(f"{seed}/region"))
+        self.api = FakeApiServer(lambda: wall_clock(EPOCH, None))
+        workloads = make_workloads(pods)
+        self._wanted = {w.name: w.replicas for w in workloads}
+        self.surroundings = Surroundings(
+            self.api, self.region, random.Random(f"{seed}/cluster"), workloads
+        )
+        # With odd seeds the stack creates the role's instance profile, otherwise the controller.
+        if seed % 2:
+            owned = {"Key": f"kubernetes.io/cluster/{CLUSTER}", "Value": "owned"}
+            self.region.add_profile(ROLE, path="/", tags=[owned], roles=[ROLE])
+        self.controllers = Controllers(self.api, self.region, self, seed)
+        self.scene = Scene(
+            self.api,
+            self.region,
+            self.surroundings,
+            self.controllers,
+            Strangers(self.api, self.region),
+            self.chance,
+        )
+        self.auditor = Auditor(MACHINES)
+
+    # Fault injection: faults apply to calls while the fault is on.
+
+    async def before(self, call: Call) -> None:
+        self._witness(call)
+        if self.fault_is_on:
+            await self.fault.before(call)
+
+    async def after(self, call: Call) -> None:
+        if call.verb == "evict":
+            self._count(call.name)
+        if self.fault_is_on:
+            await self.fault.after(call)
+
+    def answer(self, call: Call, answer: Any) -> Any:
+        return self.fault.answer(call, answer) if self.fault_is_on else answer
+
+    def delay(self, process: Process) -> float:
+        return self.fault.delay() if self.fault_is_on else 0.0
+
+    def _witness(self, call: Call) -> None:
+        """Check that an acting replica holds the Lease, and that pods are evicted, not deleted."""
+        if not call.acts:
+            return
+        lease = self.api.find(kinds.LEASE, LEASE, LEASE_NAMESPACE)
+        holder = lease.spec.holder_identity if lease is not None else ""
+        late = self._loop.time() - call.process.resumed_at <= LATE
+        if holder != call.process.name and not late:
+            self.auditor.find(f"{call.verb} {call.kind} by one who does not hold the Lease")
+        if (call.verb, call.kind) == ("delete", "Pod"):
+            self.auditor.find("a pod was deleted rather than evicted")
+
+    def _count(self, evicted: str) -> None:
+        """Check that an eviction leaves a workload as many pods as its budget requires."""
+        workload = next(w for w in self.surroundings.workloads if evicted.startswith(w.name))
+        if workload.max_unavailable is None:
+            return
+        serving = sum(1 for _ in self.surroundings.healthy(workload.name))
+        self.auditor.evicted(workload.name, serving, workload.replicas - workload.max_unavailable)
+
+    # The phases of a run.
+
+    async def play(self) -> Sequence[str]:
+        self._furnish()
+        world = asyncio.create_task(self._world())
+        try:
+            for phase in PHASES:
+                await self._phase(phase)
+                if not await self._come_to_rest(phase):
+                    break
+            else:
+                await self._tear_down()
+        finally:
+            world.cancel()
+            with suppress(asyncio.CancelledError):
+                await world
+        return self.auditor.findings
+
+    async def _world(self) -> None:
+        while True:
+            for _ in range(LOOK):
+                self.controllers.supervise()
+                await self.surroundings.step()
+                await asyncio.sleep(1)
+            self.auditor.look(self._view())
+
+    async def _phase(self, phase: Phase) -> None:
+        for workload in self.surroundings.workloads:
+            workload.replicas = round(self._wanted[workload.name] * SHARES[phase])
+        if phase == "replacement":
+            rolled = {"spec": {"template": {"metadata": {"labels": {"rolled": "once"}}}}}
+            await self.api.patch(kinds.NODE_POOL, "default", rolled)
+        if phase not in self.fault.phases:
+            return
+        self.fault_is_on = True
+        raging = asyncio.create_task(self.fault.rage(self.scene))
+        await asyncio.sleep(WINDOW)
+        raging.cancel()
+        await asyncio.wait([raging])
+        if not raging.cancelled() and (failure := raging.exception()) is not None:
+            raise failure
+        self.fault_is_on = False
+        self.fault.end(self.scene)
+
+    async def _come_to_rest(self, phase: Phase) -> bool:
+        began = self._loop.time()
+        rested_since: float | None = None
+        while True:
+            await asyncio.sleep(5)
+            now = self._loop.time()
+            missing = self._missing(phase)
+            if missing:
+                rested_since = None
+            elif rested_since is None:
+                rested_since = now
+            elif now >= rested_since + REST:
+                return True
+            if now > began + PATIENCE:
+                for finding in missing:
+                    self.auditor.find(f"after {phase}: {finding}")
+                return False
+
+    def _missing(self, phase: Phase) -> list[str]:
+        view = self._view()
+        missing = auditor.unsettled(view)
+        if phase == "replacement":
+            missing += [
+                f"NodeClaim {c['metadata']['name']} was never rolled"
+                for c in view.claims
+                if not auditor.is_foreign(c) and "rolled" not in c["metadata"]["labels"]
+            ]
+        if phase == "consolidation":
+            missing += auditor.wasted(view, MACHINES)
+        if phase == "termination":
+            missing += [f"{i.id} is left" for i in view.instances if i.lives and not i.foreign]
+        return missing
+
+    async def _tear_down(self) -> None:
+        """Delete the NodePool and the EC2NodeClass: nothing of them may remain."""
+        await self.api.delete(kinds.NODE_POOL, "default")
+        await self.api.delete(kinds.EC2_NODE_CLASS, "default")
+        await asyncio.sleep(300)
+        for kind in (kinds.NODE_POOL, kinds.EC2_NODE_CLASS):
+            for body in self.api.bodies(kind):
+                if not auditor.is_foreign(body):
+                    self.auditor.find(f"{kind.name} {body['metadata']['name']} cannot go")
+        for name in self.region.templates:
+            self.auditor.find(f"launch template {name} is left")
+        for name in self.region.profiles:
+            if name not in (ROLE, SECOND_POOL):
+                self.auditor.find(f"instance profile {name} is left")
+
+    def _view(self) -> View:
+        now = self._loop.time()
+        prices = {size.name: size.price for size in SIZES}
+        return View(
+            at=now,
+            pools=self.api.bodies(kinds.NODE_POOL),
+            claims=self.api.bodies(kinds.NODE_CLAIM),
+            nodes=self.api.bodies(kinds.NODE),
+            pods=self.api.bodies(kinds.POD),
+            instances=[
+                auditor.Instance(
+                    id=m.id,
+                    provider_id=m.provider_id,
+                    state=m.state(now),
+                    claim=m.tags.get("karpenter.sh/nodeclaim", ""),
+                    price=prices[m.type],
+                    node=m.hostname,
+                    foreign=FOREIGN in m.tags,
+                    tags=dict(m.tags),
+                    touched=m.touched_by_hand,
+                )
+                for m in self.region.machines.values()
+            ],
+            templates=len(self.region.templates),
+            wanted={w.name: w.replicas for w in self.surroundings.workloads},
+            foreign=self.scene.strangers.placed,
+        )
+
+    # The initial state.
+
+    def _furnish(self) -> None:
+        store = self.api.store_json
+        discovery = [{"tags": {"karpenter.sh/discovery": CLUSTER}}]
+        store(
+            kinds.EC2_NODE_CLASS,
+            {
+                "metadata": {"name": "default"},
+                "spec": {
+                    "amiSelectorTerms": [{"alias": "al2023@latest"}],
+                    "subnetSelectorTerms": discovery,
+                    "securityGroupSelectorTerms": discovery,
+                    "role": ROLE,
+                },
+            },
+        )
+        reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+        capacity = {"key": "karpenter.sh/capacity-type", "operator": "In"}
+        requirements = [{**capacity, "values": ["spot", "on-demand"]}]
+        store(
+            kinds.NODE_POOL,
+            {
+                "metadata": {"name": "default"},
+                "spec": {
+                    "template": {"spec": {"nodeClassRef": reference, "requirements": requirements}},
+                    "disruption": {"consolidateAfter": "30s", "budgets": [{"nodes": "25%"}]},
+                },
+            },
+        )
+        for workload in self.surroundings.workloads:
+            if workload.max_unavailable is not None:
+                store(
+                    kinds.POD_DISRUPTION_BUDGET,
+                    {
+                        "metadata": {"name": workload.name, "namespace": NAMESPACE},
+                        "spec": {
+                            "maxUnavailable": workload.max_unavailable,
+                            "selector": {"matchLabels": {"app": workload.name}},
+                        },
+                    },
+                )
+        self.scene.strangers.furnish()
+
+
+def play(seed: int, kind: str, number: int, pods: int) -> Outcome:
+    """Run one seed on its own event loop and return its outcome."""
+    began = time.perf_counter()
+    FENCES.clear()
+    loop = ProcessLoop()
+    loop.set_exception_handler(lambda *_: None)
+    moment = make_datetime(EPOCH)
+    with ExitStack() as patched:
+        enter = patched.enter_context
+        enter(patch("controller.manager.leadership.Fence", LooseFence))
+        for module in CLOCKED:
+            enter(patch(f"controller.aws.{module}.datetime", moment))
+
+        async def course() -> Sequence[str]:
+            return await Run(seed, kind, number, pods).play()
+
+        try:
+            findings = loop.run_until_complete(course())
+        finally:
+            simulated = loop.time()
+            _forget(loop)
+    return Outcome(seed, kind, findings, time.perf_counter() - began, simulated)
+
+
+def _forget(loop: ProcessLoop) -> None:
+    """Release what killed processes left in the middle of a step.
+
+    They are released one by one. The garbage collector releases them in no particular order, which
+    has crashed the interpreter.
+    """
+    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        for task in asyncio.all_tasks(loop):
+            with suppress(BaseException):
+                task.get_coro().close()
+        loop.close()
+        gc.collect()
+    finally:
+        sys.unraisablehook = before

@@ -1,0 +1,728 @@
+"""The faults, by kind: in calls, processes, machines and objects."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bench.faults.cluster import Boot, Surroundings
+from bench.faults.region import SIZES, Machine, Region, refusal
+from bench.faults.replicas import Controllers
+from bench.faults.strangers import Strangers
+from bench.faults.wires import Call
+from controller.apis import kinds
+from controller.apiserver.errors import (
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+    TooManyRequestsError,
+    UnavailableError,
+)
+from controller.apiserver.fake import FakeApiServer
+from controller.aws.errors import UnreachableError
+from controller.cloudprovider.errors import CloudProviderError, ThrottledError
+
+Phase = Literal["launch", "replacement", "consolidation", "termination"]
+PHASES: tuple[Phase, ...] = ("launch", "replacement", "consolidation", "termination")
+
+Step = tuple[str, str]
+"""A call with an effect: its verb and its kind, or its operation and its AWS service."""
+
+LAUNCH_STEPS: tuple[Step, ...] = (
+    ("create", "NodeClaim"),
+    ("create_launch_template", "ec2"),
+    ("create_fleet", "ec2"),
+    ("patch", "NodeClaim"),
+    ("patch/status", "NodeClaim"),
+    ("patch/status", "Pod"),
+    ("patch", "Node"),
+    ("create_tags", "ec2"),
+)
+REPLACEMENT_STEPS: tuple[Step, ...] = (
+    ("patch", "Node"),
+    ("patch/status", "NodeClaim"),
+    ("create", "NodeClaim"),
+    ("create", "Disruption"),
+    ("patch/status", "Disruption"),
+    ("create_fleet", "ec2"),
+    ("delete", "NodeClaim"),
+    ("evict", "Pod"),
+)
+TERMINATION_STEPS: tuple[Step, ...] = (
+    ("delete", "NodeClaim"),
+    ("delete", "Node"),
+    ("patch/status", "NodeClaim"),
+    ("evict", "Pod"),
+    ("terminate_instances", "ec2"),
+    ("patch", "Node"),
+    ("patch", "NodeClaim"),
+    ("patch/status", "NodePool"),
+)
+
+
+@dataclass(slots=True)
+class Scene:
+    """Everything that a fault can act on."""
+
+    api: FakeApiServer
+    region: Region
+    surroundings: Surroundings
+    controllers: Controllers
+    strangers: Strangers
+    chance: random.Random
+
+    def machines(self) -> list[Machine]:
+        """Return Joiner's instances that are pending or running."""
+        now = self.region.now()
+        return [
+            m for m in self.region.machines.values()
+            if "foreign" not in m.tags and m.state(now) in ("pending", "running")
+        ]  # fmt: skip
+
+
+class Fault:
+    """A fault that lasts for a while. `number` distinguishes the runs of one kind."""
+
+    phases: tuple[Phase, ...] = PHASES
+
+    def __init__(self, chance: random.Random, number: int) -> None:
+        self.chance, self.number = chance, number
+
+    async def before(self, call: Call) -> None:
+        """Inject the fault before a call has its effect."""
+
+    async def after(self, call: Call) -> None:
+        """Inject the fault after a call has had its effect."""
+
+    def answer(self, call: Call, answer: Any) -> Any:
+        """Return AWS's answer to a call, as the process receives it."""
+        return answer
+
+    def delay(self) -> float:
+        """Return the delay of watch events, in seconds."""
+        return 0.0
+
+    async def rage(self, scene: Scene) -> None:
+        """Act on the scene until cancelled; called once in each phase."""
+
+    def end(self, scene: Scene) -> None:
+        """Repair what would never recover by itself."""
+
+    async def _now_and_then(self, least: float, most: float) -> None:
+        await asyncio.sleep(self.chance.uniform(least, most))
+
+
+class Kill(Fault):
+    """The leader is killed at one step of its work, repeatedly.
+
+    Runs take the steps in turn. With an even number the leader is killed before the call has its
+    effect, with an odd one after it.
+    """
+
+    most = 5
+
+    def __init__(
+        self, chance: random.Random, number: int, steps: Sequence[Step], *phases: Phase
+    ) -> None:
+        super().__init__(chance, number)
+        self.phases = phases
+        self.step = steps[number // 2 % len(steps)]
+        self.kills = self._calls = 0
+
+    async def before(self, call: Call) -> None:
+        if (call.verb, call.kind) != self.step:
+            return
+        self._calls += 1
+        if self.number % 2 == 0:
+            await self._strike(call)
+
+    async def after(self, call: Call) -> None:
+        if (call.verb, call.kind) == self.step and self.number % 2:
+            await self._strike(call)
+
+    async def _strike(self, call: Call) -> None:
+        # Kill at the first matching call, then at the second one after that, and so on.
+        if self._calls > self.kills and self.kills < self.most:
+            self._calls = 0
+            self.kills += 1
+            call.process.kill()
+            await asyncio.Event().wait()
+
+
+class LeaderChange(Fault):
+    """The leader is asked to stop; another replica takes over."""
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(5, 40)
+            leader = scene.controllers.leader
+            if leader is not None and leader.process.task is not None:
+                leader.process.task.cancel()
+
+
+class PausedLeader(Fault):
+    """The leader is paused for longer than its Lease lasts, and then continues."""
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(1, 40)
+            leader = scene.controllers.leader
+            if leader is None:
+                continue
+            leader.process.pause()
+            try:
+                await self._now_and_then(8, 60)
+            finally:
+                leader.process.resume()
+
+
+class WatchesCut(Fault):
+    """Watches break; changes in the meantime are visible only in a new list."""
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(1, 15)
+            scene.api.break_watches()
+
+
+class ApiRestart(Fault):
+    """The API server is down for a while: calls fail, and every watch breaks."""
+
+    def __init__(self, chance: random.Random, number: int) -> None:
+        super().__init__(chance, number)
+        self._back_at = 0.0
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(10, 40)
+            away = self.chance.uniform(3, 25)
+            self._back_at = asyncio.get_running_loop().time() + away
+            await asyncio.sleep(away)
+            scene.api.break_watches()
+
+    async def before(self, call: Call) -> None:
+        self._refuse(call)
+
+    async def after(self, call: Call) -> None:
+        self._refuse(call)  # the answer is lost
+
+    def delay(self) -> float:
+        return max(self._back_at - asyncio.get_running_loop().time(), 0.0)
+
+    def end(self, scene: Scene) -> None:
+        self._back_at = 0.0
+        scene.api.break_watches()
+
+    def _refuse(self, call: Call) -> None:
+        if call.system == "kubernetes" and self.delay():
+            raise UnavailableError(f"{call.verb} {call.kind}: connection refused", status=0)
+
+
+class WatchesLate(Fault):
+    """Watch events arrive late, so the controller decides on stale state."""
+
+    def delay(self) -> float:
+        return self.chance.choice((0.0, 0.0, 0.1, 2.0))
+
+
+class Refusal(Fault):
+    """Some calls are refused before they have an effect."""
+
+    def __init__(
+        self,
+        chance: random.Random,
+        number: int,
+        system: str,
+        error: Callable[[Call], Exception],
+        *,
+        share: float = 0.4,
+        concerns: Callable[[Call], bool] = lambda _: True,
+    ) -> None:
+        super().__init__(chance, number)
+        self.system, self.error, self.share, self.concerns = system, error, share, concerns
+
+    async def before(self, call: Call) -> None:
+        concerned = call.system == self.system and self.concerns(call)
+        if concerned and self.chance.random() < self.share:
+            raise self.error(call)
+
+
+class LostAnswer(Fault):
+    """Some calls have their effect, but their answers are lost."""
+
+    def __init__(
+        self, chance: random.Random, number: int, system: str, error: Callable[[Call], Exception]
+    ) -> None:
+        super().__init__(chance, number)
+        self.system, self.error = system, error
+
+    async def after(self, call: Call) -> None:
+        if call.system == self.system and call.writes and self.chance.random() < 0.3:
+            raise self.error(call)
+
+
+class Malformed(Fault):
+    """Some AWS answers are unreadable or lack a field, though the request was carried out."""
+
+    def answer(self, call: Call, answer: Any) -> Any:
+        if call.system != "aws" or self.chance.random() >= 0.3:
+            return answer
+        if self.chance.random() < 0.3:
+            raise _unreachable(call)  # an unparsable body counts as no answer
+        damaged = copy.deepcopy(answer)
+        places = [*_members(damaged)]
+        if not places:
+            return damaged
+        holder, name = self.chance.choice(places)
+        del holder[name]
+        return damaged
+
+
+def _members(answer: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield every member of every structure in an answer: the structure and the name."""
+    if isinstance(answer, list):
+        for each in answer:
+            yield from _members(each)
+    elif isinstance(answer, dict):
+        for name, value in answer.items():
+            yield answer, name
+            yield from _members(value)
+
+
+class Unauthorized(Fault):
+    """One AWS operation is forbidden, another one in each phase."""
+
+    def __init__(self, chance: random.Random, number: int) -> None:
+        super().__init__(chance, number)
+        self._turn = number * len(PHASES)
+        self.operation = ""
+
+    async def rage(self, scene: Scene) -> None:
+        self.operation = OPERATIONS[self._turn % len(OPERATIONS)]
+        self._turn += 1
+
+    async def before(self, call: Call) -> None:
+        if call.verb == self.operation:
+            raise refusal("UnauthorizedOperation", call.verb, "injected")
+
+
+class Slow(Fault):
+    """Some calls take long."""
+
+    def __init__(
+        self, chance: random.Random, number: int, system: str, seconds: tuple[float, float]
+    ) -> None:
+        super().__init__(chance, number)
+        self.system, self.seconds = system, seconds
+
+    async def before(self, call: Call) -> None:
+        if call.system == self.system and self.chance.random() < 0.2:
+            await asyncio.sleep(self.chance.uniform(*self.seconds))
+
+
+class Exhausted(Fault):
+    """There is no capacity: of some instance types, of a capacity type, or at all."""
+
+    async def rage(self, scene: Scene) -> None:
+        closed = scene.region.closed
+        while True:
+            closed.clear()
+            market = self.chance.choice(("spot", "on-demand"))
+            some = self.chance.sample(SIZES, 3)
+            closed.update((size.name, market) for size in some)
+            if self.chance.random() < 0.4:
+                closed.add(("*", "spot"))
+            if self.chance.random() < 0.2:
+                closed.add(("*", "*"))
+            await self._now_and_then(10, 60)
+
+    def end(self, scene: Scene) -> None:
+        scene.region.closed.clear()
+
+
+class Joins(Fault):
+    """Instances launched during the fault register late, incorrectly, or never."""
+
+    def __init__(self, chance: random.Random, number: int, how: str) -> None:
+        super().__init__(chance, number)
+        self.how = how
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            for machine in scene.machines():
+                if machine.id not in scene.surroundings.boots:
+                    scene.surroundings.boots[machine.id] = self._boot(machine)
+            await asyncio.sleep(1)
+
+    def _boot(self, machine: Machine) -> Boot:
+        at = machine.launched_at + self.chance.uniform(20, 40)
+        if self.chance.random() < 0.6:
+            return Boot(at)
+        if self.how == "never":
+            return Boot(math.inf)
+        if self.how == "late":
+            return Boot(at + self.chance.uniform(60, 1200))
+        wrong = {
+            "topology.kubernetes.io/zone": "us-west-2z",
+            "karpenter.sh/nodepool": "another",
+            "node.kubernetes.io/instance-type": "t2.nano",
+        }
+        return Boot(at, wrong)
+
+
+class Machines(Fault):
+    """Instances vanish, stop, or are terminated by a user."""
+
+    def __init__(self, chance: random.Random, number: int, how: str) -> None:
+        super().__init__(chance, number)
+        self.how = how
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(3, 40)
+            machines = scene.machines()
+            if machines:
+                self._take(scene.region, self.chance.choice(machines))
+
+    def _take(self, region: Region, machine: Machine) -> None:
+        machine.touched_by_hand = True
+        match self.how:
+            case "vanish":
+                del region.machines[machine.id]
+            case "stop":
+                machine.stopped = True
+                region.tell(machine.id, "stopping")
+            case _:
+                machine.ended_at = region.now()
+                region.tell(machine.id, "shutting-down")
+
+
+class ReusedNames(Fault):
+    """A user terminates instances, and another owner takes their Node names and addresses at once.
+
+    If a user has `recreated` the Node, its finalizers are removed with it, and the instance may
+    still run. The Node then has the provider ID of another owner's instance.
+    """
+
+    def __init__(self, chance: random.Random, number: int, *, recreated: bool) -> None:
+        super().__init__(chance, number)
+        self.recreated = recreated
+        self._taken: set[str] = set()
+
+    async def rage(self, scene: Scene) -> None:
+        await asyncio.gather(self._end_some(scene), self._take_names(scene))
+
+    async def _end_some(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(5, 40)
+            # A machine whose node name was taken has no Node any more, and that name is not
+            # Joiner's.
+            machines = [
+                machine
+                for machine in scene.machines()
+                if machine.id in scene.surroundings.joined and machine.hostname not in self._taken
+            ]
+            if not machines:
+                continue
+            machine = self.chance.choice(machines)
+            machine.touched_by_hand = True
+            if not self.recreated or self.chance.random() < 0.5:
+                machine.ended_at = scene.region.now()
+                scene.region.tell(machine.id, "shutting-down")
+            if self.recreated:
+                await self._force(scene, machine.hostname)
+                self._take(scene, machine.hostname)
+
+    async def _take_names(self, scene: Scene) -> None:
+        while True:
+            for name in scene.region.free_hostnames():
+                if scene.api.find(kinds.NODE, name) is None:
+                    self._take(scene, name)
+            await asyncio.sleep(0.05)
+
+    def _take(self, scene: Scene, name: str) -> None:
+        if name not in self._taken:
+            self._taken.add(name)
+            scene.strangers.replace(name, self.number)
+
+    async def _force(self, scene: Scene, name: str) -> None:
+        try:
+            await scene.api.delete(kinds.NODE, name)
+            await scene.api.patch(kinds.NODE, name, {"metadata": {"finalizers": None}})
+        except NotFoundError:
+            return
+
+
+class ReusedAddresses(Fault):
+    """A user terminates instances, and their replacements get the same addresses.
+
+    Their Nodes therefore have the same names.
+    """
+
+    async def rage(self, scene: Scene) -> None:
+        scene.region.reuses_addresses = True
+        while True:
+            await self._now_and_then(3, 30)
+            machines = scene.machines()
+            if machines:
+                machine = self.chance.choice(machines)
+                machine.touched_by_hand = True
+                machine.ended_at = scene.region.now()
+
+
+class SecondKarpenter(Fault):
+    """A second Karpenter on EC2 creates NodeClaims, whose status follows a moment later.
+
+    Runs alternate: its instances have tags or none, and its EC2NodeClass is in the cluster or not.
+    """
+
+    async def rage(self, scene: Scene) -> None:
+        if self.number // 2 % 2 == 0:
+            scene.strangers.add_second_class()
+        while True:
+            await self._now_and_then(3, 30)
+            await scene.strangers.add_second_karpenters(self.chance, is_tagged=self.number % 2 == 0)
+
+
+class Deletions(Fault):
+    """A user deletes objects, with their finalizers or without."""
+
+    def __init__(
+        self, chance: random.Random, number: int, kind: kinds.Kind[Any],
+        *, forced: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(chance, number)
+        self.kind, self.forced = kind, forced
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            await self._now_and_then(3, 30)
+            names = [
+                body["metadata"]["name"] for body in scene.api.bodies(self.kind)
+                if "foreign" not in body["metadata"].get("labels", {})
+            ]  # fmt: skip
+            if not names:
+                continue
+            name = self.chance.choice(names)
+            if self.forced and self.kind == kinds.NODE_CLAIM:
+                # No controller is left that could drain its machine.
+                claim = await scene.api.get(kinds.NODE_CLAIM, name)
+                machine = scene.region.machines.get(claim.status.provider_id.rpartition("/")[2])
+                if machine is not None:
+                    machine.touched_by_hand = True
+            await scene.api.delete(self.kind, name)
+            if self.forced:
+                try:
+                    await scene.api.patch(self.kind, name, {"metadata": {"finalizers": None}})
+                except NotFoundError:
+                    continue
+
+
+class Messages(Fault):
+    """The queue is full of notices: foreign, duplicate, broken, and real ones."""
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            for _ in range(self.chance.randint(50, 150)):
+                self._send(scene)
+            await self._now_and_then(5, 40)
+
+    def _send(self, scene: Scene) -> None:
+        machines = [m.id for m in scene.machines()]
+        known = self.chance.choice(machines) if machines and self.chance.random() < 0.02 else ""
+        event = {
+            "version": self.chance.choice(("0", "0", "0", "7")),
+            "source": "aws.ec2",
+            "detail-type": self.chance.choice(
+                (
+                    "EC2 Spot Instance Interruption Warning",
+                    "EC2 Instance Rebalance Recommendation",
+                    "Something nobody has heard of",
+                )
+            ),
+            "detail": {"instance-id": known or f"i-{self.chance.getrandbits(68):017x}"},
+        }
+        text = json.dumps(event)
+        if self.chance.random() < 0.1:
+            text = self.chance.choice((text[: len(text) // 2], "null", "[]", "", '{"detail": 3}'))
+        for _ in range(self.chance.choice((1, 1, 2))):
+            scene.region.send(text)
+
+
+class ClockJumps(Fault):
+    """The wall clock of each process jumps, independently of the others."""
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            for replica in scene.controllers.replicas:
+                if replica is not None:
+                    replica.process.clock_error = self.chance.uniform(-1800, 1800)
+            await self._now_and_then(5, 60)
+
+    def end(self, scene: Scene) -> None:
+        for replica in scene.controllers.replicas:
+            if replica is not None:
+                replica.process.clock_error = 0.0
+
+
+class Mix(Fault):
+    """Several faults at once."""
+
+    def __init__(self, chance: random.Random, number: int) -> None:
+        super().__init__(chance, number)
+        names = chance.sample([name for name in KINDS if name != "mix"], 3)
+        self.parts = [KINDS[name](chance, chance.randrange(30)) for name in names]
+
+    async def before(self, call: Call) -> None:
+        for part in self.parts:
+            await part.before(call)
+
+    async def after(self, call: Call) -> None:
+        for part in self.parts:
+            await part.after(call)
+
+    def answer(self, call: Call, answer: Any) -> Any:
+        for part in self.parts:
+            answer = part.answer(call, answer)
+        return answer
+
+    def delay(self) -> float:
+        return max(part.delay() for part in self.parts)
+
+    async def rage(self, scene: Scene) -> None:
+        await asyncio.gather(*(part.rage(scene) for part in self.parts))
+
+    def end(self, scene: Scene) -> None:
+        for part in self.parts:
+            part.end(scene)
+
+
+def _api(error: type[ApiError], status: int) -> Callable[[Call], Exception]:
+    return lambda call: error(f"{call.verb} {call.kind}: injected", status=status)
+
+
+def _aws(code: str) -> Callable[[Call], Exception]:
+    return lambda call: refusal(code, call.verb, "injected")
+
+
+def _throttled(call: Call) -> CloudProviderError:
+    return ThrottledError(f"{call.verb}: injected (RequestLimitExceeded)")
+
+
+def _unreachable(call: Call) -> CloudProviderError:
+    return UnreachableError(f"{call.verb}: injected: read timeout")
+
+
+_REFUSED_WRITES = (
+    ("create", "NodeClaim"),
+    ("patch", "NodeClaim"),
+    ("patch/status", "NodeClaim"),
+    ("patch", "Node"),
+    ("evict", "Pod"),
+    ("delete", "NodeClaim"),
+    ("delete", "Node"),
+    ("patch/status", "NodePool"),
+)
+
+
+def _webhook(chance: random.Random, number: int) -> Fault:
+    verb, kind = _REFUSED_WRITES[number % len(_REFUSED_WRITES)]
+    error, status = ((InvalidError, 422), (ForbiddenError, 403), (UnavailableError, 500))[
+        number % 3
+    ]
+    return Refusal(
+        chance, number, "kubernetes", _api(error, status), share=1.0,
+        concerns=lambda call: (call.verb, call.kind) == (verb, kind),
+    )  # fmt: skip
+
+
+OPERATIONS = (
+    "create_fleet",
+    "terminate_instances",
+    "describe_instances",
+    "create_launch_template",
+    "create_tags",
+    "describe_subnets",
+    "get_parameter",
+    "receive_message",
+    "describe_instance_types",
+    "describe_launch_templates",
+    "delete_message_batch",
+    "get_instance_profile",
+    "describe_cluster",
+    "delete_launch_template",
+    "describe_instance_type_offerings",
+    "describe_security_groups",
+    "describe_spot_price_history",
+    "get_products",
+    "create_instance_profile",
+    "describe_images",
+    "add_role_to_instance_profile",
+    "describe_instance_status",
+    "get_queue_url",
+    "remove_role_from_instance_profile",
+    "list_instance_profiles",
+    "delete_instance_profile",
+)
+
+
+def _quota(chance: random.Random, number: int) -> Fault:
+    code = ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "MaxFleetCountExceeded")[
+        number % 3
+    ]
+    return Refusal(
+        chance, number, "aws", _aws(code), share=0.7,
+        concerns=lambda call: call.verb == "create_fleet",
+    )  # fmt: skip
+
+
+KINDS: Mapping[str, Callable[[random.Random, int], Fault]] = {
+    "kill-launch": lambda c, n: Kill(c, n, LAUNCH_STEPS, "launch"),
+    "kill-replacement": lambda c, n: Kill(c, n, REPLACEMENT_STEPS, "replacement"),
+    "kill-termination": lambda c, n: Kill(c, n, TERMINATION_STEPS, "consolidation", "termination"),
+    "leader-change": LeaderChange,
+    "paused-leader": PausedLeader,
+    "watches-cut": WatchesCut,
+    "watches-late": WatchesLate,
+    "api-throttled": lambda c, n: Refusal(c, n, "kubernetes", _api(TooManyRequestsError, 429)),
+    "api-conflict": lambda c, n: Refusal(
+        c, n, "kubernetes", _api(ConflictError, 409), concerns=lambda call: call.writes
+    ),
+    "api-failing": lambda c, n: Refusal(c, n, "kubernetes", _api(UnavailableError, 500)),
+    "api-lost-answer": lambda c, n: LostAnswer(c, n, "kubernetes", _api(UnavailableError, 0)),
+    "api-slow": lambda c, n: Slow(c, n, "kubernetes", (0.5, 15.0)),
+    "api-restart": ApiRestart,
+    "webhook": _webhook,
+    "cloud-throttled": lambda c, n: Refusal(c, n, "aws", _throttled, share=0.5),
+    "cloud-exhausted": Exhausted,
+    "cloud-quota": _quota,
+    "cloud-unauthorized": Unauthorized,
+    "cloud-failing": lambda c, n: Refusal(c, n, "aws", _aws("InternalError")),
+    "cloud-lost-answer": lambda c, n: LostAnswer(c, n, "aws", _unreachable),
+    "cloud-slow": lambda c, n: Slow(c, n, "aws", (2.0, 60.0)),
+    "cloud-malformed": Malformed,
+    "never-join": lambda c, n: Joins(c, n, "never"),
+    "late-join": lambda c, n: Joins(c, n, "late"),
+    "wrong-labels": lambda c, n: Joins(c, n, "wrong"),
+    "vanish": lambda c, n: Machines(c, n, "vanish"),
+    "stop": lambda c, n: Machines(c, n, "stop"),
+    "ended-by-hand": lambda c, n: Machines(c, n, "terminate"),
+    "node-deleted": lambda c, n: Deletions(c, n, kinds.NODE, forced=n % 3 == 2),
+    "claim-deleted": lambda c, n: Deletions(c, n, kinds.NODE_CLAIM, forced=n % 3 == 2),
+    "name-reused": lambda c, n: ReusedNames(c, n, recreated=False),
+    "node-recreated": lambda c, n: ReusedNames(c, n, recreated=True),
+    "address-reused": ReusedAddresses,
+    "second-karpenter": SecondKarpenter,
+    "message-storm": Messages,
+    "clock-jump": ClockJumps,
+    "mix": Mix,
+}
+"""Every fault by name, made from a random generator and its number among the runs of that kind."""

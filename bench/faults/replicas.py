@@ -1,0 +1,216 @@
+"""Replicas of the real controller, each with its own clients; the one that holds the Lease acts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+from bench.faults.processes import Process, current
+from bench.faults.region import CLUSTER, QUEUE, Region
+from bench.faults.wires import ApiWire, AwsWire, Strikes
+from controller.apis import kinds
+from controller.apis.kubernetes.pods import Pod
+from controller.apiserver.fake import FakeApiServer
+from controller.aws.provider import AWSCloudProvider
+from controller.disruption.problem import DisruptionSettings
+from controller.manager.assembly import Assembly, ReconcilerPorts
+from controller.manager.leadership import LAST_MOMENT, LEASE_DURATION, Leadership, Timing
+from controller.manager.meteredcloud import MeteredCloud
+from controller.manager.watches import Watches, followed
+from controller.options import FeatureGates, Options
+from controller.scheduling.results import Results
+from controller.scheduling.scheduler import schedule
+from controller.state.cluster import Cluster
+from controller.state.snapshot import Snapshot
+from controller.state.spreads import DefaultSpreads
+from controller.telemetry.events import Recorder
+from controller.telemetry.market import Market
+from controller.telemetry.metrics import Metrics
+from tests.reconcilers.disrupting import SameProcess
+
+NAMESPACE, LEASE = "kube-system", "karpenter-leader-election"
+PATIENCE = (LEASE_DURATION - LAST_MOMENT).total_seconds()
+RESTART = 5.0
+"""Seconds until a process that has ended is restarted."""
+
+OPTIONS = Options(
+    cluster_name=CLUSTER,
+    interruption_queue=QUEUE,
+    disable_dry_run=True,
+    feature_gates=FeatureGates(node_repair=True),
+)
+
+
+async def solve(pods: Sequence[Pod], snapshot: Snapshot) -> Results:
+    return schedule(pods, snapshot=snapshot)
+
+
+def make_datetime(epoch: datetime) -> type[datetime]:
+    """Return a `datetime` class whose `now` is the wall clock of the calling process."""
+
+    class Moment(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return wall_clock(epoch, current())
+
+    return Moment
+
+
+def wall_clock(epoch: datetime, process: Process | None) -> datetime:
+    """Return the wall clock of a process."""
+    error = process.clock_error if process is not None else 0.0
+    return epoch + timedelta(seconds=asyncio.get_running_loop().time() + error)
+
+
+class LooseFence:
+    """A substitute for the thread that ends a stuck process: here `Controllers` does so."""
+
+    def __init__(self, timing: Timing, renewed_at: float, *, clock: Callable[[], float]) -> None:
+        self.renewed_at = renewed_at
+        self.process = current()
+
+    def __enter__(self) -> LooseFence:
+        if self.process is not None:
+            FENCES[self.process] = self
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.process is not None:
+            FENCES.pop(self.process, None)
+
+
+FENCES: dict[Process, LooseFence] = {}
+
+
+class Replica:
+    """A whole controller in its own process."""
+
+    def __init__(
+        self, process: Process, api: FakeApiServer, region: Region, strikes: Strikes, seed: int
+    ) -> None:
+        chance = random.Random(f"{seed}/{process.name}")
+        self.process = process
+        self.port = ApiWire(api, process, strikes, chance)
+        self.leads = False
+        self._epoch = region.epoch
+        metrics = Metrics()
+        cluster = Cluster(followed(OPTIONS), installation=OPTIONS.installation_tag)
+        aws = AwsWire(region, process, strikes, chance)
+        provider = AWSCloudProvider(
+            OPTIONS,
+            aws=aws,
+            cluster_dns="10.100.0.10",
+            clock=lambda: asyncio.get_running_loop().time(),
+        )
+        ports = ReconcilerPorts(
+            api=self.port,
+            cloud=MeteredCloud(provider, metrics, Market()),
+            cluster=cluster,
+            recorder=Recorder(self.port, self.clock),
+            metrics=metrics,
+            clock=self.clock,
+            solve=solve,
+            engine=SameProcess(DisruptionSettings(image_soak=timedelta(0))),
+            spreads=DefaultSpreads((), cluster),
+        )
+        self.assembly = Assembly(ports, OPTIONS)
+        cluster.subscribe(self.assembly.notify)
+        self.watches = Watches(self.port, cluster)
+
+    def clock(self) -> datetime:
+        return wall_clock(self._epoch, self.process)
+
+    async def live(self) -> None:
+        """Watch the cluster, and act while leading."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.watches.list_custom_resources())
+            tasks.create_task(self.watches.run())
+            for kind in self.watches.custom_resources:
+                tasks.create_task(self._watch(kind))
+            tasks.create_task(self._lead())
+
+    async def _watch(self, kind: kinds.Kind[Any]) -> None:
+        """Deliver changes of custom resources as Kopf does.
+
+        Kopf omits objects that were deleted while it was not watching.
+        """
+        await self.watches.until_listed()
+        async for change in self.port.watch(kind):
+            if change.object is not None:
+                self.watches.take(kind, change)
+
+    async def _lead(self) -> None:
+        leadership = Leadership(
+            api=self.port,
+            namespace=NAMESPACE,
+            name=LEASE,
+            identity=self.process.name,
+            on_change=self._changed,
+        )
+        await leadership.hold(self._act)
+
+    async def _act(self) -> None:
+        await self.watches.until_synced()
+        await self.assembly.run()
+
+    def _changed(self, leads: bool) -> None:
+        self.leads = leads
+
+
+CLOCKED = (
+    "launching.launcher",
+    "provider",
+    "instancetypes.pricing",
+    "nodeclass.instanceprofiles",
+    "nodeclass.amis",
+)
+"""Modules of `controller.aws` that read the wall clock."""
+
+EPOCH = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+
+class Controllers:
+    """Two replicas that are restarted whenever they end."""
+
+    def __init__(self, api: FakeApiServer, region: Region, strikes: Strikes, seed: int) -> None:
+        self._api, self._region, self._strikes, self._seed = api, region, strikes, seed
+        self._ended: list[Replica] = []
+        self._started = 0
+        self._due = [0.0, 0.0]
+        self.replicas: list[Replica | None] = [None, None]
+
+    @property
+    def leader(self) -> Replica | None:
+        """The replica that acts, or would if it were not paused."""
+        leading = [r for r in self.replicas if r is not None and r.leads and not _is_over(r)]
+        return leading[-1] if leading else None
+
+    def supervise(self) -> None:
+        """Do the work of kubelets and fences: end stuck processes, restart ended ones."""
+        now = asyncio.get_running_loop().time()
+        for process, fence in [*FENCES.items()]:
+            if process.state == "running" and now > fence.renewed_at + PATIENCE:
+                process.kill()
+        for place, replica in enumerate(self.replicas):
+            if replica is not None and _is_over(replica):
+                self._ended.append(replica)
+                FENCES.pop(replica.process, None)
+                self.replicas[place] = None
+                self._due[place] = now + RESTART
+            elif replica is None and now >= self._due[place]:
+                self.replicas[place] = self._start()
+
+    def _start(self) -> Replica:
+        self._started += 1
+        process = Process(f"replica-{self._started}")
+        replica = Replica(process, self._api, self._region, self._strikes, self._seed)
+        process.start(replica.live())
+        return replica
+
+
+def _is_over(replica: Replica) -> bool:
+    task = replica.process.task
+    return replica.process.state == "dead" or (task is not None and task.done())

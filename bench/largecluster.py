@@ -1,0 +1,288 @@
+"""Measure a controller in a large cluster: start, memory, and 1,000 pod events per second.
+
+    python -m bench.largecluster [--nodes 2000] [--pods 20000] [--rate 1000]
+    python -m bench.largecluster --nodes 5000 --pods 100000 --opening 300
+
+With `--opening N`, N nodes launch at once during the events. Ten NodePools then own the existing
+nodes, and 50 of those drain and wait for their volumes. The metrics, with a series for every
+object, are scraped every 15 s.
+
+The controller is the whole process with its solvers, and an in-memory cloud of a few instance
+types. For the memory with a whole region's types, see `footprint`. Kubernetes is also in memory,
+over HTTP. Seconds to the first decision run from the process start until the first NodeClaim is
+created. Delays run from the write of an event until the controller's cluster state has it. A pause
+is how late the event loop ran, which on a busy machine includes the wait for a CPU. MiB are
+proportional memory (PSS) of all processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from bench import crowd, opening
+from bench.apifront import Front, kubeconfig
+from bench.memory import Meter, pss
+from bench.observedreplica import SENT
+from controller.apis import kinds
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.workloads import ReplicaSet, ScalableSpec
+from controller.apiserver.fake import FakeApiServer
+from testbed.environment import CHECKOUT
+from testbed.processes.ports import free_ports
+from tests.reconcilers.test_batchwindow import owned
+from tests.reconcilers.world import make_class, make_pool, make_waiting_pod
+
+REST_SECONDS = 20.0
+"""Seconds of idle time before memory is measured."""
+
+PATIENCE_SECONDS = 300.0
+TICKS = 20
+"""Number of times per second at which events are written."""
+
+LONGEST_REPORT = 2**26
+INSIDE = "from bench import observedreplica; observedreplica.run()"
+
+
+class Crowded(FakeApiServer):
+    """API server that deletes an object without searching for its dependents, since there are none.
+
+    Each search would take as long as reading 100,000 pods.
+    """
+
+    def _collect(self, uid: str) -> None:
+        """Do nothing: no object here owns another."""
+
+
+def filled(nodes: int, pods: int, *, is_managed: bool = False) -> FakeApiServer:
+    """Return an API server with `nodes` full nodes, and one pending pod that needs another node.
+
+    If `is_managed`, each node has a NodeClaim and a volume.
+    """
+    api = Crowded()
+    made = crowd.Crowd(None, nodes, pods)  # type: ignore[arg-type]
+    for number in range(nodes):
+        body = crowd.node(number)
+        if is_managed:
+            claim, body = opening.managed(number)
+            api.store_json(kinds.NODE_CLAIM, claim)
+            api.store_json(kinds.VOLUME_ATTACHMENT, opening.attachment(number))
+        body["status"]["conditions"] = [{"type": "Ready", "status": "True", "reason": "Kubelet"}]
+        api.store_json(kinds.NODE, body)
+    for number in range(pods):
+        body = made.pod(number)
+        body["metadata"]["namespace"] = crowd.NAMESPACE
+        body["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        api.store_json(kinds.POD, body)
+    replica_set = ReplicaSet(
+        metadata=ObjectMeta(name="web", namespace="default"), spec=ScalableSpec(replicas=1)
+    )
+    waiting = owned(make_waiting_pod("web-1"), kinds.REPLICA_SET)
+    api.seed(make_class(), make_pool(), replica_set, waiting)
+    if is_managed:
+        api.seed(*opening.pools())
+    return api
+
+
+async def stir(api: FakeApiServer, rate: int, seconds: int) -> int:
+    """Write `rate` events of running pods per second for `seconds`; return their number."""
+    running = [body for body in api.bodies(kinds.POD) if body["spec"].get("nodeName")]
+    bodies = itertools.cycle(running)
+    begin, written = time.monotonic(), 0
+    for tick in range(seconds * TICKS):
+        for body in itertools.islice(bodies, rate // TICKS):
+            marked = {**body["metadata"], "annotations": {SENT: str(time.monotonic())}}
+            api.store_json(kinds.POD, {**body, "metadata": marked})
+            written += 1
+        await asyncio.sleep(max(begin + (tick + 1) / TICKS - time.monotonic(), 0))
+    return written
+
+
+async def measure(
+    nodes: int, pods: int, rate: int, seconds: int, work: Path, *, opened: int = 0
+) -> None:
+    """Measure a controller in a cluster and print the results.
+
+    The cluster has `nodes` nodes and `pods` pods, and `opened` nodes launch meanwhile.
+    """
+    front = Front(filled(nodes, pods, is_managed=opened > 0))
+    runner = web.AppRunner(front.application(), shutdown_timeout=1)
+    await runner.setup()
+    port, metrics, probes = free_ports(3)
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    config = work / "kubeconfig"
+    _write(config, kubeconfig(f"http://127.0.0.1:{port}"))
+    began = time.monotonic()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", INSIDE,
+        cwd=CHECKOUT, stdout=asyncio.subprocess.PIPE, limit=LONGEST_REPORT,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(CHECKOUT),
+            "OPENBLAS_NUM_THREADS": "1",
+            "KUBECONFIG": str(config),
+            "CLUSTER_NAME": "benchmark",
+            "BIND_ADDRESS": "127.0.0.1",
+            "METRICS_PORT": str(metrics),
+            "HEALTH_PROBE_PORT": str(probes),
+            **({"DETAILED_METRICS": "true", "BENCHMARK_CROWD": str(nodes)} if opened else {}),
+        },
+    )  # fmt: skip
+    meter = Meter(lambda: {"controller": _pids(process.pid)})
+    metering = asyncio.create_task(meter.run())
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await front.created["nodeclaims"].wait()
+        first = time.monotonic() - began
+        await asyncio.sleep(REST_SECONDS)
+        rest = _family(process.pid)
+        await _reported(process)
+        async with busy(front.api, opened, metrics):
+            events = await stir(front.api, rate, seconds)
+        await asyncio.sleep(1)
+        seen = await _reported(process)
+        stirred = _family(process.pid)
+        series = await _series(metrics)
+    finally:
+        metering.cancel()
+        process.send_signal(signal.SIGTERM)
+        await process.wait()
+        await runner.cleanup()
+    peak = meter.peak["controller"]
+    _show(nodes, pods, first, rest, stirred, peak, series, events, seen)
+
+
+@asynccontextmanager
+async def busy(api: FakeApiServer, opened: int, metrics: int) -> AsyncIterator[None]:
+    """Launch `opened` nodes, drain others and scrape the metrics while the block runs.
+
+    At its end, wait until all launched nodes are ready.
+    """
+    if not opened:
+        yield
+        return
+    region = opening.Region(api, opened)
+    begun = [
+        asyncio.create_task(each)
+        for each in (region.run(), opening.drain(api), opening.scrape(metrics))
+    ]
+    await asyncio.sleep(0)
+    for body in opening.waiting_pods(opened):
+        api.store_json(kinds.POD, body)
+    try:
+        yield
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await region.all_open.wait()
+        print(f"  nodes joined, opened                 {len(region.joined)}, {len(region.opened)}")
+    finally:
+        for task in begun:
+            task.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def _show(
+    nodes: int, pods: int, first: float, rest: Sequence[float], stirred: Sequence[float],
+    peak: float, series: int, events: int, seen: dict[str, Any],
+) -> None:  # fmt: skip
+    delays = sorted(seen["delays"]) or [0.0]
+    last = delays[int(len(delays) * 0.99)]
+    load = os.getloadavg()[0]
+    print(f"beside {nodes} nodes and {pods} pods, load average {load:.1f}")
+    print(f"  process start to first decision      {first:.1f} s")
+    print(f"  at rest                              {_together(rest)}")
+    print(f"  after the events                     {_together(stirred)}")
+    print(f"  at the peak                          {peak:.0f} MiB")
+    print(f"  metric series                        {series}")
+    print(f"  pod events taken in                  {len(delays)} of {events}")
+    print(
+        f"  from event to mirror                 median {statistics.median(delays) * 1000:.0f} ms, "
+        f"99 of 100 within {last * 1000:.0f} ms, at most {delays[-1] * 1000:.0f} ms"
+    )
+    print(
+        f"  longest pause of the event loop      {seen['pause'] * 1000:.0f} ms, "
+        f"of which it worked {seen['work'] * 1000:.0f} ms at most"
+    )
+
+
+def _together(each: Sequence[float]) -> str:
+    return f"{sum(each):.0f} MiB ({' + '.join(f'{mib:.0f}' for mib in each)})"
+
+
+def _family(pid: int) -> list[float]:
+    """Return the memory of a process and of each of its children, in MiB."""
+    return [pss(each) for each in _pids(pid)]
+
+
+def _pids(pid: int) -> list[int]:
+    """Return the ids of a process and its children; only its own once it has ended."""
+    with suppress(OSError):
+        return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    return [pid]
+
+
+async def _reported(process: asyncio.subprocess.Process) -> dict[str, Any]:
+    """Return the controller's measurements since the last report."""
+    process.send_signal(signal.SIGUSR1)
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        report: dict[str, Any] = json.loads(await process.stdout.readline())
+    return report
+
+
+async def _series(port: int) -> int:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}/metrics") as page,
+    ):
+        lines = (await page.text()).splitlines()
+    return sum(not line.startswith("#") for line in lines)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the benchmark and return the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--nodes", type=int, default=2_000)
+    parser.add_argument("--pods", type=int, default=20_000)
+    parser.add_argument("--rate", type=int, default=1_000, help="pod events a second")
+    parser.add_argument("--seconds", type=int, default=20, help="of events")
+    parser.add_argument("--opening", type=int, default=0, help="nodes that open at once")
+    chosen = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="joiner-large-") as folder:
+        work = Path(folder)
+        asyncio.run(
+            measure(
+                chosen.nodes,
+                chosen.pods,
+                chosen.rate,
+                chosen.seconds,
+                work,
+                opened=chosen.opening,
+            )
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

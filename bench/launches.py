@@ -1,0 +1,263 @@
+"""Measure a scale-up to N nodes within EC2's rate limits: calls per API, and launch latency.
+
+    python -m bench.launches [--nodes N] [--failures N]
+
+The whole controller runs on an in-memory API server and an in-memory AWS, in virtual time. It gets
+N pods, each of which needs its own node. EC2 enforces its documented token buckets and throttles
+every call beyond them. The number of calls in flight is limited to the controller's number of
+threads, and a CreateFleet call takes 3 s, so the figures hold for boto3 as well. With `--failures`,
+EC2 fails that many launches of every fourth NodeClaim. Each of those has already waited for its
+turn and must wait again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence, Sized
+from contextlib import ExitStack
+from datetime import datetime
+from typing import Any
+from unittest.mock import patch
+
+from bench.faults.cluster import Surroundings, Workload
+from bench.faults.processes import Process, ProcessLoop
+from bench.faults.region import CLUSTER, ROLE, Region, refusal
+from bench.faults.replicas import CLOCKED, EPOCH, LooseFence, Replica, make_datetime, wall_clock
+from bench.faults.wires import Call
+from controller.apis import kinds
+from controller.apiserver.fake import FakeApiServer
+from controller.aws.ratelimits import OF_RESOURCES, Size, size_of
+from controller.aws.session import THREADS
+from controller.cloudprovider.errors import ThrottledError
+
+FLEET_SECONDS = 3.0
+PAGE = 1000
+"""Items per page if the caller passes no page size."""
+
+LONGEST = 3600.0
+POD = (8500, 8192)
+"""CPU in millicores and memory in MiB of one pod. No instance type of the region fits two."""
+
+
+class StrictBucket:
+    """A token bucket of EC2 that grants a whole request or refuses it."""
+
+    def __init__(self, size: Size) -> None:
+        self.size = size
+        self.tokens = size.most
+        self.at = 0.0
+
+    def give(self, count: float, now: float) -> bool:
+        self.tokens = min(self.tokens + (now - self.at) * self.size.per_second, self.size.most)
+        self.at = now
+        # Tolerate rounding: a token that is short by less than 1e-6 counts as whole.
+        if count > self.tokens + 1e-6:
+            return False
+        self.tokens -= count
+        return True
+
+
+class StrictRegion(Region):
+    """In-memory EC2 that enforces rate limits and latency, and records the calls."""
+
+    def __init__(self, failures: int = 0) -> None:
+        super().__init__(EPOCH, random.Random(1))
+        self.failed: Counter[str] = Counter()
+        """Number of internal errors that EC2 has returned for each NodeClaim, by NodeClaim name."""
+
+        self._failures = failures
+        self.calls: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.fleets: dict[str, float] = {}
+        """Time of the first CreateFleet call for each NodeClaim, in virtual seconds."""
+
+        self._buckets: dict[str, StrictBucket] = {}
+        self._threads = asyncio.Semaphore(THREADS)
+
+    async def answer(self, operation: str, parameters: Mapping[str, Any]) -> Any:
+        if operation in ("receive_message", "delete_message_batch"):
+            return await super().answer(operation, parameters)
+        async with self._threads:
+            self._count(operation, parameters)
+            if operation == "create_fleet":
+                claim = _tag(parameters, "karpenter.sh/nodeclaim")
+                self.fleets.setdefault(claim, self.now())
+                await asyncio.sleep(FLEET_SECONDS)
+                self._fail(claim)
+            answer = await super().answer(operation, parameters)
+            if isinstance(answer, Sized) and not isinstance(answer, Mapping):
+                self.calls[operation] += max(len(answer) - 1, 0) // PAGE
+            return answer
+
+    def _fail(self, claim: str) -> None:
+        is_fourth = list(self.fleets).index(claim) % 4 == 0
+        if is_fourth and self.failed[claim] < self._failures:
+            self.failed[claim] += 1
+            raise refusal("InternalError", "create_fleet")
+
+    def _count(self, operation: str, parameters: Mapping[str, Any]) -> None:
+        self.calls[operation] += 1
+        costs = [(operation, size_of(operation), 1)]
+        if operation in OF_RESOURCES:
+            listed, size = OF_RESOURCES[operation]
+            costs.append((f"{operation}/{listed}", size, len(parameters[listed])))
+        for name, size, count in costs:
+            bucket = self._buckets.setdefault(name, StrictBucket(size))
+            if not bucket.give(count, self.now()):
+                self.refused[operation] += 1
+                raise ThrottledError(f"{operation} (RequestLimitExceeded)")
+
+
+def _tag(parameters: Mapping[str, Any], key: str) -> str:
+    return next(
+        str(tag["Value"])
+        for specification in parameters["TagSpecifications"]
+        for tag in specification["Tags"]
+        if tag["Key"] == key
+    )
+
+
+class Calm:
+    """Fault injection that injects no faults."""
+
+    async def before(self, call: Call) -> None: ...
+
+    async def after(self, call: Call) -> None: ...
+
+    def answer(self, call: Call, answer: Any) -> Any:
+        return answer
+
+    def delay(self, process: Process) -> float:
+        return 0.0
+
+
+class ScaleUp:
+    """A scale-up of N pods that need one node each, with its measurements."""
+
+    def __init__(self, nodes: int, failures: int = 0) -> None:
+        self.region = StrictRegion(failures)
+        self.api = FakeApiServer(lambda: wall_clock(EPOCH, None))
+        cpu, memory = POD
+        workload = Workload("web", cpu, memory, replicas=nodes)
+        self._surroundings = Surroundings(self.api, self.region, random.Random(1), [workload])
+        self.nodes = nodes
+        self.created: dict[str, float] = {}
+        """Time at which each NodeClaim was created, by name, in virtual seconds."""
+
+        self.pods_at = self.seconds = 0.0
+
+    @property
+    def waits(self) -> list[float]:
+        """Seconds from each NodeClaim's creation to its first CreateFleet call, ascending."""
+        return sorted(at - self.created[claim] for claim, at in self.region.fleets.items())
+
+    async def play(self) -> None:
+        self._furnish()
+        process = Process("controller")
+        replica = Replica(process, self.api, self.region, Calm(), 1)
+        process.start(replica.live())
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(60)
+        self.region.calls.clear()
+        self.pods_at = loop.time()
+        watching = asyncio.create_task(self._watch())
+        while not self._surroundings.is_quiet() and loop.time() < self.pods_at + LONGEST:
+            await self._surroundings.step()
+            await asyncio.sleep(1)
+        self.seconds = loop.time() - self.pods_at
+        watching.cancel()
+        process.kill()
+
+    async def _watch(self) -> None:
+        async for change in self.api.watch(kinds.NODE_CLAIM):
+            if change.object is not None:
+                self.created.setdefault(change.object.metadata.name, self.region.now())
+
+    def _furnish(self) -> None:
+        discovery = [{"tags": {"karpenter.sh/discovery": CLUSTER}}]
+        self.api.store_json(
+            kinds.EC2_NODE_CLASS,
+            {
+                "metadata": {"name": "default"},
+                "spec": {
+                    "amiSelectorTerms": [{"alias": "al2023@latest"}],
+                    "subnetSelectorTerms": discovery,
+                    "securityGroupSelectorTerms": discovery,
+                    "role": ROLE,
+                },
+            },
+        )
+        reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+        self.api.store_json(
+            kinds.NODE_POOL,
+            {
+                "metadata": {"name": "default"},
+                "spec": {"template": {"spec": {"nodeClassRef": reference, "requirements": []}}},
+            },
+        )
+
+
+def play(nodes: int, *, failures: int = 0) -> ScaleUp:
+    """Run one scale-up on its own event loop in virtual time, and return its measurements."""
+    moment: type[datetime] = make_datetime(EPOCH)
+    loop = ProcessLoop()
+    loop.set_exception_handler(lambda *_: None)
+    with ExitStack() as patched:
+        patched.enter_context(patch("controller.manager.leadership.Fence", LooseFence))
+        for module in CLOCKED:
+            patched.enter_context(patch(f"controller.aws.{module}.datetime", moment))
+
+        async def course() -> ScaleUp:
+            scale_up = ScaleUp(nodes, failures)
+            await scale_up.play()
+            return scale_up
+
+        return loop.run_until_complete(course())
+
+
+def report(scale_up: ScaleUp) -> str:
+    """Return a Markdown report of the EC2 calls and of the NodeClaims' launch latency."""
+    region = scale_up.region
+    waits = scale_up.waits
+    lines = [
+        f"{len(region.machines)} instances for {scale_up.nodes} pods, all running after "
+        f"{scale_up.seconds:.0f} s; {len(scale_up.created)} NodeClaims; EC2 failed "
+        f"{region.failed.total()} launches",
+        f"NodeClaim to CreateFleet: median {statistics.median(waits):.1f} s, "
+        f"95 % {waits[len(waits) * 95 // 100]:.1f} s, longest {waits[-1]:.1f} s; the first "
+        f"{min(region.fleets.values()) - scale_up.pods_at:.1f} s and the last "
+        f"{max(region.fleets.values()) - scale_up.pods_at:.1f} s after the pods",
+        "| API | calls | refused | bucket |",
+        "|---|---:|---:|---|",
+    ]
+    for operation, count in region.calls.most_common():
+        size = size_of(operation)
+        bucket = f"{size.most:.0f}, {size.per_second:.0f} a second"
+        lines.append(f"| {operation} | {count} | {region.refused[operation]} | {bucket} |")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a scale-up and print its report. Returns 1 if EC2 throttled a call, else 0."""
+    parser = argparse.ArgumentParser(prog="bench.launches", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=500, help="how many nodes are needed (500)")
+    parser.add_argument(
+        "--failures", type=int, default=0, help="launches of every fourth claim that EC2 fails (0)"
+    )
+    options = parser.parse_args(argv)
+    logging.disable(logging.CRITICAL)
+    # Coroutines that the killed controller leaves unfinished report errors when they are collected.
+    sys.unraisablehook = lambda _: None
+    scale_up = play(options.nodes, failures=options.failures)
+    print(report(scale_up))
+    return 1 if scale_up.region.refused else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,362 @@
+"""Disrupt the same running clusters with both engines until steady, and judge Joiner's course.
+
+    python -m bench.parity.consolidation --seeds 30 [--first 0] [--nodes 20-500]
+
+Clusters are generated from seeds (`tests/disruption/clusters.py`), in turn of three kinds:
+Deployments that shrank, without any obstacle; the same with DaemonSets, budgets and pods that must
+not be disrupted; and such a cluster that is not at rest, in which only rules are judged.
+Karpenter's methods run in memory (`bench/parity/engines.py`). Joiner's run twice: once with every
+saving counted, as Karpenter does, and once with the cost of evictions, the default.
+`tests/oracle/disruption.py` replays every step of Joiner, pass by pass and command by command.
+
+Prints a line for each cluster and the totals. The exit code is 1 if Joiner breaks a rule or costs
+more than Karpenter anywhere, if a cost is below Joiner's bound, or if a target is missed. The bound
+applies to the pods that may be moved. It ignores NodePools that let only empty nodes go, so its
+target applies to shrunk clusters. Next to it stands what an integer program proves of clusters at
+rest (`bench/parity/reachable.py`): the least reachable cost of whole nodes, the same without
+replacing spot nodes by spot nodes, and the fewest evictions that reach Joiner's cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.parity import engines
+from bench.parity.reachable import Reachable, reachable
+from bench.parity.worlds import World
+from controller.disruption.bounds import lower_bound
+from controller.offline.disrupt import answer, begun, look, problem_of
+from controller.offline.solve import deadline
+from controller.offline.world import load
+from testbed.progress import Terminal
+from tests.disruption.clusters import PODS_PER_NODE, lived_in, restless, settled, underused
+from tests.oracle.disruption import played
+
+NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
+
+LOOK_SECONDS = 60.0
+"""Time limit of one of Joiner's passes, and of the proof of the bound."""
+
+PROOF_SECONDS = 10.0
+"""Time limit of the integer program for each of its results."""
+
+KARPENTER_SECONDS = 1800.0
+"""Seconds after which Karpenter's course counts as endless."""
+
+NEAR = 1.06
+"""Target: the total cost of Joiner's clusters in the end, as a multiple of the bound."""
+
+CALMER = 0.5
+"""Target: Joiner's evictions per $/h saved, as a share of Karpenter's."""
+
+EPSILON = 1e-6
+
+Answer = Mapping[str, Any]
+
+KINDS: Mapping[str, Callable[[int, int], World]] = {
+    "shrunk": lambda nodes, seed: settled(underused(nodes * PODS_PER_NODE, seed)),
+    "lived in": lived_in,
+    "restless": restless,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What one side made of clusters: $/h, evictions, repeatedly moved pods, seconds."""
+
+    before: float = 0.0
+    after: float = 0.0
+    evictions: int = 0
+    again: int = 0
+    seconds: float = 0.0
+    first: float = 0.0
+
+    @classmethod
+    def of(cls, answered: Answer) -> Side:
+        """Return the result that an answer contains."""
+        moves = Counter(key for command in answered["commands"] for key in moved(command))
+        return cls(
+            before=answered["costBefore"],
+            after=answered["costAfter"],
+            evictions=sum(command["evictions"] for command in answered["commands"]),
+            again=sum(times - 1 for times in moves.values()),
+            seconds=answered["seconds"],
+            first=answered["firstCommandSeconds"],
+        )
+
+    @classmethod
+    def sum(cls, sides: Iterable[Side]) -> Side:
+        """Return the sum of several results."""
+        every = list(sides)
+        return cls(
+            before=sum(side.before for side in every),
+            after=sum(side.after for side in every),
+            evictions=sum(side.evictions for side in every),
+            again=sum(side.again for side in every),
+            seconds=sum(side.seconds for side in every),
+            first=max((side.first for side in every), default=0.0),
+        )
+
+    @property
+    def each(self) -> float:
+        """Evictions per $/h saved."""
+        saved = self.before - self.after
+        return self.evictions / saved if saved > EPSILON else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The result of one cluster; `failures` lists violations."""
+
+    seed: int
+    kind: str
+    nodes: int
+    pods: int
+    bound: float
+    reachable: Reachable | None
+    ours: Side
+    with_eviction_cost: Side
+    theirs: Side
+    failures: list[str] = field(default_factory=list)
+
+
+def moved(command: Answer) -> Iterator[str]:
+    """Yield the pods that a command moves, by key."""
+    for keys in command["existingNodes"].values():
+        yield from keys
+    for node in command["newNodes"]:
+        yield from node["pods"]
+
+
+def kind_of(seed: int) -> str:
+    """Return the kind of cluster that a seed generates."""
+    return list(KINDS)[seed % len(KINDS)]
+
+
+def cluster(seed: int, smallest: int, largest: int) -> World:
+    """Return the cluster of a seed. Its size is distributed log-uniformly."""
+    chance = random.Random(f"size-{seed}")
+    nodes = round(math.exp(chance.uniform(math.log(smallest), math.log(largest))))
+    return KINDS[kind_of(seed)](nodes, seed)
+
+
+def course(world: World, *, with_eviction_cost: bool) -> tuple[Answer, list[Sequence[Answer]]]:
+    """Return Joiner's answer to a cluster until it is steady, and its commands pass by pass."""
+    followed = begun(problem_of(load(world), now=NOW, with_eviction_cost=with_eviction_cost))
+    ends = [0]
+    while look(followed, LOOK_SECONDS):
+        ends.append(len(followed.commands))
+    answered = answer(followed)
+    return answered, [answered["commands"][a:b] for a, b in pairwise(ends)]
+
+
+def broken(world: World, *, with_eviction_cost: bool) -> tuple[Side, list[str]]:
+    """Return Joiner's result, and the violations that the oracle finds in it."""
+    answered, looks = course(world, with_eviction_cost=with_eviction_cost)
+    end, findings = played(world, world["instanceTypes"], looks, NOW)
+    if not findings:
+        # Each command must be valid after the commands before it have been executed.
+        in_turn = [[command] for commands in looks for command in commands]
+        _, findings = played(world, world["instanceTypes"], in_turn, NOW)
+    failures = [
+        f"rule broken: {'with_eviction_cost: ' * with_eviction_cost}{finding}"
+        for finding in findings
+    ]
+    if not findings and abs(end.cost - answered["costAfter"]) > EPSILON:
+        failures.append(f"rule broken: cost: {answered['costAfter']} instead of {end.cost}")
+    return Side.of(answered), failures
+
+
+def judged(seed: int, smallest: int, largest: int) -> Verdict:
+    """Disrupt the cluster of a seed with both engines, and judge Joiner's course."""
+    world = cluster(seed, smallest, largest)
+    kind = kind_of(seed)
+    problem = problem_of(load(world), now=NOW, with_eviction_cost=False)
+    bound = lower_bound(problem, expired=deadline(time.perf_counter() + LOOK_SECONDS))
+    ours, failures = broken(world, with_eviction_cost=False)
+    with_eviction_cost, more = broken(world, with_eviction_cost=True)
+    with engines.dialogue() as karpenter:
+        theirs = Side.of(karpenter.until_steady(world, now=NOW, limit=KARPENTER_SECONDS))
+    failures += more
+    proof = None
+    if kind != "restless":
+        proof = reachable(problem, reached=ours.after + EPSILON, seconds=PROOF_SECONDS)
+    if kind != "restless":
+        if ours.after > theirs.after + EPSILON:
+            failures.append(f"dearer: {ours.after:.4f} $/h, Karpenter's {theirs.after:.4f}")
+        least = min(ours.after, with_eviction_cost.after, theirs.after)
+        if least < bound - EPSILON:
+            failures.append(f"bound: {least:.4f} $/h is below {bound:.4f}")
+    return Verdict(
+        seed=seed,
+        kind=kind,
+        nodes=len(world["nodes"]),
+        pods=sum(1 for pod in world["pods"] if pod["spec"].get("nodeName")),
+        bound=bound,
+        reachable=proof,
+        ours=ours,
+        with_eviction_cost=with_eviction_cost,
+        theirs=theirs,
+        failures=failures,
+    )
+
+
+def verdicts(seeds: Sequence[int], sizes: tuple[int, int], workers: int) -> Iterator[Verdict]:
+    """Yield the verdicts on the clusters of the seeds, computed on `workers` processors."""
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
+        asked = [processes.submit(judged, seed, *sizes) for seed in seeds]
+        for done in as_completed(asked):
+            yield done.result()
+
+
+def missed(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the targets that are missed."""
+    misses = []
+    shrunk = [verdict for verdict in verdicts if verdict.kind == "shrunk"]
+    after, bound = (
+        sum(verdict.ours.after for verdict in shrunk),
+        sum(verdict.bound for verdict in shrunk),
+    )
+    if after > NEAR * bound:
+        misses.append(f"{after / bound:.3f} times the bound in total, at most {NEAR} is asked")
+    at_rest = [verdict for verdict in verdicts if verdict.kind != "restless"]
+    ours, theirs = (
+        Side.sum(getattr(verdict, name) for verdict in at_rest) for name in ("ours", "theirs")
+    )
+    if ours.each > CALMER * theirs.each:
+        text = f"{ours.each:.1f} evictions per $/h saved, Karpenter {theirs.each:.1f}"
+        misses.append(f"{text}; at most {CALMER} of that is asked")
+    return misses
+
+
+def table(verdicts: Sequence[Verdict]) -> Table:
+    """Return the totals as a table, by kind of cluster and over all clusters at rest."""
+    drawn = Table(title="Until steady: $/h in the end, beside the bound of what may be moved")
+    for title in (
+        "clusters",
+        "side",
+        "before",
+        "after",
+        "÷ bound",
+        "÷ whole",
+        "÷ spot kept",
+        "evictions",
+    ):
+        drawn.add_column(title, justify="left" if title in ("clusters", "side") else "right")
+    for title in ("at least", "per $/h", "moved again", "first command s", "seconds"):
+        drawn.add_column(title, justify="right")
+    at_rest = [verdict for verdict in verdicts if verdict.kind != "restless"]
+    parts = {kind: [verdict for verdict in verdicts if verdict.kind == kind] for kind in KINDS}
+    for title, part in {**parts, "all at rest": at_rest}.items():
+        bound = sum(verdict.bound for verdict in part)
+        proofs = [(v.reachable, v.bound) for v in part if v.reachable is not None]
+        whole = sum(max(proof.cost, least) for proof, least in proofs)
+        spot_kept = sum(max(proof.keeping_spot, least) for proof, least in proofs)
+        fewest = sum(proof.evictions for proof, _ in proofs)
+        for name in ("theirs", "ours", "with_eviction_cost"):
+            side = Side.sum(getattr(verdict, name) for verdict in part)
+            drawn.add_row(
+                f"{len(part)} {title}" if name == "theirs" else "",
+                {
+                    "theirs": "Karpenter",
+                    "ours": "Joiner, --ignore-eviction-cost",
+                    "with_eviction_cost": "Joiner",
+                }[name],
+                f"{side.before:.2f}",
+                f"{side.after:.2f}",
+                f"{side.after / bound:.3f}" if bound else "",
+                f"{side.after / whole:.3f}" if proofs else "",
+                f"{side.after / spot_kept:.3f}" if proofs else "",
+                str(side.evictions),
+                f"{fewest:.0f}" if name == "ours" and proofs else "",
+                f"{side.each:.1f}",
+                str(side.again),
+                f"{side.first:.2f}",
+                f"{side.seconds:.0f}",
+            )
+        drawn.add_section()
+    return drawn
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="bench.parity.consolidation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=30, help="how many clusters")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--nodes", type=_between, default=(20, 500), help="about so many: 20-500")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at once")
+    parser.add_argument("--keep", type=Path, help="where to write the clusters that failed")
+    return parser.parse_args(argv)
+
+
+def _between(text: str) -> tuple[int, int]:
+    smallest, _, largest = text.partition("-")
+    return int(smallest), int(largest or smallest)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the campaign and return the exit code."""
+    options = arguments(argv)
+    seeds = range(options.first, options.first + options.seeds)
+    done: list[Verdict] = []
+    progress = Terminal()
+    engines.binary("parity", progress)
+    console = Console(width=140, markup=False, emoji=False)
+    with progress.stage("clusters") as stage:
+        for verdict in verdicts(seeds, options.nodes, options.workers):
+            done.append(verdict)
+            stage.update(completed=len(done), total=len(seeds))
+            print("\n".join(_lines(verdict)), flush=True)
+            if verdict.failures and options.keep:
+                options.keep.mkdir(parents=True, exist_ok=True)
+                world = cluster(verdict.seed, *options.nodes)
+                (options.keep / f"{verdict.seed}.json").write_text(json.dumps(world))
+    console.print(table(done))
+    failing = sorted(verdict.seed for verdict in done if verdict.failures)
+    misses = missed(done)
+    for miss in misses:
+        print(f"target missed: {miss}")
+    print(f"failing: {len(failing)} of {len(done)} {failing}")
+    return 1 if failing or misses else 0
+
+
+def _lines(verdict: Verdict) -> Iterator[str]:
+    sides = ", ".join(
+        f"{name} {side.after:.2f} $/h with {side.evictions} evictions"
+        for name, side in (
+            ("Karpenter", verdict.theirs),
+            ("ours", verdict.ours),
+            ("with_eviction_cost", verdict.with_eviction_cost),
+        )
+    )
+    what = f"{verdict.kind}, {verdict.nodes} nodes, {verdict.pods} pods"
+    cost = f"{verdict.theirs.before:.2f} $/h, bound {verdict.bound:.2f}"
+    if verdict.reachable is not None:
+        proof = verdict.reachable
+        cost += f", whole nodes {proof.cost:.2f}, spot kept {proof.keeping_spot:.2f}"
+        sides += f" ({proof.evictions:.0f} at least for ours)"
+    yield f"seed {verdict.seed} ({what}): {cost}: {sides}"
+    for failure in verdict.failures[:10]:
+        yield f"  FAILED {failure}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

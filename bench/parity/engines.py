@@ -1,0 +1,295 @@
+"""Run both engines as processes, with worlds and answers in the same formats.
+
+`karpenter` and `karpenter_batch` return answers of Karpenter's scheduler. A `dialogue` also runs
+its disruption methods, at times that the caller chooses:
+
+    with dialogue() as theirs:
+        placed = theirs.schedule(world, now=moment)
+        command = theirs.disrupt(world, now=moment)
+        course = theirs.until_steady(world, now=moment)
+
+Worlds have the format of `docs/formats.md`, with `nodeClaims` and their conditions: as in Joiner,
+only `Consolidatable` or `Drifted` nodes may be disrupted. `schedule` returns the same format as a
+solve. `disrupt` runs one pass: Emptiness, StaticDrift, Drift, MultiNodeConsolidation and
+SingleNodeConsolidation in Karpenter's order, up to the first that finds a command. The command is
+validated at once, with the clock 15 s ahead. `until_steady` executes every command and runs another
+pass. The last two return
+
+    {"commands": [{"reason", "method", "nodes", "newNodes": [{"name", "instanceType", "zone",
+      "capacityType", "nodePool", "instanceTypes", "requirements", "price", "pods"}],
+      "existingNodes": {"node": ["namespace/pod"]}, "homeless", "saving", "evictions"}],
+     "costBefore", "costAfter", "evictions", "seconds", "firstCommandSeconds",
+     "lastLookSeconds", "cpuSeconds", "setupSeconds", "looks", "complete"}
+
+in $/h and seconds. `homeless` (usually absent) lists pods that are evicted without a node to go to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+from testbed.environment import cache_directory
+from testbed.processes import binaries
+from testbed.progress import SILENCE, Progress
+
+MODULE = Path(__file__).parent
+CHECKOUT = MODULE.parents[1]
+KARPENTER = "sigs.k8s.io/karpenter"
+
+
+class EngineFailedError(RuntimeError):
+    """An engine gave no answer."""
+
+
+class TooSlowError(EngineFailedError):
+    """An engine gave no answer within the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer, and the peak memory of the process in MiB."""
+
+    answer: dict[str, Any]
+    peak_mib: float
+
+
+@cache
+def toolset() -> binaries.Toolset:
+    """Return the program that calls Karpenter's engine, and Karpenter's kwok provider."""
+    return _ours("karpenter", MODULE, {"parity": ".", "kwok": f"{KARPENTER}/kwok"})
+
+
+@cache
+def hashing() -> binaries.Toolset:
+    """Return the program that prints Karpenter's hashes.
+
+    It is separate because it depends on EC2's types.
+    """
+    return _ours("karpenter-hashes", MODULE / "hashes", {"hashes": "./hashes"})
+
+
+def _ours(name: str, sources: Path, packages: Mapping[str, str]) -> binaries.Toolset:
+    """Return a toolset whose version is Karpenter's version and a hash of our sources."""
+    text = b"".join(path.read_bytes() for path in sorted(sources.glob("*.go")))
+    own = hashlib.sha256(text).hexdigest()[:8]
+    return binaries.Toolset(
+        name=f"{name}-{binaries.pinned(MODULE, KARPENTER)}-{own}",
+        module=MODULE,
+        packages=packages,
+        releases=[],
+        ldflags="-s -w",
+    )
+
+
+def binary(name: str, progress: Progress = SILENCE) -> Path:
+    """Return the path of `parity` or `kwok` (Karpenter with its kwok provider).
+
+    The program is built if necessary.
+    """
+    return binaries.Supply(progress=progress).obtain(toolset()) / name
+
+
+def karpenter_hashes(
+    objects: Iterable[Mapping[str, Any]], *, ca_bundle: str, progress: Progress = SILENCE
+) -> list[str]:
+    """Return Karpenter's hashes of NodePools and EC2NodeClasses, in their order.
+
+    Raises EngineFailedError.
+    """
+    done = subprocess.run(
+        [binaries.Supply(progress=progress).obtain(hashing()) / "hashes", ca_bundle],
+        input=b"\n".join(json.dumps(wire).encode() for wire in objects),
+        capture_output=True,
+        env={**os.environ, "TZ": "UTC"},
+    )
+    if done.returncode:
+        raise EngineFailedError(done.stderr.decode(errors="replace")[-2000:])
+    return done.stdout.decode().split()
+
+
+def module_file(path: str, progress: Progress = SILENCE) -> Path:
+    """Return the path of a file of Karpenter's Go module in the module cache."""
+    go = binaries.find_go(cache_directory(), progress=progress)
+    folder = subprocess.run(
+        [go, "list", "-m", "-f", "{{.Dir}}", KARPENTER],
+        cwd=MODULE,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    return Path(folder) / path
+
+
+def karpenter(world: Path, *, repeat: int = 1, limit: float | None = None) -> Answered:
+    """Solve a world with Karpenter's engine, within `limit` seconds.
+
+    Raises EngineFailedError, or TooSlowError after the limit.
+    """
+    return _asked([str(binary("parity")), "-repeat", str(repeat), str(world)], limit=limit)
+
+
+def karpenter_batch(worlds: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Solve many worlds with Karpenter's engine in one process.
+
+    Returns an answer for each, in their order; `{"error": why}` where there is none. Raises
+    EngineFailedError.
+    """
+    done = subprocess.run(
+        [binary("parity"), "-batch"],
+        input=b"\n".join(json.dumps(world).encode() for world in worlds),
+        capture_output=True,
+    )
+    if done.returncode:
+        raise EngineFailedError(done.stderr.decode(errors="replace")[-2000:])
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@contextmanager
+def dialogue(progress: Progress = SILENCE) -> Iterator[Karpenter]:
+    """Start Karpenter's provisioning and disruption in a process that answers many calls."""
+    command = [str(binary("parity", progress)), "-questions"]
+    with (
+        tempfile.TemporaryFile() as complaints,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints
+        ) as process,
+    ):
+        try:
+            yield Karpenter(process, complaints)
+        finally:
+            process.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class Karpenter:
+    """A running process with Karpenter's engine."""
+
+    process: subprocess.Popen[bytes]
+    complaints: IO[bytes]
+
+    def schedule(self, world: Mapping[str, Any], *, now: datetime) -> dict[str, Any]:
+        """Schedule the pending pods. Raises EngineFailedError."""
+        return self._answer({"op": "schedule", "world": world, "now": now.isoformat()})
+
+    def disrupt(
+        self,
+        world: Mapping[str, Any],
+        *,
+        now: datetime,
+        seconds: float = 0.0,
+        patient: bool = False,
+    ) -> dict[str, Any]:
+        """Run one disruption pass.
+
+        `seconds` limits a pass, in addition to Karpenter's limits of one minute for multi-node and
+        three for single-node consolidation. `patient` lifts the latter.
+
+        Raises EngineFailedError.
+        """
+        settings = {"now": now.isoformat(), "seconds": seconds, "patient": patient}
+        return self._answer({"op": "disrupt", "world": world, **settings})
+
+    def until_steady(
+        self,
+        world: Mapping[str, Any],
+        *,
+        now: datetime,
+        seconds: float = 0.0,
+        patient: bool = False,
+        limit: float | None = None,
+    ) -> dict[str, Any]:
+        """Disrupt until no pass finds a command, for at most `limit` seconds in all.
+
+        Raises EngineFailedError, or TooSlowError, after which the process is gone.
+        """
+        settings = {"now": now.isoformat(), "seconds": seconds, "patient": patient}
+        return self._answer({"op": "untilSteady", "world": world, **settings}, limit=limit)
+
+    def _answer(self, question: Mapping[str, Any], *, limit: float | None = None) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            self.process.kill()
+
+        timer = threading.Timer(limit, give_up) if limit is not None else None
+        try:
+            if timer is not None:
+                timer.start()
+            try:
+                self.process.stdin.write(json.dumps(question).encode() + b"\n")
+                self.process.stdin.flush()
+                line = self.process.stdout.readline()
+            except BrokenPipeError:
+                line = b""
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if late.is_set():
+            raise TooSlowError(f"Karpenter had no answer after {limit} s")
+        if not line:
+            self.complaints.seek(0)
+            raise EngineFailedError(self.complaints.read().decode(errors="replace")[-2000:])
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise EngineFailedError(answer["error"])
+        return answer
+
+
+SOLVE = (sys.executable, "-m", "controller", "solve", "--output", "json")
+
+
+def joiner(world: Path, *, repeat: int = 1, first: bool = False) -> Answered:
+    """Solve a world with Joiner, for its first answer or for its best. Raises EngineFailedError."""
+    hurry = ["--time-limit", "0"] if first else []
+    return _asked([*SOLVE, "--repeat", str(repeat), *hurry, str(world)])
+
+
+def proven(world: Path) -> float:
+    """Return Joiner's lower bound on the cost of any answer that places the same pods.
+
+    Raises EngineFailedError.
+    """
+    bound = _asked([*SOLVE, "--prove", str(world)]).answer["lowerBound"]
+    assert isinstance(bound, float)
+    return bound
+
+
+def _asked(command: list[str], *, limit: float | None = None) -> Answered:
+    with tempfile.NamedTemporaryFile(prefix="joiner-peak-") as peak:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(MODULE / "peak.py"), peak.name, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=CHECKOUT,
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+            start_new_session=True,
+        )
+        try:
+            printed, complaint = process.communicate(timeout=limit)
+        except BaseException as broken:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            if isinstance(broken, subprocess.TimeoutExpired):
+                raise TooSlowError(f"{command[0]} had no answer after {limit:.0f} s") from None
+            raise
+        if process.returncode != 0:
+            words = complaint.decode(errors="replace")[-2000:]
+            raise EngineFailedError(f"{command[0]} ended with {process.returncode}: {words}")
+        return Answered(json.loads(printed), int(peak.read()) / 1024)

@@ -1,0 +1,276 @@
+"""Break the engine deliberately, one rule at a time, and check that a test fails.
+
+    python -m bench.parity.mutate [--only NAME]
+
+The checkout is copied to a temporary directory and modified there. The check is that of
+`test_parity.py`: the generated worlds about the rule, compared with Karpenter's answers. A mutation
+is found if a world fails that did not fail before, or fails differently, or if one of the engine's
+own tests fails. Prints a table. The exit code is 1 if a mutation was not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from tests.mutations import Mutation, MutationFailedError, broken, copied, red_test
+
+LOOKS = (64, 256)
+"""Number of worlds per attempt: a few reveal most mutations, and only the others need them all."""
+
+ENGINE_TESTS = ("tests/scheduling", "tests/constraints")
+FAILED = re.compile(r"^seed (\d+)|^  FAILED ([a-z ]+):", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMutation(Mutation):
+    """A mutation, and the features whose worlds must reveal it."""
+
+    about: str
+
+
+CONSTRAINTS, SCHEDULING = "controller/constraints", "controller/scheduling"
+MUTATIONS = (
+    EngineMutation(
+        "NotIn reads as In",
+        f"{CONSTRAINTS}/requirements.py",
+        "ValueSet(frozenset(named), complement=True)",
+        "ValueSet(frozenset(named))",
+        "node_affinity,pool_requirements",
+    ),
+    EngineMutation(
+        "Gt includes the bound",
+        f"{CONSTRAINTS}/requirements.py",
+        "at_least=_bound(operator, named) + 1)",
+        "at_least=_bound(operator, named) - 1)",
+        "node_affinity,pool_requirements,weights",
+    ),
+    EngineMutation(
+        "bounds are not looked at",
+        f"{CONSTRAINTS}/requirements.py",
+        "if self.at_least is None and self.at_most is None:\n            return True",
+        "if True:\n            return True",
+        "node_affinity,custom_labels",
+    ),
+    EngineMutation(
+        "absence meets Exists",
+        f"{CONSTRAINTS}/requirements.py",
+        "return bool(self.values) and self.at_least is None",
+        "return self.at_least is None",
+        "custom_labels",
+    ),
+    EngineMutation(
+        "a toleration's value does not matter",
+        f"{CONSTRAINTS}/taints.py",
+        "return bool(toleration.key) and toleration.value == taint.value",
+        "return bool(toleration.key)",
+        "taints",
+    ),
+    EngineMutation(
+        "a toleration's effect does not matter",
+        f"{CONSTRAINTS}/taints.py",
+        "if toleration.effect and toleration.effect != taint.effect:",
+        "if False:",
+        "taints",
+    ),
+    EngineMutation(
+        "host ports of different protocols clash",
+        f"{CONSTRAINTS}/hostports.py",
+        "and mine.protocol == theirs.protocol",
+        "and True",
+        "host_ports",
+    ),
+    EngineMutation(
+        "0.0.0.0 is an address like others",
+        f"{CONSTRAINTS}/hostports.py",
+        "(mine.ip == theirs.ip or EVERY_ADDRESS in {mine.ip, theirs.ip})",
+        "mine.ip == theirs.ip",
+        "host_ports",
+    ),
+    EngineMutation(
+        "sidecars cost nothing",
+        f"{CONSTRAINTS}/resources.py",
+        "largest((total((running, started)), *peaks))",
+        "largest((running, *peaks))",
+        "containers",
+    ),
+    EngineMutation(
+        "init containers cost nothing",
+        f"{CONSTRAINTS}/resources.py",
+        "largest((total((running, started)), *peaks))",
+        "total((running, started))",
+        "containers",
+    ),
+    EngineMutation(
+        "overhead costs nothing",
+        f"{CONSTRAINTS}/resources.py",
+        "needed = total((needed, asked(spec.overhead)))",
+        "pass",
+        "containers",
+    ),
+    EngineMutation(
+        "requests of the whole pod are not read",
+        f"{CONSTRAINTS}/resources.py",
+        "if spec.resources is not None:",
+        "if False:",
+        "containers",
+    ),
+    EngineMutation(
+        "NotIn in label selectors picks nothing",
+        f"{CONSTRAINTS}/selectors.py",
+        "return value is not None and value in expression.values",
+        "return True",
+        "match_label_keys",
+    ),
+    EngineMutation(
+        "one more than maxSkew is even",
+        f"{SCHEDULING}/topology/groups.py",
+        "return count + own - least <= self.max_skew",
+        "return count + own - least <= self.max_skew + 1",
+        "zone_spread,spread_of_others,hostname_spread,other_spread",
+    ),
+    EngineMutation(
+        "anti-affinity by zone tolerates company",
+        f"{SCHEDULING}/topology/groups.py",
+        "return count == 0",
+        "return count >= 0",
+        "anti_affinity,running_neighbours",
+    ),
+    EngineMutation(
+        "pods that run repel nobody",
+        f"{SCHEDULING}/nodes/occupancy.py",
+        "room = np.where(self._owners[group.index] > 0, 0, room)",
+        "pass",
+        "running_neighbours,anti_affinity",
+    ),
+    EngineMutation(
+        "minDomains is not read",
+        f"{SCHEDULING}/topology/spread.py",
+        "len(universe) < max(group.min_domains, 1)",
+        "not universe",
+        "zone_spread",
+    ),
+    EngineMutation(
+        "terms reach only their own namespace",
+        f"{SCHEDULING}/topology/groups.py",
+        "return namespace in self.namespaces and",
+        'return namespace == "default" and',
+        "namespaces",
+    ),
+    EngineMutation(
+        "pools have no limits",
+        f"{SCHEDULING}/catalog/limits.py",
+        "left[place] = limit - used",
+        "left[place] = 1e18 + limit - used",
+        "limits",
+    ),
+    EngineMutation(
+        "daemons cost nothing",
+        f"{SCHEDULING}/catalog/daemons.py",
+        "requests=resources.pod_requests(pod),",
+        "requests={},",
+        "daemons",
+    ),
+    EngineMutation(
+        "pods that run take no room",
+        f"{SCHEDULING}/nodes/existing.py",
+        "            used[index].append(requests)\n            self.ports",
+        "            self.ports",
+        "existing_nodes,running_neighbours,containers",
+    ),
+    EngineMutation(
+        "preferences are given up at once",
+        f"{SCHEDULING}/pods/preferences.py",
+        "return requirements.read(self.preferred_nodes[0].preference.match_expressions)",
+        "return {}",
+        "preferred_node_affinity",
+    ),
+    EngineMutation(
+        "a node attaches any number of volumes",
+        f"{SCHEDULING}/nodes/attachments.py",
+        "spare = limit - len(attached)",
+        "spare = 99 + limit - len(attached)",
+        "volume_limits",
+    ),
+    EngineMutation(
+        "bound volumes are reached from anywhere",
+        f"{SCHEDULING}/pods/volumes.py",
+        "if affinity is None or affinity.required is None:",
+        "if True:",
+        "volumes,volumes_and_spread",
+    ),
+    EngineMutation(
+        "pods join cheaper nodes whatever the weight of their pool",
+        f"{SCHEDULING}/packing/localsearch.py",
+        "if weight == self._heaviest:",
+        "if True:",
+        "weights,limits",
+    ),
+)
+
+
+def failures(checkout: Path, about: str, seeds: int) -> set[tuple[str, str]]:
+    """Return the seed and the kind of every failure in worlds about the features."""
+    command = [sys.executable, "-m", "bench.parity.campaign", "--seeds", str(seeds)]
+    done = subprocess.run(
+        [*command, "--about", about],
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": str(checkout)},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode not in (0, 1) or " worlds in " not in done.stdout:
+        raise MutationFailedError(done.stderr[-2000:])
+    failed, seed = set(), ""
+    for match in FAILED.finditer(done.stdout):
+        seed = match[1] or seed
+        if match[2]:
+            failed.add((seed, match[2]))
+    return failed
+
+
+def noticed(
+    checkout: Path,
+    mutation: EngineMutation,
+    known: Callable[[str, int], set[tuple[str, str]]],
+) -> str:
+    """Return what reveals a mutation, or an empty string; the files are restored afterwards.
+
+    `known` returns the failures without any mutation, for a number of worlds about some features.
+    """
+    for seeds in LOOKS:
+        before = known(mutation.about, seeds)
+        with broken(checkout, mutation):
+            fresh = failures(checkout, mutation.about, seeds) - before
+        if fresh:
+            kinds = ", ".join(sorted({kind for _, kind in fresh}))
+            return f"{len(fresh)} of {seeds} worlds: {kinds}"
+    with broken(checkout, mutation):
+        return red_test(checkout, *ENGINE_TESTS)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Try every mutation, print the table and return the exit code."""
+    parser = argparse.ArgumentParser(prog="bench.parity.mutate", description=__doc__)
+    parser.add_argument("--only", default="", help="mutations whose name contains this")
+    options = parser.parse_args(argv)
+    missed = 0
+    with copied() as copy:
+        known = cache(partial(failures, copy))
+        for mutation in (mutation for mutation in MUTATIONS if options.only in mutation.name):
+            who = noticed(copy, mutation, known)
+            missed += not who
+            seen = who or "NOT FOUND"
+            print(f"| {mutation.name} | `{mutation.file}` | {seen} |", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,235 @@
+"""`make race`: compare Karpenter's and Joiner's scheduling engines on the same worlds, in one run.
+
+    python -m bench.race [--only NAME] [--repeat N] [--most PODS] [--limit SECONDS]
+
+Prints a table and writes race.json. Each engine is timed inside its own process, from prepared
+instance types and pods to finished results. The time is the median of the repetitions. `from
+nothing` is Joiner's time including reading the world and encoding the instance types. `first` is
+Joiner's first solution, without time to improve it. An engine that has no solution within the limit
+is terminated, and its row says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.parity import engines, worlds
+from testbed.progress import Terminal
+
+TYPES = "kwok/examples/aws_instance_types.json"
+SLOW_PODS = 20_000
+"""With this many pods or more, Karpenter's engine takes minutes and runs once per world."""
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """One world: its name, its category, its number of pods, and the function that builds it."""
+
+    name: str
+    kind: str
+    pods: int
+    make: Callable[[], worlds.World]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Results of both engines on one world: seconds, $/h, pods placed, MiB.
+
+    Karpenter's fields are None if it had no solution within `limit` seconds.
+    """
+
+    name: str
+    kind: str
+    pods: int
+    limit: float
+    karpenter_seconds: float | None
+    joiner_seconds: float
+    joiner_seconds_from_nothing: float
+    first_seconds: float
+    karpenter_cost: float | None
+    joiner_cost: float
+    first_cost: float
+    lower_bound: float
+    karpenter_placed: int | None
+    joiner_placed: int
+    first_placed: int
+    karpenter_mib: float | None
+    joiner_mib: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Karpenter's time divided by Joiner's, or None if Karpenter had no solution."""
+        return self.karpenter_seconds / self.joiner_seconds if self.karpenter_seconds else None
+
+
+def races(types: str) -> Iterator[Race]:
+    """Yield every world of the race, the smaller ones of a category first."""
+    for pods in (100, 1_000, 5_000, 10_000, 20_000):
+        yield Race(f"diverse {pods}", "diverse", pods, partial(worlds.diverse, pods))
+    yield Race("preferences 4000", "preferences", 4_000, partial(worlds.preferences, 4_000))
+    for pods in (500, 5_000, 50_000):
+        for limited in (True, False):
+            what = "limited" if limited else "unlimited"
+            yield Race(
+                f"priced {what} {pods}",
+                "priced",
+                pods,
+                partial(worlds.priced, pods, types, limited=limited),
+            )
+    yield Race("2000 nodes, 5000 pods", "existing", 5_000, partial(worlds.existing, 2_000, 5_000))
+    for seed in range(20):
+        pods = 500 if seed % 2 == 0 else 5_000
+        yield Race(f"mixed {pods} #{seed}", "mixed", pods, partial(worlds.mixed, pods, seed))
+    # This world measures speed only. It is not one of the 20 whose costs are added up.
+    yield Race("mixed 20000", "mixed, large", 20_000, partial(worlds.mixed, 20_000, 20))
+
+
+def run(race: Race, folder: Path, repeat: int, limit: float) -> Outcome:
+    """Run both engines on one world, Karpenter's for at most `limit` seconds."""
+    world = folder / "world.json"
+    world.write_text(json.dumps(race.make()))
+    ours = engines.joiner(world, repeat=repeat)
+    first = engines.joiner(world, repeat=repeat, first=True)
+    theirs: engines.Answered | None = None
+    with suppress(engines.TooSlowError):
+        repeat = 1 if race.pods >= SLOW_PODS else repeat
+        theirs = engines.karpenter(world, repeat=repeat, limit=limit)
+    return Outcome(
+        name=race.name,
+        kind=race.kind,
+        pods=race.pods,
+        limit=limit,
+        karpenter_seconds=theirs.answer["seconds"] if theirs else None,
+        joiner_seconds=ours.answer["seconds"],
+        joiner_seconds_from_nothing=ours.answer["secondsFromNothing"],
+        first_seconds=first.answer["seconds"],
+        karpenter_cost=theirs.answer["cost"] if theirs else None,
+        joiner_cost=ours.answer["cost"],
+        first_cost=first.answer["cost"],
+        lower_bound=engines.proven(world),
+        karpenter_placed=_placed(theirs.answer) if theirs else None,
+        joiner_placed=_placed(ours.answer),
+        first_placed=_placed(first.answer),
+        karpenter_mib=theirs.peak_mib if theirs else None,
+        joiner_mib=ours.peak_mib,
+    )
+
+
+def _placed(answer: dict[str, object]) -> int:
+    new, existing = answer["newNodes"], answer["existingNodes"]
+    assert isinstance(new, list)
+    assert isinstance(existing, dict)
+    return sum(len(n["pods"]) for n in new) + sum(len(pods) for pods in existing.values())
+
+
+def table(outcomes: list[Outcome]) -> Table:
+    """Return the outcomes as a table, one row per world."""
+    drawn = Table(header_style="bold")
+    for column in (
+        "world",
+        "Karpenter s",
+        "first s",
+        "Joiner s",
+        "from nothing",
+        "faster",
+        "Karpenter $/h",
+        "first $/h",
+        "Joiner $/h",
+        "bound $/h",
+        "× bound",
+        "placed K / first / J",
+        "MiB K / J",
+    ):
+        drawn.add_column(column, justify="left" if column == "world" else "right")
+    for o in outcomes:
+        drawn.add_row(
+            o.name,
+            _or_not(o.karpenter_seconds, ".3f", instead=f"none in {o.limit:.0f} s"),
+            f"{o.first_seconds:.3f}",
+            f"{o.joiner_seconds:.3f}",
+            f"{o.joiner_seconds_from_nothing:.3f}",
+            f"{_or_not(o.ratio, '.1f')} ×",
+            _or_not(o.karpenter_cost, ".3f"),
+            f"{o.first_cost:.3f}",
+            f"{o.joiner_cost:.3f}",
+            f"{o.lower_bound:.3f}",
+            f"{o.joiner_cost / o.lower_bound:.4f}" if o.lower_bound else "",
+            f"{_or_not(o.karpenter_placed, 'd')} / {o.first_placed} / {o.joiner_placed}",
+            f"{_or_not(o.karpenter_mib, '.0f')} / {o.joiner_mib:.0f}",
+        )
+    return drawn
+
+
+def _or_not(figure: float | None, form: str, *, instead: str = "–") -> str:
+    return instead if figure is None else format(figure, form)
+
+
+def totals(outcomes: list[Outcome]) -> Iterator[str]:
+    """Yield lines that compare the mixed worlds' total cost with Karpenter's and the bound."""
+    mixed = [o for o in outcomes if o.kind == "mixed"]
+    both = [(o.joiner_cost, o.karpenter_cost) for o in mixed if o.karpenter_cost]
+    if both:
+        ours, theirs = (sum(costs) for costs in zip(*both, strict=True))
+        yield f"mixed worlds together: {ours:.2f} $/h, {ours / theirs:.3f} × Karpenter's"
+    for pods in sorted({o.pods for o in mixed}):
+        some = [o for o in mixed if o.pods == pods]
+        cost, bound = sum(o.joiner_cost for o in some), sum(o.lower_bound for o in some)
+        yield f"mixed worlds of {pods} pods: {cost / bound:.4f} × the bound"
+
+
+def main() -> int:
+    """Run the race and return the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="worlds whose name begins so")
+    parser.add_argument("--repeat", type=int, default=3, help="repetitions; the median counts")
+    parser.add_argument("--most", type=int, default=10**9, help="leave out larger worlds")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=300,
+        help="seconds for Karpenter's answers to one world, all repetitions",
+    )
+    chosen = parser.parse_args()
+    console = Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
+    progress = Terminal(console)
+    engines.binary("parity", progress)
+    types = str(engines.module_file(TYPES, progress))
+    wanted = [r for r in races(types) if r.name.startswith(chosen.only) and r.pods <= chosen.most]
+    outcomes: list[Outcome] = []
+    written = Path("race.json")
+    with tempfile.TemporaryDirectory(prefix="joiner-race-") as folder:
+        for number, race in enumerate(wanted, 1):
+            console.print(f"[{number}/{len(wanted)}] {race.name} …")
+            last = run(race, Path(folder), chosen.repeat, chosen.limit)
+            outcomes.append(last)
+            faster = f"{last.ratio:.1f} × faster" if last.ratio else "no answer of Karpenter's"
+            console.print(
+                f"    {faster}, {last.joiner_cost:.3f} against "
+                f"{_or_not(last.karpenter_cost, '.3f')} $/h, bound {last.lower_bound:.3f}",
+                highlight=False,
+            )
+            # Written after each world, so that an aborted race keeps its results.
+            written.write_text(
+                json.dumps([asdict(o) | {"ratio": o.ratio} for o in outcomes], indent=1) + "\n"
+            )
+    console.print(table(outcomes))
+    for line in totals(outcomes):
+        console.print(line, highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""Compare the results of Joiner and Karpenter on the traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from bench.trace.simulator import Measured
+
+LEAST_SAVING = 0.15
+MOST_EVICTIONS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One side on one trace; `idle` is its run in which only empty nodes are consolidated."""
+
+    measured: Measured
+    idle: Measured
+
+    @property
+    def saved(self) -> float:
+        """$ saved by moving pods."""
+        return self.idle.cost - self.measured.cost
+
+    @property
+    def evictions_per_dollar(self) -> float | None:
+        """Pods evicted per dollar saved; None if nothing was saved."""
+        return self.measured.evictions / self.saved if self.saved > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both sides on one trace."""
+
+    trace: str
+    karpenter: Outcome
+    joiner: Outcome
+
+    @property
+    def ratio(self) -> float:
+        """The cost of Joiner's cluster divided by the cost of Karpenter's."""
+        return self.joiner.measured.cost / self.karpenter.measured.cost
+
+    @property
+    def afresh(self) -> float:
+        """Cost in $ if all pods were placed again from scratch throughout the trace."""
+        return self.joiner.idle.afresh
+
+    @property
+    def longer_pending(self) -> bool:
+        """Whether some pod was pending longer than any pod with Karpenter."""
+        return self.joiner.measured.longest_pending > self.karpenter.measured.longest_pending
+
+
+def written(pairs: Sequence[Pair], **asked: object) -> dict[str, Any]:
+    """Return all results and the run's arguments as JSON-ready values."""
+    return {
+        **asked,
+        "traces": [
+            {
+                "trace": one.trace,
+                "costRatio": one.ratio,
+                "costAfresh": one.afresh,
+                "karpenter": _written(one.karpenter),
+                "joiner": _written(one.joiner),
+            }
+            for one in pairs
+        ],
+        "total": _totals(pairs),
+    }
+
+
+def _written(outcome: Outcome) -> dict[str, Any]:
+    return {
+        **asdict(outcome.measured),
+        "costWhenOnlyEmptyNodesGo": outcome.idle.cost,
+        "evictionsPerDollarSaved": outcome.evictions_per_dollar,
+    }
+
+
+def _totals(pairs: Sequence[Pair]) -> Mapping[str, float]:
+    theirs = sum(one.karpenter.measured.cost for one in pairs)
+    ours = sum(one.joiner.measured.cost for one in pairs)
+    return {
+        "karpenterCost": theirs,
+        "joinerCost": ours,
+        "costAfresh": sum(one.afresh for one in pairs),
+        "costRatio": ours / theirs if theirs else 1.0,
+        "karpenterEvictions": sum(one.karpenter.measured.evictions for one in pairs),
+        "joinerEvictions": sum(one.joiner.measured.evictions for one in pairs),
+    }
+
+
+def table(pairs: Sequence[Pair]) -> Table:
+    """Return the results as a table: Karpenter's first, then Joiner's."""
+    drawn = Table(header_style="bold", title="Karpenter / Joiner", title_justify="left")
+    drawn.add_column("trace")
+    for column in (
+        "$",
+        "ratio",
+        "placed afresh, $",
+        "evictions",
+        "per $ saved",
+        "taken by spot",
+        "node-hours",
+        "pod-seconds pending",
+        "longest, s",
+        "to the bound, min",
+    ):
+        drawn.add_column(column, justify="right")
+    for one in pairs:
+        both = one.karpenter, one.joiner
+        measured = [side.measured for side in both]
+        drawn.add_row(
+            one.trace,
+            " / ".join(f"{side.cost:.2f}" for side in measured),
+            f"{one.ratio:.3f}",
+            f"{one.afresh:.2f}",
+            " / ".join(str(side.evictions) for side in measured),
+            " / ".join(_figure(side.evictions_per_dollar) for side in both),
+            " / ".join(str(side.interrupted) for side in measured),
+            " / ".join(f"{side.node_hours:.0f}" for side in measured),
+            " / ".join(f"{side.pending_seconds:.0f}" for side in measured),
+            " / ".join(f"{side.longest_pending:.0f}" for side in measured),
+            " / ".join(", ".join(map(_minutes, side.falls)) or "–" for side in measured),
+        )
+    return drawn
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"
+
+
+def _minutes(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds / 60:.0f}"
+
+
+def verdicts(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Yield for each target whether it is met."""
+    total = _totals(pairs)
+    saving = 1 - total["costRatio"]
+    yield _verdict(
+        saving >= LEAST_SAVING,
+        f"{saving:.1%} cheaper than Karpenter in total ({total['joinerCost']:.2f} against "
+        f"{total['karpenterCost']:.2f} $); asked: {LEAST_SAVING:.0%}",
+    )
+    ours, theirs = total["joinerEvictions"], total["karpenterEvictions"]
+    yield _verdict(
+        ours <= MOST_EVICTIONS * theirs,
+        f"{ours} evictions against {theirs}; asked: at most {MOST_EVICTIONS:.0%} of them",
+    )
+    dearer = [one.trace for one in pairs if one.ratio > 1]
+    yield _verdict(not dearer, f"dearer on {', '.join(dearer) or 'no trace'}")
+    longer = [one.trace for one in pairs if one.longer_pending]
+    yield _verdict(not longer, f"a pod pending longer on {', '.join(longer) or 'no trace'}")
+
+
+def _verdict(met: bool, text: str) -> str:
+    return f"{'met' if met else 'MISSED'}: {text}"

@@ -1,0 +1,270 @@
+"""The two sides that decide: Joiner's packages, and Karpenter's engine in its own process.
+
+Both have the same two operations. *Place* decides on which nodes pending pods go, and which
+machines to launch for them. *Look* decides which machines to disrupt now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+import msgspec
+
+from bench.parity import engines
+from bench.parity.worlds import World
+from bench.trace.cluster import Cluster, Machine, moment
+from bench.trace.workloads import Member
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.taints import Requirement
+from controller.disruption import candidates, emptiness
+from controller.disruption.budgets import budgets_of
+from controller.disruption.commands import Command, Decision, Reason
+from controller.disruption.consolidateafter import Gathering
+from controller.disruption.costs import beginnings
+from controller.disruption.methods import confirm, decide
+from controller.disruption.problem import DisruptionProblem, DisruptionSettings
+from controller.reconcilers.disruption.disruptor import GATHERING
+from controller.reconcilers.provisioning.assignment import assigned
+from controller.reconcilers.provisioning.provisioner import with_placed
+from controller.scheduling.results import NewNode
+from controller.scheduling.scheduler import schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The machines to launch, and the pods that go to each existing machine."""
+
+    new_nodes: Sequence[NewNode] = ()
+    existing: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A disruption command: machines to disrupt together, their replacements, and where pods go."""
+
+    reason: Reason
+    nodes: tuple[str, ...]
+    replacements: tuple[NewNode, ...] = ()
+    existing: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+class Side(Protocol):
+    """The decisions of one controller; the simulator does everything else."""
+
+    name: str
+    nominates: bool
+    """Whether the controller nominates pending pods for the node it planned for them."""
+
+    largest_first: bool
+    """Whether a drain evicts the largest pods first."""
+
+    relook: float
+    """Seconds after which it runs another disruption pass while nothing changes."""
+
+    fades: float
+    """Seconds after the last change during which a pass may find a different result."""
+
+    def place(
+        self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]
+    ) -> Placement:
+        """Plan nodes for pods that have none; `placed` pods are expected on the named machine."""
+
+    def look(self, cluster: Cluster) -> Sequence[Move]:
+        """Run a disruption pass and return its commands."""
+
+    def confirm(self, cluster: Cluster, moves: Sequence[Move]) -> Sequence[Move]:
+        """Return the commands that are still valid after the validation wait."""
+
+
+@dataclass(slots=True)
+class Joiner:
+    """Joiner's engine in process, called as its reconcilers call it."""
+
+    settings: DisruptionSettings = field(default_factory=DisruptionSettings)
+    name: str = "Joiner"
+    nominates: bool = True
+    largest_first: bool = True
+    relook: float = 300.0
+    fades: float = 3 * 3600.0
+    """Seconds during which a growing horizon may turn up new commands.
+
+    A saving is expected to last as long as the workloads have run, two hours at most. That horizon
+    grows slowly, for longer than five minutes.
+    """
+
+    _decision: Decision = field(default_factory=Decision)
+    _gathering: Gathering = field(default_factory=lambda: Gathering(GATHERING))
+    _begun: Mapping[str, datetime] = field(default_factory=dict)
+
+    def place(
+        self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]
+    ) -> Placement:
+        """Plan nodes for the pods without a plan; the others count where they are expected."""
+        members = {one.key: one for one in waiting}
+        asked = [one.seen for one in waiting if one.key not in placed]
+        snapshot = with_placed(cluster.snapshot(), _expected(members, placed))
+        results = schedule(asked, snapshot=snapshot)
+        return Placement(assigned(results.new_nodes, asked), results.existing_nodes)
+
+    def look(self, cluster: Cluster) -> Sequence[Move]:
+        """Look for empty nodes first, then for consolidation and drift."""
+        problem = self._problem(cluster)
+        empty = emptiness.commands(
+            candidates.survey(problem).admitted, budgets=budgets_of(problem, Reason.EMPTY)
+        )
+        leaving = frozenset(name for one in empty for name in one.names)
+        self._decision = decide(problem.without(leaving))
+        if not any(one.reason is Reason.UNDERUTILIZED for one in self._decision.commands):
+            self._gathering.end()
+        elif self._gathering.left(problem) > timedelta(0):
+            return [_move(one) for one in empty]
+        return [_move(one) for one in (*empty, *self._decision.commands)]
+
+    def confirm(self, cluster: Cluster, moves: Sequence[Move]) -> Sequence[Move]:
+        """Validate the commands as the disruption loop does."""
+        problem = self._problem(cluster)
+        empty = emptiness.commands(
+            [
+                one
+                for one in candidates.survey(problem).admitted
+                if any(one.name in move.nodes for move in moves if move.reason is Reason.EMPTY)
+            ],
+            budgets=budgets_of(problem, Reason.EMPTY),
+        )
+        standing = [*empty]
+        if any(one.reason is Reason.UNDERUTILIZED for one in moves):
+            leaving = frozenset(name for one in empty for name in one.names)
+            standing += confirm(problem.without(leaving), self._decision).commands
+        return [_move(one) for one in standing]
+
+    def _problem(self, cluster: Cluster) -> DisruptionProblem:
+        snapshot, waiting = cluster.snapshot(), [one.seen for one in cluster.waiting.values()]
+        self._begun = beginnings((*snapshot.pods, *waiting), self._begun)
+        return DisruptionProblem(
+            snapshot=snapshot,
+            node_pools=cluster.node_pools,
+            now=moment(cluster.now),
+            pending=tuple(waiting),
+            settings=self.settings,
+            begun=self._begun,
+        )
+
+
+def _expected(members: Mapping[str, Member], placed: Mapping[str, str]) -> list[Pod]:
+    return [
+        msgspec.structs.replace(
+            one.seen, spec=msgspec.structs.replace(one.seen.spec, node_name=placed[key])
+        )
+        for key, one in members.items()
+        if key in placed
+    ]
+
+
+def _move(command: Command) -> Move:
+    return Move(
+        command.reason,
+        tuple(sorted(command.names)),
+        command.replacements,
+        command.moves,
+    )
+
+
+@dataclass(slots=True)
+class Karpenter:
+    """Karpenter's engine and disruption methods, called over a pipe."""
+
+    process: engines.Karpenter
+    name: str = "Karpenter"
+    nominates: bool = False
+    largest_first: bool = False
+    relook: float = 300.0
+    fades: float = 0.0
+
+    def place(
+        self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]
+    ) -> Placement:
+        """Plan nodes for all pending pods.
+
+        Karpenter also plans again for pods that already have a plan.
+        """
+        return self._placement(cluster.world(waiting=waiting), cluster.now)
+
+    def look(self, cluster: Cluster) -> Sequence[Move]:
+        """Run Karpenter's disruption methods in their order."""
+        world = cluster.world(waiting=cluster.waiting.values())
+        answer = self.process.disrupt(world, now=moment(cluster.now), patient=True)
+        return [
+            Move(
+                Reason(one["reason"]),
+                tuple(one["nodes"]),
+                tuple(map(_new_node, one["newNodes"])),
+                one["existingNodes"],
+            )
+            for one in answer["commands"]
+        ]
+
+    def confirm(self, cluster: Cluster, moves: Sequence[Move]) -> Sequence[Move]:
+        """Validate as Karpenter does.
+
+        Of an empty-node command, the nodes that are still empty remain. Another command remains
+        only if the engine's answer has as many new nodes, of the instance types that were chosen.
+        """
+        standing = []
+        for move in moves:
+            machines = [one for name in move.nodes if (one := cluster.machines.get(name))]
+            if move.reason is Reason.EMPTY:
+                empty = tuple(one.name for one in machines if one.open and not one.pods)
+                if empty:
+                    standing.append(replace(move, nodes=empty))
+            elif self._stands(cluster, move, machines):
+                standing.append(move)
+        return standing
+
+    def _stands(self, cluster: Cluster, move: Move, machines: Sequence[Machine]) -> bool:
+        untouched = [
+            one
+            for one in machines
+            if one.open
+            and one.nominated_until <= cluster.now
+            and one.is_quiet(cluster.now, cluster.waits[one.pool])
+            and all(
+                not pod.workload.protected and pod.workload.allowed_disruptions() != 0
+                for pod in one.pods.values()
+                if not pod.leaving
+            )
+        ]
+        if len(untouched) < len(move.nodes):
+            return False
+        moving = [pod for one in machines for pod in one.pods.values() if not pod.leaving]
+        world = cluster.world(
+            waiting=[*cluster.waiting.values(), *moving], without=[one.name for one in machines]
+        )
+        answer = self.process.schedule(world, now=moment(cluster.now))
+        new_nodes = [_new_node(one) for one in answer["newNodes"]]
+        homeless = {one.key for one in moving} & answer["unschedulable"].keys()
+        return (
+            not homeless
+            and len(new_nodes) == len(move.replacements)
+            and all(
+                set(old.instance_types) <= set(new.instance_types)
+                for old, new in zip(move.replacements, new_nodes, strict=True)
+            )
+        )
+
+    def _placement(self, world: World, now: float) -> Placement:
+        answer = self.process.schedule(world, now=moment(now))
+        return Placement([_new_node(one) for one in answer["newNodes"]], answer["existingNodes"])
+
+
+def _new_node(written: Mapping[str, Any]) -> NewNode:
+    return NewNode(
+        written["nodePool"],
+        tuple(written["instanceTypes"]),
+        tuple(msgspec.convert(one, Requirement) for one in written["requirements"]),
+        written["price"],
+        tuple(written["pods"]),
+        {},
+    )

@@ -1,0 +1,672 @@
+"""A discrete-event simulator: one trace, one side, and a clock that jumps from event to event.
+
+Times are seconds since the beginning of the trace. Operations take the times below, the same for
+both sides; decisions take no time. Disruption passes run every ten seconds while something changes,
+and not at all while nothing changes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+
+from bench.trace.binding import bind
+from bench.trace.cluster import Cluster, Machine, Market
+from bench.trace.sides import Move, Side
+from bench.trace.workloads import Member, Workload
+from controller.apis.kubernetes.pods import Pod
+from controller.disruption.commands import Reason
+from controller.reconcilers.provisioning.nomination import nominated_together
+from controller.scheduling.results import NewNode
+from controller.scheduling.scheduler import least_cost, schedule
+from controller.state.snapshot import Snapshot
+
+NODE_START = 60.0
+"""From launching a machine to an initialized node."""
+
+POD_START = 15.0
+"""From binding to the pod being ready."""
+
+POD_END = 10.0
+"""From eviction or scale-down to the pod's removal."""
+
+MACHINE_END = 5.0
+"""From the last pod's removal to the end of billing."""
+
+DRAIN_RETRY = 5.0
+"""Interval of retrying an eviction that a PodDisruptionBudget refused."""
+
+BATCH_IDLE, BATCH_LONGEST = 1.0, 10.0
+"""The batch window's idle and maximum durations: the default of both sides."""
+
+BINDING = 2.0
+"""Seconds within which kube-scheduler should bind a pod to its planned node if it fits."""
+
+NOMINATION = 20.0
+"""How long a node is protected from disruption for the pods nominated for it."""
+
+LOOK = 10.0
+"""Interval of disruption passes."""
+
+VALIDATION = 15.0
+"""Delay between a command and its validation."""
+
+NOTICE = 120.0
+"""From the notice of a spot interruption to the instance's termination."""
+
+MARKET_CLOSED = 1800.0
+"""How long an interrupted offering stays unavailable."""
+
+UNPLACED_RETRY = 60.0
+"""Interval of retrying pods that could not be placed."""
+
+NEAR = 1.05
+"""Ratio of cost to the bound that counts as converged after the load fell."""
+
+Action = Callable[["Simulator"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """An event of a trace, with its time."""
+
+    at: float
+    action: Action
+
+
+@dataclass(slots=True)
+class Fall:
+    """A drop of the load: the bound on the remaining pods' cost, and the time to reach it."""
+
+    at: float
+    bound: float
+    until: float
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Results of a side on a trace: $, node-hours, pod-seconds and evicted pods."""
+
+    cost: float
+    node_hours: float
+    evictions: int
+    """Pods evicted by a disruption decision.
+
+    Pods replaced by a Deployment's rollout do not count.
+    """
+
+    interrupted: int
+    """Pods evicted because their instance was interrupted."""
+
+    pending_seconds: float
+    longest_pending: float
+    falls: tuple[float | None, ...]
+    """Seconds after each drop of the load until the cost was within 5 % of the bound."""
+
+    pods: int
+    machines: int
+    looks: int
+    commands: int
+    afresh: float
+    """Cost in $ if all pods were placed from scratch throughout.
+
+    Moves are free in that cost. It is 0 if not computed.
+    """
+
+
+@dataclass(slots=True)
+class _InFlightCommand:
+    """A disruption command in progress."""
+
+    move: Move
+    leaving: list[Machine]
+    replacements: list[Machine] = field(default_factory=list)
+
+
+class Simulator:
+    """Simulates one trace with one side."""
+
+    def __init__(self, cluster: Cluster, side: Side, *, length: float) -> None:
+        self.cluster, self.side, self.length = cluster, side, length
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self._placed: dict[str, str] = {}
+        """The planned machine of each pod that is pending or must move, by pod key."""
+
+        self._batch: tuple[float, float] | None = None
+        self._asked: set[str] = set()
+        self._underway: list[_InFlightCommand] = []
+        self._opened: list[Machine] = []
+        self._unbound = False
+        self._numbers = count(1)
+        self._looked: tuple[int, int] | None = None
+        self._changed = 0.0
+        self._revision = 0
+        self._next_look = 0.0
+        self._validating = False
+        self._falls: list[Fall] = []
+        self._evictions = self._interrupted = self._pods = self._looks = self._commands = 0
+        self._pending = self._longest = self._afresh = 0.0
+
+    def run(
+        self, happenings: Iterable[Happening], say: Callable[[float], None] = lambda _: None
+    ) -> Measured:
+        """Simulate the trace to its end and return the measurements."""
+        for one in happenings:
+            self.at(one.at, partial(one.action, self))
+        self._look_at(LOOK)
+        while self._agenda and self._agenda[0][0] <= self.length:
+            now = self.cluster.now = self._agenda[0][0]
+            while self._agenda and self._agenda[0][0] == now:
+                heapq.heappop(self._agenda)[2]()
+            self._after_events()
+            say(now)
+        self.cluster.now = self.length
+        for member in self.cluster.waiting.values():
+            self._waited(self.length - member.created)
+        cost, hours = self.cluster.totals()
+        return Measured(
+            cost=cost,
+            node_hours=hours,
+            evictions=self._evictions,
+            interrupted=self._interrupted,
+            pending_seconds=self._pending,
+            longest_pending=self._longest,
+            falls=tuple(one.seconds for one in self._falls),
+            pods=self._pods,
+            machines=self.cluster.made,
+            looks=self._looks,
+            commands=self._commands,
+            afresh=self._afresh,
+        )
+
+    def ask_afresh(self, every: float) -> None:
+        """Compute the cost of placing all pods from scratch, every `every` seconds.
+
+        Moving pods one by one hardly reaches that cost.
+        """
+
+        def ask() -> None:
+            pods, empty = self._pods_alone()
+            self._afresh += schedule(pods, snapshot=empty).cost * every / 3600
+            self.ask_afresh(every)
+
+        self.after(every, ask)
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        """Schedule a callback at a time, after those already scheduled for the same time."""
+        heapq.heappush(self._agenda, (when, next(self._order), what))
+
+    def after(self, seconds: float, what: Callable[[], None]) -> None:
+        """Schedule a callback in `seconds`."""
+        self.at(self.cluster.now + seconds, what)
+
+    def _after_events(self) -> None:
+        """Run what follows every event: binding, batching and disruption."""
+        now, cluster = self.cluster.now, self.cluster
+        while self._unbound:
+            self._unbound = False
+            for member in bind(cluster):
+                self._has_come(member)
+            opened, self._opened = self._opened, []
+            for machine in opened:
+                self._forget_lost(machine)
+            if opened:
+                self._advance_all()
+        self._ask_for_places()
+        if cluster.revision != self._revision:
+            self._revision, self._changed = cluster.revision, now
+            if self._next_look > _next_tick(now) and not self._validating:
+                self._look_at(_next_tick(now))
+        for fall in self._falls:
+            if fall.seconds is None and now <= fall.until and cluster.rate <= NEAR * fall.bound:
+                fall.seconds = now - fall.at
+
+    # Events of a trace.
+
+    def add(self, workload: Workload) -> None:
+        """Create a workload without pods."""
+        self.cluster.workloads[workload.name] = workload
+
+    def scale(self, name: str, replicas: int) -> None:
+        """Set the number of replicas of a Deployment."""
+        workload = self.cluster.workloads[name]
+        workload.replicas = replicas
+        self._reconcile(workload)
+
+    def roll(self, name: str) -> None:
+        """Roll out a new version of a Deployment, with max surge 25 % and max unavailable 0."""
+        workload = self.cluster.workloads[name]
+        workload.version += 1
+        self._reconcile(workload)
+
+    def submit(self, workload: Workload, pods: int) -> None:
+        """Start `pods` pods that run to completion."""
+        self.add(workload)
+        workload.replicas = pods
+        for _ in range(pods):
+            self._born(workload)
+
+    def give(self, new: NewNode) -> None:
+        """Add a machine that is up at once, and bind the pods that fit on it."""
+        self.cluster.open(self.cluster.launch(new))
+        for member in bind(self.cluster):
+            self._has_come(member)
+
+    def drift(self) -> None:
+        """Release a new machine image: every existing machine runs the old one and has drifted."""
+        self.cluster.image += 1
+        for machine in self.cluster.machines.values():
+            machine.drifted = self.cluster.now
+        self.cluster.revision += 1
+
+    def interrupt(self, market: Market) -> None:
+        """Interrupt all spot machines of an offering, after a notice."""
+        self.cluster.closed.add(market)
+        self.cluster.revision += 1
+
+        def reopen() -> None:
+            self.cluster.closed.discard(market)
+            self.cluster.revision += 1
+
+        self.after(MARKET_CLOSED, reopen)
+        for machine in list(self.cluster.machines.values()):
+            if machine.market == market and not machine.interrupted:
+                self._interrupt(machine)
+
+    def fall(self, until: float) -> None:
+        """Record that the load fell now and stays constant until a time."""
+        self._falls.append(Fall(self.cluster.now, self._bound(), until))
+
+    def _bound(self) -> float:
+        """Return a lower bound of the cost of any cluster for these pods, in $/h."""
+        pods, empty = self._pods_alone()
+        return least_cost(pods, snapshot=empty) if pods else 0.0
+
+    def _pods_alone(self) -> tuple[list[Pod], Snapshot]:
+        """Return the pods that stay, all pending, and a snapshot of the cluster without nodes."""
+        snapshot = self.cluster.snapshot()
+        empty = Snapshot(
+            node_pools=snapshot.node_pools,
+            instance_types=snapshot.instance_types,
+            daemon_sets=snapshot.daemon_sets,
+        )
+        pods = [
+            member.waiting()
+            for workload in self.cluster.workloads.values()
+            for member in workload.pods.values()
+        ]
+        return pods, empty
+
+    # Pods.
+
+    def _reconcile(self, workload: Workload) -> None:
+        """Move a Deployment one step towards its desired state, as its controller would."""
+        if workload.run_for is not None:
+            return
+        fresh = [one for one in workload.pods.values() if one.version == workload.version]
+        stale = [one for one in workload.pods.values() if one.version != workload.version]
+        if len(fresh) > workload.replicas:
+            for member in self._superfluous(fresh)[: len(fresh) - workload.replicas]:
+                self._ends(member)
+        spare = workload.ready - workload.replicas
+        for member in self._superfluous(stale):
+            if not member.ready or spare > 0:
+                spare -= member.ready
+                self._ends(member)
+        surge = math.ceil(workload.replicas / 4) if stale else 0
+        room = workload.replicas + surge - len(workload.pods)
+        for _ in range(min(workload.replicas - len(fresh), room)):
+            self._born(workload)
+
+    def _superfluous(self, members: Sequence[Member]) -> list[Member]:
+        """Return pods in the order in which their controller deletes them.
+
+        Pods without a node come first, then pods that share their node with most pods of the
+        workload, then the youngest.
+        """
+        together: dict[str, int] = {}
+        for one in members:
+            together[one.node] = together.get(one.node, 0) + 1
+        return sorted(
+            members, key=lambda one: (bool(one.node), -together[one.node], -one.created, one.name)
+        )
+
+    def _born(self, workload: Workload) -> None:
+        member = Member.born(workload, next(self._numbers), self.cluster.now)
+        workload.pods[member.name] = member
+        self.cluster.waiting[member.key] = member
+        self.cluster.revision += 1
+        self._pods += 1
+        self._unbound = True
+
+    def _has_come(self, member: Member) -> None:
+        """Schedule what follows a binding.
+
+        The pod becomes ready, and completes if it is a Job's.
+        """
+        self._waited(self.cluster.now - member.created)
+        self._placed.pop(member.key, None)
+        self._asked.discard(member.key)
+
+        def serves() -> None:
+            if not member.leaving:
+                member.ready = True
+                if any(o.version != member.workload.version for o in member.workload.pods.values()):
+                    self._reconcile(member.workload)
+
+        self.after(POD_START, serves)
+        if member.workload.run_for is not None:
+            self.after(member.workload.run_for, lambda: self._completes(member))
+
+    def _waited(self, seconds: float) -> None:
+        self._pending += seconds
+        self._longest = max(self._longest, seconds)
+
+    def _completes(self, member: Member) -> None:
+        if not member.leaving:
+            member.workload.replicas -= 1
+            self._ends(member, at_once=True)
+
+    def _ends(self, member: Member, *, at_once: bool = False) -> None:
+        """Remove a pod for good."""
+        waited = not member.node
+        self.cluster.leave(member)
+        self._placed.pop(member.key, None)
+        self._asked.discard(member.key)
+        if waited:
+            self._waited(self.cluster.now - member.created)
+        elif at_once:
+            self._gone(member)
+        else:
+            self.after(POD_END, lambda: self._gone(member))
+
+    def _gone(self, member: Member) -> None:
+        machine = self.cluster.machines.get(member.node)
+        if machine is None or member.key not in machine.pods:
+            return  # its machine was interrupted first
+        self.cluster.vanish(member)
+        self._unbound = True
+        if machine.draining and not machine.pods:
+            self.after(MACHINE_END, lambda: self._end(machine))
+
+    def _evict(self, member: Member) -> None:
+        """Evict a pod; its controller starts a replacement."""
+        self._ends(member)
+        self._born(member.workload)
+
+    # Planning of nodes for pods.
+
+    def _ask_for_places(self) -> None:
+        """Keep the batch window.
+
+        It opens with a pod without a plan and closes when no other follows.
+        """
+        now = self.cluster.now
+        fresh = [key for key in self._homeless() if key not in self._asked]
+        if not fresh:
+            return
+        self._asked.update(fresh)
+        opened = self._batch[0] if self._batch is not None else now
+        closes = min(opened + BATCH_LONGEST, now + BATCH_IDLE)
+        self._batch = opened, closes
+        self.at(closes, self._batch_closes)
+
+    def _homeless(self) -> list[str]:
+        return [key for key in self._moving() if key not in self._placed]
+
+    def _moving(self) -> dict[str, Member]:
+        """Return the pending pods, and the pods on leaving machines that may be evicted now."""
+        found = dict(self.cluster.waiting)
+        for machine in self.cluster.machines.values():
+            if machine.leaving:
+                for key, member in machine.pods.items():
+                    if not member.leaving and self._may_go(member):
+                        found[key] = member
+        return found
+
+    def _may_go(self, member: Member) -> bool:
+        return not member.workload.protected and member.workload.allowed_disruptions() != 0
+
+    def _batch_closes(self) -> None:
+        if self._batch is None or self._batch[1] > self.cluster.now:
+            return
+        self._batch = None
+        moving = self._moving()
+        if not any(key not in self._placed for key in moving):
+            return
+        placement = self.side.place(self.cluster, list(moving.values()), self._placed_of(moving))
+        for name, keys in placement.existing.items():
+            there = self.cluster.machines[name]
+            self._expect(keys, there)
+            if there.up:
+                self._unbound = True
+                self.after(BINDING, partial(self._forget_lost, there))
+            else:
+                self._nominate(keys, there)
+        for new in placement.new_nodes:
+            machine = self._launch(new)
+            if machine is not None:
+                self._expect(new.pods, machine)
+                self._nominate(new.pods, machine)
+        left = [key for key in moving if key not in self._placed]
+        if left:
+            self.after(UNPLACED_RETRY, lambda: self._asked.difference_update(left))
+
+    def _placed_of(self, moving: Iterable[str]) -> dict[str, str]:
+        return {key: self._placed[key] for key in moving if key in self._placed}
+
+    def _launch(self, new: NewNode, replaces: Iterable[str] = ()) -> Machine | None:
+        try:
+            machine = self.cluster.launch(new, replaces)
+        except ValueError:
+            return None  # every offering that it allows is unavailable now
+        self.after(NODE_START, lambda: self._opens(machine))
+        return machine
+
+    def _expect(self, keys: Iterable[str], machine: Machine) -> None:
+        for key in keys:
+            self._placed[key] = machine.name
+        machine.nominated_until = self.cluster.now + NOMINATION
+        self.cluster.revision += 1
+        self.at(machine.nominated_until, self._nomination_ends)
+
+    def _nomination_ends(self) -> None:
+        self.cluster.revision += 1
+
+    def _nominate(self, keys: Iterable[str], machine: Machine) -> None:
+        """Nominate pods for their machine, unless the side or a topology spread forbids it."""
+        if not self.side.nominates:
+            return
+        waiting = self.cluster.waiting
+        coming = {**machine.promised, **{key: waiting[key] for key in keys if key in waiting}}
+        for pod in nominated_together(member.seen for member in coming.values()):
+            self.cluster.nominate(coming[pod.key], machine)
+
+    def _opens(self, machine: Machine) -> None:
+        if machine.ended is not None:
+            return
+        self.cluster.open(machine)
+        self._unbound = True
+        self._opened.append(machine)
+
+    def _forget_lost(self, machine: Machine) -> None:
+        """Drop the plan of pods that are still pending although their machine is up.
+
+        The scheduler has decided otherwise.
+        """
+        lost = [key for key, name in self._placed.items() if name == machine.name]
+        for key in lost:
+            if key in self.cluster.waiting:
+                del self._placed[key]
+                self._asked.discard(key)
+
+    # Machines that are disrupted.
+
+    def _look_at(self, when: float) -> None:
+        self._next_look = when
+        self.at(when, lambda: self._look(when))
+
+    def _look(self, due: float) -> None:
+        if due != self._next_look or self._validating:
+            return
+        cluster = self.cluster
+        quiet = sum(at <= cluster.now for at in self._quiet_times())
+        seen = cluster.revision, quiet
+        if self._looked == seen and cluster.now - self._changed > self.side.fades:
+            self._look_at(self._next_quiet())
+            return
+        self._looked = seen
+        self._looks += 1
+        moves = self.side.look(cluster)
+        certain = [one for one in moves if one.reason is Reason.DRIFTED]
+        doubtful = [one for one in moves if one.reason is not Reason.DRIFTED]
+        if doubtful:
+            self._validating = True
+            self.after(VALIDATION, lambda: self._validated(doubtful))
+        if certain:
+            self._begin_all(certain)
+        elif not doubtful:
+            self._look_at(
+                min(_next_tick(cluster.now + self.side.relook - LOOK), self._next_quiet())
+            )
+
+    def _validated(self, moves: Sequence[Move]) -> None:
+        self._validating = False
+        self._begin_all(self.side.confirm(self.cluster, moves))
+
+    def _begin_all(self, moves: Sequence[Move]) -> None:
+        begun = [self._begin(one) for one in moves]
+        # After an action the next pass comes at once, after none at the next tick.
+        self._looked = None
+        self._look_at(self.cluster.now + (1.0 if any(begun) else LOOK))
+
+    def _quiet_times(self) -> list[float]:
+        """Return when each machine that is up becomes consolidatable."""
+        cluster = self.cluster
+        found = [one.quiet_at(cluster.waits[one.pool]) for one in cluster.machines.values()]
+        return [at for at in found if at is not None]
+
+    def _next_quiet(self) -> float:
+        """Return the tick at which the next machine becomes consolidatable."""
+        coming = [at for at in self._quiet_times() if at > self.cluster.now]
+        return math.ceil(min(coming) / LOOK) * LOOK if coming else math.inf
+
+    def _begin(self, move: Move) -> bool:
+        machines = [self.cluster.machines.get(name) for name in move.nodes]
+        leaving = [one for one in machines if one is not None and one.open]
+        if len(leaving) < len(move.nodes):
+            return False
+        replacements = [self._launch(new, move.nodes) for new in move.replacements]
+        bought = [one for one in replacements if one is not None]
+        if len(bought) < len(replacements):
+            for one in bought:
+                self._drain(one)
+            return False
+        self._commands += 1
+        for one in leaving:
+            one.leaving = True
+        self.cluster.revision += 1
+        underway = _InFlightCommand(move, leaving, bought)
+        self._underway.append(underway)
+        for new, replacement in zip(move.replacements, bought, strict=True):
+            self._expect(new.pods, replacement)
+        for name, keys in move.existing.items():
+            if name in self.cluster.machines:
+                self._expect(keys, self.cluster.machines[name])
+        self._advance(underway)
+        return True
+
+    def _advance_all(self) -> None:
+        for one in list(self._underway):
+            self._advance(one)
+
+    def _advance(self, underway: _InFlightCommand) -> None:
+        """Drain the old machines once the replacements are up.
+
+        If a replacement was interrupted, the old machines stay.
+        """
+        if any(one.ended is not None or one.interrupted for one in underway.replacements):
+            for one in underway.leaving:
+                if not one.draining:
+                    one.leaving = False
+            self._underway.remove(underway)
+            self.cluster.revision += 1
+            self._unbound = True
+        elif all(one.up for one in underway.replacements):
+            self._underway.remove(underway)
+            for one in underway.leaving:
+                self._drain(one)
+
+    def _drain(self, machine: Machine) -> None:
+        if machine.draining or machine.ended is not None:
+            return
+        machine.leaving = machine.draining = True
+        self.cluster.revision += 1
+        self._drain_on(machine)
+
+    def _drain_on(self, machine: Machine) -> None:
+        """Evict the pods that their budgets allow now, and retry the others later."""
+        if machine.ended is not None:
+            return
+        if not machine.pods:
+            self.after(MACHINE_END, lambda: self._end(machine))
+            return
+        members = list(machine.pods.values())
+        if self.side.largest_first:
+            members.sort(key=lambda one: _share(one, machine), reverse=True)
+        for member in members:
+            if not member.leaving and member.workload.allowed_disruptions() != 0:
+                self._count_eviction(machine)
+                self._evict(member)
+        if any(not member.leaving for member in machine.pods.values()):
+            self.after(DRAIN_RETRY, lambda: self._drain_on(machine))
+
+    def _count_eviction(self, machine: Machine) -> None:
+        if machine.interrupted:
+            self._interrupted += 1
+        else:
+            self._evictions += 1
+
+    def _interrupt(self, machine: Machine) -> None:
+        machine.interrupted = True
+        self.after(NOTICE, lambda: self._taken(machine))
+        self._drain(machine)
+        self._advance_all()
+
+    def _taken(self, machine: Machine) -> None:
+        """Terminate an interrupted machine whose notice has elapsed, with the pods still on it."""
+        if machine.ended is not None:
+            return
+        for member in list(machine.pods.values()):
+            if not member.leaving:
+                self._interrupted += 1
+                self._evict(member)
+            self._gone(member)
+        self._end(machine)
+
+    def _end(self, machine: Machine) -> None:
+        if machine.ended is not None:
+            return
+        self.cluster.end(machine)
+        lost = [key for key, name in self._placed.items() if name == machine.name]
+        for key in lost:
+            del self._placed[key]
+            self._asked.discard(key)
+        self._unbound = True
+
+
+def _share(member: Member, machine: Machine) -> float:
+    """Return the share of a machine that a pod takes, of the resource it takes most of."""
+    size, room = member.workload.size, machine.room
+    return max(size.cpu / room.cpu, size.memory / room.memory)
+
+
+def _next_tick(now: float) -> float:
+    """Return the first tick of the disruption loop after a time."""
+    return (math.floor(now / LOOK + 1e-9) + 1) * LOOK

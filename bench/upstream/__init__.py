@@ -1,0 +1,1 @@
+"""Karpenter's black-box regression suite, run against Joiner on the testbed."""

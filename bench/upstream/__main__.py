@@ -1,0 +1,207 @@
+"""`make upstream`: run Karpenter's regression suite against Joiner, on the testbed.
+
+    python -m bench.upstream [--focus REGEX] [--regions N] [--known] [--list]
+
+Every region is its own testbed with the stack deployed by `pulumi up`. Each spec runs in its own
+process in whichever region is free. After a failed spec, its region is destroyed and replaced, so
+that no failure causes another. Specs that are known to fail (`known.yaml`) only run on request. The
+exit code is 1 if any other spec failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.upstream import suite
+from bench.upstream.suite import Outcome, Runner, State
+from testbed.plugins.engine import EngineError
+from testbed.processes import binaries
+from testbed.progress import Progress, Stage, Terminal
+from tests.system.region import Region, running_region
+
+GATES = (
+    "NodeRepair=true,SpotToSpotConsolidation=true,NodeOverlay=true,StaticCapacity=true,"
+    "CapacityBuffer=true"
+)
+MARKS = {State.PASSED: "✓", State.FAILED: "✗", State.KNOWN: "–"}
+
+
+@dataclass(slots=True)
+class Run:
+    """The specs still to run, and the outcomes of the others."""
+
+    program: Path
+    logs: Path
+    progress: Progress
+    stage: Stage
+    waiting: queue.SimpleQueue[str]
+    total: int
+    outcomes: list[Outcome]
+    is_over: threading.Event = field(default_factory=threading.Event)
+    """Set when the run is aborted."""
+
+    def serve(self, number: int) -> None:
+        """Run specs in one region after another, until none is left."""
+        generation = 0
+        while not self.is_over.is_set() and not self.waiting.empty():
+            generation += 1
+            logs = self.logs / f"region-{number}-{generation}"
+            with _region(number, generation) as region:
+                runner = Runner(
+                    program=self.program,
+                    kubeconfig=region.testbed.cluster.kubeconfig,
+                    workplace=region.directory,
+                    logs=self.logs,
+                    is_over=self.is_over,
+                )
+                self._until_one_fails(runner)
+                # Kept for debugging a failure; the region's own directory is deleted with it.
+                region.logs.rename(logs)
+
+    def _until_one_fails(self, runner: Runner) -> None:
+        while not self.is_over.is_set():
+            try:
+                spec = self.waiting.get_nowait()
+            except queue.Empty:
+                return
+            self.stage.update(completed=len(self.outcomes), total=self.total, detail=spec)
+            outcome = runner.run(spec)
+            if self.is_over.is_set():
+                return
+            self.outcomes.append(outcome)
+            self.progress.note(line(outcome))
+            if outcome.state is not State.PASSED:
+                return
+
+
+@contextmanager
+def _region(number: int, generation: int) -> Iterator[Region]:
+    """Start a region with the stack deployed: no NodePools, one replica, all feature gates on."""
+    name = f"joiner-upstream-{os.getpid()}-{number}-{generation}"
+    with running_region(Path(tempfile.gettempdir()) / name) as region:
+        settings = {k: v for k, v in region.settings.items() if k != "nodePools"}
+        region.engine.up(
+            "upstream",
+            {
+                **settings,
+                "defaultNodePool": "false",
+                "replicas": "1",
+                # Most node classes of Karpenter's suites use the stack's role, some their own.
+                "instanceProfiles": "managed",
+                "settings": json.dumps({"FEATURE_GATES": GATES}),
+            },
+        )
+        yield region
+
+
+def run(
+    specs: Sequence[str], outcomes: list[Outcome], *, regions: int, program: Path, logs: Path
+) -> None:
+    """Run specs in several regions in parallel, and append each outcome to `outcomes`."""
+    progress = Terminal(Console(stderr=True, markup=False, emoji=False, highlight=False))
+    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for spec in specs:
+        waiting.put(spec)
+    with progress.stage(f"{len(specs)} specs") as stage:
+        work = Run(program, logs, progress, stage, waiting, len(specs), outcomes)
+        with ThreadPoolExecutor(regions) as pool:
+            numbers = range(1, min(regions, len(specs)) + 1)
+            serving = [pool.submit(work.serve, number) for number in numbers]
+            try:
+                for served in as_completed(serving):
+                    served.result()
+            except BaseException:
+                work.is_over.set()
+                raise
+
+
+def line(outcome: Outcome) -> str:
+    """Return one outcome as one line."""
+    why = f": {outcome.why}" if outcome.why else ""
+    return f"{MARKS[outcome.state]} {outcome.spec} ({outcome.seconds:.0f} s){why}"
+
+
+def judged(outcome: Outcome, reasons: Mapping[str, str]) -> Outcome:
+    """Return the outcome with state `known` if it is a failure with a recorded reason."""
+    why = suite.reason(outcome.spec, reasons)
+    if outcome.state is State.FAILED and why:
+        return Outcome(outcome.spec, State.KNOWN, outcome.seconds, why)
+    return outcome
+
+
+def table(outcomes: Sequence[Outcome], seconds: float) -> Table:
+    """Return the outcomes as a table by spec name, with totals."""
+    made = Table(title="Karpenter's regression suite against Joiner", box=None, header_style="bold")
+    made.add_column("spec", overflow="fold")
+    made.add_column("state")
+    made.add_column("seconds", justify="right")
+    made.add_column("why", overflow="fold")
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.spec):
+        took = f"{outcome.seconds:.0f}" if outcome.seconds else ""
+        made.add_row(outcome.spec, f"{MARKS[outcome.state]} {outcome.state}", took, outcome.why)
+    counted = Counter(outcome.state for outcome in outcomes)
+    totals = ", ".join(f"{counted[state]} {state}" for state in State)
+    made.caption = f"{len(outcomes)} specs: {totals}; {seconds / 60:.1f} minutes"
+    return made
+
+
+def main() -> int:
+    """Run the suite or a part of it. Returns 0 if only specs that are known to fail did."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--focus", default="", metavar="REGEX", help="only specs whose names match")
+    parser.add_argument("--regions", type=int, default=2, help="regions side by side (default: 2)")
+    parser.add_argument("--known", action="store_true", help="run also what is known to fail")
+    parser.add_argument("--list", action="store_true", help="print the names of the specs")
+    parser.add_argument("--logs", type=Path, help="where logs go (default: a new folder)")
+    chosen = parser.parse_args()
+    console = Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
+    program = suite.binary(Terminal())
+    for needed in ("kwokctl", "pulumi"):
+        binaries.ensure(needed, progress=Terminal())
+    specs = suite.specs(program, chosen.focus)
+    if chosen.list or not specs:
+        console.print("\n".join(specs) or "no spec matches", highlight=False)
+        return 0 if specs else 1
+    reasons = suite.known()
+    left_out = [] if chosen.known else [spec for spec in specs if suite.reason(spec, reasons)]
+    logs = chosen.logs or Path(tempfile.mkdtemp(prefix="joiner-upstream-logs-"))
+    logs.mkdir(parents=True, exist_ok=True)
+    wanted = [spec for spec in specs if spec not in left_out]
+    outcomes: list[Outcome] = []
+    began = time.monotonic()
+    status = 0
+    try:
+        run(wanted, outcomes, regions=chosen.regions, program=program, logs=logs)
+    except KeyboardInterrupt:
+        console.print("interrupted; everything that ran has been ended")
+        status = 130
+    except EngineError as error:
+        console.print(str(error), highlight=False)
+        status = 1
+    outcomes = [judged(outcome, reasons) for outcome in outcomes]
+    outcomes += [Outcome(spec, State.KNOWN, 0, suite.reason(spec, reasons)) for spec in left_out]
+    console.print(table(outcomes, time.monotonic() - began), highlight=False)
+    console.print(f"logs: {logs}", highlight=False)
+    return status or int(any(outcome.state is State.FAILED for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""Karpenter's regression suite as a program: list its specs, and run one of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed.processes import binaries, owned
+from testbed.progress import SILENCE, Progress
+
+HERE = Path(__file__).parent
+KARPENTER = "sigs.k8s.io/karpenter"
+BINARY = "regression.test"
+TITLE = "Regression"
+"""Name of the suite; Ginkgo puts it before the name of each spec."""
+
+LOOK_SECONDS = 0.2
+"""Interval at which the process of a spec is polled."""
+
+SPEC_MINUTES = 30
+"""Minutes after which Ginkgo aborts a spec; the longest single wait is 17."""
+
+SMALL = {
+    "key": "karpenter.k8s.aws/instance-cpu",
+    "operator": "In",
+    "values": ["2"],
+}
+"""Requirements of the NodePool for the CapacityBuffer specs.
+
+Those specs count nodes that hold one pod of one CPU, and set up such nodes themselves if the
+provider is kwok.
+"""
+
+SLOW = re.compile(
+    "registration timeout|never registers|never initialized|runaway|limits when provisioning"
+    "|in order|grace period durations|concurrent changes"
+)
+"""Specs that wait for minutes. They start first so that they do not delay the end."""
+
+
+COMPLAINT_LENGTH = 400
+"""Maximum characters of a failure message.
+
+Gomega prints whole objects after the message itself, and the log has all of it.
+"""
+
+
+class State(StrEnum):
+    """Result of a spec."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    KNOWN = "known"
+    """The spec fails or is skipped, and the reason is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of one spec."""
+
+    spec: str
+    state: State
+    seconds: float
+    why: str = ""
+
+
+@cache
+def toolset() -> binaries.Toolset:
+    """Return the suite, compiled from Karpenter's module."""
+    return binaries.Toolset(
+        name=f"karpenter-suite-{binaries.pinned(HERE, KARPENTER)}",
+        module=HERE,
+        packages={BINARY: f"{KARPENTER}/test/suites/regression"},
+        releases=[],
+        # Some specs start their own manager, which would serve metrics on port 8080 of the machine
+        # that all regions and Joiner share.
+        ldflags="-s -w -X sigs.k8s.io/controller-runtime/pkg/metrics/server.DefaultBindAddress=0",
+        are_tests=True,
+    )
+
+
+def binary(progress: Progress = SILENCE) -> Path:
+    """Return the path of the suite's program, which is compiled if necessary."""
+    return binaries.Supply(progress=progress).obtain(toolset()) / BINARY
+
+
+def specs(program: Path, focus: str = "") -> list[str]:
+    """Return the suite's specs whose names match `focus`, those with the longest waits first."""
+    with tempfile.TemporaryDirectory(prefix="joiner-upstream-") as folder:
+        report = Path(folder) / "report.json"
+        subprocess.run(
+            [program, "--ginkgo.dry-run", f"--ginkgo.json-report={report}"],
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        names = [name_of(row) for row in reported(report) if row["LeafNodeType"] == "It"]
+    matching = [name for name in names if re.search(focus, name)]
+    return sorted(matching, key=lambda name: not SLOW.search(name))
+
+
+def reported(report: Path) -> list[Mapping[str, Any]]:
+    """Return the entries of a Ginkgo report: one for each spec, and those of the suite's setup."""
+    (suite,) = json.loads(report.read_bytes())
+    entries: list[Mapping[str, Any]] = suite["SpecReports"] or []
+    return entries
+
+
+def name_of(report: Mapping[str, Any]) -> str:
+    """Return a spec's full name: the texts of its containers and its own."""
+    return " ".join([*(report["ContainerHierarchyTexts"] or ()), report["LeafNodeText"]])
+
+
+def focus_on(spec: str) -> str:
+    """Return the regular expression that matches only this spec."""
+    return f"^{re.escape(f'{TITLE} {spec}')}$"
+
+
+def known(file: Path = HERE / "known.yaml") -> Mapping[str, str]:
+    """Return the specs that are known to fail: part of the name → reason."""
+    return yaml.safe_load(file.read_text()) or {}
+
+
+def reason(spec: str, reasons: Mapping[str, str]) -> str:
+    """Return why a spec is known to fail, or an empty string."""
+    return next((why for part, why in reasons.items() if part in spec), "")
+
+
+def write_manifests(folder: Path, spec: str) -> Sequence[str]:
+    """Write the node class and NodePool a spec starts from; return the flags that name them."""
+    pool = yaml.safe_load((HERE / "nodepool.yaml").read_text())
+    if spec.startswith("CapacityBuffer "):
+        pool["spec"]["template"]["spec"]["requirements"].append(SMALL)
+    written = folder / "nodepool.yaml"
+    written.write_text(yaml.safe_dump(pool))
+    return [f"--default-nodeclass={HERE / 'nodeclass.yaml'}", f"--default-nodepool={written}"]
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs specs against the cluster of a kubeconfig, and writes their output to a folder."""
+
+    program: Path
+    kubeconfig: Path
+    workplace: Path
+    """Directory of the region; the region's processes end with it."""
+
+    logs: Path
+    is_over: threading.Event
+    """Set when the spec in progress is to be aborted."""
+
+    def run(self, spec: str) -> Outcome:
+        """Run one spec and return its outcome."""
+        name = re.sub(r"\W+", "-", spec).strip("-")[:200]
+        report = self.workplace / "report.json"
+        report.unlink(missing_ok=True)
+        process = owned.Process(
+            name="suite",
+            command=[
+                str(self.program),
+                *write_manifests(self.workplace, spec),
+                f"--ginkgo.focus={focus_on(spec)}",
+                f"--ginkgo.timeout={SPEC_MINUTES}m",
+                "--ginkgo.vv",
+                "--ginkgo.no-color",
+                f"--ginkgo.json-report={report}",
+            ],
+            directory=self.workplace,
+            environment={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            log=self.logs / f"{name}.log",
+        )
+        process.start()
+        while process.is_alive and not self.is_over.wait(LOOK_SECONDS):
+            pass
+        process.stop()
+        if not report.exists():
+            words = owned.last_words(process.log, lines=3)
+            return Outcome(spec, State.FAILED, 0.0, f"the suite told nothing: {words}")
+        return outcome(spec, reported(report))
+
+
+def outcome(spec: str, reports: Iterable[Mapping[str, Any]]) -> Outcome:
+    """Return the outcome of the one spec that ran, from its reports."""
+    ran = [row for row in reports if row["State"] != "skipped"]
+    seconds = sum(row["RunTime"] for row in ran if name_of(row) == spec) / 1e9
+    failed = next((row for row in ran if row["State"] != "passed"), None)
+    if failed is not None:
+        return Outcome(spec, State.FAILED, seconds, _complaint(failed))
+    if any(name_of(row) == spec for row in ran):
+        return Outcome(spec, State.PASSED, seconds)
+    return Outcome(spec, State.FAILED, seconds, "the suite did not run it")
+
+
+def _complaint(report: Mapping[str, Any]) -> str:
+    failure = report.get("Failure") or {}
+    where = failure.get("Location") or {}
+    place = f"{Path(where.get('FileName', '')).name}:{where.get('LineNumber', '')}"
+    said = " ".join(str(failure.get("Message", report["State"])).split())
+    return f"{place} {said}"[:COMPLAINT_LENGTH]

@@ -1,0 +1,1 @@
+"""The custom resources of Karpenter and of Joiner, such as NodePool, NodeClaim and Disruption."""

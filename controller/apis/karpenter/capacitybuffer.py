@@ -1,0 +1,62 @@
+"""CapacityBuffer, `autoscaling.x-k8s.io/v1beta1`: spare capacity for pods that do not exist yet."""
+
+from __future__ import annotations
+
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta, Wire
+from controller.apis.kubernetes.pods import Quantities
+
+ACTIVE_CAPACITY = "buffer.x-k8s.io/active-capacity"
+"""The provisioning strategy that keeps real nodes ready."""
+
+
+READY_FOR_PROVISIONING = "ReadyForProvisioning"
+PROVISIONING = "Provisioning"
+
+
+class LocalReference(Wire):
+    """A reference to an object of the same namespace."""
+
+    name: str
+
+
+class ScalableReference(Wire):
+    """A reference to an object with a scale subresource; the buffer uses its pod template."""
+
+    kind: str
+    name: str
+    api_group: str = ""
+
+
+class CapacityBufferSpec(Wire):
+    """The number and the template of the pods for which the buffer keeps capacity.
+
+    `percentage` is of the replicas of the scalable object, rounded up. If `replicas` is set too,
+    the larger number counts. `limits` cap the sum of requests; without the other two they determine
+    the number.
+    """
+
+    provisioning_strategy: str = ACTIVE_CAPACITY
+    pod_template_ref: LocalReference | None = None
+    scalable_ref: ScalableReference | None = None
+    replicas: int | None = None
+    percentage: int | None = None
+    limits: Quantities = {}
+
+
+class CapacityBufferStatus(Wire):
+    """The observed state of a CapacityBuffer."""
+
+    pod_template_ref: LocalReference | None = None
+    replicas: int | None = None
+    pod_template_generation: int | None = None
+    provisioning_strategy: str = ""
+    conditions: list[Condition] = []
+
+
+class CapacityBuffer(Wire):
+    """A CapacityBuffer."""
+
+    metadata: ObjectMeta
+    spec: CapacityBufferSpec
+    status: CapacityBufferStatus = CapacityBufferStatus()

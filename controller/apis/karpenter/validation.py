@@ -1,0 +1,181 @@
+"""Validates NodePools and NodeOverlays at run time.
+
+It finds what the CRDs' rules cannot express, and errors in objects that are older than a rule.
+Each problem names the field, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from controller.apis import labels
+from controller.apis.karpenter.nodeoverlay import MOST_PRICE, NodeOverlay
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.quantities import amount
+from controller.apis.kubernetes.taints import Requirement, Taint
+
+OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Gte", "Lte")
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute", "")
+
+KNOWN_VALUES: Mapping[str, frozenset[str]] = {
+    labels.CAPACITY_TYPE: frozenset({labels.ON_DEMAND, labels.SPOT, labels.RESERVED}),
+    f"{labels.AWS_GROUP}/instance-tenancy": frozenset({"default", "dedicated"}),
+}
+"""Labels with a fixed set of values."""
+
+_NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_PRICE = re.compile(r"([0-9]+(?:\.[0-9]+)?)")
+_CHANGE = re.compile(r"[+-]([0-9]*\.?[0-9]+)%?")
+_WHOLE_NUMBER = re.compile(r"[0-9]+")
+
+
+def problems(pool: NodePool) -> list[str]:
+    """Return everything that is invalid in a NodePool; empty if it is valid."""
+    template = pool.spec.template
+    return [
+        *_label_problems(template.metadata.labels or {}),
+        *_taint_problems([*(template.spec.taints or ()), *(template.spec.startup_taints or ())]),
+        *_requirement_problems(template.spec.requirements, pool_owned=True),
+        *_amount_problems("limits", pool.spec.limits),
+    ]
+
+
+def overlay_problems(overlay: NodeOverlay) -> list[str]:
+    """Return everything that is invalid in a NodeOverlay; empty if it is valid."""
+    return [
+        *_requirement_problems(overlay.spec.requirements, pool_owned=False),
+        *_amount_problems("capacity", overlay.spec.capacity),
+        *_price_problems("price", overlay.spec.price, _PRICE),
+        *_price_problems("priceAdjustment", overlay.spec.price_adjustment, _CHANGE),
+    ]
+
+
+def is_restricted(key: str) -> bool:
+    """Whether a label is restricted: users cannot set or require it."""
+    if key in labels.WELL_KNOWN or key == labels.EC2NODECLASS:
+        return False
+    domain = key.partition("/")[0]
+    return key == labels.HOSTNAME or any(
+        domain == reserved or domain.endswith(f".{reserved}")
+        for reserved in labels.RESTRICTED_DOMAINS
+    )
+
+
+def _label_problems(template_labels: Mapping[str, str]) -> Iterator[str]:
+    for key, value in template_labels.items():
+        if fault := _name_fault(key) or _key_fault(key, pool_owned=True):
+            yield f"label {key!r}: {fault}"
+        if fault := _value_fault(value):
+            yield f"label {key!r}: value {value!r} {fault}"
+
+
+def _taint_problems(taints: Sequence[Taint]) -> Iterator[str]:
+    seen: set[tuple[str, str]] = set()
+    for taint in taints:
+        if fault := _name_fault(taint.key):
+            yield f"taint {taint.key!r}: {fault}"
+        if taint.value and (fault := _name_fault(taint.value)):
+            yield f"taint {taint.key!r}: value {taint.value!r}: {fault}"
+        if taint.effect not in EFFECTS:
+            yield f"taint {taint.key!r}: effect {taint.effect!r} is not one of " + ", ".join(
+                EFFECTS[:-1]
+            )
+        if (taint.key, taint.effect) in seen:
+            yield f"taint {taint.key!r}: effect {taint.effect!r} is given twice"
+        seen.add((taint.key, taint.effect))
+
+
+def _requirement_problems(
+    requirements: Sequence[Requirement], *, pool_owned: bool
+) -> Iterator[str]:
+    for requirement in requirements:
+        key = labels.normalized(requirement.key)
+        name = f"requirement {requirement.key!r} {requirement.operator}"
+        if fault := _name_fault(key) or _key_fault(key, pool_owned=pool_owned):
+            yield f"{name}: {fault}"
+        for value in requirement.values:
+            if fault := _value_fault(value):
+                yield f"{name}: value {value!r} {fault}"
+        yield from (f"{name}: {fault}" for fault in _operator_faults(requirement))
+        if fault := _known_value_fault(key, requirement):
+            yield f"{name}: {fault}"
+
+
+def _operator_faults(requirement: Requirement) -> Iterator[str]:
+    values, minimum = requirement.values, requirement.min_values
+    match requirement.operator:
+        case "In":
+            if not values:
+                yield "needs at least one value"
+            if minimum is not None and len(values) < minimum:
+                yield f"minValues is {minimum}, but there are only {len(values)} values"
+        case "Gt" | "Lt" | "Gte" | "Lte":
+            if len(values) != 1 or not _WHOLE_NUMBER.fullmatch(values[0]):
+                yield f"needs exactly one value, a whole number of at least 0, not {values!r}"
+        case operator if operator not in OPERATORS:
+            yield "the operator must be one of " + ", ".join(OPERATORS)
+
+
+def _price_problems(field: str, written: str | None, form: re.Pattern[str]) -> Iterator[str]:
+    if written is None:
+        return
+    number = form.fullmatch(written)
+    if number is None or float(number.group(1)) > MOST_PRICE:
+        yield (
+            f"{field}: {written!r} is not in $ per hour up to {MOST_PRICE:,.0f}, such as 0.25"
+            + (", +0.1 or -10%" if form is _CHANGE else "")
+        )
+
+
+def _amount_problems(field: str, written: Mapping[str, str | int | float]) -> Iterator[str]:
+    for name, quantity in written.items():
+        try:
+            amount(quantity)
+        except ValueError as exc:
+            yield f"{field}: {name}: {exc}"
+
+
+def _known_value_fault(key: str, requirement: Requirement) -> str:
+    known = KNOWN_VALUES.get(key)
+    if known is None or requirement.operator != "In" or not requirement.values:
+        return ""
+    usable = known.intersection(requirement.values)
+    allowed = ", ".join(sorted(known))
+    if not usable:
+        return f"none of {requirement.values!r} exists; allowed are {allowed}"
+    if len(usable) < (requirement.min_values or 0):
+        return (
+            f"minValues is {requirement.min_values}, but only {sorted(usable)!r} of {allowed} fit"
+        )
+    return ""
+
+
+def _key_fault(key: str, *, pool_owned: bool) -> str:
+    if pool_owned and key == labels.NODEPOOL:
+        return "is set by the controller on every node of the pool"
+    if is_restricted(key):
+        return "is kept by the controller and cannot be set or required"
+    return ""
+
+
+def _name_fault(key: str) -> str:
+    prefix, slash, name = key.rpartition("/")
+    if not _NAME.fullmatch(name) or len(name) > 63:
+        return (
+            "is not a qualified name: up to 63 letters, digits, '-', '_', '.', "
+            "beginning and ending with a letter or digit"
+        )
+    if slash and (not _SUBDOMAIN.fullmatch(prefix) or len(prefix) > 253):
+        return "is not a qualified name: what stands before '/' must be a DNS subdomain"
+    return ""
+
+
+def _value_fault(value: str) -> str:
+    if value and (len(value) > 63 or not _NAME.fullmatch(value)):
+        return (
+            "is not a label value: up to 63 letters, digits, '-', '_', '.', "
+            "beginning and ending with a letter or digit"
+        )
+    return ""

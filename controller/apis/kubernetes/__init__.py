@@ -1,0 +1,1 @@
+"""Kubernetes' built-in objects, reduced to the fields that the controller reads."""

@@ -1,0 +1,111 @@
+"""Status conditions of objects, each with a status and a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Literal
+
+from controller.apis.kubernetes.meta import Wire
+
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+
+class Condition(Wire, omit_defaults=False):
+    """A condition; `last_transition_time` changes only when `status` does."""
+
+    type: str
+    status: ConditionStatus = "Unknown"
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+    observed_generation: int = 0
+
+    @property
+    def is_true(self) -> bool:
+        """Whether the status is True."""
+        return self.status == "True"
+
+    @property
+    def is_false(self) -> bool:
+        """Whether the status is False."""
+        return self.status == "False"
+
+
+def find(conditions: Iterable[Condition], kind: str) -> Condition | None:
+    """Return the condition of this type, or None if it has never been set."""
+    return next((c for c in conditions if c.type == kind), None)
+
+
+def is_true(conditions: Iterable[Condition], kind: str) -> bool:
+    """Whether the condition of this type is set and True."""
+    condition = find(conditions, kind)
+    return condition is not None and condition.is_true
+
+
+def with_condition(
+    conditions: Sequence[Condition],
+    kind: str,
+    status: ConditionStatus,
+    *,
+    reason: str = "",
+    message: str = "",
+    generation: int = 0,
+    now: datetime,
+) -> list[Condition]:
+    """Return the conditions with this one set; its transition time changes only with its status."""
+    before = find(conditions, kind)
+    since = before.last_transition_time if before and before.status == status else now
+    after = Condition(
+        type=kind,
+        status=status,
+        reason=reason or kind,
+        message=message,
+        last_transition_time=since,
+        observed_generation=generation,
+    )
+    if before is None:
+        return [*conditions, after]
+    return [after if c.type == kind else c for c in conditions]
+
+
+def without_condition(conditions: Sequence[Condition], kind: str) -> list[Condition]:
+    """Return the conditions without this one, for a condition that is absent rather than False."""
+    return [c for c in conditions if c.type != kind]
+
+
+def rolled_up(
+    conditions: Sequence[Condition],
+    dependents: Sequence[str],
+    *,
+    kind: str = "Ready",
+    generation: int,
+    now: datetime,
+) -> list[Condition]:
+    """Set `kind` from its dependents: False if any is, True if all are, otherwise Unknown.
+
+    The message names the blocking conditions, as Karpenter's does, and adds the message of each.
+    """
+    depended_on = [
+        find(conditions, d)
+        or Condition(
+            type=d, reason="AwaitingReconciliation", message="object is awaiting reconciliation"
+        )
+        for d in dependents
+    ]
+    failed = [c for c in depended_on if c.is_false]
+    unknown = [c for c in depended_on if c.status == "Unknown"]
+    status: ConditionStatus = "False" if failed else "Unknown" if unknown else "True"
+    blocking = failed or unknown
+    message = "; ".join(
+        f"{c.type}={c.status}" + (f": {c.message}" if c.message else "") for c in blocking
+    )
+    reason = "UnhealthyDependents" if failed else "ReconcilingDependents" if unknown else kind
+    return with_condition(
+        conditions, kind, status, reason=reason, message=message, generation=generation, now=now
+    )
+
+
+def unchanged(before: Sequence[Condition], after: Sequence[Condition]) -> bool:
+    """Whether two lists of conditions are equal."""
+    return list(before) == list(after)

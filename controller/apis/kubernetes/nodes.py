@@ -1,0 +1,34 @@
+"""Nodes, reduced to the fields that scheduling, registration and disruption read."""
+
+from __future__ import annotations
+
+import msgspec
+
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta, Wire
+from controller.apis.kubernetes.pods import Quantities
+from controller.apis.kubernetes.taints import Taint
+
+
+class NodeSpec(Wire):
+    """The provider ID of the node's instance, and its taints."""
+
+    provider_id: str = msgspec.field(default="", name="providerID")
+    taints: list[Taint] = []
+    unschedulable: bool = False
+
+
+class NodeStatus(Wire):
+    """The state that the kubelet reports."""
+
+    capacity: Quantities = {}
+    allocatable: Quantities = {}
+    conditions: list[Condition] = []
+
+
+class Node(Wire):
+    """A Node object."""
+
+    metadata: ObjectMeta
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()

@@ -1,0 +1,335 @@
+"""Workloads, volumes and other objects that affect scheduling and eviction."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta, ObjectReference, Wire
+from controller.apis.kubernetes.pods import (
+    NodeSelector,
+    PersistentVolumeClaimSpec,
+    PodTemplateSpec,
+    Quantities,
+)
+from controller.apis.kubernetes.taints import Requirement
+
+
+class DaemonSetSpec(Wire):
+    """The spec of a DaemonSet, which runs a pod on every matching node."""
+
+    template: PodTemplateSpec = PodTemplateSpec()
+    selector: LabelSelector | None = None
+
+
+class DaemonSet(Wire):
+    """A DaemonSet object."""
+
+    metadata: ObjectMeta
+    spec: DaemonSetSpec = DaemonSetSpec()
+
+
+class PodTemplate(Wire):
+    """A PodTemplate object."""
+
+    metadata: ObjectMeta
+    template: PodTemplateSpec = PodTemplateSpec()
+
+
+class ScalableSpec(Wire):
+    """The desired number of pods and their template; an omitted number means 1."""
+
+    replicas: int | None = None
+    selector: LabelSelector | None = None
+    template: PodTemplateSpec = PodTemplateSpec()
+
+
+class Scalable(Wire):
+    """A workload with a number of equal pods."""
+
+    metadata: ObjectMeta
+    spec: ScalableSpec = ScalableSpec()
+
+
+class RollingUpdate(Wire):
+    """The parameters of a Deployment's rolling update."""
+
+    max_surge: int | str | None = None
+
+
+class DeploymentStrategy(Wire):
+    """The update strategy of a Deployment: `RollingUpdate`, the default, or `Recreate`."""
+
+    type: str = "RollingUpdate"
+    rolling_update: RollingUpdate | None = None
+
+
+class DeploymentSpec(ScalableSpec):
+    """The spec of a Deployment."""
+
+    strategy: DeploymentStrategy = DeploymentStrategy()
+    paused: bool = False
+
+
+class Deployment(Scalable):
+    """A Deployment object."""
+
+    spec: DeploymentSpec = DeploymentSpec()
+
+
+class ReplicaSet(Scalable):
+    """A ReplicaSet object."""
+
+
+class StatefulSetSpec(ScalableSpec):
+    """The spec of a StatefulSet, and whether it creates its pods one after another."""
+
+    pod_management_policy: str = "OrderedReady"
+
+
+class StatefulSet(Scalable):
+    """A StatefulSet object."""
+
+    spec: StatefulSetSpec = StatefulSetSpec()
+
+
+class PodDisruptionBudgetSpec(Wire):
+    """The pods that a PodDisruptionBudget protects, and how many must be available."""
+
+    selector: LabelSelector | None = None
+    unhealthy_pod_eviction_policy: str = "IfHealthyBudget"
+    max_unavailable: int | str | None = None
+    min_available: int | str | None = None
+
+
+class PodDisruptionBudgetStatus(Wire):
+    """The number of disruptions that are currently allowed."""
+
+    disruptions_allowed: int = 0
+    expected_pods: int = 0
+
+
+class PodDisruptionBudget(Wire):
+    """A PodDisruptionBudget object."""
+
+    metadata: ObjectMeta
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+class Namespace(Wire):
+    """A Namespace object; namespace selectors match its labels."""
+
+    metadata: ObjectMeta
+
+
+class PriorityClass(Wire):
+    """A PriorityClass object."""
+
+    metadata: ObjectMeta
+    value: int = 0
+    global_default: bool = False
+
+
+class LimitRangeItem(Wire):
+    """Defaults that the API server writes into containers on admission."""
+
+    type: str = ""
+    default: Quantities = {}
+    default_request: Quantities = {}
+
+
+class LimitRangeSpec(Wire):
+    """The items of a LimitRange."""
+
+    limits: list[LimitRangeItem] = []
+
+
+class LimitRange(Wire):
+    """A LimitRange object."""
+
+    metadata: ObjectMeta
+    spec: LimitRangeSpec = LimitRangeSpec()
+
+
+class PersistentVolumeClaimStatus(Wire):
+    """The phase of a PersistentVolumeClaim."""
+
+    phase: str = ""
+
+
+class PersistentVolumeClaim(Wire):
+    """A PersistentVolumeClaim object."""
+
+    metadata: ObjectMeta
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+    status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
+
+
+class VolumeNodeAffinity(Wire):
+    """The nodes that can access a volume."""
+
+    required: NodeSelector | None = None
+
+
+class CSIVolumeSource(Wire):
+    """The CSI driver of a volume."""
+
+    driver: str = ""
+
+
+class PersistentVolumeSpec(Wire):
+    """The source and location of a volume; in-tree sources are identified by their field's name."""
+
+    node_affinity: VolumeNodeAffinity | None = None
+    csi: CSIVolumeSource | None = None
+    host_path: Any = None
+    local: Any = None
+    aws_elastic_block_store: Any = None
+    storage_class_name: str = ""
+
+
+class PersistentVolume(Wire):
+    """A PersistentVolume object."""
+
+    metadata: ObjectMeta
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+
+
+class TopologySelectorTerm(Wire):
+    """The topologies in which volumes of a StorageClass may be created."""
+
+    match_label_expressions: list[TopologySelectorExpression] = []
+
+
+class TopologySelectorExpression(Wire):
+    """A label and its allowed values."""
+
+    key: str
+    values: list[str] = []
+
+    @property
+    def requirement(self) -> Requirement:
+        """The expression as a requirement."""
+        return Requirement(key=self.key, operator="In", values=self.values)
+
+
+class StorageClass(Wire):
+    """A StorageClass object."""
+
+    metadata: ObjectMeta
+    provisioner: str = ""
+    volume_binding_mode: str = "Immediate"
+    allowed_topologies: list[TopologySelectorTerm] = []
+
+
+class CSINodeAllocatable(Wire):
+    """The number of volumes of a driver that a node supports."""
+
+    count: int | None = None
+
+
+class CSINodeDriver(Wire):
+    """A CSI driver on a node."""
+
+    name: str = ""
+    allocatable: CSINodeAllocatable | None = None
+
+
+class CSINodeSpec(Wire):
+    """The CSI drivers of a node."""
+
+    drivers: list[CSINodeDriver] = []
+
+
+class CSINode(Wire):
+    """A CSINode object."""
+
+    metadata: ObjectMeta
+    spec: CSINodeSpec = CSINodeSpec()
+
+
+class VolumeAttachmentSource(Wire):
+    """The volume that is attached."""
+
+    persistent_volume_name: str | None = None
+
+
+class VolumeAttachmentSpec(Wire):
+    """The volume and the node of an attachment."""
+
+    attacher: str = ""
+    node_name: str = ""
+    source: VolumeAttachmentSource = VolumeAttachmentSource()
+
+
+class VolumeAttachment(Wire):
+    """A VolumeAttachment object."""
+
+    metadata: ObjectMeta
+    spec: VolumeAttachmentSpec = VolumeAttachmentSpec()
+
+
+class ReplicationControllerSpec(Wire):
+    """The pod selector of a ReplicationController."""
+
+    selector: dict[str, str] = {}
+
+
+class ReplicationController(Wire):
+    """A ReplicationController object."""
+
+    metadata: ObjectMeta
+    spec: ReplicationControllerSpec = ReplicationControllerSpec()
+
+
+class ServiceSpec(Wire):
+    """The cluster IP of a Service, and the selector of its pods."""
+
+    selector: dict[str, str] = {}
+    cluster_ip: str = msgspec.field(default="", name="clusterIP")
+
+
+class Service(Wire):
+    """A Service object."""
+
+    metadata: ObjectMeta
+    spec: ServiceSpec = ServiceSpec()
+
+
+class EventSource(Wire):
+    """The component that reports an event."""
+
+    component: str = ""
+
+
+class Event(Wire):
+    """An event, reduced to its object and content."""
+
+    metadata: ObjectMeta
+    involved_object: ObjectReference = ObjectReference()
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    source: EventSource = EventSource()
+    count: int = 1
+    last_timestamp: datetime | None = None
+
+
+class LeaseSpec(Wire):
+    """The holder of a lease and its times, in RFC 3339 with microseconds."""
+
+    holder_identity: str = ""
+    lease_duration_seconds: int = 0
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int = 0
+
+
+class Lease(Wire):
+    """A Lease object."""
+
+    metadata: ObjectMeta
+    spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)

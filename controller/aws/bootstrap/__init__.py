@@ -1,0 +1,1 @@
+"""User data: the configuration that an instance reads at its first start, by AMI family."""

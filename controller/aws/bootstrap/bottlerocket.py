@@ -1,0 +1,158 @@
+"""Bottlerocket settings in TOML: the user's settings, overridden by those of the controller."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from controller.apis.kubernetes.taints import Taint
+from controller.aws.cluster import EksCluster
+
+TomlTable = dict[str, Any]
+
+RAID_COMMAND = "000-mount-instance-storage"
+RAID_DIRECTORIES = ("/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods")
+DEFAULT_DIRECTORIES_SINCE = (1, 46, 0)
+"""The first release whose default directories for instance storage are correct."""
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
+
+
+class ShapeError(ValueError):
+    """The user's settings have a value in place of a Bottlerocket table; the message says where."""
+
+
+def settings(
+    custom: str,
+    *,
+    cluster: EksCluster,
+    labels: Mapping[str, str],
+    taints: Iterable[Taint],
+    kubelet: Mapping[str, Any],
+    raid: bool,
+    version: str,
+) -> str:
+    """Return the user's settings, overridden by those of the controller, as TOML.
+
+    Raises:
+        ShapeError: the user's settings have another value where Bottlerocket has a table.
+        ValueError: the user's settings are not valid TOML.
+
+    """
+    document: TomlTable = tomllib.loads(custom)
+    kubernetes = _table(document, "settings.kubernetes")
+    kubernetes |= {
+        "cluster-name": cluster.name,
+        "api-server": cluster.endpoint,
+        "cluster-certificate": cluster.ca_bundle,
+        "node-labels": {**_table(document, "settings.kubernetes.node-labels"), **labels},
+        "node-taints": _taints(taints),
+        **dict(_kubelet(kubelet)),
+    }
+    if raid:
+        _table(document, "settings.bootstrap-commands")[RAID_COMMAND] = _raid(version)
+    return written(document)
+
+
+def _table(document: TomlTable, path: str) -> TomlTable:
+    """Return the table at a dotted path; create it if it does not exist."""
+    table = document
+    for key in path.split("."):
+        inner = table.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise ShapeError(f"{key} of {path} is not a table")
+        table = inner
+    return table
+
+
+def _taints(taints: Iterable[Taint]) -> TomlTable:
+    by_key: TomlTable = {}
+    for taint in taints:
+        by_key.setdefault(taint.key, []).append(f"{taint.value}:{taint.effect}")
+    return by_key
+
+
+def _kubelet(kubelet: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    dns = kubelet.get("clusterDNS")
+    if dns:
+        yield "cluster-dns-ip", dns[0]
+    for ours, theirs in (
+        ("maxPods", "max-pods"),
+        ("cpuCFSQuota", "cpu-cfs-quota"),
+        ("evictionMaxPodGracePeriod", "eviction-max-pod-grace-period"),
+    ):
+        if kubelet.get(ours) is not None:
+            yield theirs, kubelet[ours]
+    for ours, theirs in (
+        ("imageGCHighThresholdPercent", "image-gc-high-threshold-percent"),
+        ("imageGCLowThresholdPercent", "image-gc-low-threshold-percent"),
+    ):
+        if kubelet.get(ours) is not None:
+            yield theirs, str(kubelet[ours])
+    for ours, theirs in (
+        ("systemReserved", "system-reserved"),
+        ("kubeReserved", "kube-reserved"),
+        ("evictionHard", "eviction-hard"),
+        ("evictionSoft", "eviction-soft"),
+        ("evictionSoftGracePeriod", "eviction-soft-grace-period"),
+    ):
+        if kubelet.get(ours):
+            yield theirs, {key: str(value) for key, value in kubelet[ours].items()}
+
+
+def _raid(version: str) -> TomlTable:
+    release = _VERSION.search(version)
+    knows = release is not None and tuple(map(int, release.groups())) >= DEFAULT_DIRECTORIES_SINCE
+    bind = ["apiclient", "ephemeral-storage", "bind"]
+    return {
+        "commands": [
+            ["apiclient", "ephemeral-storage", "init"],
+            bind if knows else [*bind, "--dirs", *RAID_DIRECTORIES],
+        ],
+        "essential": True,
+        "mode": "always",
+    }
+
+
+def written(document: Mapping[str, Any]) -> str:
+    """Return a document as TOML: scalars first, then a section per table, keys sorted.
+
+    Each value takes one line: EC2 limits user data to 16 KiB.
+    """
+    return "\n".join(_section((), document)) + "\n"
+
+
+def _section(path: Sequence[str], table: Mapping[str, Any]) -> Iterator[str]:
+    scalars = {k: v for k, v in table.items() if not isinstance(v, dict)}
+    tables = {k: v for k, v in table.items() if isinstance(v, dict)}
+    if path and (scalars or not tables):
+        yield f"[{'.'.join(map(_key, path))}]"
+    for key in sorted(scalars):
+        yield f"{_key(key)} = {_value(scalars[key])}"
+    for key in sorted(tables):
+        yield from _section((*path, key), tables[key])
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _text(key)
+
+
+def _text(text: str) -> str:
+    # TOML's basic strings use JSON's escapes, but also require DEL to be escaped.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_key(k)} = {_value(v)}' for k, v in sorted(value.items()))}}}"
+    return str(value)

@@ -1,0 +1,1 @@
+"""Instance types: their capacity, their requirements, their offerings and their prices."""

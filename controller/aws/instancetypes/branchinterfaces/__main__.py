@@ -1,0 +1,66 @@
+"""Renders `branchinterfaces.json` from a release of AWS's VPC resource controller.
+
+    go mod download -json github.com/aws/amazon-vpc-resource-controller-k8s@VERSION
+    python -m controller.aws.instancetypes.branchinterfaces ZIP
+
+`ZIP` is the path that Go prints as `Zip`. Only instance types that support branch interfaces are
+included.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import zipfile
+
+from controller.aws.instancetypes.branchinterfaces import PATH
+
+_TABLE = "/pkg/aws/vpc/limits.go"
+_LINE = re.compile(
+    r'^\t"(?P<family>[a-z0-9-]+)\.(?P<size>[a-z0-9-]+)":\s+\{'
+    r"|IsTrunkingCompatible:\s+(?P<compatible>true|false)"
+    r"|BranchInterface:\s+(?P<count>\d+)",
+    re.MULTILINE,
+)
+
+
+def read(text: str) -> dict[str, dict[str, int]]:
+    """Return the number of branch interfaces by instance family and size."""
+    limits: dict[str, dict[str, int]] = {}
+    family = size = ""
+    is_compatible = False
+    for line in _LINE.finditer(text):
+        if line["family"]:
+            family, size, is_compatible = line["family"], line["size"], False
+        elif line["compatible"]:
+            is_compatible = line["compatible"] == "true"
+        elif is_compatible and int(line["count"]):
+            limits.setdefault(family, {})[size] = int(line["count"])
+    return limits
+
+
+def rendered(source: str, limits: dict[str, dict[str, int]]) -> str:
+    """Return the limits as JSON, one line per family, so that a diff shows what changed."""
+    families = ",\n".join(
+        f" {json.dumps(family)}: {json.dumps(sizes, sort_keys=True)}"
+        for family, sizes in sorted(limits.items())
+    )
+    return f'{{"source": {json.dumps(source)}, "limits": {{\n{families}\n}}}}\n'
+
+
+def main(path: str) -> None:
+    """Render the limits in the zip file of the Go module."""
+    with zipfile.ZipFile(path) as archive:
+        name = next((name for name in archive.namelist() if name.endswith(_TABLE)), None)
+        limits = read(archive.read(name).decode()) if name else {}
+    if name is None or not limits:
+        raise SystemExit(f"{path} holds no limits: it must be the zip of a release")
+    PATH.write_text(rendered(name.removesuffix(_TABLE), limits))
+    print(f"{PATH.name}: {sum(map(len, limits.values()))} instance types")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python -m controller.aws.instancetypes.branchinterfaces ZIP")
+    main(sys.argv[1])

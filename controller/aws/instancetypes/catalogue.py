@@ -1,0 +1,567 @@
+"""Converts EC2 descriptions of instance types to what Kubernetes nodes of them have.
+
+`Machine` holds the fields of an EC2 description that are used. The functions below it are pure:
+they return the capacity, the overhead and the labels of an instance type for one EC2NodeClass. The
+memory that the hypervisor keeps is estimated. The number of pods follows from the IP addresses of
+the network interfaces. Reservations follow the formulas of the EKS AMIs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import (
+    BlockDeviceMapping,
+    EC2NodeClass,
+    NetworkInterface,
+)
+from controller.apis.kubernetes.quantities import MILLI, parse
+from controller.apis.kubernetes.taints import Requirement
+from controller.aws.bootstrap.families import CUSTOM, Family, family_of
+from controller.aws.bootstrap.kubeletexpressions import Variables, resolved
+from controller.aws.instancetypes.branchinterfaces import branch_interfaces
+from controller.constraints.resources import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    MEMORY,
+    PODS,
+    Resources,
+    parsed,
+    total,
+)
+
+MIB = 2**20
+ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
+EFA = "vpc.amazonaws.com/efa"
+POD_ENI = "vpc.amazonaws.com/pod-eni"
+PRIVATE_IPV4 = "vpc.amazonaws.com/PrivateIPv4Address"
+NEURON = "aws.amazon.com/neuron"
+NEURON_CORE = "aws.amazon.com/neuroncore"
+GPU_RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "HABANA": "habana.ai/gaudi"}
+GPU_COUNT = f"{labels.AWS_GROUP}/instance-gpu-count"
+EXOTIC = frozenset({*GPU_RESOURCES.values(), NEURON, NEURON_CORE})
+"""Extended resources whose instance types are too expensive for ordinary pods."""
+
+PREFIX = 16
+"""Number of IPv4 addresses in a delegated prefix, a /28."""
+
+_ARM64_FIRMWARE_MIB = 64
+_NAME = re.compile(r"([a-z]+)(?:-\d+tb)?(\d+).*\.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """Devices of one model: memory per device in MiB, and cores per Neuron device.
+
+    `shares` counts devices that are a fraction of a GPU each; `count` does not include them.
+    """
+
+    name: str
+    manufacturer: str
+    count: int
+    memory: int = 0
+    cores: int = 0
+    shares: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkCard:
+    """A network card and the number of network interfaces that it supports."""
+
+    index: int
+    interfaces: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The used fields of an EC2 instance type description; memory in MiB, storage in GB."""
+
+    name: str
+    architectures: tuple[str, ...]
+    usage_classes: frozenset[str]
+    cpus: int
+    memory: int
+    manufacturer: str = ""
+    clock_mhz: int | None = None
+    hypervisor: str = ""
+    bare_metal: bool = False
+    encryption_in_transit: bool = False
+    enclaves: bool = False
+    nested_virtualization: bool = False
+    ena: bool = True
+    storage: int = 0
+    nvme: bool = False
+    ebs_mbps: int | None = None
+    network_mbps: int | None = None
+    ipv4_per_interface: int = 0
+    efa_interfaces: int = 0
+    default_card: int = 0
+    cards: tuple[NetworkCard, ...] = ()
+    gpus: tuple[Accelerator, ...] = ()
+    accelerators: tuple[Accelerator, ...] = ()
+    neuron: tuple[Accelerator, ...] = ()
+    placement_strategies: frozenset[str] = frozenset()
+
+    @property
+    def size(self) -> str:
+        """The part of the name after the dot."""
+        return self.name.partition(".")[2]
+
+    @property
+    def is_nitro(self) -> bool:
+        """Whether the instance type runs on the Nitro system; EC2 bare metal always does."""
+        return self.hypervisor == "nitro" or self.bare_metal
+
+    @property
+    def counting_shares(self) -> Machine:
+        """The instance type with each share of a GPU counted as one, as its device plugin does."""
+        gpus = (replace(g, count=g.count + g.shares, shares=0) for g in self.gpus)
+        return replace(self, gpus=tuple(gpus))
+
+    @property
+    def default_interfaces(self) -> int:
+        """Number of network interfaces that the default network card supports."""
+        return next((c.interfaces for c in self.cards if c.index == self.default_card), 0)
+
+
+Row = Mapping[str, Any]
+"""A description as EC2 returns it, or a part of one."""
+
+
+def machine(described: Row) -> Machine:
+    """Parse an item of DescribeInstanceTypes."""
+    processor, network = _part(described, "ProcessorInfo"), _part(described, "NetworkInfo")
+    disks, ebs = _part(described, "InstanceStorageInfo"), _part(described, "EbsInfo")
+    inference = _part(described, "InferenceAcceleratorInfo")
+    return Machine(
+        name=described["InstanceType"],
+        architectures=_architectures(processor),
+        usage_classes=frozenset(described.get("SupportedUsageClasses") or []),
+        cpus=described["VCpuInfo"]["DefaultVCpus"],
+        memory=described["MemoryInfo"]["SizeInMiB"],
+        manufacturer=_kebab(processor.get("Manufacturer", "")),
+        clock_mhz=_clock_mhz(processor),
+        hypervisor=described.get("Hypervisor", ""),
+        bare_metal=described.get("BareMetal", False),
+        encryption_in_transit=network.get("EncryptionInTransitSupported", False),
+        enclaves=described.get("NitroEnclavesSupport") == "supported",
+        nested_virtualization="nested-virtualization" in processor.get("SupportedFeatures", []),
+        ena=network.get("EnaSupport", "unsupported") != "unsupported",
+        storage=disks.get("TotalSizeInGB", 0),
+        nvme=disks.get("NvmeSupport", "unsupported") != "unsupported",
+        ebs_mbps=_ebs_mbps(ebs),
+        network_mbps=_network_mbps(network),
+        ipv4_per_interface=network.get("Ipv4AddressesPerInterface", 0),
+        efa_interfaces=_part(network, "EfaInfo").get("MaximumEfaInterfaces", 0),
+        default_card=network.get("DefaultNetworkCardIndex", 0),
+        cards=tuple(map(_network_card, network.get("NetworkCards", []))),
+        gpus=tuple(map(_gpu, _part(described, "GpuInfo").get("Gpus", []))),
+        accelerators=tuple(map(_accelerator, inference.get("Accelerators", []))),
+        neuron=tuple(map(_neuron, _part(described, "NeuronInfo").get("NeuronDevices", []))),
+        placement_strategies=frozenset(
+            _part(described, "PlacementGroupInfo").get("SupportedStrategies", [])
+        ),
+    )
+
+
+def _part(described: Row, name: str) -> Row:
+    """Return a part of a description; an empty one if EC2 omits it or returns null."""
+    return described.get(name) or {}
+
+
+def _architectures(processor: Row) -> tuple[str, ...]:
+    listed = processor.get("SupportedArchitectures", [])
+    return tuple(ARCHITECTURES[name] for name in listed if name in ARCHITECTURES)
+
+
+def _clock_mhz(processor: Row) -> int | None:
+    ghz = processor.get("SustainedClockSpeedInGhz")
+    return round(ghz * 1000) if ghz else None
+
+
+def _ebs_mbps(ebs: Row) -> int | None:
+    if ebs.get("EbsOptimizedSupport") != "default":
+        return None
+    mbps: int = ebs["EbsOptimizedInfo"]["MaximumBandwidthInMbps"]
+    return mbps
+
+
+def _network_card(card: Row) -> NetworkCard:
+    return NetworkCard(index=card["NetworkCardIndex"], interfaces=card["MaximumNetworkInterfaces"])
+
+
+def _gpu(gpu: Row) -> Accelerator:
+    count = gpu.get("Count") or 0
+    return Accelerator(
+        name=_kebab(gpu["Name"]),
+        manufacturer=_kebab(gpu["Manufacturer"]),
+        count=count,
+        memory=_part(gpu, "MemoryInfo").get("SizeInMiB", 0),
+        shares=0 if count else gpu.get("LogicalGpuCount") or 0,
+    )
+
+
+def _accelerator(device: Row) -> Accelerator:
+    return Accelerator(
+        name=_kebab(device["Name"]),
+        manufacturer=_kebab(device["Manufacturer"]),
+        count=device["Count"],
+    )
+
+
+def _neuron(device: Row) -> Accelerator:
+    return Accelerator(
+        name=_kebab(device["Name"]),
+        manufacturer="aws",
+        count=device["Count"],
+        cores=_part(device, "CoreInfo").get("Count", 0),
+    )
+
+
+def _kebab(text: str) -> str:
+    return text.lower().replace(" ", "-")
+
+
+def _network_mbps(network: Row) -> int | None:
+    gbps = sum(c.get("BaselineBandwidthInGbps") or 0 for c in network.get("NetworkCards", []))
+    return round(gbps * 1000) if gbps else None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Settings of the controller that affect every instance type."""
+
+    memory_overhead: float = 0.075
+    reserved_enis: int = 0
+    prefix_delegation: bool = False
+
+
+def on_machine(node_class: EC2NodeClass, m: Machine, limits: Limits) -> EC2NodeClass:
+    """Return the EC2NodeClass with the kubelet's expressions evaluated for one instance type.
+
+    Raises:
+        CelError: an expression has no value that is valid for the kubelet.
+
+    """
+
+    def variables(kubelet: Mapping[str, Any]) -> Variables:
+        return Variables(
+            instance_type=m.name,
+            vcpus=m.cpus,
+            memory_mib=m.memory,
+            default_enis=m.default_interfaces,
+            ips_per_eni=m.ipv4_per_interface,
+            max_pods=pods(m, _with_kubelet(node_class, kubelet), limits),
+        )
+
+    kubelet = resolved(node_class.spec.kubelet, variables)
+    if kubelet is node_class.spec.kubelet:
+        return node_class
+    return _with_kubelet(node_class, kubelet)
+
+
+def _with_kubelet(node_class: EC2NodeClass, kubelet: Mapping[str, Any]) -> EC2NodeClass:
+    spec = msgspec.structs.replace(node_class.spec, kubelet=dict(kubelet))
+    return msgspec.structs.replace(node_class, spec=spec)
+
+
+# Number of pods.
+
+
+def eni_pods(
+    m: Machine,
+    *,
+    reserved_enis: int = 0,
+    network: Sequence[NetworkInterface] = (),
+    prefixes: bool = False,
+) -> int:
+    """Return the number of pods that the IP addresses allow, host-network pods included.
+
+    With prefix delegation, each secondary address of an interface is a prefix of 16 addresses. Only
+    Nitro instance types support that.
+    """
+    without_addresses = sum(
+        1 for n in network if n.network_card_index == 0 and n.interface_type == "efa-only"
+    )
+    usable = m.default_interfaces - reserved_enis - without_addresses
+    addresses = (m.ipv4_per_interface - 1) * (PREFIX if prefixes and m.is_nitro else 1)
+    return usable * addresses + 2 if usable > 0 else 0
+
+
+def most_pods(m: Machine) -> int:
+    """Return the maximum number of pods that AWS recommends, regardless of IP addresses.
+
+    Source: `max-pods-calculator.sh` of https://github.com/awslabs/amazon-eks-ami
+    """
+    return 250 if m.cpus > 30 else 110
+
+
+def pods(m: Machine, node_class: EC2NodeClass, limits: Limits) -> int:
+    """Return the kubelet's maxPods on the instance type."""
+    kubelet, family = node_class.spec.kubelet, family_of(node_class)
+    if kubelet.get("maxPods") is not None:
+        count = int(kubelet["maxPods"])
+    elif family.eni_limited:
+        count = eni_pods(
+            m,
+            reserved_enis=limits.reserved_enis,
+            network=node_class.spec.network_interfaces or (),
+            prefixes=limits.prefix_delegation,
+        )
+        if limits.prefix_delegation:
+            count = min(count, most_pods(m))
+    else:
+        count = family.pods
+    per_core = int(kubelet.get("podsPerCore") or 0)
+    if per_core > 0 and family.supports_pods_per_core:
+        return min(per_core * m.cpus, count)
+    return count
+
+
+# Capacity.
+
+
+def memory_mib(m: Machine, overhead: float) -> int:
+    """Return the memory that the kernel sees: the total less the share of hypervisor and firmware.
+
+    The unit is MiB; `overhead` is the hypervisor's share, between 0 and 1.
+    """
+    arm64 = m.architectures[:1] == ("arm64",)
+    size = m.memory - (_ARM64_FIRMWARE_MIB if arm64 else 0)
+    return size - math.ceil(size * MIB * overhead / MIB)
+
+
+def ephemeral_storage(m: Machine, node_class: EC2NodeClass) -> int:
+    """Return the node's ephemeral storage, in thousandths of a byte."""
+    spec, family = node_class.spec, family_of(node_class)
+    if spec.instance_store_policy == "RAID0" and m.storage:
+        return parse(f"{m.storage}G")
+    mappings = spec.block_device_mappings or ()
+    root = next((b for b in mappings if b.root_volume and _size(b)), None)
+    if root:
+        return parse(_size(root) or "20Gi")
+    if family is CUSTOM:
+        return parse((_size(mappings[-1]) if mappings else None) or "20Gi")
+    for mapping in (*mappings, *family.block_devices):
+        size = _size(mapping)
+        if mapping.device_name == family.ephemeral_device and size:
+            return parse(size)
+    return parse("20Gi")
+
+
+def _size(mapping: BlockDeviceMapping) -> str | int | None:
+    return mapping.ebs.volume_size if mapping.ebs else None
+
+
+def capacity(m: Machine, node_class: EC2NodeClass, limits: Limits) -> dict[str, int]:
+    """Return the capacity of a node by resource, in thousandths; resources with 0 are omitted."""
+    devices = sum(n.count for n in m.neuron)
+    amounts = {
+        CPU: m.cpus * MILLI,
+        MEMORY: memory_mib(m, limits.memory_overhead) * MIB * MILLI,
+        EPHEMERAL_STORAGE: ephemeral_storage(m, node_class),
+        PODS: pods(m, node_class, limits) * MILLI,
+        NEURON: devices * MILLI,
+        NEURON_CORE: devices * (m.neuron[0].cores if m.neuron else 0) * MILLI,
+        EFA: efa_interfaces(m, node_class) * MILLI,
+        POD_ENI: branch_interfaces(m.name) * MILLI,
+    }
+    for gpu in m.gpus:
+        resource = GPU_RESOURCES.get(gpu.manufacturer.upper())
+        if resource:
+            amounts[resource] = amounts.get(resource, 0) + gpu.count * MILLI
+    if family_of(node_class).is_windows:
+        amounts[PRIVATE_IPV4] = (m.ipv4_per_interface - 1) * MILLI
+    return {name: amount for name, amount in amounts.items() if amount}
+
+
+def efa_interfaces(m: Machine, node_class: EC2NodeClass) -> int:
+    """Return a node's number of EFA devices: those the EC2NodeClass lists, or all supported."""
+    listed = node_class.spec.network_interfaces
+    if listed:
+        return sum(1 for n in listed if n.interface_type == "efa-only")
+    return m.efa_interfaces
+
+
+# Overhead.
+
+_CPU_BANDS = ((1000, 0.06), (1000, 0.01), (2000, 0.005), (10**9, 0.0025))
+"""Bands of CPU in thousandths, and the share of each band that is reserved."""
+
+
+def kube_reserved(m: Machine, node_class: EC2NodeClass, limits: Limits) -> dict[str, int]:
+    """Return the resources reserved for kubelet and container runtime, in thousandths."""
+    family = family_of(node_class)
+    if family.reserves_for_actual_pods:
+        counted = pods(m, node_class, limits)
+    else:
+        counted = eni_pods(m, network=node_class.spec.network_interfaces or ())
+    defaults = {
+        CPU: reserved_cpu(m.cpus * MILLI),
+        MEMORY: (11 * counted + 255) * MIB * MILLI,
+        EPHEMERAL_STORAGE: parse("1Gi"),
+    }
+    return defaults | parsed(node_class.spec.kubelet.get("kubeReserved") or {})
+
+
+def reserved_cpu(cpu: int) -> int:
+    """Return the CPU reserved of a number of CPUs, both in thousandths.
+
+    The share is largest for the first CPU and decreases after it.
+    """
+    reserved, rest = 0, cpu
+    for width, share in _CPU_BANDS:
+        reserved += int(min(rest, width) * share)
+        rest = max(rest - width, 0)
+    return reserved
+
+
+def eviction_threshold(storage: int, memory: int, kubelet: Mapping[str, Any]) -> dict[str, int]:
+    """Return what must stay free so that the kubelet evicts no pods, in thousandths."""
+    hard = kubelet.get("evictionHard") or {}
+    return {
+        MEMORY: _signal(hard.get("memory.available", "100Mi"), memory),
+        EPHEMERAL_STORAGE: _signal(hard.get("nodefs.available", "10%"), storage),
+    }
+
+
+def _signal(text: str, whole: int) -> int:
+    if not text.endswith("%"):
+        return parse(text)
+    share = float(text.rstrip("%"))
+    # The kubelet reads 100 % as "no threshold".
+    return 0 if share == 100 else math.ceil(whole / MILLI * share / 100) * MILLI
+
+
+def overhead(
+    m: Machine, node_class: EC2NodeClass, limits: Limits, whole: Resources
+) -> dict[str, int]:
+    """Return the total resources that are not allocatable to pods, in thousandths."""
+    kubelet = node_class.spec.kubelet
+    return total(
+        (
+            kube_reserved(m, node_class, limits),
+            parsed(kubelet.get("systemReserved") or {}),
+            eviction_threshold(whole[EPHEMERAL_STORAGE], whole[MEMORY], kubelet),
+        )
+    )
+
+
+# Labels.
+
+
+@lru_cache(maxsize=65536)
+def _is(name: str, *values: str) -> Requirement:
+    """Return an `In` requirement; instance types share equal requirements as one object."""
+    return Requirement(key=name, operator="In", values=list(values))
+
+
+@lru_cache(maxsize=256)
+def _absent(name: str) -> Requirement:
+    return Requirement(key=name, operator="DoesNotExist")
+
+
+def requirements(
+    m: Machine, family: Family, *, region: str, zones: tuple[str, ...], reserved: tuple[str, ...]
+) -> tuple[Requirement, ...]:
+    """Return the requirements of nodes of the instance type.
+
+    `reserved` lists the IDs of the capacity reservations of the instance type.
+    """
+    bought = sorted(m.usage_classes & {labels.ON_DEMAND, labels.SPOT})
+    architectures = ("amd64",) if family.is_windows else m.architectures
+    fixed: dict[str, tuple[str, ...]] = {
+        labels.INSTANCE_TYPE: (m.name,),
+        labels.ARCH: architectures,
+        labels.OS: ("windows" if family.is_windows else "linux",),
+        labels.ZONE: zones,
+        labels.REGION: (region,),
+        labels.CAPACITY_TYPE: (*bought, *([labels.RESERVED] if reserved else [])),
+        labels.WINDOWS_BUILD: (family.windows_build,) if family.is_windows else (),
+    }
+    own = {f"{labels.AWS_GROUP}/{name}": value for name, value in _attributes(m).items()}
+    return tuple(
+        [_is(name, *values) if values else _absent(name) for name, values in fixed.items()]
+        + [_is(name, value) if value is not None else _absent(name) for name, value in own.items()]
+        + [_is(f"{labels.AWS_GROUP}/instance-tenancy", "default", "dedicated")]
+    )
+
+
+def _attributes(m: Machine) -> dict[str, str | None]:
+    """Return the values of the `karpenter.k8s.aws/` labels; None for an attribute that it lacks."""
+    family = m.name.partition(".")[0]
+    named = _NAME.match(m.name)
+    gpu = m.gpus[0] if len(m.gpus) == 1 else None
+    device = m.neuron[0] if m.neuron else m.accelerators[0] if len(m.accelerators) == 1 else None
+    return {
+        "instance-category": named[1] if named else None,
+        "instance-generation": named[2] if named else None,
+        "instance-family": family,
+        "instance-size": m.size,
+        "instance-cpu": str(m.cpus),
+        "instance-cpu-manufacturer": m.manufacturer or None,
+        "instance-cpu-sustained-clock-speed-mhz": _text(m.clock_mhz),
+        "instance-memory": str(m.memory),
+        "instance-ebs-bandwidth": _text(m.ebs_mbps),
+        "instance-network-bandwidth": _text(m.network_mbps),
+        "instance-hypervisor": m.hypervisor,
+        "instance-encryption-in-transit-supported": _truth(m.encryption_in_transit),
+        "nitro-sandbox": _truth(m.enclaves),
+        "instance-capability-flex": _truth(family.endswith("-flex")),
+        "instance-local-nvme": str(m.storage) if m.nvme else None,
+        "instance-gpu-name": gpu.name if gpu else None,
+        "instance-gpu-manufacturer": gpu.manufacturer if gpu else None,
+        "instance-gpu-count": str(gpu.count) if gpu else None,
+        "instance-gpu-memory": str(gpu.memory) if gpu else None,
+        "instance-accelerator-name": device.name if device else None,
+        "instance-accelerator-manufacturer": device.manufacturer if device else None,
+        "instance-accelerator-count": str(device.count) if device else None,
+    }
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+# Which instance types an EC2NodeClass can use.
+
+
+def suits(m: Machine, node_class: EC2NodeClass) -> bool:
+    """Whether the instance type supports what the EC2NodeClass requires."""
+    spec, family = node_class.spec, family_of(node_class)
+    if family.name == "AL2023" and m.name.startswith("a1."):
+        return False
+    if family.is_windows and "amd64" not in m.architectures:
+        return False
+    if spec.connection_tracking and not m.is_nitro:
+        return False
+    options = spec.cpu_options
+    if options and options.nested_virtualization == "enabled" and not m.nested_virtualization:
+        return False
+    if spec.wants_enclaves and not m.enclaves:
+        return False
+    return _takes(m, spec.network_interfaces or ())
+
+
+def _takes(m: Machine, interfaces: Sequence[NetworkInterface]) -> bool:
+    if not interfaces:
+        return True
+    room = {card.index: card.interfaces for card in m.cards}
+    efas = sum(1 for n in interfaces if n.interface_type == "efa-only")
+    return (
+        m.ena
+        and efas <= m.efa_interfaces
+        and all(n.device_index < room.get(n.network_card_index, 0) for n in interfaces)
+    )

@@ -1,0 +1,493 @@
+"""Instance types with their offerings, per EC2NodeClass, cached and shared.
+
+The description of an instance type changes at most twice a day. Its availability and price change
+with every refused launch. Instance types are therefore built once per content of an EC2NodeClass,
+and only the offerings of instance types with changed inputs are built again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from cachetools import TTLCache
+
+from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import (
+    AMIStatus,
+    CapacityReservationStatus,
+    EC2NodeClass,
+)
+from controller.apis.kubernetes.taints import Requirement
+from controller.aws.bootstrap.families import family_of
+from controller.aws.instancetypes.catalogue import (
+    Limits,
+    Machine,
+    capacity,
+    machine,
+    on_machine,
+    overhead,
+    requirements,
+    suits,
+)
+from controller.aws.instancetypes.discoveredcapacity import DiscoveredCapacity
+from controller.aws.instancetypes.pricing import Pricing
+from controller.aws.instancetypes.reservations import Reservations
+from controller.aws.network.placementgroups import PlacementGroup, PlacementGroups
+from controller.aws.network.subnets import Subnets
+from controller.aws.network.zonalshift import ZonalShift
+from controller.aws.rows import readable
+from controller.aws.session import Aws
+from controller.aws.unavailable import Unavailable
+from controller.cloudprovider.compatibility import has
+from controller.cloudprovider.errors import CloudProviderError
+from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.constraints.cel import CelError
+from controller.constraints.requirements import read
+from controller.constraints.resources import MEMORY
+
+PERIOD = 12 * 3600.0
+"""Seconds between two updates of the instance types."""
+
+RETRY = 300.0
+"""Seconds until a failed update is retried."""
+
+RESERVED_DISCOUNT = 10_000_000
+"""Divisor of the on-demand price for reserved offerings.
+
+Reserved capacity is paid for already, so it is cheaper than any other offering. The order by
+on-demand price is kept.
+"""
+
+_FAMILY = f"{labels.AWS_GROUP}/instance-family"
+RESERVATION_ID = labels.RESERVATION_ID
+RESERVATION_TYPE = labels.RESERVATION_TYPE
+RESERVATION_INTERRUPTIBLE = labels.RESERVATION_INTERRUPTIBLE
+
+
+class Machines:
+    """The instance types of the region and the zones that offer them."""
+
+    def __init__(self, aws: Aws) -> None:
+        self._aws = aws
+        self.by_name: Mapping[str, Machine] = {}
+        self.zones: Mapping[str, frozenset[str]] = {}
+        self.with_shares: Sequence[str] = ()
+        """Names of the instance types that have a share of a GPU."""
+
+        self.revision = 0
+
+    async def refresh(self) -> None:
+        """Read all instance types and the zones that offer them.
+
+        Raises:
+            CloudProviderError: EC2 did not return them; the previous instance types are kept.
+
+        """
+        described = await self._aws.pages(
+            "ec2",
+            "describe_instance_types",
+            "InstanceTypes",
+            Filters=[
+                {"Name": "supported-virtualization-type", "Values": ["hvm"]},
+                {"Name": "processor-info.supported-architecture", "Values": ["x86_64", "arm64"]},
+            ],
+            PaginationConfig={"PageSize": 100},
+        )
+        offered = await self._aws.pages(
+            "ec2",
+            "describe_instance_type_offerings",
+            "InstanceTypeOfferings",
+            LocationType="availability-zone",
+            PaginationConfig={"PageSize": 1000},
+        )
+        zones: dict[str, set[str]] = {}
+        for name, zone in readable(
+            offered, lambda row: (row["InstanceType"], row["Location"]), what="offerings"
+        ):
+            zones.setdefault(name, set()).add(zone)
+        read = {m.name: m for m in readable(described, machine, what="instance types")}
+        if not read or not zones:
+            raise CloudProviderError("EC2 lists no instance type that can be read")
+        # An item that is unreadable now, but was readable before, keeps its previous value.
+        listed = {d.get("InstanceType") for d in described}
+        by_name = {n: m for n, m in self.by_name.items() if n in listed} | read
+        sold_in = {name: frozenset(places) for name, places in zones.items()}
+        if by_name != self.by_name or sold_in != self.zones:
+            self.by_name, self.zones = by_name, sold_in
+            self.with_shares = [n for n, m in by_name.items() if any(g.shares for g in m.gpus)]
+            self.revision += 1
+
+
+@dataclass(slots=True)
+class _Built:
+    """The instance types of one EC2NodeClass content, and the inputs of their current offerings."""
+
+    estimated: Mapping[str, InstanceType]
+    """The instance types without offerings, with estimated memory."""
+
+    images: Mapping[str, int]
+    """Index of the first AMI of the EC2NodeClass that runs on the instance type, by its name."""
+
+    types: dict[str, InstanceType] = field(default_factory=dict)
+    stamps: dict[str, object] = field(default_factory=dict)
+    stamp: object = None
+    listed: tuple[InstanceType, ...] = ()
+    together: _Together | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """All instance types with the counted shares of GPUs merged in, and the two lists merged."""
+
+    others: tuple[InstanceType, ...]
+    counted: tuple[InstanceType, ...]
+    all: tuple[InstanceType, ...]
+
+
+class InstanceTypes:
+    """Returns instance types with offerings; the second call of a batch costs one comparison."""
+
+    idle = 900.0
+    """Seconds without use after which the instance types of a content are forgotten.
+
+    Every content in use is kept: building it again blocks the event loop for a moment.
+    """
+
+    def __init__(
+        self,
+        region: str,
+        limits: Limits,
+        *,
+        machines: Machines,
+        pricing: Pricing,
+        unavailable: Unavailable,
+        reservations: Reservations,
+        subnets: Subnets,
+        shift: ZonalShift,
+        learned: DiscoveredCapacity,
+        groups: PlacementGroups,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._region = region
+        self._learned = learned
+        self._groups = groups
+        self._limits = limits
+        self._machines = machines
+        self._pricing = pricing
+        self._unavailable = unavailable
+        self._reservations = reservations
+        self._subnets = subnets
+        self._shift = shift
+        self._built: TTLCache[bytes, _Built] = TTLCache(math.inf, self.idle, clock)
+
+    def of(
+        self, node_class: EC2NodeClass, asked: Sequence[Requirement] = ()
+    ) -> tuple[InstanceType, ...]:
+        """Return the instance types that the EC2NodeClass can launch, with their current offerings.
+
+        An instance type with a share of a GPU counts as having no GPU, unless `asked` (the
+        requirements of a NodePool or NodeClaim) names it or its family.
+        """
+        others, shared = self._listed(node_class, frozenset()), self._shared(asked)
+        if not shared:
+            return others
+        counted, built = self._listed(node_class, shared), self._types(node_class, shared)
+        known = built.together
+        if known is None or known.others is not others or known.counted is not counted:
+            whole = (each for each in others if each.name not in shared)
+            merged = sorted([*whole, *counted], key=lambda instance_type: instance_type.name)
+            known = built.together = _Together(others, counted, tuple(merged))
+        return known.all
+
+    def kubelet(self, node_class: EC2NodeClass, instance_type: str) -> Mapping[str, Any]:
+        """Return the kubelet configuration of an instance type, with every expression evaluated."""
+        m = self._machines.by_name[instance_type]
+        return on_machine(node_class, m, self._limits).spec.kubelet
+
+    def inexpressible(self, node_class: EC2NodeClass) -> str:
+        """Return the error of the first expression without a valid value; empty if all are valid.
+
+        Cost: evaluates the expressions for every suitable instance type until one fails.
+        """
+        for name in sorted(self._machines.by_name):
+            m = self._machines.by_name[name]
+            try:
+                if suits(m, node_class):
+                    on_machine(node_class, m, self._limits)
+            except CelError as exc:
+                return str(exc)
+        return ""
+
+    def _listed(self, node_class: EC2NodeClass, shared: frozenset[str]) -> tuple[InstanceType, ...]:
+        """Return all instance types, or only the `shared`, with each share of a GPU counted."""
+        built = self._types(node_class, shared)
+        closed = frozenset(
+            s.id
+            for s in node_class.status.subnets
+            if self._subnets.is_full(s.id) or s.zone_id in self._shift.away
+        )
+        # Expired marks are removed first, because that changes the offerings too.
+        stamp = (
+            self._unavailable.sweep(),
+            self._pricing.revision,
+            self._reservations.revision,
+            # Memory is discovered per AMI, and EC2NodeClasses with other AMIs share what is built.
+            (self._learned.revision, [a.id for a in node_class.status.amis])
+            if self._learned.revision
+            else None,
+            closed,
+            group := self._groups.known(node_class.spec.placement_group_selector),
+        )
+        if stamp != built.stamp:
+            self._refresh(built, node_class, closed, group)
+            built.stamp = stamp
+        return built.listed
+
+    def _refresh(
+        self,
+        built: _Built,
+        node_class: EC2NodeClass,
+        closed: frozenset[str],
+        group: PlacementGroup | None,
+    ) -> None:
+        zone_ids = {s.zone: s.zone_id for s in node_class.status.subnets if s.id not in closed}
+        every_zone = {s.zone: s.zone_id for s in node_class.status.subnets}
+        reserved = _by_type(node_class)
+        shared = (self._pricing.revision, closed, group)
+        images = node_class.status.amis
+        for name, estimated in built.estimated.items():
+            left = tuple(self._reservations.left(r.id) for r in reserved.get(name, ()))
+            memory = self._learned.of(name, images[built.images[name]].id)
+            stamp = (self._unavailable.sequence(name), shared, left, memory)
+            if built.stamps.get(name) != stamp:
+                m = self._machines.by_name[name]
+                offerings = self._offerings(m, every_zone, zone_ids, reserved.get(name, ()), group)
+                known = replace(
+                    estimated,
+                    requirements=(*estimated.requirements, *_group_requirements(group)),
+                    offerings=tuple(self._in_partitions(offerings, name, group)),
+                )
+                if memory is not None:
+                    whole = {**known.capacity, MEMORY: memory}
+                    own = on_machine(node_class, m, self._limits)
+                    kept = overhead(m, own, self._limits, whole)
+                    known = replace(known, capacity=whole, overhead=kept)
+                built.types[name] = known
+                built.stamps[name] = stamp
+        built.listed = tuple(built.types.values())
+
+    def _shared(self, asked: Sequence[Requirement]) -> frozenset[str]:
+        """Return the instance types with shares of GPUs that `asked` names, by name or family."""
+        named = {
+            value
+            for r in asked
+            if r.operator == "In" and r.key in (labels.INSTANCE_TYPE, _FAMILY)
+            for value in r.values
+        }
+        return frozenset(
+            name
+            for name in self._machines.with_shares
+            if name in named or name.partition(".")[0] in named
+        )
+
+    def _types(self, node_class: EC2NodeClass, shared: frozenset[str]) -> _Built:
+        key = _content(node_class, self._machines.revision, shared)
+        built = self._built.get(key)
+        if built is None:
+            made = list(self._make(node_class, shared))
+            built = _Built(
+                estimated={instance_type.name: instance_type for instance_type, _ in made},
+                images={instance_type.name: image for instance_type, image in made},
+            )
+        self._built[key] = built  # each use renews the lifetime
+        return built
+
+    def _make(
+        self, node_class: EC2NodeClass, shared: frozenset[str]
+    ) -> Iterator[tuple[InstanceType, int]]:
+        """Yield the instance types that the EC2NodeClass can launch, each with its AMI's index.
+
+        With `shared`, only these instance types are built, with each share of a GPU counted as one.
+        """
+        family = family_of(node_class)
+        wanted = {s.zone for s in node_class.status.subnets}
+        reserved = _by_type(node_class)
+        for name in sorted(shared or self._machines.by_name):
+            m = self._machines.by_name[name]
+            if shared:
+                m = m.counting_shares
+            zones = tuple(sorted(wanted & self._machines.zones.get(name, frozenset())))
+            if not zones or not m.architectures or not suits(m, node_class):
+                continue
+            try:
+                own = on_machine(node_class, m, self._limits)
+            except CelError:
+                continue  # the condition of the EC2NodeClass reports the error
+            whole = capacity(m, own, self._limits)
+            instance_type = InstanceType(
+                name=name,
+                requirements=requirements(
+                    m,
+                    family,
+                    region=self._region,
+                    zones=zones,
+                    reserved=tuple(r.id for r in reserved.get(name, ())),
+                ),
+                offerings=(),
+                capacity=whole,
+                overhead=overhead(m, own, self._limits, whole),
+            )
+            # An instance type on which no AMI of the EC2NodeClass runs can never be launched.
+            image = image_for(instance_type, node_class.status.amis)
+            if image is not None:
+                yield instance_type, node_class.status.amis.index(image)
+
+    def _offerings(
+        self,
+        m: Machine,
+        every_zone: Mapping[str, str],
+        open_zones: Mapping[str, str],
+        reserved: tuple[CapacityReservationStatus, ...],
+        group: PlacementGroup | None,
+    ) -> Iterator[Offering]:
+        zones = sorted(set(every_zone) & self._machines.zones.get(m.name, frozenset()))
+        for capacity_type in sorted(m.usage_classes & {labels.ON_DEMAND, labels.SPOT}):
+            for zone in zones:
+                price = self._price(m.name, zone, capacity_type)
+                marked = self._is_avoided(m, zone, capacity_type, group)
+                yield Offering(
+                    requirements=_place(zone, every_zone[zone], capacity_type),
+                    price=price or 0.0,
+                    available=price is not None and zone in open_zones and not marked,
+                )
+        for reservation in reserved:
+            zone = reservation.availability_zone
+            if zone in zones:
+                left = self._reservations.left(reservation.id)
+                yield Offering(
+                    requirements={
+                        **_place(zone, every_zone[zone], labels.RESERVED),
+                        RESERVATION_ID: reservation.id,
+                        RESERVATION_TYPE: reservation.reservation_type,
+                        RESERVATION_INTERRUPTIBLE: str(reservation.interruptible).lower(),
+                    },
+                    price=(self._pricing.on_demand(m.name) or 0.0) / RESERVED_DISCOUNT,
+                    available=left > 0
+                    and zone in open_zones
+                    and reservation.state == "active"
+                    and not self._is_avoided(m, zone, labels.RESERVED, group),
+                    reservation_capacity=left,
+                )
+
+    def _in_partitions(
+        self, offerings: Iterator[Offering], instance_type: str, group: PlacementGroup | None
+    ) -> Iterator[Offering]:
+        """Yield each offering; if the placement group has partitions, once for each partition."""
+        if group is None or not group.partition_names:
+            yield from offerings
+            return
+        for offering in offerings:
+            for partition in group.partition_names:
+                marked = self._unavailable.is_marked(
+                    instance_type,
+                    offering.zone,
+                    offering.capacity_type,
+                    group=group.part(partition),
+                )
+                yield replace(
+                    offering,
+                    requirements=_part(offering.requirements, partition),
+                    available=offering.available and not marked,
+                )
+
+    def _is_avoided(
+        self, m: Machine, zone: str, capacity_type: str, group: PlacementGroup | None
+    ) -> bool:
+        if group is not None and group.strategy not in m.placement_strategies:
+            return True
+        name = group.id if group is not None else ""
+        return self._unavailable.is_marked(
+            m.name, zone, capacity_type, group=name
+        ) or self._unavailable.exceeds_quota(m.name, m.cpus, capacity_type)
+
+    def _price(self, instance_type: str, zone: str, capacity_type: str) -> float | None:
+        if capacity_type == labels.SPOT:
+            return self._pricing.spot(instance_type, zone)
+        return self._pricing.on_demand(instance_type)
+
+
+def image_for(instance_type: InstanceType, amis: list[AMIStatus]) -> AMIStatus | None:
+    """Return the first AMI that runs on the instance type, or None if none does."""
+    return next((a for a in amis if has(instance_type, read(a.requirements))), None)
+
+
+def _by_type(node_class: EC2NodeClass) -> dict[str, tuple[CapacityReservationStatus, ...]]:
+    by_type: dict[str, tuple[CapacityReservationStatus, ...]] = {}
+    for reservation in node_class.status.capacity_reservations:
+        name = reservation.instance_type
+        by_type[name] = (*by_type.get(name, ()), reservation)
+    return by_type
+
+
+@lru_cache(maxsize=256)
+def _place(zone: str, zone_id: str, capacity_type: str) -> Mapping[str, str]:
+    """Return the labels of a zone and capacity type; all instance types share these few objects."""
+    place = {labels.ZONE: zone, labels.CAPACITY_TYPE: capacity_type}
+    return {**place, labels.ZONE_ID: zone_id} if zone_id else place
+
+
+def _part(place: Mapping[str, str], partition: str) -> Mapping[str, str]:
+    return _parts(tuple(place.items()), partition)
+
+
+@lru_cache(maxsize=4096)
+def _parts(place: tuple[tuple[str, str], ...], partition: str) -> Mapping[str, str]:
+    """Return an offering's labels with its partition; all instance types share these objects."""
+    return {**dict(place), labels.PLACEMENT_GROUP_PARTITION: partition}
+
+
+@lru_cache(maxsize=64)
+def _group_requirements(group: PlacementGroup | None) -> tuple[Requirement, ...]:
+    """Return the requirements that a placement group adds to the nodes in it."""
+    if group is None:
+        return ()
+    named = {
+        labels.PLACEMENT_GROUP_ID: (group.id,),
+        labels.PLACEMENT_GROUP_PARTITION: group.partition_names,
+    }
+    return tuple(
+        Requirement(key=name, operator="In", values=list(values))
+        for name, values in named.items()
+        if values
+    )
+
+
+def _content(node_class: EC2NodeClass, revision: int, shared: Collection[str]) -> bytes:
+    """Return the cache key of an EC2NodeClass: everything that its instance types depend on."""
+    spec, status = node_class.spec, node_class.status
+    parts: list[Any] = [
+        revision,
+        family_of(node_class).name,
+        sorted((s.id, s.zone, s.zone_id) for s in status.subnets),
+        sorted(shared),
+        # The IDs of the AMIs are left out: EC2NodeClasses that differ only in them share instance
+        # types.
+        [a.requirements for a in status.amis],
+        json.dumps(spec.kubelet, sort_keys=True),
+        spec.block_device_mappings,
+        spec.instance_store_policy,
+        spec.network_interfaces,
+        spec.connection_tracking,
+        spec.cpu_options,
+        spec.wants_enclaves,
+        spec.placement_group_selector,
+        status.capacity_reservations,
+    ]
+    return msgspec.json.encode(parts)

@@ -1,0 +1,180 @@
+"""Prices of instance types.
+
+Joiner reads on-demand prices from the Pricing API and spot prices from EC2 every 12 hours. After a
+failure it keeps the last known prices, or the on-demand prices that are part of its release;
+`caveat` says how old they are. An offering without a price is not offered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from controller.aws.instancetypes.pricelist import shipped
+from controller.aws.rows import readable
+from controller.aws.session import Aws
+from controller.cloudprovider.errors import CloudProviderError
+
+PERIOD = 12 * 3600.0
+"""Seconds between two updates of all prices."""
+
+RETRY = 300.0
+"""Seconds until a failed update is retried."""
+
+ON_DEMAND, SPOT = "on-demand", "spot"
+_RIGHTS = {ON_DEMAND: "pricing:GetProducts", SPOT: "ec2:DescribeSpotPriceHistory"}
+_PRODUCTS = "Linux/UNIX", "Linux/UNIX (Amazon VPC)"
+
+
+class Pricing:
+    """The last known prices, in $/h (¥/h in China); `revision` grows with every update."""
+
+    def __init__(self, aws: Aws, *, isolated: bool = False) -> None:
+        self._aws = aws
+        # No Pricing endpoint can be reached from an isolated VPC or from GovCloud.
+        self._on_demand_readable = not isolated and not aws.region.startswith("us-gov-")
+        self._shipped = shipped(aws.region)
+        self._on_demand: dict[str, float] = dict(self._shipped.prices)
+        self._spot: dict[tuple[str, str], float] = {}
+        self._read_at: dict[str, datetime] = {}
+        self._refreshing = asyncio.Lock()
+        self.revision = 0
+        self.problems: dict[str, str] = {}
+        """The errors of the last update, by capacity type: `on-demand`, `spot`."""
+
+    def on_demand(self, instance_type: str) -> float | None:
+        """Return the on-demand price of an instance type in $/h, or None if unknown."""
+        return self._on_demand.get(instance_type)
+
+    def spot(self, instance_type: str, zone: str) -> float | None:
+        """Return the spot price of an instance type in a zone in $/h, or None if unknown."""
+        return self._spot.get((instance_type, zone))
+
+    @property
+    def caveat(self) -> str:
+        """Why prices are not current and what to do; empty if they are current."""
+        caveats = []
+        if ON_DEMAND not in self._read_at or ON_DEMAND in self.problems:
+            caveats.append(f"on-demand prices are {self._provenance}: {self._reason(ON_DEMAND)}")
+        if SPOT in self.problems:
+            since = self._read_at.get(SPOT)
+            age = (
+                f"those of {since:%Y-%m-%d %H:%M} UTC"
+                if since
+                else "unknown, so no spot instances are launched"
+            )
+            caveats.append(f"spot prices are {age}: {self._reason(SPOT)}")
+        return "; ".join(caveats)
+
+    @property
+    def _provenance(self) -> str:
+        since = self._read_at.get(ON_DEMAND)
+        if since:
+            return f"those of {since:%Y-%m-%d %H:%M} UTC"
+        return f"those of {self._shipped.region} on {self._shipped.day}, part of this release"
+
+    def _reason(self, kind: str) -> str:
+        if kind == ON_DEMAND and not self._on_demand_readable:
+            return "the Pricing API is not available in this region or VPC"
+        if kind not in self.problems:
+            return "the first update is in progress"
+        return (
+            f"{self.problems[kind]}; allow {_RIGHTS[kind]} in the controller's IAM role, and "
+            "network access to its endpoint"
+        )
+
+    async def refresh(self) -> bool:
+        """Update all prices; return whether every request succeeded."""
+        async with self._refreshing:
+            readings = {SPOT: self._read_spot}
+            if self._on_demand_readable:
+                readings[ON_DEMAND] = self._read_on_demand
+            problems = {}
+            for kind, read in readings.items():
+                try:
+                    await read()
+                except CloudProviderError as exc:
+                    problems[kind] = str(exc)
+                else:
+                    self._read_at[kind] = datetime.now(UTC)
+            self.problems = problems
+            self.revision += 1
+            return not problems
+
+    async def _read_on_demand(self) -> None:
+        prices: dict[str, float] = {}
+        currency = "CNY" if self._aws.region.startswith("cn-") else "USD"
+        for tenancy, family in (
+            ("Shared", "Compute Instance"),
+            ("Dedicated", "Compute Instance (bare metal)"),
+        ):
+            listed = await self._aws.pages(
+                "pricing",
+                "get_products",
+                "PriceList",
+                ServiceCode="AmazonEC2",
+                Filters=_filters(self._aws.region, tenancy, family),
+            )
+            prices.update(parsed(listed, currency))
+        if not prices:
+            raise CloudProviderError("the Pricing API returned no on-demand price")
+        # The release's prices are a fallback only: they fill no gap in the region's own prices.
+        self._on_demand = self._on_demand | prices if ON_DEMAND in self._read_at else prices
+
+    async def _read_spot(self) -> None:
+        listed = await self._aws.pages(
+            "ec2",
+            "describe_spot_price_history",
+            "SpotPriceHistory",
+            ProductDescriptions=list(_PRODUCTS),
+            StartTime=datetime.now(UTC),
+        )
+        newest: dict[tuple[str, str], tuple[datetime, float]] = {}
+        for key, since, price in readable(listed, _spot_row, what="spot prices"):
+            if key not in newest or since > newest[key][0]:
+                newest[key] = since, price
+        if not newest:
+            raise CloudProviderError("EC2 returned no spot price")
+        self._spot |= {key: price for key, (_, price) in newest.items()}
+
+
+def _filters(region: str, tenancy: str, family: str) -> list[dict[str, str]]:
+    wanted = {
+        "regionCode": region,
+        "serviceCode": "AmazonEC2",
+        "preInstalledSw": "NA",
+        "operatingSystem": "Linux",
+        "capacitystatus": "Used",
+        "marketoption": "OnDemand",
+        "tenancy": tenancy,
+        "productFamily": family,
+    }
+    return [{"Type": "TERM_MATCH", "Field": f, "Value": v} for f, v in wanted.items()]
+
+
+def _spot_row(row: Mapping[str, Any]) -> tuple[tuple[str, str], datetime, float]:
+    price = float(row["SpotPrice"])
+    if not 0 < price < math.inf:
+        raise ValueError("invalid spot price")
+    return (row["InstanceType"], row["AvailabilityZone"]), row["Timestamp"], price
+
+
+def parsed(listed: Iterable[Any], currency: str = "USD") -> Mapping[str, float]:
+    """Return prices by instance type from products of the Pricing API; prices of 0 are omitted."""
+    read = readable(listed, lambda product: _product(product, currency), what="products")
+    return {instance_type: price for instance_type, price in read if 0 < price < math.inf}
+
+
+def _product(listed: Any, currency: str) -> tuple[str, float]:
+    product = json.loads(listed) if isinstance(listed, str) else listed
+    instance_type = product["product"]["attributes"].get("instanceType") or ""
+    prices = [
+        float(dimension["pricePerUnit"].get(currency, 0))
+        for term in product["terms"].get("OnDemand", {}).values()
+        for dimension in term["priceDimensions"].values()
+    ]
+    return instance_type, max(prices, default=0.0) if instance_type else 0.0

@@ -1,0 +1,1 @@
+"""Instance launches: CreateFleet requests, launch templates and the errors that EC2 returned."""

@@ -1,0 +1,170 @@
+"""One CreateFleet request and the meaning of its response.
+
+Each NodeClaim gets one fleet of type `instant` with one instance. The request offers EC2 up to 60
+instance types in every eligible zone. EC2 chooses one by its allocation strategy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller.apis import labels
+from controller.aws.errors import FleetError
+from controller.aws.launching.launchtemplates import LaunchTemplate
+from controller.aws.selectors import tag_list
+from controller.cloudprovider.instancetypes import InstanceType, Offering
+
+MOST_OVERRIDES = 300
+"""Maximum number of overrides that EC2 accepts in one CreateFleet request."""
+
+CAPACITY_BLOCK = "capacity-block"
+INTERRUPTIBLE = "interruptible-capacity-reservation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchCandidate:
+    """An offering that EC2 may choose, with its launch template, its AMI and its subnet."""
+
+    instance_type: InstanceType
+    offering: Offering
+    template: LaunchTemplate
+    image_id: str
+    subnet_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The instance that EC2 launched, and the candidate that it chose."""
+
+    instance_id: str
+    candidate: LaunchCandidate
+
+
+@dataclass(frozen=True, slots=True)
+class FleetAnswer:
+    """The parsed CreateFleet response: an instance, errors, or both."""
+
+    launched: Launched | None
+    errors: tuple[FleetError, ...]
+
+
+def client_token(claim_uid: str, attempt: int) -> str:
+    """Return the ClientToken of a NodeClaim's n-th launch attempt: 40 hexadecimal characters.
+
+    The next attempt starts when one has failed for good.
+    """
+    return hashlib.sha256(f"{claim_uid}/{attempt}".encode()).hexdigest()[:40]
+
+
+def shown(candidates: Iterable[LaunchCandidate]) -> Sequence[LaunchCandidate]:
+    """Return the candidates of the request: the cheapest, `MOST_OVERRIDES` at most."""
+    cheapest_first = sorted(candidates, key=lambda c: (c.offering.price, c.instance_type.name))
+    return cheapest_first[:MOST_OVERRIDES]
+
+
+def request(
+    candidates: Sequence[LaunchCandidate],
+    *,
+    capacity_type: str,
+    token: str,
+    tags: Mapping[str, str],
+    context: str | None = None,
+    market: str = "",
+    by_priority: bool = False,
+) -> dict[str, Any]:
+    """Build the CreateFleet parameters; if there are too many candidates, the cheapest are kept.
+
+    `market` is `capacity-block`, `interruptible-capacity-reservation` or empty. With `by_priority`,
+    EC2 chooses by the prices of NodeOverlays (sent as priorities) instead of by its own prices.
+    """
+    spot = capacity_type == labels.SPOT
+    target = CAPACITY_BLOCK if market == CAPACITY_BLOCK else "spot" if spot else "on-demand"
+    if market == INTERRUPTIBLE:
+        target = "reserved-capacity"
+    parameters: dict[str, Any] = {
+        "Type": "instant",
+        "ClientToken": token,
+        "LaunchTemplateConfigs": _configs(shown(candidates)),
+        "TargetCapacitySpecification": {
+            "DefaultTargetCapacityType": target,
+            "TotalTargetCapacity": 1,
+        },
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": tag_list(tags)}
+            for kind in ("instance", "volume", "fleet")
+        ],
+    }
+    if spot:
+        strategy = "capacity-optimized-prioritized" if by_priority else "price-capacity-optimized"
+        parameters["SpotOptions"] = {"AllocationStrategy": strategy}
+    elif market == INTERRUPTIBLE:
+        parameters["ReservedCapacityOptions"] = {"ReservationTypes": [INTERRUPTIBLE]}
+    elif market != CAPACITY_BLOCK:
+        strategy = "prioritized" if by_priority else "lowest-price"
+        parameters["OnDemandOptions"] = {"AllocationStrategy": strategy}
+    if context:
+        parameters["Context"] = context
+    return parameters
+
+
+def _configs(candidates: Iterable[LaunchCandidate]) -> list[dict[str, Any]]:
+    by_template: dict[str, list[dict[str, Any]]] = {}
+    for candidate in candidates:
+        by_template.setdefault(candidate.template.name, []).append(
+            {
+                "InstanceType": candidate.instance_type.name,
+                "SubnetId": candidate.subnet_id,
+                "ImageId": candidate.image_id,
+                "AvailabilityZone": candidate.offering.zone,
+                "Priority": candidate.offering.price,
+            }
+        )
+    return [
+        {
+            "LaunchTemplateSpecification": {"LaunchTemplateName": name, "Version": "$Latest"},
+            "Overrides": overrides,
+        }
+        for name, overrides in by_template.items()
+    ]
+
+
+def read(answer: Mapping[str, Any], candidates: Iterable[LaunchCandidate]) -> FleetAnswer:
+    """Parse a CreateFleet response; `candidates` are those that the request contained."""
+    return FleetAnswer(
+        launched=_launched(answer, list(candidates)),
+        errors=tuple(_error(e) for e in answer.get("Errors") or []),
+    )
+
+
+def _launched(answer: Mapping[str, Any], candidates: Sequence[LaunchCandidate]) -> Launched | None:
+    for group in answer.get("Instances") or []:
+        if not group.get("InstanceIds"):
+            continue
+        picked = group.get("LaunchTemplateAndOverrides") or {}
+        override = picked.get("Overrides") or {}
+        name = (picked.get("LaunchTemplateSpecification") or {}).get("LaunchTemplateName")
+        matching = [
+            c
+            for c in candidates
+            if c.instance_type.name == group.get("InstanceType", override.get("InstanceType"))
+        ]
+        candidate = min(
+            matching,
+            key=lambda c: (c.subnet_id != override.get("SubnetId"), c.template.name != name),
+        )
+        return Launched(group["InstanceIds"][0], candidate)
+    return None
+
+
+def _error(entry: Mapping[str, Any]) -> FleetError:
+    override = (entry.get("LaunchTemplateAndOverrides") or {}).get("Overrides") or {}
+    return FleetError(
+        code=entry.get("ErrorCode", ""),
+        message=entry.get("ErrorMessage", ""),
+        instance_type=override.get("InstanceType", ""),
+        zone=override.get("AvailabilityZone", ""),
+        subnet_id=override.get("SubnetId", ""),
+    )

@@ -1,0 +1,555 @@
+"""Launches exactly one EC2 instance for each NodeClaim.
+
+The ClientToken of a launch is derived from the NodeClaim's UID. If the controller stops after EC2
+has received the request, the next process sends the same request and gets the same instance. Prices
+and unavailable offerings are not persisted, so the next process may send a different request. EC2
+rejects that request, and the launcher finds the instance by its NodeClaim tag.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import tenacity
+from cachetools import LRUCache, TTLCache
+
+from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.quantities import MILLI, written
+from controller.apis.kubernetes.taints import Requirement
+from controller.aws.cluster import ClusterFacts, EksCluster
+from controller.aws.errors import (
+    FLEET_QUOTA,
+    LAUNCH_TEMPLATE_NOT_FOUND,
+    NO_ADDRESSES,
+    SPOT_ROLE_MISSING,
+    TOKEN_REUSED,
+    VCPU_QUOTA,
+    AwsError,
+    FleetError,
+    launch_failure,
+)
+from controller.aws.instances import Described, Instances, as_launched, provider_id
+from controller.aws.instancetypes.catalogue import EFA
+from controller.aws.instancetypes.offerings import RESERVATION_ID, InstanceTypes
+from controller.aws.instancetypes.reservations import Reservations
+from controller.aws.launching import fleet
+from controller.aws.launching.candidates import NITRO_SANDBOX, WRITTEN_TEMPLATES, Writer, market
+from controller.aws.launching.fleet import LaunchCandidate, Launched
+from controller.aws.launching.launchfilters import UNAVAILABLE, filtered
+from controller.aws.launching.launchtemplates import LaunchTemplate, LaunchTemplates
+from controller.aws.network.placementgroups import PlacementGroup, PlacementGroups
+from controller.aws.network.subnets import Subnet, Subnets
+from controller.aws.nodeclass import nodeclasstags
+from controller.aws.quotas import quota_of
+from controller.aws.session import Aws
+from controller.aws.unavailable import Unavailable
+from controller.cloudprovider.compatibility import choices, node_labels
+from controller.cloudprovider.errors import (
+    CloudProviderError,
+    CreateError,
+    InsufficientCapacityError,
+    NodeClassNotReadyError,
+    NodeClassUnknownError,
+)
+from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.cloudprovider.provider import Instance
+from controller.constraints.requirements import read
+from controller.constraints.resources import CPU, PODS, Resources, parsed
+
+TENANCY = f"{labels.AWS_GROUP}/instance-tenancy"
+
+DOUBT = 20.0
+"""Seconds after which an instance that EC2 does not list is considered not launched.
+
+The lists of EC2 are consistent sooner than that.
+"""
+
+REMEMBERED = 3600.0
+"""Seconds for which this process remembers its launches."""
+
+TEMPLATE_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)
+"""Delays in seconds before each retry after EC2 did not find the launch template.
+
+The first retry is immediate: an idle template was deleted and is created again. The others wait
+because EC2 does not find a new template at once.
+"""
+
+
+Offered = tuple[InstanceType, Offering, Subnet]
+"""An instance type, the offering that EC2 may choose, and the subnet that it would launch into."""
+
+
+@dataclass(slots=True)
+class Attempts:
+    """What this process knows about the launch of one NodeClaim."""
+
+    number: int = 0
+    doubted_since: float | None = None
+    instance: Instance | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """The content of a NodeClaim's CreateFleet request, and the IP addresses reserved for it."""
+
+    claim: NodeClaim
+    node_class: EC2NodeClass
+    capacity_type: str
+    candidates: Sequence[LaunchCandidate]
+    tags: Mapping[str, str]
+    cluster: EksCluster
+    market: str = ""
+    tenancy: str = "default"
+    group: PlacementGroup | None = None
+    partition: str = ""
+    """Partition of the placement group that the launch requires; empty if EC2 chooses."""
+
+    addresses: Mapping[str, int] = field(default_factory=dict)
+
+
+class _TemplateGoneError(CreateError):
+    """A launch template was deleted between its creation and its use."""
+
+    reason = "LaunchTemplateNotFound"
+
+
+class Launcher:
+    """Launches one EC2 instance per NodeClaim."""
+
+    def __init__(
+        self,
+        aws: Aws,
+        *,
+        cluster: ClusterFacts,
+        types: InstanceTypes,
+        subnets: Subnets,
+        templates: LaunchTemplates,
+        instances: Instances,
+        unavailable: Unavailable,
+        reservations: Reservations,
+        groups: PlacementGroups,
+        installation: str,
+        reserved_capacity: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._aws = aws
+        self._cluster = cluster
+        self._types = types
+        self._subnets = subnets
+        self._templates = templates
+        self._instances = instances
+        self._unavailable = unavailable
+        self._reservations = reservations
+        self._groups = groups
+        self._installation = installation
+        self._reserved_capacity = reserved_capacity
+        self._clock = clock
+        self._attempts: TTLCache[str, Attempts] = TTLCache(math.inf, REMEMBERED, clock)
+        self._written: LRUCache[bytes, LaunchTemplate] = LRUCache(WRITTEN_TEMPLATES)
+
+    async def launch(
+        self,
+        claim: NodeClaim,
+        node_class: EC2NodeClass,
+        types: Sequence[InstanceType] | None = None,
+    ) -> Instance:
+        """Launch the NodeClaim's instance, or return it if it has already been launched.
+
+        Args:
+            claim: the NodeClaim.
+            node_class: the EC2NodeClass that the NodeClaim refers to.
+            types: the instance types of the EC2NodeClass with NodeOverlays applied; None to use
+                those of the catalogue.
+
+        Raises:
+            InsufficientCapacityError: no offering that meets the NodeClaim is available now.
+            NodeClassNotReadyError: the EC2NodeClass cannot launch instances.
+            CreateError: the launch failed; `reason` is the cause.
+
+        """
+        attempts = self._of(claim)
+        if attempts.instance is not None:
+            return attempts.instance
+        require_ready(node_class)
+        attempts.instance = instance = await self._once(claim, node_class, attempts, types)
+        self._instances.launched(instance)
+        return instance
+
+    def held(self, plan: LaunchPlan) -> AbstractContextManager[None]:
+        """Keep the launch templates of a plan from being deleted while the launch uses them."""
+        return self._templates.held(candidate.template for candidate in plan.candidates)
+
+    def _of(self, claim: NodeClaim) -> Attempts:
+        return self._attempts.setdefault(claim.metadata.uid, Attempts())
+
+    @tenacity.retry(
+        retry=tenacity.retry_if_exception_type(_TemplateGoneError),
+        wait=tenacity.wait_chain(*map(tenacity.wait_fixed, TEMPLATE_PAUSES)),
+        stop=tenacity.stop_after_attempt(1 + len(TEMPLATE_PAUSES)),
+        reraise=True,
+    )
+    async def _once(
+        self,
+        claim: NodeClaim,
+        node_class: EC2NodeClass,
+        attempts: Attempts,
+        types: Sequence[InstanceType] | None,
+    ) -> Instance:
+        plan = await self.plan(claim, node_class, types)
+        token = fleet.client_token(claim.metadata.uid, attempts.number)
+        self._subnets.take(plan.addresses)
+        picked: Launched | None = None
+        try:
+            with self.held(plan):
+                picked = await self._picked(plan, token, attempts)
+        except AwsError as exc:
+            if exc.code == TOKEN_REUSED:
+                return await self._recovered(plan, attempts)
+            if exc.code in LAUNCH_TEMPLATE_NOT_FOUND:
+                self._templates.forget(c.template.name for c in plan.candidates)
+                raise _TemplateGoneError(str(exc), reason=exc.reason) from exc
+            refused = FleetError(exc.code, str(exc))
+            self._learn([refused], plan)
+            raise launch_failure([refused]) from exc
+        finally:
+            used = picked.candidate.subnet_id if picked else ""
+            self._subnets.give_back({s: n for s, n in plan.addresses.items() if s != used})
+        self._subnets.landed(used)
+        return self._instance(plan, picked.candidate, picked.instance_id)
+
+    async def _picked(self, plan: LaunchPlan, token: str, attempts: Attempts) -> Launched:
+        context = plan.node_class.spec.context
+        if plan.claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true":
+            context = None
+        answer = await self._aws.call(
+            "ec2",
+            "create_fleet",
+            **fleet.request(
+                plan.candidates,
+                capacity_type=plan.capacity_type,
+                token=token,
+                tags=plan.tags,
+                context=context,
+                market=plan.market,
+                by_priority=labels.PRICE_OVERLAY_APPLIED in plan.claim.metadata.annotations,
+            ),
+        )
+        fleet_answer = fleet.read(answer, plan.candidates)
+        self._learn(fleet_answer.errors, plan)
+        if fleet_answer.launched is None:
+            # The client token is used up; the next attempt needs a new one.
+            attempts.number += 1
+            if any(e.code in LAUNCH_TEMPLATE_NOT_FOUND for e in fleet_answer.errors):
+                self._templates.forget(c.template.name for c in plan.candidates)
+                raise _TemplateGoneError("the launch template is gone")
+            raise launch_failure(fleet_answer.errors)
+        if plan.capacity_type == labels.RESERVED:
+            offered = fleet_answer.launched.candidate.offering.requirements
+            self._reservations.launched(offered[RESERVATION_ID])
+        machine = fleet_answer.launched.candidate.instance_type
+        cpus = machine.capacity[CPU] // MILLI
+        self._unavailable.launched(machine.name, cpus, plan.capacity_type)
+        return fleet_answer.launched
+
+    def _learn(self, errors: Iterable[FleetError], plan: LaunchPlan) -> None:
+        """Mark the refused offerings as unavailable, so that they are not requested at once."""
+        for error in errors:
+            self._avoid(error, plan)
+
+    def _avoid(self, error: FleetError, plan: LaunchPlan) -> None:
+        if error.code == SPOT_ROLE_MISSING:
+            self._unavailable.mark_capacity_type(labels.SPOT)
+        elif error.code == FLEET_QUOTA:
+            for capacity_type in (labels.ON_DEMAND, labels.SPOT, labels.RESERVED):
+                self._unavailable.mark_capacity_type(capacity_type)
+        elif error.code in VCPU_QUOTA:
+            self._close_quotas(error, plan)
+        elif error.code == NO_ADDRESSES:
+            for candidate in _refused(error, plan):
+                self._subnets.mark_full(candidate.subnet_id)
+        elif error.is_full_group and plan.group is not None:
+            for candidate in _refused(error, plan):
+                self._unavailable.mark_group(plan.group.id, candidate.offering.zone)
+        elif error.is_insufficient_capacity:
+            self._close_pools(error, plan)
+
+    def _close_pools(self, error: FleetError, plan: LaunchPlan) -> None:
+        """Mark as unavailable the instance types by zone, or the reservations, that EC2 refused."""
+        group = plan.group.part(plan.partition) if plan.group else ""
+        pools = {(c.instance_type.name, c.offering.zone) for c in _refused(error, plan)}
+        if plan.capacity_type != labels.RESERVED:
+            for instance_type, zone in pools:
+                self._unavailable.mark(instance_type, zone, plan.capacity_type, group=group)
+            return
+        for candidate in plan.candidates:
+            if candidate.instance_type.name in {name for name, _ in pools}:
+                offered = candidate.offering.requirements
+                self._reservations.exhausted(offered[RESERVATION_ID])
+
+    def _close_quotas(self, error: FleetError, plan: LaunchPlan) -> None:
+        """Mark the quotas as exhausted for the smallest refused number of vCPUs and above."""
+        least: dict[str, int] = {}
+        for candidate in _refused(error, plan):
+            refused = candidate.instance_type
+            quota, cpus = quota_of(refused.name), refused.capacity[CPU] // MILLI
+            least[quota] = min(cpus, least.get(quota, cpus))
+        for quota, cpus in least.items():
+            self._unavailable.mark_quota(plan.capacity_type, quota, cpus)
+
+    async def _recovered(self, plan: LaunchPlan, attempts: Attempts) -> Instance:
+        """Return the instance that an earlier process launched for the NodeClaim.
+
+        Raises:
+            CloudProviderError: EC2 does not list the instance yet. After `DOUBT` seconds the next
+                call starts a new attempt.
+
+        """
+        meta = plan.claim.metadata
+        launched = await self._instances.of_claim(meta.name, since=meta.creation_timestamp)
+        if launched is not None:
+            return self._found(plan, launched)
+        now = self._clock()
+        if attempts.doubted_since is None:
+            attempts.doubted_since = now
+        if now - attempts.doubted_since > DOUBT:
+            # EC2's lists are consistent after this time: the earlier request launched nothing.
+            attempts.number += 1
+            attempts.doubted_since = None
+        raise CloudProviderError(
+            f"an earlier process may have launched an instance for NodeClaim {meta.name}; waiting "
+            "until EC2 lists it",
+            reason="LaunchInDoubt",
+        )
+
+    def _found(self, plan: LaunchPlan, launched: Described) -> Instance:
+        seen = launched.instance
+        for instance_type in self._types.of(plan.node_class, plan.claim.spec.requirements):
+            if instance_type.name == seen.instance_type:
+                for offering in instance_type.offerings:
+                    if (offering.zone, offering.capacity_type) == (seen.zone, seen.capacity_type):
+                        known = self._labelled(plan, instance_type, offering)
+                        return as_launched(launched, known)
+        return seen
+
+    # The content of the CreateFleet request.
+
+    async def plan(
+        self,
+        claim: NodeClaim,
+        node_class: EC2NodeClass,
+        types: Sequence[InstanceType] | None = None,
+    ) -> LaunchPlan:
+        """Select the offerings to request for a NodeClaim and create their launch templates.
+
+        Raises:
+            InsufficientCapacityError: no offering that meets the NodeClaim is available now.
+            NodeClassNotReadyError: the EC2NodeClass cannot launch instances.
+
+        """
+        asked = claim.spec.requirements
+        known = self._types.of(node_class, asked) if types is None else types
+        chosen = filtered(
+            choices(known, claim.spec.requirements, _requests(claim)),
+            claim.spec.requirements,
+            relaxed=claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true",
+        )
+        zones = await self._subnets.for_launch(s.id for s in node_class.status.subnets)
+        offered: Sequence[Offered] = [
+            (c.instance_type, o, zones[o.zone])
+            for c in chosen
+            for o in c.offerings
+            if o.zone in zones
+        ]
+        if not offered:
+            raise InsufficientCapacityError(UNAVAILABLE)
+        offered, partition = _in_one_partition(offered, asked)
+        cluster = await self._cluster.get()
+        group = await self._groups.find(node_class.spec.placement_group_selector)
+        tenancy = _tenancy(claim)
+        tags = self._tags(claim, node_class, cluster.name)
+        write = Writer(
+            claim=claim,
+            node_class=node_class,
+            cluster=cluster,
+            tags=tags,
+            group=group,
+            partition=partition,
+            tenancy=tenancy,
+            names_reservations=self._reserved_capacity,
+            in_isolated_partition=self._aws.region.startswith(("us-iso", "eu-iso")),
+            kubelet=lambda name: self._types.kubelet(node_class, name),
+            written=self._written,
+        )
+        candidates = [write.candidate(*each) for each in offered]
+        await self._templates.ensure(c.template for c in candidates)
+        first = offered[0][1]
+        return LaunchPlan(
+            claim=claim,
+            node_class=node_class,
+            capacity_type=first.capacity_type,
+            candidates=candidates,
+            tags={**tags, labels.TAG_NODECLAIM: claim.metadata.name},
+            cluster=cluster,
+            market=market(first),
+            tenancy=tenancy,
+            group=group,
+            partition=partition,
+            addresses=_addresses(offered),
+        )
+
+    def _tags(self, claim: NodeClaim, node_class: EC2NodeClass, cluster: str) -> dict[str, str]:
+        refused = nodeclasstags.forbidden(node_class.spec.tags or {})
+        if refused:
+            raise NodeClassNotReadyError(
+                f"EC2NodeClass {node_class.metadata.name}: spec.tags contains restricted tags, "
+                f"which only the controller sets: {', '.join(refused)}; remove them"
+            )
+        pool = claim.metadata.labels.get(labels.NODEPOOL, "")
+        return nodeclasstags.launched(node_class, cluster, pool, self._installation)
+
+    # The result of a launch.
+
+    def _instance(self, plan: LaunchPlan, candidate: LaunchCandidate, instance_id: str) -> Instance:
+        known = self._labelled(plan, candidate.instance_type, candidate.offering)
+        return replace(
+            known,
+            provider_id=provider_id(candidate.offering.zone, instance_id),
+            image_id=candidate.image_id,
+            tags=dict(plan.tags),
+        )
+
+    def _labelled(
+        self, plan: LaunchPlan, instance_type: InstanceType, offering: Offering
+    ) -> Instance:
+        node_class = plan.node_class
+        carried = node_labels(instance_type, offering)
+        if offering.capacity_type != labels.RESERVED:
+            carried = {k: v for k, v in carried.items() if k not in labels.RESERVATION_LABELS}
+        carried |= {TENANCY: plan.tenancy}
+        if plan.group is not None:
+            carried[labels.PLACEMENT_GROUP_ID] = plan.group.id
+            if plan.group.partition_names:
+                carried[labels.PLACEMENT_GROUP_PARTITION] = plan.partition
+        pool = plan.tags[labels.NODEPOOL]
+        hidden = () if _wants_efa(plan) else (EFA,)
+        return Instance(
+            provider_id="",
+            instance_type=instance_type.name,
+            zone=offering.zone,
+            capacity_type=offering.capacity_type,
+            launched_at=datetime.now(UTC),
+            labels={**carried, **({labels.NODEPOOL: pool} if pool else {})},
+            annotations={
+                **_hashes(node_class),
+                labels.INSTANCE_PROFILE_NAME: node_class.status.instance_profile,
+            },
+            capacity=_quantities(instance_type.capacity, hidden),
+            allocatable=_quantities(instance_type.allocatable, hidden),
+        )
+
+
+def require_ready(node_class: EC2NodeClass) -> None:
+    """Raise an error unless the EC2NodeClass is ready to launch instances.
+
+    Raises:
+        InsufficientCapacityError: the EC2NodeClass is being deleted; the NodeClaim is deleted.
+        NodeClassNotReadyError: it is not ready, or its spec changed after it became ready.
+        NodeClassUnknownError: it has not been reconciled yet; retry soon.
+
+    """
+    meta = node_class.metadata
+    if meta.is_deleting:
+        raise InsufficientCapacityError(f"EC2NodeClass {meta.name} is being deleted")
+    ready = conditions.find(node_class.status.conditions, "Ready")
+    if ready is None or ready.status == "Unknown":
+        raise NodeClassUnknownError(f"EC2NodeClass {meta.name} has not been reconciled yet")
+    if ready.is_false:
+        raise NodeClassNotReadyError(f"EC2NodeClass {meta.name} is not ready: {ready.message}")
+    if ready.observed_generation != meta.generation:
+        raise NodeClassNotReadyError(
+            f"EC2NodeClass {meta.name} has not been reconciled against its latest spec"
+        )
+
+
+def _refused(error: FleetError, plan: LaunchPlan) -> Iterator[LaunchCandidate]:
+    """Yield the candidates of the request that an error applies to.
+
+    An error of the whole request names no instance type, zone or subnet and applies to all of them.
+    A candidate that is not marked would be requested, and refused, again at once.
+    """
+    for shown in fleet.shown(plan.candidates):
+        if (
+            error.instance_type in ("", shown.instance_type.name)
+            and error.zone in ("", shown.offering.zone)
+            and error.subnet_id in ("", shown.subnet_id)
+        ):
+            yield shown
+
+
+def _hashes(node_class: EC2NodeClass) -> dict[str, str]:
+    written = node_class.metadata.annotations
+    named = (labels.NODECLASS_HASH, labels.NODECLASS_HASH_VERSION)
+    return {name: written[name] for name in named if name in written}
+
+
+def _requests(claim: NodeClaim) -> Resources:
+    asked = parsed(claim.spec.resources.requests)
+    return {name: amount for name, amount in asked.items() if name != NITRO_SANDBOX}
+
+
+def _wants_efa(plan: LaunchPlan) -> bool:
+    return EFA in plan.claim.spec.resources.requests or bool(
+        plan.node_class.spec.network_interfaces
+    )
+
+
+def _tenancy(claim: NodeClaim) -> str:
+    asked = read(claim.spec.requirements).get(TENANCY)
+    return "default" if asked is None or asked.has("default") else "dedicated"
+
+
+def _in_one_partition(
+    offered: Sequence[Offered], asked: Iterable[Requirement]
+) -> tuple[Sequence[Offered], str]:
+    """Return the offerings of one partition of a placement group, and the name of the partition.
+
+    If the NodeClaim requires no partition, EC2 chooses: each offering is returned once, with an
+    empty name.
+    """
+    if any(r.key == labels.PLACEMENT_GROUP_PARTITION for r in asked):
+        first = min(map(_partition, offered), key=lambda name: (len(name), name))
+        return [each for each in offered if _partition(each) == first], first
+    once: dict[tuple[str, str, str], Offered] = {}
+    for instance_type, offering, subnet in offered:
+        key = instance_type.name, subnet.id, offering.requirements.get(RESERVATION_ID, "")
+        once.setdefault(key, (instance_type, offering, subnet))
+    return list(once.values()), ""
+
+
+def _partition(offered: Offered) -> str:
+    return offered[1].requirements.get(labels.PLACEMENT_GROUP_PARTITION, "")
+
+
+def _addresses(offered: Iterable[Offered]) -> dict[str, int]:
+    """Return the number of IP addresses that the smallest instance type would use, by subnet."""
+    fewest: dict[str, int] = {}
+    for instance_type, _, subnet in offered:
+        pods = instance_type.capacity.get(PODS, 0) // MILLI
+        fewest[subnet.id] = min(fewest.get(subnet.id, pods), pods)
+    return fewest
+
+
+def _quantities(amounts: Resources, hidden: Iterable[str]) -> dict[str, str]:
+    return {
+        name: written(amount, name)
+        for name, amount in amounts.items()
+        if amount and name not in hidden
+    }

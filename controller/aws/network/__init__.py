@@ -1,0 +1,1 @@
+"""The network of instances: subnets, security groups, placement groups and zonal shift."""

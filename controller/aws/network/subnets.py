@@ -1,0 +1,187 @@
+"""Subnets: which ones an EC2NodeClass selects, and which have free IP addresses.
+
+A launch reserves the addresses that it may use. It releases those of the subnets that EC2 did not
+choose. A new description of a subnet replaces the controller's own count. A subnet without free
+addresses is not used until EC2 reports a free one. A subnet that refused an instance is avoided for
+3 minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cachetools import TTLCache
+
+from controller.apis.karpenter.ec2nodeclass import SelectorTerm
+from controller.aws.selectors import tag_filters
+from controller.aws.session import Aws
+from controller.aws.unavailable import TTL
+from controller.cloudprovider.errors import CloudProviderError
+
+ADDRESS_PERIOD = 300.0
+"""Seconds for which a count of free addresses is used."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subnet:
+    """A subnet; `free` is its number of free IPv4 addresses in EC2's last response."""
+
+    id: str
+    zone: str
+    zone_id: str
+    free: int
+
+
+class Subnets:
+    """Finds subnets and counts their free addresses."""
+
+    def __init__(
+        self,
+        aws: Aws,
+        *,
+        period: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._aws = aws
+        self._clock = clock
+        self._selected: TTLCache[object, tuple[Subnet, ...]] = TTLCache(math.inf, period, clock)
+        # Not in a cache that drops them: they remain in use while EC2 does not respond.
+        self._known: dict[str, tuple[float, Subnet]] = {}
+        self._in_flight: Counter[str] = Counter()
+        self._landed: Counter[str] = Counter()
+        self._full: TTLCache[str, None] = TTLCache(math.inf, TTL, clock)
+        self._asking = asyncio.Lock()
+        self._counting = asyncio.Lock()
+
+    async def find(self, terms: Sequence[SelectorTerm]) -> tuple[Subnet, ...]:
+        """Return the subnets that any of the terms selects, most free addresses first."""
+        key = tuple(sorted((t.id, tuple(sorted(t.tags.items()))) for t in terms))
+        # EC2NodeClasses often share terms: the second caller waits for the response to the first.
+        async with self._asking:
+            if subnets := self._selected.get(key):
+                return subnets
+            by_id: dict[str, Subnet] = {}
+            for filters in _queries(terms):
+                by_id.update({s.id: s for s in await self._describe(filters)})
+            subnets = tuple(sorted(by_id.values(), key=lambda s: (-s.free, s.id)))
+            self._selected[key] = subnets
+            return subnets
+
+    async def for_launch(self, ids: Iterable[str]) -> dict[str, Subnet]:
+        """Return for each zone the subnet with the most free addresses; full subnets are omitted.
+
+        Raises:
+            CloudProviderError: EC2 did not respond, and not every subnet has an earlier count.
+
+        """
+        wanted = list(ids)
+        await self._refresh(wanted)
+        best: dict[str, Subnet] = {}
+        for subnet_id in wanted:
+            if subnet_id not in self._known or self.is_full(subnet_id):
+                continue
+            subnet = self._known[subnet_id][1]
+            rival = best.get(subnet.zone)
+            if rival is None or self.room(subnet) > self.room(rival):
+                best[subnet.zone] = subnet
+        return best
+
+    def room(self, subnet: Subnet) -> int:
+        """Return the number of free addresses less those reserved by launches in progress."""
+        return subnet.free - self._in_flight[subnet.id]
+
+    def take(self, addresses: Mapping[str, int]) -> None:
+        """Reserve the addresses that a launch may use, by subnet ID."""
+        self._in_flight.update(addresses)
+
+    def give_back(self, addresses: Mapping[str, int]) -> None:
+        """Release the reserved addresses of the subnets that EC2 did not choose."""
+        for subnet_id, count in addresses.items():
+            # A description in between has already cleared the reservations.
+            self._in_flight[subnet_id] = max(self._in_flight[subnet_id] - count, 0)
+
+    def landed(self, subnet_id: str) -> None:
+        """Record that an instance uses an address that EC2's last response counted as free."""
+        self._landed[subnet_id] += 1
+
+    def mark_full(self, subnet_id: str) -> None:
+        """Avoid a subnet that had no free address, for 3 minutes."""
+        self._full[subnet_id] = None
+
+    def is_full(self, subnet_id: str) -> bool:
+        """Whether a subnet is avoided: it has no free address, or refused an instance recently."""
+        if subnet_id in self._full:
+            return True
+        # Pods may need further addresses; only an instance's first address is known to be needed.
+        known = self._known.get(subnet_id)
+        return known is not None and known[1].free <= self._landed[subnet_id]
+
+    async def zone_names(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return zone names by zone ID (such as `usw2-az1`), for zones with a subnet."""
+        filters = [{"Name": "availability-zone-id", "Values": sorted(ids)}]
+        return {s.zone_id: s.zone for s in await self._describe(filters)}
+
+    def forget(self) -> None:
+        """Clear the cache, so that the next call queries EC2."""
+        self._selected.clear()
+        self._known.clear()
+
+    async def _refresh(self, ids: list[str]) -> None:
+        if not self._stale(ids):
+            return
+        # A lock of its own, so that a launch never waits for the queries of EC2NodeClasses.
+        async with self._counting:
+            stale = self._stale(ids)
+            if not stale:
+                return
+            try:
+                await self._describe([{"Name": "subnet-id", "Values": stale}])
+            except CloudProviderError as exc:
+                known = [i for i in stale if i in self._known]
+                if len(known) < len(stale):
+                    raise
+                log.warning(
+                    "keeping counts of free addresses as they were known", extra={"error": str(exc)}
+                )
+                for subnet_id in known:
+                    self._known[subnet_id] = (self._clock(), self._known[subnet_id][1])
+
+    def _stale(self, ids: Iterable[str]) -> list[str]:
+        now = self._clock()
+        return [i for i in ids if i not in self._known or now - self._known[i][0] > ADDRESS_PERIOD]
+
+    async def _describe(self, filters: list[dict[str, Any]]) -> list[Subnet]:
+        described = await self._aws.pages("ec2", "describe_subnets", "Subnets", Filters=filters)
+        subnets = [
+            Subnet(
+                id=s["SubnetId"],
+                zone=s["AvailabilityZone"],
+                zone_id=s.get("AvailabilityZoneId", ""),
+                free=s["AvailableIpAddressCount"],
+            )
+            for s in described
+        ]
+        for subnet in subnets:
+            self._known[subnet.id] = (self._clock(), subnet)
+            self._in_flight.pop(subnet.id, None)
+            self._landed.pop(subnet.id, None)
+        return subnets
+
+
+def _queries(terms: Sequence[SelectorTerm]) -> list[list[dict[str, Any]]]:
+    """Return one list of filters per query; all IDs share one query.
+
+    EC2 reads no filter as everything, so a term without ID and tags produces no query.
+    """
+    ids = sorted(term.id for term in terms if term.id)
+    by_tags = [tag_filters(term.tags) for term in terms if not term.id and term.tags]
+    return [*([[{"Name": "subnet-id", "Values": ids}]] if ids else []), *by_tags]

@@ -1,0 +1,1 @@
+"""EC2NodeClass: AMIs, instance profiles, tags, and its status."""

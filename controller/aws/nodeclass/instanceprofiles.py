@@ -1,0 +1,314 @@
+"""Instance profiles, which give a node's IAM role to its EC2 instance.
+
+An EC2NodeClass sets `spec.instanceProfile` or `spec.role`. For a profile, Joiner never calls IAM.
+For a role, Joiner uses the profile with the role's name, if it contains the role and is tagged for
+this cluster (the Pulumi program creates one). Otherwise Joiner creates a profile for the
+EC2NodeClass, which needs `joiner:instanceProfiles: managed`. Without permission to read profiles,
+Joiner assumes that the profile with the role's name is right; EC2 refuses the launch if not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping, Set
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.aws.errors import ALREADY_EXISTS, AwsError
+from controller.aws.nodeclass import nodeclasstags
+from controller.aws.selectors import tag_list, tags_of
+from controller.aws.session import Aws
+from controller.cloudprovider.errors import CloudProviderError
+
+COLLECT_PERIOD = 1800.0
+"""Seconds between two garbage collections of unused profiles."""
+
+CHECKED = 900.0
+"""Seconds for which the state of a profile is cached; a refusal by EC2 ends it earlier."""
+
+BARRED = 900.0
+"""Seconds without calls to IAM after it denied access to a profile."""
+
+RIGHTS_BY = "set joiner:instanceProfiles to managed to grant the permissions"
+"""How to grant the permissions by a setting of the stack."""
+
+PROTECTED = timedelta(hours=1)
+"""Minimum age of a profile that is garbage-collected.
+
+A launch with a newer one may be in progress.
+"""
+
+
+log = logging.getLogger(__name__)
+
+
+class InstanceProfileError(CloudProviderError):
+    """The EC2NodeClass has no usable instance profile; the message says what to change."""
+
+    reason = "InstanceProfileNotReady"
+
+
+class InstanceProfiles:
+    """Finds or creates the instance profiles of EC2NodeClasses."""
+
+    def __init__(
+        self,
+        aws: Aws,
+        cluster_name: str,
+        *,
+        installation: str,
+        isolated: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._aws = aws
+        self._clock = clock
+        self._cluster = cluster_name
+        self._installation = installation
+        self._isolated = isolated
+        self._checked: dict[tuple[str, str], float] = {}
+        self._current: dict[str, str] = {}
+        self._barred_until = -math.inf
+
+    async def ensure(self, node_class: EC2NodeClass) -> str:
+        """Return the name of the EC2NodeClass's instance profile.
+
+        Raises:
+            InstanceProfileError: there is none, and the controller cannot create one.
+
+        """
+        name = await self._ensured(node_class)
+        if not node_class.spec.instance_profile and not self._is_barred:
+            self._current[node_class.metadata.uid] = name
+        return name
+
+    def lacking(self, node_class: EC2NodeClass) -> str:
+        """Return what to do if EC2 does not find the EC2NodeClass's profile; may be empty."""
+        if node_class.spec.instance_profile or not self._is_barred:
+            return ""
+        return (
+            "the controller isn't authorized to create an instance profile for spec.role: set "
+            f"spec.instanceProfile, or {RIGHTS_BY}"
+        )
+
+    @property
+    def _is_barred(self) -> bool:
+        return self._clock() < self._barred_until
+
+    async def _ensured(self, node_class: EC2NodeClass) -> str:
+        spec = node_class.spec
+        if spec.instance_profile:
+            return spec.instance_profile
+        role = (spec.role or "").rpartition("/")[2]
+        if not role:
+            raise InstanceProfileError("set spec.role or spec.instanceProfile")
+        if self._isolated:
+            raise InstanceProfileError(
+                "IAM cannot be reached with ISOLATED_VPC=true: "
+                "set spec.instanceProfile instead of spec.role"
+            )
+        made = self.name(node_class, role)
+        unseen = made if node_class.status.instance_profile == made else role
+        if self._is_barred:
+            return unseen
+        try:
+            for name in (role, made):
+                if await self._is_usable(name, role):
+                    return name
+        except AwsError as exc:
+            if not exc.is_unauthorized:
+                raise
+            self._barred_until = self._clock() + BARRED
+            log.warning(
+                "cannot read the instance profile: not authorized; assuming that it is valid",
+                extra={"profile": unseen, "error": str(exc)},
+            )
+            return unseen
+        await self._make(node_class, made, role)
+        self._checked[made, role] = self._clock()
+        return made
+
+    async def _is_usable(self, name: str, role: str) -> bool:
+        since = self._checked.get((name, role))
+        if since is not None and self._clock() - since < CHECKED:
+            return True
+        try:
+            usable = await self._carries(name, role)
+        except CloudProviderError as exc:
+            if since is None:
+                raise
+            log.warning(
+                "cannot read the instance profile; keeping its last known state",
+                extra={"profile": name, "error": str(exc)},
+            )
+            usable = True
+        if usable:
+            self._checked[name, role] = self._clock()
+        else:
+            self._checked.pop((name, role), None)
+        return usable
+
+    def forget(self, node_class: EC2NodeClass) -> None:
+        """Drop the cached state of the EC2NodeClass's profile, after EC2 did not find it."""
+        self._forget(node_class.status.instance_profile)
+        self._barred_until = -math.inf  # The permissions may have been granted since.
+
+    def _forget(self, name: str) -> None:
+        self._checked = {pair: at for pair, at in self._checked.items() if pair[0] != name}
+
+    def name(self, node_class: EC2NodeClass, role: str) -> str:
+        """Return the name of the profile that Joiner creates for an EC2NodeClass and a role."""
+        meta = node_class.metadata
+        text = "/".join((self._aws.region, meta.name, meta.uid, role))
+        digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+        return f"{self._cluster}_{digest}"[:128]
+
+    async def release(self, node_class: EC2NodeClass) -> None:
+        """Delete the profiles that Joiner created for an EC2NodeClass, and no others."""
+        self._current.pop(node_class.metadata.uid, None)
+        if node_class.spec.instance_profile or self._isolated:
+            return
+        path = self._path(node_class)
+        for profile in await self._under(path):
+            if profile["Path"] == path and await self._made_here(profile):
+                await self._delete(profile)
+
+    async def collect(self, in_use: Callable[[], Awaitable[Set[str]]]) -> None:
+        """Delete profiles that EC2NodeClasses no longer use because their role changed.
+
+        It keeps profiles of EC2NodeClasses that were not resolved yet, those younger than
+        1 hour, and those of running instances (`in_use`).
+        """
+        if self._isolated or not self._current:
+            return
+        root = self._root
+        listed = await self._under(root)
+        left = [p for p in listed if p["Path"].startswith(root) and self._is_left(p)]
+        if not left:
+            return
+        used = await in_use()
+        for profile in left:
+            if profile["InstanceProfileName"] not in used and await self._made_here(profile):
+                await self._delete(profile)
+
+    async def _under(self, path: str) -> list[dict[str, Any]]:
+        """Return the profiles below a path; none if the controller isn't authorized to list."""
+        try:
+            return await self._aws.pages(
+                "iam", "list_instance_profiles", "InstanceProfiles", PathPrefix=path
+            )
+        except AwsError as exc:
+            if not exc.is_unauthorized:
+                raise
+            log.warning(
+                "cannot list instance profiles: not authorized; unused ones are not deleted",
+                extra={"path": path, "error": str(exc)},
+            )
+            return []
+
+    def _is_left(self, profile: Mapping[str, Any]) -> bool:
+        current = self._current.get(profile["Path"].removeprefix(self._root).strip("/"))
+        age = datetime.now(UTC) - profile["CreateDate"]
+        return current not in (None, profile["InstanceProfileName"]) and age > PROTECTED
+
+    async def _made_here(self, profile: Mapping[str, Any]) -> bool:
+        """Whether a listed profile still exists and this installation created it."""
+        try:
+            # list_instance_profiles returns no tags.
+            answer = await self._aws.call(
+                "iam", "get_instance_profile", InstanceProfileName=profile["InstanceProfileName"]
+            )
+        except AwsError as exc:
+            if exc.is_not_found:
+                return False
+            raise
+        made_by = tags_of(answer["InstanceProfile"]).get(labels.TAG_INSTALLATION)
+        return made_by == self._installation
+
+    @property
+    def _root(self) -> str:
+        return f"/karpenter/{self._aws.region}/{self._cluster}/"
+
+    def _path(self, node_class: EC2NodeClass) -> str:
+        return f"{self._root}{node_class.metadata.uid}/"
+
+    async def _carries(self, name: str, role: str) -> bool:
+        """Whether the profile exists, is tagged for this cluster, and contains only this role."""
+        try:
+            answer = await self._aws.call("iam", "get_instance_profile", InstanceProfileName=name)
+        except AwsError as exc:
+            if exc.is_not_found:
+                return False
+            raise
+        profile = answer["InstanceProfile"]
+        tags = tags_of(profile)
+        ours = (
+            tags.get(labels.tag_cluster_owned(self._cluster)) == "owned"
+            or tags.get(labels.TAG_CLUSTER_NAME) == self._cluster
+        )
+        return ours and [r["RoleName"] for r in profile.get("Roles", [])] == [role]
+
+    async def _make(self, node_class: EC2NodeClass, name: str, role: str) -> None:
+        tags = {
+            **nodeclasstags.owned(node_class, self._cluster, self._installation),
+            nodeclasstags.REGION: self._aws.region,
+        }
+        try:
+            await self._aws.call(
+                "iam",
+                "create_instance_profile",
+                InstanceProfileName=name,
+                Path=self._path(node_class),
+                Tags=tag_list(tags),
+            )
+        except AwsError as exc:
+            if exc.is_unauthorized:
+                raise InstanceProfileError(
+                    f"there is no instance profile {role} that contains the role {role} and has "
+                    f"the tag {labels.tag_cluster_owned(self._cluster)}=owned, and the controller "
+                    f"isn't authorized to create one: {RIGHTS_BY}: {exc}"
+                ) from exc
+            if exc.code not in ALREADY_EXISTS:
+                raise
+        await self._add_role(name, role)
+
+    async def _add_role(self, name: str, role: str) -> None:
+        try:
+            await self._aws.call(
+                "iam", "add_role_to_instance_profile", InstanceProfileName=name, RoleName=role
+            )
+        except AwsError as exc:
+            if exc.is_not_found:
+                raise InstanceProfileError(
+                    f"spec.role: IAM role {role!r} does not exist; create it or correct spec.role"
+                ) from exc
+            if exc.is_unauthorized:
+                raise InstanceProfileError(
+                    f"the controller isn't authorized to pass the role {role}; allow "
+                    f"iam:PassRole in its IAM role: {exc}"
+                ) from exc
+            # A profile contains one role at most; an earlier process may have added it.
+            if exc.code != "LimitExceeded" or not await self._carries(name, role):
+                raise
+
+    async def _delete(self, profile: dict[str, Any]) -> None:
+        name = profile["InstanceProfileName"]
+        self._forget(name)
+        for role in profile.get("Roles", []):
+            await self._ending(
+                "remove_role_from_instance_profile",
+                InstanceProfileName=name,
+                RoleName=role["RoleName"],
+            )
+        await self._ending("delete_instance_profile", InstanceProfileName=name)
+
+    async def _ending(self, operation: str, **parameters: str) -> None:
+        try:
+            await self._aws.call("iam", operation, **parameters)
+        except AwsError as exc:
+            if not exc.is_not_found:
+                raise

@@ -1,0 +1,42 @@
+"""Tags of the AWS resources of an EC2NodeClass: those of ownership and those of the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+
+REGION = labels.REGION
+
+
+def forbidden(tags: Mapping[str, str]) -> list[str]:
+    """Return the tag keys that a user may not set, because they state who owns a resource."""
+    ours = {
+        labels.TAG_CLUSTER_NAME,
+        labels.TAG_INSTALLATION,
+        labels.NODEPOOL,
+        labels.TAG_NODECLAIM,
+        labels.EC2NODECLASS,
+    }
+    return sorted(
+        key for key in tags if not key or key in ours or key.startswith("kubernetes.io/cluster")
+    )
+
+
+def owned(node_class: EC2NodeClass, cluster_name: str, installation: str) -> dict[str, str]:
+    """Return the user's tags and the tags that state the owner and the EC2NodeClass."""
+    return {
+        **(node_class.spec.tags or {}),
+        labels.tag_cluster_owned(cluster_name): "owned",
+        labels.TAG_CLUSTER_NAME: cluster_name,
+        labels.TAG_INSTALLATION: installation,
+        labels.EC2NODECLASS: node_class.metadata.name,
+    }
+
+
+def launched(
+    node_class: EC2NodeClass, cluster_name: str, node_pool: str, installation: str
+) -> dict[str, str]:
+    """Return the tags of launch templates and of the resources launched for a NodePool."""
+    return {**owned(node_class, cluster_name, installation), labels.NODEPOOL: node_pool}

@@ -1,0 +1,190 @@
+"""Evaluates groups of nodes: what disrupting them saves, and what it costs to empty them.
+
+A group is allowed if its replacements cost less than its nodes and the policy Balanced of its
+NodePools approves it. It is worth it if it saves more than its evictions cost. The group that
+saves most per eviction comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+
+from controller.apis.wording import counted
+from controller.disruption import balance
+from controller.disruption.commands import Candidate, Command, Reason
+from controller.disruption.costs import Lives, eviction_cost
+from controller.disruption.destinations import with_lasting_homes
+from controller.disruption.model import ClusterModel
+from controller.disruption.plan import Plan
+from controller.disruption.preferenceprices import PreferencePrices
+from controller.disruption.problem import DisruptionProblem
+from controller.disruption.replacements import affordable
+from controller.disruption.simulation import Group, Simulation, SimulationResult, groups
+from controller.state.nodes import StateNode
+
+REASON = Reason.UNDERUTILIZED
+
+LEAST_EVICTION = 0.1
+"""The least cost of an eviction in a plan, as a share of the cost of the average pod. A plan that
+evicts ten pods to save the cost of one pod is not worth it. Without this minimum, consolidation
+would rearrange the whole cluster for its last percents."""
+
+MANY_NODES = 1000
+"""In clusters of more than this many nodes, consolidation takes the first plan that saves anything,
+the one that may launch new nodes, so that the first commands come early. It does not simulate
+kube-scheduler's order of binding there."""
+
+ENGINE_TRIES = 20
+"""How many of the nodes that the arrays cannot represent one evaluation tries with the engine."""
+
+NEGLIGIBLE = 1e-6
+"""Savings below this, in $/h, count as zero."""
+
+
+class Evaluator:
+    """Evaluates the disruption of some candidates in one cluster.
+
+    `candidates` are the candidates by name. `simulation` is the engine; `model` holds the arrays,
+    None if no pod moves or the time limit was reached. By node name, `disturbance` is the eviction
+    cost of the pods as Kubernetes counts it, and `costs` is the cost of emptying the node in $/h
+    while the saving lasts. `conceded` lists the pods that give up preferences, if any do.
+    """
+
+    def __init__(
+        self,
+        problem: DisruptionProblem,
+        candidates: Sequence[Candidate],
+        simulation: Simulation,
+        expired: Callable[[], bool],
+        conceded: PreferencePrices | None = None,
+    ) -> None:
+        self.problem, self.simulation, self.expired = problem, simulation, expired
+        self.conceded = conceded
+        self.candidates = {candidate.name: candidate for candidate in candidates}
+        lives = Lives(problem.snapshot.pods, problem.settings, problem.now, problem.begun)
+        self.disturbance = {
+            candidate.name: sum(max(eviction_cost(pod), 0.0) for pod in candidate.moving)
+            for candidate in candidates
+        }
+        least = LEAST_EVICTION * sum(candidate.price for candidate in candidates)
+        least /= max(sum(self.disturbance.values()), 1.0)
+        self.costs = {
+            candidate.name: max(
+                self.disturbance[candidate.name] * least,
+                sum(map(lives.hourly_price, candidate.moving)),
+            )
+            + (conceded.price_of(candidate) if conceded is not None else 0.0)
+            for candidate in candidates
+        }
+        self.balance = balance.Totals.of(problem)
+        self.model = None if expired() else with_lasting_homes(problem, simulation, self.candidates)
+
+    @classmethod
+    def conceding(cls, conceded: PreferencePrices, expired: Callable[[], bool]) -> Evaluator:
+        """Return the evaluator of the cluster in which pods give up their preferences."""
+        problem, candidates = conceded.problem, conceded.candidates
+        simulation = Simulation(problem, candidates, expired=expired)
+        return cls(problem, candidates, simulation, expired, conceded)
+
+    def net(self, group: Group) -> float:
+        """Return what a group saves minus the cost of its evictions, in $/h."""
+        return group.saving - sum(self.costs[name] for name in group.names)
+
+    def is_allowed(self, group: Group) -> bool:
+        """Whether the replacements cost less than the group's nodes and Balanced approves."""
+        return affordable(group, self.problem) is not None and self.balance.approves(group)
+
+    def approved(self, result: SimulationResult) -> list[Group]:
+        """Return the groups of a simulation result that save more than they cost, best first."""
+        good = [
+            group
+            for group in groups(result)
+            if self.is_allowed(group) and self.net(group) > NEGLIGIBLE
+        ]
+        return sorted(good, key=self.rank)
+
+    def dearness(self, candidate: Candidate) -> tuple[float, str]:
+        """Return the sort key of nodes: the cost of emptying relative to the price, then name."""
+        return self.costs[candidate.name] / candidate.price, candidate.name
+
+    def rank(self, group: Group) -> tuple[float, list[str]]:
+        """Return the sort key of groups: the largest saving per eviction first, then names."""
+        return -self._per_eviction(group), sorted(group.names)
+
+    def _per_eviction(self, group: Group) -> float:
+        moved = sum(self.disturbance[name] for name in group.names)
+        return group.saving / max(moved, NEGLIGIBLE)
+
+    def emptied(self, leaving: Collection[str]) -> Plan | None:
+        """Return the plan in which these nodes are empty; None without `model`."""
+        return None if self.model is None else _emptied(self.model, leaving)
+
+    def emptied_beside(self, new: Sequence[StateNode], leaving: Collection[str]) -> Plan | None:
+        """Return the same plan for the cluster with these new nodes."""
+        if not new or self.model is None:
+            return self.emptied(leaving)
+        model = with_lasting_homes(self.problem, self.simulation, self.candidates, new=new)
+        return None if model is None else _emptied(model, leaving)
+
+    def command(self, group: Group) -> Command:
+        """Return the command that executes a group."""
+        replacements = group.replacements if group.whole else affordable(group, self.problem)
+        assert replacements is not None
+        evictions = sum(len(candidate.moving) for candidate in group.leaving)
+        conceding, leaving = 0, group.leaving
+        if self.conceded is not None:
+            conceding = sum(map(self.conceded.number, leaving))
+            leaving = self.conceded.restored(leaving)
+        return Command(
+            REASON,
+            leaving,
+            replacements=replacements,
+            moves=group.moves,
+            saving=group.saving,
+            evictions=evictions,
+            conceding=conceding,
+            why=_why(group, evictions, conceding),
+            part_of=self.command(group.whole) if group.whole is not None else None,
+        )
+
+
+def _emptied(model: ClusterModel, leaving: Collection[str]) -> Plan:
+    nodes, resources = model.room.shape
+    plan = Plan(model, np.zeros(nodes), np.zeros((nodes, resources)))
+    plan.empty(leaving)
+    return plan
+
+
+def _why(group: Group, evictions: int, conceding: int) -> str:
+    nodes = ", ".join(sorted(group.names)[:3]) + (", …" if len(group.names) > 3 else "")
+    is_one = len(group.names) == 1
+    return (
+        f"{counted(len(group.names), 'node')} ({nodes}; {group.price:.4f} $/h) "
+        f"{'is' if is_one else 'are'} not needed; {_moves(group, evictions)}"
+        + (f"; {counted(conceding, 'pod')} will run without preferences" if conceding else "")
+        + (f"; {_follow(group, group.whole)}" if group.whole is not None else "")
+    )
+
+
+def _moves(group: Group, evictions: int) -> str:
+    """Return where the pods move, such as "its pod moves to an existing node"."""
+    if not group.moves and not group.replacements:
+        return "no pods have to move"
+    targets = []
+    if group.moves:
+        some = len(group.moves)
+        targets.append("an existing node" if some == 1 else f"{some} existing nodes")
+    if group.replacements:
+        some = len(group.replacements)
+        new = "a new node" if some == 1 else f"{some} new nodes"
+        targets.append(f"{new} ({group.cost:.4f} $/h)")
+    owner = "its" if len(group.names) == 1 else "their"
+    pods = f"{owner} pod moves" if evictions == 1 else f"{owner} {evictions} pods move"
+    return f"{pods} to {' and '.join(targets)}"
+
+
+def _follow(first: Group, whole: Group) -> str:
+    later = counted(len(whole.leaving) - len(first.leaving), "more node")
+    return f"{later} will follow as budgets allow, which saves {whole.saving:.4f} $/h in total"

@@ -1,0 +1,96 @@
+"""Validates commands against the cluster as it is now.
+
+No new plan is made: the same pods must still fit on the same nodes, and the replacements must be
+as planned. Then the groups are evaluated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from controller.disruption.commands import Command
+from controller.disruption.evaluation import Evaluator
+from controller.disruption.plan import Plan
+from controller.disruption.replacements import is_like
+from controller.disruption.simulation import Group, homes_of, joined, names_of
+
+
+def standing(evaluator: Evaluator, commands: Sequence[Command]) -> dict[frozenset[str], Command]:
+    """Return the commands that are still valid, updated, by the names of their nodes.
+
+    A command is valid if it can still be executed as planned, after those before it, and is still
+    worth it.
+    """
+    if evaluator.expired():
+        return {}
+    homes = {
+        key: node for command in commands for key, node in homes_of(command.whole.moves).items()
+    }
+    same = [command for command in commands if _is_unchanged(evaluator, command.whole)]
+    plan = evaluator.emptied({name for command in commands for name in command.whole.names})
+    there = [command for command in same if _finds_room(command.whole, plan)]
+    names = frozenset(name for command in there for name in command.whole.names)
+    result = evaluator.simulation.carried_out(names, homes) if names else None
+    if not there and len(commands) == len(same) == 1:
+        # A command that the arrays cannot represent came from the engine: ask it again.
+        there, result = same, evaluator.simulation.without(same[0].whole.names)
+        if result is not None and homes_of(result.results.existing_nodes) != homes:
+            return {}
+    if result is None:
+        return {}
+    group_of = {name: group for group in evaluator.approved(result) for name in group.names}
+    fresh = {}
+    for command in there:
+        group = _made_of(evaluator, group_of, command.whole.names)
+        if group is not None and is_like(command.whole.replacements, group.replacements):
+            fresh[command.names] = _afresh(evaluator, command, group)
+    return fresh
+
+
+def culprits(evaluator: Evaluator, commands: Sequence[Command]) -> list[Command]:
+    """Return the commands that are invalid even without the others.
+
+    They may be the cause why the others are invalid together with them.
+    """
+    return [command for command in commands if command.names not in standing(evaluator, [command])]
+
+
+def _is_unchanged(evaluator: Evaluator, command: Command) -> bool:
+    """Return whether the pods on the command's nodes are those of the plan."""
+    planned = {key for keys in command.moves.values() for key in keys}
+    planned.update(key for new in command.replacements for key in new.pods)
+    nodes = (evaluator.candidates[candidate.name] for candidate in command.candidates)
+    return planned == {pod.key for node in nodes for pod in node.moving}
+
+
+def _finds_room(command: Command, plan: Plan | None) -> bool:
+    """Return whether the pods that move to existing nodes still fit; they then occupy `plan`."""
+    return not command.evictions if plan is None else plan.bring(command.moves)
+
+
+def _made_of(
+    evaluator: Evaluator, group_of: Mapping[str, Group], names: frozenset[str]
+) -> Group | None:
+    """Return the group of exactly these nodes, joined from several if needed, or None.
+
+    `group_of` maps node names to groups.
+    """
+    parts = {min(group.names): group for name in names if (group := group_of.get(name)) is not None}
+    if names_of(parts.values()) != names:
+        return None
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    whole = joined(list(parts.values()))
+    return whole if evaluator.is_allowed(whole) else None
+
+
+def _afresh(evaluator: Evaluator, command: Command, group: Group) -> Command:
+    """Return the command updated to its group as it is now.
+
+    For an instalment, that is the group of the whole command.
+    """
+    if command.part_of is None:
+        return evaluator.command(group)
+    now = tuple(evaluator.candidates[candidate.name] for candidate in command.candidates)
+    return replace(command, candidates=now, part_of=evaluator.command(group))

@@ -1,0 +1,68 @@
+"""The DaemonSet pods on new nodes of a recorded world."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from controller.scheduling.catalog.daemons import daemons
+from controller.scheduling.nodes.existing import ExistingNodes
+from controller.scheduling.resourceaxis import ResourceAxis
+from controller.state.nodes import StateNode
+from controller.state.snapshot import Snapshot
+
+Body = Mapping[str, Any]
+
+
+def daemon_pods(
+    world: Body, snapshot: Snapshot, nodes: Sequence[StateNode]
+) -> Iterator[dict[str, Any]]:
+    """Yield, as JSON, the pods that the world's DaemonSets run on these nodes.
+
+    Whether a DaemonSet runs on a node is decided as in a solve. A new pod copies an existing pod
+    of the DaemonSet, or else its template.
+    """
+    by_key = {_key(body): body for body in world.get("daemonSets", [])}
+    latest = {_owner(pod): pod for pod in world["pods"] if _owner(pod)}
+    there = ExistingNodes(nodes, pods=(), daemons=(), axis=ResourceAxis(()))
+    for daemon in daemons(snapshot):
+        runs = there.meeting(daemon.alternatives) & there.tolerated(daemon.tolerations)
+        body = by_key[daemon.key]
+        for node, is_there in zip(there.all, runs.tolist(), strict=True):
+            if is_there:
+                yield _pod(body, latest.get(daemon.key), node.name)
+
+
+def _pod(daemon_set: Body, like: Body | None, node: str) -> dict[str, Any]:
+    metadata, template = daemon_set["metadata"], daemon_set["spec"]["template"]
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": metadata["name"]}
+    if "uid" in metadata:
+        owner["uid"] = metadata["uid"]
+    spec = {**template.get("spec", {})}
+    if like is not None:
+        # The existing pod's affinity names the node that it runs on, so it is not copied.
+        spec |= {name: value for name, value in like["spec"].items() if name != "affinity"}
+    return {
+        "metadata": {
+            "name": f"{metadata['name']}-{node}",
+            "namespace": metadata.get("namespace", ""),
+            "labels": template.get("metadata", {}).get("labels", {}),
+            "ownerReferences": [owner],
+        },
+        "spec": {**spec, "nodeName": node},
+        "status": {"phase": "Running"},
+    }
+
+
+def _owner(pod: Body) -> str:
+    """Return the key of the pod's DaemonSet, or "" if it has none."""
+    metadata = pod["metadata"]
+    for owner in metadata.get("ownerReferences", ()):
+        if owner["kind"] == "DaemonSet":
+            return _key({"metadata": {**metadata, "name": owner["name"]}})
+    return ""
+
+
+def _key(body: Body) -> str:
+    metadata = body["metadata"]
+    return f"{metadata.get('namespace', '')}/{metadata['name']}"

@@ -1,0 +1,117 @@
+"""The settings that the controller of a live cluster runs with, read from its Deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from controller.apis.kinds import Kind
+from controller.apis.kubernetes.meta import ObjectMeta, Wire
+from controller.apiserver.errors import ApiError
+from controller.apiserver.port import ApiServer
+from controller.options import SETTINGS, Options
+
+SELECTOR = "app.kubernetes.io/name=karpenter,app.kubernetes.io/instance"
+"""Label selector of the controller's Deployment."""
+
+CONTAINER = "controller"
+"""Name of the controller's container; a Deployment with a single container may name it freely."""
+
+PLACEHOLDER = "cluster"
+"""The cluster's name if no setting gives it; no recorded value depends on it."""
+
+
+class EnvironmentVariable(Wire):
+    """An environment variable of a container: its value, or the source of the value."""
+
+    name: str = ""
+    value: str = ""
+    value_from: dict[str, Any] | None = None
+
+
+class ControllerContainer(Wire):
+    """A container, reduced to its configuration."""
+
+    name: str = ""
+    args: list[str] = []
+    env: list[EnvironmentVariable] = []
+
+
+class ControllerPodSpec(Wire):
+    """The containers of the pods."""
+
+    containers: list[ControllerContainer] = []
+
+
+class ControllerPodTemplate(Wire):
+    """The template of the pods."""
+
+    spec: ControllerPodSpec = ControllerPodSpec()
+
+
+class ControllerDeploymentSpec(Wire):
+    """The spec of the Deployment."""
+
+    template: ControllerPodTemplate = ControllerPodTemplate()
+
+
+class ControllerDeployment(Wire):
+    """A Deployment, reduced to its containers' arguments and environment."""
+
+    metadata: ObjectMeta
+    spec: ControllerDeploymentSpec = ControllerDeploymentSpec()
+
+
+CONTROLLER_DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments", True, ControllerDeployment)
+
+
+async def controller_options(
+    api: ApiServer, argv: Sequence[str], environ: Mapping[str, str], say: Callable[[str], None]
+) -> Options:
+    """Return the settings of the cluster's controller; flags in `argv` override its own.
+
+    If the cluster has no Deployment of the controller, more than one, or none that can be read, the
+    settings come from `environ`, and `say` is called with a warning.
+
+    Raises:
+        OptionsError: a flag is unknown, or a value is not allowed.
+
+    """
+    container = await _container(api, say)
+    if container is None:
+        return Options.parse(argv, {"CLUSTER_NAME": PLACEHOLDER, **environ})
+    settings = {setting.variable for setting in SETTINGS}
+    for variable in container.env:
+        source = {"secretKeyRef", "configMapKeyRef"}.intersection(variable.value_from or ())
+        if source and variable.name in settings:
+            say(
+                f"{variable.name} comes from a {source.pop()} of the controller's Deployment and "
+                "is not read: its default is used unless it is given as a flag"
+            )
+    own = {variable.name: variable.value for variable in container.env}
+    return Options.parse([*container.args, *argv], {"CLUSTER_NAME": PLACEHOLDER, **own})
+
+
+async def _container(api: ApiServer, say: Callable[[str], None]) -> ControllerContainer | None:
+    instead = "settings are read from this shell's environment"
+    try:
+        deployments = await api.list(CONTROLLER_DEPLOYMENT, label_selector=SELECTOR)
+    except ApiError as error:
+        say(f"the controller's Deployment cannot be read, {instead}: {error}")
+        return None
+    found = [
+        (deployment, container)
+        for deployment in deployments
+        if (containers := deployment.spec.template.spec.containers)
+        for container in containers
+        if container.name == CONTAINER or len(containers) == 1
+    ]
+    names = [f"{of.metadata.namespace}/{of.metadata.name}" for of, _ in found]
+    if len(found) == 1:
+        say(f"settings: Deployment {names[0]}")
+        return found[0][1]
+    if found:
+        say(f"{len(found)} Deployments may be the controller's ({', '.join(names)}), {instead}")
+    else:
+        say(f"no Deployment has the label app.kubernetes.io/name=karpenter, {instead}")
+    return None

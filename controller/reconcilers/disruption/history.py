@@ -1,0 +1,391 @@
+"""Records each command as a Disruption object: what it was predicted to save, and what it saved.
+
+The history is kept in the cluster, so it survives restarts and users can read it. It never blocks
+a command: if a Disruption cannot be written, the controller logs that and continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from controller.apis import labels
+from controller.apis.karpenter.disruption import (
+    Balance,
+    Disruption,
+    DisruptionSpec,
+    DisruptionStatus,
+)
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.kinds import DISRUPTION, NODE_CLAIM, NODE_POOL, POD
+from controller.apis.kubernetes.meta import ObjectMeta, to_wire
+from controller.apiserver.errors import (
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    UnavailableError,
+)
+from controller.apiserver.port import ApiServer
+from controller.cloudprovider.provider import CloudProvider
+from controller.disruption import history
+from controller.disruption.commands import Command
+from controller.disruption.history import DAY, HOUR, Scene, with_status
+from controller.disruption.modes import Mode
+from controller.disruption.proposals import spec_of
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.creating import new_name
+from controller.reconcilers.newnodes.supply import supply
+from controller.state.cluster import Cluster
+from controller.telemetry.metrics import Metrics
+
+PERIOD = timedelta(seconds=30)
+
+NOT_SERVED = timedelta(minutes=10)
+"""How long to wait before reading again if the cluster does not have the kind Disruption."""
+
+MOST_KEPT = 200
+"""How many ended Disruptions are kept, a few MiB at most."""
+
+KEPT_FOR = timedelta(days=7)
+WITHDRAWN_KEPT_FOR = timedelta(hours=1)
+DECLINED_FOR = DAY
+"""How long nodes are not disrupted after a user declined it."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """The history of commands, and the only writer of Disruption objects."""
+
+    api: ApiServer
+    cloud: CloudProvider
+    cluster: Cluster
+    metrics: Metrics
+    clock: Clock
+    _records: dict[str, Disruption] = field(default_factory=dict)
+    _balance: Balance = field(default_factory=Balance)
+    _is_read: bool = False
+    _left_behind: list[Disruption] = field(default_factory=list)
+    _silent_until: datetime | None = None
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _uncreated: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Disruptions whose create request got no response, as JSON, by name."""
+
+    _unwritten: set[str] = field(default_factory=set)
+    """Names of records whose status could not be written."""
+
+    async def run_once(self) -> timedelta:
+        """Record what ended commands saved; returns when to measure again."""
+        if not self.cluster.synced or not await self._opened():
+            return PERIOD
+        for name in sorted(self._unwritten & self._records.keys()):
+            await self._write(self._records[name])
+        done = [record for record in self._records.values() if record.status.state == "Done"]
+        due = [record for record in done if self._is_due(record)]
+        if due:
+            scene = await self._scene()
+            for record in due:
+                await self._measure(record, scene)
+        await self._forget()
+        return PERIOD
+
+    # Changes of state.
+
+    async def propose(self, spec: DisruptionSpec) -> str:
+        """Create a proposal that waits for approval; returns its name, empty if not created."""
+        if not await self._opened():
+            return ""
+        return await self._created(spec, DisruptionStatus())
+
+    async def renew(self, record: str, spec: DisruptionSpec) -> None:
+        """Write the current spec of a proposal."""
+        try:
+            written = await self.api.patch(DISRUPTION, record, {"spec": to_wire(spec)})
+        except ApiError as error:
+            self._tell(error)
+        else:
+            self._records[record] = written
+
+    async def begun(
+        self, command: Command, replacements: Sequence[NodeClaim], record: str = ""
+    ) -> str:
+        """Record that a command began; returns the Disruption's name, empty if it was not created.
+
+        `record` is the name of the command's proposal, if there is one.
+        """
+        if not await self._opened():
+            return ""
+        status = DisruptionStatus(
+            state="Underway",
+            replacements=[replacement.metadata.name for replacement in replacements],
+            begun_at=self.clock(),
+        )
+        known = self._records.get(record)
+        if known is None:
+            return await self._created(spec_of(command, Mode.ACT), status)
+        await self.renew(record, spec_of(command, Mode(known.spec.mode)))
+        known = self._records.get(record, known)
+        await self._changed(known, with_status(known, **_fields(status)))
+        return record
+
+    async def ended(self, record: str, *, failed: bool, why: str = "") -> None:
+        """Record that a command ended, and whether some of its nodes were not disrupted."""
+        known = self._records.get(record)
+        if known is None:
+            return
+        after = with_status(
+            known, state="Failed" if failed else "Done", message=why, ended_at=self.clock()
+        )
+        if not failed and known.status.replacements:
+            scene = await self._scene()
+            after = with_status(
+                after, replacements_cost=round(history.replacements_cost(after, scene), 4)
+            )
+        await self._changed(known, after)
+
+    async def withdraw(self, record: str, why: str) -> None:
+        """Record that a proposal is no longer valid."""
+        await self._close(record, state="Withdrawn", message=why)
+
+    async def decline(self, record: str) -> None:
+        """Record that a user declined a proposal."""
+        until = self.clock() + DECLINED_FOR
+        message = f"declined; its nodes are not disrupted before {until:%Y-%m-%dT%H:%M:%SZ}"
+        await self._close(record, state="Declined", message=message)
+
+    async def _close(self, record: str, **status: object) -> None:
+        known = self._records.get(record)
+        if known is not None:
+            await self._changed(known, with_status(known, ended_at=self.clock(), **status))
+
+    # What users approve and decline.
+
+    async def proposals(self) -> list[Disruption] | None:
+        """Return the proposals that wait for approval, as the API server has them now.
+
+        Returns None if they cannot be read.
+        """
+        if not await self._opened():
+            return None
+        waiting = [name for name, record in self._records.items() if _waits(record)]
+        if not waiting:
+            return []
+        try:
+            there = {record.metadata.name: record for record in await self.api.list(DISRUPTION)}
+        except ApiError as error:
+            self._tell(error)
+            return None
+        for name in waiting:
+            if name in there:
+                self._records[name] = there[name]
+            else:
+                self._records.pop(name, None)
+        return [self._records[name] for name in waiting if name in self._records]
+
+    @property
+    def declined(self) -> frozenset[str]:
+        """The names of nodes whose disruption a user declined within `DECLINED_FOR`."""
+        since = self.clock() - DECLINED_FOR
+        return frozenset(
+            name
+            for record in self._records.values()
+            if record.status.state == "Declined" and (record.status.ended_at or since) > since
+            for name in record.spec.nodes
+        )
+
+    # How it is kept.
+
+    async def _opened(self) -> bool:
+        """Whether the history has been read; reads it if it was not."""
+        async with self._reading:
+            if self._is_read:
+                return True
+            if self._silent_until is not None and self.clock() < self._silent_until:
+                return False
+            try:
+                records = await self.api.list(DISRUPTION)
+            except ApiError as error:
+                if isinstance(error, NotFoundError | ForbiddenError):
+                    self._silent_until = self.clock() + NOT_SERVED
+                self._tell(error)
+                return False
+            self._records = {record.metadata.name: record for record in records}
+            balances = [
+                record.status.balance for record in records if record.status.balance is not None
+            ]
+            self._balance = max(balances, key=lambda balance: balance.sequence, default=Balance())
+            self._is_read = True
+            self._left_behind = [record for record in records if _is_left_behind(record)]
+            self.metrics.history(self._balance)
+        return True
+
+    async def left_behind(self) -> list[Disruption] | None:
+        """Return, once, the commands that an earlier leader began and did not end.
+
+        Returns None while they cannot be read.
+        """
+        if not await self._opened():
+            return None if self._silent_until is None else []
+        left, self._left_behind = self._left_behind, []
+        return left
+
+    async def abandon(self, record: Disruption) -> None:
+        """Record the end of an earlier leader's command, by the state of its NodeClaims."""
+        claims = [self.cluster.get(NODE_CLAIM, name) for name in record.spec.node_claims]
+        stay = [claim for claim in claims if claim is not None and not claim.metadata.is_deleting]
+        why = "the controller replica that began it stopped" if stay else ""
+        await self.ended(record.metadata.name, failed=bool(stay), why=why)
+
+    async def _created(self, spec: DisruptionSpec, status: DisruptionStatus) -> str:
+        name = new_name(f"{spec.reason.lower()}-")
+        record = Disruption(metadata=ObjectMeta(name=name), spec=spec)
+        body = {"metadata": {"name": name}, "spec": to_wire(spec)}
+        try:
+            record = await self.api.create(DISRUPTION, body)
+        except UnavailableError as error:
+            self._tell(error)
+            self._uncreated[name] = (
+                body  # it may exist: the next write of its status repeats the create request
+            )
+        except ApiError as error:
+            self._tell(error)
+            return ""
+        await self._changed(record, with_status(record, **_fields(status)))
+        return name
+
+    async def _changed(self, before: Disruption, after: Disruption) -> None:
+        """Write a Disruption's status, and update the balance if the status changes it."""
+        carried = history.carried(self._balance, before=before.status, after=after)
+        if carried is not None:
+            self._balance = carried
+            self.metrics.history(carried)
+            after = with_status(after, balance=carried)
+        self._records[after.metadata.name] = after
+        await self._write(after)
+
+    async def _write(self, record: Disruption) -> None:
+        """Write a Disruption's status; a failed write is repeated in every round.
+
+        If the create request got no response, it is repeated first.
+        """
+        name, state = record.metadata.name, record.status.state
+        status = {"status": {"state": state, **to_wire(record.status)}}
+        self._unwritten.add(name)
+        try:
+            if name in self._uncreated:
+                with contextlib.suppress(ConflictError):  # the earlier request succeeded
+                    await self.api.create(DISRUPTION, self._uncreated[name])
+                del self._uncreated[name]
+            written = await self.api.patch(DISRUPTION, name, status, subresource="status")
+        except NotFoundError:
+            self._records.pop(name, None)  # it was deleted
+        except ApiError as error:
+            self._tell(error)
+            return
+        else:
+            if self._records.get(name) is record:  # it did not change meanwhile
+                self._records[name] = written
+        self._unwritten.discard(name)
+
+    def _is_due(self, record: Disruption) -> bool:
+        status, now = record.status, self.clock()
+        if status.ended_at is None:
+            return False
+        age = now - status.ended_at
+        return (
+            (status.pods is None and bool(record.spec.workloads))
+            or (status.after_hour is None and age >= HOUR)
+            or (status.after_day is None and age >= DAY)
+        )
+
+    async def _measure(self, record: Disruption, scene: Scene) -> None:
+        assert record.status.ended_at is not None
+        after, age = record, scene.now - record.status.ended_at
+        if record.status.pods is None:
+            pods = history.pods_outcome(record, scene.pods)
+            if pods.running >= pods.moved or age >= HOUR:
+                after = with_status(after, pods=pods)
+        if record.status.after_hour is None and age >= HOUR:
+            after = with_status(after, after_hour=history.outcome(record, scene))
+        if record.status.after_day is None and age >= DAY:
+            after = with_status(after, after_day=history.outcome(record, scene))
+        if after is not record:
+            await self._changed(record, after)
+
+    async def _scene(self) -> Scene:
+        types = (await supply(self.cloud, self.cluster, self.cluster.list(NODE_POOL))).types
+        now = self.clock()
+        return Scene(
+            nodes=self.cluster.state_nodes(now),
+            pods=self.cluster.list(POD),
+            types=types,
+            planned=frozenset(
+                name for record in self._records.values() for name in record.status.replacements
+            ),
+            now=now,
+        )
+
+    async def _forget(self) -> None:
+        """Delete the oldest Disruptions, but never the one with the newest balance."""
+        now = self.clock()
+        ended = sorted(
+            (record for record in self._records.values() if record.status.ended_at is not None),
+            key=lambda record: record.status.ended_at or now,
+        )
+        ended = [record for record in ended if record.status.balance != self._balance]
+        surplus = max(len(ended) - MOST_KEPT, 0)
+        for place, record in enumerate(ended):
+            if place < surplus or now - (record.status.ended_at or now) > _kept_for(record):
+                await self._delete(record)
+
+    async def _delete(self, record: Disruption) -> None:
+        try:
+            await self.api.delete(DISRUPTION, record.metadata.name, uid=record.metadata.uid)
+        except NotFoundError:
+            pass
+        except ApiError as error:
+            self._tell(error)
+            return
+        self._records.pop(record.metadata.name, None)
+
+    def _tell(self, error: ApiError) -> None:
+        if isinstance(error, NotFoundError):
+            log.warning(
+                "cannot record disruptions: the cluster does not have the kind Disruption; "
+                "install crds/joiner.dev_disruptions.yaml"
+            )
+        else:
+            log.warning("cannot read or write Disruption: %s", error)
+
+
+def approval(record: Disruption) -> bool | None:
+    """Return True if a user approved a proposal, False if declined, None if undecided."""
+    said = record.metadata.annotations.get(labels.APPROVED, "").strip().lower()
+    return {"true": True, "false": False}.get(said)
+
+
+def _waits(record: Disruption) -> bool:
+    return record.status.state == "Proposed" and record.spec.mode == Mode.RECOMMEND.value
+
+
+def _is_left_behind(record: Disruption) -> bool:
+    """Whether a command had begun, or was about to."""
+    unbegun = record.status.state == "Proposed" and record.spec.mode == Mode.ACT.value
+    return unbegun or record.status.state == "Underway"
+
+
+def _kept_for(record: Disruption) -> timedelta:
+    if record.status.state == "Withdrawn":
+        return WITHDRAWN_KEPT_FOR
+    return DECLINED_FOR if record.status.state == "Declined" else KEPT_FOR
+
+
+def _fields(status: DisruptionStatus) -> dict[str, Any]:
+    return {name: getattr(status, name) for name in status.__struct_fields__}

@@ -1,0 +1,1 @@
+"""Reports on objects without effect because their feature gate is off."""

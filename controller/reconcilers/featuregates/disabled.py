@@ -1,0 +1,84 @@
+"""Writes a condition on NodeOverlays and CapacityBuffers whose feature gate is off.
+
+Without it the object has no status, and users cannot see why it has no effect. A kind whose gate is
+off is not watched; its objects are listed once a minute. Static NodePools are always watched:
+`nodepool.readiness` reports on them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from controller.apis.karpenter.capacitybuffer import READY_FOR_PROVISIONING
+from controller.apis.kinds import CAPACITY_BUFFER, NODE_OVERLAY, Kind
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import to_wire
+from controller.apiserver.errors import ApiError
+from controller.apiserver.port import ApiServer
+from controller.options import GATE_DISABLED, FeatureGates, gate_disabled
+from controller.reconcilers.clock import Clock
+
+PERIOD = timedelta(minutes=1)
+
+OWN_BUFFER_REASONS = ("", GATE_DISABLED, "Resolved")
+"""Reasons of a buffer's condition that this controller writes, `Resolved` while the gate was on.
+Another reason is that of another provisioner, such as Cluster Autoscaler, which owns the status."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DisabledFeatures:
+    """Reports, once a minute, each object that has no effect because its gate is off."""
+
+    api: ApiServer
+    clock: Clock
+    gates: FeatureGates
+
+    async def run_once(self) -> timedelta:
+        """Write the missing conditions; returns when to check again."""
+        if not self.gates.node_overlay:
+            await self._report(NODE_OVERLAY, "Ready", "NodeOverlay")
+        if not self.gates.capacity_buffer:
+            await self._report(
+                CAPACITY_BUFFER, READY_FOR_PROVISIONING, "CapacityBuffer", OWN_BUFFER_REASONS
+            )
+        return PERIOD
+
+    async def _report(
+        self, kind: Kind[Any], condition: str, gate: str, own_reasons: Collection[str] = ()
+    ) -> None:
+        try:
+            for value in await self.api.list(kind):
+                known = conditions.find(value.status.conditions, condition)
+                if known is None or not own_reasons or known.reason in own_reasons:
+                    await self._write(kind, value, condition, gate)
+        except ApiError as error:
+            # A cluster need not have the CRD of a disabled kind.
+            log.debug("cannot report that a feature gate is off: %s", error, extra={"gate": gate})
+
+    async def _write(self, kind: Kind[Any], value: Any, condition: str, gate: str) -> None:
+        after = conditions.with_condition(
+            value.status.conditions,
+            condition,
+            "False",
+            reason=GATE_DISABLED,
+            message=gate_disabled(kind.name, gate),
+            generation=value.metadata.generation,
+            now=self.clock(),
+        )
+        if conditions.unchanged(value.status.conditions, after):
+            return
+        own = value.metadata
+        await self.api.patch(
+            kind,
+            own.name,
+            {"status": {"conditions": to_wire(after)}},
+            namespace=own.namespace,
+            subresource="status",
+            resource_version=own.resource_version,
+        )

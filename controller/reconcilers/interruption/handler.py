@@ -1,0 +1,149 @@
+"""Handles a notice from AWS: events, unavailable offerings, deletion of the NodeClaim."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import REGISTERED, NodeClaim
+from controller.apis.kinds import NODE, NODE_CLAIM
+from controller.apis.kubernetes import conditions
+from controller.apiserver.errors import NotFoundError
+from controller.apiserver.port import ApiServer
+from controller.cloudprovider.provider import CloudProvider, Notice
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.writing import with_drain_over
+from controller.state.cluster import Cluster
+from controller.state.registrations import Failure, Registrations
+from controller.telemetry.events import EventType, Recorder
+from controller.telemetry.metrics import Metrics
+
+UNHEALTHY: tuple[EventType, str, str] = (
+    "Warning",
+    "InstanceUnhealthy",
+    "An unhealthy warning was triggered for the instance",
+)
+
+EVENTS: Mapping[str, tuple[EventType, str, str]] = {
+    "spot_interrupted": ("Warning", "SpotInterrupted", "Spot interruption warning was triggered"),
+    "rebalance_recommendation": (
+        "Normal",
+        "SpotRebalanceRecommendation",
+        "Spot rebalance recommendation was triggered",
+    ),
+    "instance_stopped": ("Warning", "InstanceStopping", "Instance is stopping"),
+    "instance_terminated": ("Warning", "InstanceTerminating", "Instance is terminating"),
+    "scheduled_change": UNHEALTHY,
+    "instance_status": UNHEALTHY,
+    "system_status": UNHEALTHY,
+    "event_status": UNHEALTHY,
+    "capacity_reservation_interrupted": (
+        "Warning",
+        "CapacityReservationInstanceInterrupted",
+        "Capacity Reservation interruption warning was triggered",
+    ),
+}
+"""Per kind of notice: the event's type, reason and message, as Karpenter writes them."""
+
+ENDS = EVENTS.keys() - {"rebalance_recommendation"}
+"""Kinds on which the NodeClaim is deleted; for the others only the event is written."""
+
+RECLAIMED = {"spot_interrupted", "rebalance_recommendation"}
+"""Kinds that say that EC2 reclaims spot capacity of that instance type and zone, now or soon."""
+
+AT_ONCE = {"instance_status", "system_status"}
+"""Kinds of instances that no longer work: PodDisruptionBudgets do not delay their drain."""
+
+GONE = {"instance_stopped", "instance_terminated"}
+"""Kinds that say that the instance is terminated. Its node will never register."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeHandler:
+    """Handles notices about the instances of NodeClaims."""
+
+    api: ApiServer
+    cloud: CloudProvider
+    cluster: Cluster
+    recorder: Recorder
+    metrics: Metrics
+    clock: Clock
+    registrations: Registrations
+
+    async def handle(self, notice: Notice) -> bool:
+        """Handle a notice and acknowledge it; returns whether it names an instance of this cluster.
+
+        Raises:
+            ApiError: a NodeClaim could not be changed; the notice is not acknowledged.
+            CloudProviderError: the notice could not be acknowledged.
+
+        """
+        claims = [c for instance in notice.instance_ids for c in self.cluster.claims_on(instance)]
+        for claim in claims:
+            await self._report(claim, EVENTS.get(notice.kind))
+            await self._act(claim, notice.kind)
+        await self.cloud.acknowledge(notice)
+        return bool(claims)
+
+    async def _report(self, claim: NodeClaim, event: tuple[EventType, str, str] | None) -> None:
+        if event is None:
+            return
+        await self.recorder.publish(NODE_CLAIM, claim, *event)
+        node = self.cluster.node_of(claim)
+        if node is not None:
+            await self.recorder.publish(NODE, node, *event)
+
+    async def _act(self, claim: NodeClaim, kind: str) -> None:
+        if kind in RECLAIMED:
+            self.cloud.avoid(
+                claim.metadata.labels.get(labels.INSTANCE_TYPE, ""),
+                claim.metadata.labels.get(labels.ZONE, ""),
+                labels.SPOT,
+            )
+        if kind not in ENDS or claim.metadata.is_deleting or not self.cluster.is_adopted(claim):
+            return
+        pods = self.cluster.moving_from(claim)
+        try:
+            if kind in AT_ONCE:
+                await with_drain_over(self.api, self.cluster, claim, self.clock())
+            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
+        except NotFoundError:
+            return
+        log.info(
+            "deleting nodeclaim from interruption message",
+            extra={"NodeClaim": claim.metadata.name, "kind": kind},
+        )
+        self._count(claim, kind)
+        self.metrics.disrupted(claim, kind, pods=pods)
+        await self._report_termination(claim)
+
+    async def _report_termination(self, claim: NodeClaim) -> None:
+        event: tuple[EventType, str] = ("Warning", "TerminatingOnInterruption")
+        message = "Interruption triggered termination for the NodeClaim"
+        await self.recorder.publish(NODE_CLAIM, claim, *event, message)
+        node = self.cluster.node_of(claim)
+        if node is not None:
+            message = "Interruption triggered termination for the Node"
+            await self.recorder.publish(NODE, node, *event, message)
+
+    def _count(self, claim: NodeClaim, kind: str) -> None:
+        """Count an instance that terminated before its node registered as a failure of its pool.
+
+        EC2 accepts a launch and terminates the instance at once if, for example, it may not use
+        the KMS key of a volume. Without the count the pool would launch instances endlessly.
+        """
+        if kind not in GONE or conditions.is_true(claim.status.conditions, REGISTERED):
+            return
+        pool = self.cluster.owner_of(claim)
+        if pool is not None:
+            why = (
+                f"{claim.status.provider_id} terminated before its node registered: look up its "
+                "StateReason in EC2, and check that EC2 may use the KMS key of its volumes"
+            )
+            created = claim.metadata.creation_timestamp
+            failure = Failure("RegistrationFailed", why, self.clock(), created)
+            self.registrations.failed(pool, failure)

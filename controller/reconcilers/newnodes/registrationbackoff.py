@@ -1,0 +1,66 @@
+"""Limits how many nodes a NodePool creates after its nodes failed to register.
+
+A NodePool whose nodes do not register costs money without running pods, and its pending pods could
+run in another NodePool. So after failures in a row it creates one node at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from controller.apis.karpenter.nodeclaim import REGISTERED
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes import conditions, quantities
+from controller.constraints.resources import NODES, parsed
+from controller.reconcilers.clock import Clock
+from controller.state.cluster import Cluster
+from controller.state.registrations import Registrations
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationBackoff:
+    """Decides how many nodes each NodePool may create now."""
+
+    cluster: Cluster
+    clock: Clock
+    registrations: Registrations
+
+    def room(self, pool: NodePool) -> int | None:
+        """Return how many nodes the pool may create now; None if unlimited."""
+        name = pool.metadata.name
+        if self.registrations.next_try(name) is None:
+            return None
+        has_to_wait = self.registrations.is_resting(name, self.clock()) or self._is_trying(name)
+        return 0 if has_to_wait else 1
+
+    def admitted(self, pools: Iterable[NodePool]) -> list[NodePool]:
+        """Return the pools that may create nodes now.
+
+        A pool that tries one node at a time is returned with a limit of one more node.
+        """
+        admitted = []
+        for pool in pools:
+            room = self.room(pool)
+            if room is None:
+                admitted.append(pool)
+            elif room:
+                admitted.append(self._limited(pool))
+        return admitted
+
+    def _is_trying(self, pool: str) -> bool:
+        return any(
+            not claim.metadata.is_deleting
+            and not conditions.is_true(claim.status.conditions, REGISTERED)
+            for claim in self.cluster.claims_of(pool)
+        )
+
+    def _limited(self, pool: NodePool) -> NodePool:
+        # Counted as limits count: nodes that Joiner does not manage count too.
+        used = self.cluster.usage_of(pool.metadata.name)
+        one_more = used.get(NODES, 0) + quantities.MILLI
+        most = min(parsed(pool.spec.limits).get(NODES, one_more), one_more)
+        limits = {**pool.spec.limits, NODES: str(most // quantities.MILLI)}
+        return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, limits=limits))

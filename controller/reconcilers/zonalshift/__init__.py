@@ -1,0 +1,1 @@
+"""Reports zonal shifts on the NodePools that they affect."""

@@ -1,0 +1,1 @@
+"""Guards that refuse a change before anything happens, and proofs after a destroy."""

@@ -1,0 +1,1 @@
+"""Identities of nodes and controller: IAM roles, policies, Pod Identity, access entries."""

@@ -1,0 +1,180 @@
+"""Prerequisites for the controller's pods to assume its role by IRSA.
+
+EKS injects credentials into a pod only when the pod is created. It uses a Pod Identity association
+of the service account first, and the account's role annotation (IRSA) only if there is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pulumi
+from botocore.exceptions import ClientError
+from pulumi.dynamic import CreateResult, Resource
+
+from infra.cluster.ekscluster import EksCluster
+from infra.clusterapi import ClusterApi, ClusterLocation
+from infra.config import ConfigError, Presence
+from infra.identity.podidentity import Identities
+from infra.lifecycle.statefulprovider import StatefulProvider
+from infra.lifecycle.teardown import STACK_ANNOTATION
+from infra.policies import Place
+
+
+class ForeignAssociationError(Exception):
+    """An association not of this stack gives the controller's service account another role."""
+
+    def __init__(self, cluster: str, association: dict[str, Any]) -> None:
+        account = f"{association['namespace']}/{association['serviceAccount']}"
+        super().__init__(
+            f"service account {account} has the Pod Identity association "
+            f"{association['associationId']} with {association['roleArn']}, which this stack "
+            "did not make and which comes before IRSA. Delete it (aws eks "
+            f"delete-pod-identity-association --cluster-name {cluster} --association-id "
+            f"{association['associationId']}), or choose another joiner:name."
+        )
+
+
+def provider_arn(place: Place, issuer: str) -> str:
+    """Return the ARN of an issuer's OIDC provider in IAM."""
+    host = issuer.removeprefix("https://")
+    return f"arn:{place.partition}:iam::{place.account}:oidc-provider/{host}"
+
+
+def refuse_unusable_provider(
+    wanted: Presence, *, place: Place, issuer: str, stack: str, iam: Any
+) -> None:
+    """Check that the cluster's OIDC provider exists in IAM, or not, as the setting says.
+
+    Args:
+        wanted: the value of `joiner:oidcProvider`.
+        place: the cluster's.
+        issuer: URL of the cluster's OIDC issuer; empty if it has none.
+        stack: organization/project/stack, the value of a tag on a provider that the stack created.
+        iam: boto3's IAM client.
+
+    Raises:
+        ConfigError: the cluster has no issuer, the provider to use does not exist, or the provider
+            to create exists and is not of this stack; says what to set.
+
+    """
+    if not issuer:
+        raise ConfigError(
+            [
+                f"joiner:identity='irsa' cannot be used: the cluster {place.cluster_name} has no "
+                "OIDC issuer; use pod-identity"
+            ]
+        )
+    arn = provider_arn(place, issuer)
+    tags = _tags_of_provider(iam, arn)
+    is_ours = tags is not None and tags.get(STACK_ANNOTATION) == stack
+    if wanted == "create" and tags is not None and not is_ours:
+        raise ConfigError(
+            [
+                f"joiner:oidcProvider='create' cannot be used: {arn} exists already, made by "
+                "somebody else; set it to existing"
+            ]
+        )
+    if wanted == "existing" and tags is None:
+        raise ConfigError(
+            [
+                f"joiner:oidcProvider='existing' cannot be used: IAM has no OIDC provider for "
+                f"{issuer}; set it to create"
+            ]
+        )
+
+
+def _tags_of_provider(iam: Any, arn: str) -> dict[str, str] | None:
+    try:
+        provider = iam.get_open_id_connect_provider(OpenIDConnectProviderArn=arn)
+    except ClientError as exc:
+        if exc.response["Error"]["Code"] == "NoSuchEntity":
+            return None
+        raise
+    return {tag["Key"]: tag["Value"] for tag in provider.get("Tags", [])}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoAssociationArgs:
+    """The service account that must have no association, and the stack that may have created it."""
+
+    cluster: EksCluster
+    namespace: pulumi.Input[str]
+    service_account: pulumi.Input[str]
+    stack: str
+    """organization/project/stack."""
+
+
+class NoAssociation(Resource):
+    """A service account without a Pod Identity association, so that its pods use IRSA.
+
+    Creating this resource deletes the association. The engine would delete an association that the
+    program no longer declares only at the end of `up`, after new pods have started. EKS also
+    notices the deletion some seconds late, so the resource waits for it.
+    """
+
+    def __init__(
+        self, name: str, args: NoAssociationArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__(
+            _NoAssociationProvider(),
+            name,
+            {
+                **args.cluster.location,
+                "namespace": args.namespace,
+                "service_account": args.service_account,
+                "stack": args.stack,
+            },
+            opts,
+        )
+
+
+class _NoAssociationProvider(StatefulProvider):
+    """Deletes the association on creation; its own deletion does not restore the association."""
+
+    kind = "no-association"
+
+    identity = ("cluster_name", "namespace", "service_account")
+
+    def create(self, props: dict[str, Any]) -> CreateResult:
+        location = ClusterLocation.of(props)
+        namespace, service_account = props["namespace"], props["service_account"]
+        was_there = remove_association(
+            location.client("eks"),
+            cluster=location.cluster_name,
+            namespace=namespace,
+            service_account=service_account,
+            stack=props["stack"],
+        )
+        if was_there:
+            Identities(
+                cluster=ClusterApi.find(location),
+                namespace=namespace,
+                service_account=service_account,
+            ).end()
+        return super().create(props)
+
+
+def remove_association(
+    eks: Any, *, cluster: str, namespace: str, service_account: str, stack: str
+) -> bool:
+    """Delete the Pod Identity association that the stack created for the service account.
+
+    Returns:
+        Whether there was one.
+
+    Raises:
+        ForeignAssociationError: the association is not of this stack; it is kept.
+
+    """
+    associations = eks.list_pod_identity_associations(
+        clusterName=cluster, namespace=namespace, serviceAccount=service_account
+    )["associations"]
+    for listed in associations:
+        named = {"clusterName": cluster, "associationId": listed["associationId"]}
+        association = eks.describe_pod_identity_association(**named)["association"]
+        if association.get("tags", {}).get(STACK_ANNOTATION) != stack:
+            raise ForeignAssociationError(cluster, association)
+        eks.delete_pod_identity_association(**named)
+    return bool(associations)

@@ -1,0 +1,1 @@
+"""Dynamic Pulumi resources, and the destroy of a stack: drain, sweep, proof of removal."""

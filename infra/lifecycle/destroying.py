@@ -1,0 +1,108 @@
+"""Detects that the program runs for `pulumi destroy`, and reports refusals before it starts.
+
+The engine runs the program of a destroy only with `--run-program`, and does not tell it the
+operation. In a preview the engine does not ask providers whether a deletion would be refused. So
+the program reads the engine's command line from its parent processes, and asks the providers
+itself. In inline programs of the Automation API, a destroy is not detected.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pulumi
+from pulumi.dynamic import Resource
+
+DESTROY = frozenset({"destroy", "down", "dn"})
+OTHERS = frozenset({"up", "update", "preview", "pre", "refresh", "import", "watch"})
+
+REPLACE = frozenset({"--replace", "--target-replace"})
+
+
+class DestroyRefusedError(pulumi.RunError):
+    """`pulumi destroy` would be refused; the message says why and what to do."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(["pulumi destroy would be refused:", *problems]))
+
+
+def refuse_ahead(
+    resource: Resource,
+    keys: Sequence[str],
+    refusals: Callable[[Mapping[str, Any]], Sequence[str]],
+) -> None:
+    """Refuse a destroy while the program runs, before the engine deletes anything.
+
+    Args:
+        resource: the resource whose deletion may be refused.
+        keys: names of its properties. In a destroy the engine returns their values from the state,
+            which decide what the destroy does.
+        refusals: returns the reasons for the given properties; empty if the deletion is allowed.
+
+    """
+    if not is_destroying():
+        return
+
+    def look(known: Mapping[str, Any]) -> None:
+        if problems := refusals(known):
+            raise DestroyRefusedError(problems)
+
+    pulumi.Output.all(**{key: getattr(resource, key) for key in keys}).apply(look)
+
+
+@cache
+def is_destroying() -> bool:
+    """Whether a `pulumi destroy` started this program."""
+    return any(is_destroy(arguments) for arguments in _ancestors())
+
+
+def is_destroy(arguments: Sequence[str]) -> bool:
+    """Whether a command line is that of `pulumi destroy`."""
+    program, *others = arguments or [""]
+    if not Path(program).name.startswith("pulumi"):
+        return False
+    return next((word for word in others if word in DESTROY | OTHERS), "") in DESTROY
+
+
+@cache
+def is_replacing() -> bool:
+    """Whether a `pulumi up --replace` started this program: it replaces what the user names."""
+    return any(is_replacement(arguments) for arguments in _ancestors())
+
+
+def is_replacement(arguments: Sequence[str]) -> bool:
+    """Whether a command line is of the engine, and replaces resources that have not changed."""
+    program, *others = arguments or [""]
+    if not Path(program).name.startswith("pulumi"):
+        return False
+    return any(word.partition("=")[0] in REPLACE for word in others)
+
+
+def _ancestors() -> Iterator[list[str]]:
+    """Yield the command lines of the parent process, its parent, and so on."""
+    process = os.getppid()
+    while process > 1:
+        try:
+            process, arguments = _described(process)
+        except (OSError, ValueError, subprocess.SubprocessError):
+            return
+        yield arguments
+
+
+def _described(process: int) -> tuple[int, list[str]]:
+    """Return the parent of a process, and its command line."""
+    folder = Path(f"/proc/{process}")
+    if folder.exists():
+        arguments = (folder / "cmdline").read_text(errors="replace").split("\0")
+        # The name of the program, in parentheses, may hold spaces.
+        parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+        return int(parent), arguments
+    command = ["ps", "-o", "ppid=,command=", "-p", str(process)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    parent, _, line = listed.stdout.strip().partition(" ")
+    return int(parent), line.split()

@@ -1,0 +1,207 @@
+"""Finds what the controller created in AWS by its tags, and deletes it without the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from controller.apis import labels
+from infra.clusterapi import ClusterLocation
+
+Remains = dict[str, list[str]]
+"""IDs of the AWS resources that were found, by kind; kinds without any are left out."""
+
+FILTER_VALUES = 200
+"""Most values that EC2 accepts in one filter."""
+
+GONE_STATES = frozenset({"terminated"})
+GONE_CODES = frozenset(
+    {
+        "InvalidInstanceID.NotFound",
+        "InvalidVolume.NotFound",
+        "InvalidNetworkInterfaceID.NotFound",
+        "InvalidLaunchTemplateId.NotFound",
+        "InvalidLaunchTemplateName.NotFoundException",
+        "NoSuchEntity",
+    }
+)
+# The resource is still in use by one that is being deleted; the next round tries again.
+BUSY_CODES = frozenset({"VolumeInUse", "InvalidNetworkInterface.InUse", "DeleteConflict"})
+
+
+class Leftovers:
+    """All AWS resources of one cluster with the tag of one installation.
+
+    Karpenter's tags do not identify an installation: Karpenter and EKS Auto Mode set them too.
+    """
+
+    def __init__(self, location: ClusterLocation, installation: str) -> None:
+        self._ec2 = location.client("ec2")
+        self._iam = location.client("iam")
+        self._profiles_path = f"/karpenter/{location.region}/{location.cluster_name}/"
+        self._installation = installation
+        self._cluster = location.cluster_name
+        self._filters = [
+            {"Name": f"tag:{labels.TAG_INSTALLATION}", "Values": [installation]},
+            {"Name": f"tag:{labels.TAG_CLUSTER_NAME}", "Values": [location.cluster_name]},
+        ]
+
+    def instances(self) -> list[str]:
+        """Return the IDs of instances that are not terminated."""
+        return list(self.instance_profiles())
+
+    def instance_profiles(self) -> dict[str, str]:
+        """Return the ARN of each instance's profile, by instance ID; "" if it has none."""
+        return {
+            instance["InstanceId"]: instance.get("IamInstanceProfile", {}).get("Arn", "")
+            for reservation in self._pages("describe_instances", "Reservations")
+            for instance in reservation["Instances"]
+            if instance["State"]["Name"] not in GONE_STATES
+        }
+
+    def roles_in(self, profile: str) -> frozenset[str]:
+        """Return the ARNs of the roles in an instance profile; none if it does not exist."""
+        try:
+            described = self._iam.get_instance_profile(
+                InstanceProfileName=profile.rpartition("/")[2]
+            )
+        except ClientError as exc:
+            if exc.response["Error"]["Code"] in GONE_CODES:
+                return frozenset()
+            raise
+        return frozenset(role["Arn"] for role in described["InstanceProfile"]["Roles"])
+
+    def made_profiles(self) -> dict[str, list[str]]:
+        """Return the role names in each instance profile that the controller created, by name."""
+        return dict(self._profiles())
+
+    def remains(self) -> Remains:
+        """Return everything that was found; empty if nothing is left."""
+        every = {
+            "instances": self.instances(),
+            "volumes": self._identities("describe_volumes", "Volumes", "VolumeId"),
+            "network interfaces": self._identities(
+                "describe_network_interfaces", "NetworkInterfaces", "NetworkInterfaceId"
+            ),
+            "launch templates": self._identities(
+                "describe_launch_templates", "LaunchTemplates", "LaunchTemplateId"
+            ),
+            "instance profiles": [name for name, _ in self._profiles()],
+        }
+        return {kind: identities for kind, identities in every.items() if identities}
+
+    def remove(self, remains: Remains) -> None:
+        """Request the deletion of what was found. What is still in use is skipped."""
+        actions: Mapping[str, Callable[[str], Any]] = {
+            "volumes": lambda identity: self._ec2.delete_volume(VolumeId=identity),
+            "network interfaces": lambda identity: self._ec2.delete_network_interface(
+                NetworkInterfaceId=identity
+            ),
+            "launch templates": lambda identity: self._ec2.delete_launch_template(
+                LaunchTemplateId=identity
+            ),
+        }
+        self.terminate(remains.get("instances", []))
+        # EC2 deletes volumes and interfaces with their instance, and refuses an earlier request.
+        kinds = ["launch templates"] if "instances" in remains else list(actions)
+        for kind in kinds:
+            for identity in remains.get(kind, []):
+                _tolerantly(actions[kind], identity)
+        if "instance profiles" in remains:
+            self.remove_profiles()
+
+    def terminate(self, instances: Sequence[str]) -> list[str]:
+        """Terminate instances. An instance that no longer exists is ignored.
+
+        Returns the instances that are not terminated, because they lack the cluster's tags or
+        another installation launched them. A NodeClaim may name any instance of the account, for
+        example after it was restored from a backup of another cluster.
+        """
+        left = []
+        for instance, tags in self._tagged(instances):
+            if self._may_end(tags):
+                _tolerantly(lambda i: self._ec2.terminate_instances(InstanceIds=[i]), instance)
+            else:
+                left.append(instance)
+        return left
+
+    def _tagged(self, instances: Sequence[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """Yield each existing instance with its tags."""
+        for start in range(0, len(instances), FILTER_VALUES):
+            named = {"Name": "instance-id", "Values": instances[start : start + FILTER_VALUES]}
+            pages = self._ec2.get_paginator("describe_instances").paginate(Filters=[named])
+            for reservation in (r for page in pages for r in page["Reservations"]):
+                for found in reservation["Instances"]:
+                    yield found["InstanceId"], {t["Key"]: t["Value"] for t in found.get("Tags", [])}
+
+    def _may_end(self, tags: Mapping[str, str]) -> bool:
+        of_cluster = {labels.TAG_CLUSTER_NAME, labels.tag_cluster_owned(self._cluster)}
+        # EKS also sets the cluster's tag on instances of Auto Mode.
+        is_launched = labels.EC2NODECLASS in tags or labels.TAG_INSTALLATION in tags
+        return (
+            is_launched
+            and bool(tags.keys() & of_cluster)
+            and tags.get(labels.TAG_CLUSTER_NAME, self._cluster) == self._cluster
+            and tags.get(labels.TAG_INSTALLATION, self._installation) == self._installation
+        )
+
+    def _profiles(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield the name of each instance profile, and the roles in it."""
+        pages = self._iam.get_paginator("list_instance_profiles")
+        for page in pages.paginate(PathPrefix=self._profiles_path):
+            for profile in page["InstanceProfiles"]:
+                name = profile["InstanceProfileName"]
+                if profile["Path"].startswith(self._profiles_path) and self._made(name):
+                    yield name, [role["RoleName"] for role in profile["Roles"]]
+
+    def _made(self, profile: str) -> bool:
+        """Whether the installation created an instance profile; listings do not return tags."""
+        try:
+            described = self._iam.get_instance_profile(InstanceProfileName=profile)[
+                "InstanceProfile"
+            ]
+        except ClientError as exc:
+            if exc.response["Error"]["Code"] in GONE_CODES:
+                return False
+            raise
+        tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
+        return tags.get(labels.TAG_INSTALLATION) == self._installation
+
+    def remove_profiles(self) -> None:
+        """Delete the instance profiles. IAM does not delete a role that is in one of them."""
+        for name, roles in list(self._profiles()):
+            for role in roles:
+                self._take_out(name, role)
+            _tolerantly(lambda n: self._iam.delete_instance_profile(InstanceProfileName=n), name)
+
+    def _take_out(self, profile: str, role: str) -> None:
+        _tolerantly(
+            lambda r: self._iam.remove_role_from_instance_profile(
+                InstanceProfileName=profile, RoleName=r
+            ),
+            role,
+        )
+
+    def _pages(self, operation: str, key: str) -> Iterator[dict[str, Any]]:
+        for page in self._ec2.get_paginator(operation).paginate(
+            Filters=self._filters, PaginationConfig={"PageSize": 200}
+        ):
+            yield from page[key]
+
+    def _identities(self, operation: str, key: str, identity: str) -> list[str]:
+        return [item[identity] for item in self._pages(operation, key)]
+
+
+def _tolerantly(action: Callable[[str], Any], identity: str) -> None:
+    try:
+        action(identity)
+    except ClientError as exc:
+        if exc.response["Error"]["Code"] not in GONE_CODES | BUSY_CODES:
+            raise
+
+
+def describe(remains: Remains) -> str:
+    """Return what was found in one line."""
+    return "; ".join(f"{len(ids)} {kind}: {', '.join(ids)}" for kind, ids in remains.items())

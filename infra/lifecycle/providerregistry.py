@@ -1,0 +1,78 @@
+"""The dynamic providers of the program, by names that stay valid in states of stacks for years.
+
+`pulumi destroy` runs the provider that a resource's state holds, pickled, with the version of the
+program that is installed then. A state therefore holds only the name of the function `provider`
+and a kind. This module is never renamed, and no kind is removed from `PROVIDERS`. The classes
+behind the kinds may be moved and renamed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from pulumi.dynamic import DiffResult, ResourceProvider
+
+from infra.lifecycle.waiting import say
+
+PROVIDERS: Mapping[str, str] = {
+    "access-mapping": "infra.identity.access._RoleMappingProvider",
+    "drain": "infra.lifecycle.teardown._DrainProvider",
+    "deletion-guard": "infra.guards.deletionguard._DeletionGuardProvider",
+    "image": "infra.image._PushedImageProvider",
+    "installation": "infra.lifecycle.statefulprovider.StatefulProvider",
+    "network-sweep": "infra.lifecycle.networksweep._NetworkSweepProvider",
+    "no-association": "infra.identity.controlleridentity._NoAssociationProvider",
+    "node-role-name": "infra.guards.neededbynodes._NodeRoleNameProvider",
+    "nothing-left": "infra.lifecycle.teardown._NothingLeftProvider",
+    "pod-identity": "infra.identity.podidentity._PodIdentityProvider",
+    "pool-owners": "infra.guards.poolowners._PoolOwnersProvider",
+    "removal-proof": "infra.guards.removalproof._RemovalProofProvider",
+    "spot-role": "infra.identity.iam._SpotRoleProvider",
+}
+"""Kind → module and name of the provider's class in this version."""
+
+
+class RegisteredProvider:
+    """Base class of providers that are pickled as their kind."""
+
+    kind: ClassVar[str]
+    """A key of `PROVIDERS`."""
+
+    def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
+        return provider, (self.kind,)
+
+
+class UnknownProvider(RegisteredProvider, ResourceProvider):
+    """Stands in for a kind that a later version of the program has added.
+
+    Such a resource is in the state after a rollback. It is not changed, and when it is
+    removed from the state nothing that it stands for is deleted.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind  # type: ignore[misc]
+
+    def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
+        """Report no change."""
+        return DiffResult(changes=False)
+
+    def delete(self, _id: str, _props: dict[str, Any]) -> None:
+        """Warn that the resource is removed from the state only."""
+        say(
+            f"warning: this version of the program does not know resources of the kind "
+            f"{self.kind!r}, which a later version created: {_id} is removed from the state only, "
+            "and what it stands for is neither checked nor deleted"
+        )
+
+
+def provider(kind: str) -> Any:
+    """Return the provider of a kind; one that does nothing if this version has no such kind."""
+    return _class_of(kind)() if kind in PROVIDERS else UnknownProvider(kind)
+
+
+def _class_of(kind: str) -> Any:
+    module, _, name = PROVIDERS[kind].rpartition(".")
+    return getattr(importlib.import_module(module), name)

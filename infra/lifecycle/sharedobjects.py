@@ -1,0 +1,184 @@
+"""CRDs, the OIDC provider and the Pod Identity agent: created by a stack, usable by others.
+
+EKS Auto Mode and Karpenter use the same CRDs, and any workload may get its role through the agent
+or the provider. So the engine deletes none of them (`RETAINED`): if a setting removes them from the
+stack, they stay. When the stack is destroyed, `delete_unused` deletes those that nothing else uses
+and reports what it keeps.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pulumi
+from botocore.exceptions import ClientError
+
+from controller.apis import labels
+from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL
+from infra.clusterapi import (
+    ClusterApi,
+    ClusterGoneError,
+    ClusterLocation,
+    ClusterUnreachableError,
+    Objects,
+    Wire,
+    require_given_up,
+)
+from infra.lifecycle.teardown import STACK_ANNOTATION, is_ours
+from infra.lifecycle.waiting import Clock, say
+
+RETAINED = pulumi.ResourceOptions(retain_on_delete=True)
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+POD_IDENTITY_AGENT = "eks-pod-identity-agent"
+LOOK_SECONDS = 1.0
+PATIENCE_SECONDS = 60.0
+"""How long a CRD may take to be deleted; the API server deletes its objects first."""
+
+OWN_GROUPS = (EC2_NODE_CLASS.group, "joiner.dev")
+"""API groups whose objects all belong to this controller."""
+
+
+def delete_unused(
+    props: Mapping[str, Any], *, clock: Clock = time, say: Callable[[str], None] = say
+) -> None:
+    """Delete the shared objects that nothing else uses, as the last step of a destroy.
+
+    Args:
+        props: of the location; `installation`; `retained`; and `shared`, with the names of CRDs in
+            `definitions`, the ARN of an `oidcProvider`, and `agent`, if the stack created them.
+        clock: measures the wait for the deletion.
+        say: receives what is kept, and why.
+
+    Raises:
+        NotGivenUpError: the cluster does not answer, and the user did not give it up.
+
+    """
+    shared, location = props.get("shared") or {}, ClusterLocation.of(props)
+    if definitions := shared.get("definitions"):
+        try:
+            cluster = ClusterApi.find(location)
+            for name in definitions:
+                _delete_definition(cluster, name, props, clock=clock, say=say)
+        except (ClusterGoneError, ClusterUnreachableError) as exc:
+            require_given_up(location, exc)
+    if arn := shared.get("oidcProvider"):
+        _delete_provider(location.client("iam"), arn, props["installation"], say)
+    if shared.get("agent"):
+        _delete_agent(location, props["installation"], say)
+
+
+def others_in(definition: Wire, objects: Sequence[Wire], *, nodes_stay: bool) -> list[str]:
+    """Return the names of a CRD's objects that do not belong to the stack.
+
+    They would be deleted with the CRD.
+
+    Args:
+        definition: the CRD.
+        objects: all objects of its kind.
+        nodes_stay: whether another controller takes over the nodes, and so all objects.
+
+    """
+    group, kind = definition["spec"]["group"], definition["spec"]["names"]["kind"]
+
+    def is_others(wire: Wire) -> bool:
+        if nodes_stay:
+            return True
+        if (group, kind) == (NODE_POOL.group, NODE_POOL.name):
+            return not is_ours(wire["spec"]["template"]["spec"])
+        if (group, kind) == (NODE_CLAIM.group, NODE_CLAIM.name):
+            return not is_ours(wire["spec"])
+        marks = wire["metadata"].get("annotations") or {}
+        return group not in OWN_GROUPS and STACK_ANNOTATION not in marks
+
+    return sorted(wire["metadata"]["name"] for wire in objects if is_others(wire))
+
+
+def installation_of(definition: Wire) -> str | None:
+    """Return the installation that created a CRD, None if it has no annotation."""
+    marks: Mapping[str, str] = definition["metadata"].get("annotations") or {}
+    return marks.get(labels.TAG_INSTALLATION)
+
+
+def _delete_definition(
+    cluster: Objects,
+    name: str,
+    props: Mapping[str, Any],
+    *,
+    clock: Clock,
+    say: Callable[[str], None],
+) -> None:
+    path = f"{DEFINITIONS}/{name}"
+    held = cluster.get(path)
+    if held is None:
+        return
+    if installation_of(held) != props["installation"]:
+        say(f"keeping CustomResourceDefinition {name}: it belongs to another installation")
+        return
+    objects = cluster.list(_collection(held))
+    if others := others_in(held, objects, nodes_stay="nodes" in props["retained"]):
+        say(
+            f"keeping CustomResourceDefinition {name}: this would also delete objects that do not "
+            f"belong to this stack ({len(others)}): {', '.join(others[:10])}"
+        )
+        return
+    cluster.delete(path)
+    deadline = clock.monotonic() + PATIENCE_SECONDS
+    while cluster.get(path) is not None:
+        if clock.monotonic() >= deadline:
+            say(f"CustomResourceDefinition {name} is deleted once its objects have no finalizers")
+            return
+        clock.sleep(LOOK_SECONDS)
+
+
+def _collection(definition: Wire) -> str:
+    spec = definition["spec"]
+    version = next(each["name"] for each in spec["versions"] if each["served"])
+    return f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
+
+
+def _delete_provider(iam: Any, arn: str, installation: str, say: Callable[[str], None]) -> None:
+    try:
+        found = iam.get_open_id_connect_provider(OpenIDConnectProviderArn=arn)
+    except ClientError as exc:
+        if exc.response["Error"]["Code"] == "NoSuchEntity":
+            return
+        raise
+    tags = {tag["Key"]: tag["Value"] for tag in found.get("Tags", [])}
+    if tags.get(labels.TAG_INSTALLATION) != installation:
+        return
+    if roles := sorted(_trusting(iam, arn)):
+        say(f"keeping OIDC provider {arn}: these roles trust it: {', '.join(roles[:10])}")
+    else:
+        iam.delete_open_id_connect_provider(OpenIDConnectProviderArn=arn)
+
+
+def _trusting(iam: Any, arn: str) -> Iterator[str]:
+    """Yield the names of roles whose trust policy names the provider."""
+    for page in iam.get_paginator("list_roles").paginate():
+        for role in page["Roles"]:
+            if arn in json.dumps(role.get("AssumeRolePolicyDocument")):
+                yield role["RoleName"]
+
+
+def _delete_agent(location: ClusterLocation, installation: str, say: Callable[[str], None]) -> None:
+    eks, cluster = location.client("eks"), {"clusterName": location.cluster_name}
+    addon = {**cluster, "addonName": POD_IDENTITY_AGENT}
+    try:
+        tags = eks.describe_addon(**addon)["addon"].get("tags", {})
+        if tags.get(labels.TAG_INSTALLATION) != installation:
+            return
+        associations = eks.list_pod_identity_associations(**cluster)["associations"]
+        if associations:
+            accounts = sorted(f"{a['namespace']}/{a['serviceAccount']}" for a in associations)
+            say(
+                f"keeping add-on {POD_IDENTITY_AGENT}: these service accounts have a Pod Identity "
+                f"association: {', '.join(accounts[:10])}"
+            )
+        else:
+            eks.delete_addon(**addon)
+    except ClientError as exc:
+        if exc.response["Error"]["Code"] != "ResourceNotFoundException":
+            raise

@@ -1,0 +1,567 @@
+"""Destroy: drains all nodes before the controller is deleted, and proves that nothing is left.
+
+Two resources act when they are deleted. `Drain` depends on all others, so it is deleted first,
+while the controller still runs. `NothingLeft` is created right before the controller, so it is
+deleted right after it: a stack that never had a controller launched no node, and resources with
+Karpenter's tags belong to another installation. Creating the two does nothing.
+
+Flux or Argo CD would create a NodePool again as soon as it is deleted. Such a NodePool gets a
+condition that takes it out of service instead, and is deleted with its CRD.
+
+Only NodePools, NodeClaims and Nodes of an EC2NodeClass are deleted. Others belong to EKS Auto Mode.
+
+A destroy uses the settings in the state: a changed setting takes effect after the next
+`pulumi up`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import pulumi
+from pulumi.dynamic import Resource
+
+from controller.apis import labels
+from controller.apis.appliers import STACK, appliers
+from controller.apis.karpenter.nodepool import IN_SERVICE
+from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM, NODE_POOL, Kind
+from infra.cluster.ekscluster import EksCluster
+from infra.clusterapi import (
+    ApiError,
+    ClusterApi,
+    ClusterGoneError,
+    ClusterLocation,
+    ClusterUnreachableError,
+    NotGivenUpError,
+    Objects,
+    Wire,
+    require_given_up,
+)
+from infra.lifecycle.destroying import refuse_ahead
+from infra.lifecycle.leftovers import Leftovers, Remains, describe
+from infra.lifecycle.statefulprovider import MADE_AT, StatefulProvider
+from infra.lifecycle.waiting import Clock, say
+
+STACK_ANNOTATION = STACK
+LOOK_SECONDS = 2.0
+PROGRESS_SECONDS = 15.0
+"""How often progress is printed when nothing changes."""
+
+CONTROLLER_GRACE_SECONDS = 60.0
+"""How long the controller may have no ready pod; a rolling update takes less."""
+
+PATIENCE_SECONDS = 60.0
+"""How long the destroy waits for an API server that does not answer."""
+
+OUT_OF_SERVICE_SECONDS = 60.0
+"""How often the condition of a NodePool is renewed; the controller honors it for some minutes."""
+
+NODE_CLASS_SECONDS = 60.0
+PROOF_SECONDS = 600.0
+"""How long AWS may take to delete resources; an instance takes one or two minutes."""
+
+
+class ForeignNodePoolsError(Exception):
+    """NodePools that do not belong to the stack exist, and no setting allows their deletion."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(" ".join([*problems, "Nothing has been deleted."]))
+
+
+class StillThereError(Exception):
+    """AWS did not delete resources in time."""
+
+    def __init__(self, remains: Remains, seconds: float) -> None:
+        super().__init__(
+            f"AWS did not delete these within {seconds:.0f} s: {describe(remains)}. Run `pulumi "
+            "destroy` again"
+        )
+
+
+class Cluster(Objects, Protocol):
+    """The requests of a drain to the cluster."""
+
+    def merge(self, path: str, change: Wire) -> None:
+        """Change an object."""
+
+
+class Cloud(Protocol):
+    """The requests of a destroy to AWS."""
+
+    def instances(self) -> list[str]:
+        """Return the IDs of instances that are not terminated."""
+
+    def terminate(self, instances: list[str]) -> list[str]:
+        """Terminate instances; return those that do not belong to the installation."""
+
+    def remains(self) -> Remains:
+        """Return the IDs of all resources of the installation, by kind."""
+
+    def remove(self, remains: Remains) -> None:
+        """Request the deletion of these resources."""
+
+
+@dataclass(kw_only=True)
+class Draining:
+    """Drains all nodes of one cluster while its controller still runs."""
+
+    cluster: Cluster
+    cloud: Cloud
+    deployment: str
+    """Path of the controller's Deployment."""
+
+    timeout_seconds: float
+    delete_foreign: bool
+    stack: str = ""
+    """organization/project/stack, the owner of the NodePools; empty if it is unknown."""
+
+    delete_others: bool = False
+    """Whether NodePools of other stacks may be deleted too."""
+
+    clock: Clock = field(default_factory=lambda: time)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    say: Callable[[str], None] = say
+    _closed: dict[str, float] = field(default_factory=dict, init=False)
+    """When the condition of each NodePool was last renewed, by the clock."""
+
+    def run(self) -> None:
+        """Delete the NodePools, wait until all nodes are drained, then delete the EC2NodeClasses.
+
+        Raises:
+            ForeignNodePoolsError: NodePools of others exist; nothing has been deleted.
+
+        """
+        deadline = self.clock.monotonic() + self.timeout_seconds
+        self._delete_pools()
+        trouble = self._wait_for_nodes(deadline)
+        if trouble:
+            self._force(trouble)
+        self._delete_node_classes(stuck=bool(trouble))
+
+    def refusals(self, pools: Sequence[Wire] | None = None) -> list[str]:
+        """Return why the NodePools may not be deleted; empty if they may."""
+        pools = self._pools() if pools is None else pools
+        foreign = sorted(_described(pool) for pool in pools if not _owner(pool))
+        others = sorted(
+            f"{_name(pool)} ({_owner(pool)})"
+            for pool in pools
+            if self.stack and _owner(pool) not in ("", self.stack)
+        )
+        problems = []
+        if foreign and not self.delete_foreign:
+            problems.append(
+                f"no stack owns these NodePools: {', '.join(foreign)}. Their nodes would be "
+                "terminated with the controller. Delete these NodePools where they are applied, or "
+                "set joiner:deleteForeignNodePools to true, run `pulumi up`, then `pulumi destroy` "
+                "again."
+            )
+        if others and not self.delete_others:
+            problems.append(
+                f"other stacks own these NodePools: {', '.join(others)}. Their nodes would be "
+                "terminated with the controller. Destroy these stacks first, or add nodePools to "
+                "joiner:confirmDelete, run `pulumi up`, then `pulumi destroy` again."
+            )
+        return problems
+
+    def _delete_pools(self) -> None:
+        pools = self._pools()
+        if problems := self.refusals(pools):
+            raise ForeignNodePoolsError(problems)
+        self._close_pools(pools)
+        for pool in pools:
+            if not _restorer(pool):
+                owner = f"stack {_owner(pool)}" if _owner(pool) else "no stack"
+                self.say(f"deleting NodePool {_name(pool)} (owner: {owner})")
+                self.cluster.delete(_path(NODE_POOL, pool))
+
+    def _close_pools(self, pools: Sequence[Wire]) -> None:
+        """Take NodePools out of service that another tool would create again."""
+        for pool in pools:
+            name, restorer = _name(pool), _restorer(pool)
+            last = self._closed.get(name)
+            if not restorer or (
+                last is not None
+                and self.clock.monotonic() - last < OUT_OF_SERVICE_SECONDS
+                and _is_closed(pool)
+            ):
+                continue
+            if last is None:
+                self.say(
+                    f"taking NodePool {name} out of service, as {restorer} would create it again"
+                )
+            try:
+                self.cluster.merge(f"{_path(NODE_POOL, pool)}/status", self._closing(pool))
+            except ApiError as exc:
+                if exc.status != 409:
+                    raise
+                continue  # The controller changed the NodePool; the next round tries again.
+            self._closed[name] = self.clock.monotonic()
+
+    def _closing(self, pool: Wire) -> Wire:
+        condition = {
+            "type": IN_SERVICE,
+            "status": "False",
+            "reason": "Draining",
+            "message": "The controller's stack is being destroyed: no nodes are launched and "
+            "existing nodes are drained",
+            # The controller ignores an old condition, so that of an aborted destroy expires.
+            "lastTransitionTime": f"{self.now():%Y-%m-%dT%H:%M:%SZ}",
+        }
+        others = [c for c in _conditions(pool) if c["type"] != IN_SERVICE]
+        version = {"resourceVersion": pool["metadata"].get("resourceVersion")}
+        return {"metadata": version, "status": {"conditions": [*others, condition]}}
+
+    def _wait_for_nodes(self, deadline: float) -> str:
+        """Wait until no node is left; return why that did not happen, or an empty text."""
+        last_said, last_line = float("-inf"), ""
+        gone_since: float | None = None
+        while True:
+            now = self.clock.monotonic()
+            self._close_pools(self._pools())
+            claims, nodes = self._claims(), self._nodes()
+            instances = self.cloud.instances()
+            if not (claims or nodes or instances):
+                self.say("all nodes are drained and terminated")
+                return ""
+            for claim in claims:
+                if "deletionTimestamp" not in claim["metadata"]:
+                    self.cluster.delete(_path(NODE_CLAIM, claim))
+            line = (
+                f"draining: {_counted(nodes, 'node')}, {_counted(claims, 'NodeClaim')} and "
+                f"{_counted(instances, 'instance')} remaining"
+            )
+            if line != last_line or now - last_said >= PROGRESS_SECONDS:
+                self.say(line)
+                last_said, last_line = now, line
+            deployment = self.cluster.get(self.deployment)
+            if deployment is None:
+                return "the controller's Deployment does not exist"
+            gone_since = None if _ready_replicas(deployment) else gone_since or now
+            if gone_since is not None and now - gone_since >= CONTROLLER_GRACE_SECONDS:
+                return f"the controller has had no ready pod for {now - gone_since:.0f} s"
+            if now >= deadline:
+                seconds = f"{self.timeout_seconds:.0f} s"
+                return f"nodes were not drained within {seconds} (joiner:drainTimeout)"
+            self.clock.sleep(LOOK_SECONDS)
+
+    def _force(self, trouble: str) -> None:
+        """Terminate instances by their tags and remove the controller's finalizers."""
+        claims = self._claims()
+        instances = sorted({*self.cloud.instances(), *map(_instance, claims)} - {""})
+        self.say(
+            f"{trouble}: terminating {_counted(instances, 'instance')} found by tags and NodeClaims"
+        )
+        left = self.cloud.terminate(instances)
+        if left:
+            self.say(
+                f"not terminating instances without the tags of this cluster and installation, "
+                f"though NodeClaims name them: {', '.join(left)}"
+            )
+        for claim in claims:
+            self._release(_path(NODE_CLAIM, claim))
+        for node in self._nodes():
+            self._release(_path(NODE, node))
+
+    def _delete_node_classes(self, *, stuck: bool) -> None:
+        deadline = self.clock.monotonic() + NODE_CLASS_SECONDS
+        for node_class in self._node_classes():
+            self.cluster.delete(_path(EC2_NODE_CLASS, node_class))
+        while left := self._node_classes():
+            deployment = self.cluster.get(self.deployment)
+            nobody = deployment is None or not _ready_replicas(deployment)
+            if stuck or nobody or self.clock.monotonic() >= deadline:
+                for node_class in left:
+                    self.say(f"removing the finalizer of EC2NodeClass {_name(node_class)}")
+                    self._release(_path(EC2_NODE_CLASS, node_class))
+                return
+            self.clock.sleep(LOOK_SECONDS)
+
+    def _release(self, path: str) -> None:
+        _let_go(self.cluster, path)
+        self.cluster.delete(path)
+
+    def _pools(self) -> list[Wire]:
+        return [
+            pool
+            for pool in self.cluster.list(_collection(NODE_POOL))
+            if is_ours(pool["spec"]["template"]["spec"])
+        ]
+
+    def _node_classes(self) -> list[Wire]:
+        """Return the EC2NodeClasses, except those that another tool would create again."""
+        every = self.cluster.list(_collection(EC2_NODE_CLASS))
+        return [node_class for node_class in every if not _restorer(node_class)]
+
+    def _claims(self) -> list[Wire]:
+        claims = self.cluster.list(_collection(NODE_CLAIM))
+        return [claim for claim in claims if is_ours(claim["spec"])]
+
+    def _nodes(self) -> list[Wire]:
+        return self.cluster.list(_collection(NODE), labelSelector=labels.EC2NODECLASS)
+
+
+def let_go(cluster: Cluster) -> None:
+    """Remove the finalizers of NodeClaims and EC2NodeClasses left after the controller's end."""
+    for kind in (NODE_CLAIM, EC2_NODE_CLASS):
+        for wire in cluster.list(_collection(kind)):
+            may_go = kind is EC2_NODE_CLASS or is_ours(wire["spec"])
+            if may_go and wire["metadata"].get("finalizers"):
+                _let_go(cluster, _path(kind, wire))
+
+
+def prove_nothing_is_left(
+    cloud: Cloud,
+    *,
+    clock: Clock = time,
+    say: Callable[[str], None] = say,
+) -> None:
+    """Delete by tag what is left of the installation, until nothing is found.
+
+    Raises:
+        StillThereError: AWS did not delete it within `PROOF_SECONDS`.
+
+    """
+    deadline = clock.monotonic() + PROOF_SECONDS
+    last_line = ""
+    while remains := cloud.remains():
+        line = f"deleting what is left, found by tags: {describe(remains)}"
+        if line != last_line:
+            say(line)
+            last_line = line
+        if clock.monotonic() >= deadline:
+            raise StillThereError(remains, PROOF_SECONDS)
+        cloud.remove(remains)
+        clock.sleep(LOOK_SECONDS)
+    say("nothing is left: no instance, volume, network interface, launch template or profile")
+
+
+def drain(props: Mapping[str, Any]) -> None:
+    """Drain the cluster. If the user gave it up, terminate its instances by tag.
+
+    Args:
+        props: as `Drain` records them.
+
+    Raises:
+        ForeignNodePoolsError: NodePools of others exist; nothing has been deleted.
+        NotGivenUpError: the cluster does not answer, and the user did not give it up.
+
+    """
+    location = ClusterLocation.of(props)
+    cloud = Leftovers(location, props["installation"])
+    try:
+        _draining(props, cloud).run()
+    except (ClusterGoneError, ClusterUnreachableError) as exc:
+        require_given_up(location, exc)
+        instances = cloud.instances()
+        say(f"{exc}: terminating {_counted(instances, 'instance')} found by tags")
+        cloud.terminate(instances)
+    # The controller deletes profiles with their EC2NodeClasses. A remaining one keeps the role.
+    cloud.remove_profiles()
+
+
+def drain_refusals(props: Mapping[str, Any]) -> list[str]:
+    """Return why a drain would be refused, without changing anything."""
+    location = ClusterLocation.of(props)
+    try:
+        return _draining(props, Leftovers(location, props["installation"])).refusals()
+    except (ClusterGoneError, ClusterUnreachableError) as exc:
+        try:
+            require_given_up(location, exc)
+        except NotGivenUpError as refused:
+            return [str(refused)]
+    return []
+
+
+def _draining(props: Mapping[str, Any], cloud: Leftovers) -> Draining:
+    timeout = float(props["timeout_seconds"])
+    patience = min(timeout, PATIENCE_SECONDS)
+    return Draining(
+        cluster=ClusterApi.find(ClusterLocation.of(props), patience_seconds=patience, say=say),
+        cloud=cloud,
+        deployment=props["deployment"],
+        timeout_seconds=timeout,
+        delete_foreign=bool(props["delete_foreign"]),
+        # States of earlier versions have neither `stack` nor `delete_others`.
+        stack=props.get("stack") or "",
+        delete_others=bool(props.get("delete_others")),
+    )
+
+
+class _DrainProvider(StatefulProvider):
+    """Drains all nodes when it is deleted."""
+
+    kind = "drain"
+
+    def end(self, props: dict[str, Any]) -> None:
+        drain(props)
+
+
+class _NothingLeftProvider(StatefulProvider):
+    """Proves that nothing is left when it is deleted."""
+
+    kind = "nothing-left"
+
+    def end(self, props: dict[str, Any]) -> None:
+        location = ClusterLocation.of(props)
+        try:
+            let_go(ClusterApi.find(location))  # The drain has waited for the API server already.
+        except (ClusterGoneError, ClusterUnreachableError) as exc:
+            require_given_up(location, exc)
+        prove_nothing_is_left(Leftovers(location, props["installation"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainArgs:
+    """The cluster to drain, how long, and what may be deleted."""
+
+    cluster: EksCluster
+    installation: str
+    namespace: pulumi.Input[str]
+    deployment: pulumi.Input[str]
+    timeout_seconds: float
+    delete_foreign_node_pools: bool
+    stack: str
+    """organization/project/stack, whose NodePools may be deleted."""
+
+    delete_other_node_pools: bool
+    """Whether NodePools of other stacks may be deleted too."""
+
+    nodes_stay: bool = False
+    """Whether the nodes stay when the stack is destroyed; then nothing is drained."""
+
+
+class Drain(Resource):
+    """Is deleted first: deletes the cluster's NodePools and waits until no node is left."""
+
+    def __init__(
+        self, name: str, args: DrainArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        path = pulumi.Output.format(
+            "/apis/apps/v1/namespaces/{0}/deployments/{1}", args.namespace, args.deployment
+        )
+        props: dict[str, Any] = {
+            **args.cluster.location,
+            "installation": args.installation,
+            "deployment": path,
+            "timeout_seconds": args.timeout_seconds,
+            "delete_foreign": args.delete_foreign_node_pools,
+            "stack": args.stack,
+            "delete_others": args.delete_other_node_pools,
+        }
+        keys = list(props)
+        super().__init__(_DrainProvider(), name, props, opts)
+        if not args.nodes_stay:
+            refuse_ahead(self, keys, drain_refusals)
+
+
+class NothingLeft(Resource):
+    """Is deleted after the controller: proves by tags that nothing of its nodes is left in AWS."""
+
+    def __init__(
+        self,
+        name: str,
+        cluster: EksCluster,
+        installation: str,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        props = {**cluster.location, "installation": installation}
+        super().__init__(_NothingLeftProvider(), name, props, opts)
+
+
+class Installation(Resource):
+    """Records cluster, region and installation, and refuses to change them.
+
+    A program that creates its own providers creates this resource first, and lets the providers
+    depend on it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        location: ClusterLocation | EksCluster,
+        installation: str,
+        opts: pulumi.ResourceOptions | None = None,
+        *,
+        made_at: str = "",
+    ) -> None:
+        """Record the installation.
+
+        Args:
+            name: of the resource.
+            location: of the cluster.
+            installation: value of the tag `joiner.dev/installation`.
+            opts: of the resource.
+            made_at: creation time of an existing cluster, to detect that it was created again;
+                empty if it is unknown.
+
+        """
+        self.title = installation
+        """Value of the tag `joiner.dev/installation`."""
+        known = {MADE_AT: made_at} if made_at else {}
+        props = {**location.location, "installation": installation, **known}
+        super().__init__(StatefulProvider(), name, props, opts)
+
+
+def _collection(kind: Kind[Any]) -> str:
+    return f"{kind.root}/{kind.plural}"
+
+
+def _path(kind: Kind[Any], wire: Wire) -> str:
+    return f"{_collection(kind)}/{_name(wire)}"
+
+
+def _name(wire: Wire) -> str:
+    return str(wire["metadata"]["name"])
+
+
+def is_ours(spec: Wire) -> bool:
+    """Whether the spec of a NodePool's template or a NodeClaim references an EC2NodeClass."""
+    reference = spec.get("nodeClassRef", {})
+    named = (reference.get("group"), reference.get("kind"))
+    return named == (EC2_NODE_CLASS.group, EC2_NODE_CLASS.name)
+
+
+def _instance(claim: Wire) -> str:
+    """Return the instance ID of a NodeClaim, empty if it is unknown."""
+    identity = str(claim.get("status", {}).get("providerID", "")).rpartition("/")[2]
+    return identity if identity.startswith("i-") else ""
+
+
+def _ready_replicas(deployment: Wire) -> int:
+    return int(deployment.get("status", {}).get("readyReplicas", 0))
+
+
+def _owner(pool: Wire) -> str:
+    return str(pool["metadata"].get("annotations", {}).get(STACK_ANNOTATION, ""))
+
+
+def _let_go(cluster: Cluster, path: str) -> None:
+    cluster.merge(path, {"metadata": {"finalizers": None}})
+
+
+def _restorer(wire: Wire) -> str:
+    """Return the tool that creates the object again when it is deleted; empty if none does."""
+    metadata = wire["metadata"]
+    found = appliers(metadata.get("labels") or {}, metadata.get("annotations") or {})
+    return next((one.name for one in found if one.restores), "")
+
+
+def _described(pool: Wire) -> str:
+    restorer = _restorer(pool)
+    return f"{_name(pool)} ({restorer})" if restorer else _name(pool)
+
+
+def _counted(items: Sequence[Any], title: str) -> str:
+    return f"{len(items)} {title}{'' if len(items) == 1 else 's'}"
+
+
+def _conditions(wire: Wire) -> list[Wire]:
+    return list(wire.get("status", {}).get("conditions") or [])
+
+
+def _is_closed(pool: Wire) -> bool:
+    return any(c["type"] == IN_SERVICE and c["status"] == "False" for c in _conditions(pool))

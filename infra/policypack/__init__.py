@@ -1,0 +1,1 @@
+"""Security rules on permissions and public access, checked for every resource."""

@@ -1,0 +1,1 @@
+"""AWS behavior that moto does not emulate: limits, refusals, eventual consistency, paging."""

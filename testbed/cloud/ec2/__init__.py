@@ -1,0 +1,1 @@
+"""EC2: instances, fleets, launch templates, networks, prices."""

@@ -1,0 +1,275 @@
+"""AMIs and the SSM parameters that point at them.
+
+The seeded AMIs match what Amazon publishes for EKS: AL2023, Bottlerocket, AL2 where it
+still exists, and Windows, each by architecture and variant. There are two releases of each,
+so that a pinned version and the newest one are different images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from testbed.cloud.operations import operation
+from testbed.cloud.protocol import backends
+from testbed.cloud.protocol.errors import AwsError
+from testbed.cloud.protocol.filters import page, select
+from testbed.cloud.protocol.wire import Call, Xml, ec2_items, ec2_list
+from testbed.cloud.state.inventory import Image
+from testbed.cloud.state.world import World, now
+
+EKS_OWNER = "602401143452"
+BOTTLEROCKET_OWNER = "092701018921"
+WINDOWS_OWNER = "801119661308"
+
+RELEASES = {
+    "20261015": datetime(2026, 10, 15, 18, 0, tzinfo=UTC),
+    "20261105": datetime(2026, 11, 5, 18, 0, tzinfo=UTC),
+}
+"""AMI release → creation time of its images, oldest first."""
+
+BOTTLEROCKET_RELEASES = {"1.51.0-8f2a1c3e": "20261015", "1.52.0-b41d9e07": "20261105"}
+WINDOWS_RELEASES = {"2026.10.14": "20261015", "2026.11.04": "20261105"}
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """An image and the SSM parameters that point at it."""
+
+    image: Image
+    parameters: tuple[str, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """SSM parameter → release version, for parameters that hold a version and no image ID."""
+
+
+def identity_of(name: str) -> str:
+    """Return the image ID for an image name; the same name always has the same ID."""
+    return "ami-" + hashlib.sha256(name.encode()).hexdigest()[:17]
+
+
+def publish(world: World, published: Published) -> None:
+    """Add an image to the region and set its SSM parameters."""
+    image = published.image
+    world.images[image.identity] = image
+    world.tag(image.identity, image.tags)
+    values = {**dict.fromkeys(published.parameters, image.identity), **published.versions}
+    for name, value in values.items():
+        backends.put_ssm_parameter(world.region, name=name, value=value, now=now().timestamp())
+
+
+def seed(world: World) -> None:
+    """Publish images for the cluster's Kubernetes minor version and the two next to it."""
+    major, minor = world.cluster.version.split(".")[:2]
+    for offset in (-1, 0, 1):
+        version = f"{major}.{int(minor) + offset}"
+        for release in (*al2023(version), *al2(version), *bottlerocket(version)):
+            publish(world, release)
+        for release in windows(version):
+            publish(world, release)
+
+
+def al2023(version: str) -> Iterator[Published]:
+    """Yield the Amazon Linux 2023 images for EKS: x86_64 in three variants, arm64 in two."""
+    variants = [("x86_64", v) for v in ("standard", "nvidia", "neuron")]
+    variants += [("arm64", v) for v in ("standard", "nvidia")]
+    for number, (release, created) in enumerate(RELEASES.items(), start=1):
+        for architecture, variant in variants:
+            name = f"amazon-eks-node-al2023-{architecture}-{variant}-{version}-v{release}"
+            root = (
+                f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2023"
+                f"/{architecture}/{variant}"
+            )
+            yield _eks(name, root, architecture, created, latest=number == len(RELEASES))
+
+
+def al2(version: str) -> Iterator[Published]:
+    """Yield the Amazon Linux 2 images for EKS, which are not published for 1.33 and later."""
+    if int(version.split(".")[1]) >= 33:
+        return
+    variants = [("x86_64", "", "amazon-eks-node"), ("x86_64", "-gpu", "amazon-eks-gpu-node")]
+    variants.append(("arm64", "-arm64", "amazon-eks-arm64-node"))
+    for number, (release, created) in enumerate(RELEASES.items(), start=1):
+        for architecture, suffix, prefix in variants:
+            name = f"{prefix}-{version}-v{release}"
+            root = f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2{suffix}"
+            yield _eks(name, root, architecture, created, latest=number == len(RELEASES))
+
+
+def _eks(name: str, root: str, architecture: str, created: datetime, *, latest: bool) -> Published:
+    image = Image(
+        identity=identity_of(name),
+        name=name,
+        architecture=architecture,
+        created=created,
+        owner=EKS_OWNER,
+        description="EKS-optimized Kubernetes node (a stand-in of the testbed)",
+    )
+    parameters = [f"{root}/{name}/image_id"]
+    if not latest:
+        return Published(image, tuple(parameters))
+    # …/optimized-ami/1.36/…, and amazon-eks-node-…-v20261105
+    version, release = root.split("/")[5], name.rpartition("-v")[2]
+    return Published(
+        image,
+        (*parameters, f"{root}/recommended/image_id"),
+        {f"{root}/recommended/release_version": f"{version}.0-{release}"},
+    )
+
+
+def bottlerocket(version: str) -> Iterator[Published]:
+    """Yield the Bottlerocket images, plain and NVIDIA, by full version, short version, `latest`."""
+    for number, (release, moment) in enumerate(BOTTLEROCKET_RELEASES.items(), start=1):
+        short = release.split("-")[0]
+        for architecture in ("x86_64", "arm64"):
+            for variant in ("", "-nvidia"):
+                name = f"bottlerocket-aws-k8s-{version}{variant}-{architecture}-v{release}"
+                root = f"/aws/service/bottlerocket/aws-k8s-{version}{variant}/{architecture}"
+                names = [f"{root}/{release}/image_id", f"{root}/{short}/image_id"]
+                if number == len(BOTTLEROCKET_RELEASES):
+                    names.append(f"{root}/latest/image_id")
+                image = Image(
+                    identity=identity_of(name),
+                    name=name,
+                    architecture=architecture,
+                    created=RELEASES[moment],
+                    owner=BOTTLEROCKET_OWNER,
+                    root_size_gib=2,
+                )
+                yield Published(image, tuple(names))
+
+
+def windows(version: str) -> Iterator[Published]:
+    """Yield the Windows Server Core images for EKS."""
+    years = ["2019", "2022"] + (["2025"] if int(version.split(".")[1]) >= 35 else [])
+    for number, (release, moment) in enumerate(WINDOWS_RELEASES.items(), start=1):
+        for year in years:
+            base = f"Windows_Server-{year}-English-Core-EKS_Optimized-{version}"
+            names = []
+            if number == len(WINDOWS_RELEASES):
+                names.append(
+                    f"/aws/service/ami-windows-latest/Windows_Server-{year}-English-Core"
+                    f"-EKS_Optimized-{version}/image_id"
+                )
+            image = Image(
+                identity=identity_of(f"{base}-{release}"),
+                name=f"{base}-{release}",
+                architecture="x86_64",
+                created=RELEASES[moment],
+                owner=WINDOWS_OWNER,
+                root_device="/dev/sda1",
+                root_size_gib=50,
+                windows=True,
+            )
+            yield Published(image, tuple(names))
+
+
+def publish_release(world: World, release: str) -> list[str]:
+    """Publish a new AL2023 release, make it the recommended one, and return the image IDs."""
+    created = now()
+    published = []
+    for architecture, variant in [
+        ("x86_64", "standard"),
+        ("x86_64", "nvidia"),
+        ("x86_64", "neuron"),
+        ("arm64", "standard"),
+        ("arm64", "nvidia"),
+    ]:
+        version = world.cluster.version
+        name = f"amazon-eks-node-al2023-{architecture}-{variant}-{version}-v{release}"
+        root = (
+            f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/{architecture}/{variant}"
+        )
+        each = _eks(name, root, architecture, created, latest=True)
+        publish(world, each)
+        published.append(each.image.identity)
+    return published
+
+
+def get(world: World, identity: str) -> Image:
+    """Return an image by ID. Raises EC2's error for an ID that is malformed or unknown."""
+    if not identity.startswith("ami-"):
+        raise AwsError("InvalidAMIID.Malformed", f'Invalid id: "{identity}" (expecting "ami-...")')
+    image = world.images.get(identity)
+    if image is None:
+        raise AwsError("InvalidAMIID.NotFound", f"The image id '[{identity}]' does not exist")
+    return image
+
+
+def as_api(world: World, image: Image) -> dict[str, Any]:
+    """Return an image as DescribeImages describes it."""
+    created = image.created
+    return {
+        "ImageId": image.identity,
+        "Name": image.name,
+        "Description": image.description,
+        "Architecture": image.architecture,
+        "CreationDate": created.strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+        "DeprecationTime": (created + timedelta(days=730)).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+        "ImageLocation": f"{image.owner_alias or image.owner}/{image.name}",
+        "ImageType": "machine",
+        "Public": image.owner_alias is not None,
+        "OwnerId": image.owner,
+        "ImageOwnerAlias": image.owner_alias,
+        "State": "available",
+        "Platform": "windows" if image.windows else None,
+        "PlatformDetails": "Windows" if image.windows else "Linux/UNIX",
+        "UsageOperation": "RunInstances:0002" if image.windows else "RunInstances",
+        "BlockDeviceMappings": [
+            {
+                "DeviceName": image.root_device,
+                "Ebs": {
+                    "SnapshotId": image.snapshot,
+                    "VolumeSize": image.root_size_gib,
+                    "VolumeType": "gp3",
+                    "DeleteOnTermination": True,
+                    "Encrypted": False,
+                },
+            }
+        ],
+        "EnaSupport": True,
+        "Hypervisor": "xen",
+        "RootDeviceName": image.root_device,
+        "RootDeviceType": "ebs",
+        "SriovNetSupport": "simple",
+        "VirtualizationType": "hvm",
+        "BootMode": "uefi-preferred",
+        "Tags": [{"Key": k, "Value": v} for k, v in world.tags(image.identity).items()],
+    }
+
+
+@operation("ec2", "DescribeImages")
+def describe_images(world: World, call: Call) -> Xml:
+    """Describe images by ID, owner, name, architecture, tag and other filters."""
+    call.stop_if_dry_run()
+    identities = call.get("ImageIds", [])
+    images = [get(world, identity) for identity in identities] or list(world.images.values())
+    owners = {backends.ACCOUNT if owner == "self" else owner for owner in call.get("Owners", [])}
+    if owners:
+        images = [i for i in images if {i.owner, i.owner_alias or ""} & owners]
+    matching = select(
+        images,
+        call,
+        attributes={
+            "image-id": lambda i: i.identity,
+            "name": lambda i: i.name,
+            "architecture": lambda i: i.architecture,
+            "description": lambda i: i.description,
+            "owner-id": lambda i: i.owner,
+            "owner-alias": lambda i: i.owner_alias,
+            "state": lambda _: "available",
+            "is-public": lambda i: str(i.owner_alias is not None).lower(),
+            "image-type": lambda _: "machine",
+            "platform": lambda i: "windows" if i.windows else None,
+            "root-device-type": lambda _: "ebs",
+            "root-device-name": lambda i: i.root_device,
+            "virtualization-type": lambda _: "hvm",
+            "creation-date": lambda i: i.created.strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+        },
+        tags=lambda i: world.tags(i.identity),
+    )
+    listed, token = page(matching, call, default=1000)
+    items = ec2_items("DescribeImages", "Images", [as_api(world, image) for image in listed])
+    return ec2_list("DescribeImages", "Images", items, next_token=token)

@@ -1,0 +1,210 @@
+"""Launch templates and their versions."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from testbed.cloud.operations import operation
+from testbed.cloud.protocol.errors import AwsError
+from testbed.cloud.protocol.filters import page, select
+from testbed.cloud.protocol.wire import Call
+from testbed.cloud.state.inventory import LaunchTemplate, Version
+from testbed.cloud.state.world import World, now
+
+USER_DATA_LIMIT = 16384
+"""Largest user data in bytes, before base64 encoding."""
+
+
+def find(world: World, *, identity: str | None, name: str | None) -> LaunchTemplate:
+    """Return a launch template by ID or by name; the caller gives exactly one.
+
+    Raises AwsError if both or neither is given, or if the template does not exist.
+    """
+    if identity and name:
+        raise AwsError(
+            "InvalidParameterCombination",
+            "You may specify a launch template name or ID, but not both.",
+        )
+    if identity:
+        template = world.launch_templates.get(identity)
+        if template is None or not world.is_seen(identity):
+            raise AwsError(
+                "InvalidLaunchTemplateId.NotFound",
+                f"The specified launch template, with template ID {identity}, does not exist.",
+            )
+        return template
+    if not name:
+        raise AwsError("MissingParameter", "A launch template ID or name must be specified.")
+    for template in world.launch_templates.values():
+        if template.name == name and world.is_seen(template.identity):
+            return template
+    raise AwsError(
+        "InvalidLaunchTemplateName.NotFoundException",
+        f"The specified launch template, with template name {name}, does not exist.",
+    )
+
+
+def named_by(world: World, call: Call) -> LaunchTemplate:
+    """Return the launch template that a call names."""
+    return find(world, identity=call.get("LaunchTemplateId"), name=call.get("LaunchTemplateName"))
+
+
+def check_user_data(encoded: str | None) -> None:
+    """Raise AwsError if user data is not valid base64 or exceeds the size limit."""
+    if not encoded:
+        return
+    try:
+        decoded = base64.b64decode(encoded, validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise AwsError(
+            "InvalidUserData.Malformed", "Invalid BASE64 encoding of user data."
+        ) from error
+    if len(decoded) > USER_DATA_LIMIT:
+        raise AwsError("InvalidParameterValue", "User data is limited to 16384 bytes")
+
+
+def tags_for(specifications: list[Mapping[str, Any]] | None, kind: str) -> dict[str, str]:
+    """Return the tags that tag specifications set on one resource type."""
+    tags: dict[str, str] = {}
+    for specification in specifications or []:
+        if specification.get("ResourceType") == kind:
+            for tag in specification.get("Tags", []):
+                tags[tag["Key"]] = tag.get("Value", "")
+    return tags
+
+
+def as_api(world: World, template: LaunchTemplate) -> dict[str, Any]:
+    """Return a launch template as DescribeLaunchTemplates describes it."""
+    return {
+        "LaunchTemplateId": template.identity,
+        "LaunchTemplateName": template.name,
+        "CreateTime": template.created,
+        "CreatedBy": template.creator,
+        "DefaultVersionNumber": template.default,
+        "LatestVersionNumber": template.latest,
+        "Tags": [{"Key": k, "Value": v} for k, v in world.tags(template.identity).items()],
+    }
+
+
+def version_as_api(template: LaunchTemplate, version: Version) -> dict[str, Any]:
+    """Return a version as DescribeLaunchTemplateVersions describes it."""
+    return {
+        "LaunchTemplateId": template.identity,
+        "LaunchTemplateName": template.name,
+        "VersionNumber": version.number,
+        "VersionDescription": version.description,
+        "CreateTime": version.created,
+        "CreatedBy": template.creator,
+        "DefaultVersion": version.number == template.default,
+        "LaunchTemplateData": version.data,
+    }
+
+
+@operation("ec2", "CreateLaunchTemplate")
+def create_launch_template(world: World, call: Call) -> Mapping[str, Any]:
+    """Create a launch template with its first version."""
+    name, data = call.require("LaunchTemplateName"), call.require("LaunchTemplateData")
+    check_user_data(data.get("UserData"))
+    if any(template.name == name for template in world.launch_templates.values()):
+        raise AwsError(
+            "InvalidLaunchTemplateName.AlreadyExistsException",
+            "Launch template name already in use.",
+        )
+    call.stop_if_dry_run()
+    template = LaunchTemplate(
+        identity=f"lt-0{secrets.token_hex(8)}", name=name, created=now(), creator=call.principal
+    )
+    template.versions.append(Version(1, data, call.get("VersionDescription"), template.created))
+    world.launch_templates[template.identity] = template
+    world.settle(template.identity)
+    world.tag(template.identity, tags_for(call.get("TagSpecifications"), "launch-template"))
+    return {"LaunchTemplate": as_api(world, template)}
+
+
+@operation("ec2", "CreateLaunchTemplateVersion")
+def create_launch_template_version(world: World, call: Call) -> Mapping[str, Any]:
+    """Create a new version, from scratch or based on a source version."""
+    template = named_by(world, call)
+    data = dict(call.require("LaunchTemplateData"))
+    check_user_data(data.get("UserData"))
+    source = call.get("SourceVersion")
+    if source is not None:
+        data = {**template.version(source).data, **data}
+    call.stop_if_dry_run()
+    version = Version(template.latest + 1, data, call.get("VersionDescription"), now())
+    template.versions.append(version)
+    return {"LaunchTemplateVersion": version_as_api(template, version)}
+
+
+@operation("ec2", "ModifyLaunchTemplate")
+def modify_launch_template(world: World, call: Call) -> Mapping[str, Any]:
+    """Set the default version."""
+    template = named_by(world, call)
+    version = template.version(call.require("DefaultVersion"))
+    call.stop_if_dry_run()
+    template.default = version.number
+    return {"LaunchTemplate": as_api(world, template)}
+
+
+@operation("ec2", "DeleteLaunchTemplate")
+def delete_launch_template(world: World, call: Call) -> Mapping[str, Any]:
+    """Delete a template with all its versions."""
+    template = named_by(world, call)
+    call.stop_if_dry_run()
+    answer = {"LaunchTemplate": as_api(world, template)}
+    del world.launch_templates[template.identity]
+    world.untag(template.identity)
+    return answer
+
+
+@operation("ec2", "DescribeLaunchTemplates")
+def describe_launch_templates(world: World, call: Call) -> Mapping[str, Any]:
+    """Describe launch templates by ID, name and tag, in pages."""
+    call.stop_if_dry_run()
+    wanted = [
+        *(find(world, identity=i, name=None) for i in call.get("LaunchTemplateIds", [])),
+        *(find(world, identity=None, name=n) for n in call.get("LaunchTemplateNames", [])),
+    ]
+    matching = select(
+        wanted or [t for t in world.launch_templates.values() if world.is_seen(t.identity)],
+        call,
+        attributes={
+            "launch-template-name": lambda t: t.name,
+            "launch-template-id": lambda t: t.identity,
+            "create-time": lambda t: t.created.isoformat(),
+        },
+        tags=lambda t: world.tags(t.identity),
+    )
+    listed, token = page(matching, call, default=200)
+    return {"LaunchTemplates": [as_api(world, each) for each in listed], "NextToken": token}
+
+
+@operation("ec2", "DescribeLaunchTemplateVersions")
+def describe_launch_template_versions(world: World, call: Call) -> Mapping[str, Any]:
+    """Describe the versions of one template, or the latest or default version of every template."""
+    call.stop_if_dry_run()
+    wanted = call.get("Versions", [])
+    if call.get("LaunchTemplateId") or call.get("LaunchTemplateName"):
+        templates = [named_by(world, call)]
+    elif wanted and set(wanted) <= {"$Latest", "$Default"}:
+        templates = list(world.launch_templates.values())
+    else:
+        raise AwsError(
+            "MissingParameter",
+            "A launch template, or the versions $Latest or $Default, must be specified.",
+        )
+    versions = [
+        (template, version)
+        for template in templates
+        for version in ([template.version(v) for v in wanted] or template.versions)
+        if int(call.get("MinVersion", 1)) <= version.number <= int(call.get("MaxVersion", 10**9))
+    ]
+    listed, token = page(versions, call, default=200)
+    return {
+        "LaunchTemplateVersions": [version_as_api(*each) for each in listed],
+        "NextToken": token,
+    }

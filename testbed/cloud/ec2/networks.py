@@ -1,0 +1,199 @@
+"""Network resources that EC2 refuses to delete while they are in use, and moto does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from testbed.cloud.ec2 import addresses
+from testbed.cloud.ec2.instances import alive
+from testbed.cloud.operations import operation
+from testbed.cloud.protocol import backends
+from testbed.cloud.protocol.errors import AwsError
+from testbed.cloud.protocol.filters import page, select
+from testbed.cloud.protocol.wire import Call
+from testbed.cloud.state.world import World
+
+ENDED: Final = frozenset({"deleted", "deleting", "failed"})
+
+SERVICES: Final = {"s3": "Gateway", "dynamodb": "Gateway"} | dict.fromkeys(
+    ("ec2", "ecr.api", "ecr.dkr", "eks", "eks-auth", "s3", "sqs", "ssm", "sts"), "Interface"
+)
+
+
+@operation("ec2", "DescribeVpcEndpointServices")
+def describe_vpc_endpoint_services(world: World, call: Call) -> Mapping[str, Any]:
+    """Describe the services that a VPC endpoint can connect to; only those a cluster may need."""
+    call.stop_if_dry_run()
+    offered: list[dict[str, Any]] = [
+        {
+            "ServiceName": f"com.amazonaws.{world.region}.{service}",
+            "ServiceId": f"vpce-svc-{service}",
+            "ServiceType": [{"ServiceType": kind}],
+            "AvailabilityZones": list(world.zones),
+            "Owner": "amazon",
+            "AcceptanceRequired": False,
+            "Tags": [],
+        }
+        for service, kind in [("s3", "Gateway"), *SERVICES.items()]
+    ]
+    wanted = call.get("ServiceNames", [])
+    unknown = set(wanted) - {str(each["ServiceName"]) for each in offered}
+    if unknown:
+        raise AwsError(
+            "InvalidServiceName",
+            f"The Vpc Endpoint Service '{min(unknown)}' does not exist",
+        )
+    matching = select(
+        [each for each in offered if not wanted or each["ServiceName"] in wanted],
+        call,
+        attributes={
+            "service-name": lambda each: str(each["ServiceName"]),
+            "service-type": lambda each: str(each["ServiceType"][0]["ServiceType"]),
+        },
+    )
+    listed, token = page(matching, call, default=1000)
+    return {
+        "ServiceNames": [each["ServiceName"] for each in listed],
+        "ServiceDetails": listed,
+        "NextToken": token,
+    }
+
+
+def _interfaces(world: World) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield (subnet, security groups) of every network interface.
+
+    Covers interfaces of instances, NAT gateways, VPC endpoints and clusters, and detached ones.
+    """
+    for instance in alive(world):
+        for interface in instance.interfaces:
+            yield interface.subnet, interface.groups
+    for interface in world.detached_interfaces.values():
+        yield interface.subnet, interface.groups
+    for gateway in nat_gateways(world):
+        yield gateway.subnet_id, ()
+    for endpoint in endpoints(world):
+        groups = tuple(endpoint.security_group_ids or ())
+        for subnet in endpoint.subnet_ids or ():
+            yield subnet, groups
+    for cluster in world.clusters.described.values():
+        network = cluster["resourcesVpcConfig"]
+        groups = (network["clusterSecurityGroupId"], *network["securityGroupIds"])
+        for subnet in network["subnetIds"]:
+            yield subnet, groups
+
+
+def nat_gateways(world: World) -> list[Any]:
+    """Return the NAT gateways that are not deleted or failed."""
+    gateways = list(backends.ec2(world.region).nat_gateways.values())
+    return [gateway for gateway in gateways if gateway.state not in ENDED]
+
+
+def endpoints(world: World) -> list[Any]:
+    """Return the VPC endpoints that are not deleted or failed."""
+    made = list(backends.ec2(world.region).vpc_end_points.values())
+    return [endpoint for endpoint in made if endpoint.state not in ENDED]
+
+
+ANYWHERE: Final = frozenset({"0.0.0.0/0", "::/0"})
+SERVICES_OF_NODES: Final = ("ecr.api", "ecr.dkr")
+"""Endpoints that a node needs in a subnet without internet access."""
+
+
+def reaches_out(world: World, identity: str) -> bool:
+    """Return whether an instance in a subnet can become a node.
+
+    A node needs services outside its VPC. It reaches them by a default route, or by the VPC
+    endpoints of `SERVICES_OF_NODES`. A subnet that does not exist counts as False.
+    """
+    try:
+        subnet = addresses.subnet(world, identity)
+    except AwsError:
+        return False  # the subnet is deleted, and its instances before it
+    is_public = bool(subnet.map_public_ip_on_launch)
+    if any(_leads_out(route, is_public=is_public) for route in _table_of(world, subnet).routes):
+        return True
+    there = {each.service_name for each in endpoints(world) if each.vpc_id == subnet.vpc_id}
+    return {f"com.amazonaws.{world.region}.{service}" for service in SERVICES_OF_NODES} <= there
+
+
+def _table_of(world: World, subnet: Any) -> Any:
+    """Return the route table of a subnet: its own, or else its VPC's main route table."""
+    tables = list(backends.ec2(world.region).route_tables.values())
+    in_vpc = [table for table in tables if table.vpc_id == subnet.vpc_id]
+    for table in in_vpc:
+        if any(each.get("SubnetId") == subnet.id for each in table.associations):
+            return table
+    return next(table for table in in_vpc if table.main_association_id)
+
+
+def _leads_out(route: Any, *, is_public: bool) -> bool:
+    """Return whether a route leads to the internet.
+
+    An internet gateway only serves instances with a public address.
+    """
+    if not ANYWHERE & {route.destination_cidr_block, route.destination_ipv6_cidr_block}:
+        return False
+    if route.nat_gateway:
+        return route.nat_gateway.state not in ENDED
+    return is_public or not str(route.gateway_id).startswith("igw-")
+
+
+def _subnet_in_use(world: World, call: Call) -> None:
+    identity = call.get("SubnetId")
+    if any(identity == subnet for subnet, _ in _interfaces(world)):
+        raise AwsError(
+            "DependencyViolation",
+            f"The subnet '{identity}' has dependencies and cannot be deleted.",
+        )
+
+
+def _security_group_in_use(world: World, call: Call) -> None:
+    identity = call.get("GroupId")
+    if any(identity in groups for _, groups in _interfaces(world)):
+        raise AwsError("DependencyViolation", f"resource {identity} has a dependent object")
+
+
+def _public_addresses_mapped(world: World, call: Call) -> None:
+    vpc = call.get("VpcId")
+    if any(gateway.vpc_id == vpc for gateway in nat_gateways(world)):
+        raise AwsError(
+            "DependencyViolation",
+            f"Network {vpc} has some mapped public address(es). Please unmap those public "
+            "address(es) before detaching the gateway.",
+        )
+
+
+def _address_in_use(world: World, call: Call) -> None:
+    identity = call.get("AllocationId")
+    if any(gateway.allocation_id == identity for gateway in nat_gateways(world)):
+        raise AwsError("InvalidIPAddress.InUse", f"Address with ID {identity} is locked and in use")
+
+
+REFUSALS: Final[Mapping[tuple[str, str], Callable[[World, Call], None]]] = {
+    ("ec2", "DeleteSecurityGroup"): _security_group_in_use,
+    ("ec2", "DeleteSubnet"): _subnet_in_use,
+    ("ec2", "DetachInternetGateway"): _public_addresses_mapped,
+    ("ec2", "ReleaseAddress"): _address_in_use,
+}
+"""(service, operation) → function that raises AwsError if the resource is still in use."""
+
+DELETES: Final = {
+    "DeleteInternetGateway": "InternetGatewayId",
+    "DeleteNatGateway": "NatGatewayId",
+    "DeleteRouteTable": "RouteTableId",
+    "DeleteSecurityGroup": "GroupId",
+    "DeleteSubnet": "SubnetId",
+    "DeleteVpc": "VpcId",
+    "DeleteVpcEndpoints": "VpcEndpointIds",
+    "ReleaseAddress": "AllocationId",
+}
+"""Operation → the parameter that names the deleted resource."""
+
+
+def forget_tags(world: World, call: Call) -> None:
+    """Delete the tags of a deleted resource, which moto keeps."""
+    if call.service == "ec2" and call.operation in DELETES:
+        gone = call.get(DELETES[call.operation]) or []
+        for identity in [gone] if isinstance(gone, str) else gone:
+            world.untag(identity)

@@ -1,0 +1,237 @@
+"""Prices from a formula: deterministic and plausible, but not AWS's prices.
+
+The on-demand price of an instance type is a sum over vCPUs, memory, accelerators and local
+disks. Graviton is 20 % cheaper and AMD 10 %. Each generation is 1.5 % cheaper than the one
+before. Burstable types cost two thirds. The spot price is 25 to 60 % of the on-demand price,
+by a hash of instance type and zone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from testbed.cloud.ec2.instancetypes import TYPES, usage_classes, zones_of
+from testbed.cloud.operations import operation
+from testbed.cloud.protocol import backends
+from testbed.cloud.protocol.filters import page, select
+from testbed.cloud.protocol.wire import Call, Xml, ec2_items, ec2_list
+from testbed.cloud.state.world import World, now
+
+VCPU = 0.033
+"""$/h per vCPU of a fifth-generation Intel processor."""
+
+MEMORY_GIB = 0.0042
+"""$/h per GiB of memory."""
+
+ACCELERATOR = 0.35
+"""$/h per GPU or Neuron device, without its memory."""
+
+ACCELERATOR_GIB = 0.028
+"""$/h per GiB of an accelerator's memory."""
+
+DISK_GB = 0.00006
+"""$/h per GB of local disk."""
+
+WINDOWS_VCPU = 0.046
+"""$/h per vCPU for the Windows licence."""
+
+GENERATION = re.compile(r"^[a-z]+(\d+)")
+
+STARTED = now().replace(microsecond=0)
+
+
+@cache
+def on_demand(instance_type: str) -> float:
+    """Return the on-demand price of an instance type in $/h: Linux, shared tenancy."""
+    facts = TYPES[instance_type]
+    family = instance_type.split(".")[0]
+    compute = VCPU * facts["VCpuInfo"]["DefaultVCpus"]
+    memory = MEMORY_GIB * facts["MemoryInfo"]["SizeInMiB"] / 1024
+    matched = GENERATION.match(family)
+    generation = int(matched.group(1)) if matched else 5
+    factor = 0.985 ** (generation - 5)
+    maker = facts["ProcessorInfo"].get("Manufacturer")
+    if "arm64" in facts["ProcessorInfo"]["SupportedArchitectures"]:
+        factor *= 0.80
+    elif maker == "AMD":
+        factor *= 0.90
+    if facts.get("BurstablePerformanceSupported"):
+        factor *= 2 / 3
+    disks = DISK_GB * ((facts.get("InstanceStorageInfo") or {}).get("TotalSizeInGB") or 0)
+    return float(round((compute + memory) * factor + _accelerators(facts) + disks, 4))
+
+
+def _accelerators(facts: Mapping[str, Any]) -> float:
+    groups = [
+        *((facts.get("GpuInfo") or {}).get("Gpus") or []),
+        *((facts.get("NeuronInfo") or {}).get("NeuronDevices") or []),
+    ]
+    if not groups:
+        groups = (facts.get("InferenceAcceleratorInfo") or {}).get("Accelerators") or []
+    cost = 0.0
+    for group in groups:
+        # AWS counts a fractional GPU as 0; its partition size is the fraction.
+        count = group.get("Count") or group.get("GpuPartitionSize") or 0
+        memory = ((group.get("MemoryInfo") or {}).get("SizeInMiB") or 0) / 1024
+        cost += count * (ACCELERATOR + ACCELERATOR_GIB * memory)
+    return cost
+
+
+@cache
+def spot(instance_type: str, zone: str) -> float:
+    """Return the spot price of an instance type in a zone in $/h: Linux."""
+    digest = hashlib.sha256(f"{instance_type}/{zone}".encode()).digest()
+    share = 0.25 + 0.35 * int.from_bytes(digest[:4]) / 0xFFFFFFFF
+    return float(round(on_demand(instance_type) * share, 4))
+
+
+def price(capacity_type: str, instance_type: str, zone: str) -> float:
+    """Return the price of an offering in $/h; the capacity type is `spot` or `on-demand`."""
+    return spot(instance_type, zone) if capacity_type == "spot" else on_demand(instance_type)
+
+
+@cache
+def _spot_fragment(instance_type: str, zone: str, product: str) -> str:
+    amount = spot(instance_type, zone)
+    if product == "Windows":
+        amount += WINDOWS_VCPU * TYPES[instance_type]["VCpuInfo"]["DefaultVCpus"]
+    row = {
+        "AvailabilityZone": zone,
+        "InstanceType": instance_type,
+        "ProductDescription": product,
+        "SpotPrice": f"{amount:.6f}",
+        "Timestamp": STARTED,
+    }
+    return ec2_items("DescribeSpotPriceHistory", "SpotPriceHistory", [row])[0]
+
+
+@operation("ec2", "DescribeSpotPriceHistory")
+def describe_spot_price_history(world: World, call: Call) -> Xml:
+    """Describe the spot price of each instance type in each zone; spot prices never change."""
+    call.stop_if_dry_run()
+    asked = call.get("ProductDescriptions") or ["Linux/UNIX"]
+    products = {"Linux/UNIX" if product.startswith("Linux/UNIX") else product for product in asked}
+    wanted = set(call.get("InstanceTypes", []))
+    zone_wanted = call.get("AvailabilityZone")
+    rows = [
+        (name, zone, product)
+        for name, zones in sorted(zones_of(world.region).items())
+        if (not wanted or name in wanted) and "spot" in usage_classes(name)
+        for zone in sorted(zones)
+        if zone_wanted in (None, zone)
+        for product in sorted(products & {"Linux/UNIX", "Windows"})
+    ]
+    matching = select(
+        rows,
+        call,
+        attributes={
+            "instance-type": lambda row: row[0],
+            "availability-zone": lambda row: row[1],
+            "product-description": lambda row: (row[2], f"{row[2]} (Amazon VPC)"),
+        },
+    )
+    listed, token = page(matching, call, default=1000)
+    return ec2_list(
+        "DescribeSpotPriceHistory",
+        "SpotPriceHistory",
+        [_spot_fragment(*row) for row in listed],
+        next_token=token,
+    )
+
+
+def _product(region: str, instance_type: str, operating_system: str, tenancy: str) -> str:
+    facts = TYPES[instance_type]
+    amount = on_demand(instance_type)
+    if operating_system == "Windows":
+        amount += WINDOWS_VCPU * facts["VCpuInfo"]["DefaultVCpus"]
+    identity = f"{region}/{instance_type}/{operating_system}/{tenancy}"
+    sku = hashlib.sha256(identity.encode()).hexdigest()[:16].upper()
+    terms = f"{sku}.JRTCKXETXF"
+    dimension = {
+        "unit": "Hrs",
+        "endRange": "Inf",
+        "beginRange": "0",
+        "description": f"${amount:.6f} per On Demand {operating_system} {instance_type} hour",
+        "appliesTo": [],
+        "rateCode": f"{terms}.6YS6EN2CT7",
+        "pricePerUnit": {"USD": f"{amount:.10f}"},
+    }
+    offer = {
+        "priceDimensions": {f"{terms}.6YS6EN2CT7": dimension},
+        "sku": sku,
+        "effectiveDate": STARTED.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "offerTermCode": "JRTCKXETXF",
+        "termAttributes": {},
+    }
+    product = {
+        "productFamily": _family(instance_type),
+        "attributes": _attributes(region, instance_type, operating_system, tenancy),
+        "sku": sku,
+    }
+    return json.dumps(
+        {"product": product, "serviceCode": "AmazonEC2", "terms": {"OnDemand": {terms: offer}}}
+    )
+
+
+def _family(instance_type: str) -> str:
+    bare = TYPES[instance_type].get("BareMetal")
+    return "Compute Instance (bare metal)" if bare else "Compute Instance"
+
+
+def _attributes(
+    region: str, instance_type: str, operating_system: str, tenancy: str
+) -> dict[str, str]:
+    facts = TYPES[instance_type]
+    return {
+        "servicecode": "AmazonEC2",
+        "regionCode": region,
+        "locationType": "AWS Region",
+        "instanceType": instance_type,
+        "vcpu": str(facts["VCpuInfo"]["DefaultVCpus"]),
+        "memory": f"{facts['MemoryInfo']['SizeInMiB'] / 1024:g} GiB",
+        "operatingSystem": operating_system,
+        "preInstalledSw": "NA",
+        "capacitystatus": "Used",
+        "marketoption": "OnDemand",
+        "tenancy": tenancy,
+        "licenseModel": "No License required",
+    }
+
+
+@cache
+def _catalogue(region: str) -> list[tuple[dict[str, str], tuple[str, str, str]]]:
+    products = []
+    for offering in backends.INSTANCE_TYPE_OFFERINGS["region"].get(region, []):
+        name = offering["InstanceType"]
+        if name not in TYPES:
+            continue
+        for system in ("Linux", "Windows"):
+            for tenancy in ("Shared", "Dedicated"):
+                attributes = _attributes(region, name, system, tenancy)
+                attributes |= {"productFamily": _family(name), "serviceCode": "AmazonEC2"}
+                products.append((attributes, (name, system, tenancy)))
+    return sorted(products, key=lambda each: each[1])
+
+
+@operation("pricing", "GetProducts")
+def get_products(world: World, call: Call) -> dict[str, Any]:
+    """List the on-demand prices of EC2, 100 per page."""
+    filters = {item["Field"]: item["Value"] for item in call.get("Filters", [])}
+    region = filters.get("regionCode", world.region)
+    matching = [
+        key
+        for attributes, key in _catalogue(region)
+        if call.get("ServiceCode", "AmazonEC2") == "AmazonEC2"
+        and all(attributes.get(name) == value for name, value in filters.items())
+    ]
+    listed, token = page(matching, call, default=100)
+    return {
+        "FormatVersion": "aws_v1",
+        "PriceList": [_product(region, *key) for key in listed],
+        "NextToken": token,
+    }

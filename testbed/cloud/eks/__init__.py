@@ -1,0 +1,1 @@
+"""EKS: clusters, node groups, add-ons, access entries, Pod Identity."""

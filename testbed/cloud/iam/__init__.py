@@ -1,0 +1,1 @@
+"""IAM and STS: authentication of callers, and evaluation of policies."""

@@ -1,0 +1,1 @@
+"""AWS's wire protocols: parsing of requests, writing of responses."""

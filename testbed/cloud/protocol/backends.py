@@ -1,0 +1,170 @@
+"""The only module that imports moto: its application, backends and protocol code.
+
+A new version of moto can therefore only break this module. moto keeps its state per process,
+so a process runs one test cloud.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+# moto reads these on import, or when it first creates a backend. Its default images are
+# 1,299 AMIs that no EKS node uses; the test cloud seeds its own instead.
+os.environ.setdefault("MOTO_IAM_LOAD_MANAGED_POLICIES", "true")
+os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+os.environ.setdefault("MOTO_DISABLE_GLOBAL_CORS", "true")
+
+import moto.backend_index
+import moto.core.base_backend
+from botocore.model import OperationNotFoundError
+from moto.core.parse import PROTOCOL_PARSERS
+from moto.core.request import Request, determine_request_protocol
+from moto.core.routing import NotFound, get_service_router
+from moto.core.serialize import get_serializer_class
+from moto.core.utils import get_service_model
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.instance_types import (
+    INSTANCE_TYPE_OFFERINGS,
+    INSTANCE_TYPES,
+    InstanceType,
+)
+from moto.events.models import Rule, events_backends
+from moto.iam.models import iam_backends
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.sqs.models import sqs_backends
+from moto.ssm.models import Parameter, ssm_backends
+
+__all__ = [
+    "ACCOUNT",
+    "INSTANCE_TYPES",
+    "INSTANCE_TYPE_FILTERS",
+    "INSTANCE_TYPE_OFFERINGS",
+    "PROTOCOL_PARSERS",
+    "NotFound",
+    "OperationNotFoundError",
+    "Request",
+    "application",
+    "determine_request_protocol",
+    "ec2",
+    "events",
+    "guard_deliveries",
+    "get_serializer_class",
+    "get_service_model",
+    "get_service_router",
+    "iam",
+    "knows",
+    "parameter_names",
+    "put_ssm_parameter",
+    "reset",
+    "role_named",
+    "sqs",
+    "ssm",
+    "warm",
+]
+
+ACCOUNT = "123456789012"
+
+INSTANCE_TYPE_FILTERS: dict[str, list[str]] = InstanceType._filter_attributes
+"""Filter name of DescribeInstanceTypes → path of the filtered value."""
+
+
+def application() -> Any:
+    """Return moto's WSGI application, which selects the service by the signature's scope."""
+    return DomainDispatcherApplication(create_backend_app)
+
+
+def reset() -> None:
+    """Discard all of moto's state in this process."""
+    moto.core.base_backend.BackendDict.reset()
+
+
+def ec2(region: str) -> Any:
+    """Return moto's EC2 backend of a region: VPCs, subnets, security groups and all EC2 tags."""
+    return ec2_backends[ACCOUNT][region]
+
+
+def iam() -> Any:
+    """Return moto's IAM backend of the account."""
+    return iam_backends[ACCOUNT]["aws"]
+
+
+def role_named(name: str) -> Any | None:
+    """Return a role by name, or None if it does not exist."""
+    return next((role for role in list(iam().roles.values()) if role.name == name), None)
+
+
+def sqs(region: str) -> Any:
+    """Return moto's SQS backend of a region."""
+    return sqs_backends[ACCOUNT][region]
+
+
+def ssm(region: str) -> Any:
+    """Return moto's SSM backend of a region, which holds Parameter Store."""
+    return ssm_backends[ACCOUNT][region]
+
+
+def events(region: str) -> Any:
+    """Return moto's EventBridge backend of a region."""
+    return events_backends[ACCOUNT][region]
+
+
+def knows(service: str, region: str) -> bool:
+    """Return whether moto implements a service."""
+    host = f"http://{service}.{region}.amazonaws.com"
+    return any(pattern.match(host) for _, pattern in moto.backend_index.backend_url_patterns)
+
+
+def _completed(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event with its account, which moto omits; a transformed event stays unchanged."""
+    if "detail-type" not in event:
+        return event
+    return {**event, "account": ACCOUNT}
+
+
+Guard = Callable[[str, str], bool]
+"""(queue name, ARN of the rule) → whether EventBridge may deliver the event."""
+
+_send_to_queue = Rule._send_to_sqs_queue
+
+
+def guard_deliveries(guard: Guard | None) -> None:
+    """Make EventBridge call a guard before it sends an event to a queue; None restores moto.
+
+    moto itself delivers without checking the queue's policy.
+    """
+
+    def send(rule: Any, resource_id: str, event: dict[str, Any], group_id: Any = None) -> None:
+        if guard is None or guard(resource_id, rule.arn):
+            _send_to_queue(rule, resource_id, _completed(event), group_id)
+
+    Rule._send_to_sqs_queue = _send_to_queue if guard is None else send
+
+
+def warm(region: str) -> None:
+    """Create moto's backends now, so that the first call does not wait about 1 s for them."""
+    for backend in (ec2, sqs, ssm, events):
+        backend(region)
+    iam()
+
+
+def put_ssm_parameter(region: str, *, name: str, value: str, now: float) -> None:
+    """Set an SSM parameter under `/aws/`, which the API does not allow."""
+    ssm(region)._parameters[name] = [
+        Parameter(
+            account_id=ACCOUNT,
+            name=name,
+            value=value,
+            parameter_type="String",
+            description=None,
+            allowed_pattern=None,
+            keyid=None,
+            last_modified_date=now,
+            version=1,
+            data_type="text",
+        )
+    ]
+
+
+def parameter_names(region: str) -> Iterable[str]:
+    """Return the names of every SSM parameter."""
+    return list(ssm(region)._parameters)

@@ -1,0 +1,1 @@
+"""The region's state that moto does not hold."""

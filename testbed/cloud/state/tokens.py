@@ -1,0 +1,159 @@
+"""Service account tokens: which service account a token belongs to, checked by the cluster."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+
+class TokenRefusedError(Exception):
+    """The cluster would not accept the token for the audience."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccount:
+    """The service account that a token authenticates."""
+
+    namespace: str
+    name: str
+    issuer: str
+    pod: str = ""
+
+    @property
+    def subject(self) -> str:
+        """The `sub` claim."""
+        return f"system:serviceaccount:{self.namespace}:{self.name}"
+
+
+class TokenReviewer(Protocol):
+    """Protocol of the token checks."""
+
+    def review(self, token: str, *, audience: str) -> ServiceAccount:
+        """Return the service account of a token.
+
+        Raises TokenRefusedError if the token is not valid.
+        """
+        ...
+
+
+def claims_of(token: str) -> dict[str, Any]:
+    """Return the claims of a token, unverified. Raises TokenRefusedError if it is not a JWT."""
+    try:
+        payload = token.split(".")[1]
+        padded = payload + "=" * (-len(payload) % 4)
+        claims = json.loads(base64.urlsafe_b64decode(padded))
+    except (IndexError, ValueError) as error:
+        raise TokenRefusedError("the token is not a JSON web token") from error
+    if not isinstance(claims, dict):
+        raise TokenRefusedError("the token carries no claims")
+    return claims
+
+
+def _service_account(subject: str, claims: dict[str, Any]) -> ServiceAccount:
+    parts = subject.split(":")
+    if len(parts) != 4 or parts[:2] != ["system", "serviceaccount"]:
+        raise TokenRefusedError(f"{subject or 'nobody'} is not a service account")
+    pod = claims.get("kubernetes.io", {}).get("pod", {}).get("name", "")
+    return ServiceAccount(parts[2], parts[3], str(claims.get("iss", "")), pod)
+
+
+class ClaimsReviewer:
+    """Trusts a token's own claims: for test clouds without a cluster."""
+
+    def review(self, token: str, *, audience: str) -> ServiceAccount:
+        """Check audience and expiry, but not the signature."""
+        claims = claims_of(token)
+        audiences = claims.get("aud", [])
+        if audience not in ([audiences] if isinstance(audiences, str) else audiences):
+            raise TokenRefusedError(f"the token is not meant for {audience}")
+        if float(claims.get("exp", 0)) < time.time():
+            raise TokenRefusedError("the token has expired")
+        return _service_account(str(claims.get("sub", "")), claims)
+
+
+class ClusterReviewer:
+    """Checks tokens with the cluster's TokenReview API."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._kubeconfig = kubeconfig
+
+    def review(self, token: str, *, audience: str) -> ServiceAccount:
+        """Return the service account that the API server reports for a token."""
+        claims = claims_of(token)
+        review = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": [audience]},
+        }
+        status = self._post(review).get("status", {})
+        if not status.get("authenticated"):
+            raise TokenRefusedError(status.get("error") or "the cluster does not know the token")
+        if audience not in status.get("audiences", []):
+            raise TokenRefusedError(f"the token is not meant for {audience}")
+        return _service_account(status["user"]["username"], claims)
+
+    def _post(self, review: dict[str, Any]) -> dict[str, Any]:
+        config = yaml.safe_load(self._kubeconfig.read_text())
+        context = _named(config["contexts"], config["current-context"])["context"]
+        server = _named(config["clusters"], context["cluster"])["cluster"]
+        user = _named(config["users"], context["user"])["user"]
+        request = urllib.request.Request(  # noqa: S310
+            f"{server['server'].rstrip('/')}/apis/authentication.k8s.io/v1/tokenreviews",
+            data=json.dumps(review).encode(),
+            headers={"Content-Type": "application/json", **_bearer(user)},
+        )
+        if not request.full_url.startswith(("http://", "https://")):
+            raise TokenRefusedError(
+                f"the cluster's address is not a web address: {request.full_url}"
+            )
+        tls = _tls(server, user) if request.full_url.startswith("https://") else None
+        try:
+            with urllib.request.urlopen(request, context=tls, timeout=10) as answer:  # noqa: S310
+                content: dict[str, Any] = json.load(answer)
+                return content
+        except urllib.error.URLError as error:
+            raise TokenRefusedError(f"the cluster did not answer: {error}") from error
+
+
+def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    return next(entry for entry in entries if entry["name"] == name)
+
+
+def _bearer(user: dict[str, Any]) -> dict[str, str]:
+    token = user.get("token")
+    if not token and user.get("tokenFile"):
+        token = Path(user["tokenFile"]).read_text().strip()
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _tls(server: dict[str, Any], user: dict[str, Any]) -> ssl.SSLContext:
+    authority = server.get("certificate-authority-data")
+    context = ssl.create_default_context(
+        cafile=server.get("certificate-authority"),
+        cadata=base64.b64decode(authority).decode() if authority else None,
+    )
+    # Key identifiers, which Python requires from 3.13 on, are missing in older clusters' CAs.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if server.get("insecure-skip-tls-verify"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    certificate, key = user.get("client-certificate"), user.get("client-key")
+    if certificate and key:
+        context.load_cert_chain(certificate, key)
+    elif user.get("client-certificate-data"):
+        with tempfile.NamedTemporaryFile(suffix=".pem") as both:
+            both.write(base64.b64decode(user["client-certificate-data"]) + b"\n")
+            both.write(base64.b64decode(user["client-key-data"]))
+            both.flush()
+            context.load_cert_chain(both.name)
+    return context

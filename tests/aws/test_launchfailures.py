@@ -1,0 +1,410 @@
+"""EC2's launch errors are reported on the objects, and the launch is not retried at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from controller.apis import labels
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass, SelectorTerm
+from controller.apis.kubernetes.conditions import Condition, find
+from controller.aws.errors import UnreachableError
+from controller.aws.provider import AWSCloudProvider
+from controller.aws.quotas import STANDARD, quota_of
+from controller.aws.session import Session
+from controller.cloudprovider.errors import (
+    CreateError,
+    InsufficientCapacityError,
+    ThrottledError,
+)
+from tests.aws.builders import (
+    NOW,
+    ON_DEMAND,
+    SPOT,
+    Clock,
+    make_claim,
+    ready,
+    within,
+)
+from tests.aws.conftest import Region
+
+M5 = within("karpenter.k8s.aws/instance-family", "m5")
+LARGE = within(labels.INSTANCE_TYPE, "m5.large")
+TEMPLATE_UNKNOWN = "InvalidLaunchTemplateName.NotFoundException"
+SIXTEEN = {"cpu": "14"}
+"""What a machine of 16 vCPUs is the smallest for."""
+
+
+def condition(node_class: EC2NodeClass, kind: str) -> Condition:
+    held = find(node_class.status.conditions, kind)
+    assert held is not None, node_class.status.conditions
+    return held
+
+
+async def again(
+    provider: AWSCloudProvider, node_class: EC2NodeClass, minutes: float = 1
+) -> EC2NodeClass:
+    return await provider.resolve(node_class, now=NOW + timedelta(minutes=minutes))
+
+
+async def offered(
+    provider: AWSCloudProvider, node_class: EC2NodeClass, capacity_type: str
+) -> set[str]:
+    return {
+        t.name
+        for t in await provider.instance_types(node_class)
+        if any(o.available and o.capacity_type == capacity_type for o in t.offerings)
+    }
+
+
+# Quotas.
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "quota"),
+    [
+        ("m5.large", STANDARD),
+        ("is4gen.large", STANDARD),
+        ("z1d.large", STANDARD),
+        ("c7gn.large", STANDARD),
+        ("g6f.large", "G and VT"),
+        ("gr6.4xlarge", "G and VT"),
+        ("vt1.3xlarge", "G and VT"),
+        ("p5.48xlarge", "P"),
+        ("trn1n.32xlarge", "Trn"),
+        ("u-3tb1.56xlarge", "High Memory"),
+        ("x2gd.large", "X"),
+    ],
+)
+def test_every_machine_counts_against_one_quota(instance_type: str, quota: str) -> None:
+    assert quota_of(instance_type) == quota
+
+
+@pytest.mark.parametrize(
+    ("code", "bought"), [("VcpuLimitExceeded", ON_DEMAND), ("MaxSpotInstanceCountExceeded", SPOT)]
+)
+async def test_a_quota_that_is_used_up_is_not_asked_for_again_and_said(
+    provider: AWSCloudProvider, region: Region, clock: Clock, code: str, bought: Any
+) -> None:
+    node_class = await ready(provider)
+    (closed,) = bought.values
+    before = await offered(provider, node_class, closed)
+    region.control.order_fault(action="CreateFleet", code=code)
+
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(make_claim(bought, M5, requests=SIXTEEN), node_class)
+
+    left = await offered(provider, node_class, closed)
+    gone = before - left
+    assert {"m5.4xlarge", "m5.24xlarge", "c5.4xlarge", "r5.24xlarge"} <= gone
+    assert {"m5.large", "m5.2xlarge", "g4dn.4xlarge", "x1e.32xlarge"} <= left
+    others = ({"on-demand", "spot"} - {closed}).pop()
+    assert "m5.4xlarge" in await offered(provider, node_class, others)
+    told = condition(await again(provider, node_class), "WithinQuotas")
+    assert (told.status, told.reason) == ("False", "QuotaExceeded")
+    assert f"{STANDARD} instances, {closed}, leaves less than 16 vCPUs" in told.message
+    assert condition(await again(provider, node_class), "Ready").is_true
+
+    clock.advance(181)
+    assert await offered(provider, node_class, closed) == before
+    assert find((await again(provider, node_class)).status.conditions, "WithinQuotas") is None
+
+
+async def test_a_quota_that_has_held_more_than_it_had_left_is_open_again(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    before = await offered(provider, node_class, "on-demand")
+    region.control.order_fault(action="CreateFleet", code="VcpuLimitExceeded")
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(make_claim(ON_DEMAND, M5, requests=SIXTEEN), node_class)
+
+    for number in range(7):
+        await provider.launch(make_claim(ON_DEMAND, LARGE, name=f"small-{number}"), node_class)
+    assert "m5.4xlarge" not in await offered(provider, node_class, "on-demand")
+
+    await provider.launch(make_claim(ON_DEMAND, LARGE, name="eighth"), node_class)
+    assert await offered(provider, node_class, "on-demand") == before
+
+
+async def test_where_spot_has_become_dearer_than_on_demand_that_is_bought_next(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    """EC2 pays for spot what on-demand costs at most; a claim must not insist for minutes."""
+    node_class = await ready(provider)
+    either = within(labels.CAPACITY_TYPE, "spot", "on-demand")
+    region.control.order_fault(
+        action="CreateFleet",
+        code="SpotMaxPriceTooLow",
+        message="Your Spot request price of 0.096 is lower than the minimum required.",
+    )
+
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(make_claim(either, LARGE, name="first"), node_class)
+
+    second = await provider.launch(make_claim(either, LARGE, name="second"), node_class)
+    assert second.capacity_type == "on-demand"
+
+
+async def test_an_account_that_may_have_no_more_fleets_launches_nothing_for_a_while(
+    provider: AWSCloudProvider, region: Region, clock: Clock
+) -> None:
+    node_class = await ready(provider)
+    region.control.order_fault(action="CreateFleet", code="MaxFleetCountExceeded")
+
+    with pytest.raises(InsufficientCapacityError):
+        await provider.launch(make_claim(ON_DEMAND, LARGE), node_class)
+
+    assert await offered(provider, node_class, "on-demand") == set()
+    assert await offered(provider, node_class, "spot") == set()
+    told = condition(await again(provider, node_class), "LaunchSucceeded")
+    assert (told.status, told.reason) == ("False", "FleetQuotaExceeded")
+    clock.advance(181)
+    assert "m5.large" in await offered(provider, node_class, "on-demand")
+
+
+# Launches.
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_launch_template_that_is_too_new_to_be_seen_is_asked_for_again(
+    provider: AWSCloudProvider, region: Region, times: int
+) -> None:
+    node_class = await ready(provider)
+    region.control.order_fault(action="CreateFleet", code=TEMPLATE_UNKNOWN, times=times)
+
+    launched = await provider.launch(make_claim(LARGE, ON_DEMAND), node_class)
+
+    assert launched.instance_type == "m5.large"
+
+
+async def test_a_launch_template_that_never_comes_to_be_seen_is_said(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    region.control.order_fault(action="CreateFleet", code=TEMPLATE_UNKNOWN, times=None)
+
+    with pytest.raises(CreateError) as failed:
+        await provider.launch(make_claim(LARGE, ON_DEMAND), node_class)
+
+    assert failed.value.reason == "LaunchTemplateNotFound"
+    region.control.clear_faults()
+
+
+async def test_throttling_at_launch_is_told_by_the_class_until_a_launch_succeeds(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    region.control.order_fault(action="CreateFleet", code="RequestLimitExceeded", status=503)
+    claim = make_claim(ON_DEMAND, LARGE)
+    with pytest.raises(ThrottledError):
+        await provider.launch(claim, node_class)
+
+    refused = await again(provider, node_class)
+
+    told = condition(refused, "LaunchSucceeded")
+    assert (told.status, told.reason) == ("False", "RequestLimitExceeded")
+    assert condition(refused, "Ready").is_true, "the class itself is not to blame"
+    await provider.launch(claim, node_class)
+    mended = await again(provider, refused)
+    assert find(mended.status.conditions, "LaunchSucceeded") is None
+
+
+async def test_a_refusal_that_is_long_past_is_told_no_more(
+    provider: AWSCloudProvider, region: Region, clock: Clock
+) -> None:
+    node_class = await ready(provider)
+    region.control.order_fault(action="CreateFleet", code="RequestLimitExceeded", status=503)
+    with pytest.raises(ThrottledError):
+        await provider.launch(make_claim(ON_DEMAND, LARGE), node_class)
+    clock.advance(601)
+    assert find((await again(provider, node_class)).status.conditions, "LaunchSucceeded") is None
+
+
+async def test_a_right_that_is_taken_away_makes_the_class_unready_at_the_next_look(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    region.control.order_fault(
+        action="CreateFleet",
+        code="UnauthorizedOperation",
+        message="You may not. Encoded authorization failure message: x7Yz-0_abc",
+        status=403,
+        times=None,
+    )
+    with pytest.raises(CreateError) as raised:
+        await provider.launch(make_claim(ON_DEMAND, LARGE), node_class)
+    assert "x7Yz" not in str(raised.value)
+
+    refused = await again(provider, node_class)
+
+    assert condition(refused, "Ready").is_false
+    told = condition(refused, "ValidationSucceeded")
+    assert told.reason == "CreateFleetAuthCheckFailed"
+    assert "authorized to call ec2:CreateFleet; allow it in" in told.message
+
+
+# Dry runs.
+
+
+@pytest.fixture
+def foreign_group(region: Region) -> Iterator[str]:
+    ec2 = region.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.99.0.0/16")["Vpc"]["VpcId"]
+    group = ec2.create_security_group(GroupName="far", Description="far", VpcId=vpc)["GroupId"]
+    yield group
+    ec2.delete_security_group(GroupId=group)
+    ec2.delete_vpc(VpcId=vpc)
+
+
+async def test_a_security_group_of_another_vpc_is_told_by_a_new_class(
+    provider: AWSCloudProvider, foreign_group: str
+) -> None:
+    node_class = await ready(
+        provider, security_group_selector_terms=[SelectorTerm(id=foreign_group)]
+    )
+    told = condition(node_class, "ValidationSucceeded")
+    assert (told.status, told.reason) == ("False", "SecurityGroupSubnetVPCMismatch")
+    assert "belong to different networks" in told.message
+    assert condition(node_class, "Ready").is_false
+    assert node_class.status.subnets
+
+
+@pytest.mark.parametrize("action", ["CreateLaunchTemplate", "CreateFleet", "RunInstances"])
+async def test_every_refusal_of_a_dry_run_ends_in_a_condition(
+    provider: AWSCloudProvider, region: Region, action: str
+) -> None:
+    region.control.order_fault(
+        action=action, code="InvalidParameterCombination", message="these two", times=None
+    )
+    told = condition(await ready(provider, tags={"for": action}), "ValidationSucceeded")
+    assert (told.status, told.reason) == ("False", f"{action}Refused")
+    assert "these two" in told.message
+
+
+async def test_want_of_capacity_says_nothing_against_a_class(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    region.control.order_fault(action="RunInstances", code="VcpuLimitExceeded", times=None)
+    assert condition(await ready(provider, tags={"for": "capacity"}), "Ready").is_true
+
+
+async def test_while_nothing_can_be_verified_a_new_class_waits_and_a_known_one_stays(
+    provider: AWSCloudProvider, region: Region, clock: Clock
+) -> None:
+    region.control.order_fault(
+        action="RunInstances", code="RequestLimitExceeded", status=503, times=None
+    )
+    new = await ready(provider, tags={"for": "throttling"})
+    told = condition(new, "ValidationSucceeded")
+    assert (told.status, told.reason) == ("Unknown", "RequestLimitExceeded")
+    assert condition(new, "Ready").status == "Unknown"
+
+    region.control.clear_faults()
+    known = await again(provider, new)
+    assert condition(known, "Ready").is_true
+    clock.advance(1801)
+    region.control.order_fault(
+        action="RunInstances", code="RequestLimitExceeded", status=503, times=None
+    )
+    with pytest.raises(ThrottledError):
+        await again(provider, known)
+
+
+@pytest.mark.parametrize("action", ["DescribeSubnets", "RunInstances"])
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("RequestExpired", "Request has expired."),
+        ("ExpiredToken", "The security token included in the request is expired"),
+        ("AuthFailure", "AWS was not able to validate the provided access credentials"),
+    ],
+)
+async def test_from_credentials_or_a_clock_that_are_out_of_date_nothing_follows_for_a_class(
+    provider: AWSCloudProvider, region: Region, clock: Clock, action: str, code: str, says: str
+) -> None:
+    known = await ready(provider)
+    clock.advance(1801)
+    region.control.order_fault(action=action, code=code, message=says, times=None)
+
+    with pytest.raises(UnreachableError, match="clock") as raised:
+        await again(provider, known)
+
+    assert raised.value.reason == "NoCredentials"
+
+
+async def test_a_request_that_breaks_the_rules_is_told_by_the_class(
+    provider: AWSCloudProvider, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "controller.aws.verification._run", lambda *_: {"MinCount": "one", "MaxCount": 1}
+    )
+    told = condition(await ready(provider, tags={"for": "a fault"}), "ValidationSucceeded")
+    assert (told.status, told.reason) == ("False", "InvalidRequest")
+
+
+# Instance profiles.
+
+
+async def test_a_profile_that_was_deleted_by_hand_is_made_again(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    iam = region.client("iam")
+    iam.create_role(RoleName="Byhand", AssumeRolePolicyDocument="{}")
+    node_class = await ready(provider, role="Byhand")
+    name = node_class.status.instance_profile
+    iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName="Byhand")
+    iam.delete_instance_profile(InstanceProfileName=name)
+    claim = make_claim(ON_DEMAND, LARGE)
+    with pytest.raises(CreateError):
+        await provider.launch(claim, node_class)
+
+    mended = await again(provider, node_class)
+
+    assert condition(mended, "Ready").is_true, mended.status.conditions
+    (role,) = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]["Roles"]
+    assert role["RoleName"] == "Byhand"
+    assert (await provider.launch(claim, mended)).provider_id
+    await provider.release(mended)
+
+
+async def test_a_missing_profile_is_noticed_without_a_launch(
+    provider: AWSCloudProvider, region: Region, clock: Clock
+) -> None:
+    iam = region.client("iam")
+    iam.create_role(RoleName="Unnoticed", AssumeRolePolicyDocument="{}")
+    node_class = await ready(provider, role="Unnoticed")
+    name = node_class.status.instance_profile
+    iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName="Unnoticed")
+    iam.delete_instance_profile(InstanceProfileName=name)
+    clock.advance(901)
+    await again(provider, node_class)
+    assert iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]["Roles"]
+    await provider.release(node_class)
+
+
+async def test_a_profile_that_is_known_needs_no_answer_from_iam(
+    provider: AWSCloudProvider, region: Region, clock: Clock
+) -> None:
+    node_class = await ready(provider)
+    region.control.order_fault(service="iam", code="ServiceFailure", status=500, times=None)
+    clock.advance(901)
+    assert condition(await again(provider, node_class), "InstanceProfileReady").is_true
+
+
+async def test_without_the_right_to_list_profiles_a_class_is_released_and_its_profile_stays(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    region.control.order_fault(
+        service="iam", action="ListInstanceProfiles", code="AccessDenied", status=403, times=None
+    )
+
+    await provider.release(node_class)
+    await provider.collect_profiles()
+
+    name = node_class.status.instance_profile
+    assert region.client("iam").get_instance_profile(InstanceProfileName=name)

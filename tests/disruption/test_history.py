@@ -1,0 +1,142 @@
+"""The results of decisions, measured later in the cluster."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from controller.apis import labels
+from controller.apis.karpenter.disruption import (
+    Balance,
+    Disruption,
+    DisruptionSpec,
+    DisruptionStatus,
+    MovedWorkload,
+)
+from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.karpenter.nodepool import NodeClassReference
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod, PodSpec, PodStatus
+from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.disruption import history
+from controller.disruption.history import Scene
+from controller.state.nodes import StateNode
+
+BEGUN = datetime(2026, 11, 21, 12, 0, 0, 500_000, tzinfo=UTC)
+KIND = {labels.ZONE: "a", labels.CAPACITY_TYPE: "spot"}
+SMALL = InstanceType("small", (), (Offering(KIND, 0.1),), {})
+REFERENCE = NodeClassReference(group="g", kind="k", name="n")
+
+
+def pod(name: str, *, owner: str, born: float, ready: float | None = None, node: str = "") -> Pod:
+    conditions = []
+    if ready is not None:
+        since = BEGUN.replace(microsecond=0) + timedelta(seconds=ready)
+        conditions = [Condition(type="Ready", status="True", last_transition_time=since)]
+    reference = OwnerReference(kind="ReplicaSet", name=owner, uid=owner, controller=True)
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="default",
+            uid=f"uid-{name}",
+            creation_timestamp=BEGUN.replace(microsecond=0) + timedelta(seconds=born),
+            owner_references=[reference],
+        ),
+        spec=PodSpec(node_name=node),
+        status=PodStatus(conditions=conditions),
+    )
+
+
+def machine(name: str, *, minutes: float, pool: str = "default") -> StateNode:
+    carried = {labels.NODEPOOL: pool, labels.INSTANCE_TYPE: "small", labels.REGISTERED: "true"}
+    metadata = ObjectMeta(
+        name=name, labels=carried | KIND, creation_timestamp=BEGUN + timedelta(minutes=minutes)
+    )
+    claim = NodeClaim(metadata=metadata, spec=NodeClaimSpec(node_class_ref=REFERENCE))
+    return StateNode(node=Node(metadata=metadata), claim=claim)
+
+
+def record(*workloads: tuple[str, int], replacements: tuple[str, ...] = ()) -> Disruption:
+    moved = [MovedWorkload(kind="ReplicaSet", name=w, uid=w, pods=n) for w, n in workloads]
+    return Disruption(
+        metadata=ObjectMeta(name="underutilized-1"),
+        spec=DisruptionSpec(price=0.4, saving=0.3, workloads=moved),
+        status=DisruptionStatus(
+            state="Done", begun_at=BEGUN, replacements=list(replacements), replacements_cost=0.1
+        ),
+    )
+
+
+def scene(*nodes: StateNode, pods: tuple[Pod, ...] = ()) -> Scene:
+    return Scene(
+        nodes=nodes,
+        pods=pods,
+        types={"default": (SMALL,)},
+        planned=("replacement",),
+        now=BEGUN + timedelta(hours=1),
+    )
+
+
+def test_pods_of_the_same_workloads_made_since_are_those_that_were_moved() -> None:
+    pods = (
+        pod("old", owner="web", born=-60, ready=-50),
+        pod("at-once", owner="web", born=0, ready=12),
+        pod("slow", owner="web", born=3, ready=43),
+        pod("one-more", owner="web", born=5, ready=600),
+        pod("starting", owner="batch", born=4),
+        pod("other", owner="else", born=4, ready=5),
+    )
+
+    outcome = history.pods_outcome(record(("web", 2), ("batch", 1), ("", 1)), pods)
+
+    assert (outcome.moved, outcome.running, outcome.slowest_seconds) == (4, 2, 40)
+
+
+def test_a_saving_is_what_the_nodes_cost_less_what_came_in_their_place() -> None:
+    outcome = history.outcome(
+        record(("web", 1), replacements=("replacement",)), scene(machine("replacement", minutes=1))
+    )
+
+    assert outcome.cost == 0.1
+    assert outcome.saving == pytest.approx(0.3)
+    assert (outcome.unplanned_nodes, outcome.replacements_disrupted) == (0, 0)
+
+
+def test_a_replacement_that_has_gone_is_counted() -> None:
+    outcome = history.outcome(record(("web", 1), replacements=("replacement",)), scene())
+
+    assert outcome.replacements_disrupted == 1
+
+
+def test_a_node_that_the_moved_pods_needed_after_all_costs_its_share() -> None:
+    pods = (
+        pod("web-1", owner="web", born=5, ready=60, node="late"),
+        pod("other", owner="else", born=5, ready=60, node="late"),
+        pod("web-2", owner="web", born=5, ready=60, node="next-day"),
+    )
+    nodes = (machine("late", minutes=2), machine("next-day", minutes=1400))
+
+    outcome = history.outcome(record(("web", 2), replacements=()), scene(*nodes, pods=pods))
+
+    assert outcome.unplanned_nodes == 1
+    assert outcome.cost == pytest.approx(0.1 + 0.05)
+    assert outcome.saving == pytest.approx(0.25)
+
+
+def test_the_balance_takes_each_fact_once() -> None:
+    proposed = msgspec.structs.replace(record(("web", 2)), status=DisruptionStatus())
+    done = record(("web", 2))
+    measured = history.with_status(done, after_hour=history.outcome(done, scene()))
+
+    first = history.carried(Balance(), before=proposed.status, after=done)
+    assert first is not None
+    assert (first.sequence, first.done, first.predicted) == (1, 1, 0.3)
+    second = history.carried(first, before=done.status, after=measured)
+    assert second is not None
+    assert (second.sequence, second.done) == (2, 1)
+    assert second.after_hour == pytest.approx(0.3)
+    assert history.carried(second, before=measured.status, after=measured) is None

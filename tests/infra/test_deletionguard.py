@@ -1,0 +1,207 @@
+"""A changed setting does not delete what a stack has created."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra.guards.deletionguard import WouldBeDeletedError, _DeletionGuardProvider
+from tests.infra.knownaws import NEW, Entries, connection
+from tests.infra.test_program import Made, run
+
+pytestmark = pytest.mark.usefixtures("entries")
+
+OURS = "organization/joiner/dev"
+MADE = {"cluster": "joiner", "nodeRole": "nodes", "controllerRole": "controller", "queue": "events"}
+
+Props = dict[str, Any]
+
+
+def held(**changes: Any) -> Props:
+    """What a stack remembers that has made everything."""
+    props: Props = {
+        "cluster_name": "joiner",
+        "region": "us-west-2",
+        "installation": OURS,
+        "made": MADE,
+        "fixed": {"vpcCidr": "10.0.0.0/16"},
+        "retained": [],
+        "confirmed": [],
+    }
+    return props | changes
+
+
+def without(key: str) -> dict[str, str]:
+    return {one: name for one, name in MADE.items() if one != key}
+
+
+def refused(olds: Props, news: Props) -> str:
+    """Say why the change is refused; empty when it is not."""
+    try:
+        _DeletionGuardProvider().diff("id", olds, news)
+    except WouldBeDeletedError as exc:
+        return str(exc)
+    return ""
+
+
+@pytest.mark.parametrize("key", MADE)
+def test_what_was_made_is_not_deleted_unawares(key: str) -> None:
+    said = refused(held(), held(made=without(key)))
+
+    assert f"joiner:{key} changes from create to existing" in said
+    assert f"joiner:retainOnDelete to {key}" in said
+    assert f"joiner:confirmDelete to {key}" in said
+    assert "Nothing has been changed" in said
+
+
+@pytest.mark.parametrize("key", MADE)
+def test_what_stays_or_may_go_is_let_go_of(key: str) -> None:
+    absent: Props = {"cluster_name": NEW}  # so that it is nobody else's
+
+    assert not refused(held(retained=[key]), held(made=without(key)))
+    assert not refused(held(**absent), held(**absent, made=without(key), confirmed=[key]))
+    assert refused(held(), held(made=without(key), retained=[key])), "it has not been done yet"
+
+
+def test_what_is_not_known_yet_is_not_taken_for_gone() -> None:
+    assert not refused(held(), held(made={**MADE, "queue": None}))
+
+
+def test_another_network_is_another_cluster() -> None:
+    moved = {"fixed": {"vpcCidr": "10.1.0.0/16"}}
+
+    assert "joiner:vpcCidr changes from 10.0.0.0/16 to 10.1.0.0/16" in refused(
+        held(), held(**moved)
+    )
+    assert not refused(held(), held(**moved, confirmed=["cluster"]))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ({}, {"ipFamily": "ipv6"}, "joiner:ipFamily changes from ipv4 to ipv6"),
+        ({}, {"subnetIds": "given"}, "joiner:subnetIds changes from made here to given"),
+        ({"secretsKey": "a"}, {}, "joiner:secretsKey changes from a to left out"),
+        ({"secretsKey": "a"}, {"secretsKey": "b"}, "joiner:secretsKey changes from a to b"),
+        ({}, {"secretsKey": "a"}, ""),
+    ],
+)
+def test_what_a_cluster_keeps_for_life_is_not_changed_unawares(
+    before: Props, after: Props, words: str
+) -> None:
+    fixed = {"vpcCidr": "10.0.0.0/16", "ipFamily": "ipv4", "subnetIds": "made here"}
+    earlier = {"vpcCidr": "10.0.0.0/16"}
+
+    for known in (fixed, earlier):
+        said = refused(held(fixed=known | before), held(fixed=fixed | after))
+
+        assert words in said
+        assert bool(words) == bool(said)
+
+
+def make_role(name: str, installation: str) -> None:
+    connection("iam", "us-west-2").create_role(
+        RoleName=name,
+        AssumeRolePolicyDocument="{}",
+        Tags=[{"Key": "joiner.dev/installation", "Value": installation}],
+    )
+
+
+def make_queue(name: str, installation: str) -> None:
+    tags = {"joiner.dev/installation": installation}
+    connection("sqs", "us-west-2").create_queue(QueueName=name, tags=tags)
+
+
+def test_what_somebody_else_has_taken_over_is_not_deleted_for_a_new_name() -> None:
+    make_queue("events", "theirs")
+    make_role("controller", OURS)
+    renamed = {**MADE, "queue": "other", "controllerRole": "other"}
+
+    said = refused(held(), held(made=renamed))
+
+    assert "queue events" in said
+    assert "its tags are joiner.dev/installation=theirs" in said
+    assert "pulumi state delete" in said
+    assert "controller" not in said
+
+
+def test_nor_by_a_destroy() -> None:
+    make_queue("events", OURS)
+    make_role("nodes", "theirs")
+    only_roles = {"nodeRole": "nodes", "controllerRole": "gone", "queue": "events"}
+
+    with pytest.raises(WouldBeDeletedError, match="the role nodes of the nodes would be deleted"):
+        _DeletionGuardProvider().end(held(made=only_roles))
+
+    _DeletionGuardProvider().end(held(made=only_roles, retained=["nodeRole"]))
+    make_role("gone", OURS)
+    _DeletionGuardProvider().end(held(made={"queue": "events", "controllerRole": "gone"}))
+
+
+def test_a_cluster_that_is_gone_holds_nothing_up(entries: Entries) -> None:
+    gone = held(cluster_name=NEW, made={"cluster": NEW})
+
+    _DeletionGuardProvider().end(gone)
+    with pytest.raises(WouldBeDeletedError, match="its tags are none"):
+        _DeletionGuardProvider().end(held(made={"cluster": "joiner"}))
+
+
+def test_a_network_that_somebody_else_has_taken_over_stays() -> None:
+    ec2 = connection("ec2", "us-west-2")
+    vpc = ec2.create_vpc(CidrBlock="10.7.0.0/16")["Vpc"]["VpcId"]
+    of_cluster = held(cluster_name=NEW, made={"cluster": NEW, "network": vpc})
+
+    def tag(installation: str) -> None:
+        key = "joiner.dev/installation"
+        ec2.create_tags(Resources=[vpc], Tags=[{"Key": key, "Value": installation}])
+
+    tag(OURS)
+    _DeletionGuardProvider().end(of_cluster)
+    tag("theirs")
+    with pytest.raises(WouldBeDeletedError, match=f"the network {vpc} of the cluster would be"):
+        _DeletionGuardProvider().end(of_cluster)
+    _DeletionGuardProvider().end(of_cluster | {"retained": ["cluster", "network"]})
+    ec2.delete_vpc(VpcId=vpc)
+    _DeletionGuardProvider().end(of_cluster)
+
+
+def test_a_cluster_that_is_made_anew_brings_its_network() -> None:
+    before = held(cluster_name=NEW, made={"cluster": NEW, "network": "vpc-1"})
+
+    assert not refused(before, before | {"made": {"cluster": NEW, "network": "vpc-2"}})
+
+
+def holdings(made: Made) -> dict[str, Props]:
+    resources = made.of("pulumi-python:dynamic:Resource")
+    return {name: props for name, props in resources.items() if "holdings" in name}
+
+
+def test_a_stack_remembers_what_it_makes_before_and_after_everything() -> None:
+    all_made = {
+        "nodeRole": "KarpenterNodeRole-joiner",
+        "controllerRole": "KarpenterControllerRole-joiner",
+        "queue": "joiner",
+    }
+
+    existing = holdings(run(nodeRole="existing", queue="existing"))
+    new = {"cluster": "create", "clusterName": NEW, "publicAccessCidrs": "none"}
+    retained = holdings(run(None, **new, retainOnDelete="cluster"))
+    created = holdings(run(None, **new, vpcCidr="10.0.0.0/16"))
+
+    assert {name: props["made"] for name, props in holdings(run()).items()} == {
+        "cluster-holdings": {},
+        "joiner-holdings": all_made,
+        "joiner-holdings-before-end": all_made,
+    }
+    assert existing["joiner-holdings"]["made"].keys() == {"controllerRole"}
+    assert created["cluster-holdings"]["made"] == {"cluster": NEW}
+    assert created["cluster-holdings"]["fixed"] == {
+        "vpcCidr": "10.0.0.0/16",
+        "ipFamily": "ipv4",
+        "subnetIds": "made here",
+    }
+    before_end = created["cluster-holdings-before-end"]
+    assert before_end["made"] == {"cluster": NEW, "network": "network-id"}
+    assert before_end | {"made": None} == created["cluster-holdings"] | {"made": None}
+    assert retained["cluster-holdings-before-end"]["retained"] == ["cluster", "network"]

@@ -1,0 +1,251 @@
+"""A change that deletes what running nodes need is refused; without nodes it is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from infra.clusterapi import ClusterApi, ClusterLocation
+from infra.guards.deletionguard import WouldBeDeletedError, _DeletionGuardProvider
+from infra.guards.neededbynodes import RunningNode, running_nodes
+from tests.infra.knownaws import NEW, connection
+from tests.infra.test_program import ACCOUNT, Made, run
+
+pytestmark = pytest.mark.usefixtures("entries")
+
+OURS = "organization/joiner/dev"
+HERE = ClusterLocation("joiner", "us-west-2")
+TAGS = {"joiner.dev/installation": OURS, "eks:eks-cluster-name": "joiner"}
+ARN = f"arn:aws:iam::{ACCOUNT}"
+LINUX, WINDOWS = "KarpenterNodeRole-joiner", "KarpenterWindowsNodeRole-joiner"
+
+Props = dict[str, Any]
+Launch = Callable[..., str]
+
+
+@cache
+def recorded(**settings: str) -> Props:
+    """What the stack's first guard records with these settings."""
+    resources = run(None, **settings).of("pulumi-python:dynamic:Resource")
+    return resources["joiner-holdings"]
+
+
+def refused(olds: Props, news: Props) -> str:
+    """Say why the change is refused; empty when it is not."""
+    try:
+        _DeletionGuardProvider().diff("id", olds, news)
+    except WouldBeDeletedError as exc:
+        return str(exc)
+    return ""
+
+
+@pytest.fixture
+def launch() -> Launch:
+    """Launch an instance of the installation with the profile of a role, if one is named."""
+
+    def launched(role: str = "", **tags: str) -> str:
+        ec2, iam = connection("ec2", "us-west-2"), connection("iam", "us-west-2")
+        more: Props = {}
+        marked = [{"Key": key, "Value": value} for key, value in (TAGS | tags).items()]
+        if role:
+            iam.create_role(RoleName=role, AssumeRolePolicyDocument="{}", Tags=marked)
+            iam.create_instance_profile(InstanceProfileName=role, Tags=marked)
+            iam.add_role_to_instance_profile(InstanceProfileName=role, RoleName=role)
+            more["IamInstanceProfile"] = {"Name": role}
+        answer = ec2.run_instances(
+            ImageId="ami-12345678",
+            MinCount=1,
+            MaxCount=1,
+            TagSpecifications=[{"ResourceType": "instance", "Tags": marked}],
+            **more,
+        )
+        return str(answer["Instances"][0]["InstanceId"])
+
+    return launched
+
+
+CHANGES = {
+    "iamPath": ({}, {"iamPath": "/team/"}, "joiner:iamPath changes from / to /team/"),
+    "name": (
+        {},
+        {"nodeRoleName": "another"},
+        "joiner:nodeRoleName changes from unset to another",
+    ),
+    "prefix": ({}, {"namePrefix": "Team"}, "joiner:namePrefix changes from Karpenter to Team"),
+    "profile": (
+        {},
+        {"instanceProfileName": "theirs"},
+        "joiner:instanceProfileName changes from unset to theirs",
+    ),
+    "access": ({}, {"nodeAccess": "none"}, "joiner:nodeAccess changes from EC2_LINUX to none"),
+    "type": (
+        {},
+        {"nodeAccess": "EC2_WINDOWS"},
+        "joiner:nodeAccess changes from EC2_LINUX to EC2_WINDOWS",
+    ),
+    "windows": (
+        {"windowsNodes": "true"},
+        {"windowsNodes": "false"},
+        "joiner:windowsNodes changes from true to false",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "change", "setting"), CHANGES.values(), ids=CHANGES)
+def test_what_nodes_depend_on_is_not_deleted_while_they_run(
+    launch: Launch, before: dict[str, str], change: dict[str, str], setting: str
+) -> None:
+    olds, news = recorded(**before), recorded(**before | change)
+    assert refused(olds, news) == "", "no node runs"
+    instance = launch()
+
+    said = refused(olds, news)
+
+    assert said.startswith(setting)
+    assert "1 node depends on" in said
+    assert instance in said
+    assert f"in stages: 1. Set {setting.partition(' ')[0]} back." in said
+    assert "joiner:defaultNodePool to false" in said
+    assert "Nothing has been changed" in said
+    assert refused(olds, olds) == ""
+    connection("ec2", "us-west-2").terminate_instances(InstanceIds=[instance])
+    assert refused(olds, news) == ""
+
+
+def test_the_refusal_names_every_object_once_with_its_arn(launch: Launch) -> None:
+    launch()
+
+    said = refused(recorded(), recorded(iamPath="/team/"))
+
+    assert (
+        f"This would delete the node role {ARN}:role/{LINUX}, the instance profile "
+        f"{ARN}:instance-profile/{LINUX} and the cluster access of {ARN}:role/{LINUX}, and "
+        "1 node depends on them"
+    ) in said
+
+
+def test_only_nodes_that_use_an_object_protect_it(launch: Launch) -> None:
+    windows = recorded(windowsNodes="true")
+    launch(LINUX)
+
+    assert refused(windows, recorded()) == ""
+    assert refused(windows, recorded(windowsNodes="true", nodeAccess="none"))
+    instance = launch(WINDOWS)
+    said = refused(windows, recorded())
+    assert f"1 node depends on them: {instance}" in said
+    assert f"the Windows node role {ARN}:role/{WINDOWS}" in said
+
+
+def test_instances_of_others_protect_nothing(launch: Launch) -> None:
+    launch(**{"joiner.dev/installation": "theirs"})
+
+    assert refused(recorded(), recorded(iamPath="/team/")) == ""
+
+
+def test_a_node_claim_without_an_instance_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cluster:
+        def list(self, _path: str) -> list[Props]:
+            ours = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+            theirs = {"group": "eks.amazonaws.com", "kind": "NodeClass", "name": "default"}
+            running = {"providerID": "aws:///us-west-2a/i-1"}
+            return [
+                {"metadata": {"name": "new"}, "spec": {"nodeClassRef": ours}},
+                {"metadata": {"name": "old"}, "spec": {"nodeClassRef": ours}, "status": running},
+                {"metadata": {"name": "auto-mode"}, "spec": {"nodeClassRef": theirs}},
+            ]
+
+    olds, news = recorded(), recorded(iamPath="/team/")
+    monkeypatch.setattr(ClusterApi, "find", lambda location: Cluster())
+
+    assert running_nodes(HERE, OURS) == [RunningNode("NodeClaim new")]
+    assert "1 node depends on them: NodeClaim new" in refused(olds, news)
+
+
+def test_a_profile_of_the_controller_keeps_the_role_from_being_deleted() -> None:
+    iam = connection("iam", "us-west-2")
+    tags = [{"Key": key, "Value": value} for key, value in TAGS.items()]
+    iam.create_role(RoleName=LINUX, AssumeRolePolicyDocument="{}", Tags=tags)
+    iam.create_instance_profile(
+        InstanceProfileName="joiner_1", Path="/karpenter/us-west-2/joiner/1/", Tags=tags
+    )
+    iam.add_role_to_instance_profile(InstanceProfileName="joiner_1", RoleName=LINUX)
+
+    said = refused(recorded(), recorded(iamPath="/team/"))
+
+    assert (
+        "the controller added it to the instance profiles joiner_1 of EC2NodeClasses with spec.role"
+        in said
+    )
+    assert refused(recorded(), recorded(nodeAccess="none")) == ""
+
+
+def test_the_other_way_in_for_the_same_system_is_made_before_the_first_is_deleted(
+    launch: Launch,
+) -> None:
+    launch()
+    entry = recorded()
+    mapping = entry | {"settings": entry["settings"] | {"nodeAccess": "aws-auth"}}
+
+    assert refused(entry, mapping) == ""
+
+
+def test_what_stays_in_aws_may_leave_the_stack(launch: Launch) -> None:
+    launch()
+    olds = recorded(retainOnDelete="nodeRole")
+    without = olds | {"needed": {k: v for k, v in olds["needed"].items() if k != "nodeRole"}}
+
+    assert refused(olds, without) == ""
+    assert refused(recorded(), without)
+    assert refused(olds, recorded(retainOnDelete="nodeRole", iamPath="/team/"))
+
+
+def test_the_network_of_a_created_cluster_stays_though_its_deletion_is_confirmed(
+    launch: Launch,
+) -> None:
+    def cluster(**settings: str) -> Props:
+        made: Made = run(
+            None,
+            cluster="create",
+            clusterName=NEW,
+            confirmDelete="cluster",
+            publicAccessCidrs="none",
+            **settings,
+        )
+        return made.of("pulumi-python:dynamic:Resource")["cluster-holdings"]
+
+    olds = cluster(vpcCidr="10.0.0.0/16")
+    for news in (cluster(vpcCidr="10.1.0.0/16"), olds | {"needed": {}, "made": {}}):
+        assert refused(olds, news) == ""
+    instance = launch(**{"eks:eks-cluster-name": NEW})
+
+    said = refused(olds, cluster(vpcCidr="10.1.0.0/16"))
+
+    assert "joiner:vpcCidr changes from 10.0.0.0/16 to 10.1.0.0/16" in said
+    assert f"the cluster {NEW} with its VPC and subnets, and 1 node depends on it" in said
+    assert instance in said
+    assert "with its VPC" in refused(olds, olds | {"needed": {}, "made": {}})
+
+
+def test_what_is_not_known_yet_is_not_taken_for_another(launch: Launch) -> None:
+    launch()
+    unknown = {"arn": "04da6b54-80e4-46f7-96ec-b56ff0331ba9"}
+    olds = recorded()
+
+    assert refused(olds, olds | {"needed": dict.fromkeys(olds["needed"], unknown)}) == ""
+
+
+def test_where_aws_does_not_say_what_runs_nothing_is_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    olds, news = recorded(), recorded(iamPath="/team/")
+
+    def denied(location: ClusterLocation, service: str) -> Any:
+        raise ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": "no"}}, service)
+
+    monkeypatch.setattr("infra.guards.neededbynodes.running_nodes", denied)
+
+    assert "AWS did not list the nodes that use it" in refused(olds, news)

@@ -1,0 +1,137 @@
+"""Problems that prevent the first node are reported before any resource is created.
+
+The message names the setting to change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulumi
+import pytest
+
+from infra.clusterapi import ClusterApi, ClusterLocation, ClusterUnreachableError
+from infra.guards import preflight
+from infra.nodepools import default_manifests
+from tests.infra.knownaws import Entries, connection
+from tests.infra.test_program import run
+
+HERE = ClusterLocation("joiner", "us-west-2")
+DAEMON_SET = f"{preflight.SYSTEM}/daemonsets/eks-pod-identity-agent"
+COREDNS = f"{preflight.SYSTEM}/deployments/coredns"
+
+
+class Cluster:
+    """A cluster that has these objects, by path."""
+
+    def __init__(self, objects: dict[str, Any]) -> None:
+        self.objects = objects
+
+    def get(self, path: str) -> Any:
+        return self.objects.get(path)
+
+
+def have(monkeypatch: pytest.MonkeyPatch, objects: dict[str, Any]) -> None:
+    monkeypatch.setattr(ClusterApi, "find", lambda _location: Cluster(objects))
+
+
+def pool(*requirements: tuple[str, list[str]]) -> dict[str, Any]:
+    wanted = [
+        {"key": "karpenter.sh/capacity-type", "operator": operator, "values": values}
+        for operator, values in requirements
+    ]
+    spec = {"template": {"spec": {"requirements": wanted}}}
+    return {"kind": "NodePool", "metadata": {"name": "general"}, "spec": spec}
+
+
+@pytest.mark.usefixtures("entries")
+@pytest.mark.parametrize(
+    ("requirements", "is_warned"),
+    [
+        ((), False),
+        ((("In", ["spot", "on-demand"]),), True),
+        ((("In", ["on-demand"]),), False),
+        ((("NotIn", ["on-demand"]),), True),
+        ((("NotIn", ["spot"]),), False),
+        ((("Exists", []),), True),
+        ((("Exists", []), ("In", ["reserved"])), False),
+    ],
+)
+def test_pools_of_spot_need_ec2s_role_for_spot(
+    requirements: tuple[tuple[str, list[str]], ...], is_warned: bool
+) -> None:
+    said = list(preflight.of_account(HERE, [pool(*requirements)]))
+
+    assert bool(said) is is_warned
+    assert all("NodePool general" in each and "joiner:spotRole to create" in each for each in said)
+    connection("iam", "us-west-2").create_role(
+        RoleName=preflight.SPOT_ROLE, AssumeRolePolicyDocument="{}"
+    )
+    assert not list(preflight.of_account(HERE, [pool(*requirements)]))
+
+
+@pytest.mark.usefixtures("entries")
+def test_the_agent_may_be_an_addon_or_a_daemonset(monkeypatch: pytest.MonkeyPatch) -> None:
+    have(monkeypatch, {})
+    (said,) = preflight.of_agent(HERE)
+    assert "joiner:podIdentityAgent to create" in said
+
+    have(monkeypatch, {DAEMON_SET: {"kind": "DaemonSet"}})
+    assert not list(preflight.of_agent(HERE))
+
+
+def test_nodes_of_auto_mode_have_the_agent_in_them(
+    entries: Entries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have(monkeypatch, {})
+    auto = {"cluster": {"computeConfig": {"enabled": True}}}
+    monkeypatch.setattr(entries, "cluster", lambda **_: auto)
+
+    assert not list(preflight.of_agent(HERE))
+
+
+@pytest.mark.usefixtures("entries")
+@pytest.mark.parametrize(
+    ("objects", "is_warned"),
+    [
+        ({COREDNS: {"status": {"replicas": 2}}}, True),
+        ({COREDNS: {"status": {"readyReplicas": 1}}}, False),
+        ({}, False),
+    ],
+)
+def test_dns_that_waits_for_nodes_is_noticed(
+    objects: dict[str, Any], is_warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have(monkeypatch, objects)
+
+    said = list(preflight.of_dns(HERE))
+
+    assert bool(said) is is_warned
+    assert all("joiner:dnsPolicy to Default" in each for each in said)
+
+
+@pytest.mark.usefixtures("entries")
+def test_a_cluster_that_does_not_answer_has_no_dns_that_waits() -> None:
+    with pytest.raises(ClusterUnreachableError):
+        ClusterApi.find(HERE)
+
+    assert not list(preflight.of_dns(HERE))
+
+
+@pytest.mark.usefixtures("entries")
+def test_the_program_warns_and_settings_that_help_end_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    have(monkeypatch, {COREDNS: {}})
+    said: list[str] = []
+    monkeypatch.setattr(pulumi, "warn", lambda text: said.append(text))
+
+    run()
+    assert len(said) == 3, said
+    said.clear()
+    run(spotRole="create", podIdentityAgent="create", dnsPolicy="Default")
+    assert said == []
+
+
+def test_the_default_pool_may_have_spot() -> None:
+    assert any(preflight._takes_spot(wire) for wire in default_manifests())

@@ -1,0 +1,188 @@
+"""A stack whose state and resources disagree: killed, lost, or refreshed without its cluster.
+
+The tests use the real engine, a real API server and the test cloud, as in `test_engine`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.clusterobjects import controller_objects
+from testbed.plugins.engine import EngineError
+from tests.infra.test_engine import DEPLOYMENT, Stage, stage, testbed
+
+__all__ = ["stage", "testbed"]
+
+pytestmark = pytest.mark.cluster
+
+FORGET = {"PULUMI_K8S_DELETE_UNREACHABLE": "true"}
+UPSERT = {"PULUMI_K8S_UPSERT_EXISTING_OBJECTS": "true"}
+Resource = dict[str, Any]
+
+
+def forget(stage: Stage, is_forgotten: Callable[[Resource], bool]) -> int:
+    """Take resources out of the state as if an `up` had been killed before it wrote them."""
+    state = stage.engine.state("dev")
+    resources = state["deployment"].get("resources", [])
+    gone = {one["urn"] for one in resources if is_forgotten(one)}
+    kept = [one for one in resources if one["urn"] not in gone]
+    for one in kept:
+        one["dependencies"] = [urn for urn in one.get("dependencies", []) if urn not in gone]
+        before = one.get("propertyDependencies") or {}
+        one["propertyDependencies"] = {
+            key: [urn for urn in urns or [] if urn not in gone] for key, urns in before.items()
+        }
+    state["deployment"]["resources"] = kept
+    stage.engine.restore("dev", state)
+    return len(gone)
+
+
+def with_environment(stage: Stage, variables: dict[str, str]) -> Stage:
+    engine = replace(stage.engine, environment={**stage.engine.environment, **variables})
+    return replace(stage, engine=engine)
+
+
+def is_in_aws(resource: Resource) -> bool:
+    """Whether it is in AWS and made for the controller or its nodes; tags of subnets are not."""
+    type_ = str(resource["type"])
+    return type_.startswith("aws:") and not type_.startswith("aws:ec2/")
+
+
+def is_of_controller(resource: Resource) -> bool:
+    return "joiner-controller" in str(resource["urn"]) and is_in_aws(resource)
+
+
+def test_an_up_that_was_killed_is_taken_up_again(stage: Stage) -> None:
+    stage.up()
+    assert forget(stage, is_of_controller) > 5
+
+    assert stage.up().delete == 0
+    assert not stage.up().any
+    stage.destroy()
+
+    assert stage.cloud.leftovers() == {}
+    assert stage.installed == set()
+
+
+def test_and_is_destroyed_without_a_trace(stage: Stage) -> None:
+    stage.up()
+    assert forget(stage, is_in_aws) > 20
+
+    stage.destroy()
+
+    assert stage.cloud.leftovers() == {}
+    deleted = "deleting a role KarpenterControllerRole-joiner, which the stack's state no longer"
+    assert any(deleted in line for line in stage.said)
+
+
+def test_a_lost_state_is_made_again_from_what_is_there(stage: Stage) -> None:
+    stage.up()
+    instance = stage.launch("claim-1")
+    before = stage.resources
+    deployment = stage.cluster.get(DEPLOYMENT)
+    forget(stage, lambda _: True)
+
+    with_environment(stage, UPSERT).up()
+
+    assert stage.resources == before
+    assert stage.lives(instance)
+    again = stage.cluster.get(DEPLOYMENT)
+    assert deployment is not None
+    assert again is not None
+    assert again["metadata"]["uid"] == deployment["metadata"]["uid"]
+    stage.cluster.delete(DEPLOYMENT)
+    stage.destroy()
+    assert stage.cloud.leftovers() == {}
+    assert stage.installed == set()
+
+
+def misdirected(stage: Stage) -> Callable[[], None]:
+    """Have the kubeconfig of the stack trust another CA; returns how to mend it."""
+    path = Path(stage.settings["kubeconfig"])
+    right = path.read_text()
+    document = yaml.safe_load(right)
+    cluster = document["clusters"][0]["cluster"]
+    for key in ("certificate-authority", "certificate-authority-data"):
+        cluster.pop(key, None)
+    path.write_text(yaml.safe_dump(document))
+
+    def mend() -> None:
+        path.write_text(right)
+
+    return mend
+
+
+@pytest.fixture
+def forgetful(stage: Stage, tmp_path: Path) -> Stage:
+    """A stack whose refresh could not reach its cluster and forgot what is in it."""
+    own = tmp_path / "kubeconfig"
+    own.write_text(stage.testbed.cluster.kubeconfig.read_text())
+    stage.settings["kubeconfig"] = str(own)
+    stage.up()
+    mend = misdirected(stage)
+
+    with pytest.raises(EngineError, match="Unreachable is not gone"):
+        with_environment(stage, FORGET).engine.refresh("dev")
+
+    mend()
+    assert not any("kubernetes:apps" in urn for urn in stage.resources)
+    assert stage.cluster.get(DEPLOYMENT) is not None
+    return stage
+
+
+def test_what_a_refresh_forgot_is_taken_over_again(forgetful: Stage) -> None:
+    stage = forgetful
+
+    with_environment(stage, UPSERT).up()
+
+    assert any("kubernetes:apps" in urn for urn in stage.resources)
+    assert not stage.up().replace
+    stage.destroy()
+    assert stage.installed == set()
+    assert stage.cluster.get(DEPLOYMENT) is None
+
+
+def test_or_stops_the_destroy_until_it_is_gone(forgetful: Stage) -> None:
+    stage = forgetful
+
+    with pytest.raises(EngineError, match="still in the cluster, though") as refused:
+        stage.destroy()
+
+    said = "\n".join(stage.said)
+    assert "kubectl delete -n kube-system deployment karpenter" in said
+    assert "kubectl delete clusterrole karpenter-admin" in said
+    assert "Traceback" not in refused.value.output
+
+    for one in controller_objects("kube-system", "karpenter"):
+        stage.cluster.delete(one.path)
+    stage.destroy()
+    assert stage.resources == set()
+    assert stage.installed == set()
+
+
+def test_what_is_set_as_a_secret_is_readable_in_its_secret_alone(stage: Stage) -> None:
+    secret = {"joiner:env": '{"HTTPS_PROXY": "http://me:hunter2@proxy"}'}
+
+    stage.engine.up("dev", stage.settings, secrets=secret)
+
+    assert "hunter2" not in json.dumps(stage.engine.state("dev"))
+    assert "hunter2" not in json.dumps(stage.cluster.get(DEPLOYMENT))
+    (held,) = [
+        one
+        for one in stage.cluster.list("/api/v1/namespaces/kube-system/secrets")
+        if "HTTPS_PROXY" in (one.get("data") or {})
+    ]
+    assert base64.b64decode(held["data"]["HTTPS_PROXY"]) == b"http://me:hunter2@proxy"
+    changed = {"joiner:env": '{"HTTPS_PROXY": "http://me:other@proxy"}'}
+    stage.engine.up("dev", stage.settings, secrets=changed)
+    deployment = stage.cluster.get(DEPLOYMENT)
+    assert held["metadata"]["name"] not in json.dumps(deployment), "other values make other pods"
+    stage.destroy()

@@ -1,0 +1,218 @@
+"""Shared objects outlive the stack that created them while other users need them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pulumi.runtime import mocks
+
+from infra.clusterapi import ClusterApi
+from infra.customresources import definitions
+from infra.lifecycle.sharedobjects import DEFINITIONS, delete_unused
+from tests.infra.knownaws import Entries, connection
+from tests.infra.test_program import ISSUER, run
+
+pytestmark = pytest.mark.usefixtures("entries")
+
+OURS = "organization/joiner/dev"
+POOLS, CLAIMS = "nodepools.karpenter.sh", "nodeclaims.karpenter.sh"
+BUFFERS, OVERLAYS = "capacitybuffers.autoscaling.x-k8s.io", "nodeoverlays.karpenter.sh"
+CLASSES = "ec2nodeclasses.karpenter.k8s.aws"
+OF_AUTO_MODE = {"group": "eks.amazonaws.com", "kind": "NodeClass", "name": "default"}
+OF_OURS = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+
+Wire = dict[str, Any]
+
+
+class Cluster:
+    """A cluster with all our CRDs, and objects of them by the CRD's name."""
+
+    def __init__(self, installation: str = OURS) -> None:
+        marks = {"joiner.dev/installation": installation}
+        self.held: dict[str, Wire] = {
+            wire["metadata"]["name"]: wire
+            | {"metadata": {"name": wire["metadata"]["name"], "annotations": marks}}
+            for wire in definitions()
+        }
+        self.objects: dict[str, list[Wire]] = {}
+
+    def get(self, path: str) -> Wire | None:
+        assert path.startswith(DEFINITIONS)
+        return self.held.get(path.rpartition("/")[2])
+
+    def list(self, path: str) -> list[Wire]:
+        group, _, plural = path.removeprefix("/apis/").split("/")
+        return self.objects.get(f"{plural}.{group}", [])
+
+    def delete(self, path: str) -> None:
+        del self.held[path.rpartition("/")[2]]
+
+
+def named(name: str, spec: Wire | None = None, **annotations: str) -> Wire:
+    marks = {f"joiner.dev/{key}": value for key, value in annotations.items()}
+    return {"metadata": {"name": name, "annotations": marks}, "spec": spec or {}}
+
+
+def pool(name: str, node_class: Wire) -> Wire:
+    return named(name, {"template": {"spec": {"nodeClassRef": node_class}}})
+
+
+def end(
+    monkeypatch: pytest.MonkeyPatch, cluster: Cluster, *retained: str, **shared: Any
+) -> list[str]:
+    """End a stack that made all CRDs, and what else is named; return what is said."""
+    said: list[str] = []
+    monkeypatch.setattr(ClusterApi, "find", lambda location: cluster)
+    props = {
+        "cluster_name": "joiner",
+        "region": "us-west-2",
+        "installation": OURS,
+        "retained": list(retained),
+        "shared": {"definitions": list(cluster.held), **shared},
+    }
+    delete_unused(props, say=said.append)
+    return said
+
+
+def test_definitions_without_objects_of_others_go_with_the_stack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    cluster.objects[POOLS] = [pool("closed", OF_OURS)]
+    cluster.objects[CLASSES] = [named("default")]
+    cluster.objects[BUFFERS] = [named("web", stack=OURS)]
+
+    assert end(monkeypatch, cluster) == []
+    assert cluster.held == {}
+
+
+def test_definitions_with_objects_of_others_stay_and_the_user_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    cluster.objects[POOLS] = [pool("system", OF_AUTO_MODE), pool("closed", OF_OURS)]
+    cluster.objects[CLAIMS] = [named("system-1", {"nodeClassRef": OF_AUTO_MODE})]
+    cluster.objects[BUFFERS] = [named("by-hand")]
+    cluster.objects[OVERLAYS] = [named("prices")]
+
+    said = "\n".join(end(monkeypatch, cluster))
+
+    assert cluster.held.keys() == {POOLS, CLAIMS, BUFFERS, OVERLAYS}
+    assert (
+        f"keeping CustomResourceDefinition {POOLS}: this would also delete objects that do not "
+        "belong to this stack (1): system"
+    ) in said
+    assert (
+        f"{CLAIMS}: this would also delete objects that do not belong to this stack (1): system-1"
+    )
+
+
+def test_nodes_that_stay_keep_their_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    cluster.objects[CLAIMS] = [named("ours", {"nodeClassRef": OF_OURS})]
+
+    end(monkeypatch, cluster, "nodes")
+
+    assert cluster.held.keys() == {CLAIMS}
+
+
+def test_definitions_that_another_installation_took_over_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster("organization/joiner/other")
+
+    said = end(monkeypatch, cluster)
+
+    assert len(cluster.held) == len(said) == 6
+
+
+def test_the_oidc_provider_stays_while_a_role_trusts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    iam = connection("iam", "us-west-2")
+    tags = [{"Key": "joiner.dev/installation", "Value": OURS}]
+    arn = iam.create_open_id_connect_provider(Url=ISSUER, Tags=tags)["OpenIDConnectProviderArn"]
+    trust = json.dumps({"Statement": [{"Effect": "Allow", "Principal": {"Federated": arn}}]})
+    iam.create_role(RoleName="external-dns", AssumeRolePolicyDocument=trust)
+
+    def providers() -> list[str]:
+        listed = iam.list_open_id_connect_providers()["OpenIDConnectProviderList"]
+        return [each["Arn"] for each in listed]
+
+    (said,) = end(monkeypatch, Cluster(), oidcProvider=arn)
+
+    assert said == f"keeping OIDC provider {arn}: these roles trust it: external-dns"
+    assert providers() == [arn]
+    iam.delete_role(RoleName="external-dns")
+    assert end(monkeypatch, Cluster(), oidcProvider=arn) == []
+    assert providers() == []
+    assert end(monkeypatch, Cluster(), oidcProvider=arn) == []
+
+
+class Eks:
+    """As much of EKS as has the agent and its associations."""
+
+    def __init__(self, installation: str, *accounts: str) -> None:
+        self.tags: dict[str, str] | None = {"joiner.dev/installation": installation}
+        self.accounts = accounts
+
+    def describe_addon(self, **_: str) -> Wire:
+        return {"addon": {"tags": self.tags}}
+
+    def list_pod_identity_associations(self, **_: str) -> Wire:
+        return {
+            "associations": [{"namespace": "apps", "serviceAccount": one} for one in self.accounts]
+        }
+
+    def delete_addon(self, **_: str) -> None:
+        self.tags = None
+
+
+@pytest.mark.parametrize(
+    ("installation", "accounts", "stays", "words"),
+    [
+        (OURS, ("dns",), True, ["keeping add-on eks-pod-identity-agent: these service accounts "
+                               "have a Pod Identity association: apps/dns"]),
+        (OURS, (), False, []),
+        ("theirs", (), True, []),
+    ],
+)  # fmt: skip
+def test_the_agent_stays_while_an_association_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+    entries: Entries,
+    installation: str,
+    accounts: tuple[str, ...],
+    stays: bool,
+    words: list[str],
+) -> None:
+    eks = Eks(installation, *accounts)
+    monkeypatch.setattr(entries, "client", lambda location, service: eks)
+
+    assert end(monkeypatch, Cluster(), agent=True) == words
+    assert (eks.tags is not None) is stays
+
+
+def test_the_engine_deletes_nothing_that_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    retained: set[str] = set()
+    register: Any = mocks.MockMonitor.RegisterResource
+
+    def recorded(monitor: mocks.MockMonitor, request: Any) -> Any:
+        if request.retainOnDelete:
+            retained.add(request.type)
+        return register(monitor, request)
+
+    monkeypatch.setattr(mocks.MockMonitor, "RegisterResource", recorded)
+
+    with_agent = run(podIdentityAgent="create")
+    with_provider = run(identity="irsa", oidcProvider="create")
+
+    assert {
+        "kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition",
+        "aws:iam/openIdConnectProvider:OpenIdConnectProvider",
+        "aws:eks/addon:Addon",
+    } <= retained
+    of_agent = with_agent.of("pulumi-python:dynamic:Resource")["joiner-shared"]["shared"]
+    of_provider = with_provider.of("pulumi-python:dynamic:Resource")["joiner-shared"]["shared"]
+    assert of_agent["agent"] is True
+    assert of_provider["oidcProvider"].endswith(ISSUER.removeprefix("https://"))
+    assert len(of_agent["definitions"]) == 6

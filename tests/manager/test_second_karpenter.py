@@ -1,0 +1,367 @@
+"""Instances that a second controller of EC2NodeClasses launches are not terminated.
+
+Its NodeClaims have the same kinds, the same node class and the same tags as Joiner's, except for
+the installation's tag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.karpenter.nodeclaim import (
+    DRIFTED,
+    INITIALIZED,
+    LAUNCHED,
+    REGISTERED,
+    NodeClaim,
+    NodeClaimSpec,
+    NodeClaimStatus,
+)
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta, to_wire
+from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
+from controller.apiserver.fake import FakeApiServer
+from controller.cloudprovider.provider import Instance
+from tests.manager.wholecontroller import OPTIONS, WholeController
+from tests.reconcilers.world import CLASS, make_class, make_pool
+
+pytestmark = pytest.mark.virtual_clock
+
+BEGIN = datetime(2026, 11, 21, 12, tzinfo=UTC)
+PROVIDER_ID = "aws:///us-west-2a/i-0123456789abcdef0"
+CLAIM = "theirs-x7k2p"
+OURS = "organization/joiner/prod"
+ROOM: dict[str, str | int | float] = {"cpu": "2", "memory": "7Gi", "pods": "29"}
+LABELS = {
+    labels.NODEPOOL: "default",
+    labels.EC2NODECLASS: "default",
+    labels.INSTANCE_TYPE: "m5.large",
+    labels.CAPACITY_TYPE: labels.SPOT,
+    labels.ZONE: "us-west-2a",
+}
+
+NEW_LABELS = {"labels": {"team": "web"}}
+
+
+def clock() -> datetime:
+    return BEGIN + timedelta(seconds=asyncio.get_running_loop().time())
+
+
+class Neighbourhood(WholeController):
+    """A controller that leads, and the verbs of the second one."""
+
+    def __init__(
+        self, *, tags: dict[str, str] | None = None, api: FakeApiServer | None = None
+    ) -> None:
+        options = dataclasses.replace(OPTIONS, installation=OURS)
+        super().__init__(clock=clock, options=options, api=api)
+        own = {labels.TAG_NODECLAIM: CLAIM, labels.TAG_CLUSTER_NAME: "joiner", **LABELS}
+        self.tags = own if tags is None else tags
+
+    async def begin(self, *objects: kinds.KubernetesObject) -> None:
+        """Become leader in a cluster with these objects."""
+        self.api.seed(*objects)
+        self.life = asyncio.create_task(self.live())
+        await asyncio.sleep(5)
+
+    async def end(self) -> None:
+        self.life.cancel()
+        await asyncio.wait([self.life])
+
+    async def create(self, **metadata: Any) -> None:
+        """Create a NodeClaim as Karpenter does: without a status."""
+        claim = NodeClaim(
+            metadata=ObjectMeta(name=CLAIM, labels={labels.NODEPOOL: "default"}, **metadata),
+            spec=NodeClaimSpec(node_class_ref=CLASS, expire_after="10m"),
+        )
+        await self.api.create(NODE_CLAIM, to_wire(claim))
+
+    async def launch(self) -> None:
+        """Write the status of the NodeClaim, and let its node join with a pod."""
+        when = clock()
+        self.cloud.machines[PROVIDER_ID] = Instance(
+            provider_id=PROVIDER_ID,
+            instance_type="m5.large",
+            zone="us-west-2a",
+            capacity_type=labels.SPOT,
+            launched_at=when,
+            is_ours=False,
+            tags=self.tags,
+        )
+        held = [
+            Condition(type=kind, status="True", reason=kind, last_transition_time=when)
+            for kind in (LAUNCHED, REGISTERED, INITIALIZED)
+        ]
+        status = NodeClaimStatus(
+            provider_id=PROVIDER_ID,
+            node_name="node-1",
+            capacity=ROOM,
+            allocatable=ROOM,
+            conditions=held,
+        )
+        claim = self.api.find(NODE_CLAIM, CLAIM)
+        assert claim is not None
+        finalized = {"labels": LABELS, "finalizers": [labels.TERMINATION_FINALIZER]}
+        if not claim.metadata.is_deleting:
+            await self.api.patch(NODE_CLAIM, CLAIM, {"metadata": finalized})
+        await self.api.patch(NODE_CLAIM, CLAIM, {"status": to_wire(status)}, subresource="status")
+        self.api.seed(
+            Node(
+                metadata=ObjectMeta(
+                    name="node-1",
+                    labels={**LABELS, labels.REGISTERED: "true", labels.INITIALIZED: "true"},
+                    finalizers=[labels.TERMINATION_FINALIZER],
+                ),
+                spec=NodeSpec(provider_id=PROVIDER_ID),
+                status=NodeStatus(
+                    capacity=ROOM,
+                    allocatable=ROOM,
+                    conditions=[Condition(type="Ready", status="True", reason="Kubelet")],
+                ),
+            )
+        )
+
+    def expect_untouched(self) -> None:
+        """Assert that the second controller's claim, node and instance are as it left them."""
+        claim, node = self.api.find(NODE_CLAIM, CLAIM), self.api.find(NODE, "node-1")
+        assert claim is not None
+        assert not claim.metadata.is_deleting
+        assert not conditions.is_true(claim.status.conditions, DRIFTED)
+        assert node is not None
+        assert not node.metadata.is_deleting
+        assert node.spec.taints == []
+        assert not self.cloud.machines[PROVIDER_ID].deleting
+        assert self.cloud.machines[PROVIDER_ID].tags == self.tags
+
+    def is_ended(self) -> bool:
+        """Whether the second controller's claim, node and instance have gone."""
+        gone = self.api.find(NODE_CLAIM, CLAIM) is None and self.api.find(NODE, "node-1") is None
+        return gone and PROVIDER_ID not in self.cloud.machines
+
+    async def annotate(self, **annotations: str) -> None:
+        await self.api.patch(NODE_CLAIM, CLAIM, {"metadata": {"annotations": annotations}})
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[Neighbourhood]:
+    """A leader beside a second controller that has just launched an empty node."""
+    world = Neighbourhood()
+    await world.begin(make_eager_pool(), make_class())
+    await world.create(finalizers=[labels.TERMINATION_FINALIZER])
+    await world.launch()
+    yield world
+    await world.end()
+
+
+def make_eager_pool() -> NodePool:
+    """A pool of which everything empty may go at once."""
+    return make_pool(consolidateAfter="0s", budgets=[{"nodes": "100%"}])
+
+
+@pytest.mark.parametrize("exhausted", [False, True], ids=["capacity", "no capacity"])
+async def test_a_claim_without_a_status_yet_is_not_ended_with_its_instance(
+    exhausted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joiner tries to launch it too; that must not end what the other has launched meanwhile."""
+    world = Neighbourhood()
+    if exhausted:
+        world.cloud.exhaust()
+    await world.begin(make_eager_pool(), make_class())
+    launch = world.cloud.launch
+
+    async def slow(*call: Any) -> Instance:
+        await asyncio.sleep(0.2)
+        return await launch(*call)
+
+    monkeypatch.setattr(world.cloud, "launch", slow)
+
+    await world.create()
+    await asyncio.sleep(0.1)
+    await world.launch()
+    await asyncio.sleep(300)
+
+    world.expect_untouched()
+    beside = [m for name, m in world.cloud.machines.items() if name != PROVIDER_ID]
+    assert all(machine.deleting for machine in beside), "what Joiner launched is garbage"
+    await world.end()
+
+
+async def test_an_instance_that_takes_the_place_of_joiners_in_a_status_is_left_alone() -> None:
+    """Both launch for one claim, and it is being deleted when the other writes its status."""
+    world = Neighbourhood()
+    await world.begin(make_eager_pool(), make_class())
+    await world.create(finalizers=["example.com/held"])
+    await asyncio.sleep(5)
+    claim = world.api.find(NODE_CLAIM, CLAIM)
+    assert claim is not None
+    assert claim.metadata.annotations[labels.TAG_INSTALLATION] == OURS
+    (own,) = world.cloud.machines
+
+    await world.api.delete(NODE_CLAIM, CLAIM)
+    await world.launch()
+    await asyncio.sleep(300)
+
+    node = world.api.find(NODE, "node-1")
+    assert node is not None
+    assert not node.metadata.is_deleting
+    assert not world.cloud.machines[PROVIDER_ID].deleting
+    assert world.cloud.machines[own].deleting, "what Joiner launched is garbage"
+    await world.end()
+
+
+async def test_a_claim_that_has_no_status_at_the_takeover_is_not_adopted_with_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A status that comes later proves that another controller is still at work."""
+    world = Neighbourhood()
+    launch = world.cloud.launch
+
+    async def slow(*call: Any) -> Instance:
+        await asyncio.sleep(20)
+        return await launch(*call)
+
+    monkeypatch.setattr(world.cloud, "launch", slow)
+    world.api.seed(make_eager_pool(), make_class())
+    await world.create(finalizers=[labels.TERMINATION_FINALIZER])
+    await world.begin()
+
+    await world.launch()
+    await asyncio.sleep(300)
+
+    world.expect_untouched()
+    await world.end()
+
+
+async def test_a_claim_of_a_second_controller_is_left_alone_and_says_so(
+    world: Neighbourhood,
+) -> None:
+    """It is empty, drifted and expired, and its node fails."""
+    await world.api.patch(NODE_POOL, "default", {"spec": {"template": {"metadata": NEW_LABELS}}})
+    broken = {"type": "Ready", "status": "False", "reason": "Broken"}
+    failed = {"status": {"conditions": [broken]}}
+    await world.api.patch(NODE, "node-1", failed, subresource="status")
+    world.cloud.interrupt(PROVIDER_ID)
+    await asyncio.sleep(900)
+
+    world.expect_untouched()
+    events = world.api.objects(kinds.EVENT)
+    said = [event.message for event in events if event.reason == "NotAdopted"]
+    assert any("joiner.dev/adopt=true" in message for message in said)
+
+
+async def test_a_claim_of_a_second_controller_is_adopted_on_purpose(world: Neighbourhood) -> None:
+    await asyncio.sleep(120)
+    world.expect_untouched()
+
+    await world.annotate(**{labels.ADOPT: "true"})
+    await asyncio.sleep(5)
+    assert world.cloud.machines[PROVIDER_ID].tags[labels.TAG_INSTALLATION] == OURS
+
+    await asyncio.sleep(120)
+    assert world.is_ended()
+
+
+async def test_a_claim_that_a_user_deletes_ends_once_it_is_adopted(world: Neighbourhood) -> None:
+    await world.api.delete(NODE_CLAIM, CLAIM)
+    await asyncio.sleep(120)
+    assert world.api.find(NODE, "node-1") is not None
+    assert not world.cloud.machines[PROVIDER_ID].deleting
+
+    await world.annotate(**{labels.ADOPT: "true"})
+    await asyncio.sleep(120)
+    assert world.is_ended()
+
+
+async def test_what_one_leader_leaves_alone_the_next_does_too(world: Neighbourhood) -> None:
+    await asyncio.sleep(60)
+    await world.end()
+
+    later = Neighbourhood(api=world.api)
+    later.cloud.machines = world.cloud.machines
+    await later.begin()
+    await asyncio.sleep(300)
+
+    later.expect_untouched()
+    await later.end()
+
+
+async def test_an_instance_of_another_installation_is_not_adopted_at_all() -> None:
+    theirs = {labels.TAG_INSTALLATION: "organization/joiner/other", labels.TAG_NODECLAIM: CLAIM}
+    world = Neighbourhood(tags=theirs)
+    await world.begin(make_eager_pool(), make_class())
+    await world.create(annotations={labels.ADOPT: "true"})
+    await world.launch()
+    await asyncio.sleep(300)
+    world.expect_untouched()
+
+    left = {labels.TAG_NODECLAIM: CLAIM}
+    known = world.cloud.machines[PROVIDER_ID]
+    world.cloud.machines[PROVIDER_ID] = dataclasses.replace(known, tags=left)
+    await world.annotate(reason="its tag was removed")
+    await asyncio.sleep(120)
+    assert world.is_ended()
+    await world.end()
+
+
+async def test_what_karpenter_was_ending_when_it_stopped_is_ended() -> None:
+    world = Neighbourhood()
+    world.api.seed(make_eager_pool(), make_class())
+    await world.create(finalizers=[labels.TERMINATION_FINALIZER])
+    await world.launch()
+    await world.api.delete(NODE_CLAIM, CLAIM)
+
+    await world.begin()
+    await asyncio.sleep(120)
+
+    assert world.is_ended()
+    await world.end()
+
+
+async def test_a_claim_that_a_user_creates_is_launched_and_ends_when_it_is_deleted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    world = Neighbourhood()
+    await world.begin(make_eager_pool(), make_class())
+    await world.create()
+    await asyncio.sleep(5)
+    claim = world.api.find(NODE_CLAIM, CLAIM)
+    assert claim is not None
+    assert claim.status.provider_id in world.cloud.machines
+
+    await world.api.delete(NODE_CLAIM, CLAIM)
+    await asyncio.sleep(60)
+
+    assert not world.cloud.machines
+    assert world.api.find(NODE_CLAIM, CLAIM) is None
+    (ended,) = [r for r in caplog.records if r.message.startswith("terminating instance")]
+    assert vars(ended)["NodeClaim"] == CLAIM
+    assert vars(ended)["reason"] == "Forceful Termination"
+    await world.end()
+
+
+async def test_a_claim_that_cannot_be_launched_is_deleted_with_its_reason_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = Neighbourhood()
+    world.cloud.exhaust()
+    await world.begin(make_eager_pool(), make_class())
+    await world.create()
+    await asyncio.sleep(5)
+
+    assert world.api.find(NODE_CLAIM, CLAIM) is None
+    (deleted,) = [r for r in caplog.records if r.message.startswith("deleting nodeclaim")]
+    assert vars(deleted)["NodeClaim"] == CLAIM
+    assert vars(deleted)["reason"] == "insufficient_capacity"
+    await world.end()

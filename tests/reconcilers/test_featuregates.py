@@ -1,0 +1,97 @@
+"""An object whose feature gate is off reports so; objects of other controllers are left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import kinds
+from controller.apis.karpenter.capacitybuffer import (
+    CapacityBuffer,
+    CapacityBufferSpec,
+    CapacityBufferStatus,
+)
+from controller.apis.karpenter.nodeoverlay import NodeOverlay, NodeOverlaySpec
+from controller.apis.kinds import Kind
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apiserver.errors import NotFoundError
+from controller.options import FeatureGates
+from controller.reconcilers.featuregates.disabled import DisabledFeatures
+from tests.reconcilers.world import World
+
+OVERLAY = NodeOverlay(metadata=ObjectMeta(name="dearer"), spec=NodeOverlaySpec(price="1"))
+BUFFER = CapacityBuffer(
+    metadata=ObjectMeta(name="room", namespace="team"), spec=CapacityBufferSpec(replicas=1)
+)
+
+
+async def reported(world: World, **gates: bool) -> None:
+    await DisabledFeatures(world.api, world.clock, FeatureGates(**gates)).run_once()
+
+
+def said(world: World, kind: Kind[Any]) -> tuple[str, str] | None:
+    (stored,) = world.api.objects(kind)
+    if not stored.status.conditions:
+        return None
+    (condition,) = stored.status.conditions
+    return f"{condition.type}={condition.status}: {condition.reason}", condition.message
+
+
+async def test_objects_say_that_their_feature_gate_is_off_and_how_to_turn_it_on() -> None:
+    world = World()
+    world.seed(OVERLAY, BUFFER)
+
+    await reported(world)
+
+    assert said(world, kinds.NODE_OVERLAY) == (
+        "Ready=False: FeatureGateDisabled",
+        "NodeOverlay has no effect: the feature gate NodeOverlay is off. To turn it on, add "
+        "NodeOverlay=true to the setting FEATURE_GATES",
+    )
+    assert said(world, kinds.CAPACITY_BUFFER) == (
+        "ReadyForProvisioning=False: FeatureGateDisabled",
+        "CapacityBuffer has no effect: the feature gate CapacityBuffer is off. To turn it on, add "
+        "CapacityBuffer=true to the setting FEATURE_GATES",
+    )
+    written = len(world.api.calls)
+    await reported(world)
+    assert [verb for verb, *_ in world.api.calls[written:] if verb != "list"] == []
+
+
+async def test_only_objects_of_a_gate_that_is_off_say_so() -> None:
+    world = World()
+    world.seed(OVERLAY, BUFFER)
+
+    await reported(world, node_overlay=True)
+
+    assert said(world, kinds.NODE_OVERLAY) is None
+    assert said(world, kinds.CAPACITY_BUFFER) is not None
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_ours"), [("Resolved", True), ("attributesSetSuccessfully", False)]
+)
+async def test_a_buffer_of_another_provisioner_is_left_alone(reason: str, is_ours: bool) -> None:
+    world = World()
+    ready = Condition(type="ReadyForProvisioning", status="True", reason=reason)
+    status = CapacityBufferStatus(conditions=[ready])
+    world.seed(msgspec.structs.replace(BUFFER, status=status))
+
+    await reported(world)
+
+    (stored,) = world.api.objects(kinds.CAPACITY_BUFFER)
+    assert conditions.is_true(stored.status.conditions, "ReadyForProvisioning") is not is_ours
+
+
+async def test_a_cluster_that_does_not_serve_the_kinds_is_no_error() -> None:
+    world = World()
+    world.seed(BUFFER)
+    world.api.refuse("list", NotFoundError("no such resource"), kind=kinds.NODE_OVERLAY)
+
+    await reported(world)
+
+    assert said(world, kinds.CAPACITY_BUFFER) is not None

@@ -1,0 +1,218 @@
+"""Every decision is recorded, with its results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import kinds
+from controller.apis.karpenter.disruption import Disruption
+from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
+from controller.apis.kubernetes.pods import Pod
+from controller.apiserver.errors import NotFoundError, UnavailableError
+from controller.reconcilers.disruption.history import MOST_KEPT
+from tests.reconcilers.disrupting import make_disruptor
+from tests.reconcilers.test_consolidation import VALIDATION, ConsolidationScenario
+from tests.reconcilers.world import make_running_pod
+
+WEB = OwnerReference(
+    api_version="apps/v1", kind="ReplicaSet", name="web", uid="uid-of-web", controller=True
+)
+
+
+class HistoryScenario(ConsolidationScenario):
+    """One of two nodes goes, with a pod of the ReplicaSet web."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add("a", "m5.4xlarge", pods=12)
+        self.add("b", "c5.large")
+        self.world.seed(self.web("web-1", "b"))
+
+    def web(self, name: str, node: str) -> Pod:
+        pod = make_running_pod(name, node)
+        metadata = msgspec.structs.replace(pod.metadata, owner_references=[WEB])
+        return msgspec.structs.replace(pod, metadata=metadata)
+
+    async def decided(self) -> None:
+        await self.protect("a")
+        await self.work(VALIDATION + 3)
+        assert self.going() == ["b"]
+
+    async def measure(self, **later: float) -> None:
+        """Let the book be looked at some time later."""
+        self.world.pass_time(**later)
+        self.world.see()
+        await self.disruptor.orchestrator.history.run_once()
+
+    def record(self) -> Disruption:
+        (record,) = self.world.api.objects(kinds.DISRUPTION)
+        return record
+
+
+async def test_a_decision_is_written_with_what_it_is_to_bring() -> None:
+    scenario = HistoryScenario()
+
+    await scenario.decided()
+
+    record = scenario.record()
+    assert (record.spec.mode, record.spec.nodes, record.status.state) == ("act", ["b"], "Done")
+    assert record.spec.saving == record.spec.price > 0
+    (web,) = record.spec.workloads
+    assert (web.kind, web.name, web.pods) == ("ReplicaSet", "web", 1)
+
+
+async def test_what_it_brought_is_written_after_an_hour_and_a_day() -> None:
+    scenario = HistoryScenario()
+    await scenario.decided()
+    record = scenario.record()
+    assert record.status.after_hour is None
+
+    scenario.world.pass_time(seconds=20)
+    scenario.world.seed(scenario.web("web-2", "a"))
+    await scenario.measure(hours=1)
+    assert scenario.record().status.after_hour is not None
+    assert scenario.record().status.after_day is None
+    await scenario.measure(days=1)
+
+    status = scenario.record().status
+    assert status.after_day is not None
+    assert status.after_day.saving == pytest.approx(record.spec.price)
+    for when in ("predicted", "hour", "day"):
+        saving = scenario.counted("joiner_disruption_history_saving_dollars_per_hour", when=when)
+        assert saving == pytest.approx(record.spec.price)
+
+
+async def test_totals_survive_a_restart_and_the_end_of_their_records() -> None:
+    scenario = HistoryScenario()
+    await scenario.decided()
+    history = scenario.disruptor.orchestrator.history
+    record = scenario.record()
+    old = [
+        msgspec.structs.replace(
+            record,
+            metadata=ObjectMeta(name=f"old-{number:04d}"),
+            status=msgspec.structs.replace(record.status, balance=None),
+        )
+        for number in range(MOST_KEPT + 20)
+    ]
+    scenario.world.seed(*old)
+
+    scenario.disruptor = make_disruptor(scenario.world, scenario.engine)
+    history = scenario.disruptor.orchestrator.history
+    await history.run_once()
+
+    assert scenario.counted("joiner_disruption_history_decisions", outcome="done") == 1
+    kept = scenario.world.api.objects(kinds.DISRUPTION)
+    assert len(kept) == MOST_KEPT + 1
+    assert record.metadata.name in {left.metadata.name for left in kept}
+
+
+async def test_a_decision_that_came_to_nothing_says_why() -> None:
+    scenario = ConsolidationScenario()
+    scenario.add("big", "m5.4xlarge", pods=1)
+    await scenario.work(VALIDATION + 2)
+    (replacement,) = scenario.made()
+
+    await scenario.lose(replacement)
+    await scenario.work(3)
+
+    (record,) = scenario.world.api.objects(kinds.DISRUPTION)
+    assert record.status.state == "Failed"
+    assert record.status.message == f"replacement {replacement.metadata.name} was deleted"
+    assert scenario.counted("joiner_disruption_history_decisions", outcome="failed") == 1
+
+
+async def test_what_a_dead_leader_had_begun_is_ended_by_the_next() -> None:
+    scenario = ConsolidationScenario()
+    scenario.add("big", "m5.4xlarge", pods=1)
+    await scenario.work(VALIDATION + 2)
+    (replacement,) = scenario.made()
+
+    scenario.change_leader()
+    await scenario.work(2)
+    scenario.make_ready(replacement)
+    await scenario.work(2)
+
+    (record,) = scenario.world.api.objects(kinds.DISRUPTION)
+    assert record.status.state == "Done"
+
+
+async def test_what_a_dead_leader_had_begun_in_vain_is_closed_by_the_next() -> None:
+    scenario = ConsolidationScenario()
+    scenario.add("big", "m5.4xlarge", pods=1)
+    await scenario.work(VALIDATION + 2)
+    (replacement,) = scenario.made()
+
+    await scenario.lose(replacement)
+    scenario.change_leader()
+    await scenario.work(1)
+
+    (record,) = scenario.world.api.objects(kinds.DISRUPTION)
+    assert record.status.state == "Failed"
+    assert not scenario.is_marked("big")
+
+
+async def test_a_decision_that_was_never_begun_is_closed() -> None:
+    scenario = HistoryScenario()
+    await scenario.decided()
+    record = scenario.record()
+    unbegun = msgspec.structs.replace(record.status, state="Proposed", ended_at=None)
+    scenario.world.seed(msgspec.structs.replace(record, status=unbegun))
+
+    scenario.change_leader()
+    await scenario.work(1)
+
+    assert scenario.record().status.ended_at is not None
+
+
+@pytest.mark.parametrize("lands", [True, False], ids=["heard", "unheard"])
+@pytest.mark.parametrize("losses", [1, 5])
+async def test_a_record_whose_creation_got_no_answer_is_completed(
+    lands: bool, losses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it stays `Proposed` until the next leader reads it."""
+    scenario = HistoryScenario()
+    api = scenario.world.api
+    create, left = api.create, losses
+
+    async def lost(kind: Any, *arguments: Any, **named: Any) -> Any:
+        nonlocal left
+        left -= kind == kinds.DISRUPTION
+        answer = await create(kind, *arguments, **named) if lands or left < 0 else None
+        if kind == kinds.DISRUPTION and left >= 0:
+            raise UnavailableError("no answer in time")
+        return answer
+
+    monkeypatch.setattr(api, "create", lost)
+    await scenario.decided()
+    for _ in range(losses):
+        await scenario.measure(seconds=30)
+
+    assert scenario.record().status.state == "Done"
+    assert scenario.record().status.ended_at is not None
+
+
+async def test_a_status_that_could_not_be_written_is_written_in_the_next_round() -> None:
+    scenario = HistoryScenario()
+    unavailable = UnavailableError("no answer in time")
+    scenario.world.api.refuse("patch/status", unavailable, kind=kinds.DISRUPTION, times=2)
+
+    await scenario.decided()
+    assert scenario.record().status.state == "Proposed"
+
+    await scenario.measure(seconds=30)
+    assert scenario.record().status.state == "Done"
+
+
+async def test_a_cluster_without_the_kind_is_not_asked_to_keep_records() -> None:
+    scenario = HistoryScenario()
+    unknown = NotFoundError("the server could not find the requested resource", status=404)
+    scenario.world.api.refuse("create", unknown, kind=kinds.DISRUPTION)
+
+    await scenario.decided()
+    await scenario.measure(seconds=30)
+
+    assert scenario.world.api.objects(kinds.DISRUPTION) == []

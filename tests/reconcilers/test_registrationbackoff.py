@@ -1,0 +1,150 @@
+"""A NodePool whose nodes do not register launches one at a time, with increasing delay."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from controller.apis import labels
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node, NodeSpec
+from controller.reconcilers.nodepool.readiness import Readiness
+from controller.reconcilers.staticcapacity.replication import Replication
+from controller.state.registrations import PAUSES, Failure
+from tests.reconcilers.scenarios import ProvisioningScenario
+from tests.reconcilers.test_staticcapacity import make_static
+from tests.reconcilers.world import World, make_class, make_pool, make_waiting_pod
+
+LARGE = {"cpu": "7", "memory": "40Gi"}
+"""What a pod asks for of which no two fit on a node."""
+
+
+def fails(world: World, pool: str = "default", *, times: int = 2) -> None:
+    for _ in range(times):
+        world.registrations.failed(pool, Failure("RegistrationFailed", "it said no", world.clock()))
+
+
+def made(world: World) -> int:
+    return sum(not claim.metadata.is_deleting for claim in world.claims())
+
+
+@pytest.fixture
+def scenario() -> ProvisioningScenario:
+    scenario = ProvisioningScenario()
+    scenario.world.seed(make_class(), make_pool())
+    scenario.world.seed(*(make_waiting_pod(f"pod-{n}", **LARGE) for n in range(3)))
+    return scenario
+
+
+async def test_a_pool_that_has_failed_once_makes_all_that_is_asked_of_it(
+    scenario: ProvisioningScenario,
+) -> None:
+    fails(scenario.world, times=1)
+    await scenario.provisioner.run_once()
+
+    assert made(scenario.world) == 3
+
+
+async def test_a_pool_that_has_stopped_tries_one_where_the_clock_is_set_back(
+    scenario: ProvisioningScenario,
+) -> None:
+    fails(scenario.world)
+    scenario.world.pass_time(minutes=-30)
+
+    await scenario.provisioner.run_once()
+
+    assert made(scenario.world) == 1
+
+
+async def test_after_two_failures_in_a_row_it_waits_and_then_tries_one(
+    scenario: ProvisioningScenario,
+) -> None:
+    world = scenario.world
+    fails(world)
+    await scenario.provisioner.run_once()
+    assert made(world) == 0
+
+    world.now += PAUSES[0]
+    await scenario.provisioner.run_once()
+    assert made(world) == 1
+
+    world.see()
+    await scenario.provisioner.run_once()
+    assert made(world) == 1
+
+
+async def test_a_node_whose_claim_has_gone_does_not_stand_in_for_the_one_that_is_tried(
+    scenario: ProvisioningScenario,
+) -> None:
+    world = scenario.world
+    left_over = ObjectMeta(name="left-over", labels={labels.NODEPOOL: "default"})
+    world.seed(Node(metadata=left_over, spec=NodeSpec(provider_id="fake:///left-over")))
+    fails(world)
+    world.now += PAUSES[0]
+
+    await scenario.provisioner.run_once()
+
+    assert made(world) == 1
+
+
+async def test_pods_are_told_what_they_wait_for(scenario: ProvisioningScenario) -> None:
+    world = scenario.world
+    readiness = Readiness(world.api, world.cluster, world.clock, world.registrations, world.cloud)
+    await readiness.reconcile("default")
+    fails(world)
+    await readiness.reconcile("default")
+
+    await scenario.provisioner.run_once()
+
+    messages = await world.events("FailedScheduling")
+    assert messages
+    next_try = world.clock() + PAUSES[0]
+    assert all(
+        "new nodes of NodePool default do not join: it said no" in message for message in messages
+    )
+    assert all(f"the next at {next_try:%H:%M:%S} UTC" in message for message in messages)
+    assert all(
+        "to retry now: kubectl annotate nodepool default joiner.dev/retry=true" in message
+        for message in messages
+    )
+
+
+async def test_one_that_joins_opens_the_pool_again(scenario: ProvisioningScenario) -> None:
+    fails(scenario.world, times=4)
+    scenario.world.registrations.joined("default")
+    await scenario.provisioner.run_once()
+
+    assert made(scenario.world) == 3
+
+
+@pytest.mark.parametrize(
+    ("failures", "pause"),
+    [(2, PAUSES[0]), (3, PAUSES[1]), (4, PAUSES[2]), (5, PAUSES[3]), (9, PAUSES[3])],
+)
+def test_the_pause_grows(failures: int, pause: timedelta) -> None:
+    world = World()
+    fails(world, times=failures)
+
+    assert world.registrations.next_try("default") == world.clock() + pause
+
+
+async def test_a_pool_of_fixed_size_tries_one_too() -> None:
+    world = World()
+    world.seed(make_class(), make_static(3))
+    fails(world, "fixed")
+    replication = Replication(
+        world.api,
+        world.cluster,
+        world.recorder,
+        world.metrics,
+        world.clock,
+        world.registration_backoff,
+    )
+
+    await replication.reconcile("fixed")
+    assert made(world) == 0
+
+    world.now += PAUSES[0]
+    await replication.reconcile("fixed")
+    assert made(world) == 1

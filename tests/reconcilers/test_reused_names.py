@@ -1,0 +1,181 @@
+"""EC2 reuses IP addresses and hence node names: only the provider ID links Node and NodeClaim."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
+from controller.apiserver.errors import ConflictError
+from controller.reconcilers.nodeclaim.consistency import Consistency
+from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
+from controller.reconcilers.nodehealth.repair import Repair
+from tests.reconcilers.scenarios import DisruptionScenario
+from tests.reconcilers.test_termination import NODE, TerminationScenario
+from tests.reconcilers.world import READY, World, launched, make_listener
+
+OTHER_MACHINE = "aws:///us-west-2a/i-0fee1900d00000000"
+UNREGISTERED = {"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}
+
+
+def make_foreign_node(name: str, told: dict[str, str], **spec: object) -> Node:
+    """A Node of a managed node group, on another machine, with these labels."""
+    return Node(
+        metadata=ObjectMeta(name=name, labels=told, finalizers=["example.com/held"]),
+        spec=msgspec.convert({"providerID": OTHER_MACHINE, **spec}, NodeSpec),
+        status=NodeStatus(conditions=READY),
+    )
+
+
+async def replace_node(world: World, name: str = NODE, **spec: object) -> Node:
+    """Let another machine take over the IP address, and with it the name, of a node that went.
+
+    Whatever else it says of itself, its labels included, proves nothing.
+    """
+    node = world.node(name)
+    assert node is not None
+    await world.api.patch(kinds.NODE, name, {"metadata": {"finalizers": []}})
+    await world.api.delete(kinds.NODE, name)
+    world.seed(make_foreign_node(name, node.metadata.labels, **spec))
+    foreign = world.node(name)
+    assert foreign is not None
+    return foreign
+
+
+def expect_untouched(world: World, foreign: Node) -> None:
+    """Assert that nothing was written to a Node, and that it is not on its way out."""
+    after = world.node(foreign.metadata.name)
+    assert after is not None
+    assert not after.metadata.is_deleting
+    assert after.metadata.labels == foreign.metadata.labels
+    assert after.metadata.finalizers == foreign.metadata.finalizers
+    assert after.spec == foreign.spec
+
+
+@pytest.fixture
+async def scenario() -> TerminationScenario:
+    scenario = TerminationScenario()
+    await scenario.up()
+    return scenario
+
+
+async def test_the_end_of_a_claim_leaves_another_machines_node_alone(
+    scenario: TerminationScenario,
+) -> None:
+    foreign = await replace_node(scenario.world)
+
+    await scenario.world.api.delete(kinds.NODE_CLAIM, "claim")
+    scenario.world.see()
+    await scenario.work(seconds=20)
+
+    expect_untouched(scenario.world, foreign)
+    assert scenario.world.claim("claim") is None
+    assert not scenario.world.cloud.machines
+
+
+async def test_the_deletion_of_another_machines_node_ends_no_claim(
+    scenario: TerminationScenario,
+) -> None:
+    await replace_node(scenario.world)
+    scenario.world.seed(make_foreign_node(NODE, told={}))
+    held = [labels.TERMINATION_FINALIZER, "example.com/held"]
+    await scenario.patch_finalizers(held)
+
+    await scenario.delete_node()
+    await scenario.work(seconds=20)
+
+    node = scenario.world.node(NODE)
+    assert node is not None
+    assert node.metadata.finalizers == held
+    assert node.spec.taints == []
+    assert not scenario.world.is_leaving("claim")
+
+
+async def test_another_machines_node_is_no_candidate_of_disruption() -> None:
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
+    foreign = await replace_node(scenario.world, "node-0")
+
+    await scenario.work(seconds=60)
+
+    expect_untouched(scenario.world, foreign)
+    assert scenario.going() == []
+
+
+async def test_another_machines_node_is_not_registered_in_place_of_ours(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    claim = await launched(world, lifecycle)
+    world.join(claim, ready=False)
+    await lifecycle.reconcile("claim")
+    foreign = await replace_node(world, taints=[UNREGISTERED])
+
+    with suppress(ConflictError):
+        await lifecycle.reconcile("claim")
+
+    expect_untouched(world, foreign)
+
+
+async def test_another_machines_node_is_not_initialized_in_place_of_ours(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    claim = await launched(world, lifecycle)
+    world.join(claim, ready=False)
+    await lifecycle.reconcile("claim")
+    foreign = await replace_node(world)
+
+    await lifecycle.reconcile("claim")
+
+    expect_untouched(world, foreign)
+
+
+async def test_a_claim_is_not_compared_with_another_machines_node(
+    scenario: TerminationScenario,
+) -> None:
+    world = scenario.world
+    await replace_node(world)
+    consistency = Consistency(
+        api=world.api, cluster=world.cluster, recorder=world.recorder, clock=world.clock
+    )
+
+    assert await consistency.reconcile("claim") is None
+
+
+async def test_a_notice_is_not_reported_on_another_machines_node(
+    scenario: TerminationScenario,
+) -> None:
+    world = scenario.world
+    await replace_node(world)
+    (machine,) = world.cloud.machines
+    world.cloud.interrupt(machine)
+
+    await make_listener(world).run_once()
+    await world.recorder.flush()
+
+    told = [e for e in world.api.objects(kinds.EVENT) if e.reason == "SpotInterrupted"]
+    assert [event.involved_object.kind for event in told] == ["NodeClaim"]
+
+
+async def test_another_machines_broken_node_ends_no_claim(scenario: TerminationScenario) -> None:
+    world = scenario.world
+    foreign = await replace_node(world)
+    long_ago = world.clock()
+    broken = Condition(type="Ready", status="False", reason="Broken", last_transition_time=long_ago)
+    world.seed(msgspec.structs.replace(foreign, status=NodeStatus(conditions=[broken])))
+    world.pass_time(hours=2)
+
+    repair = Repair(
+        api=world.api,
+        cloud=world.cloud,
+        cluster=world.cluster,
+        recorder=world.recorder,
+        metrics=world.metrics,
+        clock=world.clock,
+    )
+    await repair.reconcile(NODE)
+
+    assert not world.is_leaving("claim")
