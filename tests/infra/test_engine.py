@@ -111,6 +111,19 @@ class Stage:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
 
+    def remove_definitions(self, *definitions: str) -> None:
+        """Delete CRDs and their objects, whatever finalizers these have."""
+        for name in definitions:
+            plural, _, group = name.partition(".")
+            held = self.cluster.get(f"{DEFINITIONS}/{name}")
+            assert held is not None
+            collection = f"/apis/{group}/{held['spec']['versions'][0]['name']}/{plural}"
+            self.cluster.delete(f"{DEFINITIONS}/{name}")
+            for wire in self.cluster.list(collection):
+                path = f"{collection}/{wire['metadata']['name']}"
+                self.cluster.merge(path, {"metadata": {"finalizers": None}})
+        self.wait_until_gone(*definitions)
+
     @property
     def installed(self) -> set[str]:
         return {crd["metadata"]["name"] for crd in self.cluster.list(DEFINITIONS)}
@@ -264,8 +277,8 @@ def settings_of(testbed: Testbed, folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def stage(testbed: Testbed, tmp_path: Path) -> Stage:
-    """The testbed with an engine whose state is the test's own."""
+def stage(testbed: Testbed, tmp_path: Path) -> Iterator[Stage]:
+    """The testbed with an engine whose state is the test's own, and afterwards no CRD left."""
     assert testbed.cloud is not None
     said: list[str] = []
     engine = PulumiEngine(
@@ -274,7 +287,7 @@ def stage(testbed: Testbed, tmp_path: Path) -> Stage:
         environment=testbed.environment(),
         show=said.append,
     )
-    return Stage(
+    stage = Stage(
         testbed,
         engine,
         CloudControl(testbed.cloud.url),
@@ -282,6 +295,10 @@ def stage(testbed: Testbed, tmp_path: Path) -> Stage:
         settings_of(testbed, tmp_path),
         said,
     )
+    yield stage
+    left = stage.installed
+    stage.remove_definitions(*left)
+    assert left == set(), "the next test would find these CRDs"
 
 
 def test_a_stack_comes_stays_as_it_is_and_goes_without_a_trace(
@@ -499,7 +516,7 @@ def test_a_stack_beside_karpenter_leaves_all_of_it_alone(stage: Stage) -> None:
     sqs.delete_queue(QueueUrl=queue)
     ec2.delete_tags(Resources=subnets, Tags=discovery)
     ec2.terminate_instances(InstanceIds=[instance])
-    stage.cluster.delete(f"{DEFINITIONS}/{definition}")
+    stage.remove_definitions(definition)
 
 
 def test_definitions_in_which_eks_auto_mode_keeps_objects_outlive_the_stack(stage: Stage) -> None:
@@ -520,9 +537,7 @@ def test_definitions_in_which_eks_auto_mode_keeps_objects_outlive_the_stack(stag
     assert any(f"keeping CustomResourceDefinition {kept}" in line for line in stage.said)
     assert stage.cloud.leftovers() == {}
     assert stage.resources == set()
-    stage.cluster.merge(path, {"metadata": {"finalizers": None}})
-    stage.cluster.delete(path)
-    stage.cluster.delete(f"{DEFINITIONS}/{kept}")
+    stage.remove_definitions(kept)
 
 
 def test_definitions_that_leave_the_stack_stay_with_their_objects(stage: Stage) -> None:
@@ -538,8 +553,7 @@ def test_definitions_that_leave_the_stack_stay_with_their_objects(stage: Stage) 
         stage.up()
     stage.destroy()
     assert stage.installed == set(ours)
-    for name in ours:
-        stage.cluster.delete(f"{DEFINITIONS}/{name}")
+    stage.remove_definitions(*ours)
 
 
 def test_the_way_from_karpenter_and_back_leaves_all_that_is_his(stage: Stage) -> None:
@@ -549,7 +563,6 @@ def test_the_way_from_karpenter_and_back_leaves_all_that_is_his(stage: Stage) ->
         "nodeclaims.karpenter.sh",
         "ec2nodeclasses.karpenter.k8s.aws",
     )
-    stage.wait_until_gone(*names)
     for name in names:
         plural, _, group = name.partition(".")
         file = CHECKOUT / "crds" / f"{group}_{plural}.yaml"
@@ -593,9 +606,7 @@ def test_the_way_from_karpenter_and_back_leaves_all_that_is_his(stage: Stage) ->
     iam.delete_role(RoleName="KarpenterNodeRole-joiner")
     sqs.delete_queue(QueueUrl=url)
     stage.client("ec2").terminate_instances(InstanceIds=[instance])
-    stage.cluster.merge(f"{NODE_CLAIMS}/taints-1", {"metadata": {"finalizers": None}})
-    for name in names:
-        stage.cluster.delete(f"{DEFINITIONS}/{name}")
+    stage.remove_definitions(*names)
     assert stage.cloud.leftovers().keys() <= {"instances", "volumes", "networkInterfaces"}
 
 
