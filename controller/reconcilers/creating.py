@@ -25,12 +25,6 @@ def new_name(prefix: str) -> str:
     return prefix[:LONGEST_PREFIX] + "".join(random.choices(ALPHABET, k=SUFFIX))  # noqa: S311 - no secret
 
 
-def with_name(body: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return an object's JSON with a name instead of `generateName`."""
-    metadata = {key: value for key, value in body["metadata"].items() if key != "generateName"}
-    return {**body, "metadata": {**metadata, "name": name}}
-
-
 async def create_once(
     api: ApiServer, kind: Kind[T], body: Mapping[str, Any], *, is_repeated: bool = False
 ) -> T:

@@ -18,7 +18,7 @@ from controller.apis.kubernetes.meta import ObjectMeta, to_wire
 from controller.apis.kubernetes.pods import Affinity, Pod
 from controller.apis.kubernetes.quantities import MILLI
 from controller.apis.kubernetes.taints import Requirement, Toleration
-from controller.apiserver.errors import ForbiddenError
+from controller.apiserver.errors import ForbiddenError, UnavailableError
 from controller.cloudprovider.provider import Instance
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.results import Results
@@ -55,6 +55,30 @@ async def test_a_waiting_pod_gets_a_claim_that_carries_its_pool_and_class(
     types = [r for r in claim.spec.requirements if r.key == labels.INSTANCE_TYPE]
     assert types
     assert types[0].values
+    assert await scenario.world.events("Nominated")
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["response lost", "request lost"])
+async def test_a_pod_gets_one_claim_if_the_api_server_does_not_answer(
+    scenario: ProvisioningScenario, arrives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario.world.seed(make_waiting_pod("web"))
+    create, requests = scenario.world.api.create, 0
+
+    async def create_unheard(kind: Any, *arguments: Any, **named: Any) -> Any:
+        nonlocal requests
+        requests += kind == kinds.NODE_CLAIM
+        is_lost = kind == kinds.NODE_CLAIM and requests == 1
+        answer = await create(kind, *arguments, **named) if arrives or not is_lost else None
+        if is_lost:
+            raise UnavailableError("no answer in time")
+        return answer
+
+    monkeypatch.setattr(scenario.world.api, "create", create_unheard)
+
+    await scenario.round()
+
+    assert len(scenario.world.claims()) == 1
     assert await scenario.world.events("Nominated")
 
 

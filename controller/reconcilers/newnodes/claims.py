@@ -16,7 +16,9 @@ from controller.scheduling.results import NewNode
 from controller.state import overlays
 
 
-def node_claim(pool: NodePool, node: NewNode, types: Iterable[InstanceType]) -> dict[str, Any]:
+def node_claim(
+    name: str, pool: NodePool, node: NewNode, types: Iterable[InstanceType]
+) -> dict[str, Any]:
     """Return the NodeClaim's JSON: the pool's template, restricted to what the pods require.
 
     `types` are the pool's instance types: the NodeClaim names the overlays that apply to its own. A
@@ -52,7 +54,7 @@ def node_claim(pool: NodePool, node: NewNode, types: Iterable[InstanceType]) -> 
         "apiVersion": "karpenter.sh/v1",
         "kind": "NodeClaim",
         "metadata": {
-            "generateName": f"{pool.metadata.name}-",
+            "name": name,
             "labels": own_labels,
             "annotations": {**_annotations(pool), **node.annotations, **overlaid},
             "finalizers": [labels.TERMINATION_FINALIZER],

@@ -19,7 +19,7 @@ from controller.apiserver.port import ApiServer
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints.resources import NODES, Resources, parsed, total
 from controller.reconcilers.clock import Clock
-from controller.reconcilers.creating import create_once
+from controller.reconcilers.creating import create_once, new_name
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.scheduling.results import NewNode
@@ -41,16 +41,14 @@ async def created(
 ) -> NodeClaim:
     """Create a NodeClaim; report on its NodePool if the API server or a webhook refuses it.
 
-    A claim whose JSON has a name is created once, however often it is repeated.
+    The body has a name, so the claim is created once, however often it is repeated.
 
     Raises:
         ApiError: it could not be created.
 
     """
     try:
-        if "name" in body["metadata"]:
-            return await create_once(api, NODE_CLAIM, body, is_repeated=is_repeated)
-        return await api.create(NODE_CLAIM, body)
+        return await create_once(api, NODE_CLAIM, body, is_repeated=is_repeated)
     except ApiError as error:
         refused = f"Error creating NodeClaim: {error}"
         await recorder.publish(NODE_POOL, pool, "Warning", "FailedCreate", refused)
@@ -128,7 +126,8 @@ class ClaimWriter:
                 "nodepool changed before nodeclaim was created", extra={"NodePool": node.node_pool}
             )
             return None
-        claim = await created(self.api, self.recorder, pool, node_claim(pool, node, types))
+        body = node_claim(new_name(f"{pool.metadata.name}-"), pool, node, types)
+        claim = await created(self.api, self.recorder, pool, body)
         self.cluster.insert_claim(claim)
         self.metrics.claim_created(claim, reason)
         log.info(

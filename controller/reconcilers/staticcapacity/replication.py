@@ -22,7 +22,7 @@ from controller.apiserver.port import ApiServer
 from controller.constraints.resources import NODES, parsed
 from controller.disruption.costs import lifetime_remaining, rescheduling_cost
 from controller.reconcilers.clock import Clock
-from controller.reconcilers.creating import new_name, with_name
+from controller.reconcilers.creating import new_name
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.writer import created
@@ -115,7 +115,7 @@ class Replication:
             name = ""  # the request succeeded, and its NodeClaim counts already
         is_repeated = bool(name)
         name = name or new_name(f"{pool.metadata.name}-")
-        body = with_name(node_claim(pool, templated(pool), ()), name)
+        body = node_claim(name, pool, templated(pool), ())
         try:
             return await created(self.api, self.recorder, pool, body, is_repeated=is_repeated)
         except UnavailableError:
