@@ -17,7 +17,7 @@ import pytest
 from testbed.cloud.control import CloudControl
 from testbed.plugins.engine import PulumiEngine
 from testbed.region.testbed import Part, Testbed
-from tests.infra.test_engine import CHECKOUT, furnish, settings_of
+from tests.infra.stage import CHECKOUT, furnish, settings_of
 
 pytestmark = pytest.mark.cluster
 

@@ -16,7 +16,7 @@ from testbed.plugins.engine import EngineError, PulumiEngine
 from testbed.region.testbed import Part, Testbed
 from tests import administrator
 from tests.infra.rights import beyond, called
-from tests.infra.test_engine import CHECKOUT, node, pools_folder
+from tests.infra.stage import CHECKOUT, node, pools_folder
 from tests.infra.test_image import DIGEST, DOCKER
 
 pytestmark = pytest.mark.cluster

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -21,29 +19,30 @@ import yaml
 from controller.apis import crds
 from controller.apis.karpenter import hashes
 from controller.apis.karpenter.nodepool import NodePool
-from infra.clusterapi import ClusterApi, ClusterLocation
-from testbed.cloud.control import CloudControl
-from testbed.plugins.engine import Changes, EngineError, PulumiEngine
+from testbed.plugins.engine import EngineError, PulumiEngine
 from testbed.region.testbed import Part, Testbed
-from tests import administrator
 from tests.infra.rights import beyond
+from tests.infra.stage import (
+    AWS_AUTH,
+    CHECKOUT,
+    DEFINITIONS,
+    DEPLOYMENT,
+    NODE_CLAIMS,
+    NODE_CLASSES,
+    NODE_POOLS,
+    OURS,
+    Stage,
+    claim_of,
+    furnish,
+    open_stage,
+)
 
 pytestmark = pytest.mark.cluster
 
-CHECKOUT = Path(__file__).parents[2]
-DEPLOYMENT = "/apis/apps/v1/namespaces/kube-system/deployments/karpenter"
-AWS_AUTH = "/api/v1/namespaces/kube-system/configmaps/aws-auth"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"
-NODE_CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
-NODE_CLASSES = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"
-DRAIN_SECONDS = 5
-GARBAGE_SECONDS = 120
 FLUX = {
     "kustomize.toolkit.fluxcd.io/name": "pools",
     "kustomize.toolkit.fluxcd.io/namespace": "flux-system",
 }
-OURS = {"joiner.dev/installation": "organization/joiner/dev"}
 
 
 RENAMED = """
@@ -61,178 +60,13 @@ import infra.__main__
 """The program with another name for its component, and the former one as its alias."""
 
 
-@dataclass
-class Stage:
-    """A cluster and a cloud, the engine on the checkout, and what it said."""
-
-    testbed: Testbed
-    engine: PulumiEngine
-    cloud: CloudControl
-    cluster: ClusterApi
-    settings: dict[str, str]
-    said: list[str]
-
-    def up(self, **changes: str) -> Changes:
-        return self.engine.up("dev", self.settings | changes)
-
-    def destroy(self) -> Changes:
-        self.said.clear()
-        return self.engine.destroy("dev")
-
-    def renamed(self, folder: Path) -> PulumiEngine:
-        """An engine whose program calls its component otherwise."""
-        project = folder / "renamed"
-        project.mkdir()
-        (project / "Pulumi.yaml").write_text("name: joiner\nruntime: python\n")
-        (project / "__main__.py").write_text(RENAMED)
-        return replace(self.engine, project=project)
-
-    def wait_until_no_pool_is_left(self) -> None:
-        """Let the garbage collector take what nobody waits for."""
-        deadline = time.monotonic() + GARBAGE_SECONDS
-        while self.cluster.list(NODE_POOLS):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
-    def wait_until_served(self, *definitions: str) -> None:
-        """Let the API server take kinds up that are new."""
-        deadline = time.monotonic() + GARBAGE_SECONDS
-        for name in definitions:
-            path = f"{DEFINITIONS}/{name}"
-            while not _is_established(self.cluster.get(path)):
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-
-    def wait_until_gone(self, *definitions: str) -> None:
-        """Wait until the API server has finished deleting CRDs."""
-        deadline = time.monotonic() + GARBAGE_SECONDS
-        for name in definitions:
-            while self.cluster.get(f"{DEFINITIONS}/{name}") is not None:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-
-    def remove_definitions(self, *definitions: str) -> None:
-        """Delete CRDs and their objects, whatever finalizers these have."""
-        for name in definitions:
-            plural, _, group = name.partition(".")
-            held = self.cluster.get(f"{DEFINITIONS}/{name}")
-            assert held is not None
-            collection = f"/apis/{group}/{held['spec']['versions'][0]['name']}/{plural}"
-            self.cluster.delete(f"{DEFINITIONS}/{name}")
-            for wire in self.cluster.list(collection):
-                path = f"{collection}/{wire['metadata']['name']}"
-                self.cluster.merge(path, {"metadata": {"finalizers": None}})
-        self.wait_until_gone(*definitions)
-
-    @property
-    def installed(self) -> set[str]:
-        return {crd["metadata"]["name"] for crd in self.cluster.list(DEFINITIONS)}
-
-    def client(self, service: str) -> Any:
-        """A client of an administrator."""
-        assert self.testbed.cloud is not None
-        return administrator.client(self.testbed.cloud.url, service)
-
-    def lives(self, instance: str) -> bool:
-        """Whether an instance has not been told to end."""
-        (reservation,) = self.client("ec2").describe_instances(InstanceIds=[instance])[
-            "Reservations"
-        ]
-        return reservation["Instances"][0]["State"]["Name"] in ("pending", "running")
-
-    @property
-    def resources(self) -> set[str]:
-        """What is in the stack's state."""
-        deployment = self.engine.state("dev")["deployment"]
-        return {resource["urn"] for resource in deployment.get("resources", [])}
-
-    def run_instance(self, **more: str) -> str:
-        """Make an instance with the tags that Karpenter and EKS Auto Mode set too, and more."""
-        tags = {
-            "karpenter.sh/nodepool": "team",
-            "eks:eks-cluster-name": "joiner",
-            "kubernetes.io/cluster/joiner": "owned",
-        } | more
-        ec2 = self.client("ec2")
-        answer = ec2.run_instances(
-            ImageId=ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"],
-            InstanceType="m5.large",
-            SubnetId=ec2.describe_subnets()["Subnets"][0]["SubnetId"],
-            MinCount=1,
-            MaxCount=1,
-            TagSpecifications=[
-                {
-                    "ResourceType": kind,
-                    "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
-                }
-                for kind in ("instance", "volume")
-            ],
-        )
-        return str(answer["Instances"][0]["InstanceId"])
-
-    def launch(self, claim: str) -> str:
-        """Make an instance as the controller would, with its NodeClaim."""
-        instance = self.run_instance(**OURS)
-        self._make_profile()
-        self.cluster.request("POST", NODE_CLAIMS, claim_of("team", claim))
-        return instance
-
-    def _make_profile(self) -> None:
-        """Put the nodes' role into a profile, as the controller does for a class with a role."""
-        iam = self.client("iam")
-        iam.create_instance_profile(
-            InstanceProfileName="joiner_team",
-            Path="/karpenter/us-west-2/joiner/team/",
-            Tags=[{"Key": key, "Value": value} for key, value in OURS.items()],
-        )
-        iam.add_role_to_instance_profile(
-            InstanceProfileName="joiner_team", RoleName="KarpenterNodeRole-joiner"
-        )
-
-
-def _is_established(definition: dict[str, Any] | None) -> bool:
-    held = (definition or {}).get("status", {}).get("conditions") or []
-    return any(c["type"] == "Established" and c["status"] == "True" for c in held)
-
-
-def claim_of(node_class: str, name: str) -> dict[str, Any]:
-    """A NodeClaim of one of our classes."""
-    reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": node_class}
-    return {
-        "apiVersion": "karpenter.sh/v1",
-        "kind": "NodeClaim",
-        "metadata": {"name": name, "finalizers": ["karpenter.sh/termination"]},
-        "spec": {"requirements": [], "nodeClassRef": reference},
-    }
-
-
-def node(name: str, zone: str) -> dict[str, Any]:
-    """A node on which pods only seem to run."""
-    size = {"cpu": "8", "memory": "16Gi", "pods": "110"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {
-            "name": name,
-            "annotations": {"kwok.x-k8s.io/node": "fake"},
-            "labels": {
-                "kubernetes.io/os": "linux",
-                "kubernetes.io/hostname": name,
-                "topology.kubernetes.io/zone": zone,
-            },
-        },
-        "status": {"allocatable": size, "capacity": size},
-    }
-
-
-def pools_folder(folder: Path) -> Path:
-    """A folder with one pool and its class, whose readiness nobody waits for."""
-    folder.mkdir()
-    wires = list(yaml.safe_load_all((CHECKOUT / "crds/samples/taints.yaml").read_text()))
-    for wire in wires:
-        wire["metadata"]["annotations"] = {"pulumi.com/skipAwait": "true"}
-    (folder / "team.yaml").write_text(yaml.safe_dump_all(wires))
-    return folder
+def with_another_name(engine: PulumiEngine, folder: Path) -> PulumiEngine:
+    """Return an engine whose program gives its component another name."""
+    project = folder / "renamed"
+    project.mkdir()
+    (project / "Pulumi.yaml").write_text("name: joiner\nruntime: python\n")
+    (project / "__main__.py").write_text(RENAMED)
+    return replace(engine, project=project)
 
 
 @pytest.fixture(scope="module")
@@ -244,57 +78,10 @@ def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
         yield running
 
 
-def api_of(testbed: Testbed) -> ClusterApi:
-    """Find the API server as the program does."""
-    assert testbed.cloud is not None
-    location = ClusterLocation(
-        "joiner", "us-west-2", testbed.cloud.url, str(testbed.cluster.kubeconfig)
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in testbed.environment().items():
-            patch.setenv(name, value)
-        return ClusterApi.find(location)
-
-
-def furnish(testbed: Testbed) -> None:
-    """Let there be nodes for the controller, which are not the controller's."""
-    for name, zone in (("system-1", "us-west-2a"), ("system-2", "us-west-2b")):
-        api_of(testbed).request("POST", "/api/v1/nodes", node(name, zone))
-
-
-def settings_of(testbed: Testbed, folder: Path) -> dict[str, str]:
-    """Configure a stack on the testbed, with one pool in a folder of its own."""
-    assert testbed.cloud is not None
-    return {
-        "clusterName": "joiner",
-        "region": "us-west-2",
-        "awsEndpoint": testbed.cloud.url,
-        "kubeconfig": str(testbed.cluster.kubeconfig),
-        "image": "joiner:test",
-        "nodePools": str(pools_folder(folder / "pools")),
-        "drainTimeout": f"{DRAIN_SECONDS}s",
-    }
-
-
 @pytest.fixture
 def stage(testbed: Testbed, tmp_path: Path) -> Iterator[Stage]:
     """The testbed with an engine whose state is the test's own, and afterwards no CRD left."""
-    assert testbed.cloud is not None
-    said: list[str] = []
-    engine = PulumiEngine(
-        directory=tmp_path / "pulumi",
-        project=CHECKOUT,
-        environment=testbed.environment(),
-        show=said.append,
-    )
-    stage = Stage(
-        testbed,
-        engine,
-        CloudControl(testbed.cloud.url),
-        api_of(testbed),
-        settings_of(testbed, tmp_path),
-        said,
-    )
+    stage = open_stage(testbed, tmp_path)
     yield stage
     left = stage.installed
     stage.remove_definitions(*left)
@@ -312,7 +99,7 @@ def test_a_stack_comes_stays_as_it_is_and_goes_without_a_trace(
     assert stage.up().create > 50
     assert not stage.up().any
     assert len(stage.installed) == len(crds.DEFINITIONS)
-    assert not stage.renamed(tmp_path).preview("dev", stage.settings).any
+    assert not with_another_name(stage.engine, tmp_path).preview("dev", stage.settings).any
 
     stage.destroy()
 

@@ -13,7 +13,7 @@ from infra.identity.podidentity import CREDENTIALS, Identities
 from testbed.cloud.control import CloudControl
 from testbed.region.testbed import Part, Testbed
 from tests import administrator
-from tests.infra.test_engine import api_of
+from tests.infra.stage import api_of
 
 pytestmark = pytest.mark.cluster
 

@@ -17,7 +17,8 @@ import yaml
 
 from infra.clusterobjects import controller_objects
 from testbed.plugins.engine import EngineError
-from tests.infra.test_engine import DEPLOYMENT, Stage, stage, testbed
+from tests.infra.stage import DEPLOYMENT, Stage
+from tests.infra.test_engine import stage, testbed
 
 __all__ = ["stage", "testbed"]
 
