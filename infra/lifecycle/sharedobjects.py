@@ -117,15 +117,23 @@ def _delete_definition(
     if installation_of(held) != props["installation"]:
         say(f"keeping CustomResourceDefinition {name}: it belongs to another installation")
         return
-    objects = cluster.list(_collection(held))
-    if others := others_in(held, objects, nodes_stay="nodes" in props["retained"]):
+    deadline = clock.monotonic() + PATIENCE_SECONDS
+    while True:
+        objects = cluster.list(_collection(held))
+        others = others_in(held, objects, nodes_stay="nodes" in props["retained"])
+        # The garbage collector may be late: objects that the stack has just deleted are no reason.
+        if not any("deletionTimestamp" in wire["metadata"] for wire in objects):
+            break
+        if not others or clock.monotonic() >= deadline:
+            break
+        clock.sleep(LOOK_SECONDS)
+    if others:
         say(
             f"keeping CustomResourceDefinition {name}: this would also delete objects that do not "
             f"belong to this stack ({len(others)}): {', '.join(others[:10])}"
         )
         return
     cluster.delete(path)
-    deadline = clock.monotonic() + PATIENCE_SECONDS
     while cluster.get(path) is not None:
         if clock.monotonic() >= deadline:
             say(f"CustomResourceDefinition {name} is deleted once its objects have no finalizers")

@@ -621,8 +621,11 @@ def test_pools_live_in_a_stack_of_their_own(stage: Stage, tmp_path: Path) -> Non
     assert stage.installed == set()
 
 
-def test_a_silent_cluster_is_not_gone_until_somebody_gives_it_up(stage: Stage) -> None:
+def test_a_silent_cluster_is_not_gone_until_somebody_gives_it_up(
+    testbed: Testbed, tmp_path: Path
+) -> None:
     """The last test: the control plane does not come back."""
+    stage = open_stage(testbed, tmp_path)
     stage.up()
     instance = stage.launch("claim-1")
     before = stage.resources

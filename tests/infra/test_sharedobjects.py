@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from pulumi.runtime import mocks
 from infra.clusterapi import ClusterApi
 from infra.customresources import definitions
 from infra.lifecycle.sharedobjects import DEFINITIONS, delete_unused
+from infra.lifecycle.waiting import Clock
 from tests.infra.knownaws import Entries, connection
 from tests.infra.test_program import ISSUER, run
 
@@ -60,7 +62,11 @@ def pool(name: str, node_class: Wire) -> Wire:
 
 
 def end(
-    monkeypatch: pytest.MonkeyPatch, cluster: Cluster, *retained: str, **shared: Any
+    monkeypatch: pytest.MonkeyPatch,
+    cluster: Cluster,
+    *retained: str,
+    clock: Clock = time,
+    **shared: Any,
 ) -> list[str]:
     """End a stack that made all CRDs, and what else is named; return what is said."""
     said: list[str] = []
@@ -72,7 +78,7 @@ def end(
         "retained": list(retained),
         "shared": {"definitions": list(cluster.held), **shared},
     }
-    delete_unused(props, say=said.append)
+    delete_unused(props, clock=clock, say=said.append)
     return said
 
 
@@ -116,6 +122,25 @@ def test_nodes_that_stay_keep_their_definitions(monkeypatch: pytest.MonkeyPatch)
     end(monkeypatch, cluster, "nodes")
 
     assert cluster.held.keys() == {CLAIMS}
+
+
+def test_a_pool_that_is_being_deleted_does_not_keep_its_definition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Late(Cluster):
+        def sleep(self, seconds: float) -> None:
+            self.objects[POOLS] = []
+
+        def monotonic(self) -> float:
+            return 0.0
+
+    cluster = Late()
+    leaving = pool("of-the-stack", OF_OURS)
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    cluster.objects[POOLS] = [leaving]
+
+    assert end(monkeypatch, cluster, "nodes", clock=cluster) == []
+    assert cluster.held == {}
 
 
 def test_definitions_that_another_installation_took_over_stay(
