@@ -215,11 +215,7 @@ class Run:
         outputs = self.stage.engine.outputs("dev")
         name = f"claim-{len(self.instances)}"
         self._tell(f"launch {name}", {})
-        instance = self.stage.run_instance(**OURS)
-        if outputs.get("instanceProfile"):
-            self.stage.client("ec2").associate_iam_instance_profile(
-                InstanceId=instance, IamInstanceProfile={"Name": outputs["instanceProfile"]}
-            )
+        instance = self.stage.run_instance(outputs.get("instanceProfile") or "", **OURS)
         self.instances.append(instance)
         self.stage.cluster.request("POST", NODE_CLAIMS, claim_of("team", name))
         role = outputs["nodeRole"]

@@ -108,7 +108,7 @@ class Stage:
         deployment = self.engine.state("dev")["deployment"]
         return {resource["urn"] for resource in deployment.get("resources", [])}
 
-    def run_instance(self, **more: str) -> str:
+    def run_instance(self, profile: str = "", **more: str) -> str:
         """Make an instance with the tags that Karpenter and EKS Auto Mode set too, and more."""
         tags = {
             "karpenter.sh/nodepool": "team",
@@ -122,6 +122,7 @@ class Stage:
             SubnetId=ec2.describe_subnets()["Subnets"][0]["SubnetId"],
             MinCount=1,
             MaxCount=1,
+            **({"IamInstanceProfile": {"Name": profile}} if profile else {}),
             TagSpecifications=[
                 {
                     "ResourceType": kind,
