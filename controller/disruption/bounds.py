@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from controller.disruption import candidates, drift
+from controller.disruption import candidates, drift, staticdrift
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Simulation
 from controller.scheduling.scheduler import never
@@ -28,7 +28,7 @@ def lower_bound(problem: DisruptionProblem, *, expired: Callable[[], bool] = nev
     replacements = [node for node in drifted if node.node_pool.spec.replicas is not None]
     simulation = Simulation(problem, open_, expired=expired)
     cheaper = sum(
-        max(node.price - drift.replacement(problem, node.node_pool).price, 0.0)
+        max(node.price - staticdrift.replacement(problem, node.node_pool).price, 0.0)
         for node in replacements
     )
     staying = candidates.cost(problem) - sum(node.price for node in open_) - cheaper

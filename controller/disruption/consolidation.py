@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 
 from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE
@@ -22,14 +21,15 @@ from controller.apis.karpenter.nodepool import WHEN_EMPTY
 from controller.apis.kubernetes import conditions
 from controller.disruption.budgeting import first_within
 from controller.disruption.budgets import FEWER_ALLOWED, Budgets, held_back
-from controller.disruption.commands import Candidate, Command, Verdict
-from controller.disruption.emptiness import is_consolidated
+from controller.disruption.commands import Candidate, Command, Confirmation, Reason
+from controller.disruption.emptiness import is_consolidated, should_disrupt
 from controller.disruption.evaluation import Evaluator
+from controller.disruption.method import Context, Proposal
 from controller.disruption.planning import Plans
 from controller.disruption.pods import is_soon_gone
 from controller.disruption.preferenceprices import preference_prices
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.simulation import NOBODY, Simulation, names_of
+from controller.disruption.simulation import Simulation, names_of
 from controller.disruption.staying import Staying
 from controller.disruption.validation import culprits, standing
 from controller.scheduling.scheduler import never
@@ -53,17 +53,51 @@ ONE_BY_ONE = (
 UNSEEN = "The time limit was reached before this node was evaluated"
 
 
-@dataclass(slots=True)
-class Proposal:
-    """The commands, best first; per node that stays the reason; the nodes that only budgets keep.
+class Consolidation:
+    """Removes nodes that are not needed, and replaces any set of nodes with any cheaper set."""
 
-    `blocked` maps node names to reasons; `held_back` are node names.
-    """
+    reason = Reason.UNDERUTILIZED
 
-    commands: list[Command] = field(default_factory=list)
-    blocked: dict[str, str] = field(default_factory=dict)
-    held_back: frozenset[str] = NOBODY
-    verdicts: list[Verdict] = field(default_factory=list)
+    def eligible(self, context: Context) -> list[Candidate]:
+        """Return the candidates that nothing but budgets and the plan can keep."""
+        return [node for node in _busy(context) if obstacle(node, context.problem.now) is None]
+
+    def propose(self, context: Context) -> Proposal:
+        """Return the commands that the budgets allow now."""
+        return _propose(
+            context.problem,
+            _busy(context),
+            simulation=context.simulation,
+            budgets=context.budgets(self.reason),
+            expired=context.expired,
+        )
+
+    def owns(self, command: Command) -> bool:
+        """Whether this method validates the command."""
+        return command.reason is self.reason
+
+    def validate(self, context: Context, commands: Sequence[Command]) -> Confirmation:
+        """Return the commands that are still valid, updated to the cluster as it is now.
+
+        The number of replacements must be unchanged, and their instance types must still be
+        allowed. The commands are executed together, so they are validated together: as planned,
+        pod by pod.
+        """
+        busy = _busy(context)
+        valid, rejected = _validate(
+            context.problem,
+            busy,
+            commands,
+            simulation=context.simulate(busy),
+            budgets=context.budgets(self.reason),
+            expired=context.expired,
+        )
+        return Confirmation(tuple(valid), rejected)
+
+
+def _busy(context: Context) -> list[Candidate]:
+    """Return the candidates that `Emptiness` leaves."""
+    return [node for node in context.survey.admitted if not should_disrupt(node)]
 
 
 def obstacle(candidate: Candidate, now: datetime) -> str | None:
@@ -87,7 +121,7 @@ def obstacle(candidate: Candidate, now: datetime) -> str | None:
     return None
 
 
-def propose(
+def _propose(
     problem: DisruptionProblem,
     candidates: Sequence[Candidate],
     *,
@@ -100,7 +134,7 @@ def propose(
     The plan covers all candidates, whatever the budgets allow. A node that only budgets keep
     receives no pods of the nodes that are disrupted now, so that no pod moves twice.
     """
-    proposal = Proposal()
+    blocked: dict[str, str] = {}
     open_: list[Candidate] = []
     for candidate in candidates:
         reason = (
@@ -109,9 +143,9 @@ def propose(
         if reason is None:
             open_.append(candidate)
         else:
-            proposal.blocked[candidate.name] = reason
+            blocked[candidate.name] = reason
     if not open_:
-        return proposal
+        return Proposal(blocked=blocked)
     evaluators = [Evaluator(problem, open_, simulation, expired)]
     conceded = preference_prices(problem, open_)
     if conceded is not None:
@@ -120,32 +154,34 @@ def propose(
     evaluator, staying = plans.evaluator, Staying(plans.evaluator, plans.estimate)
     names = names_of(approved)
     group_of = {name: group for group in planned.groups for name in group.names}
-    proposal.commands = [evaluator.command(group) for group in approved]
-    proposal.held_back = planned.names - names
     for candidate in open_:
         if candidate.name in names:
             continue
         if candidate.name in group_of:
             group = group_of[candidate.name]
             both = {one.name: one for some in (*approved, group) for one in some.leaving}
-            proposal.blocked[candidate.name] = (
+            blocked[candidate.name] = (
                 ONE_BY_ONE
                 if group.names <= budgets.admissible(both.values())
                 else held_back(candidate.pool)
             )
         else:
-            proposal.blocked[candidate.name] = (
+            blocked[candidate.name] = (
                 LATER if approved else UNSEEN if expired() else staying.why(candidate)
             )
-    proposal.verdicts = [
-        verdict
-        for group in (*approved, *staying.unbalanced)
-        for verdict in evaluator.balance.verdicts(group)
-    ]
-    return proposal
+    return Proposal(
+        [evaluator.command(group) for group in approved],
+        blocked,
+        held_back=planned.names - names,
+        verdicts=[
+            verdict
+            for group in (*approved, *staying.unbalanced)
+            for verdict in evaluator.balance.verdicts(group)
+        ],
+    )
 
 
-def confirmed(
+def _validate(
     problem: DisruptionProblem,
     candidates: Sequence[Candidate],
     commands: Sequence[Command],
@@ -154,11 +190,7 @@ def confirmed(
     budgets: Budgets,
     expired: Callable[[], bool] = never,
 ) -> tuple[list[Command], dict[str, str]]:
-    """Return the commands that are still valid, and why the nodes of the others stay.
-
-    The commands are updated to the cluster as it is now; reasons are by node name. The commands are
-    executed together, so they are validated together: as planned, pod by pod.
-    """
+    """Return the commands that are still valid, and why the nodes of the others stay, by name."""
     open_ = {
         candidate.name: candidate
         for candidate in candidates

@@ -2,37 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
 
 from controller.apis.karpenter.nodeclaim import DRIFTED
-from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions
-from controller.cloudprovider.compatibility import Choice, choices
-from controller.constraints.resources import NODES, parsed
 from controller.disruption.budgets import Budgets, held_back
-from controller.disruption.commands import Candidate, Command, Reason
-from controller.disruption.problem import DisruptionProblem
+from controller.disruption.commands import Candidate, Command, Confirmation, Reason
+from controller.disruption.method import Context, Proposal
 from controller.disruption.rollout import Rollout, since
-from controller.disruption.simulation import NOBODY, Simulation
-from controller.scheduling.results import NewNode
-from controller.scheduling.scheduler import never
-from controller.scheduling.templating import templated
-
-REASON = Reason.DRIFTED
+from controller.disruption.simulation import NOBODY
 
 
-@dataclass(frozen=True, slots=True)
-class Drifting:
-    """The commands, per node that stays the reason, and the nodes that will be tried again later.
+class Drift:
+    """Replaces drifted nodes of dynamic NodePools, one at a time."""
 
-    `blocked` maps node names to reasons; `held_back` names the nodes that wait only for budgets,
-    for the rollout of an AMI, or for the pause after a failure.
-    """
+    reason = Reason.DRIFTED
 
-    commands: tuple[Command, ...] = ()
-    blocked: Mapping[str, str] = field(default_factory=dict)
-    held_back: frozenset[str] = NOBODY
+    def eligible(self, context: Context) -> list[Candidate]:
+        """Return the drifted nodes of dynamic NodePools."""
+        return in_order(context.forced, static=False)
+
+    def propose(self, context: Context) -> Proposal:
+        """Return the command for the next drifted node that can be disrupted, and why others
+        cannot.
+
+        Nodes without pods to move come first, then those that drifted first. The price of a
+        replacement does not matter.
+        """
+        problem = context.problem
+        return _next(
+            context,
+            self.eligible(context),
+            budgets=context.budgets(self.reason),
+            rollout=context.rollout,
+            leaving=frozenset(node.name for node in context.forced if has_drifted(node)),
+            resting={
+                state.node_pool for state in problem.snapshot.nodes if state.name in problem.resting
+            },
+        )
+
+    def owns(self, command: Command) -> bool:
+        """Whether this method validates the command."""
+        return command.reason is self.reason and not any(map(is_static, command.candidates))
+
+    def validate(self, context: Context, commands: Sequence[Command]) -> Confirmation:
+        """Return the commands that are proposed again, each by itself."""
+        budgets = context.budgets(self.reason)
+
+        def propose(mine: Sequence[Candidate]) -> Proposal:
+            # Its own rollout, because other commands may be rejected.
+            again = _next(context, mine, budgets=budgets, rollout=Rollout.of(context.problem))
+            for command in again.commands:
+                budgets.admit(command.candidates)
+            return again
+
+        return confirm_each(self.eligible(context), commands, propose)
+
+
+def confirm_each(
+    eligible: Sequence[Candidate],
+    commands: Sequence[Command],
+    propose: Callable[[Sequence[Candidate]], Proposal],
+) -> Confirmation:
+    """Return the commands that `propose` returns again for their own nodes alone."""
+    valid: list[Command] = []
+    rejected: dict[str, str] = {}
+    for command in commands:
+        again = propose([node for node in eligible if node.name in command.names])
+        valid += again.commands
+        if not again.commands:
+            rejected |= dict.fromkeys(command.names, "Node is no longer drifted")
+            rejected |= again.blocked
+    return Confirmation(tuple(valid), rejected)
 
 
 def has_drifted(candidate: Candidate) -> bool:
@@ -40,74 +81,25 @@ def has_drifted(candidate: Candidate) -> bool:
     return conditions.is_true(candidate.claim.status.conditions, DRIFTED)
 
 
-def replicated(
-    problem: DisruptionProblem,
-    candidates: Sequence[Candidate],
+def _next(
+    context: Context,
+    drifted: Sequence[Candidate],
     *,
     budgets: Budgets,
     rollout: Rollout,
-) -> Drifting:
-    """Return the commands for drifted nodes of static NodePools; consumes the budgets.
-
-    A replacement follows the NodePool's template, whatever runs on the drifted node.
-    """
-    room: dict[str, tuple[int, str]] = {}
-    replacements: dict[str, NewNode] = {}
-    commands: list[Command] = []
-    blocked: dict[str, str] = {}
-    kept: set[str] = set()
-    for candidate in _in_turn(candidates, static=True):
-        if candidate.pool not in room:
-            replacements[candidate.pool] = replacement(problem, candidate.node_pool)
-            room[candidate.pool] = _room(problem, candidate.node_pool)
-        room_left, why_none = room[candidate.pool]
-        if room_left <= 0:
-            blocked[candidate.name] = f"Drifted, but {why_none}"
-            continue
-        untrusted = rollout.obstacle(candidate)
-        if untrusted is not None:
-            blocked[candidate.name] = f"Drifted, but {untrusted}"
-            kept.add(candidate.name)
-            continue
-        if not budgets.admit([candidate]):
-            blocked[candidate.name] = held_back(candidate.pool)
-            kept.add(candidate.name)
-            continue
-        rollout.begin(candidate)
-        room[candidate.pool] = room_left - 1, why_none
-        new = replacements[candidate.pool]
-        commands.append(
-            Command(
-                REASON,
-                (candidate,),
-                replacements=(new,),
-                saving=candidate.price - new.price,
-                evictions=len(candidate.moving),
-                why=_why(candidate),
-            )
-        )
-    return Drifting(tuple(commands), blocked, frozenset(kept))
-
-
-def propose(
-    candidates: Sequence[Candidate],
-    *,
-    simulation: Simulation,
-    budgets: Budgets,
-    rollout: Rollout,
+    leaving: frozenset[str] = NOBODY,
     resting: Collection[str] = NOBODY,
-    expired: Callable[[], bool] = never,
-) -> Drifting:
-    """Return the command for the next drifted node that can be disrupted, and why others cannot.
+) -> Proposal:
+    """Return the command for the first of these nodes that can be disrupted.
 
-    Nodes without pods to move come first, then those that drifted first. The price of a
-    replacement does not matter.
+    `leaving` names the nodes that will be disrupted later: pods move to them only if they fit
+    nowhere else. `resting` names the NodePools in which a disruption failed recently.
     """
+    simulation = context.simulation
     blocked: dict[str, str] = {}
     kept: set[str] = set()
     has_tried = False
-    going = frozenset(one.name for one in candidates if has_drifted(one))
-    for candidate in _in_turn(candidates, static=False):
+    for candidate in drifted:
         if not budgets.allows(candidate.pool, candidate.node):
             blocked[candidate.name] = held_back(candidate.pool)
             kept.add(candidate.name)
@@ -129,10 +121,10 @@ def propose(
             continue
         # Evaluate at least one node even if the time is up: on a busy host, the next evaluation may
         # also start too late.
-        if has_tried and expired():
+        if has_tried and context.expired():
             break
         has_tried = True
-        others = going - {candidate.name}
+        others = leaving - {candidate.name}
         result = simulation.forced_out(candidate.name, closed=others)
         if result is None and others:
             result = simulation.forced_out(candidate.name)
@@ -140,25 +132,30 @@ def propose(
             blocked[candidate.name] = "Drifted, but not all pods would schedule on other nodes"
             continue
         command = Command(
-            REASON,
+            Reason.DRIFTED,
             (candidate,),
             replacements=result.results.new_nodes,
             moves=result.results.existing_nodes,
             saving=result.saving,
             evictions=len(candidate.moving),
-            why=_why(candidate),
+            why=why(candidate),
         )
-        return Drifting((command,), blocked, frozenset(kept))
-    return Drifting((), blocked, frozenset(kept))
+        return Proposal((command,), blocked, frozenset(kept))
+    return Proposal((), blocked, frozenset(kept))
 
 
-def _in_turn(candidates: Sequence[Candidate], *, static: bool) -> list[Candidate]:
+def is_static(candidate: Candidate) -> bool:
+    """Whether the node belongs to a NodePool with a fixed number of nodes."""
+    return candidate.node_pool.spec.replicas is not None
+
+
+def in_order(candidates: Sequence[Candidate], *, static: bool) -> list[Candidate]:
     """Return the drifted nodes of static NodePools, or of the others, in order of disruption."""
     return sorted(
         (
             candidate
             for candidate in candidates
-            if has_drifted(candidate) and (candidate.node_pool.spec.replicas is not None) is static
+            if has_drifted(candidate) and is_static(candidate) is static
         ),
         key=lambda candidate: (
             bool(candidate.moving),
@@ -168,37 +165,8 @@ def _in_turn(candidates: Sequence[Candidate], *, static: bool) -> list[Candidate
     )
 
 
-def replacement(problem: DisruptionProblem, pool: NodePool) -> NewNode:
-    """Return the replacement of a node of a static NodePool, at the cheapest price it has now."""
-    new = templated(pool)
-    price = min((choice.price for choice in _launchable(problem, new)), default=0.0)
-    return replace(new, price=price)
-
-
-def _launchable(problem: DisruptionProblem, new: NewNode) -> list[Choice]:
-    """Return the instance types, with their offerings, that a new node can have now."""
-    types = problem.snapshot.instance_types.get(new.node_pool, ())
-    return choices(types, new.requirements, {})
-
-
-def _room(problem: DisruptionProblem, pool: NodePool) -> tuple[int, str]:
-    """Return how many replacements a static NodePool may launch now, and why not more."""
-    name = pool.metadata.name
-    ready = conditions.find(pool.status.conditions, "Ready")
-    if ready is not None and not ready.is_true:
-        return 0, f"NodePool {name} is not ready, so it launches no replacement"
-    if not _launchable(problem, templated(pool)):
-        return 0, f"no instance type that NodePool {name} allows is available now"
-    members = [node for node in problem.snapshot.nodes if node.managed and node.node_pool == name]
-    staying = sum(not node.deleting for node in members)
-    if staying > (pool.spec.replicas or 0):
-        return 0, f"NodePool {name} has more nodes than spec.replicas"
-    limit = parsed(pool.spec.limits).get(NODES)
-    room = len(members) if limit is None else limit // parsed({NODES: 1})[NODES] - len(members)
-    return room, f"the nodes limit of NodePool {name} allows no replacement"
-
-
-def _why(candidate: Candidate) -> str:
+def why(candidate: Candidate) -> str:
+    """Return why a drifted node is disrupted, as its command says it."""
     drifted = conditions.find(candidate.claim.status.conditions, DRIFTED)
     reason = drifted.reason if drifted is not None and drifted.reason else DRIFTED
     return f"node {candidate.name} has drifted: {reason}"

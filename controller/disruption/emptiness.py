@@ -9,11 +9,51 @@ from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions
 from controller.apis.wording import counted
-from controller.disruption.budgets import Budgets
-from controller.disruption.commands import Candidate, Command, Reason
+from controller.disruption.budgets import FEWER_ALLOWED, Budgets, held_back
+from controller.disruption.commands import Candidate, Command, Confirmation, Reason
+from controller.disruption.method import Context, Proposal
 from controller.state.pods import is_reschedulable
 
-REASON = Reason.EMPTY
+
+class Emptiness:
+    """Removes all empty nodes that the budgets allow, in one command.
+
+    Empty nodes have no pods to move, so nothing is simulated.
+    """
+
+    reason = Reason.EMPTY
+
+    def eligible(self, context: Context) -> list[Candidate]:
+        """Return the empty candidates."""
+        return [node for node in context.survey.admitted if should_disrupt(node)]
+
+    def propose(self, context: Context) -> Proposal:
+        """Return the command for all empty nodes that the budgets allow."""
+        empty = self.eligible(context)
+        return Proposal(
+            commands(empty, budgets=context.budgets(self.reason)),
+            blocked={node.name: held_back(node.pool) for node in empty},
+        )
+
+    def owns(self, command: Command) -> bool:
+        """Whether this method validates the command."""
+        return command.reason is self.reason
+
+    def validate(self, context: Context, commands: Sequence[Command]) -> Confirmation:
+        """Return the commands, reduced to the nodes that are still empty and within budgets."""
+        budgets = context.budgets(self.reason)
+        empty = {node.name: node for node in self.eligible(context)}
+        valid: list[Command] = []
+        rejected: dict[str, str] = {}
+        for each in commands:
+            left = [empty[name] for name in sorted(each.names) if name in empty]
+            allowed = going(left, budgets=budgets)
+            rejected |= dict.fromkeys(each.names - empty.keys(), "Node is no longer empty")
+            late = {node.name for node in left} - {node.name for node in allowed}
+            rejected |= dict.fromkeys(late, FEWER_ALLOWED)
+            if allowed:
+                valid.append(command(allowed))
+        return Confirmation(tuple(valid), rejected)
 
 
 def should_disrupt(candidate: Candidate) -> bool:
@@ -54,8 +94,8 @@ def is_consolidated(pool: NodePool) -> bool:
 
 def commands(candidates: Sequence[Candidate], *, budgets: Budgets) -> list[Command]:
     """Return one command for all empty nodes that the budgets allow, or none."""
-    empty = going(filter(should_disrupt, candidates), budgets=budgets)
-    return [command(empty)] if empty else []
+    allowed = going(filter(should_disrupt, candidates), budgets=budgets)
+    return [command(allowed)] if allowed else []
 
 
 def going(empty: Iterable[Candidate], *, budgets: Budgets) -> list[Candidate]:
@@ -67,7 +107,7 @@ def command(empty: Sequence[Candidate]) -> Command:
     """Return the command that removes these nodes."""
     names = ", ".join(candidate.name for candidate in empty[:3]) + (", …" if len(empty) > 3 else "")
     return Command(
-        REASON,
+        Reason.EMPTY,
         tuple(empty),
         saving=sum(candidate.price for candidate in empty),
         why=f"{counted(len(empty), 'node')} {'is' if len(empty) == 1 else 'are'} empty: {names}",

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
-from controller.disruption.budgets import Consumption, consumption
-from controller.disruption.candidates import Candidates, survey
+from controller.disruption.method import Context
 from controller.disruption.problem import DisruptionProblem
 
 
@@ -16,8 +15,7 @@ from controller.disruption.problem import DisruptionProblem
 class Overview:
     """The candidates, what budgets count, and the annotated pods of Joiner's nodes."""
 
-    candidates: Candidates
-    consumed: Consumption
+    context: Context
     annotated: Sequence[Pod]
     """Pods with the annotation `karpenter.sh/do-not-disrupt`."""
 
@@ -26,11 +24,17 @@ def overview(problem: DisruptionProblem) -> Overview:
     """Return the overview of all nodes and pods. Cost: seconds in a large cluster."""
     ours = {state.name for state in problem.snapshot.nodes if state.managed}
     return Overview(
-        candidates=survey(problem),
-        consumed=consumption(problem.snapshot.nodes),
+        context=surveyed(problem),
         annotated=[
             pod
             for pod in problem.snapshot.pods
             if labels.DO_NOT_DISRUPT in pod.metadata.annotations and pod.spec.node_name in ours
         ],
     )
+
+
+def surveyed(problem: DisruptionProblem) -> Context:
+    """Return the context of a problem with its candidates and what budgets count."""
+    context = Context(problem)
+    _ = context.survey, context.consumed  # read here, and not on the event loop
+    return context

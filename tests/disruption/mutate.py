@@ -170,13 +170,13 @@ MUTATIONS = (
     ),
     Mutation(
         "what has changed meanwhile still stands",
-        f"{PURE}/methods.py",
-        "    return Confirmation(tuple(confirmed), rejected)",
-        "    return Confirmation(tuple(asked), rejected)",
+        f"{PURE}/consolidation.py",
+        "        return Confirmation(tuple(valid), rejected)",
+        "        return Confirmation(tuple(commands), rejected)",
     ),
     Mutation(
         "replacements exceed the limits of their pool",
-        f"{PURE}/drift.py",
+        f"{PURE}/staticdrift.py",
         "        if room_left <= 0:",
         "        if room_left <= -9:",
     ),

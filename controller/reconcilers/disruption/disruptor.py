@@ -16,11 +16,12 @@ from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL, POD
 from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.provider import CloudProvider
 from controller.disruption import candidates, emptiness
-from controller.disruption.budgets import Budgets, budgets_of
-from controller.disruption.commands import Candidate, Command, Decision, Reason
+from controller.disruption.budgets import budgets_of
+from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.consolidateafter import Gathering
+from controller.disruption.method import Context
 from controller.disruption.modes import Mode, apart
-from controller.disruption.overview import Overview, overview
+from controller.disruption.overview import Overview, overview, surveyed
 from controller.disruption.problem import DisruptionProblem
 from controller.reconcilers.clock import Clock, noted
 from controller.reconcilers.disruption import picture
@@ -52,6 +53,8 @@ as long as a decision."""
 
 REPORT_AGAIN = timedelta(minutes=15)
 """How often Joiner repeats why a node cannot be consolidated."""
+
+EMPTINESS = emptiness.Emptiness()
 
 log = logging.getLogger(__name__)
 
@@ -104,11 +107,10 @@ class Disruptor:
         seen = await self.engine.aside(overview, problem)
         await self._report_blocked(problem, seen)
         await self._report_protected(problem, seen)
-        parts = apart(problem, self.mode)
+        parts, context = apart(problem, self.mode), seen.context
         if len(parts) > 1 and Mode.ACT in parts:
-            survey = await self.engine.aside(candidates.survey, parts[Mode.ACT])
-            seen = replace(seen, candidates=survey)
-        wait = await self._act(parts[Mode.ACT], seen) if Mode.ACT in parts else PERIOD
+            context = await self.engine.aside(surveyed, parts[Mode.ACT])
+        wait = await self._act(context) if Mode.ACT in parts else PERIOD
         for adviser in (self.recommender, self.advisor):
             mode = adviser.mode
             if mode in parts:
@@ -129,36 +131,29 @@ class Disruptor:
         self._begun = problem.begun
         return problem
 
-    async def _act(self, problem: DisruptionProblem, seen: Overview) -> timedelta:
-        empty = [c for c in seen.candidates.admitted if emptiness.should_disrupt(c)]
-        budgets = budgets_of(problem, Reason.EMPTY, seen.consumed)
-        command, wait = self._validated_empty(problem, empty, budgets.copy())
+    async def _act(self, context: Context) -> timedelta:
+        problem = context.problem
+        command, wait = self._validated_empty(context)
         if command is not None:
             return AT_ONCE if await self.orchestrator.begin(command, problem) else RETRY
         # Empty nodes may be deleted in a moment: no pod is moved there.
-        expected = emptiness.commands(empty, budgets=budgets)
+        expected = EMPTINESS.propose(context).commands
         leaving = frozenset(name for command in expected for name in command.names)
         return min(wait, await self._think(problem.without(leaving)))
 
-    def _validated_empty(
-        self, problem: DisruptionProblem, empty: Sequence[Candidate], budgets: Budgets
-    ) -> tuple[Command | None, timedelta]:
+    def _validated_empty(self, context: Context) -> tuple[Command | None, timedelta]:
         """Return the command for the nodes that were empty for `validation`, and the time until
         other nodes were.
         """
-        now = problem.now
+        now, empty = context.problem.now, EMPTINESS.eligible(context)
         self.metrics.eligible(Reason.EMPTY, len(empty))
         self._first_seen = {
             candidate.name: noted(self._first_seen.get(candidate.name), now) for candidate in empty
         }
-        settled = [
-            candidate
-            for candidate in empty
-            if now - self._first_seen[candidate.name] >= self.validation
-        ]
+        still = [node for node in empty if now - self._first_seen[node.name] >= self.validation]
         left = [self.validation - (now - seen) for seen in self._first_seen.values()]
         wait = min([*(time for time in left if time > timedelta(0)), PERIOD])
-        commands = emptiness.commands(settled, budgets=budgets)
+        commands = emptiness.commands(still, budgets=context.budgets(Reason.EMPTY))
         return next(iter(commands), None), wait
 
     # Drift and consolidation.
@@ -225,9 +220,9 @@ class Disruptor:
             self.metrics.weighed(candidates.cost(problem), decision.lower_bound)
 
     async def _report_blocked(self, problem: DisruptionProblem, seen: Overview) -> None:
-        for name, why in seen.candidates.blocked.items():
+        for name, why in seen.context.survey.blocked.items():
             await self._report(name, "DisruptionBlocked", why)
-        total, consuming = consumed = seen.consumed
+        total, consuming = consumed = seen.context.consumed
         for reason in Reason:
             for name, allowed in budgets_of(problem, reason, consumed).remaining.items():
                 self.metrics.allowed_disruptions(name, reason, allowed)

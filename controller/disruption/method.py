@@ -1,0 +1,107 @@
+"""What a disruption method is: it proposes commands, and validates them before they are executed.
+
+All methods of one evaluation share a `Context`, so that the cluster is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+from controller.disruption import candidates
+from controller.disruption.budgets import Budgets, Consumption, budgets_of, consumption
+from controller.disruption.candidates import Candidates
+from controller.disruption.commands import Candidate, Command, Confirmation, Reason, Verdict
+from controller.disruption.problem import DisruptionProblem
+from controller.disruption.rollout import Rollout
+from controller.disruption.simulation import NOBODY, Simulation
+from controller.scheduling.pods.kinds import PodKinds
+from controller.scheduling.scheduler import never
+
+
+@dataclass
+class Context:
+    """A disruption problem, and what its methods read of it, each read once.
+
+    `expired` tells whether the time limit is reached. `kinds` caches what earlier evaluations read
+    of the pods.
+    """
+
+    problem: DisruptionProblem
+    expired: Callable[[], bool] = never
+    kinds: PodKinds | None = None
+
+    @cached_property
+    def survey(self) -> Candidates:
+        """The candidates, and why other nodes are blocked."""
+        return candidates.survey(self.problem)
+
+    @cached_property
+    def forced(self) -> Sequence[Candidate]:
+        """The candidates, including nodes that are blocked only by their pods.
+
+        Those need a termination grace period on the NodeClaim.
+        """
+        claims = (node.claim for node in self.problem.snapshot.nodes if node.claim is not None)
+        if all(claim.spec.termination_grace_period is None for claim in claims):
+            return self.survey.admitted
+        return candidates.survey(self.problem, eventual=True).admitted
+
+    @cached_property
+    def consumed(self) -> Consumption:
+        """What the budgets count: the nodes of each NodePool, and those being disrupted."""
+        return consumption(self.problem.snapshot.nodes)
+
+    @cached_property
+    def rollout(self) -> Rollout:
+        """How far the rollouts of AMIs may proceed."""
+        return Rollout.of(self.problem)
+
+    @cached_property
+    def simulation(self) -> Simulation:
+        """Where pods would schedule if candidates were removed."""
+        return self.simulate(self.forced)
+
+    def simulate(self, removable: Sequence[Candidate]) -> Simulation:
+        """Return a simulation of these candidates alone."""
+        return Simulation(self.problem, removable, expired=self.expired, kinds=self.kinds)
+
+    def budgets(self, reason: Reason) -> Budgets:
+        """Return the budgets for a reason, of which nothing is consumed yet."""
+        return budgets_of(self.problem, reason, self.consumed)
+
+
+@dataclass(slots=True)
+class Proposal:
+    """The commands of a method, best first, and per node that stays the reason.
+
+    `blocked` maps node names to reasons; `held_back` names the nodes that wait only for budgets,
+    for the rollout of an AMI, or for the pause after a failure.
+    """
+
+    commands: Sequence[Command] = ()
+    blocked: Mapping[str, str] = field(default_factory=dict)
+    held_back: frozenset[str] = NOBODY
+    verdicts: Sequence[Verdict] = ()
+
+
+class Method(Protocol):
+    """A way to find nodes to disrupt, for one reason."""
+
+    @property
+    def reason(self) -> Reason:
+        """The reason of its commands."""
+
+    def eligible(self, context: Context) -> Sequence[Candidate]:
+        """Return the candidates that this method may disrupt, whatever budgets allow."""
+
+    def propose(self, context: Context) -> Proposal:
+        """Return the commands that the budgets allow now."""
+
+    def owns(self, command: Command) -> bool:
+        """Whether this method validates the command."""
+
+    def validate(self, context: Context, commands: Sequence[Command]) -> Confirmation:
+        """Return those of its commands that are still valid in the cluster as it is now."""
