@@ -20,9 +20,10 @@ import numpy as np
 
 from controller.apis.karpenter.nodeclaim import DRIFTED
 from controller.apis.kubernetes import conditions
-from controller.disruption import candidates, consolidation
+from controller.disruption import candidates
 from controller.disruption.budgets import allowed, consumption
 from controller.disruption.commands import Candidate, Reason
+from controller.disruption.consolidation import method as consolidation
 from controller.disruption.emptiness import should_disrupt
 from controller.disruption.model import ClusterModel
 from controller.disruption.problem import DisruptionProblem

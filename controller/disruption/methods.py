@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from controller.disruption.bounds import lower_bound
 from controller.disruption.commands import Command, Confirmation, Decision, Reason
-from controller.disruption.consolidation import Consolidation
+from controller.disruption.consolidation.method import Consolidation
 from controller.disruption.drift import Drift
 from controller.disruption.emptiness import Emptiness
 from controller.disruption.method import Context, Method

@@ -20,15 +20,15 @@ from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE, DRIFTED
 from controller.apis.karpenter.nodepool import WHEN_EMPTY, Budget, DisruptionPolicy, NodePool
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.pods import Pod
-from controller.disruption.balance import BALANCED
 from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.consolidateafter import quiet_since
-from controller.disruption.consolidation import LATER
+from controller.disruption.consolidation.balance import BALANCED
+from controller.disruption.consolidation.method import LATER
+from controller.disruption.consolidation.preferenceprices import without_preferences
 from controller.disruption.costs import HOUR, Lives
 from controller.disruption.methods import decide
 from controller.disruption.pods import is_soon_gone
-from controller.disruption.preferenceprices import without_preferences
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import NOBODY
 from controller.scheduling.scheduler import never

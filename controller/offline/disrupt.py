@@ -26,7 +26,7 @@ from controller.disruption import candidates
 from controller.disruption.applying import applied
 from controller.disruption.bounds import lower_bound
 from controller.disruption.commands import Command, Decision
-from controller.disruption.consolidation import LATER
+from controller.disruption.consolidation.method import LATER
 from controller.disruption.explanation import why_untouched
 from controller.disruption.methods import decide
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, settings_of

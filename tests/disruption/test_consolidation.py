@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from bench.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod, required
-from controller.disruption import consolidation
 from controller.disruption.applying import applied
 from controller.disruption.bounds import lower_bound
 from controller.disruption.candidates import cost
 from controller.disruption.commands import Decision, Reason
 from controller.disruption.consolidateafter import settling
+from controller.disruption.consolidation import method as consolidation
 from controller.disruption.methods import confirm, decide
 from controller.disruption.modes import Mode
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, DisruptionSettings

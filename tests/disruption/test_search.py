@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from controller.disruption import candidates, search
+from controller.disruption import candidates
+from controller.disruption.consolidation import search
+from controller.disruption.consolidation.plan import Plan
+from controller.disruption.consolidation.relaxation import relaxed
+from controller.disruption.consolidation.search import GAIN, searched
 from controller.disruption.model import ClusterModel
-from controller.disruption.plan import Plan
-from controller.disruption.relaxation import relaxed
-from controller.disruption.search import GAIN, searched
 from controller.disruption.simulation import Simulation
 from controller.offline.disrupt import problem_of
 from controller.offline.world import load

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from controller.disruption.consolidation.plan import Plan
+from controller.disruption.consolidation.relaxation import RelaxedPlan
 from controller.disruption.model import ClusterModel
-from controller.disruption.plan import Plan
-from controller.disruption.relaxation import RelaxedPlan
 from controller.scheduling.arrays import Indices, Vector
 
 VISITS = 300_000

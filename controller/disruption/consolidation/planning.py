@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controller.disruption.evaluation import ENGINE_TRIES, MANY_NODES, Evaluator
+from controller.disruption.consolidation.evaluation import ENGINE_TRIES, MANY_NODES, Evaluator
+from controller.disruption.consolidation.relaxation import RelaxedPlan, relaxed
+from controller.disruption.consolidation.search import promises, searched
+from controller.disruption.consolidation.sequencing import as_bound
 from controller.disruption.model import ClusterModel
-from controller.disruption.relaxation import RelaxedPlan, relaxed
-from controller.disruption.search import promises, searched
-from controller.disruption.sequencing import as_bound
 from controller.disruption.simulation import Group, homes_of, names_of
 from controller.scheduling.arrays import Mask, Vector
 

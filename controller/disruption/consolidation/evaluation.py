@@ -12,15 +12,15 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from controller.apis.wording import counted
-from controller.disruption import balance
 from controller.disruption.commands import Candidate, Command, Reason
+from controller.disruption.consolidation import balance
+from controller.disruption.consolidation.destinations import with_lasting_homes
+from controller.disruption.consolidation.plan import Plan
+from controller.disruption.consolidation.preferenceprices import PreferencePrices
+from controller.disruption.consolidation.replacements import affordable
 from controller.disruption.costs import Lives, eviction_cost
-from controller.disruption.destinations import with_lasting_homes
 from controller.disruption.model import ClusterModel
-from controller.disruption.plan import Plan
-from controller.disruption.preferenceprices import PreferencePrices
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.replacements import affordable
 from controller.disruption.simulation import Group, Simulation, SimulationResult, groups
 from controller.state.nodes import StateNode
 

@@ -1,15 +1,4 @@
-"""Consolidation: removes nodes, and replaces any set of nodes with any cheaper set.
-
-1. `evaluation` reads the cluster into arrays once and computes what it costs to empty each node.
-2. `planning` searches a plan over the arrays. A pod moves once, however often the plan changes.
-   The scheduling engine chooses new nodes for the pods that do not fit on existing ones, and
-   thereby proves what the new nodes cost.
-3. Nodes that depend on one another form a group; each group becomes a command.
-4. `budgeting` and `sequencing` select the groups that budgets allow now and that can be executed
-   one after the other.
-5. `validation` checks the commands again before they are executed. `staying` explains why other
-   candidates stay.
-"""
+"""The disruption method of consolidation."""
 
 from __future__ import annotations
 
@@ -19,19 +8,19 @@ from datetime import datetime
 from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE
 from controller.apis.karpenter.nodepool import WHEN_EMPTY
 from controller.apis.kubernetes import conditions
-from controller.disruption.budgeting import first_within
 from controller.disruption.budgets import FEWER_ALLOWED, Budgets, held_back
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason
+from controller.disruption.consolidation.budgeting import first_within
+from controller.disruption.consolidation.evaluation import Evaluator
+from controller.disruption.consolidation.planning import Plans
+from controller.disruption.consolidation.preferenceprices import preference_prices
+from controller.disruption.consolidation.staying import Staying
+from controller.disruption.consolidation.validation import culprits, standing
 from controller.disruption.emptiness import is_consolidated, should_disrupt
-from controller.disruption.evaluation import Evaluator
 from controller.disruption.method import Context, Proposal
-from controller.disruption.planning import Plans
 from controller.disruption.pods import is_soon_gone
-from controller.disruption.preferenceprices import preference_prices
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Simulation, names_of
-from controller.disruption.staying import Staying
-from controller.disruption.validation import culprits, standing
 from controller.scheduling.scheduler import never
 
 AWAITED = "Pending pods will be scheduled to this node"

@@ -15,11 +15,11 @@ from datetime import timedelta
 from controller.disruption.applying import launched
 from controller.disruption.budgets import Budgets
 from controller.disruption.commands import Candidate
+from controller.disruption.consolidation.evaluation import ENGINE_TRIES, Evaluator
+from controller.disruption.consolidation.planning import ConfirmedPlan, Plans, alone
+from controller.disruption.consolidation.replacements import affordable
+from controller.disruption.consolidation.sequencing import as_bound, taken_in
 from controller.disruption.costs import HOUR
-from controller.disruption.evaluation import ENGINE_TRIES, Evaluator
-from controller.disruption.planning import ConfirmedPlan, Plans, alone
-from controller.disruption.replacements import affordable
-from controller.disruption.sequencing import as_bound, taken_in
 from controller.disruption.simulation import Group, names_of
 from controller.scheduling.results import NewNode
 

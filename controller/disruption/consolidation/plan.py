@@ -17,8 +17,8 @@ from itertools import groupby
 
 import numpy as np
 
+from controller.disruption.consolidation.relaxation import HOLES
 from controller.disruption.model import ClusterModel, Rule
-from controller.disruption.relaxation import HOLES
 from controller.scheduling.arrays import Counts, Indices, Mask, Matrix, Vector
 from controller.scheduling.topology.groups import TopologyKind
 
