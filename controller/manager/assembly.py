@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from controller.apis import kinds
@@ -20,7 +21,7 @@ from controller.reconcilers.capacitybuffer.resolution import Resolution
 from controller.reconcilers.capacityreservation.capacitytype import CapacityType
 from controller.reconcilers.capacityreservation.expiration import BlockExpiration
 from controller.reconcilers.clock import Clock
-from controller.reconcilers.disruption.advising import Advisor, Recommender
+from controller.reconcilers.disruption.advising import Advice, Advisor, Recommender
 from controller.reconcilers.disruption.disruptor import Disruptor
 from controller.reconcilers.disruption.engine import DisruptionEngine
 from controller.reconcilers.disruption.history import History
@@ -386,17 +387,9 @@ def _disruptor(
     orchestrator: Orchestrator,
     registration_backoff: RegistrationBackoff,
 ) -> Disruptor:
-    advisor = Advisor(
-        engine=ports.engine, cluster=ports.cluster, metrics=ports.metrics, clock=ports.clock
-    )
-    recommender = Recommender(
-        engine=ports.engine,
-        cluster=ports.cluster,
-        metrics=ports.metrics,
-        clock=ports.clock,
-        history=orchestrator.history,
-        orchestrator=orchestrator,
-    )
+    advice = partial(Advice, ports.engine, ports.cluster, ports.metrics)
+    advisor = Advisor(advice(Mode.OBSERVE))
+    recommender = Recommender(advice(Mode.RECOMMEND), orchestrator.history, orchestrator)
     return Disruptor(
         cloud=ports.cloud,
         cluster=ports.cluster,

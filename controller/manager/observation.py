@@ -7,10 +7,11 @@ from typing import Any
 
 from controller.apis import kinds
 from controller.apis.kinds import Kind
+from controller.disruption.modes import Mode
 from controller.manager.assembly import ReconcilerPorts
 from controller.manager.loops import Singleton
 from controller.options import Options
-from controller.reconcilers.disruption.advising import Advisor
+from controller.reconcilers.disruption.advising import Advice, Advisor
 from controller.reconcilers.disruption.observer import DisruptionObserver
 from controller.reconcilers.provisioning.batchwindow import BatchWindow
 from controller.reconcilers.provisioning.observer import ProvisioningObserver
@@ -30,11 +31,13 @@ class ObservingAssembly:
             solve=ports.solve,
             batch_window=self._batch_window,
         )
-        advisor = Advisor(
-            engine=ports.engine, cluster=ports.cluster, metrics=ports.metrics, clock=ports.clock
-        )
+        advice = Advice(ports.engine, ports.cluster, ports.metrics, Mode.OBSERVE)
         disruption = DisruptionObserver(
-            cloud=ports.cloud, cluster=ports.cluster, clock=ports.clock, advisor=advisor
+            cloud=ports.cloud,
+            cluster=ports.cluster,
+            clock=ports.clock,
+            engine=ports.engine,
+            advisor=Advisor(advice),
         )
         self._singletons = [
             Singleton("provisioner", provisioning, ports.metrics),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from controller.apiserver.errors import ApiError
 from controller.disruption import methods
 from controller.disruption.commands import Confirmation, Decision
 from controller.disruption.modes import Mode
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, DisruptionSettings
-from controller.reconcilers.disruption.advising import Advisor, Recommender
+from controller.reconcilers.disruption.advising import Advice, Advisor, Recommender
 from controller.reconcilers.disruption.disruptor import Disruptor
 from controller.reconcilers.disruption.engine import Answer
 from controller.reconcilers.disruption.history import History
@@ -70,12 +70,7 @@ def make_disruptor(
         history=history,
     )
     engine = engine or SameProcess()
-    advised: dict[str, Any] = {
-        "engine": engine,
-        "cluster": world.cluster,
-        "metrics": world.metrics,
-        "clock": world.clock,
-    }
+    advice = partial(Advice, engine, world.cluster, world.metrics)
     return Disruptor(
         cloud=world.cloud,
         cluster=world.cluster,
@@ -85,8 +80,8 @@ def make_disruptor(
         engine=engine,
         orchestrator=orchestrator,
         registration_backoff=world.registration_backoff,
-        recommender=Recommender(**advised, history=history, orchestrator=orchestrator),
-        advisor=Advisor(**advised),
+        recommender=Recommender(advice(Mode.RECOMMEND), history, orchestrator),
+        advisor=Advisor(advice(Mode.OBSERVE)),
         mode=mode,
     )
 

@@ -12,7 +12,7 @@ from controller.disruption.problem import DisruptionProblem
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.disruption import picture
 from controller.reconcilers.disruption.advising import Advisor
-from controller.reconcilers.disruption.engine import UNSYNCED
+from controller.reconcilers.disruption.engine import UNSYNCED, DisruptionEngine
 from controller.state.cluster import Cluster
 
 
@@ -23,6 +23,7 @@ class DisruptionObserver:
     cloud: CloudProvider
     cluster: Cluster
     clock: Clock
+    engine: DisruptionEngine
     advisor: Advisor
     _begun: Mapping[str, datetime] = field(default_factory=dict)
 
@@ -34,7 +35,7 @@ class DisruptionObserver:
             self.cloud,
             self.cluster,
             now=self.clock(),
-            engine=self.advisor.engine,
+            engine=self.engine,
             begun=self._begun,
         )
         self._begun = problem.begun
