@@ -1,4 +1,4 @@
-"""The command line: `python -m controller run | solve | explain | disrupt | record`."""
+"""The command line: `python -m controller run | solve | explain | disrupt | record | web`."""
 
 from __future__ import annotations
 
@@ -97,12 +97,20 @@ def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return offline.record(argv, environ)
 
 
+def web(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Serve a page on the live cluster, or on a recorded world."""
+    from controller.console.web import command
+
+    return command.web(argv, environ)
+
+
 COMMANDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "run": run,
     "solve": solve,
     "explain": explain,
     "disrupt": disrupt,
     "record": record,
+    "web": web,
 }
 """Every command, by its name."""
 

@@ -149,7 +149,7 @@ def _pod(pod: Pod, problem: DisruptionProblem, results: Results) -> PodExplanati
     if is_daemon(pod) or is_static(pod) or not is_reschedulable(pod):
         kind = "DaemonSet" if is_daemon(pod) else "static" if is_static(pod) else "terminating"
         return PodExplanation(pod=pod.key, elsewhere=f"nowhere: {kind} pod, ends with its node")
-    holds, change = _hold(pod, problem)
+    holds, change = hold(pod, problem)
     elsewhere = _place(pod, results)
     causes = results.unschedulable.get(pod.key)
     if not holds and causes:
@@ -159,7 +159,7 @@ def _pod(pod: Pod, problem: DisruptionProblem, results: Results) -> PodExplanati
     return PodExplanation(pod=pod.key, holds=holds, elsewhere=elsewhere, price=price, change=change)
 
 
-def _hold(pod: Pod, problem: DisruptionProblem) -> tuple[str, str]:
+def hold(pod: Pod, problem: DisruptionProblem) -> tuple[str, str]:
     """Return what blocks the eviction of a pod, and what would unblock it; both may be empty."""
     if forbids_disruption(pod, problem.now):
         said = pod.metadata.annotations[labels.DO_NOT_DISRUPT]

@@ -12,7 +12,8 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -144,16 +145,29 @@ def access_of(environ: Mapping[str, str]) -> access.Access:
     return access.from_environment(environ)
 
 
-async def _live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
+@asynccontextmanager
+async def connected(
+    argv: Sequence[str], environ: Mapping[str, str]
+) -> AsyncIterator[tuple[ApiServer, Options]]:
+    """Connect to the environment's cluster, only for reading; also yield its settings."""
     async with Client(access_of(environ), user_agent="joiner") as client:
         settings = await controller_options(client, argv, environ, _say)
-        options = replace(settings, disruption_mode="observe")
-        try:
-            market: InstanceTypeSource | None = AWSCloudProvider(options)
-        except CloudProviderError as error:
-            _say(f"cannot read instance types; the world will have none: {error}")
-            market = None
-        return await recorded(ReadOnlyApiServer(client), market, options, _say)
+        yield ReadOnlyApiServer(client), replace(settings, disruption_mode="observe")
+
+
+async def recorded_live(api: ApiServer, options: Options) -> dict[str, Any]:
+    """Return the connected cluster as a world, with instance types and prices from AWS."""
+    try:
+        market: InstanceTypeSource | None = AWSCloudProvider(options)
+    except CloudProviderError as error:
+        _say(f"cannot read instance types; the world will have none: {error}")
+        market = None
+    return await recorded(api, market, options, _say)
+
+
+async def _live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
+    async with connected(argv, environ) as (api, options):
+        return await recorded_live(api, options)
 
 
 def _say(text: str) -> None:

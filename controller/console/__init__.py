@@ -1,0 +1,1 @@
+"""What people look at; everything here only reads the cluster."""

@@ -1,0 +1,130 @@
+"""The command `web`: serves a page on a live cluster, or on a recorded world."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from controller.console.web import study
+from controller.console.web.server import Feed, Refresher, application, is_loopback, serving
+from controller.offline.disrupt import moment
+from controller.offline.solve import (
+    QuestionError,
+    answered,
+    parsed_with_settings,
+    positive,
+    seconds,
+)
+
+LOOPBACK = "127.0.0.1"
+TOKEN = "JOINER_WEB_TOKEN"  # noqa: S105 - the name of an environment variable
+SHORTEST_TOKEN = 16
+
+
+def web(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run the command `web`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m controller web",
+        description="Serve a page: the nodes with their pods, the cost against its lower bound, "
+        "decisions, pending pods, and answers to what-if questions. It shows the cluster of "
+        "KUBECONFIG, or a recorded world. The command changes nothing.",
+    )
+    parser.add_argument(
+        "world", metavar="WORLD.json", nargs="?", type=Path, help="a recorded world"
+    )
+    parser.add_argument("--bind", default=LOOPBACK, metavar="ADDRESS", help="default 127.0.0.1")
+    parser.add_argument("--port", type=int, default=8090, help="default 8090; 0: a free port")
+    parser.add_argument(
+        "--host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a further name by which the page is called, as in a browser's address",
+    )
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help=f"file with the token that the page asks for; without it, the token is {TOKEN}. "
+        "Required unless --bind is a loopback address",
+    )
+    parser.add_argument(
+        "--interval", type=positive, default=30, metavar="SECONDS", help="between reads (30)"
+    )
+    parser.add_argument("--now", type=moment, default=None, metavar="TIME", help="of the world")
+    parser.add_argument(
+        "--time-limit",
+        type=seconds,
+        default=20.0,
+        metavar="SECONDS",
+        help="the longest time of each evaluation (default 20)",
+    )
+    chosen, settings = parsed_with_settings(parser, argv)
+    source = study.Source(
+        world=chosen.world,
+        now=chosen.now,
+        settings=settings,
+        environ=dict(environ),
+        time_limit=chosen.time_limit,
+    )
+    return answered(lambda: asyncio.run(_serve(chosen, source, _token(chosen, environ))))
+
+
+def _token(chosen: argparse.Namespace, environ: Mapping[str, str]) -> str:
+    token = environ.get(TOKEN, "")
+    if chosen.token_file is not None:
+        try:
+            token = chosen.token_file.read_text().strip()
+        except OSError as error:
+            why = os.strerror(error.errno or 0)
+            raise QuestionError(f"--token-file {chosen.token_file}: {why}") from error
+    if token and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
+        raise QuestionError(
+            f"the token is too short or has characters that a header cannot carry: give at least "
+            f"{SHORTEST_TOKEN}, such as those of `openssl rand -hex 16`"
+        )
+    if not token and not is_loopback(chosen.bind):
+        raise QuestionError(
+            f"--bind {chosen.bind} can be reached from other machines: give --token-file or {TOKEN}"
+        )
+    return token
+
+
+async def _serve(chosen: argparse.Namespace, source: study.Source, token: str) -> int:
+    done, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, done.set)
+    spawning = multiprocessing.get_context("spawn")
+    feed = Feed()
+    with ProcessPoolExecutor(1, spawning, initializer=study.start, initargs=(source,)) as worker:
+        hosts = {chosen.bind, LOOPBACK, "localhost", "::1", *chosen.host}
+        app = application(feed, worker, hosts=hosts, token=token)
+        try:
+            serve = serving(app, chosen.bind, chosen.port)
+            async with serve as port:
+                pause = None if source.world is not None else float(chosen.interval)
+                reading = asyncio.create_task(Refresher(feed, worker, seconds=pause).run())
+                _say(chosen.bind, port, token)
+                await done.wait()
+                reading.cancel()
+        except OSError as error:
+            raise QuestionError(f"cannot serve on {chosen.bind}:{chosen.port}: {error}") from error
+        finally:
+            worker.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+    return 0
+
+
+def _say(bind: str, port: int, token: str) -> None:
+    host = f"[{bind}]" if ":" in bind else bind
+    print(f"http://{host}:{port}/", flush=True)
+    if token:
+        print("The page asks for the token.", file=sys.stderr)

@@ -1,0 +1,188 @@
+"""What-if questions: what a change would do that nobody has made yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.wording import counted
+from controller.console.web.content import pending
+from controller.disruption import candidates
+from controller.disruption.explanation import hold
+from controller.disruption.problem import DisruptionProblem
+from controller.offline.answers import written_node
+from controller.offline.disrupt import Course, answer, begun, look
+from controller.scheduling.results import Results
+from controller.scheduling.scheduler import never, schedule
+from controller.state.pods import is_daemon, is_reschedulable, is_static
+
+HIGHEST_PRICE = 1000.0
+"""The highest eviction price of a question, in $."""
+
+
+class UnanswerableError(Exception):
+    """The question cannot be answered; the message says why."""
+
+
+class DrainNode(msgspec.Struct, tag_field="kind", tag="drainNode", forbid_unknown_fields=True):
+    """The question: what if this node is drained and deleted."""
+
+    node: str
+
+
+class DeleteNodePool(
+    msgspec.Struct, tag_field="kind", tag="deleteNodePool", forbid_unknown_fields=True
+):
+    """The question: what if this NodePool is deleted, with its nodes."""
+
+    node_pool: str = msgspec.field(name="nodePool")
+
+
+class EvictionPrice(
+    msgspec.Struct, tag_field="kind", tag="evictionPrice", forbid_unknown_fields=True
+):
+    """The question: what if `DISRUPTION_EVICTION_PRICE` is this many dollars."""
+
+    price: float
+
+
+Question = DrainNode | DeleteNodePool | EvictionPrice
+
+
+def answered(
+    question: Question,
+    problem: DisruptionProblem,
+    *,
+    seconds: float,
+    expired: Callable[[], bool] = never,
+) -> dict[str, Any]:
+    """Return the answer as JSON-ready values; its `summary` is one sentence.
+
+    A question on consolidation takes at most `seconds` for each of its two evaluations; the others
+    end with `expired`.
+
+    Raises:
+        UnanswerableError: the node or the NodePool does not exist, or the price is not allowed.
+
+    """
+    if isinstance(question, EvictionPrice):
+        return _at_price(problem, question.price, seconds)
+    if isinstance(question, DeleteNodePool):
+        if question.node_pool not in problem.node_pools:
+            raise UnanswerableError(f'NodePool "{question.node_pool}" not found')
+        names = {
+            state.name
+            for state in problem.snapshot.nodes
+            if state.node_pool == question.node_pool and state.managed
+        }
+        return _without(problem, names, question.node_pool, expired)
+    if all(state.name != question.node for state in problem.snapshot.nodes):
+        raise UnanswerableError(f'Node "{question.node}" not found')
+    return _without(problem, {question.node}, "", expired)
+
+
+def _without(
+    problem: DisruptionProblem, names: Collection[str], pool: str, expired: Callable[[], bool]
+) -> dict[str, Any]:
+    """Return what happens if nodes go, and with them the NodePool of this name, if any."""
+    snapshot = problem.snapshot
+    there = [pod for pod in snapshot.pods if pod.spec.node_name in names]
+    moving = [
+        pod for pod in there if is_reschedulable(pod) and not is_daemon(pod) and not is_static(pod)
+    ]
+    after = replace(
+        snapshot,
+        nodes=tuple(
+            node if node.initialized else replace(node, deleting=True)
+            for node in snapshot.nodes
+            if node.name not in names
+        ),
+        pods=tuple(pod for pod in snapshot.pods if pod.spec.node_name not in names),
+        node_pools=tuple(each for each in snapshot.node_pools if each.metadata.name != pool),
+    )
+    results = schedule(moving, snapshot=after, settings=problem.scheduling, expired=expired)
+    price = candidates.prices(problem)
+    before = sum(map(price, snapshot.nodes))
+    gone = sum(price(node) for node in snapshot.nodes if node.name in names)
+    stays = before - gone + results.cost
+    blocked = _blocked(moving, problem)
+    return {
+        "summary": _sentence(results, len(names), moving, before - stays, len(blocked)),
+        "costBefore": round(before, 4),
+        "costAfter": round(stays, 4),
+        "evictions": len(moving),
+        "newNodes": [written_node(node) for node in results.new_nodes],
+        "existingNodes": {name: list(keys) for name, keys in results.existing_nodes.items()},
+        "unschedulable": pending(replace(results, new_nodes=(), existing_nodes={})),
+        "blocked": blocked,
+    }
+
+
+def _blocked(moving: Collection[Pod], problem: DisruptionProblem) -> list[dict[str, str]]:
+    """Return what blocks the eviction of the pods, and what would unblock it."""
+    found = []
+    for pod in moving:
+        holds, change = hold(pod, problem)
+        if holds:
+            found.append({"pod": pod.key, "holds": holds, "change": change})
+    return found
+
+
+def _sentence(
+    results: Results, nodes: int, moving: Collection[Pod], saving: float, blocked: int
+) -> str:
+    old = sum(map(len, results.existing_nodes.values()))
+    new = sum(len(node.pods) for node in results.new_nodes)
+    parts = [
+        f"{counted(nodes, 'node')} with {counted(len(moving), 'pod')} to move: "
+        f"{old} to existing nodes, {new} to {counted(len(results.new_nodes), 'new node')}"
+    ]
+    if results.unschedulable:
+        parts.append(f"{counted(len(results.unschedulable), 'pod')} would stay pending")
+    if blocked:
+        parts.append(f"the eviction of {counted(blocked, 'pod')} is blocked now")
+    if results.unschedulable:
+        parts.append(f"the rest costs {abs(saving):.4f} $/h {'less' if saving >= 0 else 'more'}")
+    else:
+        parts.append(f"{'saves' if saving >= 0 else 'adds'} {abs(saving):.4f} $/h")
+    return "; ".join(parts)
+
+
+def _at_price(problem: DisruptionProblem, price: float, seconds: float) -> dict[str, Any]:
+    """Return what consolidation does at this eviction price, and at the current one."""
+    if not 0 <= price <= HIGHEST_PRICE:
+        raise UnanswerableError(f"{price} is not an eviction price from 0 to {HIGHEST_PRICE:.0f} $")
+    now = _evaluated(problem, seconds)
+    other = replace(problem, settings=replace(problem.settings, eviction_price=price))
+    then = _evaluated(other, seconds)
+    return {
+        "summary": f"At {problem.settings.eviction_price:g} $ per eviction (now): {_effect(now)}. "
+        f"At {price:g} $: {_effect(then)}",
+        "costBefore": round(then.cost_before, 4),
+        "costAfter": round(then.cost_after, 4),
+        "evictions": _evictions(then),
+        "costAfterNow": round(now.cost_after, 4),
+        "evictionsNow": _evictions(now),
+        "commands": answer(then)["commands"],
+    }
+
+
+def _evaluated(problem: DisruptionProblem, seconds: float) -> Course:
+    course = begun(problem)
+    look(course, seconds)
+    return course
+
+
+def _evictions(course: Course) -> int:
+    return sum(command.evictions for command, _ in course.commands)
+
+
+def _effect(course: Course) -> str:
+    return (
+        f"saves {course.cost_before - course.cost_after:.4f} $/h "
+        f"with {counted(_evictions(course), 'eviction')}"
+    )

@@ -1,0 +1,257 @@
+"""The HTTP server of the page.
+
+It serves only reads and questions, and refuses what is not for it:
+
+- A request whose `Host` is not one of the served names gets 421. A page of another site that
+  rebinds its name to this address (DNS rebinding) sends its own name.
+- A request with the `Origin` of another site gets 403, and no answer allows other origins (no
+  CORS).
+- With a token, everything but the static files needs `Authorization: Bearer …`. Tokens are
+  compared in constant time.
+- The Content-Security-Policy allows files of this server alone, and nothing inline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiohttp import hdrs, web
+
+from controller.console.web import study
+
+STATIC = Path(__file__).parent / "static"
+
+FILES: Mapping[str, tuple[str, str]] = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/packing.js": ("packing.js", "text/javascript"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+"""The static files: name and content type, by path."""
+
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""The headers of every answer."""
+
+LONGEST_QUESTION = 4096
+"""The maximum size of a question, in bytes."""
+
+LONGEST_HISTORY = 2880
+"""The maximum number of points of cost over time: a day at one read in 30 s."""
+
+SHUTDOWN_SECONDS = 1.0
+HEARTBEAT_SECONDS = 15.0
+"""Interval of comments on an idle stream, so that proxies keep it open."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Feed:
+    """What the page shows now, as JSON, and its version, which every change increases."""
+
+    page: bytes = b"null"
+    plan: bytes = b"null"
+    version: int = 0
+    error: str = ""
+    history: deque[tuple[str, float, float | None]] = field(
+        default_factory=lambda: deque(maxlen=LONGEST_HISTORY)
+    )
+    """Time, cost and lower bound in $/h, one for each read of the cluster."""
+
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def body(self) -> bytes:
+        """Return the whole content."""
+        rest = orjson.dumps({"version": self.version, "error": self.error})[1:-1]
+        history = orjson.dumps(list(self.history))
+        return b'{"page":%b,"plan":%b,"history":%b,%b}' % (self.page, self.plan, history, rest)
+
+    def announce(self) -> None:
+        """Announce a change to all streams."""
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def changed(self) -> None:
+        """Wait for the next change."""
+        await self._changed.wait()
+
+
+class Refresher:
+    """Reads the cluster again and again, in the worker process."""
+
+    def __init__(self, feed: Feed, worker: Executor, *, seconds: float | None) -> None:
+        """`seconds` is the pause between two reads; None reads once."""
+        self._feed, self._worker, self._seconds = feed, worker, seconds
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            await self.refresh()
+            if self._seconds is None:
+                return
+            await asyncio.sleep(self._seconds)
+
+    async def refresh(self) -> None:
+        """Read the cluster once, then decide on it; publish both as they come."""
+        feed, loop = self._feed, asyncio.get_running_loop()
+        page = await loop.run_in_executor(self._worker, study.page)
+        head = await asyncio.to_thread(_head, page)
+        feed.error = head.get("error", "")
+        if feed.error:
+            log.warning("the page's cluster cannot be read: %s", feed.error)
+            feed.announce()
+            return
+        feed.page = page
+        feed.history.append((head["time"], head["cost"], None))
+        feed.announce()
+        plan = await loop.run_in_executor(self._worker, study.plan)
+        bound = (await asyncio.to_thread(_head, plan)).get("lowerBound")
+        feed.plan = plan
+        feed.history[-1] = (head["time"], head["cost"], bound)
+        feed.announce()
+
+
+def _head(body: bytes) -> dict[str, Any]:
+    content = orjson.loads(body)
+    return {key: content[key] for key in ("time", "cost", "lowerBound", "error") if key in content}
+
+
+def application(
+    feed: Feed, worker: Executor, *, hosts: Iterable[str], token: str = ""
+) -> web.Application:
+    """Return the application.
+
+    `hosts` are the names, without ports, by which it may be called; an empty token asks for none.
+    """
+    names = frozenset(host.lower() for host in hosts)
+
+    @web.middleware
+    async def guard(
+        request: web.Request, handler: Callable[[web.Request], Any]
+    ) -> web.StreamResponse:
+        refusal = _refusal(request, names, token)
+        response: web.StreamResponse
+        response = refusal if refusal is not None else await handler(request)
+        return response
+
+    async def harden(_: web.Request, response: web.StreamResponse) -> None:
+        response.headers.popall(hdrs.SERVER, None)
+        response.headers.update(HEADERS)
+
+    async def cluster(_: web.Request) -> web.Response:
+        return web.Response(body=feed.body(), content_type="application/json")
+
+    async def events(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "text/event-stream"})
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionResetError):  # the page was closed
+            async for version in _versions(feed):
+                line = f"data: {version}\n\n" if version is not None else ": still here\n\n"
+                await response.write(line.encode())
+        return response
+
+    async def ask(request: web.Request) -> web.Response:
+        if request.content_type != "application/json":
+            raise web.HTTPUnsupportedMediaType(text="a question is application/json")
+        loop = asyncio.get_running_loop()
+        status, body = await loop.run_in_executor(worker, study.reply, await request.read())
+        return web.Response(status=status, body=body, content_type="application/json")
+
+    app = web.Application(middlewares=[guard], client_max_size=LONGEST_QUESTION)
+    app.on_response_prepare.append(harden)
+    for path, (name, kind) in FILES.items():
+        app.router.add_get(path, _static(name, kind))
+    app.router.add_get("/api/cluster", cluster)
+    app.router.add_get("/api/events", events)
+    app.router.add_post("/api/questions", ask)
+    return app
+
+
+def _static(name: str, kind: str) -> Callable[[web.Request], Any]:
+    content = (STATIC / name).read_bytes()
+
+    async def file(_: web.Request) -> web.Response:
+        return web.Response(body=content, content_type=kind, charset="utf-8")
+
+    return file
+
+
+def _refusal(request: web.Request, names: frozenset[str], token: str) -> web.Response | None:
+    """Return the answer to a request that is not for this server, or None."""
+    host = request.headers.get(hdrs.HOST, "")
+    if _name(host) not in names:
+        return web.Response(status=421, text="this server is not the host that was asked for")
+    origin = request.headers.get(hdrs.ORIGIN)
+    if origin is not None and origin.partition("://")[2] != host:
+        return web.Response(status=403, text="requests of other origins are refused")
+    if token and request.path not in FILES:
+        given = request.headers.get(hdrs.AUTHORIZATION, "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            return web.Response(
+                status=401, text="a token is needed", headers={hdrs.WWW_AUTHENTICATE: "Bearer"}
+            )
+    return None
+
+
+def _name(host: str) -> str:
+    """Return the host of a `Host` header, without its port and brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
+
+
+async def _versions(feed: Feed) -> AsyncIterator[int | None]:
+    """Yield the version now and after each change, and None while nothing changes."""
+    sent = -1
+    while True:
+        if feed.version != sent:
+            sent = feed.version
+            yield sent
+            continue
+        try:
+            await asyncio.wait_for(feed.changed(), HEARTBEAT_SECONDS)
+        except TimeoutError:
+            yield None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine alone."""
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+@contextlib.asynccontextmanager
+async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
+    """Serve within the context; yield the port, which is a free one for 0."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()

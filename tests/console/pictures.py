@@ -1,0 +1,83 @@
+"""Take the pictures of the docs, and measure the page with 2,000 nodes.
+
+    python -m tests.console.pictures
+
+It writes docs/images/ and prints the time of a redraw in milliseconds, in headless Chromium.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import orjson
+
+from controller.console.web import study
+from controller.console.web.server import Feed, Refresher, application, serving
+from controller.offline.disrupt import moment
+from testbed.environment import CHECKOUT
+from testbed.processes import chromium
+from tests.console import browser
+from tests.console.clusters import NOW, multiplied, recorded
+
+IMAGES = CHECKOUT / "docs" / "images"
+
+
+async def take() -> None:
+    """Write the pictures."""
+    IMAGES.mkdir(exist_ok=True)
+    feed = Feed()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as worker:
+        world = Path(folder) / "world.json"
+        recorded(world, nodes=120)
+        study.start(study.Source(world=world, now=moment(NOW)))
+        await Refresher(feed, worker, seconds=None).refresh()
+        app = application(feed, worker, hosts={"127.0.0.1"})
+        async with serving(app, "127.0.0.1", 0) as port:
+            with chromium.running() as devtools:
+                async with browser.page(devtools) as page:
+                    for scheme in ("light", "dark"):
+                        await _take(page, port, scheme)
+                    print(await _measured(page, port, feed))
+
+
+async def _take(page: browser.Page, port: int, scheme: str) -> None:
+    await page.prefer(scheme)
+    await page.open(f"http://127.0.0.1:{port}/", width=1440, height=1000)
+    await page.until("document.body.dataset.version")
+    await page.value("map.move(4); map.chosen(map.layout.boxes[4].node)")
+    await page.value("choose('deleteNodePool', 'reliable'); ask()")
+    await page.until("document.querySelector('#answer .summary')")
+    await page.value("document.activeElement.blur(); window.scrollTo(0, 0)")
+    await page.screenshot(IMAGES / f"web-{scheme}.png", whole=True)
+
+
+async def _measured(page: browser.Page, port: int, feed: Feed) -> str:
+    """Return how long the page takes with 2,000 nodes."""
+    content = multiplied(orjson.loads(feed.page), 2000)
+    feed.page, feed.plan = orjson.dumps(content), b"null"
+    feed.history.clear()
+    feed.history.append((content["time"], content["cost"], None))
+    feed.announce()
+    await page.open(f"http://127.0.0.1:{port}/", width=1440, height=1000)
+    await page.until("map.layout && map.layout.boxes.length === 2000")
+    begin, end = "const began = performance.now();", "return performance.now() - began;"
+    times = {
+        what: await page.value(f"(() => {{ {begin} {code}; {end} }})()")
+        for what, code in {
+            "show everything": "show()",
+            "redraw": "map.draw()",
+            "next node by key": "map.move(map.at + 1)",
+            "filter": "byId('filter').value = 'spot'; nodes()",
+        }.items()
+    }
+    await page.value("byId('filter').value = ''; nodes()")
+    await page.screenshot(IMAGES / "web-2000-nodes.png")
+    shown = ", ".join(f"{what} {taken:.0f} ms" for what, taken in times.items())
+    return f"2000 nodes, {content['pods']} pods: {shown}"
+
+
+if __name__ == "__main__":
+    asyncio.run(take())

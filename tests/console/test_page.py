@@ -1,0 +1,204 @@
+"""What an operator sees and does on the page, in a real browser."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from controller.console.web import study
+from controller.console.web.server import Feed, Refresher, application, serving
+from controller.offline.disrupt import moment
+from testbed.processes import chromium
+from tests.console import browser
+from tests.console.browser import Page
+from tests.console.clusters import NOW, multiplied, recorded
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="Chromium for tests exists only for x86_64"
+)
+
+
+@pytest.fixture(scope="module")
+def devtools() -> Iterator[str]:
+    with chromium.running() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("world") / "world.json"
+    recorded(path, disk="<b>tape</b>")
+    return path
+
+
+@pytest.fixture
+async def feed(world: Path) -> Feed:
+    """What the page shows of the recorded cluster."""
+    study.start(study.Source(world=world, now=moment(NOW)))
+    feed = Feed()
+    with ThreadPoolExecutor(1) as worker:
+        await Refresher(feed, worker, seconds=None).refresh()
+    return feed
+
+
+@asynccontextmanager
+async def opened(
+    devtools: str, feed: Feed, *, token: str = "", scheme: str = "light"
+) -> AsyncIterator[Page]:
+    with ThreadPoolExecutor(1) as worker:
+        app = application(feed, worker, hosts={"127.0.0.1"}, token=token)
+        async with serving(app, "127.0.0.1", 0) as port, browser.page(devtools) as page:
+            await page.prefer(scheme)
+            await page.open(f"http://127.0.0.1:{port}/")
+            yield page
+
+
+async def test_the_page_shows_every_node_and_breaks_no_rule_of_its_policy(
+    devtools: str, feed: Feed
+) -> None:
+    async with opened(devtools, feed) as page:
+        await page.until("document.body.dataset.version")
+
+        nodes = orjson.loads(feed.page)["nodes"]
+        assert await page.value("document.getElementById('map').dataset.nodes") == str(len(nodes))
+        totals = await page.text("#totals")
+        assert "Cost" in totals
+        assert "Lower bound" in totals
+        assert page.faults == []
+
+
+async def test_a_change_of_the_cluster_appears_without_a_reload(devtools: str, feed: Feed) -> None:
+    async with opened(devtools, feed) as page:
+        await page.until("document.body.dataset.version")
+        content = orjson.loads(feed.page)
+        feed.page = orjson.dumps({**content, "cost": 123.45})
+        feed.history.append((content["time"], 123.45, None))
+        feed.announce()
+
+        await page.until("document.getElementById('totals').innerText.includes('$123.45')")
+
+
+async def test_names_from_the_cluster_are_never_read_as_markup(devtools: str, feed: Feed) -> None:
+    async with opened(devtools, feed) as page:
+        await page.until("document.body.dataset.version")
+
+        assert "<b>tape</b>" in await page.text("#pending")
+        assert await page.value("document.querySelector('#pending b')") is None
+
+
+async def test_a_node_is_opened_and_its_drain_answered_with_the_keyboard_alone(
+    devtools: str, feed: Feed
+) -> None:
+    async with opened(devtools, feed) as page:
+        await page.until("document.body.dataset.version")
+        await page.value("document.getElementById('map').focus()")
+        await page.press("Home", "ArrowRight", "ArrowDown")
+        said = await page.text("#said")
+        await page.press("Enter")
+
+        name = said.split(",")[0]
+        assert await page.text("#detail-title") == name
+        assert await page.value("document.activeElement.id") == "detail"
+        while await page.value("document.activeElement.className") != "main":
+            await page.press("Tab")
+        await page.press("Enter")
+        await page.until("document.querySelector('#answer .summary')")
+        assert "pods to move" in await page.text("#answer")
+
+
+async def test_the_table_has_what_the_map_shows(devtools: str, feed: Feed) -> None:
+    async with opened(devtools, feed) as page:
+        await page.until("document.body.dataset.version")
+        await page.click("#as-table")
+
+        rows = await page.value("document.querySelectorAll('#table tbody tr').length")
+        assert rows == len(orjson.loads(feed.page)["nodes"])
+        await page.click("#table th:nth-child(1) button")
+        names = await page.value(
+            "[...document.querySelectorAll('#table tbody th')].map((cell) => cell.innerText)"
+        )
+        assert names == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject", "expected"),
+    [
+        ("drainNode", "no-such-node", 'Node "no-such-node" not found'),
+        ("deleteNodePool", "general", "pods to move"),
+        ("evictionPrice", "1", "At 1 $"),
+        ("evictionPrice", "-1", "not an eviction price"),
+    ],
+)
+async def test_a_question_is_answered_before_anything_is_done(
+    devtools: str, feed: Feed, kind: str, subject: str, expected: str
+) -> None:
+    async with opened(devtools, feed) as page:
+        await page.until("document.body.dataset.version")
+        await page.value(f"choose('{kind}', '')")
+        await page.value("document.getElementById('subject').focus()")
+        await page.write(subject)
+        await page.press("Enter")
+        await page.until("document.getElementById('answer').getAttribute('aria-busy') === 'false'")
+
+        assert expected in await page.text("#answer")
+
+
+async def test_a_token_is_asked_for_and_a_wrong_one_refused(devtools: str, feed: Feed) -> None:
+    async with opened(devtools, feed, token="0123456789abcdef") as page:
+        await page.until("!document.getElementById('login').hidden")
+        await page.write("wrong")
+        await page.press("Enter")
+        await page.until("document.getElementById('login-error').innerText.includes('wrong')")
+        assert await page.value("document.getElementById('main').hidden")
+        await page.value("document.getElementById('token').value = ''")
+        await page.write("0123456789abcdef")
+        await page.press("Enter")
+
+        await page.until("document.body.dataset.version")
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+async def test_the_page_follows_the_systems_colours_until_the_user_chooses(
+    devtools: str, feed: Feed, scheme: str
+) -> None:
+    async with opened(devtools, feed, scheme=scheme) as page:
+        await page.until("document.body.dataset.version")
+        chosen = "document.documentElement.dataset.theme"
+        assert await page.value(chosen) == scheme
+        await page.click("#theme")
+
+        assert await page.value(chosen) != scheme
+
+
+async def test_every_control_has_a_name_for_screen_readers(devtools: str, feed: Feed) -> None:
+    async with opened(devtools, feed) as page:
+        await page.until("document.body.dataset.version")
+        tree = (await page.call("Accessibility.getFullAXTree"))["nodes"]
+
+        controls = [n for n in tree if _role(n) in {"button", "textbox", "combobox", "searchbox"}]
+        assert len(controls) >= 8
+        assert [n for n in controls if not n.get("name", {}).get("value")] == []
+        headings = {n["name"]["value"] for n in tree if _role(n) == "heading"}
+        assert {"Nodes", "Cost", "What if …", "Decisions", "Pending pods"} <= headings
+
+
+def _role(node: dict[str, Any]) -> str:
+    return str(node.get("role", {}).get("value", ""))
+
+
+async def test_two_thousand_nodes_fit_in_one_window(devtools: str, feed: Feed) -> None:
+    feed.page = orjson.dumps(multiplied(orjson.loads(feed.page), 2000))
+    async with opened(devtools, feed) as page:
+        await page.until("document.body.dataset.version")
+
+        assert await page.value("document.getElementById('map').dataset.nodes") == "2000"
+        assert await page.value("document.getElementById('map').clientHeight") <= 800
+        least = "Math.min(...map.layout.boxes.map((box) => box.side))"
+        assert await page.value(least) >= 5

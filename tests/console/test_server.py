@@ -1,0 +1,147 @@
+"""Who may read the page, and what the server refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from controller.__main__ import main
+from controller.console.web import study
+from controller.console.web.server import Feed, application, serving
+from testbed.environment import CHECKOUT
+from tests.console.clusters import NOW, recorded
+
+TOKEN = "0123456789abcdef"
+
+
+@asynccontextmanager
+async def server(token: str = "") -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+    with ThreadPoolExecutor(1) as worker:
+        app = application(Feed(), worker, hosts={"127.0.0.1", "localhost"}, token=token)
+        async with serving(app, "127.0.0.1", 0) as port, aiohttp.ClientSession() as session:
+            yield session, f"http://127.0.0.1:{port}"
+
+
+async def status(
+    session: aiohttp.ClientSession, url: str, method: str = "GET", **headers: str
+) -> int:
+    async with session.request(method, url, headers=headers) as answer:
+        return answer.status
+
+
+async def test_a_site_that_rebinds_its_name_to_this_address_is_refused() -> None:
+    async with server() as (session, url):
+        assert await status(session, f"{url}/api/cluster", Host="evil.example:8090") == 421
+        assert await status(session, f"{url}/", Host="evil.example") == 421
+        assert await status(session, f"{url}/api/cluster", Host="localhost:1") == 200
+
+
+async def test_other_origins_can_neither_ask_nor_read() -> None:
+    async with server() as (session, url):
+        path = f"{url}/api/questions"
+        evil = {"Origin": "http://evil.example", "Content-Type": "application/json"}
+        assert await status(session, path, "POST", **evil) == 403
+        assert await status(session, path, "OPTIONS", **evil) == 403
+        async with session.get(f"{url}/api/cluster") as answer:
+            assert not [name for name in answer.headers if name.startswith("Access-Control")]
+
+
+async def test_a_form_of_another_site_cannot_ask() -> None:
+    async with server() as (session, url):
+        assert (
+            await status(session, f"{url}/api/questions", "POST", **{"Content-Type": "text/plain"})
+            == 415
+        )
+
+
+@pytest.mark.parametrize("path", ["/api/cluster", "/api/events", "/api/questions"])
+async def test_without_its_token_nothing_of_the_cluster_is_served(path: str) -> None:
+    async with server(TOKEN) as (session, url):
+        method = "POST" if path.endswith("questions") else "GET"
+        assert await status(session, url + path, method) == 401
+        wrong = {"Authorization": f"Bearer {TOKEN}x"}
+        assert await status(session, url + path, method, **wrong) == 401
+        assert await status(session, f"{url}/") == 200
+
+
+async def test_the_token_opens_it() -> None:
+    async with server(TOKEN) as (session, url):
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        assert await status(session, f"{url}/api/cluster", **right) == 200
+
+
+async def test_every_answer_forbids_inline_scripts_and_frames() -> None:
+    async with server() as (session, url):
+        for path in ("/", "/page.js", "/api/cluster", "/no-such-page"):
+            async with session.get(url + path) as answer:
+                policy = answer.headers["Content-Security-Policy"]
+                assert "default-src 'none'" in policy
+                assert "unsafe" not in policy
+                assert "frame-ancestors 'none'" in policy
+                assert "Server" not in answer.headers
+
+
+async def test_only_the_static_files_are_served() -> None:
+    async with server() as (session, url):
+        for path in ("/../server.py", "/static/page.js", "/%2e%2e/server.py", "/page.css/"):
+            assert await status(session, url + path) == 404
+
+
+async def test_a_question_that_is_too_long_is_refused() -> None:
+    async with server() as (session, url):
+        headers = {"Content-Type": "application/json"}
+        async with session.post(
+            f"{url}/api/questions", data=b" " * 5000, headers=headers
+        ) as answer:
+            assert answer.status == 413
+
+
+def test_other_machines_reach_it_only_with_a_token(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["web", "--bind", "0.0.0.0", "world.json"], {}) == 2
+    assert "JOINER_WEB_TOKEN" in capsys.readouterr().err
+
+
+def test_a_short_token_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["web", "world.json"], {"JOINER_WEB_TOKEN": "1234"}) == 2
+    assert "at least 16" in capsys.readouterr().err
+
+
+async def test_the_command_serves_a_recorded_cluster(tmp_path: Path) -> None:
+    recorded(tmp_path / "world.json", nodes=10)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "controller", "web", tmp_path / "world.json", "--port=0",
+        f"--now={NOW}", stdout=asyncio.subprocess.PIPE, cwd=CHECKOUT,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        url = (await process.stdout.readline()).decode().strip()
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"{url}api/events") as stream:
+                while (await stream.content.readline()).strip() != b"data: 2":
+                    pass
+            async with session.get(f"{url}api/cluster") as answer:
+                content = await answer.json()
+            question = {"kind": "deleteNodePool", "nodePool": "general"}
+            async with session.post(f"{url}api/questions", json=question) as answer:
+                found = await answer.json()
+    finally:
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+
+    assert content["page"]["nodes"]
+    assert content["plan"]["lowerBound"] <= content["page"]["cost"]
+    assert found["costBefore"] == content["page"]["cost"]
+
+
+async def test_a_world_that_cannot_be_read_is_said_on_the_page(tmp_path: Path) -> None:
+    study.start(study.Source(world=tmp_path / "missing.json"))
+
+    assert "No such file" in json.loads(study.page())["error"]
