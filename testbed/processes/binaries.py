@@ -172,12 +172,27 @@ def pulumi() -> Toolset:
     )
 
 
+def prometheus() -> Toolset:
+    """Return the set with `promql`, which evaluates queries and rules as Prometheus does."""
+    module = TOOLS / "prometheus"
+    version = pinned(module, "github.com/prometheus/prometheus")
+    # The hash of a set covers its module, not the sources in it.
+    source = hashlib.sha256((module / "promql" / "main.go").read_bytes()).hexdigest()[:8]
+    return Toolset(
+        name=f"prometheus-{version}-{source}",
+        module=module,
+        packages={"promql": "./promql"},
+        releases=[],
+        ldflags="-s -w",
+    )
+
+
 def ensure(binary: str, *, progress: Progress = SILENCE) -> Path:
     """Return the path of a binary; download or build its whole set if it is not cached.
 
     Raises `BinaryUnavailableError` if no source provides it, or if no set contains it.
     """
-    for toolset in (kubernetes(), pulumi()):
+    for toolset in (kubernetes(), pulumi(), prometheus()):
         if binary in toolset.packages:
             return Supply(progress=progress).obtain(toolset) / binary
     raise BinaryUnavailableError(f"no tool set has a binary named {binary!r}")
