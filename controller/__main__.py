@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 # Imports stand inside the commands: the solver's process imports this module too, and
 # must not pay for what it never uses.
@@ -57,12 +58,29 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     log = logging.getLogger(__name__)
     for warning in unknown_gates(argv, environ):
         log.warning(warning)
+
+    async def live() -> None:
+        async with _page(options.web_port, argv, environ):
+            await replica.run()
+
     try:
-        asyncio.run(replica.run())
+        asyncio.run(live())
     except Exception:
         log.exception("the controller failed")
         return 1
     return 0
+
+
+def _page(
+    port: int, argv: Sequence[str], environ: Mapping[str, str]
+) -> AbstractAsyncContextManager[object]:
+    """Return a context that serves the page on the controller's cluster; port 0 serves nothing."""
+    if not port:
+        return nullcontext()
+    from controller.console.web import command, study
+
+    source = study.Source(settings=list(argv), environ=dict(environ))
+    return command.served(source, command.LOOPBACK, port)
 
 
 def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -457,6 +457,15 @@ class Options:
         doc("Port of the health probes `/healthz` and `/readyz`. 0 disables them."),
     ] = 8081
 
+    web_port: Annotated[
+        Port,
+        doc("""
+            Port of the page on the cluster, on the loopback address of the controller's pod:
+            reach it with `kubectl port-forward`. It only reads. 0 disables it. It takes a process
+            of its own, with memory for the cluster and the instance types.
+        """),
+    ] = 0
+
     enable_profiling: Annotated[
         bool,
         doc("""

@@ -155,19 +155,18 @@ async def connected(
         yield ReadOnlyApiServer(client), replace(settings, disruption_mode="observe")
 
 
-async def recorded_live(api: ApiServer, options: Options) -> dict[str, Any]:
-    """Return the connected cluster as a world, with instance types and prices from AWS."""
+def market_of(options: Options) -> InstanceTypeSource | None:
+    """Return the instance types and prices of AWS, or None if its client cannot be created."""
     try:
-        market: InstanceTypeSource | None = AWSCloudProvider(options)
+        return AWSCloudProvider(options)
     except CloudProviderError as error:
         _say(f"cannot read instance types; the world will have none: {error}")
-        market = None
-    return await recorded(api, market, options, _say)
+        return None
 
 
 async def _live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
     async with connected(argv, environ) as (api, options):
-        return await recorded_live(api, options)
+        return await recorded(api, market_of(options), options, _say)
 
 
 def _say(text: str) -> None:
@@ -198,7 +197,7 @@ async def recorded(
         world[key] = [_cut(to_wire(stored)) for stored in objects]
         say(f"{kind.plural}: {len(objects)}")
     world["settings"] = _settings(options)
-    world["instanceTypes"] = await _types(api, market, say)
+    world["instanceTypes"] = await instance_types_of(api, market, say)
     return world
 
 
@@ -232,7 +231,7 @@ def _settings(options: Options) -> dict[str, Any]:
     return settings
 
 
-async def _types(
+async def instance_types_of(
     api: ApiServer, market: InstanceTypeSource | None, say: Say
 ) -> list[dict[str, Any]]:
     """Return the instance types of Joiner's NodePools; equal lists are written once."""
@@ -253,14 +252,14 @@ async def _types(
                 say(f'NodePool {name} has no instance types: EC2NodeClass "{wanted}" not found')
                 continue
             try:
-                types = await market.instance_types(classes[wanted], pool)
+                offered = await market.instance_types(classes[wanted], pool)
             except CloudProviderError as error:
                 say(f"cannot read the instance types of NodePool {name}: {error}")
                 continue
-            say(f"NodePool {name}: {counted(len(types), 'instance type')}")
-            known = next((pools for there, pools in offers if there == types), None)
+            say(f"NodePool {name}: {counted(len(offered), 'instance type')}")
+            known = next((pools for there, pools in offers if there == offered), None)
             if known is None:
-                offers.append((types, [name]))
+                offers.append((offered, [name]))
             else:
                 known.append(name)
     except (ApiError, CloudProviderError) as error:
@@ -271,8 +270,8 @@ async def _types(
     alike = len(offers) == 1
     return [
         written(instance_type, node_pools=() if alike else pools)
-        for types, pools in offers
-        for instance_type in types
+        for offered, pools in offers
+        for instance_type in offered
     ]
 
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from bench.apifront import kubeconfig
 from controller.__main__ import main
 from controller.console.web import study
 from controller.console.web.server import Feed, application, serving
 from testbed.environment import CHECKOUT
+from testbed.processes.ports import free_ports
 from tests.console.clusters import NOW, recorded
 
 TOKEN = "0123456789abcdef"
@@ -139,6 +141,30 @@ async def test_the_command_serves_a_recorded_cluster(tmp_path: Path) -> None:
     assert content["page"]["nodes"]
     assert content["plan"]["lowerBound"] <= content["page"]["cost"]
     assert found["costBefore"] == content["page"]["cost"]
+
+
+def test_the_controller_serves_it_to_those_who_may_forward_a_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (port,) = free_ports(1)
+    answers: list[int] = []
+
+    class Replica:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        async def run(self) -> None:
+            async with aiohttp.ClientSession() as session:
+                url = f"http://127.0.0.1:{port}/"
+                answers.append(await status(session, url))
+                answers.append(await status(session, url, Host="evil.example"))
+
+    monkeypatch.setattr("controller.manager.replica.Replica", Replica)
+    monkeypatch.setattr("controller.telemetry.logs.configure", lambda *_: None)
+    (tmp_path / "kubeconfig").write_text(kubeconfig("http://127.0.0.1:1"))
+    environ = {"KUBECONFIG": str(tmp_path / "kubeconfig"), "CLUSTER_NAME": "c"}
+
+    assert main(["run"], {**environ, "WEB_PORT": str(port)}) == 0
+    assert answers == [200, 421]
 
 
 async def test_a_world_that_cannot_be_read_is_said_on_the_page(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from controller.console.web import study
@@ -24,6 +25,8 @@ from controller.offline.solve import (
 )
 
 LOOPBACK = "127.0.0.1"
+HOSTS = frozenset({LOOPBACK, "localhost", "::1"})
+PAUSE_SECONDS = 30.0
 TOKEN = "JOINER_WEB_TOKEN"  # noqa: S105 - the name of an environment variable
 SHORTEST_TOKEN = 16
 
@@ -56,7 +59,11 @@ def web(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         "Required unless --bind is a loopback address",
     )
     parser.add_argument(
-        "--interval", type=positive, default=30, metavar="SECONDS", help="between reads (30)"
+        "--interval",
+        type=positive,
+        default=int(PAUSE_SECONDS),
+        metavar="SECONDS",
+        help="between reads (30)",
     )
     parser.add_argument("--now", type=moment, default=None, metavar="TIME", help="of the world")
     parser.add_argument(
@@ -101,26 +108,56 @@ async def _serve(chosen: argparse.Namespace, source: study.Source, token: str) -
     done, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, done.set)
-    spawning = multiprocessing.get_context("spawn")
-    feed = Feed()
-    with ProcessPoolExecutor(1, spawning, initializer=study.start, initargs=(source,)) as worker:
-        hosts = {chosen.bind, LOOPBACK, "localhost", "::1", *chosen.host}
-        app = application(feed, worker, hosts=hosts, token=token)
-        try:
-            serve = serving(app, chosen.bind, chosen.port)
-            async with serve as port:
-                pause = None if source.world is not None else float(chosen.interval)
-                reading = asyncio.create_task(Refresher(feed, worker, seconds=pause).run())
-                _say(chosen.bind, port, token)
-                await done.wait()
-                reading.cancel()
-        except OSError as error:
-            raise QuestionError(f"cannot serve on {chosen.bind}:{chosen.port}: {error}") from error
-        finally:
-            worker.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                process.terminate()
+    pause = None if source.world is not None else float(chosen.interval)
+    hosts = {chosen.bind, *HOSTS, *chosen.host}
+    try:
+        async with served(
+            source, chosen.bind, chosen.port, hosts=hosts, token=token, pause=pause, done=done
+        ) as port:
+            _say(chosen.bind, port, token)
+            await done.wait()
+    except OSError as error:
+        raise QuestionError(f"cannot serve on {chosen.bind}:{chosen.port}: {error}") from error
     return 0
+
+
+@asynccontextmanager
+async def served(
+    source: study.Source,
+    bind: str,
+    port: int,
+    *,
+    hosts: Iterable[str] = HOSTS,
+    token: str = "",
+    pause: float | None = PAUSE_SECONDS,
+    done: asyncio.Event | None = None,
+) -> AsyncIterator[int]:
+    """Serve the page within the context; yield its port.
+
+    `pause` is the number of seconds between two reads; None reads once. `done` is set if the worker
+    process ends.
+    """
+    spawning, feed = multiprocessing.get_context("spawn"), Feed()
+    worker = ProcessPoolExecutor(1, spawning, initializer=study.start, initargs=(source,))
+    try:
+        app = application(feed, worker, hosts=hosts, token=token)
+        async with serving(app, bind, port) as served_port:
+            reading = asyncio.create_task(Refresher(feed, worker, seconds=pause).run())
+            if done is not None:
+                ended = done
+                reading.add_done_callback(
+                    lambda task: ended.set() if not task.cancelled() and task.exception() else None
+                )
+            try:
+                yield served_port
+            finally:
+                reading.cancel()
+    finally:
+        # An evaluation may take a minute; its process is not worth the wait.
+        processes = list((worker._processes or {}).values())
+        worker.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
 
 
 def _say(bind: str, port: int, token: str) -> None:

@@ -20,7 +20,7 @@ import ipaddress
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,9 +106,21 @@ class Refresher:
         self._feed, self._worker, self._seconds = feed, worker, seconds
 
     async def run(self) -> None:
-        """Read until cancelled."""
+        """Read until cancelled.
+
+        Raises:
+            BrokenExecutor: the worker process has ended, so nothing can be read any more.
+
+        """
         while True:
-            await self.refresh()
+            try:
+                await self.refresh()
+            except BrokenExecutor:
+                raise
+            except Exception as error:
+                log.exception("the page cannot be updated")
+                self._feed.error = f"{type(error).__name__}: {error}"
+                self._feed.announce()
             if self._seconds is None:
                 return
             await asyncio.sleep(self._seconds)

@@ -7,10 +7,12 @@ large is decoded outside it.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +20,15 @@ import msgspec
 import orjson
 
 from controller.apis.karpenter.disruption import Disruption
-from controller.apis.kinds import DISRUPTION
-from controller.apiserver.errors import ApiError
 from controller.console.web import content, questions
+from controller.console.web.live import LiveCluster
 from controller.disruption.bounds import lower_bound
 from controller.disruption.problem import DisruptionProblem
 from controller.kube import access
 from controller.offline.disrupt import begun, look, problem_of
-from controller.offline.record import connected, recorded_live
+from controller.offline.record import connected, market_of
 from controller.offline.solve import QuestionError, deadline, read
+from controller.offline.wirevalues import WorldError
 from controller.offline.world import World, load
 from controller.options import OptionsError
 from controller.scheduling.scheduler import schedule
@@ -53,6 +55,12 @@ class Study:
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        environ = source.environ or {}
+        self._live = LiveCluster(
+            lambda: connected(source.settings, environ),
+            market_of,
+            say=partial(print, file=sys.stderr),
+        )
         self._problem: DisruptionProblem | None = None
 
     def read(self) -> dict[str, Any]:
@@ -103,21 +111,10 @@ class Study:
         if source.world is not None:
             return read(source.world), ()
         try:
-            body, records = asyncio.run(_live(source.settings, source.environ or {}))
-        except (OptionsError, access.AccessError) as error:
+            body, records = asyncio.run(self._live.read())
+            return load(body), records
+        except (OptionsError, access.AccessError, WorldError) as error:
             raise QuestionError(str(error)) from error
-        return load(body), records
-
-
-async def _live(
-    argv: Sequence[str], environ: Mapping[str, str]
-) -> tuple[dict[str, Any], Sequence[Disruption]]:
-    async with connected(argv, environ) as (api, options):
-        body = await recorded_live(api, options)
-        try:
-            return body, await api.list(DISRUPTION)
-        except ApiError:
-            return body, ()  # a cluster run by Karpenter has no such kind
 
 
 def _within(seconds: float) -> Any:
