@@ -132,7 +132,7 @@ async def test_the_table_has_what_the_map_shows(devtools: str, feed: Feed) -> No
     [
         ("drainNode", "no-such-node", 'Node "no-such-node" not found'),
         ("deleteNodePool", "general", "pods to move"),
-        ("evictionPrice", "1", "At 1 $"),
+        ("evictionPrice", "1", "at 1 $ it saves"),
         ("evictionPrice", "-1", "not an eviction price"),
     ],
 )

@@ -14,6 +14,8 @@ EXTERNAL = {"cluster": "c", "job": "karpenter", "namespace": "kube-system", "ins
 """The labels that a scrape adds."""
 
 VARIABLES = {
+    "$job": "karpenter",
+    "$nodepool": ".*",
     "$__rate_interval": "5m",
     "$__interval": "5m",
     "$trailing": "5m",
@@ -30,9 +32,16 @@ def evaluated(
 
     A scrape every 30 s for ten minutes, in which everything happens once more each time.
     """
-    scrapes = [{"seconds": 30.0 * n, "text": page(n + 1, detailed=detailed)} for n in range(21)]
+    pages = [page(n + 1, detailed=detailed) for n in range(21)]
+    return evaluated_on(pages, queries, rules=rules)
+
+
+def evaluated_on(
+    pages: Sequence[str], queries: Sequence[str], *, rules: str = ""
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the same for these scrapes, one every 30 s."""
     asked = {
-        "scrapes": scrapes,
+        "scrapes": [{"seconds": 30.0 * n, "text": text} for n, text in enumerate(pages)],
         "labels": EXTERNAL,
         "queries": [filled(query) for query in queries],
         "rules": rules,

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
-import yaml
 
 from testbed.environment import CHECKOUT
+from tests.monitoring.ours import MONITORING, RULES, alerts, dashboards, queries_of
 from tests.monitoring.prometheus import evaluated
 from tests.monitoring.report import listed, missing, report
 
 pytestmark = pytest.mark.cluster  # builds a Go program, as the control plane
 
-MONITORING = CHECKOUT / "examples" / "monitoring"
-RULES = MONITORING / "rules.yaml"
 RUNBOOKS = CHECKOUT / "docs" / "runbooks.md"
 
 
@@ -32,23 +28,9 @@ def source() -> ModuleType:
     return module
 
 
-def dashboards() -> list[Path]:
-    return sorted(MONITORING.glob("*.json"))
-
-
-def alerts() -> list[dict[str, Any]]:
-    groups = yaml.safe_load(RULES.read_text())["groups"]
-    return [rule for group in groups for rule in group["rules"]]
-
-
 @pytest.mark.parametrize("path", dashboards(), ids=lambda path: path.stem)
 def test_every_panel_shows_something_on_a_small_cluster(path: Path) -> None:
-    panels = json.loads(path.read_text())["panels"]
-    queries = [
-        target["expr"].replace("$job", "karpenter").replace("$nodepool", ".*")
-        for panel in panels
-        for target in panel["targets"]
-    ]
+    queries = queries_of(path)
     results, _ = evaluated(queries)
 
     assert {

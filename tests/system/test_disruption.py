@@ -13,14 +13,19 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
 from controller.state.registrations import TOO_MANY
 from testbed.demo.run import SETTINGS
 from testbed.kube.client import KubeClient
+from tests.monitoring.ours import alerts, dashboards, queries_of
+from tests.monitoring.prometheus import evaluated_on
+from tests.monitoring.report import missing
 from tests.system.manifests import node_class
 from tests.system.region import (
+    CONTROLLER_PODS,
     DEPLOYMENTS,
     NODE_CLAIMS,
     NODE_CLASSES,
@@ -28,6 +33,7 @@ from tests.system.region import (
     NODES,
     Controllers,
     Region,
+    eventually,
 )
 from tests.system.scene import (
     BUDGETS,
@@ -289,6 +295,45 @@ async def test_under_used_nodes_go_and_their_pods_move_together(
 
     assert len(before) == count
     assert len(after) <= 1.1 * fewest
+    await scene.end(name)
+
+
+UNHAPPENED = {
+    "joiner_disruption_advised_saving_dollars_per_hour",  # only with other modes
+    "karpenter_cloudprovider_errors_total",
+    "karpenter_interruption_received_messages_total",
+    "controller_runtime_reconcile_errors_total",
+    # The alerts select what is not ready.
+    "operator_ec2nodeclass_status_condition_count",
+    "operator_nodepool_status_condition_count",
+}
+"""What the scenarios do not cause, or not always."""
+
+
+async def test_dashboards_and_alerts_find_what_they_read_after_all_this(scene: Scene) -> None:
+    name = "measured"
+    await scene.begin(name, 1)
+    await scene.kube.patch(f"{NODE_POOLS}/{name}", {"spec": {"limits": {"cpu": "100"}}})
+    holder, _ = await Controllers(scene.region, scene.kube).leader()
+    pod = await scene.kube.get(f"{CONTROLLER_PODS}/{holder.partition('_')[0]}")
+    url = f"http://{pod['status']['podIP']}:8080/metrics"
+
+    async def scraped() -> str:
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            text = await response.text()
+        pool = f'{{nodepool="{name}",resource_type="cpu"}}'
+        pages = [f"karpenter_nodepools_{what}{pool}" for what in ("limit", "usage")]
+        return text if all(series in text for series in pages) else ""
+
+    page = await eventually("the NodePool's usage and limit are served", scraped)
+    queries = [query for path in dashboards() for query in queries_of(path)]
+    queries += [alert["expr"] for alert in alerts()]
+
+    results, _ = await asyncio.to_thread(evaluated_on, [page] * 20, queries)
+
+    assert [result["error"] for result in results if result["error"]] == []
+    unread = {name.partition("{")[0] for result in results for name in missing(result)}
+    assert unread - UNHAPPENED == set()
     await scene.end(name)
 
 

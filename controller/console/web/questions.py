@@ -159,9 +159,10 @@ def _at_price(problem: DisruptionProblem, price: float, seconds: float) -> dict[
     now = _evaluated(problem, seconds)
     other = replace(problem, settings=replace(problem.settings, eviction_price=price))
     then = _evaluated(other, seconds)
+    current = f"{problem.settings.eviction_price:g}"
     return {
-        "summary": f"At {problem.settings.eviction_price:g} $ per eviction (now): {_effect(now)}. "
-        f"At {price:g} $: {_effect(then)}",
+        "summary": f"The next evaluation, within the budgets: at {current} $ per eviction (now) "
+        f"it {_effect(now)}; at {price:g} $ it {_effect(then)}",
         "costBefore": round(then.cost_before, 4),
         "costAfter": round(then.cost_after, 4),
         "evictions": _evictions(then),

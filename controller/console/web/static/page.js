@@ -127,7 +127,7 @@ function totals(page, plan) {
     ["Nodes", page.nodes.length.toLocaleString("en"), ""],
     ["Pods", page.pods.toLocaleString("en"), ""],
     ["Pending", waiting == null ? "…" : waiting.toLocaleString("en"), ""],
-  ].map(([name, value, unit]) => el("div", {}, el("dt", {}, name), el("dd", {}, value, el("small", {}, ` ${unit}`))));
+  ].map(([name, value, unit]) => el("div", {}, el("dt", {}, name), el("dd", {}, el("span", {}, value), " ", el("small", {}, unit))));
   const meters = [["CPU requested", page.cpu], ["Memory requested", page.memory]].map(([name, pair]) =>
     el("div", {}, el("dt", {}, name), el("dd", {}, `${percent(pair)} %`,
       el("meter", { min: 0, max: pair[1] || 1, value: pair[0], "aria-hidden": "true" }))));
