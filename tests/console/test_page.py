@@ -15,6 +15,7 @@ import pytest
 from controller.console.web import study
 from controller.console.web.server import Feed, Refresher, application, serving
 from controller.offline.disrupt import moment
+from testbed.environment import CHECKOUT
 from testbed.processes import chromium
 from tests.console import browser
 from tests.console.browser import Page
@@ -191,6 +192,24 @@ async def test_every_control_has_a_name_for_screen_readers(devtools: str, feed: 
 
 def _role(node: dict[str, Any]) -> str:
     return str(node.get("role", {}).get("value", ""))
+
+
+async def test_a_cluster_without_nodes_shows_where_its_pending_pods_will_run(
+    devtools: str,
+) -> None:
+    study.start(study.Source(world=CHECKOUT / "docs" / "world.json"))
+    feed = Feed()
+    with ThreadPoolExecutor(1) as worker:
+        await Refresher(feed, worker, seconds=None).refresh()
+    async with opened(devtools, feed) as page:
+        await page.until("document.body.dataset.version")
+        await page.value("document.getElementById('map').focus()")
+        await page.press("ArrowRight", "Enter")
+        await page.click("#as-table")
+
+        assert await page.text("#range") == "There are no nodes"
+        assert "will run on a new" in await page.text("#pending")
+        assert page.faults == []
 
 
 async def test_two_thousand_nodes_fit_in_one_window(devtools: str, feed: Feed) -> None:

@@ -123,7 +123,7 @@ function totals(page, plan) {
   const facts = [
     ["Cost", dollars(page.cost), "/h"],
     ["Lower bound", bound == null ? "…" : dollars(bound), bound == null ? "" : "/h"],
-    ["Gap", bound ? `${Math.round(100 * (page.cost / bound - 1))} %` : "…", bound ? `$${Math.round((page.cost - bound) * 730).toLocaleString("en")}/mo` : ""],
+    ["Gap", bound ? `${Math.round(100 * (page.cost / bound - 1))} %` : bound === 0 ? "none" : "…", bound ? `$${Math.round((page.cost - bound) * 730).toLocaleString("en")}/mo` : ""],
     ["Nodes", page.nodes.length.toLocaleString("en"), ""],
     ["Pods", page.pods.toLocaleString("en"), ""],
     ["Pending", waiting == null ? "…" : waiting.toLocaleString("en"), ""],
@@ -207,7 +207,7 @@ function table(shown) {
     el("td", {}, age(node.created, content.page.time)), el("td", { class: "number" }, node.price.toFixed(4)),
     el("td", { class: "number" }, `${percent(node.cpu)} %`), el("td", { class: "number" }, `${percent(node.memory)} %`),
     el("td", { class: "number" }, String(node.pods.length)), el("td", {}, nextOf(node)))));
-  byId("range").textContent = rows.length ? `${first + 1} to ${Math.min(first + PAGE, rows.length)} of ${rows.length}` : "No node matches the filter";
+  byId("range").textContent = rows.length ? `${first + 1} to ${Math.min(first + PAGE, rows.length)} of ${rows.length}` : byId("filter").value ? "No node matches the filter" : "There are no nodes";
   byId("previous").disabled = first === 0;
   byId("next").disabled = first + PAGE >= rows.length;
 }
@@ -242,6 +242,7 @@ function money() {
   const highest = Math.max(...points.map((point) => point[1]), ...bounds.map((point) => point[2]), 0.01) * 1.05;
   const power = 10 ** Math.floor(Math.log10(highest / 4));
   const step = [1, 2, 2.5, 5, 10].map((part) => part * power).find((part) => part * 4 >= highest), most = step * 4;
+  const digits = step % 1 ? Math.max(2, 1 - Math.floor(Math.log10(step))) : 0;
   const x = (time) => left + ((Date.parse(time) - start) / (end - start)) * (W - left - 10);
   const y = (amount) => top + (1 - amount / most) * (H - top - bottom);
   const drawn = svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img" });
@@ -250,7 +251,7 @@ function money() {
   for (let line = 0; line <= 4; line += 1) {
     const amount = line * step;
     drawn.append(svg("line", { class: "grid", x1: left, x2: W - 10, y1: y(amount), y2: y(amount) }),
-      svg("text", { x: left - 7, y: y(amount) + 4, "text-anchor": "end" }, dollars(amount, step % 1 ? 2 : 0)));
+      svg("text", { x: left - 7, y: y(amount) + 4, "text-anchor": "end" }, dollars(amount, digits)));
   }
   const stepped = (list, column) => list.map((point, index) =>
     `${index ? `H${x(point[0]).toFixed(1)}V` : `M${x(point[0]).toFixed(1)},`}${y(point[column]).toFixed(1)}`).join("") + (list.length === 1 || points.length === 1 ? `H${W - 10}` : "");
