@@ -1,4 +1,4 @@
-"""The command line: `python -m controller run | solve | explain | disrupt | record | web`."""
+"""The command `joiner`, also usable as `kubectl joiner` and `python -m controller`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNREAD = 128 + signal.SIGPIPE
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the controller until it is told to stop."""
+    """Run the controller until it is stopped."""
     if HELP & set(argv):
         from controller import manual
 
@@ -84,39 +84,55 @@ def _page(
 
 
 def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Place the pods of a recorded world."""
+    """Schedule the pending pods of a recorded world."""
     from controller.offline import solve as offline
 
     return offline.solve(argv, environ)
 
 
 def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Say where one pod of a recorded world goes, or why a node stays (`explain node`)."""
-    if argv[:1] == ["node"]:
-        from controller.offline import node
+    """Print why a pod is pending (`explain pod`), or why a node stays (`explain node`)."""
+    from controller.offline import node, pod
 
-        return node.explain(argv[1:], environ)
-    from controller.offline import solve as offline
-
-    return offline.explain(argv, environ)
+    commands = {"pod": pod.explain, "node": node.explain}
+    if argv and argv[0] in commands:
+        return commands[argv[0]](argv[1:], environ)
+    asked_for_help = bool(HELP & set(argv[:1]))
+    usage = "usage: joiner explain pod POD | node NODE\n\njoiner explain pod --help says more."
+    print(usage, file=sys.stdout if asked_for_help else sys.stderr)
+    return 0 if asked_for_help else 2
 
 
 def disrupt(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Say which nodes of a recorded world should go, and what replaces them."""
+    """Print which nodes of a recorded world to disrupt, and what replaces them."""
     from controller.offline import disrupt as offline
 
     return offline.disrupt(argv, environ)
 
 
 def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Write the live cluster as a world, without names if wanted."""
+    """Write the cluster as a world, without names if wanted."""
     from controller.offline import record as offline
 
     return offline.record(argv, environ)
 
 
+def cost(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Print what the cluster's nodes cost, and the lower bound."""
+    from controller.offline import cost as offline
+
+    return offline.cost(argv, environ)
+
+
+def completion(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Print the completion script of a shell: bash, zsh or tcsh."""
+    from controller.console import completion as console
+
+    return console.completion(argv, environ)
+
+
 def web(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Serve a page on the live cluster, or on a recorded world."""
+    """Serve a page on the cluster, or on a recorded world."""
     from controller.console.web import command
 
     return command.web(argv, environ)
@@ -128,6 +144,8 @@ COMMANDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "explain": explain,
     "disrupt": disrupt,
     "record": record,
+    "cost": cost,
+    "completion": completion,
     "web": web,
 }
 """Every command, by its name."""
@@ -135,6 +153,14 @@ COMMANDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a command; return the exit code of the process."""
+    if argv and argv[0] == "--version":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"joiner {version('joiner')}")
+        except PackageNotFoundError:
+            print("joiner (from a checkout)")
+        return 0
     if not argv or argv[0] not in COMMANDS:
         asked_for_help = bool(argv) and argv[0] in HELP
         if argv and not asked_for_help:
@@ -154,10 +180,15 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _usage() -> str:
-    lines = [f"  {name:8} {(command.__doc__ or '').strip()}" for name, command in COMMANDS.items()]
-    more = "python -m controller COMMAND --help says more of each."
-    return "\n".join(["usage: python -m controller COMMAND …", "", *lines, "", more])
+    lines = [f"  {name:10} {(command.__doc__ or '').strip()}" for name, command in COMMANDS.items()]
+    more = "joiner COMMAND --help says more of each."
+    return "\n".join(["usage: joiner COMMAND …", "", *lines, "", more])
+
+
+def script() -> int:
+    """Run the installed command."""
+    return main(sys.argv[1:], os.environ)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.environ))
+    sys.exit(script())

@@ -10,7 +10,7 @@ from controller.options import SETTINGS, Setting, text_of
 WIDTH = 90
 
 OPENING = """\
-usage: python -m controller run [--flag=VALUE …]
+usage: joiner run [--flag=VALUE …]
 
 Run the controller until it is told to stop. Each setting is a flag, or the environment
 variable of the same name; a flag wins over the environment, the environment over the

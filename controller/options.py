@@ -46,7 +46,7 @@ class UnknownFlagError(OptionsError):
 
     def __init__(self, argument: str, flags: Iterable[str]) -> None:
         similar = nearest(argument.partition("=")[0], (f"--{flag}" for flag in flags))
-        super().__init__(argument, "", "a flag that `python -m controller run --help` lists")
+        super().__init__(argument, "", "a flag that `joiner run --help` lists")
         self.args = (f"unknown flag {argument}{similar or '; allowed is ' + self.allowed}",)
 
 

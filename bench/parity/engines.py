@@ -252,6 +252,9 @@ class Karpenter:
         return answer
 
 
+UNSCHEDULABLE = 1
+"""The exit code of `solve` if it leaves pods without a node."""
+
 SOLVE = (sys.executable, "-m", "controller", "solve", "--output", "json")
 
 
@@ -289,7 +292,7 @@ def _asked(command: list[str], *, limit: float | None = None) -> Answered:
             if isinstance(broken, subprocess.TimeoutExpired):
                 raise TooSlowError(f"{command[0]} had no answer after {limit:.0f} s") from None
             raise
-        if process.returncode != 0:
+        if process.returncode not in (0, UNSCHEDULABLE):
             words = complaint.decode(errors="replace")[-2000:]
             raise EngineFailedError(f"{command[0]} ended with {process.returncode}: {words}")
         return Answered(json.loads(printed), int(peak.read()) / 1024)

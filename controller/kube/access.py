@@ -182,15 +182,19 @@ class Access:
         return context
 
 
-def from_environment(environ: Mapping[str, str], *, mount: Path = MOUNT) -> Access:
+def from_environment(
+    environ: Mapping[str, str], *, mount: Path = MOUNT, context: str = ""
+) -> Access:
     """Return the access to the API server: `KUBECONFIG` first, then the pod's mount.
+
+    `context` names a context of the kubeconfig; the default is its current context.
 
     Raises:
         AccessError: neither exists, or the first that exists cannot be used.
 
     """
     if paths := environ.get("KUBECONFIG"):
-        return from_kubeconfig(Path(paths.split(os.pathsep)[0]))
+        return from_kubeconfig(Path(paths.split(os.pathsep)[0]), context)
     if (mount / "token").exists():
         return in_cluster(environ, mount=mount)
     raise AccessError(f"no API server: KUBECONFIG is not set, and there is no token in {mount}")
@@ -211,8 +215,8 @@ def in_cluster(environ: Mapping[str, str], *, mount: Path = MOUNT) -> Access:
     )
 
 
-def from_kubeconfig(path: Path) -> Access:
-    """Return the access that a kubeconfig's current context gives.
+def from_kubeconfig(path: Path, context: str = "") -> Access:
+    """Return the access that a context of a kubeconfig gives, by default its current context.
 
     Certificates, tokens, token files and programs that print a token (`exec`) are supported.
 
@@ -221,7 +225,7 @@ def from_kubeconfig(path: Path) -> Access:
 
     """
     try:
-        return _current(yaml.safe_load(path.read_text()), path)
+        return _access(yaml.safe_load(path.read_text()), path, context)
     except OSError as exc:
         raise AccessError(f"cannot read the kubeconfig {path}: {exc.strerror}") from exc
     except yaml.YAMLError as exc:
@@ -233,11 +237,11 @@ def from_kubeconfig(path: Path) -> Access:
         raise AccessError(f"{path} is not a kubeconfig that can be used: {problem}") from exc
 
 
-def _current(config: Any, path: Path) -> Access:
-    """Return the access that the current context of a parsed kubeconfig gives."""
+def _access(config: Any, path: Path, name: str) -> Access:
+    """Return the access that a context of a parsed kubeconfig gives."""
     if not isinstance(config, Mapping):
         raise AccessError(f"{path} is not a kubeconfig: expected a YAML mapping")
-    context = _named(config, "contexts", config.get("current-context", ""), "context", path)
+    context = _named(config, "contexts", name or config.get("current-context", ""), "context", path)
     cluster = _named(config, "clusters", context.get("cluster", ""), "cluster", path)
     user = _named(config, "users", context["user"], "user", path) if context.get("user") else {}
     if "auth-provider" in user:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rich.console import Console
 
 from controller.apis import labels
 from controller.apis.kubernetes.meta import to_wire
@@ -31,18 +28,20 @@ from controller.disruption.explanation import why_untouched
 from controller.disruption.methods import decide
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, settings_of
 from controller.offline.answers import written_node
-from controller.offline.daemonpods import daemon_pods
-from controller.offline.reporter import Table
-from controller.offline.solve import (
+from controller.offline.commandline import (
     QuestionError,
+    add_now,
+    add_output,
     add_world,
     answered,
-    deadline,
-    drawn_table,
     parsed,
-    read,
     read_json,
+    write_data,
+    write_tables,
 )
+from controller.offline.daemonpods import daemon_pods
+from controller.offline.reporter import Table
+from controller.offline.solve import deadline, read
 from controller.offline.world import World
 from controller.options import Options
 from controller.scheduling.buffers import hosts
@@ -92,20 +91,20 @@ class Course:
 
 def disrupt(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `disrupt`."""
+    chosen = parsed(disrupt_parser(), argv)
+    return answered(lambda: _print(chosen))
+
+
+def disrupt_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command `disrupt`."""
     parser = argparse.ArgumentParser(
-        prog="python -m controller disrupt",
+        prog="joiner disrupt",
         description="Print which nodes of a recorded world to disrupt, and what replaces them. "
         "The command changes nothing.",
     )
     add_world(parser)
-    parser.add_argument("--output", choices=("table", "json"), default="table")
-    parser.add_argument(
-        "--now",
-        type=moment,
-        default=None,
-        metavar="TIME",
-        help="decide as of this time, such as 2026-11-22T08:00:00Z (default: now)",
-    )
+    add_output(parser)
+    add_now(parser)
     parser.add_argument(
         "--until-steady",
         action="store_true",
@@ -123,12 +122,12 @@ def disrupt(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         metavar="FILE",
         help="write the world to FILE as it is after the commands were executed",
     )
-    chosen = parsed(parser, argv)
-    return answered(lambda: _print(chosen))
+    return parser
 
 
 def _print(chosen: argparse.Namespace) -> int:
-    world = read(chosen.world)
+    content = read_json(chosen.world)
+    world = read(chosen.world, content)
     try:
         problem = problem_of(
             world,
@@ -141,14 +140,9 @@ def _print(chosen: argparse.Namespace) -> int:
         raise QuestionError(f"{chosen.world}: settings: {error}") from error
     course = followed(problem, until_steady=chosen.until_steady, seconds=chosen.time_limit)
     if chosen.write_world is not None:
-        _write_world(chosen.write_world, read_json(chosen.world), course)
-    if chosen.output == "json":
-        sys.stdout.write(json.dumps(answer(course)) + "\n")
-        return 0
-    console = Console(markup=False, emoji=False)
-    for table in tables(course):
-        console.print(drawn_table(table))
-    console.print(summary(course), highlight=False)
+        _write_world(chosen.write_world, content, course)
+    if not write_data(chosen.output, answer(course)):
+        write_tables(tables(course, is_wide=chosen.output == "wide"), after=summary(course))
     return 0
 
 
@@ -331,24 +325,29 @@ def answer(course: Course) -> dict[str, Any]:
     }
 
 
-def tables(course: Course) -> tuple[Table, ...]:
-    """Return the commands, and why the other nodes stay, as tables; empty ones are left out."""
+def tables(course: Course, *, is_wide: bool = False) -> tuple[Table, ...]:
+    """Return the commands, and why the other nodes stay, as tables; empty ones are left out.
+
+    Unless `is_wide`, only the first commands are listed, with the first of their nodes.
+    """
     stay = Counter(course.blocked.values())
+    shown = len(course.commands) if is_wide else SHOWN
+    some = ", ".join if is_wide else _some
     every = (
         Table(
-            f"Commands (the first {SHOWN} of {len(course.commands)})"
-            if len(course.commands) > SHOWN
+            f"Commands (the first {shown} of {len(course.commands)})"
+            if len(course.commands) > shown
             else "Commands",
             ("reason", "nodes", "replacements", "evictions", "saving $/h"),
             tuple(
                 (
                     command.reason.value,
-                    _some([candidate.name for candidate in command.candidates]),
-                    _some([node.labels[labels.INSTANCE_TYPE] for node in made]),
+                    some([candidate.name for candidate in command.candidates]),
+                    some([node.labels[labels.INSTANCE_TYPE] for node in made]),
                     str(command.evictions),
                     f"{command.saving:.4f}",
                 )
-                for command, made in course.commands[:SHOWN]
+                for command, made in course.commands[:shown]
             ),
         ),
         Table(
@@ -461,14 +460,3 @@ def _moved(pod: dict[str, Any], running: Mapping[str, Pod]) -> dict[str, Any]:
     if now.status.start_time is not None:
         moved["status"] = {**pod["status"], "startTime": to_wire(now.status.start_time)}
     return moved
-
-
-def moment(text: str) -> datetime:
-    """Parse a time from the command line; without a time zone it is UTC."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a time such as 2026-11-22T08:00:00Z"
-        ) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

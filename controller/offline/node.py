@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-
-from rich.console import Console
 
 from controller.apis.kinds import EVENT
 from controller.apiserver.errors import ApiError
 from controller.disruption.explanation import NodeExplanation, as_wire, explained
 from controller.kube.client import Client
-from controller.offline.disrupt import moment, problem_of
-from controller.offline.record import access_of, live
-from controller.offline.reporter import Table
-from controller.offline.solve import (
+from controller.offline.commandline import (
     QuestionError,
+    add_now,
+    add_output,
+    add_source,
     answered,
-    deadline,
-    drawn_table,
+    connection,
     parsed_with_settings,
-    read,
-    seconds,
+    write_data,
+    write_tables,
 )
-from controller.offline.world import World, load
+from controller.offline.disrupt import problem_of
+from controller.offline.record import access_of, world_of
+from controller.offline.reporter import Table
+from controller.offline.solve import deadline
+from controller.offline.world import World
 
 TOLD = frozenset(
     {
@@ -54,67 +53,58 @@ class LastLook:
 
 def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `explain node`."""
+    chosen, settings = parsed_with_settings(parser(), argv)
+    return answered(lambda: _print(chosen, settings, connection(chosen, environ)))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(
-        prog="python -m controller explain node",
+        prog="joiner explain node",
         description="Print why a node is not disrupted: what blocks each of its pods, the cheapest "
         "alternative, when the controller last evaluated it, and what would change the answer. "
-        "Reads the cluster of KUBECONFIG, or a recorded world. The command changes nothing.",
+        "Reads the cluster with the settings of its controller, or a recorded world. The command "
+        "changes nothing.",
     )
-    parser.add_argument("node", metavar="NODE", help="the name of the node")
-    parser.add_argument(
-        "--world",
-        type=Path,
-        metavar="WORLD.json",
-        help="read this recorded world (docs/formats.md) instead of the cluster",
-    )
-    parser.add_argument("--output", choices=("table", "json"), default="table")
-    parser.add_argument(
-        "--now",
-        type=moment,
-        default=None,
-        metavar="TIME",
-        help="decide as of this time, such as 2026-11-22T08:00:00Z (default: now)",
-    )
-    parser.add_argument(
-        "--time-limit",
-        type=seconds,
-        default=60.0,
-        metavar="SECONDS",
-        help="use the best answer found within this time (default 60)",
-    )
-    chosen, settings = parsed_with_settings(parser, argv)
-    if chosen.world is not None and settings:
-        parser.error(f"--world takes its settings from the world; remove {' '.join(settings)}")
-    return answered(lambda: _print(chosen, settings, environ))
+    parser.add_argument("node", metavar="NODE", help="the name of the node or of its NodeClaim")
+    add_source(parser)
+    add_output(parser)
+    add_now(parser)
+    return parser
 
 
 def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping[str, str]) -> int:
     last: LastLook | None = None
-    if chosen.world is not None:
-        world: World = read(chosen.world)
-    else:
-        world = load(live(settings, environ))
-        last = asyncio.run(_last_look(chosen.node, environ))
-    explanation = _asked(world, chosen)
-    if chosen.output == "json":
-        looked = {"at": last.at.isoformat(), "message": last.message} if last else None
-        sys.stdout.write(json.dumps({**as_wire(explanation), "lastTried": looked}) + "\n")
-        return 0
-    console = Console(markup=False, emoji=False)
-    console.print(_summary(explanation, last), highlight=False)
-    console.print(drawn_table(_table(explanation)))
-    for change in explanation.changes:
-        console.print(f"To disrupt this node: {change}", highlight=False)
+    world = world_of(chosen.world, settings, environ)
+    name = _node_name(world, chosen.node)
+    explanation = _asked(world, name, chosen)
+    if chosen.world is None:
+        last = asyncio.run(_last_look(name, environ))
+    looked = {"at": last.at.isoformat(), "message": last.message} if last else None
+    if not write_data(chosen.output, {**as_wire(explanation), "lastTried": looked}):
+        write_tables(
+            [_table(explanation)],
+            before=_summary(explanation, last),
+            after="\n".join(f"To disrupt this node: {each}" for each in explanation.changes),
+        )
     return 0
 
 
-def _asked(world: World, chosen: argparse.Namespace) -> NodeExplanation:
+def _node_name(world: World, name: str) -> str:
+    """Return the name of a node that is given by its own name or by that of its NodeClaim."""
+    for state in world.snapshot.nodes:
+        if state.claim is not None and state.claim.metadata.name == name:
+            return state.name
+    return name
+
+
+def _asked(world: World, node: str, chosen: argparse.Namespace) -> NodeExplanation:
     try:
         problem = problem_of(world, now=chosen.now or datetime.now(UTC), with_eviction_cost=True)
     except ValueError as error:
         raise QuestionError(f"settings: {error}") from error
     expired = deadline(time.perf_counter() + chosen.time_limit)
-    explanation = explained(problem, chosen.node, expired=expired)
+    explanation = explained(problem, node, expired=expired)
     if explanation is None:
         raise QuestionError(f'node "{chosen.node}" not found')
     return explanation

@@ -36,12 +36,20 @@ from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.kube import access
 from controller.kube.client import Client
+from controller.offline.commandline import (
+    CONTEXT,
+    QuestionError,
+    add_connection,
+    answered,
+    connection,
+    parsed_with_settings,
+)
 from controller.offline.deployed import controller_options
 from controller.offline.disrupt import CALMING
 from controller.offline.instancetypes import written
 from controller.offline.redacting import redacted
-from controller.offline.solve import QuestionError, answered, parsed_with_settings
-from controller.offline.world import KINDS
+from controller.offline.solve import read
+from controller.offline.world import KINDS, World, load
 from controller.options import Options, OptionsError, to_environment
 
 ESSENTIAL = ("pods", "nodes", "nodePools")
@@ -97,8 +105,21 @@ class InstanceTypeSource(Protocol):
 
 def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `record`."""
+    chosen, settings = parsed_with_settings(record_parser(), argv)
+    where = connection(chosen, environ)
+
+    def write() -> int:
+        world = live(settings, where)
+        sys.stdout.write(json.dumps(redacted(world) if chosen.redact else world) + "\n")
+        return 0
+
+    return answered(write)
+
+
+def record_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command `record`."""
     parser = argparse.ArgumentParser(
-        prog="python -m controller record",
+        prog="joiner record",
         description="Write the cluster of KUBECONFIG as a recorded world to standard output. "
         "Instance types and prices come from AWS. The controller's settings (FEATURE_GATES, "
         "PREFERENCE_POLICY, …) come from its Deployment, or from environment variables if there "
@@ -109,14 +130,18 @@ def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         action="store_true",
         help="replace names, namespaces and label values; the answers stay the same",
     )
-    chosen, settings = parsed_with_settings(parser, argv)
+    add_connection(parser)
+    return parser
 
-    def write() -> int:
-        world = live(settings, environ)
-        sys.stdout.write(json.dumps(redacted(world) if chosen.redact else world) + "\n")
-        return 0
 
-    return answered(write)
+def world_of(path: Path | None, settings: Sequence[str], environ: Mapping[str, str]) -> World:
+    """Return the recorded world in a file, or the environment's cluster if there is none.
+
+    Raises:
+        QuestionError: the file or the cluster cannot be read.
+
+    """
+    return read(path) if path is not None else load(live(settings, environ))
 
 
 def live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
@@ -140,9 +165,10 @@ def access_of(environ: Mapping[str, str]) -> access.Access:
 
     """
     usual = Path(environ.get("HOME", "")) / ".kube" / "config"
+    context = environ.get(CONTEXT, "")
     if "KUBECONFIG" not in environ and usual.is_absolute() and usual.is_file():
-        return access.from_kubeconfig(usual)
-    return access.from_environment(environ)
+        return access.from_kubeconfig(usual, context)
+    return access.from_environment(environ, context=context)
 
 
 @asynccontextmanager

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-import math
-import os
 import statistics
 import sys
 import time
@@ -18,18 +15,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
-
-import orjson
-from rich.console import Console
-from rich.table import Table
+from typing import Any
 
 from controller.offline import reporter
 from controller.offline import world as worlds
 from controller.offline.answers import answer
+from controller.offline.commandline import (
+    QuestionError,
+    add_output,
+    add_world,
+    answered,
+    parsed,
+    positive,
+    read_json,
+    write_data,
+    write_tables,
+)
 from controller.offline.narration import Narrator
 from controller.offline.wirevalues import WorldError
-from controller.options import SETTINGS, nearest
 from controller.scheduling.buffers import Fill, apart
 from controller.scheduling.catalog import offerings
 from controller.scheduling.dra.devices import promised
@@ -37,10 +40,6 @@ from controller.scheduling.reporter import SILENT, Reporter
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import least_cost, schedule
 from controller.scheduling.settings import Settings, from_names
-
-
-class QuestionError(Exception):
-    """The command cannot run; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,21 +54,26 @@ class Solved:
     seconds_from_nothing: float
 
 
-def read(path: Path) -> worlds.World:
+def read(path: Path, content: Any = None) -> worlds.World:
     """Return the world in a file, with its instance types from a second file if it names one.
+
+    `content` is the file's JSON if it has been read already.
 
     Raises:
         QuestionError: a file is missing or not JSON, or an object in it is invalid.
 
     """
-    content = read_json(path)
+    content = content or read_json(path)
     try:
         named = worlds.types_file(content) if isinstance(content, Mapping) else None
         types = read_json(path.parent / named) if named else None
         world = worlds.load(content, types=types)
         _check_devices(world)
+        from_names(world.settings)
     except WorldError as error:
         raise QuestionError(f"{path}: {error}") from error
+    except ValueError as error:
+        raise QuestionError(f"{path}: settings: {error}") from error
     # The world lives until the process ends; a garbage collection would scan it in vain.
     gc.freeze()
     return world
@@ -86,7 +90,7 @@ def _check_devices(world: worlds.World) -> None:
 
 
 def solved(
-    path: Path,
+    read_world: Callable[[], worlds.World],
     *,
     repeat: int = 1,
     seconds: float = 60.0,
@@ -99,11 +103,8 @@ def solved(
     which takes at most `seconds` more. `reporter` receives the progress.
     """
     began = time.perf_counter()
-    world = read(path)
-    try:
-        settings = from_names(world.settings)
-    except ValueError as error:
-        raise QuestionError(f"{path}: settings: {error}") from error
+    world = read_world()
+    settings = from_names(world.settings)
     catalog = offerings.catalog(world.snapshot)
     times: list[float] = []
     for _ in range(repeat):
@@ -153,14 +154,21 @@ def _proven(
 
 
 def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the command `solve`."""
+    """Run the command `solve`; returns 1 if a pod is unschedulable."""
+    chosen = parsed(solve_parser(), argv)
+    return answered(lambda: _print_solved(chosen))
+
+
+def solve_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command `solve`."""
     parser = argparse.ArgumentParser(
-        prog="python -m controller solve",
+        prog="joiner solve",
         description="Schedule the pending pods of a recorded world: print which nodes to launch, "
-        "their cost, and why some pods are unschedulable. The command changes nothing.",
+        "their cost, and why some pods are unschedulable. The exit code is 1 if a pod is "
+        "unschedulable. The command changes nothing.",
     )
     add_world(parser)
-    parser.add_argument("--output", choices=("table", "json"), default="table")
+    add_output(parser)
     parser.add_argument(
         "--repeat",
         type=positive,
@@ -176,168 +184,28 @@ def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument(
         "--verbose", action="store_true", help="print the progress to standard error"
     )
-    chosen = parsed(parser, argv)
-    return answered(lambda: _print_solved(chosen))
-
-
-def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the command `explain`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m controller explain",
-        description="Print where one pending pod of a recorded world is scheduled, or why it is "
-        "unschedulable. `explain node NODE` prints why a node is not disrupted.",
-    )
-    add_world(parser)
-    parser.add_argument(
-        "pod", metavar="POD", help="namespace/name, or a name in the namespace `default`"
-    )
-    chosen = parsed(parser, argv)
-    return answered(lambda: _print_explained(chosen))
-
-
-def add_world(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for the path of a world and for the time limit."""
-    parser.add_argument(
-        "world", metavar="WORLD.json", type=Path, help="a recorded world (docs/formats.md)"
-    )
-    parser.add_argument(
-        "--time-limit",
-        type=seconds,
-        default=60.0,
-        metavar="SECONDS",
-        help="use the best answer found within this time (default 60)",
-    )
-
-
-def seconds(text: str) -> float:
-    """Parse a number of seconds from the command line."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not number >= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds such as 60 or 0.5")
-    return number
-
-
-def positive(text: str) -> int:
-    """Parse a number of repetitions from the command line."""
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments; exit with code 2 and suggest a similar option if one is unknown."""
-    chosen, unknown = parser.parse_known_args(argv)
-    if unknown:
-        _refuse(parser, chosen, unknown)
-    return chosen
-
-
-def parsed_with_settings(
-    parser: argparse.ArgumentParser, argv: Sequence[str]
-) -> tuple[argparse.Namespace, list[str]]:
-    """Parse the arguments of a command that also takes the flags of `run`, and return both."""
-    chosen, rest = parser.parse_known_args(argv)
-    flags = [f"--{setting.flag}" for setting in SETTINGS]
-    unknown = [each for each in rest if each.startswith("--") and _name(each) not in flags]
-    if unknown:
-        _refuse(parser, chosen, unknown, flags)
-    return chosen, rest
-
-
-def _refuse(
-    parser: argparse.ArgumentParser,
-    chosen: argparse.Namespace,
-    unknown: Sequence[str],
-    flags: Sequence[str] = (),
-) -> NoReturn:
-    options = [f"--{name.replace('_', '-')}" for name in vars(chosen)]
-    similar = nearest(_name(unknown[0]), [*options, *flags])
-    parser.error(f"unrecognized arguments: {' '.join(unknown)}{similar}")
-
-
-def _name(argument: str) -> str:
-    return argument.partition("=")[0]
-
-
-def answered(ask: Callable[[], int]) -> int:
-    """Run a command; print a `QuestionError` to standard error and return exit code 2."""
-    try:
-        return ask()
-    except QuestionError as error:
-        print(error, file=sys.stderr)
-        return 2
+    return parser
 
 
 def _print_solved(chosen: argparse.Namespace) -> int:
     narrator = Narrator(write=partial(print, file=sys.stderr), clock=time.perf_counter)
     answered = solved(
-        chosen.world,
+        partial(read, chosen.world),
         repeat=chosen.repeat,
         seconds=chosen.time_limit,
         prove=chosen.prove,
         reporter=narrator if chosen.verbose else SILENT,
     )
     seconds = statistics.median(answered.seconds)
-    if chosen.output == "json":
-        written = answer(answered.results, seconds=seconds, fills=answered.fills)
-        written["secondsFromNothing"] = answered.seconds_from_nothing
-        written["repetitions"] = list(answered.seconds)
-        sys.stdout.write(json.dumps(written) + "\n")
-        return 0
-    console = Console(markup=False, emoji=False)
-    for table in reporter.tables(answered.results, answered.fills):
-        console.print(drawn_table(table))
-    console.print(
-        f"{reporter.summary(answered.results)}; solved in {seconds:.3f} s", highlight=False
-    )
-    return 0
-
-
-def _print_explained(chosen: argparse.Namespace) -> int:
-    name = chosen.pod if "/" in chosen.pod else f"default/{chosen.pod}"
-    answered = solved(chosen.world, seconds=chosen.time_limit)
-    pod = next((p for p in answered.world.pods if p.key == name), None)
-    if pod is None:
-        running = {p.key: p.spec.node_name for p in answered.world.snapshot.pods}
-        if name not in running:
-            raise QuestionError(f'{chosen.world}: pod "{name}" not found')
-        print(f"{name} already runs on {running[name]}.")
-        return 0
-    explanation = reporter.explain(answered.results, pod, answered.catalog)
-    print(f"{explanation.pod} {explanation.fate}")
-    for cause in explanation.causes or explanation.pools:
-        print(f"  {cause}")
-    return 0
-
-
-def drawn_table(table: reporter.Table) -> Table:
-    """Return the table as `rich` prints it."""
-    drawn = Table(title=table.title, header_style="bold", title_justify="left")
-    for head in table.heads:
-        drawn.add_column(head)
-    for row in table.rows:
-        drawn.add_row(*row)
-    return drawn
-
-
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        QuestionError: the file is missing or not JSON.
-
-    """
-    try:
-        return orjson.loads(path.read_bytes())
-    except OSError as error:
-        raise QuestionError(f"{path}: {os.strerror(error.errno or 0)}") from error
-    except orjson.JSONDecodeError as error:
-        raise QuestionError(f"{path}: not JSON: {error}") from error
-    except ValueError as error:
-        raise QuestionError(f"{str(path)!r} is not a path: {error}") from error
+    written = answer(answered.results, seconds=seconds, fills=answered.fills)
+    written["secondsFromNothing"] = answered.seconds_from_nothing
+    written["repetitions"] = list(answered.seconds)
+    if not write_data(chosen.output, written):
+        write_tables(
+            reporter.tables(answered.results, answered.fills),
+            after=f"{reporter.summary(answered.results)}; solved in {seconds:.3f} s",
+        )
+    return 1 if answered.results.unschedulable else 0
 
 
 def deadline(end: float) -> Callable[[], bool]:

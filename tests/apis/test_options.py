@@ -146,7 +146,7 @@ def test_a_flag_that_says_nothing_is_refused(argument: str) -> None:
     [
         (["run", "--cluster-nam", "c"], "did you mean --cluster-name?"),
         (["run", "--cluster-nam=c"], "did you mean --cluster-name?"),
-        (["run", "--colour=red"], "`python -m controller run --help` lists"),
+        (["run", "--colour=red"], "`joiner run --help` lists"),
         (["sovle", "world.json"], "unknown command sovle; did you mean solve?"),
         (["Explain"], "did you mean explain?"),
     ],

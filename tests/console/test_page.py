@@ -14,7 +14,7 @@ import pytest
 
 from controller.console.web import study
 from controller.console.web.server import Feed, Refresher, application, serving
-from controller.offline.disrupt import moment
+from controller.offline.commandline import moment
 from testbed.environment import CHECKOUT
 from testbed.processes import chromium
 from tests.console import browser

@@ -13,7 +13,8 @@ from controller.console.web.questions import (
     answered,
 )
 from controller.disruption.problem import DisruptionProblem
-from controller.offline.disrupt import moment, problem_of
+from controller.offline.commandline import moment
+from controller.offline.disrupt import problem_of
 from controller.offline.solve import read
 from tests.console.clusters import NOW, recorded
 

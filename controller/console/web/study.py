@@ -25,9 +25,10 @@ from controller.console.web.live import LiveCluster
 from controller.disruption.bounds import lower_bound
 from controller.disruption.problem import DisruptionProblem
 from controller.kube import access
+from controller.offline.commandline import QuestionError
 from controller.offline.disrupt import begun, look, problem_of
 from controller.offline.record import connected, market_of
-from controller.offline.solve import QuestionError, deadline, read
+from controller.offline.solve import deadline, read
 from controller.offline.wirevalues import WorldError
 from controller.offline.world import World, load
 from controller.options import OptionsError

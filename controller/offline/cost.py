@@ -1,0 +1,151 @@
+"""The command `cost`: what a cluster's nodes cost, and how far that is from the least possible."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from controller.apis import labels
+from controller.apis.kubernetes.quantities import MILLI
+from controller.constraints.resources import CPU, MEMORY, Resources, pod_requests, total
+from controller.disruption import candidates
+from controller.disruption.bounds import lower_bound
+from controller.disruption.problem import DisruptionProblem
+from controller.offline.commandline import (
+    QuestionError,
+    add_now,
+    add_output,
+    add_source,
+    answered,
+    connection,
+    parsed_with_settings,
+    write_data,
+    write_tables,
+)
+from controller.offline.disrupt import problem_of
+from controller.offline.record import world_of
+from controller.offline.reporter import Table
+from controller.offline.solve import deadline
+from controller.state.pods import is_terminal
+from controller.state.usage import allocatable
+
+GIB = 2**30
+OTHERS = "(no NodePool)"
+
+
+@dataclass(slots=True)
+class PoolCost:
+    """The nodes of one NodePool: their number, price in $/h, and resources."""
+
+    nodes: int = 0
+    spot: int = 0
+    unpriced: int = 0
+    price: float = 0.0
+    requested: Resources = field(default_factory=dict)
+    allocatable: Resources = field(default_factory=dict)
+
+    def share(self, resource: str) -> float:
+        """Return the requested share of a resource, from 0 to 1."""
+        most = self.allocatable.get(resource, 0)
+        return self.requested.get(resource, 0) / most if most else 0.0
+
+
+def cost(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run the command `cost`."""
+    chosen, settings = parsed_with_settings(parser(), argv)
+    return answered(lambda: _print(chosen, settings, connection(chosen, environ)))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    parser = argparse.ArgumentParser(
+        prog="joiner cost",
+        description="Print what the nodes of each NodePool cost, how much of them is requested, "
+        "and a lower bound: no placement of the pods that can move costs less. Reads the cluster, "
+        "or a recorded world. The command changes nothing.",
+    )
+    add_source(parser)
+    add_output(parser)
+    add_now(parser)
+    return parser
+
+
+def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping[str, str]) -> int:
+    world = world_of(chosen.world, settings, environ)
+    try:
+        problem = problem_of(world, now=chosen.now or datetime.now(UTC), with_eviction_cost=True)
+    except ValueError as error:
+        raise QuestionError(f"settings: {error}") from error
+    pools = costs(problem)
+    price = sum(pool.price for pool in pools.values())
+    bound = lower_bound(problem, expired=deadline(time.perf_counter() + chosen.time_limit))
+    bound = min(bound, price)
+    content = {
+        "cost": round(price, 4),
+        "lowerBound": round(bound, 4),
+        "nodePools": [_content(name, pool) for name, pool in pools.items()],
+    }
+    if not write_data(chosen.output, content):
+        gap = f" (gap {price / bound - 1:.1%})" if bound else ""
+        summary = f"{price:.4f} $/h ({price * 730:.0f} $ a month); lower bound {bound:.4f} $/h{gap}"
+        write_tables([_table(pools)], after=summary)
+    return 0
+
+
+def costs(problem: DisruptionProblem) -> dict[str, PoolCost]:
+    """Return the cost of each NodePool, the most expensive first; "" is of nodes without one."""
+    price = candidates.prices(problem)
+    requested: defaultdict[str, list[Resources]] = defaultdict(list)
+    for pod in problem.snapshot.pods:
+        if not is_terminal(pod):
+            requested[pod.spec.node_name].append(pod_requests(pod))
+    pools: defaultdict[str, PoolCost] = defaultdict(PoolCost)
+    for state in problem.snapshot.nodes:
+        pool = pools[state.node_pool]
+        own = price(state)
+        pool.nodes += 1
+        pool.spot += state.labels.get(labels.CAPACITY_TYPE) == labels.SPOT
+        pool.unpriced += not own
+        pool.price += own
+        pool.requested = total((pool.requested, *requested[state.name]))
+        pool.allocatable = total((pool.allocatable, allocatable(state)))
+    return dict(sorted(pools.items(), key=lambda item: (-item[1].price, item[0])))
+
+
+def _content(name: str, pool: PoolCost) -> dict[str, Any]:
+    return {
+        "name": name,
+        "nodes": pool.nodes,
+        "spot": pool.spot,
+        "withoutPrice": pool.unpriced,
+        "cost": round(pool.price, 4),
+        "cpu": [pool.requested.get(CPU, 0) / MILLI, pool.allocatable.get(CPU, 0) / MILLI],
+        "memoryGiB": [
+            round(amounts.get(MEMORY, 0) / MILLI / GIB, 3)
+            for amounts in (pool.requested, pool.allocatable)
+        ],
+    }
+
+
+def _table(pools: Mapping[str, PoolCost]) -> Table:
+    return Table(
+        "Cost by NodePool",
+        ("NodePool", "nodes", "spot", "$/h", "CPU requested", "memory requested", "price unknown"),
+        tuple(
+            (
+                name or OTHERS,
+                str(pool.nodes),
+                str(pool.spot),
+                f"{pool.price:.4f}",
+                f"{pool.share(CPU):.0%}",
+                f"{pool.share(MEMORY):.0%}",
+                str(pool.unpriced or ""),
+            )
+            for name, pool in pools.items()
+        ),
+    )

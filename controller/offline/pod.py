@@ -1,0 +1,74 @@
+"""The command `explain pod`: where a pending pod is scheduled, or why it is unschedulable."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+from controller.offline import reporter
+from controller.offline.commandline import (
+    QuestionError,
+    add_output,
+    add_source,
+    answered,
+    connection,
+    parsed_with_settings,
+    write_data,
+)
+from controller.offline.record import access_of, world_of
+from controller.offline.solve import solved
+
+
+def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run the command `explain pod`."""
+    chosen, settings = parsed_with_settings(parser(), argv)
+    return answered(lambda: _print(chosen, settings, connection(chosen, environ)))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    parser = argparse.ArgumentParser(
+        prog="joiner explain pod",
+        description="Print where a pending pod is scheduled, or why it is unschedulable. Reads the "
+        "cluster with the settings of its controller, or a recorded world. The command changes "
+        "nothing.",
+    )
+    parser.add_argument("pod", metavar="POD", help="a name, or namespace/name")
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        help="the pod's namespace (default: that of the context, or `default`)",
+    )
+    add_source(parser)
+    add_output(parser)
+    return parser
+
+
+def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping[str, str]) -> int:
+    name = _key(chosen, environ)
+    answered = solved(lambda: world_of(chosen.world, settings, environ), seconds=chosen.time_limit)
+    pod = next((each for each in answered.world.pods if each.key == name), None)
+    if pod is None:
+        running = {each.key: each.spec.node_name for each in answered.world.snapshot.pods}
+        if name not in running:
+            raise QuestionError(f'pod "{name}" not found')
+        if not write_data(chosen.output, {"pod": name, "node": running[name]}):
+            print(f"{name} already runs on {running[name]}.")
+        return 0
+    explanation = reporter.explain(answered.results, pod, answered.catalog)
+    reasons = list(explanation.causes or explanation.pools)
+    content = {"pod": explanation.pod, "answer": explanation.fate, "reasons": reasons}
+    if not write_data(chosen.output, content):
+        print(f"{explanation.pod} {explanation.fate}")
+        for reason in reasons:
+            print(f"  {reason}")
+    return 0
+
+
+def _key(chosen: argparse.Namespace, environ: Mapping[str, str]) -> str:
+    if "/" in chosen.pod:
+        return str(chosen.pod)
+    namespace = chosen.namespace
+    if not namespace and chosen.world is None:
+        namespace = access_of(environ).namespace
+    return f"{namespace or 'default'}/{chosen.pod}"

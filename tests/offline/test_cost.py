@@ -1,0 +1,37 @@
+"""The `cost` command as users type it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from controller.__main__ import main
+from tests.disruption.test_consolidation import pods, world
+
+
+def test_it_adds_up_the_nodes_of_each_pool_and_gives_the_lower_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "world.json"
+    path.write_text(
+        json.dumps(world(("a", "small", pods("web", 1)), ("b", "small", pods("db", 1))))
+    )
+
+    assert main(["cost", "--world", str(path), "-o", "json"], {}) == 0
+
+    answer = json.loads(capsys.readouterr().out)
+    (pool,) = answer["nodePools"]
+    assert (pool["name"], pool["nodes"], pool["withoutPrice"]) == ("general", 2, 0)
+    assert answer["cost"] == pool["cost"] == pytest.approx(0.2)
+    assert 0 < answer["lowerBound"] <= 0.1
+    used, most = pool["cpu"]
+    assert 0 < used < most
+    assert main(["cost", "--world", str(path)], {}) == 0
+    assert "0.2000 $/h" in capsys.readouterr().out
+
+
+def test_without_a_way_to_the_cluster_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cost"], {}) == 2
+    assert "KUBECONFIG" in capsys.readouterr().err
