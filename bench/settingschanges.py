@@ -413,6 +413,8 @@ class Run:
         sqs.delete_queue(QueueUrl=sqs.get_queue_url(QueueName="of-others")["QueueUrl"])
         kept = [name for resource, name in self._foreign if resource == "instances"]
         ec2.terminate_instances(InstanceIds=[*kept, *self.instances])
+        waiter = {"Delay": 1, "MaxAttempts": 60}
+        ec2.get_waiter("instance_terminated").wait(InstanceIds=kept, WaiterConfig=waiter)
         self._expect(not self._leftovers(), f"left in the region: {sorted(self._leftovers())}")
 
     def _operate(self, operation: Callable[[], object]) -> str:
