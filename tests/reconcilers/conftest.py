@@ -1,11 +1,11 @@
-"""A world with a node class, and event loops in virtual time."""
+"""A world with a node class and a NodePool, and event loops in virtual time."""
 
 from __future__ import annotations
 
 import pytest
 
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
-from tests.reconcilers.world import Unprepared, World, make_class, make_lifecycle
+from tests.reconcilers.world import Unprepared, World, make_class, make_lifecycle, make_pool
 from tests.virtualclock import pytest_asyncio_loop_factories
 
 __all__ = ["pytest_asyncio_loop_factories"]
@@ -14,7 +14,7 @@ __all__ = ["pytest_asyncio_loop_factories"]
 @pytest.fixture
 def world() -> World:
     world = World()
-    world.seed(make_class())
+    world.seed(make_class(), make_pool())
     return world
 
 

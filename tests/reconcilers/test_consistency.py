@@ -20,6 +20,7 @@ from tests.reconcilers.world import (
     World,
     make_class,
     make_lifecycle,
+    make_pool,
     make_running_pod,
 )
 
@@ -29,7 +30,7 @@ NODE = "node-of-claim"
 @pytest.fixture
 async def world() -> World:
     world = World()
-    world.seed(make_class())
+    world.seed(make_class(), make_pool())
     spec = NodeClaimSpec(
         node_class_ref=CLASS, resources=ResourceRequirements(requests={"cpu": "1"})
     )

@@ -22,7 +22,7 @@ from controller.cloudprovider.errors import (
     ThrottledError,
 )
 from controller.cloudprovider.provider import Instance
-from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
+from controller.reconcilers.nodeclaim.lifecycle import OTHERS_GRACE, Lifecycle
 from tests.reconcilers.world import (
     World,
     launched,
@@ -43,6 +43,23 @@ async def test_a_claim_is_launched_and_its_status_says_what_came(
     assert claim.status.capacity["cpu"]
     assert claim.metadata.labels[labels.INSTANCE_TYPE]
     assert labels.TERMINATION_FINALIZER in claim.metadata.finalizers
+
+
+async def test_a_claim_of_a_pool_that_does_not_exist_is_left_to_its_creator_for_a_while(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    """A second Karpenter of the same kind creates a NodeClaim and launches it itself."""
+    claim = make_claim()
+    claim.metadata.labels[labels.NODEPOOL] = "second"
+    world.seed(claim)
+
+    left = await lifecycle.reconcile("claim")
+
+    assert world.cloud.machines == {}
+    assert left == OTHERS_GRACE
+    world.pass_time(seconds=10)
+    await lifecycle.reconcile("claim")
+    assert len(world.cloud.machines) == 1
 
 
 async def test_a_launch_whose_record_was_lost_is_not_bought_twice(

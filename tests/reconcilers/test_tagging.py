@@ -11,7 +11,7 @@ from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.reconcilers.nodeclaim.tagging import Tagging
-from tests.reconcilers.world import CLASS, Unprepared, World, make_class, make_lifecycle
+from tests.reconcilers.world import CLASS, Unprepared, World, make_class, make_lifecycle, make_pool
 
 NODE = "node-of-claim"
 
@@ -19,7 +19,7 @@ NODE = "node-of-claim"
 @pytest.fixture
 async def world() -> World:
     world = World()
-    world.seed(make_class())
+    world.seed(make_class(), make_pool())
     metadata = ObjectMeta(name="claim", labels={labels.NODEPOOL: "default"})
     world.seed(NodeClaim(metadata=metadata, spec=NodeClaimSpec(node_class_ref=CLASS)))
     await make_lifecycle(world, Unprepared()).reconcile("claim")

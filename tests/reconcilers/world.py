@@ -20,7 +20,7 @@ from controller.apis.karpenter.nodepool import (
     NodePoolSpec,
     NodePoolStatus,
 )
-from controller.apis.kinds import Kind, KubernetesObject
+from controller.apis.kinds import NODE_POOL, Kind, KubernetesObject
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
@@ -189,7 +189,9 @@ def make_claim(**spec: Any) -> NodeClaim:
 
 
 async def launched(world: World, lifecycle: Lifecycle, **spec: Any) -> NodeClaim:
-    """Create such a NodeClaim, launch it and return it."""
+    """Create such a NodeClaim and its NodePool, launch it and return it."""
+    if world.cluster.get(NODE_POOL, "default") is None:
+        world.seed(make_pool())
     world.seed(make_claim(**spec))
     await lifecycle.reconcile("claim")
     claim = world.claim("claim")

@@ -79,6 +79,14 @@ class NodePreparation(Protocol):
         """Let pods onto a held node once it is Ready; returns when to call again, None if done."""
 
 
+OTHERS_GRACE = timedelta(seconds=10)
+"""How long after its creation a NodeClaim of a NodePool that does not exist is not launched.
+
+Another Karpenter may have created it and be launching its instance. Its status then names that
+instance, and the NodeClaim is left alone.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifecycle:
     """Advances one NodeClaim as far as possible; every step is safe to repeat."""
@@ -126,6 +134,9 @@ class Lifecycle:
             raise
 
     async def _advance(self, claim: NodeClaim) -> timedelta | None:
+        left = self._grace(claim)
+        if left > timedelta(0):
+            return left
         if labels.TERMINATION_FINALIZER not in claim.metadata.finalizers:
             claim = await self._finalizer(claim)
         for step in (self._launch, self._register):
@@ -139,6 +150,18 @@ class Lifecycle:
         claim = await self._initialize(claim)
         self._learn(claim)
         return await self._liveness(claim)
+
+    def _grace(self, claim: NodeClaim) -> timedelta:
+        """Return how long to leave a NodeClaim to the controller that may have created it."""
+        pool, created = (
+            claim.metadata.labels.get(labels.NODEPOOL),
+            claim.metadata.creation_timestamp,
+        )
+        if not pool or created is None or self.cluster.get(NODE_POOL, pool) is not None:
+            return timedelta(0)
+        if conditions.is_true(claim.status.conditions, LAUNCHED):
+            return timedelta(0)
+        return created + OTHERS_GRACE - self.clock()
 
     def _learn(self, claim: NodeClaim) -> None:
         """Record the node's real capacity, which was an estimate before."""
