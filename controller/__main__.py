@@ -131,6 +131,13 @@ def completion(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return console.completion(argv, environ)
 
 
+def top(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Show the cluster, or a recorded world, in the terminal."""
+    from controller.console.top import command
+
+    return command.top(argv, environ)
+
+
 def web(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Serve a page on the cluster, or on a recorded world."""
     from controller.console.web import command
@@ -146,6 +153,7 @@ COMMANDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "record": record,
     "cost": cost,
     "completion": completion,
+    "top": top,
     "web": web,
 }
 """Every command, by its name."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import shtab
 
+from controller.console.top import command as top
 from controller.console.web import command as web
 from controller.offline import cost, disrupt, node, pod, record, solve
 from controller.offline.commandline import parsed
@@ -16,6 +17,7 @@ PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {
     "disrupt": disrupt.disrupt_parser,
     "record": record.record_parser,
     "cost": cost.parser,
+    "top": top.parser,
     "web": web.parser,
 }
 

@@ -1,0 +1,1 @@
+"""The command `top`: nodes, NodePools, pending pods and decisions of a cluster in the terminal."""
