@@ -809,7 +809,10 @@ def _finite(text: str) -> float:
 
 
 def _paths(text: str) -> tuple[str, ...]:
-    return tuple(path.strip() for path in text.split(",") if path.strip())
+    paths = tuple(path.strip() for path in text.split(",") if path.strip())
+    if not paths:
+        raise ValueError(text)
+    return paths
 
 
 _READERS: Mapping[Any, tuple[Callable[[str], Any], str]] = {

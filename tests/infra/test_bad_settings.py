@@ -83,6 +83,7 @@ def test_a_broken_setting_is_refused_by_its_key_with_its_value_and_what_is_allow
     value=leaves,
 )
 @example(variable="CLUSTER_NAME", value="")
+@example(variable="LOG_ERROR_OUTPUT_PATHS", value=" ")
 def test_a_broken_setting_of_the_controller_is_refused_by_its_name(
     variable: str, value: object
 ) -> None:
