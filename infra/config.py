@@ -48,7 +48,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 Identity = Literal["pod-identity", "irsa"]
 NodeAccess = Literal["EC2_LINUX", "EC2_WINDOWS", "aws-auth", "aws-auth-windows", "none"]
 Presence = Literal["existing", "create"]
-Home = Literal["node-group", "fargate"]
+ControllerCompute = Literal["node-group", "fargate"]
 Nat = Literal["single", "zonal"]
 Profiles = Literal["given", "managed"]
 MetricsDiscovery = Literal["none", "annotations", "service-monitor"]
@@ -259,16 +259,16 @@ class StackConfig:
     ip_family: IpFamily = "ipv4"
     """IP family of pods and Services in a created cluster. It cannot be changed later."""
 
-    controller_compute: Home = "node-group"
+    controller_compute: ControllerCompute = "node-group"
     """Where the controller runs in a created cluster: on a managed node group or on Fargate. The
     nodes of the node group have the taint `CriticalAddonsOnly`, so workloads run on nodes of
     NodePools."""
 
-    home_instance_types: tuple[InstanceType, ...] = ("t4g.medium",)
+    controller_instance_types: tuple[InstanceType, ...] = ("t4g.medium",)
     """Instance types of the controller's node group, all of one architecture. EC2 launches the
     first one that has capacity."""
 
-    home_size: Annotated[int, Range(1, 100)] = 2
+    controller_size: Annotated[int, Range(1, 100)] = 2
     """Number of nodes in the controller's node group. An update adds one node temporarily."""
 
     vpc_cidr: Cidr = "10.128.0.0/16"
@@ -736,7 +736,7 @@ def _unusable_from_nothing(config: StackConfig) -> Iterator[str]:
     if config.cluster == "existing":
         return
     yield from _unusable_access(config.public_access_cidrs)
-    yield from _unusable_home(config.home_instance_types)
+    yield from _unusable_controller_types(config.controller_instance_types)
     if not _is_private(config.vpc_cidr):
         yield (f"{PROJECT}:vpcCidr={config.vpc_cidr!r}: allowed is the CIDR of a private network")
     if config.platform_stack:
@@ -764,8 +764,8 @@ def _unusable_from_nothing(config: StackConfig) -> Iterator[str]:
 ONLY_WITH_CREATE = (
     "controlPlaneLogs",
     "deletionProtection",
-    "homeInstanceTypes",
-    "homeSize",
+    "controllerInstanceTypes",
+    "controllerSize",
     "interfaceEndpoints",
     "ipFamily",
     "kubernetesVersion",
@@ -803,8 +803,8 @@ def _unusable_access(cidrs: Sequence[str]) -> Iterator[str]:
             yield f"{key}={cidr!r}: allowed is a network such as 203.0.113.0/24"
 
 
-def _unusable_home(instance_types: Sequence[str]) -> Iterator[str]:
-    key = f"{PROJECT}:homeInstanceTypes"
+def _unusable_controller_types(instance_types: Sequence[str]) -> Iterator[str]:
+    key = f"{PROJECT}:controllerInstanceTypes"
     if not instance_types:
         yield f"{key} is empty; allowed is at least one instance type"
     if len({re.match(GRAVITON, one) is None for one in instance_types}) > 1:

@@ -448,9 +448,10 @@ class AWSCloudProvider:
         if await self.pricing.refresh():
             self._prices_due = self._clock() + PRICES_PERIOD
         for kind, problem in self.pricing.problems.items():
-            log.warning(
-                "failed to update prices; keeping the last known ones", extra={kind: problem}
-            )
+            if self._changes.has_changed(f"prices, {kind}", problem):
+                log.warning(
+                    "failed to update prices; keeping the last known ones", extra={kind: problem}
+                )
 
     async def _every(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
         """Repeat the work at an interval, also after failures."""

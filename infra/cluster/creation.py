@@ -25,7 +25,7 @@ from infra.clusterapi import ClusterGoneError, ClusterLocation, described
 from infra.config import (
     GRAVITON,
     ConfigError,
-    Home,
+    ControllerCompute,
     IpFamily,
     UpgradePolicy,
 )
@@ -103,9 +103,9 @@ class ClusterArgs:
     windows: bool = False
     """Whether Windows nodes join."""
 
-    home: Home = "node-group"
-    home_size: int = 2
-    home_instance_types: Sequence[str] = ("t4g.medium",)
+    controller_compute: ControllerCompute = "node-group"
+    controller_size: int = 2
+    controller_instance_types: Sequence[str] = ("t4g.medium",)
     """Instance types of the controller's node group, all of one architecture. One controller, which
     requests 1 CPU, fits on each beside the DaemonSets."""
 
@@ -162,11 +162,11 @@ class Cluster(pulumi.ComponentResource):
         )
         windows = WITH_WINDOWS if args.windows else None
         before = [self._addon(one, windows if one == CNI else None) for one in BEFORE_NODES]
-        on_fargate = args.home == "fargate"
-        home: pulumi.Resource = (
+        on_fargate = args.controller_compute == "fargate"
+        compute: pulumi.Resource = (
             self._fargate(private, before) if on_fargate else self._nodes(private, before)
         )
-        self._addon(DNS, ON_FARGATE if on_fargate else None, after=[home])
+        self._addon(DNS, ON_FARGATE if on_fargate else None, after=[compute])
         for number, access in enumerate(args.access):
             self._let_in(access, number)
         self.register_outputs({"name": self.eks.name})
@@ -243,28 +243,28 @@ class Cluster(pulumi.ComponentResource):
     def _nodes(
         self, subnets: Sequence[pulumi.Input[str]], after: Sequence[pulumi.Resource]
     ) -> aws.eks.NodeGroup:
-        """Create the managed node group of the controller, with `home_size` nodes."""
+        """Create the managed node group of the controller, with `controller_size` nodes."""
         args = self._args
         on_ipv6 = args.ip_family == "ipv6"
         of_aws = [one for one in NODE_POLICIES if not (on_ipv6 and one == policies.CNI_POLICY)]
-        role, attached = self._role("home", policies.ec2_trust(args.place), of_aws)
+        role, attached = self._role("controller", policies.ec2_trust(args.place), of_aws)
         if on_ipv6:
             attached.append(self._ipv6(role))
-        architecture = "arm64" if _is_graviton(args.home_instance_types[0]) else "x86_64"
+        architecture = "arm64" if _is_graviton(args.controller_instance_types[0]) else "x86_64"
         return aws.eks.NodeGroup(
-            f"{self._name}-home",
+            f"{self._name}-controller",
             cluster_name=self.eks.name,
             node_role_arn=role.arn,
             subnet_ids=list(subnets),
             version=self.eks.version,
             release_version=self._release(architecture),
             ami_type=AMI_TYPES[architecture],
-            instance_types=list(args.home_instance_types),
+            instance_types=list(args.controller_instance_types),
             taints=[{"key": CRITICAL, "value": "true", "effect": "NO_SCHEDULE"}],
             scaling_config={
-                "min_size": args.home_size,
-                "max_size": args.home_size + 1,
-                "desired_size": args.home_size,
+                "min_size": args.controller_size,
+                "max_size": args.controller_size + 1,
+                "desired_size": args.controller_size,
             },
             update_config={"max_unavailable": 1},
             opts=pulumi.ResourceOptions(parent=self, depends_on=[*after, *attached]),
@@ -272,7 +272,7 @@ class Cluster(pulumi.ComponentResource):
 
     def _ipv6(self, role: aws.iam.Role) -> aws.iam.RolePolicy:
         return aws.iam.RolePolicy(
-            f"{self._name}-home-IPv6",
+            f"{self._name}-controller-IPv6",
             name="IPv6",
             role=role.name,
             policy=policies.text_of(policies.ipv6_cni(self._args.place)),
@@ -298,9 +298,9 @@ class Cluster(pulumi.ComponentResource):
         self, subnets: Sequence[pulumi.Input[str]], after: Sequence[pulumi.Resource]
     ) -> aws.eks.FargateProfile:
         """Create a Fargate profile for the pods of the controller and of the cluster's DNS."""
-        role, attached = self._role("home", policies.fargate_trust(), FARGATE_POLICIES)
+        role, attached = self._role("controller", policies.fargate_trust(), FARGATE_POLICIES)
         return aws.eks.FargateProfile(
-            f"{self._name}-home",
+            f"{self._name}-controller",
             cluster_name=self.eks.name,
             pod_execution_role_arn=role.arn,
             subnet_ids=list(subnets),

@@ -21,6 +21,7 @@ from controller.apis.karpenter import hashes
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL
+from controller.apis.wording import counted
 from infra.clusterapi import (
     ApiError,
     ClusterApi,
@@ -111,13 +112,13 @@ def lines(nodes: Sequence[Node], pools: Sequence[Wire], plan: Plan, price: Price
     at_stake = [node for node in nodes if plan.has_controller or node.pool in wanted]
     if plan.is_destroyed:
         if at_stake:
-            yield f"pulumi destroy would drain and terminate {_counted(at_stake, price)}"
+            yield f"pulumi destroy would drain and terminate {_number_and_price(at_stake, price)}"
         return
     changes = [*_ending(nodes, pools, wanted, plan, price), *_changing(nodes, plan, price)]
     yield from changes
     if at_stake and not changes:
         keeps = "keeps" if len(at_stake) == 1 else "keep"
-        yield f"this change disrupts no node: {_counted(at_stake, price)} {keeps} running"
+        yield f"this change disrupts no node: {_number_and_price(at_stake, price)} {keeps} running"
 
 
 def _ending(
@@ -129,7 +130,7 @@ def _ending(
         owner = (pool["metadata"].get("annotations") or {}).get(STACK_ANNOTATION)
         going = [node for node in nodes if node.pool == name]
         if going and owner == plan.stack and name not in wanted:
-            yield f"NodePool {name} would be deleted with {_counted(going, price)}"
+            yield f"NodePool {name} would be deleted with {_number_and_price(going, price)}"
 
 
 def _changing(nodes: Sequence[Node], plan: Plan, price: Price) -> Iterator[str]:
@@ -137,8 +138,9 @@ def _changing(nodes: Sequence[Node], plan: Plan, price: Price) -> Iterator[str]:
     for wire in plan.manifests:
         if drifting := list(_drifting(wire, nodes, plan)):
             yield (
-                f"{wire['kind']} {wire['metadata']['name']} changes: {_counted(drifting, price)} "
-                "would drift and be replaced within the disruption budgets of the NodePool"
+                f"{wire['kind']} {wire['metadata']['name']} changes: "
+                f"{_number_and_price(drifting, price)} would drift and be replaced "
+                "within the disruption budgets of the NodePool"
             )
 
 
@@ -167,15 +169,15 @@ def _drifting(wire: Wire, nodes: Sequence[Node], plan: Plan) -> Iterator[Node]:
             yield node
 
 
-def _counted(nodes: Sequence[Node], price: Price) -> str:
+def _number_and_price(nodes: Sequence[Node], price: Price) -> str:
     prices = [price(node) for node in nodes]
-    told = [each for each in prices if each is not None]
-    count = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
-    if not told:
+    known = [each for each in prices if each is not None]
+    count = counted(len(nodes), "node")
+    if not known:
         return f"{count} (price unknown)"
-    unknown = len(prices) - len(told)
+    unknown = len(prices) - len(known)
     more = f", and {unknown} of unknown price" if unknown else ""
-    return f"{count} (${sum(told):.2f} an hour{more})"
+    return f"{count} (${sum(known):.2f} an hour{more})"
 
 
 class Prices:

@@ -29,6 +29,7 @@ from controller.apis import labels
 from controller.apis.appliers import STACK, appliers
 from controller.apis.karpenter.nodepool import IN_SERVICE
 from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_CLAIM, NODE_POOL, Kind
+from controller.apis.wording import counted
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import (
     ApiError,
@@ -231,8 +232,8 @@ class Draining:
                 if "deletionTimestamp" not in claim["metadata"]:
                     self.cluster.delete(_path(NODE_CLAIM, claim))
             line = (
-                f"draining: {_counted(nodes, 'node')}, {_counted(claims, 'NodeClaim')} and "
-                f"{_counted(instances, 'instance')} remaining"
+                f"draining: {counted(len(nodes), 'node')}, {counted(len(claims), 'NodeClaim')} and "
+                f"{counted(len(instances), 'instance')} remaining"
             )
             if line != last_line or now - last_said >= PROGRESS_SECONDS:
                 self.say(line)
@@ -253,7 +254,8 @@ class Draining:
         claims = self._claims()
         instances = sorted({*self.cloud.instances(), *map(_instance, claims)} - {""})
         self.say(
-            f"{trouble}: terminating {_counted(instances, 'instance')} found by tags and NodeClaims"
+            f"{trouble}: terminating {counted(len(instances), 'instance')} found by tags and "
+            "NodeClaims"
         )
         left = self.cloud.terminate(instances)
         if left:
@@ -357,7 +359,7 @@ def drain(props: Mapping[str, Any]) -> None:
     except (ClusterGoneError, ClusterUnreachableError) as exc:
         require_given_up(location, exc)
         instances = cloud.instances()
-        say(f"{exc}: terminating {_counted(instances, 'instance')} found by tags")
+        say(f"{exc}: terminating {counted(len(instances), 'instance')} found by tags")
         cloud.terminate(instances)
     # The controller deletes profiles with their EC2NodeClasses. A remaining one keeps the role.
     cloud.remove_profiles()
@@ -553,10 +555,6 @@ def _restorer(wire: Wire) -> str:
 def _described(pool: Wire) -> str:
     restorer = _restorer(pool)
     return f"{_name(pool)} ({restorer})" if restorer else _name(pool)
-
-
-def _counted(items: Sequence[Any], title: str) -> str:
-    return f"{len(items)} {title}{'' if len(items) == 1 else 's'}"
 
 
 def _conditions(wire: Wire) -> list[Wire]:

@@ -310,6 +310,19 @@ async def test_without_a_way_to_prices_nodes_are_bought_by_those_that_ship_and_t
     assert conditions.find(mended.status.conditions, "PricesCurrent") is None
 
 
+async def test_prices_that_cannot_be_read_are_logged_once(
+    provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise CloudProviderError("get_products: could not connect to the endpoint")
+
+    monkeypatch.setattr(provider.pricing, "_read_on_demand", refuse)
+    for _ in range(3):
+        await provider._refresh_prices()
+
+    assert len([r for r in caplog.records if "failed to update prices" in r.message]) == 1
+
+
 async def test_the_first_decision_does_not_wait_long_for_prices(
     provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,7 +140,7 @@ def test_on_ipv6_subnets_nodes_and_routes_have_both_families() -> None:
     attached = asked.of("aws:iam/rolePolicyAttachment:RolePolicyAttachment")
     assert not [name for name in attached if name.endswith("AmazonEKS_CNI_Policy")]
     inline = asked.of("aws:iam/rolePolicy:RolePolicy")
-    assert {"cluster-home-IPv6", "joiner-node-IPv6"} <= inline.keys()
+    assert {"cluster-controller-IPv6", "joiner-node-IPv6"} <= inline.keys()
 
 
 def test_each_zone_can_have_a_nat_gateway_of_its_own() -> None:
@@ -241,7 +241,7 @@ def test_roles_of_the_cluster_are_named_and_bounded_as_the_others() -> None:
     asked = made(namePrefix="Platform", iamPath="/platform/", permissionsBoundary=boundary)
 
     roles = asked.of("aws:iam/role:Role")
-    assert {"cluster-cluster", "cluster-home"} <= roles.keys()
+    assert {"cluster-cluster", "cluster-controller"} <= roles.keys()
     for role in roles.values():
         assert (role.get("name") or role["namePrefix"]).startswith("Platform")
         assert role["path"] == "/platform/"
@@ -298,7 +298,7 @@ def test_the_controller_is_at_home_on_two_graviton_nodes() -> None:
 
 
 def test_the_home_has_the_instance_types_and_size_that_are_asked_for() -> None:
-    home = made(homeInstanceTypes="m7i.large, m6i.large", homeSize="3").one(
+    home = made(controllerInstanceTypes="m7i.large, m6i.large", controllerSize="3").one(
         "aws:eks/nodeGroup:NodeGroup"
     )
 
@@ -338,8 +338,8 @@ def test_a_cluster_that_is_there_is_nobodys_to_make() -> None:
         ({"publicAccessCidrs": ""}, "publicAccessCidrs is missing: list the networks"),
         ({"publicAccessCidrs": "none, 10.0.0.0/8"}, "none disables the public endpoint"),
         ({"publicAccessCidrs": "203.0.113.7/24"}, "allowed is a network such as"),
-        ({"homeInstanceTypes": "m7g.large, m7i.large"}, "one architecture"),
-        ({"homeSize": "0"}, "at least 1"),
+        ({"controllerInstanceTypes": "m7g.large, m7i.large"}, "one architecture"),
+        ({"controllerSize": "0"}, "at least 1"),
         ({"controlPlaneLogs": "errors"}, "any of api, audit"),
         (
             {

@@ -320,6 +320,18 @@ async def test_a_node_whose_deletion_is_refused_is_given_back() -> None:
     assert scenario.going() == ["claim-0"], "it has been tried again"
 
 
+async def test_a_cause_for_which_a_command_is_given_up_again_and_again_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scenario = DisruptionScenario(1, budgets=[{"nodes": "1"}])
+    scenario.world.api.refuse("delete", REFUSED, kind=kinds.NODE_CLAIM, times=9)
+
+    await scenario.work(seconds=120)
+
+    failures = [r for r in caplog.records if "cannot disrupt node" in r.message]
+    assert len(failures) == 1
+
+
 async def test_a_node_whose_deletion_is_refused_costs_the_others_no_budget() -> None:
     scenario = DisruptionScenario(2, budgets=[{"nodes": "1"}])
     scenario.world.api.refuse("delete", REFUSED, kind=kinds.NODE_CLAIM)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -156,6 +158,30 @@ async def test_a_node_registers_also_when_its_pods_cannot_be_nominated(
     node = scenario.world.node(name)
     assert node is not None
     assert node.metadata.labels[labels.REGISTERED] == "true"
+
+
+async def test_one_refused_nomination_leaves_no_other_request_running_by_itself(
+    scenario: NominationScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario.world.seed(
+        make_waiting_pod("first", cpu="100m"), make_waiting_pod("second", cpu="100m")
+    )
+    await scenario.round()
+    patch, running = scenario.world.api.patch, set[str]()
+
+    async def answer(kind: Any, name: str, *args: Any, **options: Any) -> Any:
+        if name == "first":
+            raise ForbiddenError("no", status=403)
+        running.add(name)
+        for _ in range(20 if kind is kinds.POD else 0):
+            await asyncio.sleep(0)
+        running.remove(name)
+        return await patch(kind, name, *args, **options)
+
+    monkeypatch.setattr(scenario.world.api, "patch", answer)
+    await scenario.join()
+
+    assert not running
 
 
 async def test_a_new_leader_does_not_buy_again_for_pods_that_have_been_nominated(

@@ -189,25 +189,6 @@ async def test_a_pool_out_of_service_buys_nothing_until_nobody_says_so_any_more(
     assert conditions.find(found, IN_SERVICE) is None
 
 
-async def test_what_an_earlier_version_told_of_disruption_is_taken_back(
-    world: World, readiness: Readiness
-) -> None:
-    told = Condition(type="joiner.dev/DisruptionIncomplete", status="True")
-    pool = fresh_pool()
-    status = msgspec.structs.replace(pool.status, conditions=[told])
-    world.seed(make_class(), msgspec.structs.replace(pool, status=status))
-
-    await readiness.reconcile("default")
-
-    kinds_found = {c.type for c in stored_pool(world).status.conditions}
-    assert kinds_found == {
-        "ValidationSucceeded",
-        "NodeClassReady",
-        "NodeRegistrationHealthy",
-        "Ready",
-    }
-
-
 async def test_a_pool_that_cannot_work_names_the_requirement(
     world: World, readiness: Readiness
 ) -> None:

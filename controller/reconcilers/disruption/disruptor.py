@@ -251,8 +251,8 @@ class Disruptor:
         now = problem.now
         self._reported = {key: at for key, at in self._reported.items() if now < at + REPORT_AGAIN}
         for name, why in decision.blocked.items():
-            if name not in problem.kept and (name, _gist(why)) not in self._reported:
-                self._reported[name, _gist(why)] = now
+            if name not in problem.kept and (name, _without_numbers(why)) not in self._reported:
+                self._reported[name, _without_numbers(why)] = now
                 await self._report(name, "Unconsolidatable", why)
 
     async def _report_nodes(
@@ -295,6 +295,6 @@ def _protection(pod: Pod, now: datetime) -> tuple[EventType, str, str] | None:
     return "Normal", "DoNotDisruptGracePeriodElapsed", over
 
 
-def _gist(why: str) -> str:
+def _without_numbers(why: str) -> str:
     """Return a reason without the words that contain digits."""
     return " ".join(word for word in why.split() if not any(map(str.isdigit, word)))

@@ -478,7 +478,8 @@ class Orchestrator:
             await self._dismiss(replacement)
         self._let_stay(underway.command.candidates, underway)
         underway.left, underway.why = [], why
-        log.warning("cannot disrupt nodes: %s", why, extra=log_fields(underway.command))
+        if self._changes.has_changed(", ".join(sorted(underway.command.names)), why):
+            log.warning("cannot disrupt nodes: %s", why, extra=log_fields(underway.command))
 
     async def _dismiss(self, replacement: NodeClaim) -> None:
         """Delete a replacement unless it registered or has pods.
@@ -516,8 +517,9 @@ class Orchestrator:
         self._let_stay([candidate], underway)
         underway.why = error
         claim = candidate.claim.metadata.name
-        fields = {"Node": candidate.name, "NodeClaim": claim, "error": error}
-        log.warning("cannot disrupt node", extra=fields)
+        if self._changes.has_changed(candidate.name, error):
+            fields = {"Node": candidate.name, "NodeClaim": claim, "error": error}
+            log.warning("cannot disrupt node", extra=fields)
 
     def _let_stay(self, candidates: Sequence[Candidate], underway: InFlightCommand) -> None:
         underway.failed = True

@@ -34,7 +34,6 @@ from controller.state.registrations import Failure, Registrations
 
 VALIDATION_SUCCEEDED = "ValidationSucceeded"
 NODE_CLASS_READY = "NodeClassReady"
-DISRUPTION_INCOMPLETE = "joiner.dev/DisruptionIncomplete"
 
 RECHECK = timedelta(minutes=1)
 """How soon to check again whether an instance type matches: EC2 may offer a new one."""
@@ -155,8 +154,6 @@ class Readiness:
         )
         after = self._class_condition(after, pool, node_class, now)
         after = self._registration_condition(after, pool, node_class, now)
-        # Earlier versions wrote this condition.
-        after = conditions.without_condition(after, DISRUPTION_INCOMPLETE)
         after = self._owner_condition(after, pool, now)
         dependents = [VALIDATION_SUCCEEDED, NODE_CLASS_READY]
         if self._closed_for(after) is None:

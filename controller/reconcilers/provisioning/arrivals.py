@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import Scalable, StatefulSet
 from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
+from controller.reconcilers.concurrency import all_ended
 from controller.state.cluster import Cluster
 
 COUNTED: Mapping[tuple[str, str], Kind[Any]] = {
@@ -55,7 +55,7 @@ class Arrivals:
         if len(owners) > MOST_OWNERS:
             return False
         try:
-            found = await asyncio.gather(
+            found = await all_ended(
                 *(self.api.get(kind, owner.name, home) for kind, owner, home in owners.values())
             )
         except ApiError:

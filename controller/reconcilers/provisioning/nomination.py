@@ -27,6 +27,7 @@ from controller.cloudprovider.provider import CloudProvider
 from controller.constraints import taints
 from controller.constraints.selectors import selects
 from controller.reconcilers.clock import Clock
+from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.state.cluster import Cluster
 from controller.state.nodes import is_up
@@ -119,7 +120,7 @@ class Nomination:
     async def _write_all(self, pods: Sequence[Pod], name: str) -> None:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await asyncio.gather(*(self._write(pod, name) for pod in pods))
+                await all_ended(*(self._write(pod, name) for pod in pods))
         except (ApiError, TimeoutError) as error:
             why = str(error) or f"no answer within {PATIENCE_SECONDS:g} s"
             fields = {"Node": name, "pods": len(pods)}
