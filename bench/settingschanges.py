@@ -32,6 +32,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 from bench.faults.__main__ import parse_seeds
 from controller.apis import crds
 from testbed.plugins.engine import EngineError
@@ -214,8 +216,13 @@ class Run:
         """Launch a node as the controller would, with the stack's role and profile."""
         outputs = self.stage.engine.outputs("dev")
         name = f"claim-{len(self.instances)}"
+        try:
+            instance = self.stage.run_instance(outputs.get("instanceProfile") or "", **OURS)
+        except ClientError:
+            # The user has set the name of an instance profile that does not exist.
+            self._expect("instanceProfileName" in self.settings, f"EC2 refused to launch {name}")
+            return
         self._tell(f"launch {name}", {})
-        instance = self.stage.run_instance(outputs.get("instanceProfile") or "", **OURS)
         self.instances.append(instance)
         self.stage.cluster.request("POST", NODE_CLAIMS, claim_of("team", name))
         role = outputs["nodeRole"]

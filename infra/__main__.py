@@ -17,6 +17,7 @@ from infra.cluster.ekscluster import EksCluster, kubernetes_provider
 from infra.cluster.network import Network, NetworkArgs, zones_in_use
 from infra.clusterapi import ClusterLocation
 from infra.config import PRIVATE, StackConfig, is_secret, read, refuse_disallowed, require_options
+from infra.guards import clusterproof
 from infra.guards.deletionguard import DeletionGuard, staying
 from infra.guards.ownership import refuse_missing_cluster
 from infra.joiner import Joiner, JoinerArgs, full_name_of_stack
@@ -42,7 +43,7 @@ def platform(config: StackConfig) -> None:
     else:
         made_at = refuse_missing_cluster(location)
     first = Installation("installation", location, installation, made_at=made_at)
-    held = _holdings(config, location, "cluster-holdings", after=[first])
+    held = _holdings(config, location, "cluster-holdings", after=[first], is_first=True)
     on_aws = providers.aws_provider(config, installation=first.title, after=[first, held])
     cluster, made = _cluster(config, location, on_aws)
     standing: list[pulumi.Resource] = []
@@ -84,6 +85,7 @@ def _holdings(
     *,
     after: Sequence[pulumi.Resource],
     network: pulumi.Input[str] | None = None,
+    is_first: bool = False,
 ) -> DeletionGuard:
     """Create the guard that records whether the stack created the cluster, and its settings."""
     is_made = config.cluster == "create"
@@ -103,6 +105,7 @@ def _holdings(
         if is_made
         else {},
         settings={"cluster": config.cluster, "vpcCidr": config.vpc_cidr},
+        outlives_cluster=is_made and is_first,
         opts=pulumi.ResourceOptions(depends_on=list(after)),
     )
 
@@ -158,6 +161,9 @@ def _cluster(
 def _network(
     config: StackConfig, location: ClusterLocation, options: pulumi.ResourceOptions
 ) -> Network:
+    zones = zones_in_use(location, _installation(config))
+    if several := clusterproof.describe_second_network(location, _installation(config)):
+        pulumi.warn(several)
     return Network(
         "network",
         NetworkArgs(
@@ -167,7 +173,7 @@ def _network(
             private_tags=_discovery_tags(config),
             interface_endpoints=config.interface_endpoints,
             ip_family=config.ip_family,
-            zones=zones_in_use(location, _installation(config)),
+            zones=zones,
         ),
         options,
     )

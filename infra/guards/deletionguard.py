@@ -20,7 +20,7 @@ from infra import customresources
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterLocation
 from infra.config import PROJECT
-from infra.guards import neededbynodes
+from infra.guards import clusterproof, neededbynodes
 from infra.guards.neededbynodes import Needs
 from infra.guards.ownership import described_tags, tags_of
 from infra.lifecycle import sharedobjects
@@ -83,6 +83,7 @@ class DeletionGuard(Resource):
         needed: Needs | None = None,
         settings: Mapping[str, pulumi.Input[str]] | None = None,
         shared: Mapping[str, Any] | None = None,
+        outlives_cluster: bool = False,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         """Record what the stack created.
@@ -99,6 +100,8 @@ class DeletionGuard(Resource):
             settings: the settings that decide what nodes depend on, by name.
             shared: what the stack created that others may use, as `sharedobjects.delete_unused`
                 reads it.
+            outlives_cluster: whether the stack creates the cluster and this guard is deleted
+                after it. The guard then proves that nothing of the cluster is left in AWS.
             opts: of the resource.
 
         """
@@ -112,6 +115,7 @@ class DeletionGuard(Resource):
             "needed": {key: dict(parts) for key, parts in (needed or {}).items()},
             "settings": dict(settings or {}),
             "shared": dict(shared or {}),
+            "outlives_cluster": outlives_cluster,
         }
         keys = list(props)
         super().__init__(_DeletionGuardProvider(), name, props, opts)
@@ -147,6 +151,8 @@ class _DeletionGuardProvider(StatefulProvider):
         if problems := _not_ours(props):
             raise WouldBeDeletedError(problems)
         sharedobjects.delete_unused(props)
+        if props.get("outlives_cluster") and "cluster" not in props["retained"]:
+            clusterproof.refuse_left(ClusterLocation.of(props), props["installation"])
 
 
 def _not_ours(props: Mapping[str, Any]) -> list[str]:

@@ -109,6 +109,15 @@ async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
         administrator.client(testbed.cloud.url, "ec2").delete_security_group(GroupId=foreign)
         cloud.clear_calls()
 
+        ec2 = administrator.client(testbed.cloud.url, "ec2")
+        ours = {"Key": "joiner.dev/installation", "Value": "organization/joiner/dev"}
+        tagged = [{"ResourceType": "vpc", "Tags": [ours]}]
+        second = ec2.create_vpc(CidrBlock="10.9.0.0/16", TagSpecifications=tagged)["Vpc"]["VpcId"]
+        with pytest.raises(EngineError, match=f"still in AWS, .*: VPC {second}. Delete it") as left:
+            engine.destroy("dev")
+        assert f"aws ec2 delete-vpc --vpc-id {second}" in left.value.output
+        ec2.delete_vpc(VpcId=second)
+
         engine.destroy("dev")
 
         assert "elasticloadbalancing:DeleteLoadBalancer" in called(cloud)

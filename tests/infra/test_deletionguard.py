@@ -203,5 +203,8 @@ def test_a_stack_remembers_what_it_makes_before_and_after_everything() -> None:
     }
     before_end = created["cluster-holdings-before-end"]
     assert before_end["made"] == {"cluster": NEW, "network": "network-id"}
-    assert before_end | {"made": None} == created["cluster-holdings"] | {"made": None}
+    differing = {"made": None, "outlives_cluster": None}
+    assert before_end | differing == created["cluster-holdings"] | differing
+    assert created["cluster-holdings"]["outlives_cluster"]
+    assert not before_end["outlives_cluster"]
     assert retained["cluster-holdings-before-end"]["retained"] == ["cluster", "network"]

@@ -136,10 +136,19 @@ def create_placement_group(world: World, call: Call) -> Mapping[str, Any]:
 
 @operation("ec2", "DeletePlacementGroup")
 def delete_placement_group(world: World, call: Call) -> Mapping[str, Any]:
-    """Delete a placement group."""
+    """Delete a placement group in which no instance is left."""
     name = call.require("GroupName")
     if name not in world.placement_groups:
         raise AwsError("InvalidPlacementGroup.Unknown", f"The placement group '{name}' is unknown.")
+    names = {name, world.placement_groups[name]["GroupId"]}
+    for instance in world.instances.values():
+        placement = instance.template.get("Placement") or {}
+        is_inside = names & {placement.get("GroupName"), placement.get("GroupId")}
+        if is_inside and instance.state != "terminated":
+            raise AwsError(
+                "InvalidPlacementGroup.InUse",
+                f"The placement group '{name}' is in use and may not be deleted.",
+            )
     call.stop_if_dry_run()
     world.untag(world.placement_groups.pop(name)["GroupId"])
     return {}

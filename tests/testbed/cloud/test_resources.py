@@ -295,6 +295,27 @@ def test_capacity_reservations_are_found_by_tag_and_state(ec2: Any) -> None:
     assert ec2.describe_capacity_reservations(Filters=filters)["CapacityReservations"] == []
 
 
+def test_a_placement_group_is_deleted_only_without_instances(ec2: Any, region: Region) -> None:
+    name = unique("group")
+    ec2.create_placement_group(GroupName=name, Strategy="cluster")
+    template = {"LaunchTemplateName": region.make_template(Placement={"GroupName": name})}
+    run = ec2.run_instances(
+        LaunchTemplate=template,
+        InstanceType="m5.large",
+        SubnetId=region.subnets["us-west-2c"],
+        MinCount=1,
+        MaxCount=1,
+    )
+    instance = run["Instances"][0]["InstanceId"]
+
+    with pytest.raises(ClientError, match=r"InvalidPlacementGroup\.InUse"):
+        ec2.delete_placement_group(GroupName=name)
+
+    ec2.terminate_instances(InstanceIds=[instance])
+    ec2.get_waiter("instance_terminated").wait(InstanceIds=[instance])
+    ec2.delete_placement_group(GroupName=name)
+
+
 def test_placement_groups_are_found_by_name_and_id(ec2: Any) -> None:
     name = unique("group")
     made = ec2.create_placement_group(GroupName=name, Strategy="partition", PartitionCount=3)

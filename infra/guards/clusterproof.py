@@ -1,0 +1,100 @@
+"""Names what a stack that creates its cluster left in AWS, though its state does not have it.
+
+Pulumi writes a resource to the state once AWS has created it. An `up` that is killed meanwhile
+leaves a VPC, a NAT gateway, an address or a cluster that no later operation knows. They cost money,
+so a destroy names them at its end, and a preview names a second VPC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controller.apis import labels
+from infra.clusterapi import ClusterLocation
+from infra.guards.ownership import tags_of
+
+ENDED = frozenset({"deleted", "deleting", "failed"})
+"""States of NAT gateways that cost nothing any more."""
+
+
+class ClusterLeftError(Exception):
+    """Resources of a created cluster are left after the destroy; says how to delete them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A resource with the installation's tag."""
+
+    title: str
+    removal: str
+    """Command that deletes it."""
+
+    def __str__(self) -> str:
+        return self.title
+
+
+def refuse_left(location: ClusterLocation, installation: str) -> None:
+    """Check that nothing of the cluster and its network is left in AWS.
+
+    Raises:
+        ClusterLeftError: something is.
+
+    """
+    if left := [*_cluster(location, installation), *_network(location, installation)]:
+        raise ClusterLeftError(
+            "still in AWS, though the stack's state does not have it, for example because a "
+            f"`pulumi up` was killed: {', '.join(map(str, left))}. Delete it, what depends on it "
+            "first, and run `pulumi destroy` again: "
+            f"{'; '.join(one.removal for one in left)}"
+        )
+
+
+def describe_second_network(location: ClusterLocation, installation: str) -> str:
+    """Return a warning if the installation has several VPCs; empty otherwise.
+
+    Raises:
+        ClientError: the request to EC2 failed.
+
+    """
+    found = [one.title for one in _vpcs(location, installation)]
+    if len(found) < 2:
+        return ""
+    return (
+        f"{len(found)} VPCs have the tag {labels.TAG_INSTALLATION}={installation}: "
+        f"{', '.join(found)}. The stack uses one of them (`pulumi stack export` shows its ID). A "
+        "`pulumi up` that was killed left the others: delete them, and the NAT gateways in them"
+    )
+
+
+def _cluster(location: ClusterLocation, installation: str) -> Iterator[Left]:
+    name = location.cluster_name
+    tags = tags_of("cluster", name, location)
+    if tags is not None and tags.get(labels.TAG_INSTALLATION) == installation:
+        yield Left(f"EKS cluster {name}", f"aws eks delete-cluster --name {name}")
+
+
+def _network(location: ClusterLocation, installation: str) -> Iterator[Left]:
+    ec2, asked = location.client("ec2"), _asked(installation)
+    for page in ec2.get_paginator("describe_nat_gateways").paginate(Filters=asked):
+        for nat in page["NatGateways"]:
+            if nat["State"] not in ENDED:
+                name = nat["NatGatewayId"]
+                command = f"aws ec2 delete-nat-gateway --nat-gateway-id {name}"
+                yield Left(f"NAT gateway {name}", command)
+    for address in ec2.describe_addresses(Filters=asked)["Addresses"]:
+        name = address["AllocationId"]
+        command = f"aws ec2 release-address --allocation-id {name}"
+        yield Left(f"Elastic IP address {name}", command)
+    yield from _vpcs(location, installation)
+
+
+def _vpcs(location: ClusterLocation, installation: str) -> Iterator[Left]:
+    pages = location.client("ec2").get_paginator("describe_vpcs")
+    for page in pages.paginate(Filters=_asked(installation)):
+        for vpc in page["Vpcs"]:
+            yield Left(f"VPC {vpc['VpcId']}", f"aws ec2 delete-vpc --vpc-id {vpc['VpcId']}")
+
+
+def _asked(installation: str) -> list[dict[str, object]]:
+    return [{"Name": f"tag:{labels.TAG_INSTALLATION}", "Values": [installation]}]
