@@ -47,7 +47,7 @@ def capped(
     An instance type stays if its `worst_price` is below the limit. None if no instance type is
     left, or too few for the NodePool's `minValues`. If the cheapest offering is spot, the node is
     restricted to spot, because an on-demand instance would save nothing. If only some zones are
-    cheap enough, the node is restricted to the cheapest zone.
+    cheap enough, the node is restricted to the cheapest zone. Its price is the lowest that is left.
     """
     by_name = {instance_type.name: instance_type for instance_type in types}
     launches = _launches(by_name[node.instance_types[0]], read(node.requirements))
@@ -61,7 +61,8 @@ def capped(
             name for name in bounded.instance_types if worst_price(by_name[name], terms) < below
         )
         if kept and _flexible_enough(kept, by_name, pool):
-            return replace(bounded, instance_types=kept)
+            price = min(_launches(by_name[name], terms)[0].price for name in kept)
+            return replace(bounded, instance_types=kept, price=price)
     return None
 
 

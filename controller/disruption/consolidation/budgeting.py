@@ -17,7 +17,6 @@ from controller.disruption.budgets import Budgets
 from controller.disruption.commands import Candidate
 from controller.disruption.consolidation.evaluation import ENGINE_TRIES, Evaluator
 from controller.disruption.consolidation.planning import ConfirmedPlan, Plans, alone
-from controller.disruption.consolidation.replacements import affordable
 from controller.disruption.consolidation.sequencing import as_bound, taken_in
 from controller.disruption.costs import HOUR
 from controller.disruption.simulation import Group, names_of
@@ -90,8 +89,7 @@ def _instalment(evaluator: Evaluator, planned: ConfirmedPlan, budgets: Budgets) 
         saved = evaluator.net(whole) * (settings.horizon / HOUR)
         if evaluator.expired() or not as_bound(evaluator, [whole]):
             continue
-        replacements = affordable(whole, evaluator.problem) or ()
-        for new in sorted(replacements, key=lambda new: -new.price):
+        for new in sorted(whole.replacements, key=lambda new: -new.price):
             first = _first(evaluator, whole, new, planned.homes, budgets)
             if first is None:
                 continue

@@ -8,6 +8,7 @@ saves most per eviction comes first.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -92,18 +93,21 @@ class Evaluator:
         """Return what a group saves minus the cost of its evictions, in $/h."""
         return group.saving - sum(self.costs[name] for name in group.names)
 
-    def is_allowed(self, group: Group) -> bool:
-        """Whether the replacements cost less than the group's nodes and Balanced approves."""
-        return affordable(group, self.problem) is not None and self.balance.approves(group)
+    def allowed(self, group: Group) -> Group | None:
+        """Return the group with replacements that cost less than its nodes in any case.
+
+        None if there are no such replacements, or if Balanced does not approve.
+        """
+        replacements = affordable(group, self.problem)
+        if replacements is None:
+            return None
+        priced = replace(group, replacements=replacements)
+        return priced if self.balance.approves(priced) else None
 
     def approved(self, result: SimulationResult) -> list[Group]:
         """Return the groups of a simulation result that save more than they cost, best first."""
-        good = [
-            group
-            for group in groups(result)
-            if self.is_allowed(group) and self.net(group) > NEGLIGIBLE
-        ]
-        return sorted(good, key=self.rank)
+        allowed = filter(None, map(self.allowed, groups(result)))
+        return sorted((one for one in allowed if self.net(one) > NEGLIGIBLE), key=self.rank)
 
     def dearness(self, candidate: Candidate) -> tuple[float, str]:
         """Return the sort key of nodes: the cost of emptying relative to the price, then name."""
@@ -129,9 +133,7 @@ class Evaluator:
         return None if model is None else _emptied(model, leaving)
 
     def command(self, group: Group) -> Command:
-        """Return the command that executes a group."""
-        replacements = group.replacements if group.whole else affordable(group, self.problem)
-        assert replacements is not None
+        """Return the command that executes a group that is allowed."""
         evictions = sum(len(candidate.moving) for candidate in group.leaving)
         conceding, leaving = 0, group.leaving
         if self.conceded is not None:
@@ -140,7 +142,7 @@ class Evaluator:
         return Command(
             REASON,
             leaving,
-            replacements=replacements,
+            replacements=group.replacements,
             moves=group.moves,
             saving=group.saving,
             evictions=evictions,

@@ -118,8 +118,9 @@ def _in_turn(evaluator: Evaluator, plan: Plan, approved: Sequence[Group]) -> Ite
             company = _company(evaluator, plan, waiting)
             if company is None:
                 return
-            if evaluator.is_allowed(company) and _goes(plan, company):
-                yield company
+            allowed = evaluator.allowed(company)
+            if allowed is not None and _goes(plan, allowed):
+                yield allowed
             late = [group for group in waiting if not group.names <= company.names]
         waiting = late
 

@@ -81,8 +81,7 @@ def _made_of(
         return None
     if len(parts) == 1:
         return next(iter(parts.values()))
-    whole = joined(list(parts.values()))
-    return whole if evaluator.is_allowed(whole) else None
+    return evaluator.allowed(joined(list(parts.values())))
 
 
 def _afresh(evaluator: Evaluator, command: Command, group: Group) -> Command:
