@@ -36,7 +36,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     from controller.aws.provider import AWSCloudProvider
     from controller.kube import access
     from controller.manager.replica import Replica
-    from controller.options import Options, OptionsError, unknown_gates
+    from controller.options import Options, OptionsError, ignored_gates
     from controller.telemetry import logs
 
     try:
@@ -56,7 +56,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         print(f"LOG_OUTPUT_PATHS or LOG_ERROR_OUTPUT_PATHS cannot be used: {exc}", file=sys.stderr)
         return 2
     log = logging.getLogger(__name__)
-    for warning in unknown_gates(argv, environ):
+    for warning in ignored_gates(argv, environ):
         log.warning(warning)
 
     async def live() -> None:

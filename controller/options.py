@@ -110,6 +110,10 @@ PreferencePolicy = Literal["Respect", "Ignore"]
 MinValuesPolicy = Literal["Strict", "BestEffort"]
 
 
+UNBUILT = {"is_built": False}
+"""Metadata of a feature gate of Karpenter that has no effect in this version."""
+
+
 @dataclass(frozen=True, slots=True)
 class FeatureGates:
     """Karpenter's feature gates, written `NodeRepair=true,NodeOverlay=false`."""
@@ -132,6 +136,15 @@ class FeatureGates:
     capacity_buffer: bool = False
     """Keeps capacity ready for the pods of CapacityBuffers."""
 
+    terminate_first_drift: bool = field(default=False, metadata=UNBUILT)
+    """Terminates a drifted node first if its replacement cannot be launched before."""
+
+    terminate_first_repair: bool = field(default=False, metadata=UNBUILT)
+    """Terminates an unhealthy node first if its replacement cannot be launched before."""
+
+    pod_deletion_cost_management: bool = field(default=False, metadata=UNBUILT)
+    """Lets ReplicaSets scale down first on the nodes that are to be consolidated."""
+
 
 @dataclass(frozen=True, slots=True)
 class AWSFeatureGates:
@@ -140,6 +153,15 @@ class AWSFeatureGates:
     node_class_cel: bool = field(default=False, metadata={"name": "NodeClassCEL"})
     """Allows expressions over the instance type in `spec.kubelet.maxPods`, `kubeReserved` and
     `systemReserved` of an EC2NodeClass. If it is off, an EC2NodeClass with one is not ready."""
+
+    dra_nvidia_gpu: bool = field(default=False, metadata={"name": "DRANVIDIAGPU", **UNBUILT})
+    """Launches nodes for claims of the DRA driver `gpu.nvidia.com`."""
+
+    dra_efa: bool = field(default=False, metadata={"name": "DRAEFA", **UNBUILT})
+    """Launches nodes for claims of the DRA driver `dra.net`."""
+
+    reboot_for_repair: bool = field(default=False, metadata=UNBUILT)
+    """Reboots a node before it replaces it, where a reboot clears the fault."""
 
 
 GATE_DISABLED = "FeatureGateDisabled"
@@ -272,6 +294,11 @@ class Options:
             minutes. As with Karpenter, parameters of `ssmParameter` are cached for 5 minutes.
         """),
     ] = timedelta(hours=24)
+
+    security_group_refresh_interval: Annotated[
+        SlowDuration,
+        doc("Interval at which the security groups of every EC2NodeClass are discovered again."),
+    ] = timedelta(minutes=1)
 
     subnet_refresh_interval: Annotated[
         SlowDuration,
@@ -700,11 +727,11 @@ def _gates(text: str, kind: type[Any], key: str) -> Any:
     return kind(**{names[name]: value for name, value in switched.items() if name in names})
 
 
-def unknown_gates(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each feature gate that is given and that this version does not have.
+def ignored_gates(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each feature gate that is given and has no effect in this version.
 
-    Karpenter ignores such gates, and so does `Options.parse`: a chart may set gates of a later
-    version.
+    Karpenter ignores gates that it does not know, and so does `Options.parse`: a chart may set
+    gates of a later version.
 
     Raises:
         OptionsError: a flag is unknown.
@@ -715,12 +742,15 @@ def unknown_gates(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     for setting in SETTINGS:
         if not dataclasses.is_dataclass(setting.type):
             continue
-        known = _gate_names(typing.cast("type[Any]", setting.type))
-        found += [
-            f"{setting.variable}: unknown feature gate {name} is ignored{nearest(name, known)}"
-            for name, _ in _gate_values(given[setting.variable] or "")
-            if name not in known
-        ]
+        kind = typing.cast("type[Any]", setting.type)
+        gates = {_gate_name(gate): gate for gate in dataclasses.fields(kind)}
+        for name, value in _gate_values(given[setting.variable] or ""):
+            gate = gates.get(name)
+            if gate is None:
+                ending = f"unknown feature gate {name} is ignored{nearest(name, gates)}"
+                found.append(f"{setting.variable}: {ending}")
+            elif not gate.metadata.get("is_built", True) and _TRUTHS.get(value.lower()):
+                found.append(f"{setting.variable}: {name} has no effect in this version of Joiner")
     return found
 
 

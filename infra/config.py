@@ -29,8 +29,8 @@ from controller.options import (
     Options,
     OptionsError,
     Range,
+    ignored_gates,
     nearest,
-    unknown_gates,
     value_of,
 )
 from infra import policies
@@ -536,7 +536,7 @@ def read() -> StackConfig:
         "AWS_REGION": os.environ.get("AWS_REGION", ""),
     }
     stack = parse(given, regions=elsewhere)
-    for warning in unknown_gates([], stack.settings):
+    for warning in ignored_gates([], stack.settings):
         pulumi.log.warn(f"{PROJECT}:settings: {warning}")
     return stack
 

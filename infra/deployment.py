@@ -45,16 +45,13 @@ def cluster_rules(options: Options) -> list[Rule]:
     return [
         *_our_kinds(),
         *_nodes_and_pods(),
-        # Replica counts tell how many more pods to expect; kube-dns has the DNS address of nodes.
-        rule("apps", ["replicasets", "statefulsets"], ["get"]),
-        rule("", ["services"], ["get"], resourceNames=["kube-dns"]),
+        *_workloads(),
         *(_overlays() if gates.node_overlay else _reported("karpenter.sh", "nodeoverlays")),
         *(
             _buffers()
             if gates.capacity_buffer
             else _reported("autoscaling.x-k8s.io", "capacitybuffers")
         ),
-        *(_spreads() if options.scheduler_config else ()),
         *(() if options.ignore_dra_requests else _devices()),
         *(_surges() if options.surge_single_replicas else ()),
     ]
@@ -112,10 +109,16 @@ def _buffers() -> list[Rule]:
     ]
 
 
-def _spreads() -> list[Rule]:
+def _workloads() -> list[Rule]:
+    """Return the rules of workloads and Services.
+
+    Replica counts tell how many more pods to expect; kube-dns has the DNS address of nodes.
+    SCHEDULER_CONFIG needs the selectors of all. It may be set on the Deployment alone.
+    """
     return [
-        rule("", ["services", "replicationcontrollers"], FOLLOW),
-        rule("apps", ["replicasets", "statefulsets"], FOLLOW),
+        rule("", ["services"], READ),
+        rule("", ["replicationcontrollers"], FOLLOW),
+        rule("apps", ["replicasets", "statefulsets"], READ),
     ]
 
 

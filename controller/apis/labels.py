@@ -123,6 +123,7 @@ INSTANCE_PROFILE_NAME = "karpenter.k8s.aws/instance-profile-name"
 TAGGED = "karpenter.k8s.aws/tagged"
 CLUSTER_NAME_TAGGED = "compatibility.karpenter.k8s.aws/cluster-name-tagged"
 POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+DISRUPTION_COST = "karpenter.sh/disruption-cost"
 
 # Taints.
 DISRUPTED_TAINT = "karpenter.sh/disrupted"

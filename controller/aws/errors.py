@@ -44,6 +44,7 @@ INSUFFICIENT_CAPACITY = frozenset(
         "InsufficientFreeAddressesInSubnet",
         "MaxFleetCountExceeded",
         "ReservationCapacityExceeded",
+        "InvalidCapacityReservationState.Unavailable",
     }
 )
 """Codes after which another offering, or the same one later, may be launched.

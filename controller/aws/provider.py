@@ -111,7 +111,9 @@ class AWSCloudProvider:
         self._subnets = Subnets(
             aws, period=options.subnet_refresh_interval.total_seconds(), clock=clock
         )
-        self._groups = SecurityGroups(aws, clock=clock)
+        self._groups = SecurityGroups(
+            aws, period=options.security_group_refresh_interval.total_seconds(), clock=clock
+        )
         self._reservations = Reservations(aws, clock=clock)
         self._placements = PlacementGroups(aws, clock=clock)
         self.templates = LaunchTemplates(aws, name, installation=installation, clock=clock)

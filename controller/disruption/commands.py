@@ -24,6 +24,7 @@ class Reason(Enum):
     EMPTY = "Empty"
     UNDERUTILIZED = "Underutilized"
     DRIFTED = "Drifted"
+    UNHEALTHY = "Unhealthy"
 
     @property
     def label(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -31,18 +32,24 @@ CHURN = 0.1
 def eviction_cost(pod: Pod) -> float:
     """Return the cost of evicting a pod, −10 to 10; a pod without settings costs 1.
 
-    It depends on `controller.kubernetes.io/pod-deletion-cost` and on the pod's priority, each
-    scaled to its range.
+    It depends on the annotation `karpenter.sh/disruption-cost`, or else on
+    `controller.kubernetes.io/pod-deletion-cost`, and on the pod's priority, each scaled to its
+    range. A value that is not an int32 counts as 0, as in Karpenter.
     """
-    told, priority = pod.metadata.annotations.get(labels.POD_DELETION_COST), pod.spec.priority or 0
-    if told is None and not priority:
+    annotations, priority = pod.metadata.annotations, pod.spec.priority or 0
+    text = annotations.get(labels.DISRUPTION_COST, annotations.get(labels.POD_DELETION_COST))
+    if text is None and not priority:
         return 1.0
-    try:
-        named = float(told or 0)
-    except ValueError:
-        named = 0.0
-    cost = 1.0 + named / 2**27 + priority / 2**25
+    cost = 1.0 + _int32(text or "0") / 2**27 + priority / 2**25
     return min(max(cost, CHEAPEST), DEAREST)
+
+
+def _int32(text: str) -> int:
+    """Return the number that a text is, or 0 if it is not an int32."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,10}", text, re.ASCII):
+        return 0
+    number = int(text)
+    return number if -(2**31) <= number < 2**31 else 0
 
 
 def rescheduling_cost(pods: Iterable[Pod]) -> float:

@@ -73,6 +73,7 @@ DEVICES = ("resourceSlices", "resourceClaims", "deviceClasses")
 
 READ_ANNOTATIONS = frozenset(
     {
+        labels.DISRUPTION_COST,
         labels.POD_DELETION_COST,
         "kubernetes.io/config.source",
         "kubernetes.io/config.mirror",

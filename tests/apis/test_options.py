@@ -21,8 +21,8 @@ from controller.options import (
     FeatureGates,
     Options,
     OptionsError,
+    ignored_gates,
     to_environment,
-    unknown_gates,
 )
 
 NAMED = {"CLUSTER_NAME": "joiner"}
@@ -86,22 +86,43 @@ def test_gates_left_out_keep_their_defaults() -> None:
     assert gates.feature_gates == FeatureGates(node_repair=True, node_overlay=True)
 
 
-def test_unknown_gates_are_ignored_as_karpenter_does_and_each_is_named() -> None:
+def test_ignored_gates_are_ignored_as_karpenter_does_and_each_is_named() -> None:
     given = {
-        "FEATURE_GATES": "TerminateFirstDrift=false,NodeRepiar=true,NodeOverlay=true",
-        "AWS_FEATURE_GATES": "RebootForRepair=true",
+        "FEATURE_GATES": "GateOfLater=false,NodeRepiar=true,NodeOverlay=true",
+        "AWS_FEATURE_GATES": "AnotherOfLater=true",
     }
 
     options = Options.parse([], NAMED | given)
 
     assert options.feature_gates == FeatureGates(node_overlay=True)
-    assert unknown_gates([], given) == [
-        "FEATURE_GATES: unknown feature gate TerminateFirstDrift is ignored",
+    assert ignored_gates([], given) == [
+        "FEATURE_GATES: unknown feature gate GateOfLater is ignored",
         "FEATURE_GATES: unknown feature gate NodeRepiar is ignored; did you mean NodeRepair?",
-        "AWS_FEATURE_GATES: unknown feature gate RebootForRepair is ignored",
+        "AWS_FEATURE_GATES: unknown feature gate AnotherOfLater is ignored",
     ]
-    assert unknown_gates(["--feature-gates", "NodeRepair=true"], NAMED | given) == [
-        "AWS_FEATURE_GATES: unknown feature gate RebootForRepair is ignored"
+    assert ignored_gates(["--feature-gates", "NodeRepair=true"], NAMED | given) == [
+        "AWS_FEATURE_GATES: unknown feature gate AnotherOfLater is ignored"
+    ]
+
+
+def test_the_defaults_of_karpenters_chart_are_accepted_without_a_warning() -> None:
+    chart = {
+        "FEATURE_GATES": "NodeRepair=false,ReservedCapacity=true,SpotToSpotConsolidation=false,"
+        "NodeOverlay=false,StaticCapacity=false,CapacityBuffer=false,TerminateFirstDrift=false,"
+        "TerminateFirstRepair=false,PodDeletionCostManagement=false",
+        "AWS_FEATURE_GATES": "NodeClassCEL=false,DRANVIDIAGPU=false,DRAEFA=false,"
+        "RebootForRepair=false",
+    }
+
+    assert Options.parse([], NAMED | chart) == Options.parse([], NAMED)
+    assert ignored_gates([], chart) == []
+
+
+def test_a_gate_that_is_turned_on_in_vain_is_named() -> None:
+    given = {"FEATURE_GATES": "NodeRepair=true,PodDeletionCostManagement=true"}
+
+    assert ignored_gates([], given) == [
+        "FEATURE_GATES: PodDeletionCostManagement has no effect in this version of Joiner"
     ]
 
 
@@ -221,4 +242,5 @@ def test_every_gate_opens_something() -> None:
     gates = [*dataclasses.fields(FeatureGates), *dataclasses.fields(AWSFeatureGates)]
 
     for gate in gates:
-        assert re.search(rf"\.{gate.name}\b", read), gate.name
+        if gate.metadata.get("is_built", True):
+            assert re.search(rf"\.{gate.name}\b", read), gate.name

@@ -227,7 +227,7 @@ def test_a_gate_of_a_later_karpenter_does_not_stop_the_stack(
 ) -> None:
     warned: list[str] = []
     monkeypatch.setattr(pulumi.log, "warn", warned.append)
-    settings = json.dumps({"FEATURE_GATES": "NodeRepair=true,TerminateFirstDrift=true"})
+    settings = json.dumps({"FEATURE_GATES": "NodeRepair=true,GateOfLater=true"})
     given = ENOUGH | {"settings": settings}
 
     def configured() -> StackConfig:
@@ -238,9 +238,7 @@ def test_a_gate_of_a_later_karpenter_does_not_stop_the_stack(
     options = require_options(contextvars.copy_context().run(configured).settings)
 
     assert options.feature_gates.node_repair
-    assert warned == [
-        "joiner:settings: FEATURE_GATES: unknown feature gate TerminateFirstDrift is ignored"
-    ]
+    assert warned == ["joiner:settings: FEATURE_GATES: unknown feature gate GateOfLater is ignored"]
 
 
 def test_a_stack_of_node_pools_needs_no_image() -> None:

@@ -260,6 +260,9 @@ async def test_an_empty_node_of_a_static_pool_stays() -> None:
         ("", 33554432, 2.0),
         ("", 2_000_000_000, 10.0),
         ("much", None, 1.0),
+        ("1.5e8", None, 1.0),
+        ("2147483648", None, 1.0),
+        ("-2147483648", None, -10.0),
     ],
 )
 def test_the_cost_of_a_pod_follows_what_is_said_of_it(
@@ -270,6 +273,14 @@ def test_the_cost_of_a_pod_follows_what_is_said_of_it(
     pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, priority=priority))
 
     assert eviction_cost(pod) == cost
+
+
+def test_the_disruption_cost_of_a_pod_is_read_first() -> None:
+    annotations = {labels.DISRUPTION_COST: "134217728", labels.POD_DELETION_COST: "1342177280"}
+
+    assert eviction_cost(make_running_pod("p", "n", annotations=annotations)) == 2.0
+    annotations[labels.DISRUPTION_COST] = "much"
+    assert eviction_cost(make_running_pod("p", "n", annotations=annotations)) == 1.0
 
 
 @pytest.mark.parametrize(

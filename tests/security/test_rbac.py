@@ -214,15 +214,16 @@ async def test_the_rights_of_features_that_are_off_are_those_that_their_report_u
         {},
         {"feature_gates": FeatureGates(node_overlay=True)},
         {"feature_gates": FeatureGates(capacity_buffer=True)},
-        {"scheduler_config": "{}"},
         {"ignore_dra_requests": False},
     ],
     ids=repr,
 )
 def test_kinds_may_be_watched_where_settings_have_them_followed(settings: dict[str, Any]) -> None:
     options = Options(cluster_name="joiner", **settings)
+    # SCHEDULER_CONFIG may be set on the Deployment alone, so its rights are always granted.
+    with_spreads = Options(cluster_name="joiner", scheduler_config="{}", **settings)
     watched = {right for right in granted(options) if right[2] == "watch"}
-    assert watched == {_right("watch", kind) for kind in followed(options)}
+    assert watched == {_right("watch", kind) for kind in followed(with_spreads)}
 
 
 def test_what_admission_asks_for_is_granted_and_never_called(used: set[Right]) -> None:

@@ -60,7 +60,7 @@ def _spec() -> Schema:
     )
     return fields(
         "The decision and its expected effect.",
-        reason=string("Disruption reason: Empty, Drifted or Underutilized."),
+        reason=string("Disruption reason: Empty, Drifted, Unhealthy or Underutilized."),
         mode=string("act, or recommend if the decision waits for approval."),
         nodes=_names("Nodes that are disrupted."),
         nodeClaims=_names("NodeClaims of these nodes."),

@@ -125,7 +125,7 @@ def _budgets() -> Schema:
         ),
         reasons=array(
             "Disruption reasons to which the budget applies. If unset, it applies to all.",
-            string("A disruption reason.", enum=["Underutilized", "Empty", "Drifted"]),
+            string("A disruption reason.", enum=["Underutilized", "Empty", "Drifted", "Unhealthy"]),
             maximum=50,
             kind="set",
         ),

@@ -14,17 +14,20 @@ from controller.apis.karpenter.ec2nodeclass import SecurityGroupStatus, Selector
 from controller.aws.selectors import tag_filters
 from controller.aws.session import Aws
 
-PERIOD = 60.0
-"""Seconds for which a response of EC2 is cached."""
-
 
 class SecurityGroups:
     """Finds security groups; EC2NodeClasses with the same terms share one cached response."""
 
-    def __init__(self, aws: Aws, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        aws: Aws,
+        *,
+        period: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._aws = aws
         self._selected: TTLCache[object, tuple[SecurityGroupStatus, ...]] = TTLCache(
-            math.inf, PERIOD, clock
+            math.inf, period, clock
         )
         self._asking = asyncio.Lock()
 
