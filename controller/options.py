@@ -429,6 +429,15 @@ class Options:
         """),
     ] = True
 
+    legacy_node_repair: Annotated[
+        bool,
+        doc("""
+            Whether the feature gate NodeRepair repairs nodes as Karpenter did until 1.14: it ends
+            an unhealthy node at once and without a drain, whatever budgets and annotations say, and
+            launches no replacement before.
+        """),
+    ] = False
+
     scheduler_config: Annotated[
         str,
         doc("""

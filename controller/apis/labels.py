@@ -86,6 +86,7 @@ ALIASES = {
 """Deprecated label names and their current ones; every reader normalizes them."""
 
 # Annotations.
+DO_NOT_REPAIR = "karpenter.sh/do-not-repair"
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 EVICTION_PRICE = "joiner.dev/eviction-price"
 PREFERENCE_PRICE = "joiner.dev/preference-price"

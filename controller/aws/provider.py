@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from controller.apis import labels
@@ -69,6 +70,36 @@ SWEEP = 10.0
 PRICES_PATIENCE = 10.0
 """Seconds for which the first decision waits for prices; then it uses those of the release."""
 
+LEGACY_REPAIR_POLICIES = (
+    RepairPolicy("Ready", "False", timedelta(minutes=30)),
+    RepairPolicy("Ready", "Unknown", timedelta(minutes=30)),
+    RepairPolicy("AcceleratedHardwareReady", "False", timedelta(minutes=10)),
+    RepairPolicy("StorageReady", "False", timedelta(minutes=30)),
+    RepairPolicy("NetworkingReady", "False", timedelta(minutes=30)),
+    RepairPolicy("KernelReady", "False", timedelta(minutes=30)),
+    RepairPolicy("ContainerRuntimeReady", "False", timedelta(minutes=30)),
+)
+"""The policies of Karpenter until 1.14."""
+
+GPU_FAULTS = "46|48|54|62|63|64|74|79|95|109|110|119|120|136|140|143|155|156|158"
+"""NVIDIA's XIDs after which a node is replaced sooner. The EKS node monitoring agent names the XID
+in the reason of the condition."""
+
+REPAIR_POLICIES = (
+    *(
+        replace(one, toleration=timedelta(minutes=30), drain_bound=timedelta(minutes=10))
+        for one in LEGACY_REPAIR_POLICIES
+    ),
+    RepairPolicy(
+        "AcceleratedHardwareReady",
+        "False",
+        timedelta(minutes=10),
+        reasons=f"XID({GPU_FAULTS})",
+        drain_bound=timedelta(minutes=5),
+    ),
+)
+"""The policies of Karpenter 1.15."""
+
 log = logging.getLogger(__name__)
 
 
@@ -100,6 +131,7 @@ class AWSCloudProvider:
         self._changes = ChangeMonitor()
         self._evaluates = options.aws_feature_gates.node_class_cel
         self._shifts_zones = options.enable_zonal_shift
+        self._repairs_as_before = options.legacy_node_repair
         self._loading = asyncio.Lock()
         self._in_reservation: dict[str, str] = {}
         self._types_due = self._prices_due = float("-inf")
@@ -377,16 +409,7 @@ class AWSCloudProvider:
 
     def repair_policies(self) -> Sequence[RepairPolicy]:
         """Return the unhealthy conditions of the kubelet and of the EKS node monitoring agent."""
-        half_an_hour = timedelta(minutes=30)
-        return (
-            RepairPolicy("Ready", "False", half_an_hour),
-            RepairPolicy("Ready", "Unknown", half_an_hour),
-            RepairPolicy("AcceleratedHardwareReady", "False", timedelta(minutes=10)),
-            RepairPolicy("StorageReady", "False", half_an_hour),
-            RepairPolicy("NetworkingReady", "False", half_an_hour),
-            RepairPolicy("KernelReady", "False", half_an_hour),
-            RepairPolicy("ContainerRuntimeReady", "False", half_an_hour),
-        )
+        return LEGACY_REPAIR_POLICIES if self._repairs_as_before else REPAIR_POLICIES
 
     def _caveats(self, node_class: EC2NodeClass) -> Iterator[Caveat]:
         if self.pricing.caveat:

@@ -385,10 +385,11 @@ class FakeCloud:
         self.learned[claim.metadata.name] = dict(capacity)
 
     def repair_policies(self) -> Sequence[RepairPolicy]:
-        """Return the kubelet's conditions, and one with a shorter toleration."""
+        """Return the kubelet's conditions, and one with a shorter toleration and no drain bound."""
+        half_an_hour = timedelta(minutes=30)
         return (
-            RepairPolicy("Ready", "False", timedelta(minutes=30)),
-            RepairPolicy("Ready", "Unknown", timedelta(minutes=30)),
+            RepairPolicy("Ready", "False", half_an_hour, drain_bound=timedelta(minutes=10)),
+            RepairPolicy("Ready", "Unknown", half_an_hour, drain_bound=timedelta(minutes=10)),
             RepairPolicy("AcceleratedHardwareReady", "False", timedelta(minutes=10)),
         )
 

@@ -46,11 +46,18 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class RepairPolicy:
-    """A node condition that marks a node as unhealthy, and how long it is tolerated."""
+    """A node condition that marks a node as unhealthy, and how long it is tolerated.
+
+    `reasons` is a regular expression for the reason of the condition; empty for all that no other
+    policy for the condition names. `drain_bound` is how long the drain may take; None for as long
+    as the NodeClaim allows.
+    """
 
     condition: str
     status: str
     toleration: timedelta
+    reasons: str = ""
+    drain_bound: timedelta | None = None
 
 
 STATUS_KINDS = frozenset({"instance_status", "system_status", "event_status"})

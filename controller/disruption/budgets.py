@@ -182,13 +182,13 @@ def budgets_of(
 ) -> Budgets:
     """Return what each NodePool's budgets allow now.
 
-    `consumed` is the nodes' `consumption`, if the caller has it. Percentages count nodes and, for
-    drift, also capacity. A drifted node is replaced whatever the replacement costs. If many small
-    nodes replaced a few large ones, their number alone would allow the disruption of all other
-    large nodes at once.
+    `consumed` is the nodes' `consumption` for the reason, if the caller has it. Percentages count
+    nodes and, for drift, also capacity. A drifted node is replaced whatever the replacement costs.
+    If many small nodes replaced a few large ones, their number alone would allow the disruption of
+    all other large nodes at once.
     """
     nodes = problem.snapshot.nodes
-    total, consuming = consumed or consumption(nodes)
+    total, consuming = consumed or consumption(nodes, reason)
     budgets = Budgets.of(
         problem.node_pools.values(), reason, nodes=total, consuming=consuming, now=problem.now
     )
@@ -221,17 +221,23 @@ def capacity(node: Node) -> Resources:
     return parsed({name: has[name] for name in (CPU, MEMORY) if name in has})
 
 
-def consumption(nodes: Iterable[StateNode]) -> Consumption:
-    """Count the nodes that budgets count, and those of them that already consume a budget."""
+def consumption(nodes: Iterable[StateNode], reason: Reason | None = None) -> Consumption:
+    """Count the nodes that budgets count, and those of them that already consume a budget.
+
+    Nodes that are not ready consume every budget but that of repair: otherwise they would prevent
+    their own repair.
+    """
     total: Counter[str] = Counter()
     consuming: Counter[str] = Counter()
-    for state, consumes in _counted(nodes):
+    for state, consumes in _counted(nodes, counts_unready=reason is not Reason.UNHEALTHY):
         total[state.node_pool] += 1
         consuming[state.node_pool] += consumes
     return total, consuming
 
 
-def _counted(nodes: Iterable[StateNode]) -> Iterator[tuple[StateNode, bool]]:
+def _counted(
+    nodes: Iterable[StateNode], *, counts_unready: bool = True
+) -> Iterator[tuple[StateNode, bool]]:
     """Yield the nodes that budgets count, and whether each is not ready or being deleted."""
     for state in nodes:
         if state.claim is None or not state.initialized:
@@ -239,4 +245,4 @@ def _counted(nodes: Iterable[StateNode]) -> Iterator[tuple[StateNode, bool]]:
         if conditions.is_true(state.claim.status.conditions, INSTANCE_TERMINATING):
             continue
         ready = state.node is not None and conditions.is_true(state.node.status.conditions, "Ready")
-        yield state, state.deleting or not ready
+        yield state, state.deleting or (counts_unready and not ready)

@@ -62,8 +62,22 @@ def unprotected(problem: DisruptionProblem) -> tuple[Candidate, ...]:
     )
 
 
-def _ours(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidate]]:
+def registered(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidate]]:
+    """Yield Joiner's registered nodes with a NodePool, also those that are not initialized."""
+    return _ours(problem, lambda state: state.registered and not state.deleting)
+
+
+def pods_block(candidate: Candidate, problem: DisruptionProblem) -> bool:
+    """Return whether a pod prevents the disruption of its node."""
+    guards = EvictionGuards(problem.snapshot.pod_disruption_budgets)
+    return _pod_obstacle(candidate.pods, guards, problem) is not None
+
+
+def _ours(
+    problem: DisruptionProblem, is_asked: Callable[[StateNode], bool] | None = None
+) -> Iterator[tuple[StateNode, Candidate]]:
     """Yield Joiner's running nodes with a NodePool, each with its state and as a candidate."""
+    is_asked = is_asked or _is_running
     pods_by_node: dict[str, list[Pod]] = {}
     for pod in problem.snapshot.pods:
         pods_by_node.setdefault(pod.spec.node_name, []).append(pod)
@@ -71,7 +85,7 @@ def _ours(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidate]]:
     local = local_claims(problem.snapshot)
     for state in problem.snapshot.nodes:
         pool = problem.node_pools.get(state.node_pool)
-        if pool is None or state.node is None or state.claim is None or not _is_running(state):
+        if pool is None or state.node is None or state.claim is None or not is_asked(state):
             continue
         pods = tuple(pods_by_node.get(state.name, ()))
         anchored = next((pod.key for pod in pods if uses_any(pod, local)), "") if local else ""
@@ -129,6 +143,14 @@ def _price(types: Types, state: StateNode) -> float:
 
 def _node_obstacle(state: StateNode, problem: DisruptionProblem) -> str | None:
     assert state.node is not None
+    obstacle = pause(state, problem)
+    if obstacle is None and state.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true":
+        return "Disruption is blocked through the karpenter.sh/do-not-disrupt annotation"
+    return obstacle
+
+
+def pause(state: StateNode, problem: DisruptionProblem) -> str | None:
+    """Return why a node is not disrupted at the moment, whatever its annotations say."""
     if state.name in problem.resting:
         return "A disruption of this node failed recently; retrying after a pause"
     if state.name in problem.awaiting:
@@ -137,8 +159,6 @@ def _node_obstacle(state: StateNode, problem: DisruptionProblem) -> str | None:
         return problem.kept[state.name]
     if state.nominated:
         return "Node is nominated for a pending pod"
-    if state.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true":
-        return "Disruption is blocked through the karpenter.sh/do-not-disrupt annotation"
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import Enum
 from functools import cached_property
 from typing import Literal
@@ -86,7 +87,8 @@ class Command:
     `replacements` are the nodes to launch first; `moves` maps existing nodes to the pods that
     move there. `saving` is in $/h; `evictions` counts the pods that move, `conceding` those of
     them that give up preferences. An instalment is `part_of` a command that is too large for the
-    budgets: its own `saving` may be negative.
+    budgets: its own `saving` may be negative. A repair names the node's `condition`, and how long
+    the drain may take: `drain_bound`, or as long as the NodeClaim allows.
     """
 
     reason: Reason
@@ -98,6 +100,8 @@ class Command:
     conceding: int = 0
     why: str = ""
     part_of: Command | None = None
+    condition: str = ""
+    drain_bound: timedelta | None = None
 
     @property
     def names(self) -> frozenset[str]:

@@ -63,15 +63,20 @@ def confirm_each(
     eligible: Sequence[Candidate],
     commands: Sequence[Command],
     propose: Callable[[Sequence[Candidate]], Proposal],
+    *,
+    otherwise: str = "Node is no longer drifted",
 ) -> Confirmation:
-    """Return the commands that `propose` returns again for their own nodes alone."""
+    """Return the commands that `propose` returns again for their own nodes alone.
+
+    `otherwise` is the reason for nodes that are no longer eligible.
+    """
     valid: list[Command] = []
     rejected: dict[str, str] = {}
     for command in commands:
         again = propose([node for node in eligible if node.name in command.names])
         valid += again.commands
         if not again.commands:
-            rejected |= dict.fromkeys(command.names, "Node is no longer drifted")
+            rejected |= dict.fromkeys(command.names, otherwise)
             rejected |= again.blocked
     return Confirmation(tuple(valid), rejected)
 

@@ -50,9 +50,11 @@ class Context:
         return candidates.survey(self.problem, eventual=True).admitted
 
     @cached_property
-    def consumed(self) -> Consumption:
+    def consumed(self) -> Mapping[Reason, Consumption]:
         """What the budgets count: the nodes of each NodePool, and those being disrupted."""
-        return consumption(self.problem.snapshot.nodes)
+        nodes = self.problem.snapshot.nodes
+        repairs = {Reason.UNHEALTHY: consumption(nodes, Reason.UNHEALTHY)}
+        return dict.fromkeys(Reason, consumption(nodes)) | repairs
 
     @cached_property
     def rollout(self) -> Rollout:
@@ -70,7 +72,7 @@ class Context:
 
     def budgets(self, reason: Reason) -> Budgets:
         """Return the budgets for a reason, of which nothing is consumed yet."""
-        return budgets_of(self.problem, reason, self.consumed)
+        return budgets_of(self.problem, reason, self.consumed[reason])
 
 
 @dataclass(slots=True)

@@ -15,11 +15,12 @@ from controller.disruption.drift import Drift
 from controller.disruption.emptiness import Emptiness
 from controller.disruption.method import Context, Method
 from controller.disruption.problem import DisruptionProblem
+from controller.disruption.repair import Repair
 from controller.disruption.staticdrift import StaticDrift
 from controller.scheduling.pods.kinds import PodKinds
 from controller.scheduling.scheduler import never
 
-METHODS: tuple[Method, ...] = (Emptiness(), StaticDrift(), Drift(), Consolidation())
+METHODS: tuple[Method, ...] = (Repair(), Emptiness(), StaticDrift(), Drift(), Consolidation())
 
 
 def decide(

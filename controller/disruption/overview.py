@@ -9,13 +9,15 @@ from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption.method import Context
 from controller.disruption.problem import DisruptionProblem
+from controller.disruption.repair import Unhealthy, unhealthy
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The candidates, what budgets count, and the annotated pods of Joiner's nodes."""
+    """The candidates, what budgets count, unhealthy nodes, and annotated pods of Joiner's nodes."""
 
     context: Context
+    unhealthy: Unhealthy
     annotated: Sequence[Pod]
     """Pods with the annotation `karpenter.sh/do-not-disrupt`."""
 
@@ -24,7 +26,8 @@ def overview(problem: DisruptionProblem) -> Overview:
     """Return the overview of all nodes and pods. Cost: seconds in a large cluster."""
     ours = {state.name for state in problem.snapshot.nodes if state.managed}
     return Overview(
-        context=surveyed(problem),
+        context=_surveyed(problem),
+        unhealthy=unhealthy(problem),
         annotated=[
             pod
             for pod in problem.snapshot.pods
@@ -33,7 +36,7 @@ def overview(problem: DisruptionProblem) -> Overview:
     )
 
 
-def surveyed(problem: DisruptionProblem) -> Context:
+def _surveyed(problem: DisruptionProblem) -> Context:
     """Return the context of a problem with its candidates and what budgets count."""
     context = Context(problem)
     _ = context.survey, context.consumed  # read here, and not on the event loop

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.pods import Pod
+from controller.cloudprovider.provider import RepairPolicy
 from controller.options import Options
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
@@ -78,7 +79,8 @@ class DisruptionProblem:
     nodes wait for a replacement that an earlier controller launched: it maps their names to those
     of the replacements. `kept` maps nodes that must stay to the reason. `begun` is the time at
     which a workload began to run, by its owner's UID, as far as it is remembered: a pod that was
-    moved is younger than its workload.
+    moved is younger than its workload. `repair_policies` are the conditions of unhealthy nodes;
+    without any, no node is repaired.
     """
 
     snapshot: Snapshot
@@ -92,6 +94,7 @@ class DisruptionProblem:
     awaiting: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
     begun: Mapping[str, datetime] = field(default_factory=dict)
+    repair_policies: tuple[RepairPolicy, ...] = ()
 
     def without(self, names: Collection[str]) -> DisruptionProblem:
         """Return the problem with these nodes marked as being deleted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from controller.apis.karpenter.disruption import (
     DisruptionSpec,
@@ -12,7 +12,7 @@ from controller.apis.karpenter.disruption import (
     PlannedReplacement,
 )
 from controller.apis.kubernetes.pods import Pod
-from controller.disruption import candidates
+from controller.disruption import candidates, repair
 from controller.disruption.commands import Candidate, Command, Reason
 from controller.disruption.modes import Mode
 from controller.disruption.problem import DisruptionProblem
@@ -74,12 +74,22 @@ def read_back(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | str
     reason = _reason(spec)
     if reason is None:
         return f"spec.reason {spec.reason} is unknown"
-    survey = candidates.survey(problem, eventual=reason is Reason.DRIFTED)
-    here = {candidate.name: candidate for candidate in survey.admitted}
+    here, blocked = _admitted(problem, reason)
     for node, claim in _named(spec):
         if node not in here or here[node].claim.metadata.name != claim:
-            return f"node {node}: {survey.blocked.get(node, 'it is deleted or being deleted')}"
-    return _command(spec, reason, [here[name] for name in spec.nodes])
+            return f"node {node}: {blocked.get(node, 'it is deleted or being deleted')}"
+    return _command(spec, reason, [here[name] for name in spec.nodes], problem)
+
+
+def _admitted(
+    problem: DisruptionProblem, reason: Reason
+) -> tuple[Mapping[str, Candidate], Mapping[str, str]]:
+    """Return the candidates for a reason by node name, and why other nodes are blocked."""
+    if reason is Reason.UNHEALTHY:
+        ill = repair.unhealthy(problem)
+        return {one.name: one for one, _ in ill.due}, {**ill.blocked, **ill.suspended}
+    survey = candidates.survey(problem, eventual=reason is Reason.DRIFTED)
+    return {candidate.name: candidate for candidate in survey.admitted}, survey.blocked
 
 
 def rest_of(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | None:
@@ -88,13 +98,14 @@ def rest_of(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | None:
     The rest is the nodes that are marked for disruption and not yet being deleted. The command is
     not validated again, because its replacements exist.
     """
-    reason, here = _reason(spec), candidates.standing(problem)
+    reason = _reason(spec)
+    here = {candidate.name: candidate for _, candidate in candidates.registered(problem)}
     left = [
         here[node]
         for node, claim in _named(spec)
         if node in here and here[node].claim.metadata.name == claim and here[node].is_marked
     ]
-    return _command(spec, reason, left) if reason is not None and left else None
+    return _command(spec, reason, left, problem) if reason is not None and left else None
 
 
 def _reason(spec: DisruptionSpec) -> Reason | None:
@@ -105,8 +116,10 @@ def _named(spec: DisruptionSpec) -> Iterable[tuple[str, str]]:
     return zip(spec.nodes, spec.node_claims, strict=False)
 
 
-def _command(spec: DisruptionSpec, reason: Reason, nodes: Iterable[Candidate]) -> Command:
-    return Command(
+def _command(
+    spec: DisruptionSpec, reason: Reason, nodes: Iterable[Candidate], problem: DisruptionProblem
+) -> Command:
+    command = Command(
         reason,
         tuple(nodes),
         replacements=tuple(
@@ -125,3 +138,4 @@ def _command(spec: DisruptionSpec, reason: Reason, nodes: Iterable[Candidate]) -
         evictions=spec.evictions,
         why=spec.why,
     )
+    return repair.with_cause(command, problem) if reason is Reason.UNHEALTHY else command

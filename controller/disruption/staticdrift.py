@@ -63,7 +63,7 @@ def _replace(
     for candidate in drifted:
         if candidate.pool not in room:
             replacements[candidate.pool] = replacement(problem, candidate.node_pool)
-            room[candidate.pool] = _room(problem, candidate.node_pool)
+            room[candidate.pool] = room_in(problem, candidate.node_pool)
         room_left, why_none = room[candidate.pool]
         if room_left <= 0:
             blocked[candidate.name] = f"Drifted, but {why_none}"
@@ -106,7 +106,7 @@ def _launchable(problem: DisruptionProblem, new: NewNode) -> list[Choice]:
     return choices(types, new.requirements, {})
 
 
-def _room(problem: DisruptionProblem, pool: NodePool) -> tuple[int, str]:
+def room_in(problem: DisruptionProblem, pool: NodePool) -> tuple[int, str]:
     """Return how many replacements a static NodePool may launch now, and why not more."""
     name = pool.metadata.name
     ready = conditions.find(pool.status.conditions, "Ready")

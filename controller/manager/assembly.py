@@ -166,7 +166,7 @@ class Assembly:
             hears.pools, hears.classes, hears.claims, hears.consolidatable, hears.drift,
             hears.expiration, hears.consistency, hears.tagging,
             hears.pod_events, hears.nodes, hears.nominations,
-            *((hears.repair,) if gates.node_repair else ()),
+            *((hears.repair,) if gates.node_repair and options.legacy_node_repair else ()),
             *((hears.overlays,) if gates.node_overlay else ()),
             *((hears.buffers,) if gates.capacity_buffer else ()),
             *((hears.static,) if gates.static_capacity else ()),
@@ -402,6 +402,7 @@ def _disruptor(
         recommender=recommender,
         advisor=advisor,
         mode=Mode(options.disruption_mode),
+        repairs=options.feature_gates.node_repair and not options.legacy_node_repair,
     )
 
 

@@ -99,10 +99,10 @@ def reason_for_end(claim: NodeClaim) -> str:
     return disrupted.reason if disrupted is not None else "Forceful Termination"
 
 
-async def with_drain_over(
-    api: ApiServer, cluster: Cluster, claim: NodeClaim, now: datetime
+async def with_drain_until(
+    api: ApiServer, cluster: Cluster, claim: NodeClaim, end: datetime
 ) -> NodeClaim:
-    """Set a NodeClaim's termination timestamp to now, unless it is earlier.
+    """Set a NodeClaim's termination timestamp, the end of its drain, unless it is earlier.
 
     The write ignores other changes of the NodeClaim; only another NodeClaim of the same name is a
     conflict.
@@ -112,9 +112,9 @@ async def with_drain_over(
 
     """
     before = claim.drain_deadline
-    if before is not None and before <= now:
+    if before is not None and before <= end:
         return claim
-    deadline = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    deadline = end.strftime("%Y-%m-%dT%H:%M:%SZ")
     annotated = {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: deadline}}}
     updated = await api.patch(NODE_CLAIM, claim.metadata.name, annotated, uid=claim.metadata.uid)
     cluster.observe(NODE_CLAIM, updated)

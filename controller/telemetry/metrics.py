@@ -13,7 +13,7 @@ import re
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import prometheus_client
@@ -110,15 +110,20 @@ class Metrics:
         self._claims_disrupted.labels(*values).inc()
         self._pods_disrupted.labels(*values).inc(pods)
 
-    def repaired(self, claim: NodeClaim, condition: str) -> None:
-        """Count a NodeClaim deleted because of an unhealthy condition of its node."""
+    def repaired(
+        self, claim: NodeClaim, condition: str, drain_bound: timedelta | None = None
+    ) -> None:
+        """Count a NodeClaim deleted because of an unhealthy condition of its node.
+
+        `drain_bound` is how long its drain may take; None for as long as the NodeClaim allows.
+        """
         capacity_type = claim.metadata.labels.get(labels.CAPACITY_TYPE, "")
         self._claims_repaired.labels(
             _snake(condition),
             _pool(claim),
             capacity_type,
             claim.status.image_id,
-            _termination_mode(claim),
+            _termination_mode(claim) if drain_bound is None else _mode(drain_bound),
         ).inc()
 
     def terminated(self, claim: NodeClaim, now: datetime) -> None:
@@ -689,6 +694,8 @@ def _snake(name: str) -> str:
 def _termination_mode(claim: NodeClaim) -> str:
     """Return whether pods may delay termination: always, for the grace period, or never."""
     period = durations.parse(claim.spec.termination_grace_period)
-    if period is None:
-        return "graceful"
+    return "graceful" if period is None else _mode(period)
+
+
+def _mode(period: timedelta) -> str:
     return "eventual" if period else "forceful"

@@ -5,6 +5,7 @@ The test writes the controller's state of the cluster directly, without watches.
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -38,7 +39,7 @@ from controller.constraints import taints
 from controller.manager.assembly import Assembly
 from controller.manager.loops import Loop, Singleton
 from controller.options import FeatureGates
-from tests.manager.wholecontroller import WholeController
+from tests.manager.wholecontroller import OPTIONS, WholeController
 from tests.reconcilers.world import CLASS, READY, make_class, make_pool
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -62,7 +63,9 @@ class LargeController(WholeController):
     """
 
     def __init__(self, nodes: int) -> None:
-        super().__init__(ALL_GATES, lambda: self.now)
+        # The reconciler of unhealthy nodes runs only with legacy node repair.
+        options = dataclasses.replace(OPTIONS, legacy_node_repair=True)
+        super().__init__(ALL_GATES, lambda: self.now, options=options)
         self.now = NOW
         self.nodes = nodes
         self._versions = 0

@@ -15,14 +15,15 @@ from controller.apis import labels
 from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL, POD
 from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.provider import CloudProvider
-from controller.disruption import candidates, emptiness
+from controller.disruption import candidates, emptiness, repair
 from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.consolidateafter import Gathering
 from controller.disruption.method import Context
 from controller.disruption.modes import Mode, apart
-from controller.disruption.overview import Overview, overview, surveyed
+from controller.disruption.overview import Overview, overview
 from controller.disruption.problem import DisruptionProblem
+from controller.disruption.repair import Unhealthy
 from controller.reconcilers.clock import Clock, noted
 from controller.reconcilers.disruption import picture
 from controller.reconcilers.disruption.advising import Advisor, Recommender
@@ -54,7 +55,7 @@ as long as a decision."""
 REPORT_AGAIN = timedelta(minutes=15)
 """How often Joiner repeats why a node cannot be consolidated."""
 
-EMPTINESS = emptiness.Emptiness()
+EMPTINESS, REPAIR = emptiness.Emptiness(), repair.Repair()
 
 log = logging.getLogger(__name__)
 
@@ -79,11 +80,15 @@ class Disruptor:
     recommender: Recommender
     advisor: Advisor
     mode: Mode = Mode.ACT
+    repairs: bool = False
+    """Whether unhealthy nodes are repaired."""
+
     validation: timedelta = timedelta(seconds=15)
     _first_seen: dict[str, datetime] = field(default_factory=dict)
     _proposed: tuple[Decision, datetime] | None = None
     _gathering: Gathering = field(default_factory=lambda: Gathering(GATHERING))
     _steady: IdleBackoff = field(default_factory=IdleBackoff)
+    _unrepaired: IdleBackoff = field(default_factory=IdleBackoff)
     _reported: dict[tuple[str, str], datetime] = field(default_factory=dict)
     _bound_at: datetime | None = None
     _begun: Mapping[str, datetime] = field(default_factory=dict)
@@ -107,10 +112,11 @@ class Disruptor:
         seen = await self.engine.aside(overview, problem)
         await self._report_blocked(problem, seen)
         await self._report_protected(problem, seen)
-        parts, context = apart(problem, self.mode), seen.context
+        await self._report_unhealthy(seen.unhealthy)
+        parts, mine = apart(problem, self.mode), seen
         if len(parts) > 1 and Mode.ACT in parts:
-            context = await self.engine.aside(surveyed, parts[Mode.ACT])
-        wait = await self._act(context) if Mode.ACT in parts else PERIOD
+            mine = await self.engine.aside(overview, parts[Mode.ACT])
+        wait = await self._act(mine.context, mine.unhealthy) if Mode.ACT in parts else PERIOD
         for adviser in (self.recommender, self.advisor):
             mode = adviser.mode
             if mode in parts:
@@ -129,10 +135,13 @@ class Disruptor:
             begun=self._begun,
         )
         self._begun = problem.begun
-        return problem
+        policies = tuple(self.cloud.repair_policies()) if self.repairs else ()
+        return replace(problem, repair_policies=policies)
 
-    async def _act(self, context: Context) -> timedelta:
+    async def _act(self, context: Context, ill: Unhealthy) -> timedelta:
         problem = context.problem
+        if ill.due and await self._repair(problem):
+            return AT_ONCE
         command, wait = self._validated_empty(context)
         if command is not None:
             return AT_ONCE if await self.orchestrator.begin(command, problem) else RETRY
@@ -140,6 +149,21 @@ class Disruptor:
         expected = EMPTINESS.propose(context).commands
         leaving = frozenset(name for command in expected for name in command.names)
         return min(wait, await self._think(problem.without(leaving)))
+
+    async def _repair(self, problem: DisruptionProblem) -> bool:
+        """Begin the repair of a node; returns whether one began.
+
+        Repair comes before all other methods, and does not wait for their validation.
+        """
+        revision = self.cluster.revision
+        if self._unrepaired.holds(revision, problem):
+            return False
+        decision = await self.engine.decide(problem)
+        commands = [command for command in decision.commands if REPAIR.owns(command)]
+        if not commands:
+            self._unrepaired.note(revision, problem)
+            return False
+        return await self._begin(commands, problem) == AT_ONCE
 
     def _validated_empty(self, context: Context) -> tuple[Command | None, timedelta]:
         """Return the command for the nodes that were empty for `validation`, and the time until
@@ -222,8 +246,8 @@ class Disruptor:
     async def _report_blocked(self, problem: DisruptionProblem, seen: Overview) -> None:
         for name, why in seen.context.survey.blocked.items():
             await self._report(name, "DisruptionBlocked", why)
-        total, consuming = consumed = seen.context.consumed
         for reason in Reason:
+            total, consuming = consumed = seen.context.consumed[reason]
             for name, allowed in budgets_of(problem, reason, consumed).remaining.items():
                 self.metrics.allowed_disruptions(name, reason, allowed)
                 self.metrics.consuming_budgets(name, reason, consuming[name])
@@ -233,6 +257,22 @@ class Disruptor:
                         f"No allowed disruptions for disruption reason {reason.value} "
                         "due to blocking budget",
                     )  # fmt: skip
+
+    async def _report_unhealthy(self, ill: Unhealthy) -> None:
+        """Publish why unhealthy nodes are not repaired."""
+        self.metrics.eligible(Reason.UNHEALTHY, len(ill.due))
+        for name, why in ill.blocked.items():
+            await self._report(name, "DisruptionBlocked", why)
+        for name, why in ill.suspended.items():
+            node = self.cluster.get(NODE, name)
+            claim = self.cluster.claim_of(node) if node is not None else None
+            if node is None or claim is None:
+                continue
+            await self.recorder.publish(NODE, node, "Warning", "NodeRepairBlocked", why)
+            await self.recorder.publish(NODE_CLAIM, claim, "Warning", "NodeRepairBlocked", why)
+            pool = self.cluster.get(NODE_POOL, node.metadata.labels.get(labels.NODEPOOL, ""))
+            if pool is not None:
+                await self.recorder.publish(NODE_POOL, pool, "Warning", "NodeRepairBlocked", why)
 
     async def _report_protected(self, problem: DisruptionProblem, seen: Overview) -> None:
         """Publish until when `karpenter.sh/do-not-disrupt` protects a pod, and which values of the

@@ -36,7 +36,7 @@ from controller.apiserver.errors import (
     UnavailableError,
 )
 from controller.apiserver.port import ApiServer
-from controller.disruption.commands import Candidate, Command
+from controller.disruption.commands import Candidate, Command, Reason
 from controller.disruption.pods import DISRUPTED
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.proposals import rest_of
@@ -45,7 +45,12 @@ from controller.reconcilers.clock import Clock
 from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.disruption.history import History
 from controller.reconcilers.newnodes.writer import ClaimWriter
-from controller.reconcilers.writing import patched, with_condition, with_conditions
+from controller.reconcilers.writing import (
+    patched,
+    with_condition,
+    with_conditions,
+    with_drain_until,
+)
 from controller.state.cluster import Cluster
 from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
@@ -430,7 +435,7 @@ class Orchestrator:
         """Delete a NodeClaim; returns whether it is deleted or the controller gave up."""
         if not self._is_going(candidate):
             try:
-                await self._ask(candidate)
+                await self._ask(candidate, underway.command.drain_bound)
             except (UnavailableError, TooManyRequestsError) as error:
                 # The API server may have accepted the request or may still accept it: try again.
                 if self.clock() < (underway.deleting_since or underway.since) + PATIENCE:
@@ -445,15 +450,21 @@ class Orchestrator:
         policy = chosen if underway.command.consolidation_type else ""
         moving = len(candidate.moving)
         self.metrics.disrupted(candidate.claim, reason.label, pods=moving, policy=policy)
+        if reason is Reason.UNHEALTHY:
+            command = underway.command
+            self.metrics.repaired(candidate.claim, command.condition, command.drain_bound)
         message = f"Disrupting Node: {reason.value}"
         terminating: tuple[EventType, str, str] = ("Normal", "DisruptionTerminating", message)
         await self.recorder.publish(NODE, candidate.node, *terminating)
         await self.recorder.publish(NODE_CLAIM, candidate.claim, *terminating)
         return True
 
-    async def _ask(self, candidate: Candidate) -> None:
-        metadata = candidate.claim.metadata
+    async def _ask(self, candidate: Candidate, drain_bound: timedelta | None) -> None:
+        claim, metadata = candidate.claim, candidate.claim.metadata
         try:
+            if drain_bound is not None:
+                end = self.clock() + drain_bound
+                await with_drain_until(self.api, self.cluster, self._known(claim) or claim, end)
             await self.api.delete(NODE_CLAIM, metadata.name, uid=metadata.uid)
         except NotFoundError:
             return

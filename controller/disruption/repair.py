@@ -1,0 +1,264 @@
+"""Repair: replaces nodes that have been unhealthy for longer than their condition is tolerated.
+
+Karpenter 1.15 repairs the same way: within the budgets of the reason Unhealthy, and replacement
+first. `karpenter.sh/do-not-disrupt` on the node does not prevent it, `karpenter.sh/do-not-repair`
+does. If many nodes of a NodePool are unhealthy at once, the cause is probably not the nodes: the
+network, an AMI or the monitoring. Then none of the NodePool is repaired.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from controller.apis import labels
+from controller.apis.karpenter import durations
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.nodes import Node
+from controller.cloudprovider.provider import RepairPolicy
+from controller.disruption import candidates
+from controller.disruption.budgets import Budgets, held_back
+from controller.disruption.commands import Candidate, Command, Confirmation, Reason
+from controller.disruption.costs import rescheduling_cost
+from controller.disruption.drift import confirm_each, is_static
+from controller.disruption.method import Context, Proposal
+from controller.disruption.problem import DisruptionProblem
+from controller.disruption.staticdrift import replacement, room_in
+from controller.scheduling.results import NewNode
+
+MOST_UNHEALTHY = 0.2
+"""The share of a NodePool's nodes, rounded up, up to which unhealthy nodes are repaired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An unhealthy condition of a node, and the policy for it."""
+
+    condition: Condition
+    policy: RepairPolicy
+    created: datetime | None
+    """When the node was created."""
+
+    @property
+    def due(self) -> datetime | None:
+        """When the condition is no longer tolerated; None if it is unknown since when it holds.
+
+        A condition cannot be older than its node.
+        """
+        known = [at for at in (self.condition.last_transition_time, self.created) if at is not None]
+        return max(known) + self.policy.toleration if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Why a node is repaired: the condition that was due first, and when.
+
+    `drain_bound` is the shortest time that a policy gives the drain, None if no policy limits it.
+    """
+
+    condition: Condition
+    due: datetime
+    drain_bound: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unhealthy:
+    """The nodes to repair, the most urgent first, and why other unhealthy nodes are not repaired.
+
+    `suspended` are nodes of NodePools with too many unhealthy nodes. Both map node names to
+    reasons.
+    """
+
+    due: tuple[tuple[Candidate, Diagnosis], ...] = ()
+    blocked: Mapping[str, str] = field(default_factory=dict)
+    suspended: Mapping[str, str] = field(default_factory=dict)
+
+
+def faults(node: Node, policies: Iterable[RepairPolicy]) -> Iterator[Fault]:
+    """Yield the unhealthy conditions of a node, regardless of their age.
+
+    A policy without reasons applies if no other policy for the condition names its reason.
+    """
+    by_condition: dict[tuple[str, str], list[RepairPolicy]] = {}
+    for policy in policies:
+        by_condition.setdefault((policy.condition, policy.status), []).append(policy)
+    for condition in node.status.conditions:
+        every = by_condition.get((condition.type, condition.status), [])
+        named = [p for p in every if p.reasons and re.search(p.reasons, condition.reason or "")]
+        for policy in named or [policy for policy in every if not policy.reasons]:
+            yield Fault(condition, policy, node.metadata.creation_timestamp)
+
+
+def diagnosis(node: Node, policies: Iterable[RepairPolicy], now: datetime) -> Diagnosis | None:
+    """Return why a node must be repaired now, or None if it must not."""
+    found = [
+        (at, fault)
+        for fault in faults(node, policies)
+        if (at := fault.due) is not None and at <= now
+    ]
+    if not found:
+        return None
+    due, first = min(found, key=lambda one: (one[0], one[1].condition.type))
+    bounds = (fault.policy.drain_bound for _, fault in found)
+    return Diagnosis(
+        first.condition, due, min((each for each in bounds if each is not None), default=None)
+    )
+
+
+def unhealthy(problem: DisruptionProblem) -> Unhealthy:
+    """Return the nodes to repair, and why other unhealthy nodes are not repaired now."""
+    policies = problem.repair_policies
+    if not policies:
+        return Unhealthy()
+    due: list[tuple[Candidate, Diagnosis]] = []
+    blocked: dict[str, str] = {}
+    for state, candidate in candidates.registered(problem):
+        found = diagnosis(candidate.node, policies, problem.now)
+        if found is None:
+            continue
+        obstacle = candidates.pause(state, problem) or _veto(candidate, found, problem)
+        if obstacle is None:
+            due.append((candidate, found))
+        else:
+            blocked[candidate.name] = obstacle
+    closed = _closed_pools(problem) if due else frozenset[str]()
+    due.sort(
+        key=lambda one: (one[1].due, rescheduling_cost(one[0].moving), one[0].name),
+    )
+    return Unhealthy(
+        tuple(one for one in due if one[0].pool not in closed),
+        blocked,
+        {
+            candidate.name: f"more than {MOST_UNHEALTHY:.0%} of nodes in nodepool "
+            f'"{candidate.pool}" are unhealthy'
+            for candidate, _ in due
+            if candidate.pool in closed
+        },
+    )
+
+
+def _veto(candidate: Candidate, found: Diagnosis, problem: DisruptionProblem) -> str | None:
+    for owned in (candidate.node.metadata, candidate.claim.metadata):
+        if owned.annotations.get(labels.DO_NOT_REPAIR) == "true":
+            return f'repair is blocked through the "{labels.DO_NOT_REPAIR}" annotation'
+    if _drain_bound(candidate, found) is None and candidates.pods_block(candidate, problem):
+        return "repair requires a termination grace period to bypass blocking pods"
+    return None
+
+
+def _drain_bound(candidate: Candidate, found: Diagnosis) -> timedelta | None:
+    """Return how long the drain of a node may take: the shorter bound of policy and NodeClaim."""
+    own = durations.parse(candidate.claim.spec.termination_grace_period)
+    return min((each for each in (own, found.drain_bound) if each is not None), default=None)
+
+
+def with_cause(command: Command, problem: DisruptionProblem) -> Command:
+    """Return a command that repairs a node with the condition and the bound of its drain as now."""
+    (candidate,) = command.candidates
+    found = diagnosis(candidate.node, problem.repair_policies, problem.now)
+    if found is None:
+        return command
+    bound = _drain_bound(candidate, found)
+    return replace(command, condition=found.condition.type, drain_bound=bound)
+
+
+def _closed_pools(problem: DisruptionProblem) -> frozenset[str]:
+    """Return the NodePools with more unhealthy nodes than are repaired, tolerated ones included."""
+    total: Counter[str] = Counter()
+    ill: Counter[str] = Counter()
+    for state in problem.snapshot.nodes:
+        if state.node is not None and state.node_pool:
+            total[state.node_pool] += 1
+            ill[state.node_pool] += any(True for _ in faults(state.node, problem.repair_policies))
+    return frozenset(
+        pool for pool, count in total.items() if ill[pool] > math.ceil(MOST_UNHEALTHY * count)
+    )
+
+
+class Repair:
+    """Replaces unhealthy nodes, one command at a time."""
+
+    reason = Reason.UNHEALTHY
+
+    def eligible(self, context: Context) -> list[Candidate]:
+        """Return the nodes to repair, whatever budgets allow."""
+        return [candidate for candidate, _ in unhealthy(context.problem).due]
+
+    def propose(self, context: Context) -> Proposal:
+        """Return the command for the most urgent node that can be repaired now."""
+        found = unhealthy(context.problem)
+        return _next(context, found.due, context.budgets(self.reason)) if found.due else Proposal()
+
+    def owns(self, command: Command) -> bool:
+        """Whether this method validates the command."""
+        return command.reason is self.reason
+
+    def validate(self, context: Context, commands: Sequence[Command]) -> Confirmation:
+        """Return the commands that are proposed again, each by itself."""
+        budgets = context.budgets(self.reason)
+        diagnoses = {candidate.name: found for candidate, found in unhealthy(context.problem).due}
+
+        def propose(mine: Sequence[Candidate]) -> Proposal:
+            again = _next(context, [(one, diagnoses[one.name]) for one in mine], budgets)
+            for command in again.commands:
+                budgets.admit(command.candidates)
+            return again
+
+        return confirm_each(
+            self.eligible(context), commands, propose, otherwise="Node is no longer unhealthy"
+        )
+
+
+def _next(
+    context: Context, due: Sequence[tuple[Candidate, Diagnosis]], budgets: Budgets
+) -> Proposal:
+    """Return the command for the first of these nodes that can be repaired."""
+    simulation = context.simulate([candidate for candidate, _ in due])
+    blocked: dict[str, str] = {}
+    kept: set[str] = set()
+    for candidate, found in due:
+        # Budgets count initialized nodes: another one runs no workload to protect.
+        if _is_initialized(candidate) and not budgets.allows(candidate.pool, candidate.node):
+            blocked[candidate.name] = held_back(candidate.pool)
+            kept.add(candidate.name)
+            continue
+        new: tuple[NewNode, ...]
+        moves: Mapping[str, tuple[str, ...]] = {}
+        if is_static(candidate):
+            room, why_none = room_in(context.problem, candidate.node_pool)
+            if room <= 0:
+                blocked[candidate.name] = f"Unhealthy, but {why_none}"
+                continue
+            new = (replacement(context.problem, candidate.node_pool),)
+        else:
+            result = simulation.forced_out(candidate.name)
+            if result is None:
+                blocked[candidate.name] = "Unhealthy, but not all pods would schedule elsewhere"
+                continue
+            new, moves = result.results.new_nodes, result.results.existing_nodes
+        command = Command(
+            Reason.UNHEALTHY,
+            (candidate,),
+            replacements=new,
+            moves=moves,
+            saving=candidate.price - sum(node.price for node in new),
+            evictions=len(candidate.moving),
+            why=f"node {candidate.name} is unhealthy: {_described(found.condition)}",
+            condition=found.condition.type,
+            drain_bound=_drain_bound(candidate, found),
+        )
+        return Proposal((command,), blocked, frozenset(kept))
+    return Proposal((), blocked, frozenset(kept))
+
+
+def _is_initialized(candidate: Candidate) -> bool:
+    return candidate.node.metadata.labels.get(labels.INITIALIZED) == "true"
+
+
+def _described(condition: Condition) -> str:
+    reason = f" ({condition.reason})" if condition.reason else ""
+    return f"{condition.type} is {condition.status}{reason}"

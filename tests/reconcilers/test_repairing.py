@@ -1,0 +1,259 @@
+"""Repair as a disruption method: budgets, replacement first, and a bounded drain."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.apis import kinds, labels
+from controller.apis.karpenter.nodeclaim import DISRUPTION_REASON
+from controller.apis.kubernetes.conditions import Condition, find
+from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta
+from controller.apis.kubernetes.workloads import PodDisruptionBudget, PodDisruptionBudgetSpec
+from tests.reconcilers.test_consolidation import ConsolidationScenario
+
+TOLERATED = timedelta(minutes=30)
+
+
+class RepairScenario(ConsolidationScenario):
+    """Nodes that are disrupted only if they are unhealthy."""
+
+    def __init__(self, **disruption: object) -> None:
+        super().__init__(**{"consolidateAfter": "Never", **disruption})
+        self.disruptor.repairs = True
+
+    def fall_ill(self, name: str, kind: str = "Ready", reason: str = "KubeletNotReady") -> None:
+        """Let a condition of a node be False from now on."""
+        node = self.world.node(name)
+        assert node is not None
+        ill = Condition(
+            type=kind, status="False", reason=reason, last_transition_time=self.world.now
+        )
+        others = [held for held in node.status.conditions if held.type != kind]
+        status = msgspec.structs.replace(node.status, conditions=[*others, ill])
+        self.world.seed(msgspec.structs.replace(node, status=status))
+
+    def annotate(self, name: str, **annotations: str) -> None:
+        node = self.world.node(name)
+        assert node is not None
+        named = {key.replace("_", "-"): value for key, value in annotations.items()}
+        metadata = msgspec.structs.replace(
+            node.metadata, annotations={f"karpenter.sh/{k}": v for k, v in named.items()}
+        )
+        self.world.seed(msgspec.structs.replace(node, metadata=metadata))
+
+    def drain_end(self, name: str) -> Any:
+        claim = self.world.claim(f"claim-of-{name}")
+        assert claim is not None
+        return claim.drain_deadline
+
+
+def healthy_and_ill(pods: int = 0, **disruption: object) -> RepairScenario:
+    """Nine healthy nodes without room, and one that fell ill as long ago as is tolerated."""
+    scenario = RepairScenario(**disruption)
+    for number in range(9):
+        scenario.add(f"well-{number}", "c5.large", pods=2)
+    scenario.add("ill", "c5.large", pods=pods)
+    scenario.fall_ill("ill")
+    scenario.world.now += TOLERATED
+    return scenario
+
+
+async def test_an_unhealthy_node_is_not_repaired_before_its_condition_is_no_longer_tolerated() -> (
+    None
+):
+    scenario = healthy_and_ill()
+    scenario.world.now -= timedelta(seconds=3)
+
+    await scenario.work(2)
+    assert scenario.going() == []
+
+    await scenario.work(4)
+    assert scenario.going() == ["ill"]
+
+
+async def test_a_replacement_is_ready_before_an_unhealthy_node_goes() -> None:
+    scenario = healthy_and_ill(pods=1)
+
+    await scenario.work(60)
+    (replacement,) = scenario.made()
+    assert scenario.is_marked("ill")
+    assert scenario.going() == []
+
+    scenario.make_ready(replacement)
+    await scenario.work(2)
+
+    assert scenario.going() == ["ill"]
+    claim = scenario.world.claim("claim-of-ill")
+    assert claim is not None
+    marked = find(claim.status.conditions, DISRUPTION_REASON)
+    assert marked is not None
+    assert marked.reason == "Unhealthy"
+    disrupted = "karpenter_nodeclaims_disrupted_total"
+    assert scenario.counted(disrupted, reason="unhealthy") == 1
+    repaired = "karpenter_nodeclaims_unhealthy_disrupted_total"
+    assert scenario.counted(repaired, condition="ready", termination_mode="eventual") == 1
+
+
+async def test_the_drain_of_an_unhealthy_node_ends_when_its_policy_says() -> None:
+    scenario = healthy_and_ill()
+
+    await scenario.work(1)
+
+    end = scenario.drain_end("ill")
+    assert end is not None
+    assert end == scenario.world.now.replace(microsecond=0) + timedelta(minutes=10, seconds=-1)
+
+
+async def test_the_bound_of_the_node_claim_is_kept_if_it_is_shorter() -> None:
+    scenario = healthy_and_ill()
+    claim = scenario.world.claim("claim-of-ill")
+    assert claim is not None
+    spec = msgspec.structs.replace(claim.spec, termination_grace_period="1m")
+    scenario.world.seed(msgspec.structs.replace(claim, spec=spec))
+
+    await scenario.work(1)
+
+    assert scenario.drain_end("ill") == scenario.world.now + timedelta(seconds=59)
+
+
+@pytest.mark.parametrize("reasons", [["Unhealthy"], None], ids=["of repair", "of all"])
+async def test_budgets_hold_for_repair(reasons: list[str] | None) -> None:
+    budget = {"nodes": "0", **({"reasons": reasons} if reasons else {})}
+    scenario = healthy_and_ill(budgets=[budget])
+
+    await scenario.work(5)
+
+    assert scenario.going() == []
+    said = await scenario.world.events("DisruptionBlocked")
+    assert "No allowed disruptions for disruption reason Unhealthy due to blocking budget" in said
+
+
+async def test_a_node_that_is_not_ready_does_not_use_up_the_budget_of_its_repair() -> None:
+    scenario = healthy_and_ill(budgets=[{"nodes": "1"}])
+
+    await scenario.work(1)
+
+    assert scenario.going() == ["ill"]
+
+
+async def test_do_not_disrupt_does_not_prevent_a_repair() -> None:
+    scenario = healthy_and_ill()
+    scenario.annotate("ill", do_not_disrupt="true")
+
+    await scenario.work(1)
+
+    assert scenario.going() == ["ill"]
+
+
+async def test_do_not_repair_prevents_a_repair_and_says_so() -> None:
+    scenario = healthy_and_ill()
+    scenario.annotate("ill", do_not_repair="true")
+
+    await scenario.work(5)
+
+    assert scenario.going() == []
+    said = await scenario.world.events("DisruptionBlocked")
+    assert 'repair is blocked through the "karpenter.sh/do-not-repair" annotation' in said
+
+
+def guarded(scenario: RepairScenario) -> None:
+    """Let a PodDisruptionBudget allow no eviction."""
+    spec = PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={}))
+    metadata = ObjectMeta(name="all", namespace="default")
+    scenario.world.seed(PodDisruptionBudget(metadata=metadata, spec=spec))
+
+
+async def test_pods_that_may_not_be_evicted_do_not_prevent_a_repair_with_a_bound() -> None:
+    scenario = healthy_and_ill(pods=1)
+    guarded(scenario)
+
+    await scenario.work(2)
+
+    assert scenario.is_marked("ill")
+
+
+async def test_pods_that_may_not_be_evicted_prevent_a_repair_without_a_bound() -> None:
+    scenario = healthy_and_ill(pods=1)
+    guarded(scenario)
+    node = scenario.world.node("ill")
+    assert node is not None
+    well = [Condition(type="Ready", status="True", reason="KubeletReady")]
+    status = msgspec.structs.replace(node.status, conditions=well)
+    scenario.world.seed(msgspec.structs.replace(node, status=status))
+    scenario.fall_ill("ill", "AcceleratedHardwareReady", "Unknown")
+    scenario.world.now += TOLERATED
+
+    await scenario.work(2)
+
+    assert not scenario.is_marked("ill")
+    said = await scenario.world.events("DisruptionBlocked")
+    assert "repair requires a termination grace period to bypass blocking pods" in said
+
+
+async def test_if_many_nodes_of_a_pool_are_unhealthy_none_is_repaired() -> None:
+    scenario = healthy_and_ill()
+    for number in range(2):
+        scenario.fall_ill(f"well-{number}")
+
+    await scenario.work(5)
+
+    assert scenario.going() == []
+    said = await scenario.world.events("NodeRepairBlocked")
+    assert 'more than 20% of nodes in nodepool "default" are unhealthy' in said
+
+
+async def test_one_node_is_repaired_at_a_time_and_the_one_that_is_ill_longest_first() -> None:
+    scenario = RepairScenario()
+    for number in range(8):
+        scenario.add(f"well-{number}", "c5.large", pods=1)
+    for number in (1, 0):
+        scenario.add(f"ill-{number}", "c5.large", pods=1)
+        scenario.fall_ill(f"ill-{number}")
+        scenario.world.now += timedelta(seconds=10)
+    scenario.world.now += TOLERATED
+
+    await scenario.disruptor.run_once()
+
+    assert scenario.is_marked("ill-1")
+    assert not scenario.is_marked("ill-0")
+
+
+async def test_a_node_that_never_initialized_is_repaired_whatever_budgets_say() -> None:
+    scenario = healthy_and_ill(budgets=[{"nodes": "0"}])
+    node = scenario.world.node("ill")
+    assert node is not None
+    carried = {k: v for k, v in node.metadata.labels.items() if k != labels.INITIALIZED}
+    metadata = msgspec.structs.replace(node.metadata, labels=carried)
+    scenario.world.seed(msgspec.structs.replace(node, metadata=metadata))
+
+    await scenario.work(2)
+
+    assert scenario.going() == ["ill"]
+
+
+async def test_without_the_feature_gate_no_node_is_repaired() -> None:
+    scenario = healthy_and_ill()
+    scenario.disruptor.repairs = False
+
+    await scenario.work(5)
+
+    assert scenario.going() == []
+
+
+async def test_a_new_leader_keeps_the_bound_of_the_drain() -> None:
+    scenario = healthy_and_ill(pods=1)
+    await scenario.work(1)
+    (replacement,) = scenario.made()
+
+    scenario.change_leader()
+    scenario.disruptor.repairs = True
+    scenario.make_ready(replacement)
+    await scenario.work(2)
+
+    assert scenario.going() == ["ill"]
+    assert scenario.drain_end("ill") is not None
+    assert len(scenario.world.api.objects(kinds.DISRUPTION)) == 1
