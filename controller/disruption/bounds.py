@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
+from controller.apis import labels
+from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption import candidates, drift, staticdrift
+from controller.disruption.commands import Candidate
+from controller.disruption.prices import is_of
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Simulation
 from controller.scheduling.scheduler import never
@@ -26,10 +31,39 @@ def lower_bound(problem: DisruptionProblem, *, expired: Callable[[], bool] = nev
     every = {node.name: node for node in (*admitted, *drifted)}
     open_ = [node for node in every.values() if node.node_pool.spec.replicas is None]
     replacements = [node for node in drifted if node.node_pool.spec.replicas is not None]
-    simulation = Simulation(problem, open_, expired=expired)
+    simulation = Simulation(_with_own_offerings(problem, open_), open_, expired=expired)
     cheaper = sum(
         max(node.price - staticdrift.replacement(problem, node.node_pool).price, 0.0)
         for node in replacements
     )
     staying = candidates.cost(problem) - sum(node.price for node in open_) - cheaper
     return simulation.least_cost([node.name for node in open_]) + staying
+
+
+def _with_own_offerings(
+    problem: DisruptionProblem, nodes: Iterable[Candidate]
+) -> DisruptionProblem:
+    """Return the problem in which the offerings of these nodes are available.
+
+    A node keeps its price when EC2 has no more capacity at that price, and may stay.
+    """
+    own: dict[tuple[str, str], list[Mapping[str, str]]] = {}
+    for node in nodes:
+        carried = node.node.metadata.labels
+        own.setdefault((node.pool, carried.get(labels.INSTANCE_TYPE, "")), []).append(carried)
+
+    def opened(pool: str, kind: InstanceType) -> InstanceType:
+        running = own.get((pool, kind.name), [])
+        if not running:
+            return kind
+        offerings = tuple(
+            replace(one, available=True) if any(is_of(one, each) for each in running) else one
+            for one in kind.offerings
+        )
+        return replace(kind, offerings=offerings)
+
+    types = {
+        pool: tuple(opened(pool, kind) for kind in seen)
+        for pool, seen in problem.snapshot.instance_types.items()
+    }
+    return replace(problem, snapshot=replace(problem.snapshot, instance_types=types))

@@ -25,11 +25,12 @@ def node_price(state: StateNode, types: Mapping[str, InstanceType]) -> float | N
     kind = types.get(carried.get(labels.INSTANCE_TYPE, ""))
     if kind is None:
         return None
-    prices = [offering.price for offering in kind.offerings if _is_of(offering, carried)]
+    prices = [offering.price for offering in kind.offerings if is_of(offering, carried)]
     return min(prices, default=None)
 
 
-def _is_of(offering: Offering, carried: Mapping[str, str]) -> bool:
+def is_of(offering: Offering, carried: Mapping[str, str]) -> bool:
+    """Return whether a node with these labels was launched from the offering."""
     if (offering.zone, offering.capacity_type) != (
         carried.get(labels.ZONE),
         carried.get(labels.CAPACITY_TYPE),

@@ -1041,6 +1041,16 @@ def test_pods_that_limits_keep_where_they_are_do_not_raise_the_bound() -> None:
     assert 0 < lower_bound(asked) <= cost(asked) / 2
 
 
+def test_a_node_whose_price_ec2_no_longer_offers_does_not_cost_less_than_the_bound() -> None:
+    sold_out = [{**each, "available": False} for each in SMALL["offerings"]]
+    dear = [{**each, "price": 10 * each["price"]} for each in LARGE["offerings"]]
+    types = [{**SMALL, "offerings": sold_out}, {**LARGE, "offerings": dear}]
+    full = ("a", "small", pods("a", 1, cpu=1900))
+    asked = problem(world(full, pools=[pool()], instanceTypes=types))
+
+    assert 0 < lower_bound(asked) <= cost(asked)
+
+
 def test_drift_waits_for_its_budget() -> None:
     budgets = [{"nodes": "0", "reasons": ["Drifted"]}, {"nodes": "100%"}]
     cluster = world(("old", "small", pods("a", 4)), pools=[pool(budgets=budgets)])
