@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 # The interpreter with all dependencies. The first use creates it outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: aws help demo test check unit system disrupt crds base lock fmt up down status race bench upstream trace faults audit pythons clone image
+.PHONY: aws help demo test check unit system disrupt crds base lock fmt up env fault down status race bench upstream trace faults audit pythons clone image
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -56,8 +56,14 @@ lock: ## write infra/requirements.txt: the versions that the tests use
 fmt: ## format the code
 	@py=$(PY); bin=$$(dirname $$py); $$bin/ruff check --fix -q . ; $$bin/ruff format .
 
-up: ## start the testbed and leave it running
+up: ## start the testbed with the stack deployed, and leave it running
 	@py=$(PY); exec $$py -m testbed up
+
+env: ## the shell variables of the testbed: eval "$(make env)"
+	@py=$(PY); exec $$py -m testbed env
+
+fault: ## cause a fault of the testbed's cloud: make fault FAULT="interrupt NODE"
+	@py=$(PY); exec $$py -m testbed fault $(or $(FAULT),--help)
 
 down: ## stop the testbed and check that nothing is left
 	@py=$(PY); exec $$py -m testbed down

@@ -1,4 +1,4 @@
-"""The command line of the testbed: `python -m testbed up | down | status | demo`."""
+"""The command line of the testbed: `python -m testbed up | env | fault | down | status | demo`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from testbed.cloud.control import CloudControl
+from testbed.demo.faults import FAULTS
 from testbed.environment import CHECKOUT, cache_directory
 from testbed.processes import binaries, owned
 from testbed.processes.ports import is_listening
@@ -70,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     up = _verb(verbs, "up", _up, "start it in the background; return when it is ready")
     _add_settings(up)
+    _verb(verbs, "env", _env, 'print the variables of a shell: eval "$(make env)"')
+    _add_faults(_verb(verbs, "fault", _fault, "cause a fault of the test cloud"))
     _verb(verbs, "down", _down, "stop it, and prove that nothing is left")
     status = _verb(verbs, "status", _status, "show what runs")
     status.add_argument("--json", action="store_true", help="print what the owner wrote down")
@@ -97,6 +101,14 @@ def _add_name(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_faults(parser: argparse.ArgumentParser) -> None:
+    names = parser.add_subparsers(dest="fault", required=True, metavar="FAULT")
+    for name, fault in FAULTS.items():
+        chosen = names.add_parser(name, help=fault.summary, description=fault.summary)
+        for argument, meaning in fault.arguments.items():
+            chosen.add_argument(argument, help=meaning)
+
+
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster-name", type=_name, default="joiner", help="EKS name (default: %(default)s)"
@@ -117,6 +129,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         default=Part.KUBELETS.value,
         metavar="PART",
         help="last part to start, of " + ", ".join(Part) + " (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--without-stack", action="store_true", help="deploy no stack: no controller runs"
     )
 
 
@@ -161,8 +176,75 @@ def _up(chosen: argparse.Namespace) -> int:
     if state is None:
         errors.print("it was stopped while it started")
         return 1
+    if Part.KUBELETS in state.parts and not chosen.without_stack:
+        return _deploy(state, directory, chosen)
     _print_usage(state, chosen)
     return 0
+
+
+def _deploy(state: State, directory: Path, chosen: argparse.Namespace) -> int:
+    """Deploy the stack, and print what to do next."""
+    from testbed.demo import playground
+
+    if not playground.is_deployed(directory):
+        errors.print(f"deploying the stack {playground.STACK}: pulumi up")
+        playground.deploy(
+            state,
+            directory,
+            cluster_name=chosen.cluster_name,
+            show=errors.print,
+            progress=Terminal(errors),
+        )
+    is_default = chosen.name == "default"
+    env, down, fault = (
+        f"make {verb}" if is_default else _command(verb, chosen)
+        for verb in ("env", "down", "fault")
+    )
+    errors.print(
+        "\nReady. Try it in this folder:\n"
+        f'  eval "$({env})"\n'
+        "  kubectl create deployment web --image=nginx --replicas=20\n"
+        "  kubectl set resources deployment web --requests=cpu=500m,memory=512Mi\n"
+        "  joiner top\n"
+        "  joiner explain pod POD\n"
+        "  pulumi preview\n"
+        "  pulumi config set joiner:replicas 1 && pulumi up\n"
+        f"  {fault}{'' if is_default else ' --help'}\n"
+        f"  {down}"
+    )
+    return 0
+
+
+def _env(chosen: argparse.Namespace) -> int:
+    """Print the variables as shell commands."""
+    from testbed.demo import playground
+
+    state = _running(chosen)
+    for name, value in playground.environment(state, home(chosen.name)).items():
+        out.print(f"export {name}={shlex.quote(value)}")
+    return 0
+
+
+def _fault(chosen: argparse.Namespace) -> int:
+    """Cause a fault."""
+    state, fault = _running(chosen), FAULTS[chosen.fault]
+    cloud = CloudControl(state.environment["AWS_ENDPOINT_URL"])
+    arguments = [getattr(chosen, name) for name in fault.arguments]
+    out.print(fault.act(cloud, *arguments))
+    return 0
+
+
+def _running(chosen: argparse.Namespace) -> State:
+    """Return the state of the testbed.
+
+    Raises:
+        RuntimeError: it does not run.
+
+    """
+    state = read_state(home(chosen.name))
+    if state is None or not state.is_owned:
+        raise RuntimeError(f"nothing runs; start it with: {_command('up', chosen)}")
+    return state
 
 
 def _settled(directory: Path) -> State | None:
@@ -281,6 +363,10 @@ def _down(chosen: argparse.Namespace) -> int:
     if state is None:
         errors.print("nothing runs")
         return 0
+    from testbed.demo import playground
+
+    if playground.is_deployed(directory):
+        playground.forget()
     began = time.monotonic()
     with Terminal(errors).stage("stopping") as stage:
         if state.is_owned:
@@ -348,6 +434,7 @@ def _print_status(state: State, directory: Path) -> None:
         table.add_row(name, str(pid or ""), str(port or ""))
     out.print(table)
     out.print("parts ready: " + (", ".join(state.parts) or "none"))
+    out.print(f"logs of pods, the controller's too: {directory / 'workloads' / 'logs'}")
     for name, value in state.environment.items():
         out.print(f"{name}={value}")
     if Part.CLUSTER in state.parts:

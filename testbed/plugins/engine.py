@@ -293,10 +293,10 @@ class PulumiEngine:
                 self._running = None
                 _kill(process)
 
-    def _ask(self, *arguments: str) -> str:
+    def _ask(self, *arguments: str, folder: Path | None = None) -> str:
         """Run a short command on the backend; return its output."""
         done = subprocess.run(
-            self._command(self._desk, arguments),
+            self._command(folder or self._desk, arguments),
             env=self._environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -312,16 +312,19 @@ class PulumiEngine:
         fixed = ("--non-interactive", "--color", "never", "--cwd", str(folder))
         return [str(self.home.engine), *arguments, *fixed]
 
+    def select(self, stack: str) -> None:
+        """Make a stack the default of commands that name none, in the project's folder."""
+        self._ask("stack", "select", stack, folder=self.project)
+
+    def settings_of(self, stack: str) -> str:
+        """Return the content of a stack's settings file."""
+        return self._settings(stack).read_text()
+
     @cached_property
-    def _environment(self) -> dict[str, str]:
+    def variables(self) -> dict[str, str]:
+        """The variables with which the engine finds its home, the state and the program."""
         state = self.directory.absolute() / "state"
         state.mkdir(parents=True, exist_ok=True)
-        inherited = {**os.environ, **self.environment}
-        # A stack or backend that the user selected elsewhere must not apply here.
-        for name in [name for name in inherited if name.startswith("PULUMI_")]:
-            if name not in self.environment:
-                del inherited[name]
-        path = inherited.get("PYTHONPATH")
         own = {
             "PULUMI_BACKEND_URL": state.as_uri(),
             "PULUMI_CONFIG_PASSPHRASE": self.passphrase,
@@ -331,9 +334,19 @@ class PulumiEngine:
             "PULUMI_SKIP_UPDATE_CHECK": "true",
         }
         if not self.is_installed:
-            folders = [str(self.project.absolute()), *([path] if path else [])]
+            inherited = {**os.environ, **self.environment}.get("PYTHONPATH")
+            folders = [str(self.project.absolute()), *([inherited] if inherited else [])]
             own["PYTHONPATH"] = os.pathsep.join(folders)
-        return owned.marked(self.directory, {**inherited, **own})
+        return own
+
+    @cached_property
+    def _environment(self) -> dict[str, str]:
+        inherited = {**os.environ, **self.environment}
+        # A stack or backend that the user selected elsewhere must not apply here.
+        for name in [name for name in inherited if name.startswith("PULUMI_")]:
+            if name not in self.environment:
+                del inherited[name]
+        return owned.marked(self.directory, {**inherited, **self.variables})
 
 
 def _read(process: subprocess.Popen[str], take: Callable[[str], None]) -> None:

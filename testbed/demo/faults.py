@@ -1,0 +1,92 @@
+"""Faults of the test cloud, as commands: `python -m testbed fault NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from testbed.cloud.control import CloudControl
+
+CAPACITY_TYPES = ("spot", "on-demand")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault that a user can cause: its arguments by name, with their meaning, and its effect."""
+
+    summary: str
+    act: Callable[..., str]
+    """Takes the control API and the arguments as texts, and returns what happens."""
+
+    arguments: Mapping[str, str]
+
+
+def _interrupt(cloud: CloudControl, node: str) -> str:
+    for instance in cloud.instances().instances:
+        if instance.state == "running" and node in (
+            instance.private_dns_name,
+            instance.instance_id,
+        ):
+            cloud.interrupt(instance.instance_id)
+            return f"EC2 announces the interruption of {instance.instance_id}, node {node}"
+    raise RuntimeError(f"no running instance belongs to node {node}: see `kubectl get nodes`")
+
+
+def _capacity(cloud: CloudControl, instance_type: str, zone: str) -> str:
+    for capacity_type in CAPACITY_TYPES:
+        cloud.set_capacity(
+            capacity_type=capacity_type, available=0, instance_type=instance_type, zone=zone
+        )
+    return f"EC2 has no more capacity of type {instance_type} in zone {zone}"
+
+
+def _quota(cloud: CloudControl) -> str:
+    message = "You have requested more vCPU capacity than your current vCPU limit allows"
+    cloud.order_fault(
+        service="ec2", times=None, action="CreateFleet", code="VcpuLimitExceeded", message=message
+    )
+    return "EC2 refuses every launch, because the quota of vCPUs is used up"
+
+
+def _throttle(cloud: CloudControl) -> str:
+    message = "Request limit exceeded."
+    cloud.order_fault(
+        service="ec2", times=None, code="RequestLimitExceeded", message=message, status=503
+    )
+    return "EC2 throttles every call"
+
+
+def _slow(cloud: CloudControl, seconds: str) -> str:
+    cloud.order_fault(service=".*", times=None, delay=float(seconds))
+    return f"AWS answers every call {float(seconds):g} s late"
+
+
+def _image(cloud: CloudControl, release: str) -> str:
+    images = ", ".join(cloud.publish_images(release))
+    return f"AWS publishes the AL2023 release {release} ({images}); nodes of al2023@latest drift"
+
+
+def _clear(cloud: CloudControl) -> str:
+    cloud.clear_faults()
+    for capacity_type in CAPACITY_TYPES:
+        cloud.set_capacity(capacity_type=capacity_type, available=None)
+    return "no fault is active"
+
+
+FAULTS: Mapping[str, Fault] = {
+    "interrupt": Fault(
+        "interrupt the spot instance of a node", _interrupt, {"node": "name of the node"}
+    ),
+    "capacity": Fault(
+        "let EC2 have no capacity",
+        _capacity,
+        {"instance-type": "such as m5.large, or *", "zone": "such as us-west-2a, or *"},
+    ),
+    "quota": Fault("use up the quota of vCPUs", _quota, {}),
+    "throttle": Fault("let EC2 throttle calls", _throttle, {}),
+    "slow": Fault("delay the answers of AWS", _slow, {"seconds": "how long"}),
+    "image": Fault(
+        "publish a new AMI", _image, {"release": "date of the release, such as 20261201"}
+    ),
+    "clear": Fault("end all faults", _clear, {}),
+}

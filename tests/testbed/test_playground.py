@@ -1,0 +1,81 @@
+"""`make up` as a newcomer uses it: the stack runs, and the documented commands work as typed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.demo import playground
+from testbed.environment import CHECKOUT
+from tests.testbed.test_lifecycle import Shell, shell, supplied
+
+__all__ = ["shell", "supplied"]
+
+pytestmark = pytest.mark.cluster
+
+PODS_SECONDS = 120
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep the stack settings of a playground that somebody uses in this checkout."""
+    kept = playground.SETTINGS.read_text() if playground.SETTINGS.exists() else None
+    yield
+    if kept is not None:
+        playground.SETTINGS.write_text(kept)
+
+
+def typed(shell: Shell, *lines: str) -> str:
+    """Type lines into a shell after `eval "$(make env)"`; return what it prints."""
+    env = shell.run("env")
+    assert env.returncode == 0, env.stderr
+    done = subprocess.run(
+        ["/bin/sh", "-ec", "\n".join([env.stdout, *lines])],
+        cwd=CHECKOUT,
+        env={**os.environ, "JOINER_CACHE": str(shell.cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_documented_commands_work_as_typed(shell: Shell) -> None:
+    up = shell.run("up")
+    assert up.returncode == 0, up.stderr
+    assert "Ready. Try it in this folder" in up.stderr
+
+    create = "kubectl create deployment web --image=nginx --replicas=3"
+    typed(shell, create, "kubectl set resources deployment web --requests=cpu=1")
+    deadline = time.monotonic() + PODS_SECONDS
+    running = "kubectl get pods --field-selector=status.phase=Running --no-headers"
+    while len(typed(shell, running).splitlines()) < 3:
+        assert time.monotonic() < deadline, "the pods do not run"
+    assert "lower bound" in typed(shell, "joiner cost")
+    assert "81 unchanged" in typed(shell, "pulumi preview --non-interactive")
+
+    node = "$(kubectl get nodeclaims -o jsonpath={.items[0].status.nodeName})"
+    name = typed(shell, f"echo {node}").strip()
+    told = shell.run("fault", "interrupt", name)
+    assert "announces the interruption" in told.stdout, told.stderr
+    unknown = shell.run("fault", "interrupt", "nobody")
+    assert (unknown.returncode, "no running instance" in unknown.stderr) == (1, True)
+    assert "logs of pods" in shell.run("status").stdout
+
+    down = shell.run("down")
+    assert "nothing is left" in down.stderr
+    assert not playground.SETTINGS.exists()
+
+
+def test_without_a_testbed_the_commands_say_how_to_start_one(shell: Shell) -> None:
+    for command in (("env",), ("fault", "clear")):
+        refused = shell.run(*command)
+        assert refused.returncode == 1
+        assert "nothing runs; start it with:" in refused.stderr
