@@ -63,7 +63,7 @@ env: ## the shell variables of the testbed: eval "$(make env)"
 	@py=$(PY); exec $$py -m testbed env
 
 fault: ## cause a fault of the testbed's cloud: make fault FAULT="interrupt NODE"
-	@py=$(PY); exec $$py -m testbed fault $(or $(FAULT),--help)
+	@py=$(PY); set -f; exec $$py -m testbed fault $(or $(FAULT),--help)
 
 down: ## stop the testbed and check that nothing is left
 	@py=$(PY); exec $$py -m testbed down

@@ -57,8 +57,12 @@ def _throttle(cloud: CloudControl) -> str:
 
 
 def _slow(cloud: CloudControl, seconds: str) -> str:
-    cloud.order_fault(service=".*", times=None, delay=float(seconds))
-    return f"AWS answers every call {float(seconds):g} s late"
+    try:
+        delay = float(seconds)
+    except ValueError:
+        raise RuntimeError(f"{seconds!r} is not a number of seconds") from None
+    cloud.order_fault(service=".*", times=None, delay=delay)
+    return f"AWS answers every call {delay:g} s late"
 
 
 def _image(cloud: CloudControl, release: str) -> str:

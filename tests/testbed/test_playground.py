@@ -58,6 +58,8 @@ def test_the_documented_commands_work_as_typed(shell: Shell) -> None:
     running = "kubectl get pods --field-selector=status.phase=Running --no-headers"
     while len(typed(shell, running).splitlines()) < 3:
         assert time.monotonic() < deadline, "the pods do not run"
+    late = shell.run("fault", "slow", "soon")
+    assert (late.returncode, "not a number of seconds" in late.stderr) == (1, True)
     assert "lower bound" in typed(shell, "joiner cost")
     assert "81 unchanged" in typed(shell, "pulumi preview --non-interactive")
 
