@@ -89,8 +89,8 @@ def refuse_foreign_objects(location: ClusterLocation, namespace: str, name: str)
         raise ConfigError(
             [
                 f"the cluster has a controller of this name already: {', '.join(taken)}. Set "
-                "joiner:name to another name, such as joiner, to run beside it (docs/clusters.md, "
-                '"From Karpenter, and back"), or uninstall it first'
+                "joiner:name to another name, such as joiner, to run beside it "
+                '(docs/how-to/clusters.md, "From Karpenter, and back"), or uninstall it first'
             ]
         )
 

@@ -183,7 +183,7 @@ Statements = Annotated[
     Each(
         lambda wire: _is_statement(wire),
         "a list of IAM statements, each with an Effect (Allow or Deny), an Action and a "
-        "Resource, and none that breaks the rules of security.md",
+        "Resource, and none that breaks the rules of docs/explanation/security.md",
     ),
 ]
 

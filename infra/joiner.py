@@ -82,7 +82,7 @@ WINDOWS: Mapping[NodeAccessKind, NodeAccessKind] = {
 
 @dataclass(frozen=True, kw_only=True)
 class JoinerArgs:
-    """The cluster, and the settings of Joiner on it: those of docs/settings.md with Python names.
+    """The cluster, and the settings of docs/reference/settings.md with Python names.
 
     Settings that decide which resources exist (identity, access, tags, NodePools …) are plain
     values, known while the program runs. All other settings may be outputs of other resources.

@@ -1,6 +1,6 @@
-"""Renders docs/settings.md: all settings of a stack as a table.
+"""Renders docs/reference/settings.md: all settings of a stack as a table.
 
-python -m infra.settings > docs/settings.md
+python -m infra.settings > docs/reference/settings.md
 """
 
 from __future__ import annotations

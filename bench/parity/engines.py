@@ -8,9 +8,9 @@ its disruption methods, at times that the caller chooses:
         command = theirs.disrupt(world, now=moment)
         course = theirs.until_steady(world, now=moment)
 
-Worlds have the format of `docs/formats.md`, with `nodeClaims` and their conditions: as in Joiner,
-only `Consolidatable` or `Drifted` nodes may be disrupted. `schedule` returns the same format as a
-solve. `disrupt` runs one pass: Emptiness, StaticDrift, Drift, MultiNodeConsolidation and
+Worlds have the format of `docs/reference/formats.md`, with `nodeClaims` and their conditions: as in
+Joiner, only `Consolidatable` or `Drifted` nodes may be disrupted. `schedule` returns the same
+format as a solve. `disrupt` runs one pass: Emptiness, StaticDrift, Drift, MultiNodeConsolidation and
 SingleNodeConsolidation in Karpenter's order, up to the first that finds a command. The command is
 validated at once, with the clock 15 s ahead. `until_steady` executes every command and runs another
 pass. The last two return

@@ -1,6 +1,6 @@
 // Command parity asks Karpenter's own scheduling engine about a recorded world.
 //
-// It reads a world as JSON (the format of docs/formats.md), lets the unmodified
+// It reads a world as JSON (the format of docs/reference/formats.md), lets the unmodified
 // engine of sigs.k8s.io/karpenter place the pods that wait, and prints the answer
 // in the form in which `python -m controller solve` prints Joiner's.
 //

@@ -1,7 +1,7 @@
 """Worlds for both engines, generated from seeds: the same seed gives the same world.
 
-A world is the plain JSON of docs/formats.md. Pods are as the API server returns them, so both
-engines start from the same bytes.
+A world is the plain JSON of docs/reference/formats.md. Pods are as the API server returns them, so
+both engines start from the same bytes.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def _place(pod: Pod, results: Results) -> str:
 
 
 def as_wire(explanation: NodeExplanation) -> Mapping[str, object]:
-    """Return an explanation as JSON-ready values, in the format of `docs/formats.md`."""
+    """Return an explanation as JSON-ready values, in the format of `docs/reference/formats.md`."""
     return {
         "node": explanation.node,
         "nodePool": explanation.node_pool,

@@ -2,8 +2,8 @@
 
 Kopf runs in the process's only event loop and handles its signals. It writes nothing to the objects
 (no annotations, no finalizers, no Kubernetes events), does not use peering, and uses the same
-access to the API server as the rest of the controller. The handlers contain no logic. docs/kopf.md
-lists what Kopf cannot do.
+access to the API server as the rest of the controller. The handlers contain no logic.
+docs/explanation/kopf.md lists what Kopf cannot do.
 """
 
 from __future__ import annotations

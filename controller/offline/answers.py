@@ -1,4 +1,4 @@
-"""The answer of a solve as JSON-ready values, in the format of `docs/formats.md`."""
+"""The answer of a solve as JSON-ready values, in the format of `docs/reference/formats.md`."""
 
 from __future__ import annotations
 

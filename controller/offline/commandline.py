@@ -41,7 +41,7 @@ def add_world(parser: argparse.ArgumentParser) -> None:
         "world",
         metavar="WORLD.json",
         type=Path,
-        help="a recorded world (docs/formats.md); - reads standard input",
+        help="a recorded world (docs/reference/formats.md); - reads standard input",
     )
     add_time_limit(parser)
 
@@ -52,8 +52,8 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         "--world",
         type=Path,
         metavar="WORLD.json",
-        help="read this recorded world (docs/formats.md) instead of the cluster; - is standard "
-        "input",
+        help="read this recorded world (docs/reference/formats.md) instead of the cluster; - is "
+        "standard input",
     )
     add_connection(parser)
     add_time_limit(parser)

@@ -293,7 +293,7 @@ def _settled(command: Command, names: Sequence[str], after: DisruptionProblem) -
 
 
 def answer(course: Course) -> dict[str, Any]:
-    """Return the course as JSON-ready values, in the format of `docs/formats.md`."""
+    """Return the course as JSON-ready values, in the format of `docs/reference/formats.md`."""
     return {
         "commands": [
             {

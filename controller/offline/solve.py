@@ -1,7 +1,7 @@
 """The commands `solve` and `explain` for recorded worlds.
 
 The scheduling engine runs as in the controller, on a file instead of a cluster. The commands
-write nothing. docs/formats.md describes the formats.
+write nothing. docs/reference/formats.md describes the formats.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A recorded world: one JSON object with everything that a solve reads.
 
-`docs/formats.md` describes the format. `load` converts parsed JSON to a `World`, or raises an
-error that names the object and the field.
+`docs/reference/formats.md` describes the format. `load` converts parsed JSON to a `World`, or
+raises an error that names the object and the field.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ PolicyPack(
         ResourceValidationPolicy(
             name="no-rights-opened",
             description="Policies, trust, queues and roles in the cluster open no more than "
-            "docs/security.md allows.",
+            "docs/explanation/security.md allows.",
             validate=no_rights_opened,
         )
     ],

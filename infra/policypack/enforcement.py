@@ -22,7 +22,9 @@ class RuleBrokenError(pulumi.RunError):
         self.problems = problems
         what = kind.rpartition(":")[2]
         super().__init__(
-            "\n".join([f"{what} {name} breaks the rules of docs/security.md:", *problems])
+            "\n".join(
+                [f"{what} {name} breaks the rules of docs/explanation/security.md:", *problems]
+            )
         )
 
 

@@ -35,6 +35,9 @@ def test_every_link_leads_to_a_page_and_a_heading(name: str) -> None:
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
         assert target.exists(), link
+        assert not name.startswith("docs/") or target.resolve().is_relative_to(CHECKOUT / "docs"), (
+            f"{link} is not on the site: name the path instead"
+        )
         assert not anchor or anchor in anchors(target), link
 
 

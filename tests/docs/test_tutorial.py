@@ -10,7 +10,7 @@ from pathlib import Path
 
 from infra.config import CHECKOUT
 
-PAGE = (CHECKOUT / "docs" / "tutorial.md").read_text()
+PAGE = (CHECKOUT / "docs" / "tutorial" / "engine.md").read_text()
 BLOCKS = re.findall(r"^```(sh|text)\n(.*?)^```$", PAGE, re.M | re.S)
 
 

@@ -1,4 +1,4 @@
-"""Compare the rights in docs/clusters.md with the AWS calls that the program makes."""
+"""Compare the rights in docs/how-to/clusters.md with the AWS calls that the program makes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RIGHT = re.compile(r"`([a-z0-9-]+:[A-Za-z*]+)`")
 
 def granted(*when: str) -> set[str]:
     """Return the patterns of the actions in the table's rows for these cases."""
-    page = (CHECKOUT / "docs" / "clusters.md").read_text()
+    page = (CHECKOUT / "docs" / "how-to" / "clusters.md").read_text()
     section = page.partition(HEAD)[2].partition("\n## ")[0]
     rows = [row.strip("| ").split(" | ") for row in section.splitlines() if row.startswith("| ")]
     patterns = {right for row in rows for right in RIGHT.findall(row[0]) if row[2] in when}

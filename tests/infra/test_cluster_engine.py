@@ -91,7 +91,7 @@ async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
 
         assert engine.up("dev", settings).create > 100
         assert {"ecr:CreateRepository", "iam:CreateOpenIDConnectProvider"} <= called(cloud)
-        assert beyond(cloud, *ROWS) == set(), "rights beyond docs/clusters.md"
+        assert beyond(cloud, *ROWS) == set(), "rights beyond docs/how-to/clusters.md"
         given = eks.list_associated_access_policies(clusterName="joiner", principalArn=team)
         (policy,) = given["associatedAccessPolicies"]
         assert policy["policyArn"].endswith("/AmazonEKSViewPolicy")
@@ -121,6 +121,6 @@ async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
         engine.destroy("dev")
 
         assert "elasticloadbalancing:DeleteLoadBalancer" in called(cloud)
-        assert beyond(cloud, *ROWS) == set(), "rights beyond docs/clusters.md"
+        assert beyond(cloud, *ROWS) == set(), "rights beyond docs/how-to/clusters.md"
         iam.delete_role(RoleName="team")
         assert cloud.leftovers() == {}

@@ -203,9 +203,9 @@ def test_a_kubeconfig_without_credentials_is_refused_unless_its_server_asks_for_
 
 
 def test_every_setting_stands_in_the_table_as_it_is() -> None:
-    page = (CHECKOUT / "docs" / "settings.md").read_text()
+    page = (CHECKOUT / "docs" / "reference" / "settings.md").read_text()
 
-    assert page == table(), "python -m infra.settings > docs/settings.md"
+    assert page == table(), "python -m infra.settings > docs/reference/settings.md"
 
 
 def test_readme_names_no_setting_that_is_not_there() -> None:
@@ -216,7 +216,7 @@ def test_readme_names_no_setting_that_is_not_there() -> None:
 
 
 def test_docs_set_values_inside_a_setting_with_the_path_that_pulumi_needs() -> None:
-    pages = [CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")]
+    pages = [CHECKOUT / "README.md", *(CHECKOUT / "docs").rglob("*.md")]
     bare = re.compile(r"(?<!pulumi config set --path joiner:)\bsettings\.[A-Z_]{2,}")
 
     assert {page.name: found for page in pages if (found := bare.findall(page.read_text()))} == {}

@@ -107,7 +107,7 @@ def test_a_stack_comes_stays_as_it_is_and_goes_without_a_trace(
     assert stage.cloud.leftovers() == {}
     assert stage.cluster.get(DEPLOYMENT) is None
     assert any("nothing is left" in line for line in stage.said)
-    assert beyond(stage.cloud) == set(), "rights that docs/clusters.md does not name"
+    assert beyond(stage.cloud) == set(), "rights that docs/how-to/clusters.md does not name"
 
 
 def test_pools_that_no_stack_owns_stop_the_destroy_until_they_are_allowed_to_go(
@@ -180,7 +180,7 @@ def test_without_a_controller_instances_go_by_their_tags(stage: Stage) -> None:
         "the controller's Deployment does not exist: terminating 1 instance " in line
         for line in stage.said
     )
-    assert beyond(stage.cloud) == set(), "rights that docs/clusters.md does not name"
+    assert beyond(stage.cloud) == set(), "rights that docs/how-to/clusters.md does not name"
 
 
 def test_what_a_stack_has_made_stays_until_it_is_let_go_of(stage: Stage) -> None:
@@ -344,7 +344,7 @@ def test_definitions_that_leave_the_stack_stay_with_their_objects(stage: Stage) 
 
 
 def test_the_way_from_karpenter_and_back_leaves_all_that_is_his(stage: Stage) -> None:
-    """As docs/clusters.md says it, step by step."""
+    """As docs/how-to/clusters.md says it, step by step."""
     names = (
         "nodepools.karpenter.sh",
         "nodeclaims.karpenter.sh",

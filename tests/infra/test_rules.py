@@ -259,7 +259,7 @@ OPEN = json.dumps(policies.document({**allowing("sqs:SendMessage", QUEUE), "Prin
         (
             {"controller_statements": [allowing("ec2:*")]},
             None,
-            "Policy a-controller-Extra breaks the rules of docs/security.md:\n"
+            "Policy a-controller-Extra breaks the rules of docs/explanation/security.md:\n"
             "a statement: it allows ec2:* on everything: name the actions, or the resources",
         ),
         (

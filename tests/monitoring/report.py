@@ -37,7 +37,7 @@ each query on scrapes of a controller in which everything has happened.
 
 Of {queries} queries, {yes} work on a small cluster with default settings, {detailed} more with
 `DETAILED_METRICS=true`, and {no} find no series. On larger clusters the metrics that
-[metrics.md](../metrics.md) calls *small* need a setting.
+[metrics.md](metrics.md) calls *small* need a setting.
 
 """
 

@@ -16,7 +16,7 @@ from tests.monitoring.report import listed, missing, report
 
 pytestmark = pytest.mark.cluster  # builds a Go program, as the control plane
 
-RUNBOOKS = CHECKOUT / "docs" / "runbooks.md"
+RUNBOOKS = CHECKOUT / "docs" / "how-to" / "runbooks.md"
 
 
 def source() -> ModuleType:

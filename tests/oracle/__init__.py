@@ -1,7 +1,7 @@
 """Check whether an answer keeps the rules of Kubernetes, based only on its documentation.
 
 The oracle shares no code with an engine. It reads world and answer as plain JSON, in the formats of
-`docs/formats.md`.
+`docs/reference/formats.md`.
 
 * `rules`      the requests of a pod, and whether a single node satisfies it
 * `machines`   nodes as kube-scheduler sees them

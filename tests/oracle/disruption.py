@@ -5,7 +5,7 @@ may be disrupted (conditions, annotations, budgets of NodePools, PodDisruptionBu
 pods go is an answer like that of a solve, and is replayed as one. Then the oracle executes the
 commands and checks the next pass.
 
-A pass is a list of commands in the format of `docs/formats.md`.
+A pass is a list of commands in the format of `docs/reference/formats.md`.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR_AGO = NOW - timedelta(hours=1)
 TYPE = DEFAULT_TYPES[0]
 OFFERING = TYPE.offerings[0]
-TABLE = Path(__file__).parents[2] / "docs" / "metrics.md"
+TABLE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 class Observer:
