@@ -93,6 +93,7 @@ def _holdings(
     if network is not None:
         made["network"] = network
     stays = ["network"] if "cluster" in config.retain_on_delete else []
+    fixed = {"secretsKey": "", **_fixed(config)}
     return DeletionGuard(
         name,
         location,
@@ -101,10 +102,10 @@ def _holdings(
         fixed=_fixed(config) if is_made else {},
         retained=[*config.retain_on_delete, *stays],
         confirmed=config.confirm_delete,
-        needed={"network": {"arn": config.cluster_name, "cidr": config.vpc_cidr}}
+        needed={"network": {"arn": config.cluster_name, "cidr": config.vpc_cidr, **fixed}}
         if is_made
         else {},
-        settings={"cluster": config.cluster, "vpcCidr": config.vpc_cidr},
+        settings={"cluster": config.cluster, **fixed},
         outlives_cluster=is_made and is_first,
         opts=pulumi.ResourceOptions(depends_on=list(after)),
     )

@@ -30,7 +30,8 @@ from infra.lifecycle.statefulprovider import StatefulProvider
 from infra.lifecycle.teardown import is_ours
 
 Needs = Mapping[str, Mapping[str, pulumi.Input[str]]]
-"""Key of `NEEDED` → what the object is: its `arn`, and whatever else replaces it on change."""
+"""Key of `NEEDED` → what the object is: its `arn`, and whatever else replaces it on change. A part
+that was empty may be set without a replacement."""
 
 _ROLE = ("nodeRole", "nodeRoleName", "namePrefix", "iamPath")
 _WINDOWS = ("windowsNodes", "nodeRole", "namePrefix", "iamPath")
@@ -65,7 +66,7 @@ NEEDED: Mapping[str, Needed] = {
     ),
     "network": Needed(
         title="the cluster {arn} with its VPC and subnets",
-        settings=("cluster", "vpcCidr"),
+        settings=("cluster", "vpcCidr", "ipFamily", "subnetIds", "secretsKey"),
         retained_by="cluster",
     ),
 }
@@ -152,7 +153,10 @@ def _lost(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
         if after is None:
             if NEEDED[key].retained_by not in olds["retained"]:
                 yield key
-        elif any(_is_known(after.get(part)) and after[part] != before[part] for part in before):
+        elif any(
+            was and _is_known(after.get(part)) and after[part] != was
+            for part, was in before.items()
+        ):
             yield key
 
 

@@ -230,6 +230,40 @@ def test_the_network_of_a_created_cluster_stays_though_its_deletion_is_confirmed
     assert "with its VPC" in refused(olds, olds | {"needed": {}, "made": {}})
 
 
+KEY = "arn:aws:kms:us-west-2:123456789012:key/1"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ({}, {"ipFamily": "ipv6"}, "joiner:ipFamily changes from ipv4 to ipv6"),
+        (
+            {},
+            {"subnetIds": "subnet-1,subnet-2"},
+            "joiner:subnetIds changes from made here to given",
+        ),
+        ({"secretsKey": KEY}, {}, f"joiner:secretsKey changes from {KEY} to unset"),
+        ({}, {"secretsKey": KEY}, ""),
+    ],
+)
+def test_a_change_that_replaces_the_cluster_is_refused_while_nodes_run_though_it_is_confirmed(
+    launch: Launch, before: dict[str, str], after: dict[str, str], words: str
+) -> None:
+    def cluster(**settings: str) -> Props:
+        given = {"clusterName": NEW, "confirmDelete": "cluster", "publicAccessCidrs": "none"}
+        made: Made = run(None, cluster="create", **given, **settings)
+        return made.of("pulumi-python:dynamic:Resource")["cluster-holdings"]
+
+    olds, news = cluster(**before), cluster(**after)
+    assert refused(olds, news) == "", "no node runs"
+    launch(**{"eks:eks-cluster-name": NEW})
+
+    said = refused(olds, news)
+
+    assert words in said
+    assert bool(said) == bool(words)
+
+
 def test_what_is_not_known_yet_is_not_taken_for_another(launch: Launch) -> None:
     launch()
     unknown = {"arn": "04da6b54-80e4-46f7-96ec-b56ff0331ba9"}
