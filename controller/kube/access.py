@@ -29,6 +29,8 @@ MOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Directory that the kubelet mounts into pods, with `token`, `ca.crt` and `namespace`."""
 
 
+PROXY_SCHEME = "http://"
+
 EXEC_SECONDS = 60.0
 EARLY = timedelta(minutes=1)
 """Time before a token's expiry at which it is renewed."""
@@ -139,9 +141,31 @@ def _report(reading: asyncio.Task[str]) -> None:
         log.warning("cannot renew the token for the API server: %s", failure)
 
 
+class TlsContext(ssl.SSLContext):
+    """A TLS context that can verify the certificate against another name than the URL's host."""
+
+    server_name = ""
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """Begin a TLS connection; asyncio calls this for each connection."""
+        name = self.server_name or server_hostname
+        return super().wrap_bio(incoming, outgoing, server_side, name, session)
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The address of a server and the credentials for it; PEM texts are empty if not configured."""
+    """The address of a server and the credentials for it; PEM texts are empty if not configured.
+
+    `proxy` is the URL of an HTTP proxy, and `server_name` the name in the server's certificate;
+    empty for no proxy and for the host of the address.
+    """
 
     server: str
     ca: str = ""
@@ -151,6 +175,8 @@ class Access:
     token_file: TokenFile | TokenCommand | None = None
     insecure: bool = False
     namespace: str = ""
+    proxy: str = ""
+    server_name: str = ""
 
     @property
     def token(self) -> str:
@@ -168,10 +194,16 @@ class Access:
 
     def ssl_context(self) -> ssl.SSLContext:
         """Return a TLS context that trusts the server's CA and presents the client certificate."""
-        context = ssl.create_default_context(cadata=self.ca or None)
-        # Python 3.13 and later require key identifiers in certificates, but the CAs of older
-        # Kubernetes clusters have none. The chain and the host name are still verified.
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        # `ssl.create_default_context` of Python 3.13 and later requires key identifiers in
+        # certificates, but the CAs of older Kubernetes clusters have none. The chain and the host
+        # name are verified here too.
+        context = TlsContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.server_name = self.server_name
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as that of Python 3.13, and kubectl
+        if self.ca:
+            context.load_verify_locations(cadata=self.ca)
+        else:
+            context.load_default_certs()
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -218,7 +250,8 @@ def in_cluster(environ: Mapping[str, str], *, mount: Path = MOUNT) -> Access:
 def from_kubeconfig(path: Path, context: str = "") -> Access:
     """Return the access that a context of a kubeconfig gives, by default its current context.
 
-    Certificates, tokens, token files and programs that print a token (`exec`) are supported.
+    Certificates, tokens, token files, programs that print a token (`exec`), HTTP proxies and
+    `tls-server-name` are supported.
 
     Raises:
         AccessError: the file cannot be read, or is not a kubeconfig with a usable current context.
@@ -255,7 +288,16 @@ def _access(config: Any, path: Path, name: str) -> Access:
         token_file=_token_source(user, path),
         insecure=bool(cluster.get("insecure-skip-tls-verify", False)),
         namespace=context.get("namespace", ""),
+        proxy=_proxy(cluster, path),
+        server_name=cluster.get("tls-server-name", ""),
     )
+
+
+def _proxy(cluster: Mapping[str, Any], path: Path) -> str:
+    proxy = str(cluster.get("proxy-url") or "")
+    if proxy and not proxy.startswith(PROXY_SCHEME):
+        raise AccessError(f"{path}: proxy-url {proxy}: allowed is an HTTP proxy ({PROXY_SCHEME})")
+    return proxy
 
 
 def _named(

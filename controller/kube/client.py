@@ -75,6 +75,7 @@ class Client:
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             base_url=self._access.server,
+            proxy=self._access.proxy or None,
             connector=aiohttp.TCPConnector(ssl=self._access.ssl_context(), limit=CONNECTIONS),
             headers={"User-Agent": self._user_agent},
             timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),

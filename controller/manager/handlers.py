@@ -155,6 +155,7 @@ def connection(access: Access) -> Connection:
         server=access.server,
         token=access.token or None,
         default_namespace=access.namespace or None,
+        proxy_url=access.proxy or None,
         expiration=expires,
     )
 

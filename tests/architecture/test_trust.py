@@ -27,7 +27,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from controller.apis.kinds import NODE
+from controller.apiserver.errors import UnavailableError
 from controller.kube import access
+from controller.kube.client import Client
 from controller.manager import handlers
 from infra.clusterapi import ClusterApi, ClusterLocation, ClusterUnreachableError
 from testbed.cloud.state.tokens import ClusterReviewer, TokenRefusedError
@@ -35,6 +38,9 @@ from testbed.kube.kubeconfig import Kubeconfig
 
 LOOPBACK = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
 ELSEWHERE = x509.DNSName("elsewhere.example.com")
+NOTHING: dict[str, Any] = {"metadata": {}}
+"""An answer without objects."""
+
 REFUSALS = (ssl.SSLCertVerificationError, ClusterUnreachableError, TokenRefusedError)
 
 
@@ -134,7 +140,7 @@ class Silent(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(json.dumps({}).encode())
+        self.wfile.write(json.dumps(NOTHING).encode())
 
     do_GET = do_POST = respond  # noqa: N815
 
@@ -307,6 +313,20 @@ def test_the_program_expects_the_certificate_name_that_a_kubeconfig_gives(
         path = site.kubeconfig(tmp_path, authority, **more)
         return ClusterApi.find(ClusterLocation("c", "us-west-2", kubeconfig=str(path))).get("/v")
 
-    assert version(**{"tls-server-name": "elsewhere.example.com"}) == {}
+    assert version(**{"tls-server-name": "elsewhere.example.com"}) == NOTHING
     with pytest.raises(ClusterUnreachableError, match="certificate"):
         version()
+
+
+async def test_so_do_the_controller_and_its_commands(serve: Serve, tmp_path: Path) -> None:
+    authority = Authority()
+    site = serve(authority.server(ELSEWHERE))
+
+    async def listed(**more: str) -> list[Any]:
+        path = site.kubeconfig(tmp_path, authority, **more)
+        async with Client(access.from_kubeconfig(path)) as client:
+            return await client.list(NODE)
+
+    assert await listed(**{"tls-server-name": "elsewhere.example.com"}) == []
+    with pytest.raises(UnavailableError, match="certificate"):
+        await listed()

@@ -59,6 +59,20 @@ def test_another_context_than_the_current_one_can_be_chosen(tmp_path: Path) -> N
         from_environment(environ, context="nowhere")
 
 
+def test_a_kubeconfig_may_name_a_proxy_and_the_name_in_the_certificate(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    write_kubeconfig(
+        path, {}, {"proxy-url": "http://proxy:3128", "tls-server-name": "api.internal"}
+    )
+
+    access = from_environment({"KUBECONFIG": str(path)})
+
+    assert (access.proxy, access.server_name) == ("http://proxy:3128", "api.internal")
+    write_kubeconfig(path, {}, {"proxy-url": "socks5://proxy:1080"})
+    with pytest.raises(AccessError, match=r"proxy-url socks5://proxy:1080: allowed is an HTTP"):
+        from_environment({"KUBECONFIG": str(path)})
+
+
 def test_a_token_file_is_read_again_when_it_was_replaced(tmp_path: Path) -> None:
     write_kubeconfig(tmp_path / "config", {"tokenFile": str(tmp_path / "token")}, {})
     (tmp_path / "token").write_text("first")

@@ -274,6 +274,19 @@ async def test_every_write_bears_the_same_field_manager(script: Script, api: Cli
     assert [question.get("fieldManager") for question in script.asked] == ["karpenter"] * 3
 
 
+async def test_requests_go_through_the_proxy_of_the_access(script: Script) -> None:
+    script.answers = [listed("1", node("a", "1"))]
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", script.answer)
+    server = TestServer(application, host="127.0.0.1", shutdown_timeout=0)
+    async with server:
+        proxy = str(server.make_url("")).rstrip("/")
+        async with Client(Access(server="http://cluster.internal", proxy=proxy)) as client:
+            nodes = await client.list(kinds.NODE)
+
+    assert [each.metadata.name for each in nodes] == ["a"]
+
+
 @pytest.mark.parametrize(
     "ask",
     [
