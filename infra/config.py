@@ -744,10 +744,11 @@ def _unusable_from_nothing(config: StackConfig) -> Iterator[str]:
             f"{create}: a stack with {PROJECT}:platformStack manages only NodePools: unset one "
             "of the two settings"
         )
-    if config.node_access == "aws-auth":
+    if config.node_access in ("aws-auth", "aws-auth-windows"):
+        entry = "EC2_WINDOWS" if config.node_access.endswith("windows") else "EC2_LINUX"
         yield (
             f"{create}: a created cluster does not read aws-auth: set {PROJECT}:nodeAccess to "
-            "EC2_LINUX or leave it out"
+            f"{entry} or leave it out"
         )
     if config.identity == "pod-identity" and config.pod_identity_agent == "create":
         yield f"{create}: it installs the agent itself: leave {PROJECT}:podIdentityAgent out"
