@@ -15,9 +15,10 @@ from pulumi.dynamic import ResourceProvider
 from pulumi.dynamic.dynamic import serialize_provider
 
 from infra import image
-from infra.guards import deletionguard, neededbynodes, poolowners
+from infra.guards import deletionguard, neededbynodes, poolowners, removalproof
 from infra.identity import access, controlleridentity, iam, podidentity
-from infra.lifecycle import teardown
+from infra.lifecycle import networksweep, teardown
+from infra.lifecycle.providerregistry import PROVIDERS, RegisteredProvider
 from infra.lifecycle.statefulprovider import StatefulProvider
 from testbed.environment import CHECKOUT
 from testbed.plugins.engine import PulumiEngine
@@ -29,11 +30,13 @@ KINDS: dict[str, type[ResourceProvider]] = {
     "deletion-guard": deletionguard._DeletionGuardProvider,
     "image": image._PushedImageProvider,
     "installation": StatefulProvider,
+    "network-sweep": networksweep._NetworkSweepProvider,
     "no-association": controlleridentity._NoAssociationProvider,
     "node-role-name": neededbynodes._NodeRoleNameProvider,
     "nothing-left": teardown._NothingLeftProvider,
     "pod-identity": podidentity._PodIdentityProvider,
     "pool-owners": poolowners._PoolOwnersProvider,
+    "removal-proof": removalproof._RemovalProofProvider,
     "spot-role": iam._SpotRoleProvider,
 }
 """Kind in a state → class of the provider."""
@@ -50,6 +53,28 @@ def test_a_state_holds_no_more_of_us_than_a_kind(
 
     assert f"{reference}{chr(len(kind))}{kind}".encode("latin-1") in held
     assert type(pickle.loads(held)) is provider
+
+
+def test_every_kind_is_known_here() -> None:
+    assert KINDS.keys() == PROVIDERS.keys()
+
+
+class Later(RegisteredProvider, ResourceProvider):
+    """The provider of a kind that only a later version of the program has."""
+
+    kind = "of-a-later-version"
+
+
+def test_a_kind_that_only_a_later_version_has_is_left_out_of_the_state_with_a_warning(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    provider = pickle.loads(base64.b64decode(serialize_provider(Later())))
+
+    assert not provider.diff("id", {"was": 1}, {"is": 2}).changes
+    assert provider.read("id", {"was": 1}).outs == {"was": 1}
+    provider.delete("id", {"was": 1})
+
+    assert "does not know resources of the kind 'of-a-later-version'" in "".join(capfd.readouterr())
 
 
 @pytest.fixture
