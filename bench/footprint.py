@@ -52,7 +52,8 @@ from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import DefaultSpreads
 from tests.aws.builders import CLUSTER, NOW, make_node_class, tag_network
-from tests.reconcilers.world import CLASS, World, make_pool, make_running_pod, make_waiting_pod
+from tests.builders import CLASS, make_nodepool, make_pod
+from tests.reconcilers.world import World
 
 REGION = "us-west-2"
 SIZES = (("100m", "256Mi"), ("250m", "512Mi"), ("500m", "1Gi"), ("1", "2Gi"), ("500m", "4Gi"))
@@ -79,7 +80,7 @@ One requires a share of a GPU.
 
 def pools_of(count: int) -> list[NodePool]:
     """Return `count` NodePools of one node class: the first unrestricted, the others narrowed."""
-    pools = [make_pool(f"pool-{number}") for number in range(count)]
+    pools = [make_nodepool(f"pool-{number}") for number in range(count)]
     narrow = [narrowed(pool, *NARROW[n % len(NARROW)]) for n, pool in enumerate(pools[1:])]
     return [pools[0], *narrow]
 
@@ -96,7 +97,7 @@ def narrowed(pool: NodePool, key: str, values: tuple[str, ...]) -> NodePool:
 def waiting() -> list[Pod]:
     """Return the pending pods."""
     sizes = [SIZES[n % len(SIZES)] for n in range(PODS)]
-    return [make_waiting_pod(f"web-{n}", cpu=c, memory=m) for n, (c, m) in enumerate(sizes)]
+    return [make_pod(f"web-{n}", cpu=c, memory=m) for n, (c, m) in enumerate(sizes)]
 
 
 def running_nodes() -> tuple[tuple[StateNode, ...], tuple[Pod, ...]]:
@@ -135,7 +136,7 @@ def running_nodes() -> tuple[tuple[StateNode, ...], tuple[Pod, ...]]:
             status=NodeStatus(capacity=room, allocatable=room, conditions=SETTLED),
         )
         nodes.append(StateNode(node=node, claim=claim))
-        pods.append(make_running_pod(f"runs-{number}", name))
+        pods.append(make_pod(f"runs-{number}", node=name))
     return tuple(nodes), tuple(pods)
 
 

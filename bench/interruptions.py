@@ -34,7 +34,8 @@ from controller.cloudprovider.fake import FakeCloud
 from controller.cloudprovider.provider import Notice
 from controller.reconcilers.interruption.handler import NoticeHandler
 from controller.reconcilers.interruption.listener import Listener
-from tests.reconcilers.world import CLASS, World
+from tests.builders import CLASS
+from tests.reconcilers.world import World
 
 QUEUE, REGION = "joiner", "us-west-2"
 DELETED = "karpenter_interruption_deleted_messages_total"

@@ -45,8 +45,8 @@ from controller.apis.kubernetes.workloads import ReplicaSet, ScalableSpec
 from controller.apiserver.fake import FakeApiServer
 from testbed.environment import CHECKOUT
 from testbed.processes.ports import free_ports
+from tests.builders import make_nodeclass, make_nodepool, make_pod
 from tests.reconcilers.test_batchwindow import owned
-from tests.reconcilers.world import make_class, make_pool, make_waiting_pod
 
 REST_SECONDS = 20.0
 """Seconds of idle time before memory is measured."""
@@ -92,8 +92,8 @@ def filled(nodes: int, pods: int, *, is_managed: bool = False) -> FakeApiServer:
     replica_set = ReplicaSet(
         metadata=ObjectMeta(name="web", namespace="default"), spec=ScalableSpec(replicas=1)
     )
-    waiting = owned(make_waiting_pod("web-1"), kinds.REPLICA_SET)
-    api.seed(make_class(), make_pool(), replica_set, waiting)
+    waiting = owned(make_pod("web-1"), kinds.REPLICA_SET)
+    api.seed(make_nodeclass(), make_nodepool(), replica_set, waiting)
     if is_managed:
         api.seed(*opening.pools())
     return api

@@ -20,7 +20,7 @@ from controller.apis import kinds, labels
 from controller.apis.karpenter import hashes
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apiserver.fake import FakeApiServer
-from tests.reconcilers.world import make_class, make_pool
+from tests.builders import make_nodeclass, make_nodepool
 
 POOLS = 10
 """Number of NodePools that own the nodes of the existing cluster."""
@@ -61,7 +61,7 @@ def managed(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
             "annotations": {
                 labels.NODEPOOL_HASH: hashes.node_pool_hash(pool),
                 labels.NODEPOOL_HASH_VERSION: hashes.NODE_POOL_VERSION,
-                labels.NODECLASS_HASH: hashes.node_class_hash(make_class(), ca_bundle=""),
+                labels.NODECLASS_HASH: hashes.node_class_hash(make_nodeclass(), ca_bundle=""),
                 labels.NODECLASS_HASH_VERSION: hashes.NODE_CLASS_VERSION,
                 labels.TAGGED: "true",
                 labels.CLUSTER_NAME_TAGGED: "true",
@@ -95,7 +95,7 @@ def pools() -> Iterator[NodePool]:
 
 
 def _pool(number: int) -> NodePool:
-    return make_pool(f"crowd-{number % POOLS}", consolidateAfter="Never")
+    return make_nodepool(f"crowd-{number % POOLS}", consolidateAfter="Never")
 
 
 def attachment(number: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from controller.state.cluster import Cluster
 from controller.state.registrations import Registrations
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
-from tests.reconcilers.world import make_class
+from tests.builders import make_nodeclass
 
 EVERYTHING = Options(
     cluster_name="c",
@@ -69,7 +69,7 @@ async def test_overlays_get_their_conditions(api: Client) -> None:
         await api.create(kinds.NODE_OVERLAY, body)
     await api.create(kinds.NODE_POOL, pool("overlaid"))
     cluster = await mirror(api)
-    cluster.apply(kinds.EC2_NODE_CLASS, Change("ADDED", make_class()))
+    cluster.apply(kinds.EC2_NODE_CLASS, Change("ADDED", make_nodeclass()))
 
     await Evaluation(api, FakeCloud(), cluster, now).reconcile(ALL)
 

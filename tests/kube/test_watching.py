@@ -9,14 +9,14 @@ from typing import Any
 
 from controller.apis.kinds import POD, Kind
 from controller.kube import decoding, watching
-from tests.reconcilers.world import make_running_pod
+from tests.builders import make_pod
 
 
 class OnePage:
     """Lists everything on one page, and tells of nothing after that."""
 
     async def pages(self, kind: Kind[Any]) -> AsyncGenerator[decoding.Page[Any], None]:
-        pods = [make_running_pod(f"p-{n}", "node") for n in range(3 * watching.AT_ONCE)]
+        pods = [make_pod(f"p-{n}", node="node") for n in range(3 * watching.AT_ONCE)]
         yield decoding.Page(decoding.ListMeta(resource_version="7"), pods)
 
     async def stream(

@@ -39,8 +39,8 @@ from controller.constraints import taints
 from controller.manager.assembly import Assembly
 from controller.manager.loops import Loop, Singleton
 from controller.options import FeatureGates
+from tests.builders import CLASS, make_nodeclass, make_nodepool, true
 from tests.manager.wholecontroller import OPTIONS, WholeController
-from tests.reconcilers.world import CLASS, READY, make_class, make_pool
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PODS_PER_NODE = 20
@@ -69,8 +69,8 @@ class LargeController(WholeController):
         self.now = NOW
         self.nodes = nodes
         self._versions = 0
-        self.at_server(kinds.EC2_NODE_CLASS, make_class())
-        self.at_server(kinds.NODE_POOL, *(make_pool(f"pool-{n}") for n in range(POOLS)))
+        self.at_server(kinds.EC2_NODE_CLASS, make_nodeclass())
+        self.at_server(kinds.NODE_POOL, *(make_nodepool(f"pool-{n}") for n in range(POOLS)))
         self.fill(kinds.NODE_CLAIM, *map(claim, range(nodes)))
         self.fill(kinds.NODE, *map(node, range(nodes)))
         for number in range(nodes):
@@ -163,7 +163,7 @@ def node(number: int) -> Node:
         status=NodeStatus(
             capacity={"cpu": "8", "memory": "32Gi", "pods": "110"},
             allocatable={"cpu": "8", "memory": "32Gi", "pods": "110"},
-            conditions=READY,
+            conditions=true("Ready"),
         ),
     )
 
@@ -196,7 +196,9 @@ def pod(number: int, place: int) -> Pod:
             ],
         ),
         spec=PodSpec(node_name=f"node-{number}", containers=[CONTAINER]),
-        status=PodStatus(phase="Running", conditions=READY, start_time=NOW - timedelta(hours=1)),
+        status=PodStatus(
+            phase="Running", conditions=true("Ready"), start_time=NOW - timedelta(hours=1)
+        ),
     )
 
 

@@ -36,8 +36,8 @@ from controller.apis.kubernetes.workloads import (
 from controller.options import FeatureGates
 from controller.reconcilers.disruption.disruptor import Disruptor
 from controller.reconcilers.provisioning.nomination import Nomination
+from tests.builders import make_nodeclass, make_nodepool, make_pod
 from tests.manager.wholecontroller import OPTIONS, WholeController
-from tests.reconcilers.world import make_class, make_pool, make_waiting_pod
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[WholeController
 async def test_a_pod_gets_a_node_and_the_node_goes_when_its_claim_is_deleted(
     world: WholeController,
 ) -> None:
-    world.api.seed(make_class(), make_pool(), make_waiting_pod("web"))
+    world.api.seed(make_nodeclass(), make_nodepool(), make_pod("web"))
 
     launched = await world.claim("Launched")
     world.join(launched)
@@ -80,8 +80,8 @@ async def test_a_pod_gets_a_node_and_the_node_goes_when_its_claim_is_deleted(
 async def test_a_node_is_told_when_its_pool_or_class_asks_for_something_else(
     world: WholeController, change: str
 ) -> None:
-    pool, node_class = make_pool(), make_class()
-    world.api.seed(node_class, pool, make_waiting_pod("web"))
+    pool, node_class = make_nodepool(), make_nodeclass()
+    world.api.seed(node_class, pool, make_pod("web"))
     launched = await world.claim("Launched")
 
     if change == "pool":
@@ -109,7 +109,7 @@ async def test_what_the_clouds_own_checks_find_ends_a_node_without_any_queue(
     world: WholeController,
 ) -> None:
     assert OPTIONS.interruption_queue == ""
-    world.api.seed(make_class(), make_pool(), make_waiting_pod("web"))
+    world.api.seed(make_nodeclass(), make_nodepool(), make_pod("web"))
     launched = await world.claim("Launched")
 
     world.cloud.interrupt(launched.status.provider_id, "system_status")
@@ -128,7 +128,7 @@ async def test_what_the_clouds_own_checks_find_ends_a_node_without_any_queue(
 async def test_the_controller_has_not_stopped_while_calls_to_the_cloud_are_under_way() -> None:
     world = WholeController(FeatureGates())
     task = asyncio.create_task(world.live())
-    world.api.seed(make_class(), make_pool(), make_waiting_pod("web"))
+    world.api.seed(make_nodeclass(), make_nodepool(), make_pod("web"))
     await world.claim("Launched")
 
     task.cancel()
@@ -154,7 +154,7 @@ async def test_disruption_looks_at_once_at_a_node_that_has_been_quiet_for_long_e
     task = asyncio.create_task(world.live())
     async with asyncio.timeout(20):
         await looked.wait()
-    world.api.seed(make_class(), make_pool(consolidateAfter="0s"), make_waiting_pod("web"))
+    world.api.seed(make_nodeclass(), make_nodepool(consolidateAfter="0s"), make_pod("web"))
 
     world.join(await world.claim("Launched"))
     async with asyncio.timeout(20):
@@ -177,11 +177,11 @@ async def test_a_nomination_that_the_scheduler_drops_is_looked_at_again(
 
     monkeypatch.setattr(Nomination, "reconcile", look)
     world = WholeController(FeatureGates())
-    web = make_waiting_pod("web")
+    web = make_pod("web")
     status = msgspec.structs.replace(web.status, nominated_node_name="its-node")
     world.api.seed(msgspec.structs.replace(web, status=status))
     task = asyncio.create_task(world.live())
-    world.api.seed(make_class(), make_pool())
+    world.api.seed(make_nodeclass(), make_nodepool())
     await world.claim("Launched")  # it is at work
 
     world.api.seed(web)
@@ -196,14 +196,14 @@ async def test_a_nomination_that_the_scheduler_drops_is_looked_at_again(
 async def test_an_overlay_decides_what_is_bought_once_it_is_ready(world: WholeController) -> None:
     wanted = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=["m5.xlarge"])
     spec = NodeOverlaySpec(requirements=[wanted], price="0.0001")
-    world.api.seed(make_class(), make_pool())
+    world.api.seed(make_nodeclass(), make_nodepool())
     world.api.seed(NodeOverlay(metadata=ObjectMeta(name="cheap", generation=1), spec=spec))
     async with asyncio.timeout(20):
         async for overlay in world.api.watch(kinds.NODE_OVERLAY):
             held = overlay.object.status.conditions if overlay.object is not None else []
             if conditions.is_true(held, "Ready"):
                 break
-    world.api.seed(make_waiting_pod("web"))
+    world.api.seed(make_pod("web"))
 
     launched = await world.claim("Launched")
 
@@ -213,7 +213,7 @@ async def test_an_overlay_decides_what_is_bought_once_it_is_ready(world: WholeCo
 
 
 BUFFERED = ObjectMeta(name="web", namespace="team", generation=1)
-BLUEPRINT = PodTemplateSpec(spec=make_waiting_pod("blueprint").spec)
+BLUEPRINT = PodTemplateSpec(spec=make_pod("blueprint").spec)
 SCALED: dict[str, Any] = {"replicas": 4, "template": BLUEPRINT}
 
 
@@ -246,7 +246,7 @@ SCALED: dict[str, Any] = {"replicas": 4, "template": BLUEPRINT}
 async def test_a_buffer_gets_its_room_though_no_pod_waits_and_as_soon_as_what_it_follows_is_there(
     world: WholeController, spec: CapacityBufferSpec, shape: PodTemplate | Scalable
 ) -> None:
-    world.api.seed(make_class(), make_pool(), CapacityBuffer(metadata=BUFFERED, spec=spec))
+    world.api.seed(make_nodeclass(), make_nodepool(), CapacityBuffer(metadata=BUFFERED, spec=spec))
     async with asyncio.timeout(20):
         async for change in world.api.watch(kinds.CAPACITY_BUFFER):
             status = change.object.status if change.object is not None else None
@@ -262,9 +262,9 @@ async def test_a_buffer_gets_its_room_though_no_pod_waits_and_as_soon_as_what_it
 async def test_a_static_pool_is_kept_at_its_number_whatever_becomes_of_its_claims(
     world: WholeController,
 ) -> None:
-    pool = make_pool("fixed")
+    pool = make_nodepool("fixed")
     fixed = msgspec.structs.replace(pool.spec, replicas=1)
-    world.api.seed(make_class(), msgspec.structs.replace(pool, spec=fixed))
+    world.api.seed(make_nodeclass(), msgspec.structs.replace(pool, spec=fixed))
 
     first = await world.claim("Launched")
     await world.api.delete(kinds.NODE_CLAIM, first.metadata.name)

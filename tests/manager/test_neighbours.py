@@ -26,13 +26,8 @@ from controller.apis.kubernetes.meta import ObjectMeta, to_wire
 from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.kubernetes.taints import Taint
 from controller.options import FeatureGates
+from tests.builders import make_nodeclass, make_nodepool, make_pod
 from tests.manager.wholecontroller import WholeController
-from tests.reconcilers.world import (
-    make_class,
-    make_pool,
-    make_running_pod,
-    make_waiting_pod,
-)
 
 pytestmark = pytest.mark.virtual_clock
 
@@ -47,7 +42,7 @@ def clock() -> datetime:
 
 
 def their_pool(name: str = POOL, *, replicas: int | None = None) -> NodePool:
-    ours = make_pool(name, consolidateAfter="0s", budgets=[{"nodes": "100%"}])
+    ours = make_nodepool(name, consolidateAfter="0s", budgets=[{"nodes": "100%"}])
     spec = msgspec.structs.replace(ours.spec.template.spec, node_class_ref=THEIRS)
     template = msgspec.structs.replace(ours.spec.template, spec=spec)
     wanted = msgspec.structs.replace(ours.spec, template=template, replicas=replicas)
@@ -111,7 +106,7 @@ async def neighbours(world: WholeController) -> None:
         their_node("lost", ready=False),
         their_node("leaving"),
         their_node("drained-by-them", taints=(disrupted,)),
-        make_running_pod("on-its-way", "node-of-leaving"),
+        make_pod("on-its-way", node="node-of-leaving"),
     )
     await world.api.delete(kinds.NODE_CLAIM, "leaving")
     await world.api.delete(kinds.NODE, "node-of-leaving")
@@ -134,14 +129,14 @@ async def world() -> WholeController:
 async def test_nothing_of_a_neighbour_is_written_deleted_or_counted(world: WholeController) -> None:
     await neighbours(world)
     before = theirs(world)
-    world.api.seed(make_class(), make_pool(limits={"cpu": "8"}))
+    world.api.seed(make_nodeclass(), make_nodepool(limits={"cpu": "8"}))
     life = asyncio.create_task(world.live())
 
     await asyncio.sleep(1800)
     assert theirs(world) == before
     assert not world.cloud.machines
 
-    world.api.seed(make_waiting_pod("web", cpu="6"))
+    world.api.seed(make_pod("web", cpu="6"))
     await asyncio.sleep(5)
     assert len(world.cloud.machines) == 1
     pool = world.api.find(kinds.NODE_POOL, "default")
@@ -155,11 +150,11 @@ async def test_nothing_of_a_neighbour_is_written_deleted_or_counted(world: Whole
 
 async def test_pods_find_the_room_on_a_neighbours_node_and_buy_none(world: WholeController) -> None:
     world.api.seed(their_pool(), their_claim("theirs", LAUNCHED, REGISTERED), their_node("theirs"))
-    world.api.seed(make_class(), make_pool())
+    world.api.seed(make_nodeclass(), make_nodepool())
     life = asyncio.create_task(world.live())
     await asyncio.sleep(1)
 
-    world.api.seed(make_waiting_pod("web", cpu="2"))
+    world.api.seed(make_pod("web", cpu="2"))
     await asyncio.sleep(60)
 
     life.cancel()
@@ -170,7 +165,7 @@ async def test_pods_find_the_room_on_a_neighbours_node_and_buy_none(world: Whole
 async def test_a_neighbours_claims_do_not_hold_a_class_of_the_same_name(
     world: WholeController,
 ) -> None:
-    world.api.seed(their_pool(), their_claim("theirs", LAUNCHED), make_class())
+    world.api.seed(their_pool(), their_claim("theirs", LAUNCHED), make_nodeclass())
     life = asyncio.create_task(world.live())
     await asyncio.sleep(1)
 

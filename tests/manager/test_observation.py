@@ -10,9 +10,9 @@ from controller.apis import kinds
 from controller.apiserver.errors import ForbiddenError
 from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.readonly import ReadOnlyApiServer
+from tests.builders import make_pod
 from tests.manager.wholecontroller import WholeController
 from tests.reconcilers.test_consolidation import ConsolidationScenario
-from tests.reconcilers.world import make_waiting_pod
 
 pytestmark = pytest.mark.virtual_clock
 
@@ -36,7 +36,7 @@ async def test_while_all_is_observed_no_write_leaves_the_process() -> None:
     life = asyncio.create_task(world.live())
     await asyncio.sleep(5)
 
-    world.api.seed(*(make_waiting_pod(f"large-{number}", cpu="12") for number in range(3)))
+    world.api.seed(*(make_pod(f"large-{number}", cpu="12") for number in range(3)))
     await asyncio.sleep(600)
 
     life.cancel()
@@ -51,7 +51,7 @@ async def test_while_all_is_observed_no_write_leaves_the_process() -> None:
 async def test_a_write_is_refused_before_it_leaves_the_process() -> None:
     behind = FakeApiServer()
     api = ReadOnlyApiServer(behind)
-    behind.seed(make_waiting_pod("web"))
+    behind.seed(make_pod("web"))
     assert [pod.metadata.name for pod in await api.list(kinds.POD)] == ["web"]
 
     for write in (

@@ -17,7 +17,7 @@ from controller.manager import offers, solving
 from controller.manager.offers import OfferWriter
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
-from tests.reconcilers.world import make_pool, make_waiting_pod
+from tests.builders import make_nodepool, make_pod
 
 SOLD = tuple(make_instance_type(f"m{n}.large") for n in range(1, 30))
 
@@ -122,8 +122,8 @@ def test_what_was_sold_before_is_gone_before_the_new_is_read(
         return read(written)
 
     monkeypatch.setattr(offers, "read", counted)
-    pool = make_pool()
-    question = msgspec.msgpack.encode(((make_waiting_pod("web"),), Snapshot(node_pools=(pool,))))
+    pool = make_nodepool()
+    question = msgspec.msgpack.encode(((make_pod("web"),), Snapshot(node_pools=(pool,))))
     written = [
         OfferWriter().written({pool.metadata.name: (make_instance_type(name),)})
         for name in (OLD, "new.large")

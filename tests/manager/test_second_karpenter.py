@@ -33,8 +33,8 @@ from controller.apis.kubernetes.meta import ObjectMeta, to_wire
 from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
 from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.provider import Instance
+from tests.builders import CLASS, make_nodeclass, make_nodepool
 from tests.manager.wholecontroller import OPTIONS, WholeController
-from tests.reconcilers.world import CLASS, make_class, make_pool
 
 pytestmark = pytest.mark.virtual_clock
 
@@ -157,7 +157,7 @@ class Neighbourhood(WholeController):
 async def world() -> AsyncIterator[Neighbourhood]:
     """A leader beside a second controller that has just launched an empty node."""
     world = Neighbourhood()
-    await world.begin(make_eager_pool(), make_class())
+    await world.begin(make_eager_pool(), make_nodeclass())
     await world.create(finalizers=[labels.TERMINATION_FINALIZER])
     await world.launch()
     yield world
@@ -166,7 +166,7 @@ async def world() -> AsyncIterator[Neighbourhood]:
 
 def make_eager_pool() -> NodePool:
     """A pool of which everything empty may go at once."""
-    return make_pool(consolidateAfter="0s", budgets=[{"nodes": "100%"}])
+    return make_nodepool(consolidateAfter="0s", budgets=[{"nodes": "100%"}])
 
 
 @pytest.mark.parametrize("exhausted", [False, True], ids=["capacity", "no capacity"])
@@ -177,7 +177,7 @@ async def test_a_claim_without_a_status_yet_is_not_ended_with_its_instance(
     world = Neighbourhood()
     if exhausted:
         world.cloud.exhaust()
-    await world.begin(make_eager_pool(), make_class())
+    await world.begin(make_eager_pool(), make_nodeclass())
     launch = world.cloud.launch
 
     async def slow(*call: Any) -> Instance:
@@ -200,7 +200,7 @@ async def test_a_claim_without_a_status_yet_is_not_ended_with_its_instance(
 async def test_an_instance_that_takes_the_place_of_joiners_in_a_status_is_left_alone() -> None:
     """Both launch for one claim, and it is being deleted when the other writes its status."""
     world = Neighbourhood()
-    await world.begin(make_eager_pool(), make_class())
+    await world.begin(make_eager_pool(), make_nodeclass())
     await world.create(finalizers=["example.com/held"])
     await asyncio.sleep(5)
     claim = world.api.find(NODE_CLAIM, CLAIM)
@@ -232,7 +232,7 @@ async def test_a_claim_that_has_no_status_at_the_takeover_is_not_adopted_with_th
         return await launch(*call)
 
     monkeypatch.setattr(world.cloud, "launch", slow)
-    world.api.seed(make_eager_pool(), make_class())
+    world.api.seed(make_eager_pool(), make_nodeclass())
     await world.create(finalizers=[labels.TERMINATION_FINALIZER])
     await world.begin()
 
@@ -299,7 +299,7 @@ async def test_what_one_leader_leaves_alone_the_next_does_too(world: Neighbourho
 async def test_an_instance_of_another_installation_is_not_adopted_at_all() -> None:
     theirs = {labels.TAG_INSTALLATION: "organization/joiner/other", labels.TAG_NODECLAIM: CLAIM}
     world = Neighbourhood(tags=theirs)
-    await world.begin(make_eager_pool(), make_class())
+    await world.begin(make_eager_pool(), make_nodeclass())
     await world.create(annotations={labels.ADOPT: "true"})
     await world.launch()
     await asyncio.sleep(300)
@@ -316,7 +316,7 @@ async def test_an_instance_of_another_installation_is_not_adopted_at_all() -> No
 
 async def test_what_karpenter_was_ending_when_it_stopped_is_ended() -> None:
     world = Neighbourhood()
-    world.api.seed(make_eager_pool(), make_class())
+    world.api.seed(make_eager_pool(), make_nodeclass())
     await world.create(finalizers=[labels.TERMINATION_FINALIZER])
     await world.launch()
     await world.api.delete(NODE_CLAIM, CLAIM)
@@ -333,7 +333,7 @@ async def test_a_claim_that_a_user_creates_is_launched_and_ends_when_it_is_delet
 ) -> None:
     caplog.set_level(logging.INFO)
     world = Neighbourhood()
-    await world.begin(make_eager_pool(), make_class())
+    await world.begin(make_eager_pool(), make_nodeclass())
     await world.create()
     await asyncio.sleep(5)
     claim = world.api.find(NODE_CLAIM, CLAIM)
@@ -356,7 +356,7 @@ async def test_a_claim_that_cannot_be_launched_is_deleted_with_its_reason_in_the
 ) -> None:
     world = Neighbourhood()
     world.cloud.exhaust()
-    await world.begin(make_eager_pool(), make_class())
+    await world.begin(make_eager_pool(), make_nodeclass())
     await world.create()
     await asyncio.sleep(5)
 

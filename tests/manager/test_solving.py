@@ -39,8 +39,8 @@ from controller.scheduling.settings import Settings
 from controller.state.cluster import Cluster
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import DefaultSpreads
+from tests.builders import make_nodepool, make_pod
 from tests.disruption.clusters import underused
-from tests.reconcilers.world import make_pool, make_waiting_pod
 from tests.testbed.eventually import eventually
 
 
@@ -86,8 +86,8 @@ async def test_the_loop_goes_on_while_something_is_solved(
 
 
 async def test_the_engine_answers_from_there_as_it_would_here(solver: SolverProcess) -> None:
-    pod = make_waiting_pod("web")
-    pool = make_pool()
+    pod = make_pod("web")
+    pool = make_nodepool()
     types = {pool.metadata.name: (make_instance_type("m5.large"),)}
     snapshot = Snapshot(node_pools=(pool,), instance_types=types)
     solve = TimedSolve(WorldSolver(solver), Settings(), timedelta(seconds=30))
@@ -98,7 +98,7 @@ async def test_the_engine_answers_from_there_as_it_would_here(solver: SolverProc
 
 
 def snapshot_of(price: float, *daemons: DaemonSet, taint: str = "") -> Snapshot:
-    pool = make_pool()
+    pool = make_nodepool()
     if taint:
         spec = msgspec.structs.replace(
             pool.spec.template.spec, taints=[Taint(key=taint, effect="NoSchedule")]
@@ -118,7 +118,7 @@ def snapshot_of(price: float, *daemons: DaemonSet, taint: str = "") -> Snapshot:
 
 AGENT = DaemonSet(
     metadata=ObjectMeta(name="agent", namespace="default"),
-    spec=DaemonSetSpec(template=PodTemplateSpec(spec=make_waiting_pod("agent", cpu="1500m").spec)),
+    spec=DaemonSetSpec(template=PodTemplateSpec(spec=make_pod("agent", cpu="1500m").spec)),
 )
 
 WORLDS = {
@@ -131,8 +131,8 @@ WORLDS = {
 
 @pytest.mark.parametrize("world", [pytest.param(WORLDS[name], id=name) for name in WORLDS])
 def test_what_was_read_before_is_used_for_nothing_else(world: Snapshot) -> None:
-    solve(WORLDS["as it was"], make_waiting_pod("before"))
-    pod = make_waiting_pod("web")
+    solve(WORLDS["as it was"], make_pod("before"))
+    pod = make_pod("web")
 
     assert solve(world, pod) == schedule([pod], snapshot=world)
 
@@ -148,7 +148,7 @@ def test_what_can_be_bought_is_read_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(offerings, "catalog", catalog)
 
     for number, price in enumerate((0.7, 0.7, 0.8, 0.8)):
-        solve(snapshot_of(price), make_waiting_pod(f"web-{number}"))
+        solve(snapshot_of(price), make_pod(f"web-{number}"))
 
     assert len(read) == 2
 
@@ -208,7 +208,7 @@ async def test_an_engine_that_heeds_no_time_limit_is_not_waited_for_long(
     monkeypatch.setattr(solving, "OVERDUE", timedelta(seconds=0.05))
     solve = TimedSolve(WorldSolver(solver), Settings(), timedelta(seconds=0.05))
     with pytest.raises(SolverError, match="no answer"):
-        await solve([make_waiting_pod("web")], WORLDS["as it was"])
+        await solve([make_pod("web")], WORLDS["as it was"])
 
 
 async def test_a_process_that_took_the_place_of_another_is_told_of_all_pods_that_run(
@@ -216,7 +216,7 @@ async def test_a_process_that_took_the_place_of_another_is_told_of_all_pods_that
 ) -> None:
     world = load(underused(30, 1)).snapshot
     assert world.pods
-    waiting = make_waiting_pod("web", cpu="1500m")
+    waiting = make_pod("web", cpu="1500m")
     expected = schedule([waiting], snapshot=world)
     solve = TimedSolve(WorldSolver(solver), Settings(), timedelta(seconds=30))
 

@@ -22,8 +22,8 @@ from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
 from controller.cloudprovider.provider import Instance
+from tests.builders import CLASS, make_nodeclass, make_nodepool, make_pod
 from tests.manager.wholecontroller import OPTIONS, WholeController
-from tests.reconcilers.world import CLASS, make_class, make_pool, make_running_pod
 
 pytestmark = pytest.mark.virtual_clock
 
@@ -40,7 +40,7 @@ def clock() -> datetime:
 
 def settle(world: WholeController) -> None:
     """Put there what Karpenter leaves: a pool, its class, and a node with its claim and machine."""
-    pool, node_class = make_pool(consolidateAfter="Never"), make_class()
+    pool, node_class = make_nodepool(consolidateAfter="Never"), make_nodeclass()
     made_from = {
         labels.NODEPOOL_HASH: hashes.node_pool_hash(pool),
         labels.NODEPOOL_HASH_VERSION: hashes.NODE_POOL_VERSION,
@@ -102,7 +102,7 @@ def settle(world: WholeController) -> None:
         is_ours=False,
         tags={labels.TAG_NODECLAIM: claim.metadata.name, labels.TAG_CLUSTER_NAME: "joiner"},
     )
-    world.api.seed(node_class, pool, claim, node, make_running_pod("web", "node-1"))
+    world.api.seed(node_class, pool, claim, node, make_pod("web", node="node-1"))
 
 
 async def test_nodes_that_karpenter_made_are_kept_and_become_ours() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from controller.apis.kubernetes.pods import Pod
 from controller.manager import transfer
 from controller.manager.transfer import PodReceiver, PodSender
-from tests.reconcilers.world import make_running_pod
+from tests.builders import make_pod
 
 
 def sent(sender: PodSender, receiver: PodReceiver, *pods: Pod) -> int:
@@ -17,7 +17,7 @@ def sent(sender: PodSender, receiver: PodReceiver, *pods: Pod) -> int:
     return len(batches)
 
 
-A, B, C = (make_running_pod(name, "node") for name in "abc")
+A, B, C = (make_pod(name, node="node") for name in "abc")
 
 
 def test_a_pod_that_is_as_it_was_is_not_sent_again() -> None:
@@ -31,7 +31,7 @@ def test_a_pod_that_is_new_comes_to_those_that_are_there_already() -> None:
     sender, receiver = PodSender(), PodReceiver()
     sent(sender, receiver, A)
     assert sent(sender, receiver, A, B) == 1
-    moved = make_running_pod("a", "another")
+    moved = make_pod("a", node="another")
     assert sent(sender, receiver, moved, B) == 1
 
 
@@ -43,7 +43,7 @@ def test_pods_that_were_gone_are_sent_again() -> None:
 
 
 def test_many_pods_are_sent_some_at_a_time() -> None:
-    pods = [make_running_pod(f"p-{n}", f"node-{n}") for n in range(transfer.AT_ONCE + 1)]
+    pods = [make_pod(f"p-{n}", node=f"node-{n}") for n in range(transfer.AT_ONCE + 1)]
     assert sent(PodSender(), PodReceiver(), *pods) == 2
 
 

@@ -19,7 +19,7 @@ from controller.apiserver.port import Change
 from controller.manager import watches as room
 from controller.manager.watches import Watches
 from controller.state.cluster import Cluster
-from tests.reconcilers.world import CLASS
+from tests.builders import CLASS
 
 
 class WatchedCluster:

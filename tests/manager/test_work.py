@@ -25,9 +25,9 @@ from controller.disruption.problem import DisruptionProblem
 from controller.reconcilers.nodeoverlay.evaluation import ALL
 from controller.scheduling.results import Results
 from controller.state.snapshot import Snapshot
+from tests.builders import make_nodepool, make_pod
 from tests.manager import largecontroller
 from tests.manager.largecontroller import NOW, PODS_PER_NODE, LargeController
-from tests.reconcilers.world import make_pool, make_waiting_pod
 from tests.work import counted
 
 SIZES = (500, 5_000)
@@ -98,7 +98,7 @@ def prepared(nodes: int) -> LargeController:
         metadata=ObjectMeta(name="buffer", namespace="default"), spec=CapacityBufferSpec()
     )
     large.at_server(kinds.CAPACITY_BUFFER, buffer)
-    static = make_pool("static")
+    static = make_nodepool("static")
     large.at_server(
         kinds.NODE_POOL,
         msgspec.structs.replace(static, spec=msgspec.structs.replace(static.spec, replicas=0)),
@@ -168,15 +168,15 @@ async def test_a_pass_of_a_reconciler_costs_the_same_in_a_larger_cluster(
 
 
 def pod_bound(large: LargeController) -> None:
-    large.fill(kinds.POD, make_waiting_pod("new"))
-    pod = make_waiting_pod("new")
+    large.fill(kinds.POD, make_pod("new"))
+    pod = make_pod("new")
     spec = msgspec.structs.replace(pod.spec, node_name=f"node-{STEADY}")
     large.fill(kinds.POD, msgspec.structs.replace(pod, spec=spec))
 
 
 def pod_waits_and_goes(large: LargeController) -> None:
-    large.fill(kinds.POD, make_waiting_pod("another"))
-    large.end(kinds.POD, make_waiting_pod("another"))
+    large.fill(kinds.POD, make_pod("another"))
+    large.end(kinds.POD, make_pod("another"))
 
 
 def node_ready_again(large: LargeController) -> None:
@@ -254,7 +254,7 @@ async def test_opening_nodes_reads_no_pod_that_does_not_wait(
 ) -> None:
     costs = []
     for large in clusters:
-        waiting = [make_waiting_pod(f"waits-{number}") for number in range(20)]
+        waiting = [make_pod(f"waits-{number}") for number in range(20)]
         large.fill(kinds.POD, *waiting)
         with counted() as work:
             ordered = large.cluster.queued(waiting)

@@ -13,7 +13,7 @@ from controller.apis import kinds, labels
 from controller.apis.kubernetes.conditions import Condition
 from controller.telemetry.metrics import Metrics
 from controller.telemetry.summaries import QuantileSummary
-from tests.reconcilers.world import make_class, make_pool
+from tests.builders import make_nodeclass, make_nodepool
 from tests.telemetry.test_clusterstate import OFFERING, TYPE, Observer, claim, node, pod
 
 VALUES = {
@@ -61,13 +61,13 @@ def page(times: int, *, detailed: bool = False) -> str:
 def _populate(observer: Observer) -> None:
     """Have two nodes, spot and on-demand, each with a pod and a pod of a DaemonSet."""
     amounts = {"cpu": "4", "memory": "8Gi", "pods": "58", "ephemeral-storage": "20Gi"}
-    made = make_pool(limits={**amounts, "nodes": "10"})
+    made = make_nodepool(limits={**amounts, "nodes": "10"})
     condition = Condition(type="Ready", status="False", reason="NodeClassNotReady")
     status = msgspec.structs.replace(
         made.status, resources={**amounts, "nodes": "2"}, conditions=[condition]
     )
     observer.see(kinds.NODE_POOL, msgspec.structs.replace(made, status=status))
-    unready = make_class()
+    unready = make_nodeclass()
     status_of_class = msgspec.structs.replace(unready.status, conditions=[condition])
     observer.see(kinds.EC2_NODE_CLASS, msgspec.structs.replace(unready, status=status_of_class))
     observer.market.offered("default", [TYPE])

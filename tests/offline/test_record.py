@@ -27,9 +27,9 @@ from controller.offline.redacting import redacted
 from controller.offline.world import KINDS, load
 from controller.options import Options
 from controller.scheduling.scheduler import schedule
+from tests.builders import make_nodeclass
 from tests.disruption.clusters import underused
 from tests.disruption.test_consolidation import LARGE, NOW, SMALL, pods, problem, world
-from tests.reconcilers.world import make_class
 
 World = dict[str, Any]
 OPTIONS = Options(cluster_name="joiner")
@@ -59,7 +59,7 @@ class InstanceTypeSource:
 def cluster(of: World) -> FakeApiServer:
     """Return an API server that holds what a world does."""
     api = FakeApiServer()
-    api.seed(make_class())
+    api.seed(make_nodeclass())
     for key, rows in of.items():
         if key in KINDS:
             api.seed(*msgspec.convert(rows, list[KINDS[key]]))  # type: ignore[valid-type]

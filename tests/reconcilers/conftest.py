@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
-from tests.reconcilers.world import Unprepared, World, make_class, make_lifecycle, make_pool
+from tests.builders import make_nodeclass, make_nodepool
+from tests.reconcilers.world import Unprepared, World, make_lifecycle
 from tests.virtualclock import pytest_asyncio_loop_factories
 
 __all__ = ["pytest_asyncio_loop_factories"]
@@ -14,7 +15,7 @@ __all__ = ["pytest_asyncio_loop_factories"]
 @pytest.fixture
 def world() -> World:
     world = World()
-    world.seed(make_class(), make_pool())
+    world.seed(make_nodeclass(), make_nodepool())
     return world
 
 

@@ -30,16 +30,9 @@ from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import DefaultSpreads
+from tests.builders import CLASS, make_nodeclass, make_nodepool, make_pod, true
 from tests.reconcilers.disrupting import Loops
-from tests.reconcilers.world import (
-    CLASS,
-    READY,
-    World,
-    make_class,
-    make_lifecycle,
-    make_pool,
-    make_waiting_pod,
-)
+from tests.reconcilers.world import World, make_lifecycle
 
 NO_WAIT = timedelta(milliseconds=1)
 
@@ -107,7 +100,7 @@ class NominationScenario(ProvisioningScenario):
         )
         self.startup_gate = StartupGate(world.api, world.cluster, world.clock, self.nomination)
         self.lifecycle = make_lifecycle(world, self.startup_gate)
-        world.seed(make_class(), make_pool())
+        world.seed(make_nodeclass(), make_nodepool())
 
     async def launch(self) -> NodeClaim:
         """Launch the only NodeClaim."""
@@ -122,7 +115,7 @@ class NominationScenario(ProvisioningScenario):
 
     async def nominate(self, name: str) -> str:
         """Nominate a pending pod for a node that was launched for it; return the node's name."""
-        self.world.seed(make_waiting_pod(name))
+        self.world.seed(make_pod(name))
         await self.round()
         return await self.join()
 
@@ -144,7 +137,7 @@ class DisruptionScenario(Loops):
 
     def __init__(self, nodes: int, **disruption: object) -> None:
         super().__init__()
-        self.world.seed(make_class(), make_pool(**disruption))  # type: ignore[arg-type]
+        self.world.seed(make_nodeclass(), make_nodepool(**disruption))  # type: ignore[arg-type]
         for number in range(nodes):
             self.add(number)
 
@@ -168,7 +161,7 @@ class DisruptionScenario(Loops):
         node = Node(
             metadata=ObjectMeta(name=f"node-{number}", labels=known),
             spec=NodeSpec(provider_id=provider_id),
-            status=NodeStatus(conditions=READY),
+            status=NodeStatus(conditions=true("Ready")),
         )
         self.world.seed(claim, node)
 

@@ -20,13 +20,13 @@ from controller.apis.kubernetes.pods import (
 from controller.apis.kubernetes.taints import Requirement
 from controller.reconcilers.provisioning.assignment import assigned
 from controller.scheduling.results import NewNode
-from tests.reconcilers.world import make_waiting_pod
+from tests.builders import make_pod
 
 FIRST, SECOND, THIRD, FOURTH = "default/d", "default/b", "default/c", "default/a"
 
 
 def replica(key: str, *, of: str = "web", cpu: str = "1", **spec: object) -> Pod:
-    pod = make_waiting_pod(key.removeprefix("default/"), cpu=cpu)
+    pod = make_pod(key.removeprefix("default/"), cpu=cpu)
     owner = OwnerReference(
         api_version="apps/v1", kind="ReplicaSet", name=of, uid=f"uid-of-{of}", controller=True
     )
@@ -123,7 +123,7 @@ def test_pods_that_go_to_no_new_node_take_nobodys_place() -> None:
     [
         pytest.param(replica(SECOND, cpu="2"), id="another spec of the same owner"),
         pytest.param(replica(SECOND, of="other"), id="another owner"),
-        pytest.param(make_waiting_pod("b"), id="no owner"),
+        pytest.param(make_pod("b"), id="no owner"),
     ],
 )
 def test_pods_that_are_not_alike_keep_their_places(other: Pod) -> None:

@@ -28,7 +28,8 @@ from controller.reconcilers.provisioning.provisioner import Provisioner
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.state.snapshot import Snapshot
-from tests.reconcilers.world import World, make_class, make_pool, make_running_pod, make_waiting_pod
+from tests.builders import make_nodeclass, make_nodepool, make_pod
+from tests.reconcilers.world import World
 
 pytestmark = pytest.mark.virtual_clock
 
@@ -155,7 +156,7 @@ def make_stateful_set(replicas: int, policy: str) -> StatefulSet:
 
 
 def waiting(*names: str, kind: Kind[Any] = kinds.REPLICA_SET, owner: str = "web") -> list[Pod]:
-    return [owned(make_waiting_pod(name), kind, owner) for name in names]
+    return [owned(make_pod(name), kind, owner) for name in names]
 
 
 async def complete(world: World, *pods: Pod) -> bool:
@@ -165,7 +166,7 @@ async def complete(world: World, *pods: Pod) -> bool:
 
 async def test_all_have_come_when_an_owner_has_the_replicas_it_asks_for() -> None:
     world, pods = World(), waiting("a", "b")
-    running = owned(make_running_pod("c", "node"), kinds.REPLICA_SET)
+    running = owned(make_pod("c", node="node"), kinds.REPLICA_SET)
     world.seed(make_replica_set(3), *pods)
     assert not await complete(world, *pods)
 
@@ -176,7 +177,7 @@ async def test_all_have_come_when_an_owner_has_the_replicas_it_asks_for() -> Non
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 async def test_a_pod_that_has_ended_is_no_replica(phase: str) -> None:
     world, pods = World(), waiting("a")
-    over = owned(make_running_pod("b", "node"), kinds.REPLICA_SET)
+    over = owned(make_pod("b", node="node"), kinds.REPLICA_SET)
     status = msgspec.structs.replace(over.status, phase=phase)
     world.seed(make_replica_set(2), *pods, msgspec.structs.replace(over, status=status))
     assert not await complete(world, *pods)
@@ -200,7 +201,7 @@ async def test_a_stateful_set_makes_one_pod_at_a_time_unless_it_says_otherwise(
 
 async def test_of_pods_without_an_owner_that_counts_nobody_can_tell() -> None:
     world = World()
-    bare = make_waiting_pod("bare")
+    bare = make_pod("bare")
     bare = msgspec.structs.replace(
         bare, metadata=msgspec.structs.replace(bare.metadata, uid="uid-bare")
     )
@@ -251,7 +252,7 @@ class Batches:
             nomination=timedelta(seconds=20),
             registration_backoff=world.registration_backoff,
         )
-        world.seed(make_class(), make_pool())
+        world.seed(make_nodeclass(), make_nodepool())
 
     async def _solve(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
         if pods:
@@ -267,7 +268,7 @@ class Batches:
 
 async def test_a_batch_is_placed_while_its_window_is_open() -> None:
     batches = Batches(answered_after=0.5)
-    batches.come(make_waiting_pod("bare"))
+    batches.come(make_pod("bare"))
 
     await batches.provisioner.run_once()
 
@@ -278,8 +279,8 @@ async def test_a_batch_is_placed_while_its_window_is_open() -> None:
 
 async def test_an_early_answer_that_is_overtaken_counts_for_nothing() -> None:
     batches = Batches()
-    batches.come(make_waiting_pod("first"))
-    asyncio.get_running_loop().call_later(0.5, batches.come, make_waiting_pod("second"))
+    batches.come(make_pod("first"))
+    asyncio.get_running_loop().call_later(0.5, batches.come, make_pod("second"))
 
     await batches.provisioner.run_once()
 
@@ -290,8 +291,8 @@ async def test_an_early_answer_that_is_overtaken_counts_for_nothing() -> None:
 
 async def test_a_change_of_the_cluster_has_the_question_asked_again() -> None:
     batches = Batches()
-    batches.come(make_waiting_pod("bare"))
-    limited = make_pool(limits={"cpu": "0"})
+    batches.come(make_pod("bare"))
+    limited = make_nodepool(limits={"cpu": "0"})
     asyncio.get_running_loop().call_later(0.6, batches.world.seed, limited)
 
     await batches.provisioner.run_once()
@@ -324,7 +325,7 @@ async def test_a_failed_early_answer_is_asked_for_again() -> None:
         return results
 
     batches.provisioner.solve = fails_once
-    batches.come(make_waiting_pod("bare"))
+    batches.come(make_pod("bare"))
 
     await batches.provisioner.run_once()
 
@@ -334,7 +335,7 @@ async def test_a_failed_early_answer_is_asked_for_again() -> None:
 
 async def test_a_provisioner_that_is_stopped_leaves_nothing_running() -> None:
     batches = Batches(answered_after=60)
-    batches.come(make_waiting_pod("bare"))
+    batches.come(make_pod("bare"))
     running = asyncio.create_task(batches.provisioner.run_once())
     await asyncio.sleep(0.5)
     assert batches.asked == [(0.2, 1)]

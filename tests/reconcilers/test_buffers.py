@@ -18,11 +18,12 @@ from controller.apis.kubernetes.pods import PodTemplateSpec
 from controller.apis.kubernetes.workloads import Deployment, DeploymentSpec, PodTemplate
 from controller.manager.watches import BUFFERING
 from controller.reconcilers.capacitybuffer.resolution import PERIOD, Resolution
+from tests.builders import make_nodeclass, make_nodepool, make_pod
 from tests.reconcilers.disrupting import make_disruptor
 from tests.reconcilers.scenarios import ProvisioningScenario
-from tests.reconcilers.world import World, make_class, make_pool, make_waiting_pod
+from tests.reconcilers.world import World
 
-SPEC = make_waiting_pod("blueprint", cpu="600m", memory="1Gi").spec
+SPEC = make_pod("blueprint", cpu="600m", memory="1Gi").spec
 TEMPLATE = PodTemplate(
     metadata=ObjectMeta(name="web", namespace="team", generation=3),
     template=PodTemplateSpec(spec=SPEC),
@@ -120,13 +121,13 @@ async def test_a_buffer_whose_pods_cannot_be_told_says_why_and_gets_no_room(
 
 def _scenario(*objects: Any) -> ProvisioningScenario:
     scenario = ProvisioningScenario(*BUFFERING)
-    scenario.world.seed(make_class(), make_pool(), *objects)
+    scenario.world.seed(make_nodeclass(), make_nodepool(), *objects)
     return scenario
 
 
 async def launched(world: World, claim: NodeClaim) -> NodeClaim:
     """Let the claim's instance be launched and say how large it is."""
-    instance = await world.cloud.launch(claim, make_class())
+    instance = await world.cloud.launch(claim, make_nodeclass())
     size = {"capacity": dict(instance.capacity), "allocatable": dict(instance.allocatable)}
     status = {"status": {"providerID": instance.provider_id, **size}}
     launched = await world.api.patch(
@@ -171,7 +172,7 @@ async def test_room_is_bought_once_and_real_pods_take_it() -> None:
     assert len(world.claims()) == 1
     assert told(world, "Provisioning") == ("True", "FitsExistingCapacity")
 
-    world.seed(make_waiting_pod("real", cpu="1", memory="1Gi"))
+    world.seed(make_pod("real", cpu="1", memory="1Gi"))
     await scenario.round()
 
     assert scenario.provisioner.plan.expected_on(claim.metadata.name)
@@ -180,7 +181,7 @@ async def test_room_is_bought_once_and_real_pods_take_it() -> None:
 
 async def test_pods_that_find_no_room_are_told_of_in_the_status_and_in_no_event() -> None:
     huge = msgspec.structs.replace(
-        TEMPLATE, template=PodTemplateSpec(spec=make_waiting_pod("x", cpu="9000").spec)
+        TEMPLATE, template=PodTemplateSpec(spec=make_pod("x", cpu="9000").spec)
     )
     scenario = _scenario(huge, make_buffer())
     await resolved(scenario.world)

@@ -16,7 +16,8 @@ from controller.apis.kubernetes.meta import ObjectMeta
 from controller.cloudprovider.errors import ThrottledError
 from controller.reconcilers.capacityreservation.capacitytype import CapacityType
 from controller.reconcilers.capacityreservation.expiration import BlockExpiration
-from tests.reconcilers.world import CLASS, World, make_class
+from tests.builders import CLASS, make_nodeclass
+from tests.reconcilers.world import World
 
 RESERVED = {
     labels.CAPACITY_TYPE: labels.RESERVED,
@@ -44,7 +45,7 @@ async def launched(
         name="claim", uid="uid", labels=carried, finalizers=[labels.TERMINATION_FINALIZER]
     )
     claim = NodeClaim(metadata=metadata, spec=NodeClaimSpec(node_class_ref=CLASS))
-    instance = await world.cloud.launch(claim, make_class())
+    instance = await world.cloud.launch(claim, make_nodeclass())
     machine = world.cloud.machines[instance.provider_id]
     world.cloud.machines[instance.provider_id] = replace(machine, capacity_type=bought)
     held = [Condition(type=REGISTERED, status="True", reason="")] if registered else []
@@ -114,7 +115,7 @@ async def test_without_reserved_claims_the_cloud_is_not_asked(
 
 def seed_block(world: World, *, left: timedelta, kind: str = "capacity-block") -> None:
     """Let the class have found a reservation that has so long to go."""
-    node_class = make_class()
+    node_class = make_nodeclass()
     end = (world.now + left).strftime("%Y-%m-%dT%H:%M:%SZ")
     reservation = CapacityReservationStatus(id="cr-1", reservation_type=kind, end_time=end)
     status = msgspec.structs.replace(node_class.status, capacity_reservations=[reservation])
@@ -146,7 +147,7 @@ async def test_the_nodes_of_a_capacity_block_leave_forty_minutes_before_its_end(
 async def test_nodes_of_a_block_that_no_class_selects_any_more_leave_in_time_too(
     world: World, expiration: BlockExpiration, *, ends: bool
 ) -> None:
-    world.seed(make_class())
+    world.seed(make_nodeclass())
     await launched(world, bought=labels.RESERVED)
     world.cloud.ending_reservations = {"cr-1"} if ends else {"cr-2"}
 

@@ -13,16 +13,9 @@ from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.pods import ResourceRequirements
 from controller.apis.kubernetes.taints import Toleration
 from controller.reconcilers.nodeclaim.consistency import PERIOD, Consistency
+from tests.builders import CLASS, make_nodeclass, make_nodepool, make_pod
 from tests.reconcilers.test_termination import make_budget
-from tests.reconcilers.world import (
-    CLASS,
-    Unprepared,
-    World,
-    make_class,
-    make_lifecycle,
-    make_pool,
-    make_running_pod,
-)
+from tests.reconcilers.world import Unprepared, World, make_lifecycle
 
 NODE = "node-of-claim"
 
@@ -30,7 +23,7 @@ NODE = "node-of-claim"
 @pytest.fixture
 async def world() -> World:
     world = World()
-    world.seed(make_class(), make_pool())
+    world.seed(make_nodeclass(), make_nodepool())
     spec = NodeClaimSpec(
         node_class_ref=CLASS, resources=ResourceRequirements(requests={"cpu": "1"})
     )
@@ -87,7 +80,7 @@ async def test_a_node_that_is_smaller_than_its_type_says_so(
 async def test_a_budget_that_keeps_a_node_on_its_way_out_is_named(
     world: World, consistency: Consistency
 ) -> None:
-    world.seed(make_running_pod("web", NODE, labels={"app": "web"}), make_budget(allowed=0))
+    world.seed(make_pod("web", node=NODE, labels={"app": "web"}), make_budget(allowed=0))
     await world.api.delete(kinds.NODE_CLAIM, "claim")
     world.see()
 
@@ -101,7 +94,7 @@ async def test_a_budget_that_keeps_a_node_on_its_way_out_is_named(
 async def test_a_budget_of_pods_that_no_drain_waits_for_is_not(
     world: World, consistency: Consistency
 ) -> None:
-    stays = make_running_pod("web", NODE, labels={"app": "web"})
+    stays = make_pod("web", node=NODE, labels={"app": "web"})
     tolerant = msgspec.structs.replace(stays.spec, tolerations=[Toleration(operator="Exists")])
     world.seed(msgspec.structs.replace(stays, spec=tolerant), make_budget(allowed=0))
     await world.api.delete(kinds.NODE_CLAIM, "claim")

@@ -32,15 +32,8 @@ from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.disruption.rollout import AMI_DRIFT
 from controller.reconcilers.disruption.disruptor import GATHERING
 from controller.state.registrations import PAUSES, Failure
+from tests.builders import CLASS, make_nodeclass, make_nodepool, make_pod, true
 from tests.reconcilers.disrupting import Loops, SameProcess, make_disruptor
-from tests.reconcilers.world import (
-    CLASS,
-    READY,
-    make_class,
-    make_pool,
-    make_running_pod,
-    make_waiting_pod,
-)
 
 SETTLED = (LAUNCHED, REGISTERED, INITIALIZED, CONSOLIDATABLE, "Ready")
 SIZES = {"c5.large": ("2", "4Gi", "29"), "m5.4xlarge": ("16", "64Gi", "234")}
@@ -56,8 +49,8 @@ class ConsolidationScenario(Loops):
 
     def __init__(self, **disruption: object) -> None:
         super().__init__()
-        self.world.seed(make_class())
-        pool = make_pool(**{"budgets": [{"nodes": "100%"}], **disruption})  # type: ignore[arg-type]
+        self.world.seed(make_nodeclass())
+        pool = make_nodepool(**{"budgets": [{"nodes": "100%"}], **disruption})  # type: ignore[arg-type]
         spec = msgspec.structs.replace(pool.spec.template.spec, requirements=[ON_DEMAND])
         self.change_pool(pool, template=msgspec.structs.replace(pool.spec.template, spec=spec))
 
@@ -110,9 +103,9 @@ class ConsolidationScenario(Loops):
         node = Node(
             metadata=ObjectMeta(name=name, labels={**known, **joined}),
             spec=NodeSpec(provider_id=f"fake:///{name}"),
-            status=NodeStatus(capacity=amounts, allocatable=amounts, conditions=READY),
+            status=NodeStatus(capacity=amounts, allocatable=amounts, conditions=true("Ready")),
         )
-        running = (make_running_pod(f"{name}-{n}", name) for n in range(pods))
+        running = (make_pod(f"{name}-{n}", node=name) for n in range(pods))
         self.world.seed(claim, node, *running)
 
     def settle(self, name: str, *, seconds: int) -> None:
@@ -307,7 +300,9 @@ async def test_what_there_was_to_save_long_ago_shortens_no_wait() -> None:
 
 async def test_a_node_that_only_goes_when_it_is_empty_is_not_waited_for() -> None:
     scenario = await spacious()
-    scenario.world.seed(make_pool("kept", consolidationPolicy=WHEN_EMPTY, consolidateAfter="30s"))
+    scenario.world.seed(
+        make_nodepool("kept", consolidationPolicy=WHEN_EMPTY, consolidateAfter="30s")
+    )
     scenario.add("c", "m5.4xlarge", pods=5, pool="kept")
     await scenario.protect("b")
     scenario.settle("c", seconds=10)
@@ -447,7 +442,7 @@ async def test_a_pod_that_comes_meanwhile_keeps_the_node() -> None:
     scenario = oversized()
     await scenario.work(10)
 
-    scenario.world.seed(*(make_running_pod(f"late-{n}", "big") for n in range(12)))
+    scenario.world.seed(*(make_pod(f"late-{n}", node="big") for n in range(12)))
     await scenario.work(10)
 
     assert not scenario.is_marked("big")
@@ -467,7 +462,7 @@ async def test_a_steady_cluster_is_thought_about_less_and_less_often() -> None:
     await scenario.work(10 * 60)
     assert scenario.engine.asked == 9
 
-    scenario.world.seed(make_waiting_pod("new"))
+    scenario.world.seed(make_pod("new"))
     await scenario.work(1)
     assert scenario.engine.asked == 10
 
@@ -496,7 +491,7 @@ async def test_what_was_decided_does_not_wait_for_a_clock_that_was_set_back() ->
 async def test_what_only_time_held_back_is_found_soon() -> None:
     scenario = oversized()
     until = scenario.world.clock() + timedelta(seconds=20)
-    scenario.world.seed(make_waiting_pod("expected", cpu="100"))
+    scenario.world.seed(make_pod("expected", cpu="100"))
     scenario.world.cluster.nominate("big", scenario.world.cluster.pending_pods(), until)
 
     await scenario.work(60)
@@ -540,7 +535,7 @@ async def test_of_a_node_that_stays_for_another_reason_that_is_said_too() -> Non
     await scenario.work(2)
 
     scenario.world.cloud.types = ()
-    scenario.change_pool(disruption=make_pool(budgets=[{"nodes": "1"}]).spec.disruption)
+    scenario.change_pool(disruption=make_nodepool(budgets=[{"nodes": "1"}]).spec.disruption)
     await scenario.work(12)
 
     told = await scenario.world.events("Unconsolidatable")
@@ -687,7 +682,7 @@ async def test_a_replacement_that_has_joined_in_time_and_is_not_ready_is_kept() 
 async def test_what_was_made_for_nothing_stays_when_others_need_it() -> None:
     scenario = oversized()
     replacement = await replaced(scenario)
-    waiting = make_waiting_pod("other")
+    waiting = make_pod("other")
     scenario.world.seed(waiting)
     until = scenario.world.now + timedelta(hours=1)
     scenario.world.cluster.nominate(replacement.metadata.name, [waiting], until)

@@ -20,15 +20,9 @@ from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
-from tests.builders import make_type
+from tests.builders import make_nodeclass, make_nodepool, make_pod, make_type
 from tests.reconcilers.scenarios import ProvisioningScenario
-from tests.reconcilers.world import (
-    Unprepared,
-    make_class,
-    make_lifecycle,
-    make_pool,
-    make_waiting_pod,
-)
+from tests.reconcilers.world import Unprepared, make_lifecycle
 from tests.scheduling.devices import (
     DRIVER,
     GPU,
@@ -67,13 +61,13 @@ class WithDevices(ProvisioningScenario):
 @pytest.fixture
 def scenario() -> WithDevices:
     scenario = WithDevices(*DEVICES)
-    scenario.world.seed(make_class(), make_pool(), GPU)
+    scenario.world.seed(make_nodeclass(), make_nodepool(), GPU)
     return scenario
 
 
 def claimed(name: str) -> tuple[Pod, ResourceClaim]:
     """A pod that waits, and its claim to one GPU."""
-    pod = make_waiting_pod(name)
+    pod = make_pod(name)
     claims = [PodResourceClaim(name="gpu", resource_claim_name=f"{name}-gpu")]
     spec = msgspec.structs.replace(pod.spec, resource_claims=claims)
     return msgspec.structs.replace(pod, spec=spec), make_resource_claim(f"{name}-gpu")
@@ -145,7 +139,7 @@ async def test_a_pod_without_a_claim_yet_is_told_so_and_tried_again(
 
 async def test_nobody_waits_for_drivers_where_claims_are_ignored() -> None:
     scenario = WithDevices()
-    scenario.world.seed(make_class(), make_pool(), make_waiting_pod("web"))
+    scenario.world.seed(make_nodeclass(), make_nodepool(), make_pod("web"))
     await scenario.round()
     (claim,) = scenario.world.claims()
     marked = {"metadata": {"annotations": {labels.REQUESTED_DRA_DRIVERS: DRIVER}}}

@@ -17,11 +17,8 @@ from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.errors import ApiError, ForbiddenError, UnavailableError
 from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
 from controller.reconcilers.nodeclaim.podevents import PodEvents
+from tests.builders import make_pod
 from tests.reconcilers.scenarios import DisruptionScenario
-from tests.reconcilers.world import (
-    make_running_pod,
-    make_waiting_pod,
-)
 
 
 async def test_an_empty_node_goes_once_it_has_proved_to_stay_empty() -> None:
@@ -49,7 +46,7 @@ async def test_an_empty_node_does_not_stay_for_a_clock_that_was_set_back() -> No
 
 async def test_a_node_with_a_pod_that_needs_a_home_stays() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
-    scenario.world.seed(make_running_pod("web", "node-0"))
+    scenario.world.seed(make_pod("web", node="node-0"))
 
     await scenario.work(seconds=30)
 
@@ -63,7 +60,7 @@ async def test_a_workload_stays_as_old_as_it_is_when_all_its_pods_are_moved() ->
     )
 
     def replica(name: str, *, started: bool) -> Pod:
-        pod = make_running_pod(name, "node-0" if started else "", uid=f"uid-of-{name}")
+        pod = make_pod(name, node="node-0" if started else "", uid=f"uid-of-{name}")
         metadata = msgspec.structs.replace(pod.metadata, owner_references=[owner])
         when = scenario.world.clock() if started else None
         status = msgspec.structs.replace(pod.status, start_time=when)
@@ -90,7 +87,7 @@ async def test_a_pod_that_comes_meanwhile_keeps_its_node() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     await scenario.work(seconds=10)
 
-    scenario.world.seed(make_running_pod("web", "node-0"))
+    scenario.world.seed(make_pod("web", node="node-0"))
     await scenario.work(seconds=20)
 
     assert scenario.going() == []
@@ -125,7 +122,7 @@ async def test_a_budget_of_zero_keeps_every_node(reasons: list[str]) -> None:
 
 async def test_a_nominated_node_is_left_alone() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
-    scenario.world.seed(make_waiting_pod("web"))
+    scenario.world.seed(make_pod("web"))
     until = scenario.world.now + timedelta(minutes=5)
     scenario.world.cluster.nominate("node-0", scenario.world.cluster.pending_pods(), until)
 
@@ -136,7 +133,7 @@ async def test_a_nominated_node_is_left_alone() -> None:
 
 async def test_a_node_whose_pods_will_never_come_is_not_kept_for_them() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
-    scenario.world.seed(make_waiting_pod("web"))
+    scenario.world.seed(make_pod("web"))
     until = scenario.world.now + timedelta(minutes=5)
     scenario.world.cluster.nominate("node-0", scenario.world.cluster.pending_pods(), until)
     await scenario.world.api.delete(kinds.POD, "web", namespace="default", grace_period_seconds=0)
@@ -172,7 +169,7 @@ async def test_pods_that_are_to_be_left_alone_for_a_while_say_until_when(
     said: str, event: str, word: str
 ) -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
-    pod = make_running_pod("web", "node-0", annotations={labels.DO_NOT_DISRUPT: said})
+    pod = make_pod("web", node="node-0", annotations={labels.DO_NOT_DISRUPT: said})
     started = datetime(2026, 11, 21, 12, tzinfo=UTC)
     status = msgspec.structs.replace(pod.status, start_time=started)
     scenario.world.seed(msgspec.structs.replace(pod, status=status))

@@ -24,7 +24,8 @@ from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.fake import ZONES
 from controller.reconcilers.nodeclaim.drift import PERIOD, Drift
-from tests.reconcilers.world import CLASS, World, make_class, make_pool
+from tests.builders import CLASS, make_nodeclass, make_nodepool
+from tests.reconcilers.world import World
 
 BOUGHT = {
     labels.NODEPOOL: "default",
@@ -45,7 +46,7 @@ def hashed(pool: NodePool, *, version: str = hashes.NODE_POOL_VERSION) -> NodePo
 
 
 def requiring(key: str, operator: str, *values: str) -> NodePool:
-    pool = make_pool()
+    pool = make_nodepool()
     terms = [Requirement(key=key, operator=operator, values=list(values))]
     spec = msgspec.structs.replace(pool.spec.template.spec, requirements=terms)
     template = msgspec.structs.replace(pool.spec.template, spec=spec)
@@ -53,7 +54,7 @@ def requiring(key: str, operator: str, *values: str) -> NodePool:
 
 
 def expiring(after: str) -> NodePool:
-    pool = make_pool()
+    pool = make_nodepool()
     spec = msgspec.structs.replace(pool.spec.template.spec, expire_after=after)
     template = msgspec.structs.replace(pool.spec.template, spec=spec)
     return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, template=template))
@@ -67,7 +68,7 @@ class DriftScenario:
     ) -> None:
         self.world = world = World()
         self.drift = Drift(world.api, world.cloud, world.cluster, world.clock)
-        pool = hashed(make_pool())
+        pool = hashed(make_nodepool())
         launched = Condition(type=LAUNCHED, status="True" if is_launched else "Unknown")
         claim = NodeClaim(
             metadata=ObjectMeta(
@@ -79,7 +80,7 @@ class DriftScenario:
             spec=NodeClaimSpec(node_class_ref=CLASS),
             status=NodeClaimStatus(provider_id="fake:///1", conditions=[launched]),
         )
-        world.seed(make_class(), pool, claim)
+        world.seed(make_nodeclass(), pool, claim)
 
     async def reason(self) -> str:
         """Look, and return why the claim has drifted; empty while it has not."""

@@ -18,7 +18,8 @@ from controller.reconcilers.nodeclaim.garbagecollection import (
     PERIOD,
     GarbageCollection,
 )
-from tests.reconcilers.world import CLASS, World, make_class
+from tests.builders import CLASS, make_nodeclass
+from tests.reconcilers.world import World
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ async def launched(world: World, name: str = "claim", *, recorded: bool = True) 
         ),
         spec=NodeClaimSpec(node_class_ref=CLASS),
     )
-    instance = await world.cloud.launch(claim, make_class())
+    instance = await world.cloud.launch(claim, make_nodeclass())
     held = [Condition(type=t, status="True", reason=t) for t in (LAUNCHED, REGISTERED)]
     status = msgspec.structs.replace(
         claim.status, provider_id=instance.provider_id, conditions=held

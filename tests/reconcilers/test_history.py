@@ -13,9 +13,9 @@ from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
 from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import NotFoundError, UnavailableError
 from controller.reconcilers.disruption.history import MOST_KEPT
+from tests.builders import make_pod
 from tests.reconcilers.disrupting import make_disruptor
 from tests.reconcilers.test_consolidation import VALIDATION, ConsolidationScenario
-from tests.reconcilers.world import make_running_pod
 
 WEB = OwnerReference(
     api_version="apps/v1", kind="ReplicaSet", name="web", uid="uid-of-web", controller=True
@@ -32,7 +32,7 @@ class HistoryScenario(ConsolidationScenario):
         self.world.seed(self.web("web-1", "b"))
 
     def web(self, name: str, node: str) -> Pod:
-        pod = make_running_pod(name, node)
+        pod = make_pod(name, node=node)
         metadata = msgspec.structs.replace(pod.metadata, owner_references=[WEB])
         return msgspec.structs.replace(pod, metadata=metadata)
 

@@ -10,13 +10,8 @@ from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.nodes import Node, NodeSpec
 from controller.apiserver.errors import UnavailableError
 from controller.reconcilers.interruption.listener import Listener
-from tests.reconcilers.world import (
-    CLASS,
-    World,
-    make_class,
-    make_listener,
-    make_status_listener,
-)
+from tests.builders import CLASS, make_nodeclass
+from tests.reconcilers.world import World, make_listener, make_status_listener
 
 
 @pytest.fixture
@@ -29,10 +24,10 @@ async def world() -> World:
         ),
         spec=NodeClaimSpec(node_class_ref=CLASS),
     )
-    world.seed(make_class(), claim)
+    world.seed(make_nodeclass(), claim)
     stored = world.claim("claim")
     assert stored is not None
-    instance = await world.cloud.launch(stored, make_class())
+    instance = await world.cloud.launch(stored, make_nodeclass())
     status = NodeClaimStatus(provider_id=instance.provider_id)
     world.seed(NodeClaim(metadata=stored.metadata, spec=stored.spec, status=status))
     return world

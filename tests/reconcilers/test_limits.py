@@ -8,8 +8,8 @@ from controller.apis import labels
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.scheduling.results import NewNode
-from tests.builders import make_node, make_types
-from tests.reconcilers.world import World, make_pool
+from tests.builders import make_node, make_nodepool, make_types
+from tests.reconcilers.world import World
 
 TYPES = {"default": make_types(2, 8)}
 
@@ -23,7 +23,7 @@ def new_node(*types: str) -> NewNode:
 def admitted(*nodes: NewNode, there: int, replacing: bool = False, **limits: str) -> list[bool]:
     """Ask about nodes in a pool in which so many of four CPUs are there."""
     world = World()
-    world.seed(make_pool(limits=limits))
+    world.seed(make_nodepool(limits=limits))
     world.seed(*(make_node(f"old-{n}", labels={labels.NODEPOOL: "default"}) for n in range(there)))
     world.see()
     writer = ClaimWriter(

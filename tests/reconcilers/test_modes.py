@@ -11,9 +11,9 @@ from controller.apis import kinds, labels
 from controller.apis.karpenter.disruption import Disruption
 from controller.apiserver.errors import NotFoundError, UnavailableError
 from controller.disruption.modes import Mode
+from tests.builders import make_pod
 from tests.reconcilers.disrupting import make_disruptor
 from tests.reconcilers.test_consolidation import ConsolidationScenario
-from tests.reconcilers.world import make_running_pod
 
 MODE = labels.DISRUPTION_MODE
 
@@ -124,7 +124,7 @@ async def test_what_does_not_stand_any_more_is_withdrawn() -> None:
     scenario = shrunk()
     await settled(scenario)
 
-    scenario.world.seed(*(make_running_pod(f"late-{n}", "a") for n in range(4)))
+    scenario.world.seed(*(make_pod(f"late-{n}", node="a") for n in range(4)))
     await scenario.work(12)
 
     (record,) = scenario.recommended("Withdrawn")
@@ -139,7 +139,7 @@ async def test_a_pod_that_another_has_replaced_makes_it_no_other_recommendation(
     assert (move.node, move.pods) == ("a", ["default/b-0"])
 
     await scenario.world.api.delete(kinds.POD, "b-0", namespace="default", grace_period_seconds=0)
-    scenario.world.seed(make_running_pod("b-again", "b"))
+    scenario.world.seed(make_pod("b-again", node="b"))
     await scenario.work(12)
 
     (renewed,) = scenario.recommended()
@@ -152,7 +152,7 @@ async def test_an_approval_that_comes_too_late_does_nothing() -> None:
     record = await settled(scenario)
 
     await scenario.say(record, "true")
-    scenario.world.seed(*(make_running_pod(f"late-{n}", "a") for n in range(4)))
+    scenario.world.seed(*(make_pod(f"late-{n}", node="a") for n in range(4)))
     await scenario.work(12)
 
     assert scenario.going() == []

@@ -23,14 +23,8 @@ from controller.cloudprovider.errors import (
 )
 from controller.cloudprovider.provider import Instance
 from controller.reconcilers.nodeclaim.lifecycle import OTHERS_GRACE, Lifecycle
-from tests.reconcilers.world import (
-    World,
-    launched,
-    make_claim,
-    make_class,
-    make_pool,
-    make_waiting_pod,
-)
+from tests.builders import make_nodeclaim, make_nodeclass, make_nodepool, make_pod
+from tests.reconcilers.world import World, launched
 
 
 async def test_a_claim_is_launched_and_its_status_says_what_came(
@@ -49,7 +43,7 @@ async def test_a_claim_of_a_pool_that_does_not_exist_is_left_to_its_creator_for_
     world: World, lifecycle: Lifecycle
 ) -> None:
     """A second Karpenter of the same kind creates a NodeClaim and launches it itself."""
-    claim = make_claim()
+    claim = make_nodeclaim()
     claim.metadata.labels[labels.NODEPOOL] = "second"
     world.seed(claim)
 
@@ -65,10 +59,10 @@ async def test_a_claim_of_a_pool_that_does_not_exist_is_left_to_its_creator_for_
 async def test_a_launch_whose_record_was_lost_is_not_bought_twice(
     world: World, lifecycle: Lifecycle
 ) -> None:
-    world.seed(make_claim())
+    world.seed(make_nodeclaim())
     claim = world.claim("claim")
     assert claim is not None
-    await world.cloud.launch(claim, make_class())  # and then the controller died
+    await world.cloud.launch(claim, make_nodeclass())  # and then the controller died
 
     await lifecycle.reconcile("claim")
 
@@ -80,7 +74,7 @@ async def test_a_claim_nobody_has_capacity_for_is_given_up_with_an_event(
 ) -> None:
     world.cloud.exhaust()
 
-    world.seed(make_claim())
+    world.seed(make_nodeclaim())
     await lifecycle.reconcile("claim")
     world.see()
     await lifecycle.reconcile("claim")
@@ -94,7 +88,7 @@ async def test_claims_that_find_no_capacity_for_the_same_reason_are_logged_once(
 ) -> None:
     names = [f"claim-{number}" for number in range(9)]
     for name in names:
-        claim = make_claim()
+        claim = make_nodeclaim()
         metadata = msgspec.structs.replace(claim.metadata, name=name)
         world.seed(msgspec.structs.replace(claim, metadata=metadata))
 
@@ -116,7 +110,7 @@ async def test_a_failed_launch_says_why_in_its_condition(
     world: World, lifecycle: Lifecycle
 ) -> None:
     world.cloud.fail("launch", CreateError("role is not allowed", reason="Unauthorized"))
-    world.seed(make_claim())
+    world.seed(make_nodeclaim())
 
     with pytest.raises(CreateError):
         await lifecycle.reconcile("claim")
@@ -136,8 +130,8 @@ async def test_a_failed_launch_is_told_at_the_pool_and_at_the_pods_that_wait_for
     world: World, lifecycle: Lifecycle, error: CloudProviderError
 ) -> None:
     world.cloud.fail("launch", error)
-    world.seed(make_pool(), make_claim())
-    pods = [make_waiting_pod("one"), make_waiting_pod("two")]
+    world.seed(make_nodepool(), make_nodeclaim())
+    pods = [make_pod("one"), make_pod("two")]
     world.cluster.nominate("claim", pods, world.clock() + timedelta(seconds=20))
 
     with pytest.raises(type(error)):
@@ -175,7 +169,7 @@ async def test_a_node_is_registered_with_the_labels_and_owner_of_its_claim(
 async def test_a_node_is_registered_once_the_cloud_has_told_its_partition(
     world: World, lifecycle: Lifecycle
 ) -> None:
-    untold = make_claim()
+    untold = make_nodeclaim()
     untold.metadata.labels[labels.PLACEMENT_GROUP_PARTITION] = ""
     world.seed(untold)
     await lifecycle.reconcile("claim")
@@ -310,7 +304,7 @@ def _bootstrapped(node: Node) -> Node:
 async def test_a_claim_that_gets_nowhere_is_given_up(
     world: World, lifecycle: Lifecycle, launches: bool, minutes: int
 ) -> None:
-    world.seed(make_claim())
+    world.seed(make_nodeclaim())
     if not launches:
         world.cloud.fail("launch", CreateError("no"), times=99)
         with pytest.raises(CreateError):
@@ -335,7 +329,7 @@ async def _try_each_minute(world: World, lifecycle: Lifecycle, minutes: int) -> 
 async def test_a_claim_whose_launch_failed_long_ago_has_not_been_failing_since(
     world: World, lifecycle: Lifecycle
 ) -> None:
-    world.seed(make_claim())
+    world.seed(make_nodeclaim())
     world.cloud.fail("launch", CreateError("no"), times=2)
     for _ in range(2):
         with pytest.raises(CreateError):
@@ -361,7 +355,7 @@ async def test_a_launch_that_fails_as_nobody_expected_is_told_and_given_up_in_ti
         raise UnforeseenError("a field is missing")
 
     monkeypatch.setattr(world.cloud, "launch", fail)
-    world.seed(make_claim())
+    world.seed(make_nodeclaim())
     with pytest.raises(UnforeseenError):
         await lifecycle.reconcile("claim")
     world.see()
@@ -387,7 +381,7 @@ async def test_what_launches_wait_for_their_turn_does_not_count_as_failing(
         raise ThrottledError("not yet")
 
     monkeypatch.setattr(world.cloud, "launch", wait_in_vain)
-    world.seed(make_claim())
+    world.seed(make_nodeclaim())
     for _ in range(5):
         with pytest.raises(ThrottledError):
             await lifecycle.reconcile("claim")
@@ -405,7 +399,7 @@ async def test_what_launches_wait_for_their_turn_does_not_count_as_failing(
 async def test_a_claim_whose_turn_comes_late_is_not_given_up_at_its_first_failure(
     world: World, lifecycle: Lifecycle
 ) -> None:
-    world.seed(make_claim())
+    world.seed(make_nodeclaim())
     world.pass_time(minutes=6)
     for verb in ("patch", "patch/status"):
         world.api.refuse(verb, ApiError("a moment", status=500), kind=kinds.NODE_CLAIM)
@@ -471,7 +465,7 @@ async def test_a_late_node_that_changes_while_it_is_registered_is_not_given_up(
 async def test_a_claim_that_a_webhook_lets_nobody_write_is_given_up_in_time(
     world: World, lifecycle: Lifecycle
 ) -> None:
-    world.seed(make_claim())
+    world.seed(make_nodeclaim())
     refusal = ForbiddenError("the webhook says no", status=403)
     for verb in ("patch", "patch/status"):
         world.api.refuse(verb, refusal, kind=kinds.NODE_CLAIM, times=1000)
@@ -513,10 +507,10 @@ async def test_a_deleted_claim_takes_its_node_then_its_instance_then_goes(
 async def test_a_deleted_claim_whose_launch_was_never_recorded_leaks_no_instance(
     world: World, lifecycle: Lifecycle
 ) -> None:
-    world.seed(make_claim())
+    world.seed(make_nodeclaim())
     claim = world.claim("claim")
     assert claim is not None
-    await world.cloud.launch(claim, make_class())  # and then the controller died
+    await world.cloud.launch(claim, make_nodeclass())  # and then the controller died
     await world.api.patch(
         kinds.NODE_CLAIM, "claim", {"metadata": {"finalizers": [labels.TERMINATION_FINALIZER]}}
     )

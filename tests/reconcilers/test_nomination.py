@@ -17,8 +17,8 @@ from controller.apiserver.errors import ForbiddenError
 from controller.cloudprovider.errors import CloudProviderError
 from controller.reconcilers.newnodes.plan import NOMINATED_GRACE
 from controller.reconcilers.provisioning.nomination import nominated_together
+from tests.builders import make_pod
 from tests.reconcilers.scenarios import NominationScenario, ProvisioningScenario, nominated
-from tests.reconcilers.world import make_running_pod, make_waiting_pod
 
 
 @pytest.fixture
@@ -29,13 +29,11 @@ def scenario() -> NominationScenario:
 async def test_pods_are_nominated_for_their_node_before_it_lets_pods_in(
     scenario: NominationScenario,
 ) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
+    scenario.world.seed(make_pod("web"))
     await scenario.round()
 
     claim = await scenario.launch()
-    scenario.world.seed(
-        msgspec.structs.replace(scenario.pod("web"), status=make_waiting_pod("web").status)
-    )
+    scenario.world.seed(msgspec.structs.replace(scenario.pod("web"), status=make_pod("web").status))
     scenario.world.api.refuse("patch", ForbiddenError("no", status=403), kind=kinds.NODE)
 
     with pytest.raises(ForbiddenError):
@@ -47,7 +45,7 @@ async def test_pods_are_nominated_for_their_node_before_it_lets_pods_in(
 async def test_pods_are_nominated_as_soon_as_the_cloud_has_named_their_machine(
     scenario: NominationScenario,
 ) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
+    scenario.world.seed(make_pod("web"))
     await scenario.round()
 
     claim = await scenario.launch()
@@ -59,7 +57,7 @@ async def test_pods_are_nominated_as_soon_as_the_cloud_has_named_their_machine(
 async def test_a_node_that_joins_by_another_name_has_its_pods_told_again(
     scenario: NominationScenario,
 ) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
+    scenario.world.seed(make_pod("web"))
     await scenario.round()
     claim = await scenario.launch()
     machines = scenario.world.cloud.machines
@@ -76,7 +74,7 @@ async def test_a_node_that_joins_by_another_name_has_its_pods_told_again(
 async def test_a_cloud_that_tells_no_name_yet_holds_nothing_up(
     scenario: NominationScenario,
 ) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
+    scenario.world.seed(make_pod("web"))
     await scenario.round()
     scenario.world.cloud.fail("get", CloudProviderError("not yet"))
 
@@ -86,7 +84,7 @@ async def test_a_cloud_that_tells_no_name_yet_holds_nothing_up(
 
 
 def spread_pod(name: str, *, app: str = "web", hard: bool = True) -> Pod:
-    pod = make_waiting_pod(name)
+    pod = make_pod(name)
     constraint = TopologySpreadConstraint(
         max_skew=1,
         topology_key=labels.ZONE,
@@ -113,7 +111,7 @@ async def test_a_pod_that_must_spread_is_nominated_where_no_other_of_its_kind_is
 
 def test_one_of_the_pods_that_spread_among_one_another_is_told_at_a_time() -> None:
     first, second, api = spread_pod("first"), spread_pod("second"), spread_pod("api", app="api")
-    counted = msgspec.structs.replace(second, spec=make_waiting_pod("second").spec)
+    counted = msgspec.structs.replace(second, spec=make_pod("second").spec)
     there = msgspec.structs.replace(second.metadata, namespace="elsewhere")
     elsewhere = msgspec.structs.replace(second, metadata=there)
     soft = [spread_pod(name, hard=False) for name in ("soft", "softer")]
@@ -149,7 +147,7 @@ async def test_another_pod_that_must_spread_may_be_told_once_the_first_is_bound(
 async def test_a_node_registers_also_when_its_pods_cannot_be_nominated(
     scenario: NominationScenario,
 ) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
+    scenario.world.seed(make_pod("web"))
     await scenario.round()
     scenario.world.api.refuse("patch/status", ForbiddenError("no", status=403), kind=kinds.POD)
 
@@ -163,9 +161,7 @@ async def test_a_node_registers_also_when_its_pods_cannot_be_nominated(
 async def test_one_refused_nomination_leaves_no_other_request_running_by_itself(
     scenario: NominationScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scenario.world.seed(
-        make_waiting_pod("first", cpu="100m"), make_waiting_pod("second", cpu="100m")
-    )
+    scenario.world.seed(make_pod("first", cpu="100m"), make_pod("second", cpu="100m"))
     await scenario.round()
     patch, running = scenario.world.api.patch, set[str]()
 
@@ -203,7 +199,7 @@ async def test_a_new_leader_does_not_buy_again_for_pods_that_have_been_nominated
 async def test_a_pod_whose_nominated_node_has_gone_gets_another(
     scenario: NominationScenario,
 ) -> None:
-    scenario.world.seed(nominated(make_waiting_pod("web"), "gone"))
+    scenario.world.seed(nominated(make_pod("web"), "gone"))
 
     await scenario.round()
 
@@ -252,7 +248,7 @@ async def test_a_pod_that_was_tried_in_vain_and_nominated_again_is_placed_anew(
 async def test_the_nomination_of_a_pod_that_may_not_preempt_says_nothing(
     scenario: NominationScenario,
 ) -> None:
-    web = make_waiting_pod("web")
+    web = make_pod("web")
     spec = msgspec.structs.replace(web.spec, preemption_policy="Never")
     scenario.world.seed(msgspec.structs.replace(web, spec=spec))
     await scenario.round()
@@ -289,7 +285,7 @@ async def test_a_machine_is_kept_for_its_pods_however_long_the_scheduler_takes(
         kept.append(machine.nominated)
 
     assert kept == [True] * 12
-    scenario.world.seed(make_running_pod("web", machine.name))
+    scenario.world.seed(make_pod("web", node=machine.name))
     (machine,) = scenario.world.cluster.state_nodes(scenario.world.clock())
     assert not machine.nominated
 
@@ -324,8 +320,8 @@ async def test_a_pod_for_whom_others_make_room_gets_no_node_of_its_own(
     scenario: NominationScenario,
 ) -> None:
     node = await scenario.nominate("first")
-    victim = make_running_pod("victim", node, deletionTimestamp=scenario.world.now)
-    scenario.world.seed(victim, nominated(make_waiting_pod("important"), node))
+    victim = make_pod("victim", node=node, deletionTimestamp=scenario.world.now)
+    scenario.world.seed(victim, nominated(make_pod("important"), node))
     await scenario.round()
     scenario.world.pass_time(seconds=30)
 
@@ -335,7 +331,7 @@ async def test_a_pod_for_whom_others_make_room_gets_no_node_of_its_own(
 
 
 def make_replica(name: str) -> Pod:
-    pod = make_waiting_pod(name, cpu="100m", memory="64Mi")
+    pod = make_pod(name, cpu="100m", memory="64Mi")
     owner = OwnerReference(
         api_version="apps/v1", kind="ReplicaSet", name="web", uid="uid-of-web", controller=True
     )
@@ -348,4 +344,4 @@ def untried(pod: Pod) -> Pod:
 
 
 def refused(pod: Pod) -> Pod:
-    return msgspec.structs.replace(pod, status=make_waiting_pod("any").status)
+    return msgspec.structs.replace(pod, status=make_pod("any").status)

@@ -18,8 +18,8 @@ import pytest
 from controller.apis import kinds, labels
 from controller.apis.kubernetes.conditions import Condition
 from controller.constraints import taints
+from tests.builders import make_pod
 from tests.reconcilers.scenarios import NominationScenario, nominated
-from tests.reconcilers.world import make_waiting_pod
 
 ZONES = ("us-west-2a", "us-west-2b", "us-west-2c")
 HEAD_PODS, TAIL_PODS = 40, 20
@@ -82,7 +82,7 @@ class Batch(NominationScenario):
     async def buy(self) -> None:
         """Buy them, and let them come up."""
         for zone in ZONES:
-            pod = make_waiting_pod(zone)
+            pod = make_pod(zone)
             narrow = msgspec.structs.replace(pod.spec, node_selector={labels.ZONE: zone})
             self.world.seed(msgspec.structs.replace(pod, spec=narrow))
         await self.round()
@@ -94,7 +94,7 @@ class Batch(NominationScenario):
         for number in range(HEAD_PODS + TAIL_PODS):
             claim = third if number >= HEAD_PODS else (first, second)[number % 2]
             name = f"pod-{number:02}"
-            self.world.seed(make_waiting_pod(name))
+            self.world.seed(make_pod(name))
             self.provisioner.plan.expect(self.pod(name), claim.metadata.name)
             self.planned[name] = f"node-of-{claim.metadata.name}"
         for claim in self.world.claims():

@@ -16,8 +16,9 @@ from controller.apis.kubernetes import conditions
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.manager.overlaidcloud import OverlaidCloud
 from controller.reconcilers.nodeoverlay.evaluation import ALL, PERIOD, UNRESOLVED, Evaluation
+from tests.builders import make_nodeclass, make_nodepool
 from tests.manager.wholecontroller import LivingCloud
-from tests.reconcilers.world import World, make_class, make_pool
+from tests.reconcilers.world import World
 
 
 def make_overlay(name: str, **spec: Any) -> NodeOverlay:
@@ -27,7 +28,7 @@ def make_overlay(name: str, **spec: Any) -> NodeOverlay:
 
 def make_world(*overlays: NodeOverlay) -> World:
     world = World(NODE_OVERLAY)
-    world.seed(make_class(), make_pool(), *overlays)
+    world.seed(make_nodeclass(), make_nodepool(), *overlays)
     return world
 
 
@@ -87,7 +88,7 @@ async def test_an_overlay_that_cannot_be_read_says_what_is_wrong_and_contradicts
 
 async def test_a_pool_whose_types_cannot_be_told_is_left_out_and_looked_at_again_soon() -> None:
     world = World(NODE_OVERLAY)
-    world.seed(make_pool(), make_overlay("one", price="1"))
+    world.seed(make_nodepool(), make_overlay("one", price="1"))
 
     assert await evaluation(world).reconcile(ALL) == UNRESOLVED
     assert status(world, "one")["Ready"][0] == "True"
@@ -103,21 +104,21 @@ async def test_prices_and_capacities_reach_whoever_looks_at_types_for_a_pool() -
     assert later is not None
     cloud = OverlaidCloud(LivingCloud(clock=world.clock), world.cluster)
 
-    before = await cloud.instance_types(make_class(), make_pool())
+    before = await cloud.instance_types(make_nodeclass(), make_nodepool())
     await evaluation(world).reconcile(ALL)
-    after = await cloud.instance_types(make_class(), make_pool())
+    after = await cloud.instance_types(make_nodeclass(), make_nodepool())
     # Its owner changes it: until it has been evaluated anew, it does not count.
     changed = msgspec.structs.replace(later.metadata, generation=2, resource_version="")
     now = world.api.find(NODE_OVERLAY, "z-later")
     assert now is not None
     world.seed(msgspec.structs.replace(now, metadata=changed))
-    unsure = await cloud.instance_types(make_class(), make_pool())
+    unsure = await cloud.instance_types(make_nodeclass(), make_nodepool())
 
     assert not any(o.price_overlaid for t in before for o in t.offerings)
     assert {o.price for t in after for o in t.offerings} == {8}
     assert all(t.allocatable["example.com/disk"] == 2000 for t in after)
     assert {o.price for t in unsure for o in t.offerings} == {7}
-    assert all(not t.capacity_overlaid for t in await cloud.instance_types(make_class()))
+    assert all(not t.capacity_overlaid for t in await cloud.instance_types(make_nodeclass()))
 
 
 class UnchangingCloud(LivingCloud):
@@ -138,7 +139,7 @@ async def test_pools_that_overlays_do_not_tell_apart_see_the_same_types_only_onc
     )
     await evaluation(world).reconcile(ALL)
     cloud = OverlaidCloud(UnchangingCloud(clock=world.clock), world.cluster)
-    pools = [make_pool("one"), make_pool("other"), make_pool("red")]
+    pools = [make_nodepool("one"), make_nodepool("other"), make_nodepool("red")]
     template = pools[2].spec.template
     labelled = msgspec.structs.replace(template.metadata, labels={"team": "red"})
     template = msgspec.structs.replace(template, metadata=labelled)
@@ -147,9 +148,9 @@ async def test_pools_that_overlays_do_not_tell_apart_see_the_same_types_only_onc
     )
     world.seed(*pools)
 
-    one, other, red = [await cloud.instance_types(make_class(), pool) for pool in pools]
+    one, other, red = [await cloud.instance_types(make_nodeclass(), pool) for pool in pools]
 
     assert one is other
-    assert one is await cloud.instance_types(make_class(), pools[0])
+    assert one is await cloud.instance_types(make_nodeclass(), pools[0])
     assert {o.price for t in one for o in t.offerings} == {7}
     assert {o.price for t in red for o in t.offerings} == {8}

@@ -16,7 +16,8 @@ from controller.cloudprovider.fake import make_instance_type
 from controller.reconcilers.nodeclaim.expiration import Expiration
 from controller.reconcilers.nodeclass.resolver import Resolver
 from controller.reconcilers.nodepool.readiness import OUT_OF_SERVICE, Readiness
-from tests.reconcilers.world import CLASS, World, make_class, make_pool
+from tests.builders import CLASS, make_nodeclass, make_nodepool
+from tests.reconcilers.world import World
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def resolver(world: World) -> Resolver:
 
 
 def fresh_pool(*requirements: Requirement) -> NodePool:
-    pool = make_pool()
+    pool = make_nodepool()
     spec = msgspec.structs.replace(pool.spec.template.spec, requirements=list(requirements))
     template = msgspec.structs.replace(pool.spec.template, spec=spec)
     return msgspec.structs.replace(
@@ -60,7 +61,7 @@ def stored_pool(world: World) -> NodePool:
 async def test_a_pool_with_a_ready_class_becomes_ready_and_carries_its_hash(
     world: World, readiness: Readiness
 ) -> None:
-    world.seed(make_class(), fresh_pool())
+    world.seed(make_nodeclass(), fresh_pool())
 
     await readiness.reconcile("default")
 
@@ -88,7 +89,7 @@ async def test_a_pool_whose_class_is_not_ready_says_why_in_the_class_s_own_words
     world: World, readiness: Readiness, resolver: Resolver
 ) -> None:
     world.cloud.unready("default", reason="SubnetsNotFound", message="tag a subnet")
-    world.seed(make_class(), fresh_pool())
+    world.seed(make_nodeclass(), fresh_pool())
     await resolver.reconcile("default")
     world.see()
 
@@ -143,7 +144,7 @@ async def test_a_pool_that_two_apply_says_so_and_who_wins_and_works(
     annotations: dict[str, str],
     said: str | None,
 ) -> None:
-    world.seed(make_class(), pool_of(labels, annotations))
+    world.seed(make_nodeclass(), pool_of(labels, annotations))
 
     await readiness.reconcile("default")
 
@@ -170,7 +171,7 @@ async def test_a_pool_out_of_service_buys_nothing_until_nobody_says_so_any_more(
     )
     pool = fresh_pool()
     status = msgspec.structs.replace(pool.status, conditions=[told])
-    world.seed(make_class(), msgspec.structs.replace(pool, status=status))
+    world.seed(make_nodeclass(), msgspec.structs.replace(pool, status=status))
 
     left = await readiness.reconcile("default")
 
@@ -193,7 +194,7 @@ async def test_a_pool_that_cannot_work_names_the_requirement(
     world: World, readiness: Readiness
 ) -> None:
     nonsense = Requirement(key=labels.CAPACITY_TYPE, operator="In", values=["spott"])
-    world.seed(make_class(), fresh_pool(nonsense))
+    world.seed(make_nodeclass(), fresh_pool(nonsense))
 
     await readiness.reconcile("default")
 
@@ -207,7 +208,7 @@ async def test_a_pool_whose_requirement_matches_no_instance_type_is_not_ready(
     world: World, readiness: Readiness
 ) -> None:
     slip = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=["m5.lrage"])
-    world.seed(make_class(), fresh_pool(slip))
+    world.seed(make_nodeclass(), fresh_pool(slip))
 
     pause = await readiness.reconcile("default")
 
@@ -229,7 +230,7 @@ async def test_what_is_sold_nowhere_at_the_moment_leaves_a_pool_ready(
     world: World, readiness: Readiness
 ) -> None:
     elsewhere = Requirement(key=labels.ZONE, operator="In", values=["us-west-2z"])
-    world.seed(make_class(), fresh_pool(elsewhere))
+    world.seed(make_nodeclass(), fresh_pool(elsewhere))
 
     await readiness.reconcile("default")
 
@@ -240,7 +241,7 @@ async def test_a_cloud_that_does_not_answer_changes_nothing_of_a_pool(
     world: World, readiness: Readiness
 ) -> None:
     slip = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=["m5.lrage"])
-    world.seed(make_class(), fresh_pool(slip))
+    world.seed(make_nodeclass(), fresh_pool(slip))
     await readiness.reconcile("default")
     world.see()
     before = stored_pool(world).status
@@ -255,7 +256,7 @@ async def test_a_cloud_that_does_not_answer_changes_nothing_of_a_pool(
 async def test_a_static_pool_says_that_its_feature_gate_is_off(world: World, is_on: bool) -> None:
     pool = fresh_pool()
     world.seed(
-        make_class(),
+        make_nodeclass(),
         msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, replicas=2)),
     )
     readiness = Readiness(
@@ -275,7 +276,7 @@ async def test_a_static_pool_says_that_its_feature_gate_is_off(world: World, is_
 async def test_a_pool_that_says_the_same_again_is_not_written(
     world: World, readiness: Readiness
 ) -> None:
-    world.seed(make_class(), fresh_pool())
+    world.seed(make_nodeclass(), fresh_pool())
     await readiness.reconcile("default")
     world.see()
     written = len(world.api.calls)
@@ -293,7 +294,7 @@ async def test_a_pool_counts_its_nodes(world: World, readiness: Readiness) -> No
     status = msgspec.structs.replace(
         claim.status, provider_id="fake:///1", capacity={"cpu": "4", "memory": "8Gi"}
     )
-    world.seed(make_class(), fresh_pool(), msgspec.structs.replace(claim, status=status))
+    world.seed(make_nodeclass(), fresh_pool(), msgspec.structs.replace(claim, status=status))
 
     await readiness.reconcile("default")
 
@@ -305,7 +306,7 @@ async def test_a_pool_counts_its_nodes(world: World, readiness: Readiness) -> No
 
 async def test_a_class_that_finds_no_subnets_says_so(world: World, resolver: Resolver) -> None:
     world.cloud.unready("default", reason="SubnetsNotFound", message="tag a subnet")
-    world.seed(make_class())
+    world.seed(make_nodeclass())
 
     await resolver.reconcile("default")
 
@@ -321,7 +322,7 @@ async def test_a_class_stays_while_a_claim_needs_it_and_then_leaves_nothing(
     world: World, resolver: Resolver
 ) -> None:
     claim = NodeClaim(metadata=ObjectMeta(name="claim"), spec=NodeClaimSpec(node_class_ref=CLASS))
-    world.seed(make_class(), claim)
+    world.seed(make_nodeclass(), claim)
     await resolver.reconcile("default")
     await world.api.delete(kinds.EC2_NODE_CLASS, "default")
     world.see()
@@ -361,7 +362,7 @@ async def test_a_claim_ends_when_its_time_is_up(
 
 def made_by_karpenter(name: str, written: dict[str, str], *, drifted: bool = False) -> NodeClaim:
     """A claim of the default pool and class, with the annotations of another version."""
-    given = make_pool().spec.template.spec.node_class_ref
+    given = make_nodepool().spec.template.spec.node_class_ref
     told = [conditions.Condition(type="Drifted", status="True")] if drifted else []
     return NodeClaim(
         metadata=ObjectMeta(name=name, labels={labels.NODEPOOL: "default"}, annotations=written),
@@ -383,7 +384,7 @@ async def test_a_new_way_of_hashing_makes_no_claim_drifted_and_heals_none_that_i
     old = {hashed: "1", version: "v2"}
     kept = made_by_karpenter("kept", old)
     drifted = made_by_karpenter("drifted", old, drifted=True)
-    world.seed(make_class(), fresh_pool(), kept, drifted)
+    world.seed(make_nodeclass(), fresh_pool(), kept, drifted)
 
     await resolver.reconcile("default")
     await readiness.reconcile("default")

@@ -23,27 +23,22 @@ from controller.cloudprovider.provider import Instance
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.results import Results
 from controller.state.snapshot import Snapshot
+from tests.builders import make_nodeclass, make_nodepool, make_pod
 from tests.reconcilers.scenarios import ProvisioningScenario
-from tests.reconcilers.world import (
-    World,
-    make_class,
-    make_pool,
-    make_running_pod,
-    make_waiting_pod,
-)
+from tests.reconcilers.world import World
 
 
 @pytest.fixture
 def scenario() -> ProvisioningScenario:
     scenario = ProvisioningScenario()
-    scenario.world.seed(make_class(), make_pool())
+    scenario.world.seed(make_nodeclass(), make_nodepool())
     return scenario
 
 
 async def test_a_waiting_pod_gets_a_claim_that_carries_its_pool_and_class(
     scenario: ProvisioningScenario,
 ) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
+    scenario.world.seed(make_pod("web"))
 
     await scenario.round()
 
@@ -62,7 +57,7 @@ async def test_a_waiting_pod_gets_a_claim_that_carries_its_pool_and_class(
 async def test_a_pod_gets_one_claim_if_the_api_server_does_not_answer(
     scenario: ProvisioningScenario, arrives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
+    scenario.world.seed(make_pod("web"))
     create, requests = scenario.world.api.create, 0
 
     async def create_unheard(kind: Any, *arguments: Any, **named: Any) -> Any:
@@ -84,7 +79,7 @@ async def test_a_pod_gets_one_claim_if_the_api_server_does_not_answer(
 
 def of_team(name: str) -> NodePool:
     """A pool whose nodes bear the label of a team."""
-    pool = make_pool()
+    pool = make_nodepool()
     metadata = msgspec.structs.replace(pool.spec.template.metadata, labels={"team": name})
     template = msgspec.structs.replace(pool.spec.template, metadata=metadata)
     return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, template=template))
@@ -98,7 +93,7 @@ async def test_a_pool_that_changes_during_a_solve_gets_claims_of_what_it_asks_fo
             return await super()._solve(pods, snapshot)
 
     scenario = Changing()
-    scenario.world.seed(make_class(), of_team("red"), make_waiting_pod("web"))
+    scenario.world.seed(make_nodeclass(), of_team("red"), make_pod("web"))
     await scenario.round()
 
     assert scenario.world.claims() == []
@@ -112,10 +107,10 @@ async def test_a_pool_that_changes_during_a_solve_gets_claims_of_what_it_asks_fo
 async def test_a_claim_bears_the_hash_of_what_it_was_made_from(
     scenario: ProvisioningScenario,
 ) -> None:
-    pool = make_pool()
+    pool = make_nodepool()
     stale = {labels.NODEPOOL_HASH: "of what it was", labels.NODEPOOL_HASH_VERSION: "v0"}
     metadata = msgspec.structs.replace(pool.metadata, annotations=stale)
-    scenario.world.seed(msgspec.structs.replace(pool, metadata=metadata), make_waiting_pod("web"))
+    scenario.world.seed(msgspec.structs.replace(pool, metadata=metadata), make_pod("web"))
 
     await scenario.round()
 
@@ -127,11 +122,11 @@ async def test_a_claim_bears_the_hash_of_what_it_was_made_from(
 async def test_the_next_batch_does_not_buy_again_for_pods_already_placed(
     scenario: ProvisioningScenario,
 ) -> None:
-    scenario.world.seed(*(make_waiting_pod(f"web-{n}") for n in range(10)))
+    scenario.world.seed(*(make_pod(f"web-{n}") for n in range(10)))
     await scenario.round()
     bought = len(scenario.world.claims())
 
-    scenario.world.seed(make_waiting_pod("late", cpu="10m", memory="1Mi"))
+    scenario.world.seed(make_pod("late", cpu="10m", memory="1Mi"))
     await scenario.round()
 
     assert scenario.asked[1] == ["default/late"]
@@ -140,7 +135,7 @@ async def test_the_next_batch_does_not_buy_again_for_pods_already_placed(
 
 async def launch(world: World, claim: NodeClaim) -> Instance:
     """Launch a claim's instance; its node does not join."""
-    instance = await world.cloud.launch(claim, make_class())
+    instance = await world.cloud.launch(claim, make_nodeclass())
     launched = {
         "providerID": instance.provider_id,
         "capacity": dict(instance.capacity),
@@ -157,12 +152,12 @@ async def test_pods_on_their_way_to_a_node_take_up_room_before_it_has_joined(
     scenario: ProvisioningScenario, shares: bool
 ) -> None:
     world = scenario.world
-    world.seed(make_waiting_pod("first"))
+    world.seed(make_pod("first"))
     await scenario.round()
     (claim,) = world.claims()
     whole = (await launch(world, claim)).allocatable["cpu"]
 
-    world.seed(make_waiting_pod("second", cpu="1m" if shares else str(whole), memory="1Mi"))
+    world.seed(make_pod("second", cpu="1m" if shares else str(whole), memory="1Mi"))
     await scenario.round()
 
     assert len(world.claims()) == (1 if shares else 2)
@@ -172,7 +167,7 @@ async def test_pods_on_their_way_to_a_node_repel_others_before_it_has_joined(
     scenario: ProvisioningScenario,
 ) -> None:
     def make_repelling(name: str) -> Pod:
-        pod = make_waiting_pod(name, cpu="1m", memory="1Mi")
+        pod = make_pod(name, cpu="1m", memory="1Mi")
         term = {"topologyKey": labels.HOSTNAME, "labelSelector": {"matchLabels": {"app": "web"}}}
         repelling = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
         return msgspec.structs.replace(
@@ -196,7 +191,7 @@ async def test_pods_on_their_way_to_a_node_repel_others_before_it_has_joined(
 @pytest.fixture
 async def succession(scenario: ProvisioningScenario) -> ProvisioningScenario:
     """A claim is written and not launched yet; a new leader has looked at it once."""
-    scenario.world.seed(make_waiting_pod("web"))
+    scenario.world.seed(make_pod("web"))
     await scenario.round()
     scenario.change_leader()
     await scenario.round()
@@ -244,19 +239,19 @@ async def test_what_is_not_launched_yet_serves_others_where_its_own_pods_are_gon
     scenario: ProvisioningScenario,
 ) -> None:
     world = scenario.world
-    world.seed(make_waiting_pod("first"))
+    world.seed(make_pod("first"))
     await scenario.round()
-    world.seed(make_waiting_pod("second"))
+    world.seed(make_pod("second"))
     await scenario.round()
     bought = {claim.metadata.name for claim in world.claims()}
     assert len(bought) == 2
     await world.api.delete(kinds.POD, "first", namespace="default")
 
-    world.seed(make_waiting_pod("third"))
+    world.seed(make_pod("third"))
     await scenario.round()
     assert {claim.metadata.name for claim in world.claims()} == bought
 
-    world.seed(make_waiting_pod("fourth"))
+    world.seed(make_pod("fourth"))
     await scenario.round()
     assert len(world.claims()) == 3
 
@@ -265,11 +260,11 @@ async def test_what_is_not_launched_yet_serves_none_that_asks_for_more(
     scenario: ProvisioningScenario,
 ) -> None:
     world = scenario.world
-    world.seed(make_waiting_pod("small", cpu="500m"))
+    world.seed(make_pod("small", cpu="500m"))
     await scenario.round()
     await world.api.delete(kinds.POD, "small", namespace="default")
 
-    world.seed(make_waiting_pod("large", cpu="2"))
+    world.seed(make_pod("large", cpu="2"))
     await scenario.round()
 
     assert len(world.claims()) == 2
@@ -278,7 +273,7 @@ async def test_what_is_not_launched_yet_serves_none_that_asks_for_more(
 async def test_pods_of_a_claim_that_was_given_up_are_placed_again(
     scenario: ProvisioningScenario,
 ) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
+    scenario.world.seed(make_pod("web"))
     await scenario.round()
     (claim,) = scenario.world.claims()
     await scenario.world.api.patch(
@@ -295,10 +290,10 @@ async def test_pods_of_a_claim_that_was_given_up_are_placed_again(
 async def test_pods_of_a_node_on_its_way_out_get_another_before_they_are_evicted(
     scenario: ProvisioningScenario,
 ) -> None:
-    scenario.world.seed(make_waiting_pod("web"))
+    scenario.world.seed(make_pod("web"))
     await scenario.round()
     (claim,) = scenario.world.claims()
-    node_class = make_class()
+    node_class = make_nodeclass()
     instance = await scenario.world.cloud.launch(claim, node_class)
     await scenario.world.api.patch(
         kinds.NODE_CLAIM,
@@ -318,7 +313,7 @@ async def test_pods_of_a_node_on_its_way_out_get_another_before_they_are_evicted
     assert waiting is not None
     scenario.world.seed(
         msgspec.structs.replace(
-            make_running_pod("web", node.metadata.name),
+            make_pod("web", node=node.metadata.name),
             metadata=ObjectMeta(name="web", namespace="default", uid=waiting.metadata.uid),
         )
     )
@@ -330,7 +325,7 @@ async def test_pods_of_a_node_on_its_way_out_get_another_before_they_are_evicted
 
 
 async def test_a_pod_that_fits_nowhere_is_told_why(scenario: ProvisioningScenario) -> None:
-    scenario.world.seed(make_waiting_pod("huge", cpu="10000"))
+    scenario.world.seed(make_pod("huge", cpu="10000"))
 
     await scenario.round()
 
@@ -341,7 +336,7 @@ async def test_a_pod_that_fits_nowhere_is_told_why(scenario: ProvisioningScenari
 
 async def test_without_a_ready_pool_a_pod_is_told_so() -> None:
     scenario = ProvisioningScenario()
-    scenario.world.seed(make_waiting_pod("web"))
+    scenario.world.seed(make_pod("web"))
 
     await scenario.round()
 
@@ -355,10 +350,10 @@ async def test_a_pod_is_told_of_pools_that_are_not_ready_and_what_they_lack(
     lacks = Condition(
         type="NodeClassReady", status="False", reason="NodeClassNotFound", message="create it"
     )
-    pool = make_pool("unready")
+    pool = make_nodepool("unready")
     status = msgspec.structs.replace(pool.status, conditions=[lacks])
     scenario.world.seed(msgspec.structs.replace(pool, status=status))
-    scenario.world.seed(make_waiting_pod("giant", cpu="9999"))
+    scenario.world.seed(make_pod("giant", cpu="9999"))
 
     await scenario.round()
 
@@ -383,12 +378,12 @@ async def test_a_pool_that_could_hold_the_pod_were_it_ready_is_told_of_first(
     tolerations: list[Toleration],
     first: str,
 ) -> None:
-    wire = to_wire(make_pool("gpu"))
+    wire = to_wire(make_nodepool("gpu"))
     wire["spec"]["template"]["spec"]["taints"] = [{"key": "gpu", "effect": "NoSchedule"}]
     wire["status"]["conditions"] = [
         {"type": "NodeClassReady", "status": "False", "reason": "NodeClassNotFound"}
     ]
-    giant = make_waiting_pod("giant", cpu="9999")
+    giant = make_pod("giant", cpu="9999")
     spec = msgspec.structs.replace(giant.spec, node_selector=selector, tolerations=tolerations)
     scenario.world.seed(msgspec.convert(wire, NodePool), msgspec.structs.replace(giant, spec=spec))
 
@@ -404,7 +399,7 @@ SHIFT = "ARC has shifted traffic away from us-west-2a (usw2-az1)"
 
 
 def refusing_class(**refusals: str) -> EC2NodeClass:
-    node_class = make_class()
+    node_class = make_nodeclass()
     said = [
         Condition(type=kind, status="False", reason="Refused", message=message)
         for kind, message in refusals.items()
@@ -415,7 +410,7 @@ def refusing_class(**refusals: str) -> EC2NodeClass:
 
 
 def pool_of_capacity_type(name: str, capacity_type: str, **more: Any) -> NodePool:
-    pool = make_pool(name, **more)
+    pool = make_nodepool(name, **more)
     only = Requirement(key=labels.CAPACITY_TYPE, operator="In", values=[capacity_type])
     pool.spec.template.spec.requirements.append(only)
     return pool
@@ -431,7 +426,7 @@ def sell_no(scenario: ProvisioningScenario, *capacity_types: str) -> None:
 async def test_a_pod_is_told_that_the_cloud_refuses_what_its_class_launches(
     scenario: ProvisioningScenario,
 ) -> None:
-    scenario.world.seed(refusing_class(WithinQuotas=QUOTA), make_waiting_pod("web"))
+    scenario.world.seed(refusing_class(WithinQuotas=QUOTA), make_pod("web"))
     sell_no(scenario, labels.ON_DEMAND, labels.SPOT)
 
     await scenario.round()
@@ -443,7 +438,7 @@ async def test_a_pod_is_told_that_the_cloud_refuses_what_its_class_launches(
 async def test_a_refusal_is_no_cause_for_a_pod_that_is_too_large_for_every_type(
     scenario: ProvisioningScenario,
 ) -> None:
-    scenario.world.seed(refusing_class(WithinQuotas=QUOTA), make_waiting_pod("giant", cpu="9999"))
+    scenario.world.seed(refusing_class(WithinQuotas=QUOTA), make_pod("giant", cpu="9999"))
 
     await scenario.round()
 
@@ -459,7 +454,7 @@ async def test_a_spent_limit_comes_before_the_quota_of_another_pool_which_is_tol
         pool_of_capacity_type("apps", labels.ON_DEMAND),
         pool_of_capacity_type("batch", labels.ON_DEMAND),
         pool_of_capacity_type("spot", labels.SPOT, limits={"cpu": "1"}),
-        make_waiting_pod("web"),
+        make_pod("web"),
     )
     sell_no(scenario, labels.ON_DEMAND)
 
@@ -476,7 +471,7 @@ async def test_a_pool_hears_of_no_refusal_of_a_capacity_type_that_it_does_not_al
     scenario.world.seed(
         refusing_class(WithinQuotas=QUOTA),
         pool_of_capacity_type("spot", labels.SPOT),
-        make_waiting_pod("web"),
+        make_pod("web"),
     )
     sell_no(scenario, labels.SPOT)
 
@@ -488,9 +483,9 @@ async def test_a_pool_hears_of_no_refusal_of_a_capacity_type_that_it_does_not_al
 
 
 def test_a_zonal_shift_is_a_cause_where_a_zone_is_what_the_pod_lacks() -> None:
-    unplaced = Unplaced([make_pool()], [refusing_class(ZonesInUse=SHIFT)])
+    unplaced = Unplaced([make_nodepool()], [refusing_class(ZonesInUse=SHIFT)])
     spread = "no domain satisfies the topology spread over topology.kubernetes.io/zone (maxSkew 1)"
-    spec = make_waiting_pod("web").spec
+    spec = make_pod("web").spec
 
     assert unplaced.message(spec, (spread,)) == f"{spread}; EC2NodeClass default: {SHIFT}"
     limit = "NodePool default: limit of cpu reached"
@@ -505,7 +500,7 @@ async def test_a_webhook_that_refuses_nodeclaims_is_reported_on_pods_and_pool_an
     scenario: ProvisioningScenario, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = scenario.world
-    world.seed(*(make_waiting_pod(f"web-{n}", cpu="12") for n in range(4)))
+    world.seed(*(make_pod(f"web-{n}", cpu="12") for n in range(4)))
     why = 'admission webhook "policy.example.com" denied the request: no owner label'
 
     world.api.refuse("create", ForbiddenError(why, status=403), kind=kinds.NODE_CLAIM, times=8)
@@ -525,7 +520,7 @@ async def test_why_pods_get_no_node_is_logged_once_per_change(
     scenario: ProvisioningScenario, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    scenario.world.seed(*(make_waiting_pod(f"giant-{n}", cpu="9999") for n in range(12)))
+    scenario.world.seed(*(make_pod(f"giant-{n}", cpu="9999") for n in range(12)))
 
     for _ in range(3):
         await scenario.round()
@@ -538,17 +533,17 @@ async def test_why_pods_get_no_node_is_logged_once_per_change(
     assert record.__dict__["pods"] == 12
     assert record.__dict__["Pods"].startswith("default/giant-0, default/giant-1")
 
-    scenario.world.seed(make_waiting_pod("giant-12", cpu="9999"))
+    scenario.world.seed(make_pod("giant-12", cpu="9999"))
     await scenario.round()
     assert lines(caplog, "could not schedule") == [too_large] * 2
 
 
 async def test_a_pool_is_told_which_of_its_requirements_no_type_meets() -> None:
     scenario = ProvisioningScenario()
-    pool = make_pool()
+    pool = make_nodepool()
     wanted = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=["m5.moonshot"])
     pool.spec.template.spec.requirements.append(wanted)
-    scenario.world.seed(make_class(), pool, make_waiting_pod("web"))
+    scenario.world.seed(make_nodeclass(), pool, make_pod("web"))
 
     await scenario.round()
 
@@ -558,15 +553,15 @@ async def test_a_pool_is_told_which_of_its_requirements_no_type_meets() -> None:
 
 async def test_a_pool_never_grows_past_its_limits() -> None:
     scenario = ProvisioningScenario()
-    scenario.world.seed(make_class(), make_pool(limits={"cpu": "4"}))
-    scenario.world.seed(*(make_waiting_pod(f"web-{n}") for n in range(30)))
+    scenario.world.seed(make_nodeclass(), make_nodepool(limits={"cpu": "4"}))
+    scenario.world.seed(*(make_pod(f"web-{n}") for n in range(30)))
 
     for _ in range(3):
         await scenario.round()
 
     cpus = 0
     for claim in scenario.world.claims():
-        instance = await scenario.world.cloud.launch(claim, make_class())
+        instance = await scenario.world.cloud.launch(claim, make_nodeclass())
         cpus += int(instance.capacity["cpu"])
     assert 0 < cpus <= 4
     assert await scenario.world.events("FailedScheduling")
@@ -585,10 +580,10 @@ def at_most(scenario: ProvisioningScenario) -> int:
 
 async def test_what_waits_long_for_its_launch_counts_for_the_most_it_may_become() -> None:
     scenario = ProvisioningScenario()
-    scenario.world.seed(make_class(), make_pool(limits={"cpu": "40"}))
+    scenario.world.seed(make_nodeclass(), make_nodepool(limits={"cpu": "40"}))
 
     for batch in range(4):
-        scenario.world.seed(*(make_waiting_pod(f"web-{batch}-{n}") for n in range(12)))
+        scenario.world.seed(*(make_pod(f"web-{batch}-{n}") for n in range(12)))
         await scenario.round()
         scenario.world.pass_time(minutes=1)
 
@@ -598,13 +593,13 @@ async def test_what_waits_long_for_its_launch_counts_for_the_most_it_may_become(
 
 async def test_limits_that_have_shrunk_since_the_engine_was_asked_hold() -> None:
     scenario = ProvisioningScenario()
-    scenario.world.seed(make_class(), make_pool())
-    scenario.world.seed(*(make_waiting_pod(f"web-{n}", cpu="3") for n in range(8)))
+    scenario.world.seed(make_nodeclass(), make_nodepool())
+    scenario.world.seed(*(make_pod(f"web-{n}", cpu="3") for n in range(8)))
     solve = scenario.provisioner.solve
 
     async def solve_slowly(pods: Sequence[Pod], snapshot: Snapshot) -> Results:
         results = await solve(pods, snapshot)
-        scenario.world.seed(make_pool(limits={"cpu": "20"}))
+        scenario.world.seed(make_nodepool(limits={"cpu": "20"}))
         scenario.world.see()
         return results
 
@@ -629,7 +624,7 @@ async def test_it_is_read_again_when_something_else_can_be_bought(
     scenario: ProvisioningScenario,
 ) -> None:
     await scenario.round()
-    scenario.world.seed(make_pool("spot"))
+    scenario.world.seed(make_nodepool("spot"))
     await scenario.round()
 
     assert scenario.read == [["default"], ["default", "spot"]]
@@ -642,7 +637,7 @@ async def test_a_pool_that_can_buy_nothing_is_no_news_while_nobody_waits(
     await scenario.round()
     assert await scenario.world.events("NoCompatibleInstanceTypes") == []
 
-    scenario.world.seed(make_waiting_pod("web"))
+    scenario.world.seed(make_pod("web"))
     await scenario.round()
 
     assert await scenario.world.events("NoCompatibleInstanceTypes") != []

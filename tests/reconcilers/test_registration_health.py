@@ -18,15 +18,8 @@ from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
 from controller.cloudprovider.errors import CreateError
 from controller.reconcilers.nodepool.readiness import Readiness
-from tests.reconcilers.world import (
-    CLASS,
-    Unprepared,
-    World,
-    make_class,
-    make_lifecycle,
-    make_listener,
-    make_pool,
-)
+from tests.builders import CLASS, make_nodeclass, make_nodepool
+from tests.reconcilers.world import Unprepared, World, make_lifecycle, make_listener
 
 OURS = "uid-of-default"
 
@@ -36,7 +29,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.world = World()
-        self.world.seed(make_class(), make_pool())
+        self.world.seed(make_nodeclass(), make_nodepool())
         self.lifecycle = make_lifecycle(self.world, Unprepared())
         self.restart()
         self._numbers = itertools.count()

@@ -12,12 +12,12 @@ from controller.apis.kubernetes.nodes import Node, NodeSpec
 from controller.reconcilers.nodepool.readiness import Readiness
 from controller.reconcilers.staticcapacity.replication import Replication
 from controller.state.registrations import PAUSES, Failure
+from tests.builders import make_nodeclass, make_nodepool, make_pod
 from tests.reconcilers.scenarios import ProvisioningScenario
 from tests.reconcilers.test_staticcapacity import make_static
-from tests.reconcilers.world import World, make_class, make_pool, make_waiting_pod
+from tests.reconcilers.world import World
 
-LARGE = {"cpu": "7", "memory": "40Gi"}
-"""What a pod asks for of which no two fit on a node."""
+pytestmark = pytest.mark.virtual_clock
 
 
 def fails(world: World, pool: str = "default", *, times: int = 2) -> None:
@@ -32,8 +32,9 @@ def made(world: World) -> int:
 @pytest.fixture
 def scenario() -> ProvisioningScenario:
     scenario = ProvisioningScenario()
-    scenario.world.seed(make_class(), make_pool())
-    scenario.world.seed(*(make_waiting_pod(f"pod-{n}", **LARGE) for n in range(3)))
+    scenario.world.seed(make_nodeclass(), make_nodepool())
+    # No node has room for two of them.
+    scenario.world.seed(*(make_pod(f"pod-{n}", cpu="7", memory="40Gi") for n in range(3)))
     return scenario
 
 
@@ -131,7 +132,7 @@ def test_the_pause_grows(failures: int, pause: timedelta) -> None:
 
 async def test_a_pool_of_fixed_size_tries_one_too() -> None:
     world = World()
-    world.seed(make_class(), make_static(3))
+    world.seed(make_nodeclass(), make_static(3))
     fails(world, "fixed")
     replication = Replication(
         world.api,

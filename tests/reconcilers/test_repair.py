@@ -13,7 +13,8 @@ from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.nodes import Node
 from controller.reconcilers.nodehealth.repair import BLOCKED, Repair
-from tests.reconcilers.world import CLASS, Unprepared, World, make_class, make_lifecycle, make_pool
+from tests.builders import CLASS, make_nodeclass, make_nodepool
+from tests.reconcilers.world import Unprepared, World, make_lifecycle
 
 TOLERATED = timedelta(minutes=30)
 ACCELERATORS = timedelta(minutes=10)
@@ -24,7 +25,7 @@ class Fleet:
 
     def __init__(self) -> None:
         self.world = world = World()
-        world.seed(make_class(), make_pool())
+        world.seed(make_nodeclass(), make_nodepool())
         self.lifecycle = make_lifecycle(world, Unprepared())
         self.repair = Repair(
             api=world.api,

@@ -15,9 +15,10 @@ from controller.apiserver.errors import ConflictError
 from controller.reconcilers.nodeclaim.consistency import Consistency
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
 from controller.reconcilers.nodehealth.repair import Repair
+from tests.builders import true
 from tests.reconcilers.scenarios import DisruptionScenario
 from tests.reconcilers.test_termination import NODE, TerminationScenario
-from tests.reconcilers.world import READY, World, launched, make_listener
+from tests.reconcilers.world import World, launched, make_listener
 
 OTHER_MACHINE = "aws:///us-west-2a/i-0fee1900d00000000"
 UNREGISTERED = {"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}
@@ -28,7 +29,7 @@ def make_foreign_node(name: str, told: dict[str, str], **spec: object) -> Node:
     return Node(
         metadata=ObjectMeta(name=name, labels=told, finalizers=["example.com/held"]),
         spec=msgspec.convert({"providerID": OTHER_MACHINE, **spec}, NodeSpec),
-        status=NodeStatus(conditions=READY),
+        status=NodeStatus(conditions=true("Ready")),
     )
 
 

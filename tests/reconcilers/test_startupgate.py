@@ -23,8 +23,8 @@ from controller.constraints import taints
 from controller.reconcilers.newnodes.plan import MOST_REMINDERS
 from controller.reconcilers.provisioning import startupgate
 from controller.reconcilers.provisioning.startupgate import AGAIN, PATIENCE
+from tests.builders import make_pod
 from tests.reconcilers.scenarios import NominationScenario, nominated
-from tests.reconcilers.world import make_waiting_pod
 
 ARCHITECTURES = {"web": "amd64", "arm": "arm64"}
 NODE_PATCH = ("patch", "Node")
@@ -35,7 +35,7 @@ class Batch(NominationScenario):
 
     async def buy(self) -> None:
         for name, arch in ARCHITECTURES.items():
-            pod = make_waiting_pod(name)
+            pod = make_pod(name)
             spec = msgspec.structs.replace(pod.spec, node_selector={labels.ARCH: arch})
             self.world.seed(msgspec.structs.replace(pod, spec=spec))
         await self.round()
@@ -102,7 +102,7 @@ async def test_nodes_bought_together_register_at_once_and_hold_pods_off(batch: B
 
 async def test_a_node_that_was_bought_alone_is_not_held() -> None:
     scenario = NominationScenario()
-    scenario.world.seed(make_waiting_pod("web"))
+    scenario.world.seed(make_pod("web"))
     await scenario.round()
 
     name = await scenario.join()

@@ -16,12 +16,13 @@ from controller.apis.kubernetes.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, UnavailableError
 from controller.disruption.costs import eviction_cost, lifetime_remaining
 from controller.reconcilers.staticcapacity.replication import AT_THE_LIMIT, PERIOD, Replication
+from tests.builders import make_nodeclass, make_nodepool, make_pod
 from tests.reconcilers.scenarios import DisruptionScenario, ProvisioningScenario
-from tests.reconcilers.world import World, make_class, make_pool, make_running_pod, make_waiting_pod
+from tests.reconcilers.world import World
 
 
 def make_static(replicas: int, **spec: Any) -> NodePool:
-    pool = make_pool("fixed")
+    pool = make_nodepool("fixed")
     static = msgspec.structs.replace(pool.spec, replicas=replicas, **spec)
     return msgspec.structs.replace(pool, spec=static)
 
@@ -42,7 +43,7 @@ async def replicated(world: World) -> timedelta | None:
 
 def make_world(replicas: int, **spec: Any) -> World:
     world = World()
-    world.seed(make_class(), make_static(replicas, **spec))
+    world.seed(make_nodeclass(), make_static(replicas, **spec))
     return world
 
 
@@ -79,7 +80,7 @@ async def test_its_claims_are_the_template_and_nothing_of_any_pod() -> None:
     metadata = msgspec.structs.replace(template.metadata, labels={"team": "red"})
     template = msgspec.structs.replace(template, spec=spec, metadata=metadata)
     wanted = msgspec.structs.replace(pool.spec, template=template)
-    world.seed(make_class(), msgspec.structs.replace(pool, spec=wanted))
+    world.seed(make_nodeclass(), msgspec.structs.replace(pool, spec=wanted))
 
     await replicated(world)
 
@@ -90,7 +91,7 @@ async def test_its_claims_are_the_template_and_nothing_of_any_pod() -> None:
     assert asked[labels.NODEPOOL] == ["fixed"]
     assert claim.metadata.labels["example.com/rack"] == "r1"
     assert not claim.spec.resources.requests
-    instance = await world.cloud.launch(claim, make_class())
+    instance = await world.cloud.launch(claim, make_nodeclass())
     assert instance.instance_type == "m5.large"
 
 
@@ -146,7 +147,7 @@ async def test_a_pool_that_is_not_ready_makes_nothing_but_still_shrinks() -> Non
 
 
 async def _joined(world: World, claim: NodeClaim) -> str:
-    instance = await world.cloud.launch(claim, make_class())
+    instance = await world.cloud.launch(claim, make_nodeclass())
     status = {"status": {"providerID": instance.provider_id}}
     launched = await world.api.patch(
         kinds.NODE_CLAIM, claim.metadata.name, status, subresource="status"
@@ -168,12 +169,12 @@ async def test_the_least_harm_goes_first() -> None:
     }
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d"}
     world.seed(
-        make_running_pod("agent", nodes[empty.metadata.name], ownerReferences=[owner]),
-        make_running_pod("one", nodes[cheap.metadata.name]),
-        make_running_pod("two", nodes[dear.metadata.name]),
-        make_running_pod("three", nodes[dear.metadata.name]),
-        make_running_pod(
-            "mine", nodes[kept.metadata.name], annotations={labels.DO_NOT_DISRUPT: "true"}
+        make_pod("agent", node=nodes[empty.metadata.name], ownerReferences=[owner]),
+        make_pod("one", node=nodes[cheap.metadata.name]),
+        make_pod("two", node=nodes[dear.metadata.name]),
+        make_pod("three", node=nodes[dear.metadata.name]),
+        make_pod(
+            "mine", node=nodes[kept.metadata.name], annotations={labels.DO_NOT_DISRUPT: "true"}
         ),
     )
     went: list[str] = []
@@ -192,7 +193,7 @@ async def _replacing(world: World, protected: bool = False) -> tuple[NodeClaim, 
     (old,) = world.claims()
     node = await _joined(world, old)
     kept = {labels.DO_NOT_DISRUPT: "true"} if protected else {}
-    world.seed(make_running_pod("web", node, annotations=kept))
+    world.seed(make_pod("web", node=node, annotations=kept))
     metadata = msgspec.structs.replace(
         old.metadata, name="replacement", uid="replacement", annotations={labels.REPLACES: node}
     )
@@ -232,7 +233,7 @@ async def test_a_protected_node_stays_though_another_was_made_in_its_place() -> 
 
 async def test_pods_never_make_nodes_of_a_static_pool() -> None:
     scenario = ProvisioningScenario()
-    scenario.world.seed(make_class(), make_static(0), make_waiting_pod("web"))
+    scenario.world.seed(make_nodeclass(), make_static(0), make_pod("web"))
 
     await scenario.round()
 
@@ -242,7 +243,7 @@ async def test_pods_never_make_nodes_of_a_static_pool() -> None:
 
 async def test_an_empty_node_of_a_static_pool_stays() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
-    pool = make_pool()
+    pool = make_nodepool()
     spec = msgspec.structs.replace(pool.spec, replicas=1)
     scenario.world.seed(msgspec.structs.replace(pool, spec=spec))
 
@@ -269,7 +270,7 @@ def test_the_cost_of_a_pod_follows_what_is_said_of_it(
     annotation: str, priority: int | None, cost: float
 ) -> None:
     annotations = {labels.POD_DELETION_COST: annotation} if annotation else {}
-    pod = make_running_pod("p", "n", annotations=annotations)
+    pod = make_pod("p", node="n", annotations=annotations)
     pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, priority=priority))
 
     assert eviction_cost(pod) == cost
@@ -278,9 +279,9 @@ def test_the_cost_of_a_pod_follows_what_is_said_of_it(
 def test_the_disruption_cost_of_a_pod_is_read_first() -> None:
     annotations = {labels.DISRUPTION_COST: "134217728", labels.POD_DELETION_COST: "1342177280"}
 
-    assert eviction_cost(make_running_pod("p", "n", annotations=annotations)) == 2.0
+    assert eviction_cost(make_pod("p", node="n", annotations=annotations)) == 2.0
     annotations[labels.DISRUPTION_COST] = "much"
-    assert eviction_cost(make_running_pod("p", "n", annotations=annotations)) == 1.0
+    assert eviction_cost(make_pod("p", node="n", annotations=annotations)) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -382,7 +383,7 @@ async def test_a_deletion_whose_answer_was_lost_costs_no_other_claim(
     assert leaving(world) == set(), "it is as it was until somebody knows better"
     monkeypatch.setattr(world.api, "delete", delete)
     # The mirror has not heard of it yet, and meanwhile the others have become better to lose.
-    pod = make_running_pod("late", nodes[first])
+    pod = make_pod("late", node=nodes[first])
     world.api.seed(pod)
     world.cluster.observe(kinds.POD, pod)
 

@@ -8,29 +8,24 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
 from controller.apis.kubernetes.pods import Pod
-from controller.apis.kubernetes.workloads import Deployment, ReplicaSet
+from controller.apis.kubernetes.workloads import Deployment
 from controller.apiserver.errors import ForbiddenError
 from controller.reconcilers.termination.surge import PATIENCE, Surge
+from tests.builders import make_pod, make_replicaset, owned_by
 from tests.reconcilers.test_termination import NODE, TerminationScenario, make_budget
-from tests.reconcilers.world import make_running_pod
 
 
-def owned(kind: str, name: str, *, of: str) -> dict[str, Any]:
-    owner = OwnerReference(api_version="apps/v1", kind=kind, name=of, uid=f"uid-of-{of}")
-    return {"name": name, "namespace": "default", "owner_references": [owner]}
-
-
-def make_pod(**annotations: str) -> Pod:
-    pod = make_running_pod("web-1", NODE, labels={"app": "web"})
-    metadata = ObjectMeta(
-        **owned("ReplicaSet", "web-1", of="web-abc"),
-        uid="uid-of-web-1",
+def only_pod(**annotations: str) -> Pod:
+    """Return the only pod of the Deployment `web`."""
+    return make_pod(
+        "web-1",
+        node=NODE,
         labels={"app": "web"},
+        owner="ReplicaSet/web-abc",
+        uid="uid-of-web-1",
         annotations=annotations,
     )
-    return msgspec.structs.replace(pod, metadata=metadata)
 
 
 def make_deployment(**spec: Any) -> Deployment:
@@ -46,7 +41,7 @@ class SurgeScenario(TerminationScenario):
         self.terminator.surge = Surge(self.world.api, self.world.recorder, self.world.clock)
 
     async def drains(self, pod: Pod, deployment: Deployment) -> None:
-        replica_set = ReplicaSet(metadata=ObjectMeta(**owned("Deployment", "web-abc", of="web")))
+        replica_set = make_replicaset("web-abc", ownerReferences=[owned_by("Deployment", "web")])
         self.world.seed(pod, deployment, replica_set, make_budget(allowed=1))
         await self.delete_node()
         await self.work(seconds=3)
@@ -80,7 +75,7 @@ async def scenario() -> SurgeScenario:
 async def test_the_deployment_is_rolled_once_and_its_pod_is_not_evicted(
     scenario: SurgeScenario,
 ) -> None:
-    await scenario.drains(make_pod(**{labels.SURGE: "true"}), make_deployment())
+    await scenario.drains(only_pod(**{labels.SURGE: "true"}), make_deployment())
 
     assert scenario.rollouts == ["uid-of-web-1"]
     assert scenario.patches == 1
@@ -95,7 +90,7 @@ async def test_the_deployment_is_rolled_once_and_its_pod_is_not_evicted(
 async def test_another_replica_of_the_controller_does_not_roll_it_again(
     scenario: SurgeScenario,
 ) -> None:
-    await scenario.drains(make_pod(**{labels.SURGE: "true"}), make_deployment())
+    await scenario.drains(only_pod(**{labels.SURGE: "true"}), make_deployment())
     scenario.terminator.surge = Surge(
         scenario.world.api, scenario.world.recorder, scenario.world.clock
     )
@@ -108,7 +103,7 @@ async def test_another_replica_of_the_controller_does_not_roll_it_again(
 async def test_a_roll_out_that_comes_to_nothing_does_not_keep_the_node_for_ever(
     scenario: SurgeScenario,
 ) -> None:
-    await scenario.drains(make_pod(**{labels.SURGE: "true"}), make_deployment())
+    await scenario.drains(only_pod(**{labels.SURGE: "true"}), make_deployment())
     scenario.world.pass_time(seconds=PATIENCE.total_seconds())
     await scenario.work()
 
@@ -127,7 +122,7 @@ async def test_a_roll_out_that_comes_to_nothing_does_not_keep_the_node_for_ever(
 async def test_where_rolling_would_not_help_the_pod_is_evicted_and_the_node_says_why(
     scenario: SurgeScenario, spec: dict[str, Any], why: str
 ) -> None:
-    await scenario.drains(make_pod(**{labels.SURGE: "true"}), make_deployment(**spec))
+    await scenario.drains(only_pod(**{labels.SURGE: "true"}), make_deployment(**spec))
 
     assert scenario.evicted() == ["default/web-1"]
     assert scenario.patches == 0
@@ -136,7 +131,7 @@ async def test_where_rolling_would_not_help_the_pod_is_evicted_and_the_node_says
 
 
 async def test_nobody_is_rolled_who_did_not_ask(scenario: SurgeScenario) -> None:
-    await scenario.drains(make_pod(), make_deployment())
+    await scenario.drains(only_pod(), make_deployment())
 
     assert scenario.evicted() == ["default/web-1"]
     assert scenario.patches == 0
@@ -144,7 +139,7 @@ async def test_nobody_is_rolled_who_did_not_ask(scenario: SurgeScenario) -> None
 
 async def test_without_the_right_to_roll_it_the_pod_is_evicted(scenario: SurgeScenario) -> None:
     scenario.world.api.refuse("patch", ForbiddenError("no rights"), kind=kinds.DEPLOYMENT)
-    await scenario.drains(make_pod(**{labels.SURGE: "true"}), make_deployment())
+    await scenario.drains(only_pod(**{labels.SURGE: "true"}), make_deployment())
 
     assert scenario.evicted() == ["default/web-1"]
     assert await scenario.world.events("SurgeImpossible")

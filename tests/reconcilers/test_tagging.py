@@ -11,7 +11,8 @@ from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.reconcilers.nodeclaim.tagging import Tagging
-from tests.reconcilers.world import CLASS, Unprepared, World, make_class, make_lifecycle, make_pool
+from tests.builders import CLASS, make_nodeclass, make_nodepool
+from tests.reconcilers.world import Unprepared, World, make_lifecycle
 
 NODE = "node-of-claim"
 
@@ -19,7 +20,7 @@ NODE = "node-of-claim"
 @pytest.fixture
 async def world() -> World:
     world = World()
-    world.seed(make_class(), make_pool())
+    world.seed(make_nodeclass(), make_nodepool())
     metadata = ObjectMeta(name="claim", labels={labels.NODEPOOL: "default"})
     world.seed(NodeClaim(metadata=metadata, spec=NodeClaimSpec(node_class_ref=CLASS)))
     await make_lifecycle(world, Unprepared()).reconcile("claim")

@@ -28,15 +28,8 @@ from controller.cloudprovider.errors import CloudProviderError
 from controller.disruption.pods import DISRUPTED
 from controller.reconcilers.termination.eviction import Eviction, pause
 from controller.reconcilers.termination.terminator import Terminator
-from tests.reconcilers.world import (
-    CLASS,
-    Unprepared,
-    World,
-    make_class,
-    make_lifecycle,
-    make_running_pod,
-    make_waiting_pod,
-)
+from tests.builders import CLASS, make_nodeclass, make_pod
+from tests.reconcilers.world import Unprepared, World, make_lifecycle
 
 NODE = "node-of-claim"
 
@@ -62,7 +55,7 @@ class TerminationScenario:
             metadata=ObjectMeta(name="claim"),
             spec=NodeClaimSpec(node_class_ref=CLASS, **spec),  # type: ignore[arg-type]
         )
-        self.world.seed(make_class(), claim)
+        self.world.seed(make_nodeclass(), claim)
         await self.lifecycle.reconcile("claim")
         launched = self.world.claim("claim")
         assert launched is not None
@@ -144,9 +137,7 @@ async def scenario() -> TerminationScenario:
 @pytest.fixture
 async def held(scenario: TerminationScenario) -> TerminationScenario:
     """The same node on its way out, with a pod that its budget does not let go."""
-    scenario.world.seed(
-        make_budget(allowed=0), make_running_pod("web", NODE, labels={"app": "web"})
-    )
+    scenario.world.seed(make_budget(allowed=0), make_pod("web", node=NODE, labels={"app": "web"}))
     await scenario.delete_node()
     return scenario
 
@@ -155,8 +146,8 @@ async def test_the_largest_pods_go_first(scenario: TerminationScenario) -> None:
     """Who comes in their place is bound one by one, and large ones need unbroken room."""
     sizes = {"a": ("250m", "512Mi"), "b": ("1", "1Gi"), "c": ("100m", "7Gi"), "d": ("500m", "1Gi")}
     for name, (cpu, memory) in sizes.items():
-        asking = make_waiting_pod(name, cpu=cpu, memory=memory).spec.containers
-        pod = make_running_pod(name, NODE)
+        asking = make_pod(name, cpu=cpu, memory=memory).spec.containers
+        pod = make_pod(name, node=NODE)
         scenario.world.seed(
             msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=asking))
         )
@@ -170,7 +161,7 @@ async def test_the_largest_pods_go_first(scenario: TerminationScenario) -> None:
 async def test_a_deleted_node_is_tainted_before_its_pods_are_evicted(
     scenario: TerminationScenario,
 ) -> None:
-    scenario.world.seed(make_running_pod("web", NODE))
+    scenario.world.seed(make_pod("web", node=NODE))
     await scenario.delete_node()
 
     await scenario.work()
@@ -185,7 +176,7 @@ async def test_a_deleted_node_is_tainted_before_its_pods_are_evicted(
 async def test_pods_go_also_while_the_cloud_does_not_tell_of_the_instance(
     scenario: TerminationScenario,
 ) -> None:
-    scenario.world.seed(make_running_pod("web", NODE))
+    scenario.world.seed(make_pod("web", node=NODE))
     await scenario.delete_node()
     scenario.world.cloud.fail("get", CloudProviderError("its zone is shifted away"), times=100)
 
@@ -197,7 +188,7 @@ async def test_pods_go_also_while_the_cloud_does_not_tell_of_the_instance(
 async def test_the_instance_lives_until_the_last_pod_has_gone(
     scenario: TerminationScenario,
 ) -> None:
-    scenario.world.seed(make_running_pod("web", NODE))
+    scenario.world.seed(make_pod("web", node=NODE))
     await scenario.delete_node()
 
     await scenario.work(seconds=20)
@@ -252,7 +243,7 @@ async def test_the_number_of_pods_that_a_drain_waits_for_is_reported_every_two_m
     scenario: TerminationScenario,
 ) -> None:
     held = {labels.DO_NOT_DISRUPT: "true"}
-    pods = [make_running_pod(f"web-{number}", NODE, annotations=held) for number in range(3)]
+    pods = [make_pod(f"web-{number}", node=NODE, annotations=held) for number in range(3)]
     scenario.world.seed(*pods)
     await scenario.delete_node()
     await scenario.work(seconds=60)
@@ -293,7 +284,7 @@ async def test_a_pod_that_may_not_go_delays_no_other_of_its_node(
 ) -> None:
     await held.work(seconds=60)
 
-    held.world.seed(make_running_pod("late", NODE))
+    held.world.seed(make_pod("late", node=NODE))
     await held.work()
     assert "default/late" in held.evicted()
 
@@ -301,7 +292,7 @@ async def test_a_pod_that_may_not_go_delays_no_other_of_its_node(
 async def test_an_eviction_that_fails_in_an_unknown_way_is_asked_for_less_often_too(
     scenario: TerminationScenario,
 ) -> None:
-    scenario.world.seed(make_running_pod("web", NODE))
+    scenario.world.seed(make_pod("web", node=NODE))
     await scenario.delete_node()
     denied = ForbiddenError("the webhook says no", status=403)
     scenario.world.api.refuse("evict", denied, kind=kinds.POD, times=1_000)
@@ -349,7 +340,7 @@ async def test_a_finalizer_that_another_takes_off_meanwhile_is_a_conflict_and_no
 async def test_daemons_outlive_the_workloads_they_serve(scenario: TerminationScenario) -> None:
     owner = OwnerReference(api_version="apps/v1", kind="DaemonSet", name="cni", uid="d")
     scenario.world.seed(
-        make_running_pod("web", NODE), make_running_pod("cni", NODE, ownerReferences=[owner])
+        make_pod("web", node=NODE), make_pod("cni", node=NODE, ownerReferences=[owner])
     )
     await scenario.delete_node()
 
@@ -363,9 +354,7 @@ async def test_daemons_outlive_the_workloads_they_serve(scenario: TerminationSce
 
 
 async def test_a_pod_that_forbids_disruption_is_not_evicted(scenario: TerminationScenario) -> None:
-    scenario.world.seed(
-        make_running_pod("batch", NODE, annotations={labels.DO_NOT_DISRUPT: "true"})
-    )
+    scenario.world.seed(make_pod("batch", node=NODE, annotations={labels.DO_NOT_DISRUPT: "true"}))
     await scenario.delete_node()
 
     await scenario.work(seconds=10)
@@ -377,9 +366,7 @@ async def test_a_pod_that_forbids_disruption_is_not_evicted(scenario: Terminatio
 async def test_the_grace_period_of_a_node_ends_every_protection() -> None:
     scenario = TerminationScenario()
     await scenario.up(termination_grace_period="1m")
-    scenario.world.seed(
-        make_running_pod("batch", NODE, annotations={labels.DO_NOT_DISRUPT: "true"})
-    )
+    scenario.world.seed(make_pod("batch", node=NODE, annotations={labels.DO_NOT_DISRUPT: "true"}))
     await scenario.world.api.delete(kinds.NODE_CLAIM, "claim")
     scenario.world.see()
 
@@ -403,9 +390,7 @@ async def test_a_deadline_that_nobody_can_read_is_written_anew_and_holds_nothing
 ) -> None:
     scenario = TerminationScenario()
     await scenario.up(termination_grace_period="1m")
-    scenario.world.seed(
-        make_running_pod("batch", NODE, annotations={labels.DO_NOT_DISRUPT: "true"})
-    )
+    scenario.world.seed(make_pod("batch", node=NODE, annotations={labels.DO_NOT_DISRUPT: "true"}))
     by_hand = {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: deadline}}}
     await scenario.world.api.patch(kinds.NODE_CLAIM, "claim", by_hand)
     await scenario.world.api.delete(kinds.NODE_CLAIM, "claim")
@@ -419,7 +404,7 @@ async def test_a_deadline_that_nobody_can_read_is_written_anew_and_holds_nothing
 async def test_a_node_whose_instance_vanished_is_let_go_at_once(
     scenario: TerminationScenario,
 ) -> None:
-    scenario.world.seed(make_running_pod("web", NODE))
+    scenario.world.seed(make_pod("web", node=NODE))
     await scenario.lose_instance()
     await scenario.delete_node()
 
@@ -476,7 +461,7 @@ async def test_a_pod_that_is_bound_after_the_drain_is_drained_too(
     await scenario.work(seconds=10)
     assert scenario.holds(DRAINED)
 
-    scenario.world.seed(make_running_pod("late", NODE))
+    scenario.world.seed(make_pod("late", node=NODE))
     await scenario.world.api.delete(kinds.VOLUME_ATTACHMENT, "attachment")
     scenario.world.see()
     await scenario.work(seconds=10)
@@ -503,7 +488,7 @@ async def test_a_pod_that_is_bound_while_the_conditions_are_written_is_drained_t
     async def bind_meanwhile(*call: Any, **more: Any) -> Any:
         patched = await patch(*call, **more)
         if world.api.find(kinds.POD, "late", "default") is None:
-            late = make_running_pod("late", NODE)
+            late = make_pod("late", node=NODE)
             world.api.seed(late)
             world.cluster.observe(kinds.POD, late)
         return patched
@@ -520,7 +505,7 @@ async def test_the_progress_of_a_drain_is_not_written_for_each_pod(
     scenario: TerminationScenario,
 ) -> None:
     names = [f"web-{number}" for number in range(20)]
-    scenario.world.seed(*(make_running_pod(name, NODE) for name in names))
+    scenario.world.seed(*(make_pod(name, node=NODE) for name in names))
     await scenario.delete_node()
     await scenario.work(seconds=2)
     before = scenario.writes_of_claim()
@@ -539,8 +524,11 @@ async def test_a_pod_is_deleted_once_after_the_deadline_and_counted_once() -> No
     scenario = TerminationScenario()
     await scenario.up()
     names = [f"batch-{number}" for number in range(10)]
-    held = {"annotations": {labels.DO_NOT_DISRUPT: "true"}, "finalizers": ["example.com/held"]}
-    scenario.world.seed(*(make_running_pod(name, NODE, **held) for name in names))
+    protected = {labels.DO_NOT_DISRUPT: "true"}
+    held = ["example.com/held"]
+    scenario.world.seed(
+        *(make_pod(n, node=NODE, annotations=protected, finalizers=held) for n in names)
+    )
     await scenario.set_deadline()  # as node repair does
     await scenario.world.api.delete(kinds.NODE_CLAIM, "claim")
     scenario.world.see()
@@ -558,7 +546,7 @@ async def test_a_pod_is_deleted_once_after_the_deadline_and_counted_once() -> No
 async def test_a_deadline_that_comes_forward_ends_pods_sooner() -> None:
     scenario = TerminationScenario()
     await scenario.up(termination_grace_period="1m")
-    scenario.world.seed(make_running_pod("batch", NODE, annotations={labels.DO_NOT_DISRUPT: "1h"}))
+    scenario.world.seed(make_pod("batch", node=NODE, annotations={labels.DO_NOT_DISRUPT: "1h"}))
     await scenario.world.api.delete(kinds.NODE_CLAIM, "claim")
     scenario.world.see()
     await scenario.work(seconds=32)
@@ -575,7 +563,7 @@ async def test_a_deadline_that_comes_forward_ends_pods_sooner() -> None:
 async def test_an_eviction_that_fails_leaves_no_other_running_unobserved(
     scenario: TerminationScenario,
 ) -> None:
-    scenario.world.seed(make_running_pod("denied", NODE), make_running_pod("slow", NODE))
+    scenario.world.seed(make_pod("denied", node=NODE), make_pod("slow", node=NODE))
     await scenario.delete_node()
     await scenario.terminator.reconcile(NODE)  # deletes the claim
     scenario.world.see()

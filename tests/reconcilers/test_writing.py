@@ -7,7 +7,8 @@ import pytest
 from controller.apis import kinds
 from controller.apiserver.errors import ConflictError
 from controller.reconcilers.writing import patched
-from tests.reconcilers.world import World, make_pool
+from tests.builders import make_nodepool
+from tests.reconcilers.world import World
 
 MARK = {"metadata": {"annotations": {"mark": "ours"}}}
 
@@ -15,7 +16,7 @@ MARK = {"metadata": {"annotations": {"mark": "ours"}}}
 @pytest.fixture
 def world() -> World:
     world = World()
-    world.seed(make_pool())
+    world.seed(make_nodepool())
     return world
 
 

@@ -10,7 +10,8 @@ from controller.apis.karpenter.ec2nodeclass import SubnetStatus
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.taints import Requirement
 from controller.reconcilers.zonalshift.reporting import ZonalShiftReporting
-from tests.reconcilers.world import World, make_class, make_pool
+from tests.builders import make_nodeclass, make_nodepool
+from tests.reconcilers.world import World
 
 AZ1 = SubnetStatus(id="subnet-1", zone="us-west-2a", zone_id="usw2-az1")
 AZ2 = SubnetStatus(id="subnet-2", zone="us-west-2b", zone_id="usw2-az2")
@@ -27,12 +28,12 @@ def within(pool: NodePool, zone: str) -> NodePool:
 @pytest.fixture
 def world() -> World:
     world = World()
-    node_class = make_class()
+    node_class = make_nodeclass()
     status = msgspec.structs.replace(node_class.status, subnets=[AZ1, AZ2])
     world.seed(
         msgspec.structs.replace(node_class, status=status),
-        make_pool("anywhere"),
-        within(make_pool("only-b"), "us-west-2b"),
+        make_nodepool("anywhere"),
+        within(make_nodepool("only-b"), "us-west-2b"),
     )
     return world
 

@@ -6,25 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
-
 from controller.apis import kinds, labels
-from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
-from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.karpenter.nodepool import (
-    DisruptionPolicy,
-    NodeClaimTemplate,
-    NodeClaimTemplateSpec,
-    NodeClassReference,
-    NodePool,
-    NodePoolSpec,
-    NodePoolStatus,
-)
+from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import NODE_POOL, Kind, KubernetesObject
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
-from controller.apis.kubernetes.pods import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.port import Change
@@ -39,9 +25,7 @@ from controller.state.cluster import MIRRORED, Cluster
 from controller.state.registrations import Registrations
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
-
-CLASS = NodeClassReference(group="karpenter.k8s.aws", kind="EC2NodeClass", name="default")
-READY = [Condition(type="Ready", status="True", reason="Ready")]
+from tests.builders import changed, make_node, make_nodeclaim, make_nodepool
 
 
 class World:
@@ -101,18 +85,14 @@ class World:
     def join(self, claim: NodeClaim, *, ready: bool = True, taints: Sequence[Taint] = ()) -> Node:
         """Register a node for the NodeClaim's instance, as its kubelet would."""
         ready_now = Condition(type="Ready", status="True" if ready else "False", reason="Kubelet")
-        node = Node(
-            metadata=ObjectMeta(name=f"node-of-{claim.metadata.name}"),
-            spec=NodeSpec(
-                provider_id=claim.status.provider_id,
-                taints=[Taint(key=labels.UNREGISTERED_TAINT, effect="NoExecute"), *taints],
-            ),
-            status=NodeStatus(
-                capacity=claim.status.capacity,
-                allocatable=claim.status.allocatable,
-                conditions=[ready_now],
-            ),
+        node = make_node(
+            f"node-of-{claim.metadata.name}",
+            provider_id=claim.status.provider_id,
+            taints=[Taint(key=labels.UNREGISTERED_TAINT, effect="NoExecute"), *taints],
+            conditions=[ready_now],
+            status={"capacity": claim.status.capacity, "allocatable": claim.status.allocatable},
         )
+        node = changed(node, metadata={"labels": {}})
         self.seed(node)
         return node
 
@@ -136,63 +116,11 @@ class Unprepared:
         """Do nothing."""
 
 
-def make_class(name: str = "default") -> EC2NodeClass:
-    node_class = EC2NodeClass(metadata=ObjectMeta(name=name))
-    status = msgspec.structs.replace(node_class.status, conditions=READY)
-    return msgspec.structs.replace(node_class, status=status)
-
-
-def make_pool(
-    name: str = "default", *, limits: dict[str, str] | None = None, **disruption: object
-) -> NodePool:
-    return NodePool(
-        metadata=ObjectMeta(name=name, uid=f"uid-of-{name}"),
-        spec=NodePoolSpec(
-            template=NodeClaimTemplate(spec=NodeClaimTemplateSpec(node_class_ref=CLASS)),
-            limits=dict(limits or {}),
-            disruption=msgspec.convert(disruption, DisruptionPolicy),
-        ),
-        status=NodePoolStatus(conditions=READY),
-    )
-
-
-def make_waiting_pod(name: str, *, cpu: str = "1", memory: str = "1Gi") -> Pod:
-    unschedulable = Condition(type="PodScheduled", status="False", reason="Unschedulable")
-    return Pod(
-        metadata=ObjectMeta(name=name, namespace="default"),
-        spec=PodSpec(containers=[_container(cpu, memory)]),
-        status=PodStatus(phase="Pending", conditions=[unschedulable]),
-    )
-
-
-def make_running_pod(name: str, node: str, **metadata: object) -> Pod:
-    meta = msgspec.convert({"name": name, "namespace": "default", **metadata}, ObjectMeta)
-    return Pod(
-        metadata=meta,
-        spec=PodSpec(node_name=node, containers=[_container("1", "1Gi")]),
-        status=PodStatus(phase="Running", conditions=READY),
-    )
-
-
-def _container(cpu: str, memory: str) -> Container:
-    return Container(
-        name="app", resources=ResourceRequirements(requests={"cpu": cpu, "memory": memory})
-    )
-
-
-def make_claim(**spec: Any) -> NodeClaim:
-    """Return a NodeClaim of the NodePool `default` that is not launched yet."""
-    return NodeClaim(
-        metadata=ObjectMeta(name="claim", labels={labels.NODEPOOL: "default"}),
-        spec=NodeClaimSpec(node_class_ref=CLASS, **spec),
-    )
-
-
 async def launched(world: World, lifecycle: Lifecycle, **spec: Any) -> NodeClaim:
     """Create such a NodeClaim and its NodePool, launch it and return it."""
     if world.cluster.get(NODE_POOL, "default") is None:
-        world.seed(make_pool())
-    world.seed(make_claim(**spec))
+        world.seed(make_nodepool())
+    world.seed(make_nodeclaim(spec=spec))
     await lifecycle.reconcile("claim")
     claim = world.claim("claim")
     assert claim is not None

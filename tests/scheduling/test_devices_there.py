@@ -16,7 +16,7 @@ from controller.scheduling.dra.claims import DeviceClaims
 from controller.scheduling.pods.classes import pod_classes
 from controller.state.nodes import StateNode
 from tests.builders import (
-    make_claim,
+    make_launched,
     make_node,
     make_pod,
     make_snapshot,
@@ -194,7 +194,7 @@ def test_a_claim_that_others_use_stays_where_it_is() -> None:
 
 def test_a_node_that_comes_up_has_the_devices_of_its_type() -> None:
     pods, claims = replicas(2, request())
-    coming = make_claim("soon", labels={labels.INSTANCE_TYPE: "g-1"})
+    coming = make_launched("soon", labels={labels.INSTANCE_TYPE: "g-1"})
 
     results = solve(pods, claims, types=[gpu_type(1, price=1.0)], nodes=[StateNode(claim=coming)])
 
@@ -206,7 +206,7 @@ def test_devices_that_are_published_early_are_not_counted_twice() -> None:
     pods, claims = replicas(2, request())
     node = make_node("n1", pool="default", labels={labels.INSTANCE_TYPE: "g-1"})
     del node.metadata.labels[labels.INITIALIZED]
-    coming = StateNode(node=node, claim=make_claim("c1", labels={labels.INSTANCE_TYPE: "g-1"}))
+    coming = StateNode(node=node, claim=make_launched("c1", labels={labels.INSTANCE_TYPE: "g-1"}))
 
     results = solve(
         pods,

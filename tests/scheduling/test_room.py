@@ -11,8 +11,8 @@ from controller.apis import labels
 from controller.apis.kubernetes.workloads import LimitRange
 from controller.state.nodes import StateNode
 from tests.builders import (
-    make_claim,
     make_daemonset,
+    make_launched,
     make_node,
     make_nodepool,
     make_offering,
@@ -261,7 +261,7 @@ def test_room_on_nodes_that_exist_is_used_first() -> None:
 
 def test_a_claim_in_flight_is_a_node_already() -> None:
     pods = make_pods(4)
-    snapshot = make_snapshot(make_nodepool(), nodes=[StateNode(claim=make_claim("coming"))])
+    snapshot = make_snapshot(make_nodepool(), nodes=[StateNode(claim=make_launched("coming"))])
 
     results = schedule_on(snapshot, pods)
 
@@ -270,7 +270,7 @@ def test_a_claim_in_flight_is_a_node_already() -> None:
 
 def test_pods_that_are_promised_a_claim_in_flight_take_its_room() -> None:
     promised = [make_pod(f"promised-{number}", node="coming", cpu="1") for number in range(3)]
-    coming = [StateNode(claim=make_claim("coming"))]
+    coming = [StateNode(claim=make_launched("coming"))]
     snapshot = make_snapshot(make_nodepool(), nodes=coming, pods=tuple(promised))
 
     results = schedule_on(snapshot, make_pods(4))
@@ -280,7 +280,7 @@ def test_pods_that_are_promised_a_claim_in_flight_take_its_room() -> None:
 
 
 def test_startup_and_ephemeral_taints_of_a_young_node_are_ignored() -> None:
-    claim = make_claim("young", startup_taints=[taint("cni")])
+    claim = make_launched("young", startup_taints=[taint("cni")])
     node = make_node(
         "young",
         labels={labels.REGISTERED: "true", labels.NODEPOOL: "default"},
@@ -294,7 +294,7 @@ def test_startup_and_ephemeral_taints_of_a_young_node_are_ignored() -> None:
 
 
 def test_the_same_taints_count_once_the_node_is_initialized() -> None:
-    claim = make_claim("old", startup_taints=[taint("cni")])
+    claim = make_launched("old", startup_taints=[taint("cni")])
     node = make_node("old", pool="default", taints=[taint("cni")])
     old = make_snapshot(make_nodepool(), nodes=[StateNode(node=node, claim=claim)])
 

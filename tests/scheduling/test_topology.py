@@ -11,7 +11,7 @@ from controller.scheduling.settings import Settings
 from controller.state.nodes import StateNode
 from tests.builders import (
     by_hostname,
-    make_claim,
+    make_launched,
     make_namespace,
     make_node,
     make_nodepool,
@@ -57,7 +57,7 @@ def test_running_pods_count_in_a_spread() -> None:
 
 
 def test_pods_that_are_promised_a_claim_in_flight_count_where_it_comes_up() -> None:
-    coming = [StateNode(claim=make_claim("coming", zone="zone-a"))]
+    coming = [StateNode(claim=make_launched("coming", zone="zone-a"))]
     promised = tuple(make_pods(2, labels=WEB, node="coming", cpu="2", spreads=[spread(WEB)]))
     snapshot = make_snapshot(make_nodepool(), nodes=coming, pods=promised)
     pods = make_pods(4, labels=WEB, spreads=[spread(WEB)])
@@ -66,7 +66,7 @@ def test_pods_that_are_promised_a_claim_in_flight_count_where_it_comes_up() -> N
 
 
 def test_a_pod_that_is_promised_a_claim_in_flight_keeps_others_off_it() -> None:
-    coming = [StateNode(claim=make_claim("coming"))]
+    coming = [StateNode(claim=make_launched("coming"))]
     alone = make_pod(labels=WEB, node="coming", anti_affinity=[by_hostname(WEB)])
     snapshot = make_snapshot(make_nodepool(), nodes=coming, pods=(alone,))
 
@@ -210,7 +210,7 @@ def test_a_zone_counts_in_which_a_node_is_coming() -> None:
     within = [[needs(labels.ZONE, "In", "zone-a", "zone-b")]]
     rule = spread(WEB, nodeAffinityPolicy="Ignore")
     pods = make_pods(6, labels=WEB, node_affinity=within, spreads=[rule])
-    coming = StateNode(claim=make_claim("coming", cpu="1m", zone="zone-c"))
+    coming = StateNode(claim=make_launched("coming", cpu="1m", zone="zone-c"))
 
     results = schedule_on(make_snapshot(make_nodepool(), nodes=[coming]), pods)
 

@@ -40,10 +40,11 @@ from controller.options import FeatureGates, Options
 from controller.reconcilers.featuregates.disabled import DisabledFeatures
 from controller.reconcilers.provisioning.arrivals import Arrivals
 from infra.deployment import Rule, cluster_rules, namespace_rules
+from tests.builders import make_nodeclass, make_nodepool, make_pod
 from tests.manager.wholecontroller import WholeController
 from tests.reconcilers import test_history, test_modes, test_surge, test_termination
 from tests.reconcilers.test_batchwindow import make_stateful_set, waiting
-from tests.reconcilers.world import World, make_class, make_pool, make_waiting_pod
+from tests.reconcilers.world import World
 from tests.virtualclock import VirtualClockLoop
 
 Right = tuple[str, str, str]
@@ -142,12 +143,12 @@ async def _every_feature() -> None:
     world = WholeController(ALL_ON, lambda: begin + timedelta(seconds=loop.time()), options=OPTIONS)
     for kind in WATCHED_BY_KOPF:
         world.api.refuse("patch/status", ConflictError("somebody wrote first"), kind=kind)
-    static = make_pool("static")
+    static = make_nodepool("static")
     world.api.seed(
-        make_class(),
-        make_pool(),
+        make_nodeclass(),
+        make_nodepool(),
         msgspec.structs.replace(static, spec=msgspec.structs.replace(static.spec, replicas=1)),
-        make_waiting_pod("web"),
+        make_pod("web"),
         NodeOverlay(metadata=ObjectMeta(name="dearer"), spec=NodeOverlaySpec(price="1")),
         PodTemplate(metadata=ObjectMeta(name="room", namespace="default")),
         CapacityBuffer(

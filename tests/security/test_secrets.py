@@ -37,8 +37,8 @@ from infra.deployment import cluster_rules, namespace_rules
 from testbed.processes.ports import free_ports
 from tests.aws.builders import CLUSTER, NOW, make_claim, make_node_class
 from tests.aws.conftest import REGION, Region, RememberingSession
+from tests.builders import make_nodeclass, make_nodepool, make_pod
 from tests.manager.wholecontroller import WholeController
-from tests.reconcilers.world import make_class, make_pool, make_waiting_pod
 
 CANARY = "canary-7f3a-sings"
 FORMS = (CANARY, base64.b64encode(CANARY.encode()).decode())
@@ -183,8 +183,8 @@ async def test_what_pods_and_annotations_hold_is_written_nowhere(written: list[s
     begin, loop = datetime(2026, 11, 21, 12, tzinfo=UTC), asyncio.get_running_loop()
     gates = FeatureGates(node_repair=True, node_overlay=True, static_capacity=True)
     world = WholeController(gates, lambda: begin + timedelta(seconds=loop.time()))
-    planted = [_planted(value) for value in (make_class(), make_pool(), make_waiting_pod("fits"))]
-    planted.append(_planted(make_waiting_pod("too-large", cpu="100000")))
+    planted = [_planted(value) for value in (make_nodeclass(), make_nodepool(), make_pod("fits"))]
+    planted.append(_planted(make_pod("too-large", cpu="100000")))
     of: tuple[Kind[Any], ...] = (kinds.EC2_NODE_CLASS, kinds.NODE_POOL, kinds.POD, kinds.POD)
     for kind, body in zip(of, planted, strict=True):
         world.api.store_json(kind, body)

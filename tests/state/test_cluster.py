@@ -24,7 +24,7 @@ from controller.apis.kubernetes.workloads import (
 )
 from controller.apiserver.port import Change
 from controller.state.cluster import Cluster
-from tests.reconcilers.world import CLASS
+from tests.builders import CLASS
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")

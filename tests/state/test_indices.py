@@ -22,8 +22,8 @@ from controller.apis.kubernetes.workloads import (
 from controller.apiserver.port import Change
 from controller.state.cluster import Cluster
 from controller.state.usage import usage
+from tests.builders import CLASS, make_pod
 from tests.manager import largecontroller
-from tests.reconcilers.world import CLASS, make_running_pod, make_waiting_pod
 from tests.work import counted
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -125,12 +125,12 @@ def test_volume_attachments_are_read_by_node_and_are_gone_once_they_are_deleted(
 def test_a_bound_pod_is_queued_last_and_one_that_comes_again_by_its_name_is_a_new_one() -> None:
     cluster = Cluster()
     for name in ("first", "second", "third"):
-        cluster.observe(kinds.POD, make_waiting_pod(name))
+        cluster.observe(kinds.POD, make_pod(name))
     queue = [
         pod for name in ("third", "second", "first") if (pod := cluster.pod(f"default/{name}"))
     ]
 
-    bound = make_running_pod("second", "node")
+    bound = make_pod("second", node="node")
     cluster.observe(kinds.POD, bound)
     assert [pod.metadata.name for pod in cluster.queued(queue)] == ["first", "third", "second"]
 
@@ -147,7 +147,7 @@ def test_replicas_are_counted_while_they_neither_end_nor_terminate() -> None:
 
     def owned(name: str, **metadata: Any) -> Pod:
         owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web"}
-        return make_running_pod(name, "node", ownerReferences=[owner], **metadata)
+        return make_pod(name, node="node", ownerReferences=[owner], **metadata)
 
     for name in ("one", "two", "three", "four"):
         cluster.observe(kinds.POD, owned(name, uid=name))

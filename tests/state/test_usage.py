@@ -14,7 +14,7 @@ from controller.constraints.resources import CPU, MEMORY, NODES
 from controller.state.nodes import StateNode
 from controller.state.usage import usage
 from tests.builders import (
-    make_claim,
+    make_launched,
     make_node,
     make_nodepool,
     make_pod,
@@ -44,7 +44,7 @@ def test_limits_and_the_engine_agree_on_a_node_without_a_claim() -> None:
 
 
 def test_once_initialized_a_node_is_what_its_kubelet_says_alone() -> None:
-    claim = make_claim("node", cpu="8", memory="32Gi")
+    claim = make_launched("node", cpu="8", memory="32Gi")
     node = make_node("node", pool="default", cpu="7", memory="0")
 
     coming = StateNode(node=None, claim=claim)
@@ -55,7 +55,7 @@ def test_once_initialized_a_node_is_what_its_kubelet_says_alone() -> None:
 
 
 def test_until_then_the_claim_says_what_the_kubelet_does_not() -> None:
-    claim = make_claim("node", cpu="8", memory="32Gi")
+    claim = make_launched("node", cpu="8", memory="32Gi")
     node = make_node("node", labels={"karpenter.sh/nodepool": "default"}, cpu="7", memory="0")
 
     used = usage([StateNode(node=node, claim=claim)])["default"]
@@ -90,9 +90,9 @@ def test_a_claim_that_is_not_launched_counts_for_the_most_it_may_become(
 
 def test_pools_are_told_apart_and_nodes_without_one_count_for_none() -> None:
     nodes = [
-        StateNode(claim=make_claim("one", pool="a")),
-        StateNode(claim=make_claim("two", pool="b")),
-        StateNode(claim=make_claim("three", pool="b"), deleting=True),
+        StateNode(claim=make_launched("one", pool="a")),
+        StateNode(claim=make_launched("two", pool="b")),
+        StateNode(claim=make_launched("three", pool="b"), deleting=True),
         StateNode(node=make_node("four")),
     ]
 

@@ -31,7 +31,7 @@ from controller.telemetry.clusterstate import ClusterState, FromMirror, frozen
 from controller.telemetry.details import DashboardDetails, Details
 from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics
-from tests.reconcilers.world import CLASS, make_class, make_pool
+from tests.builders import CLASS, make_nodeclass, make_nodepool
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR_AGO = NOW - timedelta(hours=1)
@@ -129,7 +129,7 @@ def pod(name: str, *, on: str = "", owner: str = "ReplicaSet", phase: str = "Run
 
 
 def pool(**status: Any) -> NodePool:
-    made = make_pool(limits={"cpu": "10"})
+    made = make_nodepool(limits={"cpu": "10"})
     return msgspec.structs.replace(made, status=msgspec.structs.replace(made.status, **status))
 
 
@@ -191,7 +191,7 @@ def test_conditions_of_pools_and_classes_are_always_there() -> None:
         last_transition_time=since,
     )
     observer.see(kinds.NODE_POOL, pool(conditions=[lost]))
-    observer.see(kinds.EC2_NODE_CLASS, make_class())
+    observer.see(kinds.EC2_NODE_CLASS, make_nodeclass())
     name = "operator_nodepool_status_condition"
     axes = {"name": "default", "type": "NodeClassReady", "status": "False"}
 
