@@ -42,6 +42,11 @@ def controller_role(cluster: str, prefix: str = PREFIX) -> str:
     return _fitting(f"{prefix}ControllerRole-{cluster}", ROLE_LENGTH)
 
 
+def role_description(title: str, cluster: str) -> str:
+    """Return the description of a role of a created cluster; IAM completes the role's name."""
+    return f"{title} of the EKS cluster {cluster}"
+
+
 def controller_policy(title: str, cluster: str, region: str, prefix: str = PREFIX) -> str:
     """Return the name of one of the controller's policies.
 

@@ -223,7 +223,7 @@ class Cluster(pulumi.ComponentResource):
         """
         role = aws.iam.Role(
             f"{self._name}-{title}",
-            description=f"{title} of the EKS cluster {self._args.place.cluster_name}",
+            description=names.role_description(title, self._args.place.cluster_name),
             assume_role_policy=json.dumps(trust),
             name_prefix=f"{self._args.name_prefix}{title.title()}-",
             path=self._args.iam_path,

@@ -1,21 +1,29 @@
-"""Names what a stack that creates its cluster left in AWS, though its state does not have it.
+"""Finds what a stack that creates its cluster left in AWS, though its state does not have it.
 
 Pulumi writes a resource to the state once AWS has created it. An `up` that is killed meanwhile
 leaves a VPC, a NAT gateway, an address or a cluster that no later operation knows. They cost money,
-so a destroy names them at its end, and a preview names a second VPC.
+so a destroy names them at its end, and a preview names a second VPC. Roles cost nothing, and are
+deleted once nothing else is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from controller.apis import labels
+from infra import names
 from infra.clusterapi import ClusterLocation
 from infra.guards.ownership import tags_of
+from infra.lifecycle import removal
+from infra.lifecycle.waiting import say
 
 ENDED = frozenset({"deleted", "deleting", "failed"})
 """States of NAT gateways that cost nothing any more."""
+
+
+ROLES = ("cluster", "controller")
+"""Titles of the roles of a created cluster."""
 
 
 class ClusterLeftError(Exception):
@@ -50,6 +58,21 @@ def refuse_left(location: ClusterLocation, installation: str) -> None:
         )
 
 
+def delete_roles(
+    location: ClusterLocation, installation: str, *, say: Callable[[str], None] = say
+) -> None:
+    """Delete the roles of the cluster that are left; their names end with random characters."""
+    described = {names.role_description(title, location.cluster_name) for title in ROLES}
+    for page in location.client("iam").get_paginator("list_roles").paginate():
+        for role in page["Roles"]:
+            name = role["RoleName"]
+            if role.get("Description") in described and _is_ours(
+                "role", name, location, installation
+            ):
+                say(f"deleting a role {name}, which the stack's state no longer has")
+                removal.role(location, name)
+
+
 def describe_second_network(location: ClusterLocation, installation: str) -> str:
     """Return a warning if the installation has several VPCs; empty otherwise.
 
@@ -69,9 +92,13 @@ def describe_second_network(location: ClusterLocation, installation: str) -> str
 
 def _cluster(location: ClusterLocation, installation: str) -> Iterator[Left]:
     name = location.cluster_name
-    tags = tags_of("cluster", name, location)
-    if tags is not None and tags.get(labels.TAG_INSTALLATION) == installation:
+    if _is_ours("cluster", name, location, installation):
         yield Left(f"EKS cluster {name}", f"aws eks delete-cluster --name {name}")
+
+
+def _is_ours(kind: str, name: str, location: ClusterLocation, installation: str) -> bool:
+    tags = tags_of(kind, name, location)
+    return tags is not None and tags.get(labels.TAG_INSTALLATION) == installation
 
 
 def _network(location: ClusterLocation, installation: str) -> Iterator[Left]:

@@ -153,6 +153,7 @@ class _DeletionGuardProvider(StatefulProvider):
         sharedobjects.delete_unused(props)
         if props.get("outlives_cluster") and "cluster" not in props["retained"]:
             clusterproof.refuse_left(ClusterLocation.of(props), props["installation"])
+            clusterproof.delete_roles(ClusterLocation.of(props), props["installation"])
 
 
 def _not_ours(props: Mapping[str, Any]) -> list[str]:

@@ -7,8 +7,16 @@ from typing import Any
 import boto3
 import pytest
 
+from infra import policies
 from infra.clusterapi import ClusterLocation
-from infra.guards.clusterproof import ClusterLeftError, describe_second_network, refuse_left
+from infra.guards.clusterproof import (
+    ClusterLeftError,
+    delete_roles,
+    describe_second_network,
+    refuse_left,
+)
+from tests.infra.knownaws import NEW
+from tests.infra.test_program import Made, run
 
 REGION = "us-west-2"
 HERE = ClusterLocation("joiner", REGION)
@@ -74,6 +82,33 @@ def test_a_nat_gateway_that_is_deleted_is_not_named() -> None:
     ec2.delete_nat_gateway(NatGatewayId=gateway["NatGateway"]["NatGatewayId"])
 
     assert "NAT gateway" not in left()
+
+
+@pytest.mark.usefixtures("entries")
+def test_roles_of_the_cluster_that_an_up_left_are_deleted() -> None:
+    iam, said = boto3.client("iam", REGION), list[str]()
+    settings = {"cluster": "create", "clusterName": NEW, "publicAccessCidrs": "none"}
+    made: Made = run(None, **settings)
+    descriptions = [
+        role["description"]
+        for name, role in made.of("aws:iam/role:Role").items()
+        if name.startswith("cluster-")
+    ]
+    for number, (description, installation) in enumerate(
+        [(each, OURS) for each in descriptions]
+        + [(descriptions[0], "another"), ("cluster of the EKS cluster other", OURS)]
+    ):
+        name, tags = f"role-{number}", [{"Key": "joiner.dev/installation", "Value": installation}]
+        iam.create_role(
+            RoleName=name, AssumeRolePolicyDocument="{}", Description=description, Tags=tags
+        )
+        text = policies.text_of(policies.document(policies.allow("Any", ["s3:List*"], ["*"])))
+        iam.put_role_policy(RoleName=name, PolicyName="IPv6", PolicyDocument=text)
+
+    delete_roles(ClusterLocation(NEW, REGION), OURS, say=said.append)
+
+    assert len(descriptions) == len(said) == 2
+    assert [role["RoleName"] for role in iam.list_roles()["Roles"]] == ["role-2", "role-3"]
 
 
 def test_a_second_network_is_named_before_anything_is_created() -> None:
