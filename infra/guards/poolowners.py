@@ -7,11 +7,12 @@ destroy, so a resource records the stack's NodePools. It is created after them a
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import DiffResult, Resource
+from pulumi.dynamic import DiffResult, ReadResult, Resource
 
 from controller.apis.appliers import STACK, appliers
 from controller.apis.kinds import NODE_POOL
@@ -21,7 +22,10 @@ from infra.clusterapi import (
     ClusterGoneError,
     ClusterLocation,
     ClusterUnreachableError,
+    NotGivenUpError,
+    require_given_up,
 )
+from infra.guards.removalproof import refuse_unreachable
 from infra.lifecycle.destroying import refuse_ahead
 from infra.lifecycle.statefulprovider import StatefulProvider
 
@@ -62,7 +66,7 @@ class PoolOwners(Resource):
             pools: names of the NodePools.
             stack: organization/project/stack, which applies them.
             has_controller: whether the stack also manages the controller; then `Drain` checks
-                all NodePools.
+                all NodePools, and `RemovalProof` each refresh.
             opts: of the resource.
 
         """
@@ -78,25 +82,40 @@ class PoolOwners(Resource):
 
 
 class _PoolOwnersProvider(StatefulProvider):
-    """Checks the NodePools that a change, or a destroy, would delete."""
+    """Checks the NodePools that a change, or a destroy, would delete.
+
+    In a stack without the controller, a destroy and a refresh also require that the cluster
+    answers: a cluster that does not answer still has the NodePools.
+    """
 
     kind = "pool-owners"
 
+    def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
+        if not props["has_controller"]:
+            refuse_unreachable(ClusterLocation.of(props))
+        return super().read(id_, props)
+
     def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
         found = super().diff(_id, olds, news)
-        _refuse_shared(olds, [name for name in olds["pools"] if name not in news["pools"]])
+        # If the cluster does not answer, the engine cannot delete the NodePools either.
+        with contextlib.suppress(ClusterGoneError, ClusterUnreachableError):
+            _refuse_shared(olds, [name for name in olds["pools"] if name not in news["pools"]])
         return found
 
     def end(self, props: dict[str, Any]) -> None:
-        if not props["has_controller"]:
+        if props["has_controller"]:
+            return
+        try:
             _refuse_shared(props, props["pools"])
+        except (ClusterGoneError, ClusterUnreachableError) as exc:
+            require_given_up(ClusterLocation.of(props), exc)
 
 
 def _refusals(props: Mapping[str, Any]) -> list[str]:
     """Return why the end of the stack would be refused."""
     try:
         _PoolOwnersProvider().end(dict(props))
-    except SharedPoolsError as exc:
+    except (NotGivenUpError, SharedPoolsError) as exc:
         return [str(exc)]
     return []
 
@@ -106,15 +125,14 @@ def _refuse_shared(props: Mapping[str, Any], going: Sequence[str]) -> None:
 
     Raises:
         SharedPoolsError: another tool applies some of them.
+        ClusterGoneError: the cluster does not exist.
+        ClusterUnreachableError: the cluster does not answer.
 
     """
     if not going:
         return
-    try:
-        cluster = ClusterApi.find(ClusterLocation.of(props))
-        others = {name: [*_others(cluster, name, props["stack"])] for name in going}
-    except (ClusterGoneError, ClusterUnreachableError):
-        return  # Then the engine cannot delete the NodePools either.
+    cluster = ClusterApi.find(ClusterLocation.of(props))
+    others = {name: [*_others(cluster, name, props["stack"])] for name in going}
     if shared := {name: who for name, who in others.items() if who}:
         raise SharedPoolsError(shared)
 

@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from infra.clusterapi import ClusterApi, ClusterGoneError, ClusterLocation
+from infra.clusterapi import (
+    ClusterApi,
+    ClusterGoneError,
+    ClusterLocation,
+    ClusterUnreachableError,
+    NotGivenUpError,
+)
 from infra.guards.poolowners import SharedPoolsError, _PoolOwnersProvider
+from infra.guards.removalproof import UnreachableIsNotGoneError
 
 TEAM = "organization/joiner/team"
 FLUX = {
@@ -93,10 +100,39 @@ def test_pools_that_stay_are_nobodys_concern(pools: Pools) -> None:
     _PoolOwnersProvider().diff("id", remembered("web"), remembered("web", "batch"))
 
 
-def test_a_cluster_that_is_gone_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(_location: ClusterLocation) -> ClusterApi:
-        raise ClusterGoneError("gone")
+def fail(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
+    def find(_location: ClusterLocation) -> ClusterApi:
+        raise problem
 
-    monkeypatch.setattr(ClusterApi, "find", gone)
+    monkeypatch.setattr(ClusterApi, "find", find)
 
+
+UNREACHABLE = ClusterUnreachableError("https://x does not answer: certificate verify failed")
+
+
+def test_a_cluster_that_is_gone_holds_nothing_up_once_it_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fail(monkeypatch, ClusterGoneError("EKS has no cluster joiner in us-west-2"))
+
+    _PoolOwnersProvider().diff("id", remembered("web"), remembered())
+    with pytest.raises(NotGivenUpError, match="PULUMI_K8S_DELETE_UNREACHABLE=true"):
+        _PoolOwnersProvider().end(remembered("web"))
+    monkeypatch.setenv("PULUMI_K8S_DELETE_UNREACHABLE", "true")
     _PoolOwnersProvider().end(remembered("web"))
+    _PoolOwnersProvider().read("id", remembered("web"))
+
+
+def test_a_cluster_that_does_not_answer_still_has_the_pools(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fail(monkeypatch, UNREACHABLE)
+    monkeypatch.setenv("PULUMI_K8S_DELETE_UNREACHABLE", "true")
+    provider, platform = _PoolOwnersProvider(), remembered("web", has_controller=True)
+
+    with pytest.raises(NotGivenUpError, match="EKS has the cluster joiner, but"):
+        provider.end(remembered("web"))
+    with pytest.raises(UnreachableIsNotGoneError, match="Unreachable is not gone"):
+        provider.read("id", remembered("web"))
+    provider.end(platform)
+    assert provider.read("id", platform).outs == platform
