@@ -260,13 +260,10 @@ class Joiner(pulumi.ComponentResource):
                 f"{name}-installation", args.cluster, given, pulumi.ResourceOptions(parent=self)
             )
         )
+        self._needed = self._needed_by_nodes()
         self._first = [
             self._installation,
-            self._holdings(
-                f"{name}-holdings",
-                after=[self._installation],
-                needed=self._needed_by_nodes(),
-            ),
+            self._holdings(f"{name}-holdings", after=[self._installation]),
             self._removal_proof(f"{name}-removal-proof", after=[self._installation]),
         ]
         self._first.append(self._shared())
@@ -315,7 +312,6 @@ class Joiner(pulumi.ComponentResource):
         name: str,
         *,
         after: Sequence[pulumi.Resource],
-        needed: Needs | None = None,
     ) -> DeletionGuard:
         args = self._args
         made = {
@@ -330,7 +326,7 @@ class Joiner(pulumi.ComponentResource):
             installation=self._title,
             retained=args.retain_on_delete,
             confirmed=args.confirm_delete,
-            needed=needed,
+            needed=self._needed,
             settings={
                 "iamPath": args.iam_path,
                 "instanceProfileName": args.instance_profile_name or "",
@@ -370,17 +366,17 @@ class Joiner(pulumi.ComponentResource):
     def _needed_by_nodes(self) -> Needs:
         """Return what this stack creates that nodes depend on, by key: roles, profiles, access."""
         args = self._args
-        needed = self._needed(
+        needed = self._needed_of(
             "nodeRole", "instanceProfile", "nodeAccess", self._node_role_name, self._access
         )
         if args.windows_nodes:
             keys = ("windowsNodeRole", "windowsInstanceProfile", "windowsNodeAccess")
-            needed |= self._needed(*keys, self._windows_role_name, self._windows_access)
+            needed |= self._needed_of(*keys, self._windows_role_name, self._windows_access)
         if args.instance_profile_name:
             del needed["instanceProfile"]
         return needed
 
-    def _needed(
+    def _needed_of(
         self, role: str, profile: str, access: str, name: pulumi.Input[str], way: NodeAccessKind
     ) -> dict[str, dict[str, pulumi.Input[str]]]:
         """Return a node role, its instance profile and its cluster access, by the keys given.

@@ -119,7 +119,7 @@ class DeletionGuard(Resource):
         }
         keys = list(props)
         super().__init__(_DeletionGuardProvider(), name, props, opts)
-        refuse_ahead(self, keys, _not_ours)
+        refuse_ahead(self, keys, _obstacles_to_end)
 
 
 class _DeletionGuardProvider(StatefulProvider):
@@ -148,7 +148,7 @@ class _DeletionGuardProvider(StatefulProvider):
         return found
 
     def end(self, props: dict[str, Any]) -> None:
-        if problems := _not_ours(props):
+        if problems := _obstacles_to_end(props):
             raise WouldBeDeletedError(problems)
         sharedobjects.delete_unused(props)
         if props.get("outlives_cluster") and "cluster" not in props["retained"]:
@@ -156,11 +156,11 @@ class _DeletionGuardProvider(StatefulProvider):
             clusterproof.delete_roles(ClusterLocation.of(props), props["installation"])
 
 
-def _not_ours(props: Mapping[str, Any]) -> list[str]:
-    """Return why the stack may not end: what it would delete belongs to another installation."""
+def _obstacles_to_end(props: Mapping[str, Any]) -> list[str]:
+    """Return why the stack may not end: what it deletes is another's, or nodes depend on it."""
     kept = props["retained"]
     held = {key: name for key, name in props["made"].items() if key not in kept}
-    return list(_foreign(props, held))
+    return [*_foreign(props, held), *neededbynodes.refusals_of_end(props)]
 
 
 def staying(key: str, retaining: Sequence[str]) -> pulumi.ResourceOptions:

@@ -97,6 +97,10 @@ def running_nodes(location: ClusterLocation, installation: str) -> list[RunningN
 
     If the API server does not answer, only instances are found.
     """
+    return [*_instances(location, installation), *_launching(location)]
+
+
+def _instances(location: ClusterLocation, installation: str) -> list[RunningNode]:
     cloud = Leftovers(location, installation)
     roles: dict[str, frozenset[str]] = {"": frozenset()}
     nodes = []
@@ -104,7 +108,30 @@ def running_nodes(location: ClusterLocation, installation: str) -> list[RunningN
         if profile not in roles:
             roles[profile] = cloud.roles_in(profile)
         nodes.append(RunningNode(instance, profile, roles[profile]))
-    return [*nodes, *_launching(location)]
+    return nodes
+
+
+def refusals_of_end(props: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why a destroy that leaves nodes running is refused: it would delete what they need.
+
+    Args:
+        props: what the state recorded, as for `refusals`.
+
+    """
+    retained, needed = props["retained"], props.get("needed") or {}
+    keys = [key for key in NEEDED if key in needed and NEEDED[key].retained_by not in retained]
+    if "nodes" not in retained or not keys:
+        return
+    for using, lost in _groups(
+        keys, props, _instances(ClusterLocation.of(props), props["installation"])
+    ):
+        yield (
+            f"{PROJECT}:retainOnDelete names nodes, but this would delete {_objects(lost, props)}, "
+            f"and {_depend(using)} on {'it' if len(lost) == 1 else 'them'}: {_listed(using)}. Let "
+            "the controller that took them over replace these nodes first. Or have them drained "
+            f"and terminated: remove nodes from {PROJECT}:retainOnDelete, run `pulumi up`, and "
+            "then `pulumi destroy` again"
+        )
 
 
 def refusals(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
@@ -171,17 +198,11 @@ def _used(
     nodes: Sequence[RunningNode],
 ) -> Iterator[str]:
     """Yield one refusal for each set of nodes that depend on the same objects."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for key in lost:
-        using = tuple(node.identity for node in nodes if node.uses(olds["needed"][key]["arn"]))
-        if using:
-            groups.setdefault(using, []).append(key)
-    for using, keys in groups.items():
+    for using, keys in _groups(lost, olds, nodes):
         changes = list(_changes(keys, olds, news))
-        count = "1 node depends" if len(using) == 1 else f"{len(using)} nodes depend"
         yield (
             f"{'; '.join(each for _, each in changes)}. This would delete {_objects(keys, olds)}, "
-            f"and {count} on {'it' if len(keys) == 1 else 'them'}: {_listed(using)}. "
+            f"and {_depend(using)} on {'it' if len(keys) == 1 else 'them'}: {_listed(using)}. "
             f"Make this change in stages: 1. Set {' and '.join(setting for setting, _ in changes)} "
             "back. 2. Remove "
             f"the NodePools (set {PROJECT}:defaultNodePool to false, or empty the folder of "
@@ -189,6 +210,22 @@ def _used(
             "up`, and wait until no NodeClaim is left (`kubectl get nodeclaims`). 3. Make this "
             "change, add the NodePools again and run `pulumi up`"
         )
+
+
+def _groups(
+    lost: Sequence[str], props: Mapping[str, Any], nodes: Sequence[RunningNode]
+) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    """Yield each set of nodes that depend on the same lost objects, with the keys of these."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for key in lost:
+        using = tuple(node.identity for node in nodes if node.uses(props["needed"][key]["arn"]))
+        if using:
+            groups.setdefault(using, []).append(key)
+    yield from groups.items()
+
+
+def _depend(using: Sequence[str]) -> str:
+    return "1 node depends" if len(using) == 1 else f"{len(using)} nodes depend"
 
 
 def _held(

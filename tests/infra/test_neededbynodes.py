@@ -264,6 +264,33 @@ def test_a_change_that_replaces_the_cluster_is_refused_while_nodes_run_though_it
     assert bool(said) == bool(words)
 
 
+def test_a_destroy_that_leaves_nodes_running_does_not_take_away_what_they_depend_on(
+    launch: Launch,
+) -> None:
+    def refused_end(retained: str) -> str:
+        made: Made = run(None, retainOnDelete=retained)
+        guards = made.of("pulumi-python:dynamic:Resource")
+        try:
+            _DeletionGuardProvider().end(guards["joiner-holdings-before-end"])
+        except WouldBeDeletedError as exc:
+            return str(exc)
+        return ""
+
+    assert refused_end("nodes") == "", "no node runs"
+    launch("another-role")
+    assert refused_end("nodes") == "", "it uses nothing of the stack"
+    instance = launch(LINUX)
+
+    said = refused_end("nodes,nodeRole")
+
+    assert (
+        f"this would delete the instance profile {ARN}:instance-profile/{LINUX} and the cluster "
+        f"access of {ARN}:role/{LINUX}, and 1 node depends on them: {instance}"
+    ) in said
+    assert f"the node role {ARN}:role/{LINUX}" in refused_end("nodes")
+    assert refused_end("") == "", "such a destroy drains the nodes first"
+
+
 def test_what_is_not_known_yet_is_not_taken_for_another(launch: Launch) -> None:
     launch()
     unknown = {"arn": "04da6b54-80e4-46f7-96ec-b56ff0331ba9"}
