@@ -136,11 +136,12 @@ class FeatureGates:
     capacity_buffer: bool = False
     """Keeps capacity ready for the pods of CapacityBuffers."""
 
-    terminate_first_drift: bool = field(default=False, metadata=UNBUILT)
-    """Terminates a drifted node first if its replacement cannot be launched before."""
+    terminate_first_drift: bool = False
+    """Terminates a drifted node before its replacement is launched if there is no capacity for
+    both: the capacity reservation is full, or a static NodePool is at its node limit."""
 
-    terminate_first_repair: bool = field(default=False, metadata=UNBUILT)
-    """Terminates an unhealthy node first if its replacement cannot be launched before."""
+    terminate_first_repair: bool = False
+    """Terminates an unhealthy node before its replacement is launched in the same cases."""
 
     pod_deletion_cost_management: bool = field(default=False, metadata=UNBUILT)
     """Lets ReplicaSets scale down first on the nodes that are to be consolidated."""

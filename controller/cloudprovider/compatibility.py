@@ -7,7 +7,7 @@ labels, exclude nothing: they apply to the node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from controller.apis import labels
@@ -42,13 +42,19 @@ def offers(offering: Offering, terms: Requirements) -> bool:
     )
 
 
+def offerings_of(
+    instance_types: Iterable[InstanceType], requirements: Iterable[Requirement]
+) -> Iterator[Offering]:
+    """Yield the offerings that meet the requirements, available or not."""
+    terms = read(requirements)
+    for instance_type in instance_types:
+        if has(instance_type, terms):
+            yield from (o for o in instance_type.offerings if offers(o, terms))
+
+
 def is_met(requirements: Iterable[Requirement], instance_types: Iterable[InstanceType]) -> bool:
     """Whether any offering of any instance type meets the requirements, available or not."""
-    terms = read(requirements)
-    return any(
-        has(instance_type, terms) and any(offers(o, terms) for o in instance_type.offerings)
-        for instance_type in instance_types
-    )
+    return any(True for _ in offerings_of(instance_types, requirements))
 
 
 @dataclass(frozen=True, slots=True)

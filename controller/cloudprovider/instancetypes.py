@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from controller.apis import labels
 from controller.apis.kubernetes.devices import DynamicResources
@@ -19,7 +19,8 @@ class Offering:
 
     `requirements` are the labels of its nodes (zone, capacity type, zone ID, …). `price` is in $/h;
     `price_overlaid` means that a NodeOverlay set it. `reservation_capacity` is the number of
-    instances that the capacity reservation still has.
+    instances that the capacity reservation still has. `is_full` means that it has none, and that
+    nothing else prevents a launch.
     """
 
     requirements: Mapping[str, str]
@@ -27,6 +28,7 @@ class Offering:
     available: bool = True
     reservation_capacity: int = 0
     price_overlaid: bool = False
+    is_full: bool = False
 
     @property
     def zone(self) -> str:
@@ -37,6 +39,21 @@ class Offering:
     def capacity_type(self) -> str:
         """`on-demand`, `spot` or `reserved`."""
         return self.requirements.get(labels.CAPACITY_TYPE, "")
+
+    @property
+    def reservation(self) -> str:
+        """The ID of the capacity reservation, or an empty string."""
+        return self.requirements.get(labels.RESERVATION_ID, "")
+
+    def with_left(self, left: int) -> Offering:
+        """Return the offering with as many instances left in its capacity reservation."""
+        can_launch = self.available or self.is_full
+        return replace(
+            self,
+            reservation_capacity=left,
+            available=can_launch and left > 0,
+            is_full=can_launch and left <= 0,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -29,13 +29,12 @@ from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.resources import Resources
 from controller.disruption.commands import Command
 from controller.disruption.problem import DisruptionProblem
+from controller.disruption.reservations import with_left
 from controller.disruption.simulation import bound
 from controller.scheduling.results import NewNode
 from controller.scheduling.scheduler import schedule
 from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
-
-TypesByPool = Mapping[str, tuple[InstanceType, ...]]
 
 
 def applied(
@@ -57,11 +56,11 @@ def applied(
         for name, new in zip(names, command.replacements, strict=True):
             pool = problem.node_pools[new.node_pool]
             made.append(launched(name, new, pool, types[new.node_pool], problem.now))
-            types = _with_left(types, made[-1], -1)
+            types = with_left(types, made[-1].labels.get(labels.RESERVATION_ID, ""), -1)
             place |= dict.fromkeys(new.pods, name)
     for node in snapshot.nodes:
         if node.name in gone:
-            types = _with_left(types, node, 1)
+            types = with_left(types, node.labels.get(labels.RESERVATION_ID, ""), 1)
     pods = tuple(
         _restarted(bound(pod, place[pod.key]), problem.now) if pod.key in place else pod
         for pod in snapshot.pods
@@ -76,27 +75,6 @@ def applied(
         if pod.spec.node_name in gone and pod.key not in place and is_reschedulable(pod)
     ]
     return _settled(after, adrift) if adrift else after
-
-
-def _with_left(types: TypesByPool, node: StateNode, more: int) -> TypesByPool:
-    """Return the types with `more` instances added to the capacity reservation of a node.
-
-    A node without a reservation changes nothing.
-    """
-    reservation = node.labels.get(labels.RESERVATION_ID)
-    if reservation is None:
-        return types
-
-    def counted(offering: Offering) -> Offering:
-        if offering.requirements.get(labels.RESERVATION_ID) != reservation:
-            return offering
-        left = max(offering.reservation_capacity + more, 0)
-        return replace(offering, reservation_capacity=left, available=left > 0)
-
-    return {
-        pool: tuple(replace(kind, offerings=tuple(map(counted, kind.offerings))) for kind in seen)
-        for pool, seen in types.items()
-    }
 
 
 def _settled(problem: DisruptionProblem, adrift: Sequence[Pod]) -> DisruptionProblem:

@@ -33,6 +33,13 @@ class Reason(Enum):
         return self.value.lower()
 
 
+class TerminateFirst(Enum):
+    """Why a replacement cannot be launched before its node is terminated, as a metric names it."""
+
+    STATIC_AT_LIMIT = "static-at-limit"
+    NO_RESERVED_CAPACITY = "no-reserved-capacity"
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A node that may be disrupted: managed, initialized and not blocked.
@@ -65,6 +72,13 @@ class Candidate:
         return self.node.metadata.labels.get(labels.CAPACITY_TYPE) == labels.SPOT
 
     @property
+    def reservation(self) -> str:
+        """The ID of the capacity reservation that the node uses, or an empty string."""
+        carried = self.node.metadata.labels
+        is_reserved = carried.get(labels.CAPACITY_TYPE) == labels.RESERVED
+        return carried.get(labels.RESERVATION_ID, "") if is_reserved else ""
+
+    @property
     def is_marked(self) -> bool:
         """Whether the node's NodeClaim is marked for disruption."""
         return conditions.is_true(self.claim.status.conditions, DISRUPTION_REASON)
@@ -88,7 +102,8 @@ class Command:
     move there. `saving` is in $/h; `evictions` counts the pods that move, `conceding` those of
     them that give up preferences. An instalment is `part_of` a command that is too large for the
     budgets: its own `saving` may be negative. A repair names the node's `condition`, and how long
-    the drain may take: `drain_bound`, or as long as the NodeClaim allows.
+    the drain may take: `drain_bound`, or as long as the NodeClaim allows. `terminate_first` is why
+    the node is terminated before its replacement is launched, None otherwise.
     """
 
     reason: Reason
@@ -102,6 +117,7 @@ class Command:
     part_of: Command | None = None
     condition: str = ""
     drain_bound: timedelta | None = None
+    terminate_first: TerminateFirst | None = None
 
     @property
     def names(self) -> frozenset[str]:
@@ -122,7 +138,9 @@ class Command:
 
     @property
     def decision(self) -> str:
-        """`replace` or `delete`, as the label of a metric."""
+        """`replace`, `delete` or `terminate-first`, as the label of a metric."""
+        if self.terminate_first is not None:
+            return "terminate-first"
         return "replace" if self.replacements else "delete"
 
 

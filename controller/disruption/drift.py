@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from controller.apis.karpenter.nodeclaim import DRIFTED
 from controller.apis.kubernetes import conditions
 from controller.disruption.budgets import Budgets, held_back
-from controller.disruption.commands import Candidate, Command, Confirmation, Reason
+from controller.disruption.commands import (
+    Candidate,
+    Command,
+    Confirmation,
+    Reason,
+    TerminateFirst,
+)
 from controller.disruption.method import Context, Proposal
 from controller.disruption.rollout import Rollout, since
-from controller.disruption.simulation import NOBODY
+from controller.disruption.simulation import NOBODY, Simulation
 
 
 class Drift:
@@ -129,24 +136,52 @@ def _next(
         if has_tried and context.expired():
             break
         has_tried = True
-        others = leaving - {candidate.name}
-        result = simulation.forced_out(candidate.name, closed=others)
-        if result is None and others:
-            result = simulation.forced_out(candidate.name)
-        if result is None:
-            blocked[candidate.name] = "Drifted, but not all pods would schedule on other nodes"
-            continue
-        command = Command(
-            Reason.DRIFTED,
-            (candidate,),
+        command = replaced(
+            Command(
+                Reason.DRIFTED, (candidate,), evictions=len(candidate.moving), why=why(candidate)
+            ),
+            simulation,
+            closed=leaving - {candidate.name},
+            terminate_first=context.problem.settings.terminate_first_drift,
+        )
+        if command is not None:
+            return Proposal((command,), blocked, frozenset(kept))
+        blocked[candidate.name] = "Drifted, but not all pods would schedule on other nodes"
+    return Proposal((), blocked, frozenset(kept))
+
+
+def replaced(
+    command: Command,
+    simulation: Simulation,
+    *,
+    closed: Collection[str] = NOBODY,
+    terminate_first: bool,
+) -> Command | None:
+    """Return the command for one node with its replacements and where its pods move.
+
+    Pods move to `closed` nodes only if they fit nowhere else. With `terminate_first`, the node is
+    terminated without a replacement if its pods need the instance that it uses of a full capacity
+    reservation: the provisioner launches the replacement there. None if a pod is unschedulable.
+    """
+    (candidate,) = command.candidates
+    result = simulation.forced_out(candidate.name, closed=closed)
+    if result is None and closed:
+        result = simulation.forced_out(candidate.name)
+    if result is not None:
+        return replace(
+            command,
             replacements=result.results.new_nodes,
             moves=result.results.existing_nodes,
             saving=result.saving,
-            evictions=len(candidate.moving),
-            why=why(candidate),
         )
-        return Proposal((command,), blocked, frozenset(kept))
-    return Proposal((), blocked, frozenset(kept))
+    freed = simulation.terminated_first(candidate.name) if terminate_first else None
+    if freed is None:
+        return None
+    return replace(
+        command,
+        moves=freed.results.existing_nodes,
+        terminate_first=TerminateFirst.NO_RESERVED_CAPACITY,
+    )
 
 
 def is_static(candidate: Candidate) -> bool:

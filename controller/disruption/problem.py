@@ -49,16 +49,24 @@ class DisruptionSettings:
     spot_to_spot: bool = False
     """`FEATURE_GATES` SpotToSpotConsolidation: whether spot nodes may be replaced by spot nodes."""
 
+    terminate_first_drift: bool = False
+    terminate_first_repair: bool = False
+    """`FEATURE_GATES` TerminateFirstDrift and TerminateFirstRepair: whether a node is terminated
+    before its replacement is launched, if there is no capacity for both."""
+
 
 def settings_of(options: Options) -> DisruptionSettings:
     """Return the disruption settings from the controller's options."""
+    gates = options.feature_gates
     return DisruptionSettings(
         eviction_price=options.disruption_eviction_price,
         horizon=options.disruption_horizon,
         cool_down=options.disruption_cool_down,
         image_soak=options.disruption_image_soak,
         surge=options.surge_single_replicas,
-        spot_to_spot=options.feature_gates.spot_to_spot_consolidation,
+        spot_to_spot=gates.spot_to_spot_consolidation,
+        terminate_first_drift=gates.terminate_first_drift,
+        terminate_first_repair=gates.terminate_first_repair,
     )
 
 

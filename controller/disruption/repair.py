@@ -24,11 +24,11 @@ from controller.disruption import candidates
 from controller.disruption.budgets import Budgets, held_back
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason
 from controller.disruption.costs import rescheduling_cost
-from controller.disruption.drift import confirm_each, is_static
+from controller.disruption.drift import confirm_each, is_static, replaced
 from controller.disruption.method import Context, Proposal
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.staticdrift import replacement, room_in
-from controller.scheduling.results import NewNode
+from controller.disruption.simulation import Simulation
+from controller.disruption.staticdrift import means_of
 
 MOST_UNHEALTHY = 0.2
 """The share of a NodePool's nodes, rounded up, up to which unhealthy nodes are repaired."""
@@ -226,33 +226,34 @@ def _next(
             blocked[candidate.name] = held_back(candidate.pool)
             kept.add(candidate.name)
             continue
-        new: tuple[NewNode, ...]
-        moves: Mapping[str, tuple[str, ...]] = {}
-        if is_static(candidate):
-            room, why_none = room_in(context.problem, candidate.node_pool)
-            if room <= 0:
-                blocked[candidate.name] = f"Unhealthy, but {why_none}"
-                continue
-            new = (replacement(context.problem, candidate.node_pool),)
-        else:
-            result = simulation.forced_out(candidate.name)
-            if result is None:
-                blocked[candidate.name] = "Unhealthy, but not all pods would schedule elsewhere"
-                continue
-            new, moves = result.results.new_nodes, result.results.existing_nodes
         command = Command(
             Reason.UNHEALTHY,
             (candidate,),
-            replacements=new,
-            moves=moves,
-            saving=candidate.price - sum(node.price for node in new),
             evictions=len(candidate.moving),
             why=f"node {candidate.name} is unhealthy: {_described(found.condition)}",
             condition=found.condition.type,
             drain_bound=_drain_bound(candidate, found),
         )
-        return Proposal((command,), blocked, frozenset(kept))
+        repaired = _replaced(command, context.problem, simulation)
+        if isinstance(repaired, Command):
+            return Proposal((repaired,), blocked, frozenset(kept))
+        blocked[candidate.name] = f"Unhealthy, but {repaired}"
     return Proposal((), blocked, frozenset(kept))
+
+
+def _replaced(
+    command: Command, problem: DisruptionProblem, simulation: Simulation
+) -> Command | str:
+    """Return the command with its replacements, or why the node cannot be replaced now."""
+    (candidate,) = command.candidates
+    terminate_first = problem.settings.terminate_first_repair
+    if not is_static(candidate):
+        dynamic = replaced(command, simulation, terminate_first=terminate_first)
+        return dynamic or "not all pods would schedule elsewhere"
+    means = means_of(problem, candidate.node_pool)
+    if means.room > 0 or (terminate_first and means.frees(candidate)):
+        return means.replacing(command)
+    return means.why_none
 
 
 def _is_initialized(candidate: Candidate) -> bool:

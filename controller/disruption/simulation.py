@@ -18,6 +18,7 @@ from controller.disruption.commands import Candidate
 from controller.disruption.consolidateafter import settling
 from controller.disruption.model import ClusterModel, read_model
 from controller.disruption.problem import DisruptionProblem
+from controller.disruption.reservations import TypesByPool, with_left
 from controller.scheduling.buffers import apart
 from controller.scheduling.catalog.offerings import catalog
 from controller.scheduling.pods.kinds import PodKinds
@@ -118,7 +119,11 @@ class Simulation:
         self._buffered: dict[str, list[Pod]] = {}
         self.promised: frozenset[str] = NOBODY
         """The names of the nodes whose capacity is reserved for pods that wait for a node."""
+        self._refilled = _starting(problem.snapshot)
+        """The IDs of the reservations from which a node is being launched, or is about to be."""
         self._snapshot = self._with_places(problem.snapshot, problem.pending, stranded)
+        if self._snapshot.instance_types is not problem.snapshot.instance_types:
+            self.catalog = catalog(self._snapshot)
         self._settling = settling(problem)
         self._pods_by_node: dict[str, list[Pod]] = {}
         for pod in self._snapshot.pods:
@@ -144,14 +149,34 @@ class Simulation:
         """
         return self._emptied(frozenset({name}), self._buffered.get(name, []), closed)
 
+    def terminated_first(self, name: str) -> SimulationResult | None:
+        """Return where the pods schedule once a node is terminated, if that is what they wait for.
+
+        None if the node uses no capacity reservation, if another node is launched there first, or
+        if a pod is unschedulable even with the instance that the node gives back.
+        """
+        reservation = self._candidates[name].reservation
+        if not reservation or reservation in self._refilled:
+            return None
+        types = with_left(self._snapshot.instance_types, reservation, 1)
+        return self._emptied(frozenset({name}), self._buffered.get(name, []), NOBODY, types)
+
     def _emptied(
-        self, gone: frozenset[str], kept: Sequence[Pod], closed: Collection[str]
+        self,
+        gone: frozenset[str],
+        kept: Sequence[Pod],
+        closed: Collection[str],
+        types: TypesByPool | None = None,
     ) -> SimulationResult | None:
+        """Return the result of removing nodes; `types` are what can be bought then, if changed."""
+        world = self._world(gone, closed)
+        if types is not None:
+            world = replace(world, instance_types=types)
         results = schedule(
             [*self._moving(gone), *kept],
-            snapshot=self._world(gone, closed),
+            snapshot=world,
             settings=self._problem.scheduling,
-            catalog=self.catalog,
+            catalog=self.catalog if types is None else catalog(world),
             expired=self._expired,
         )
         if results.unschedulable:
@@ -302,7 +327,7 @@ class Simulation:
         PodDisruptionBudget or `karpenter.sh/do-not-disrupt` may block their eviction for long.
 
         Pods that prefer a new node keep that preference, so the engine may buy new nodes here, too.
-        Those new nodes are not used.
+        Those new nodes are not used, but what they take of capacity reservations is taken.
         """
         waiting = [*pending, *stranded]
         if not waiting:
@@ -323,7 +348,12 @@ class Simulation:
         placed = {pod.key: bound(pod, place[pod.key]) for pod in pending if pod.key in place}
         kept = [_room_for(pod, place[pod.key]) for pod in stranded if pod.key in place]
         others = (pod for pod in snapshot.pods if pod.key not in placed)
-        return replace(snapshot, pods=(*others, *placed.values(), *kept))
+        types = snapshot.instance_types
+        for reservation in map(_reservation, results.new_nodes):
+            if reservation:
+                types = with_left(types, reservation, -1)
+                self._refilled |= {reservation}
+        return replace(snapshot, pods=(*others, *placed.values(), *kept), instance_types=types)
 
 
 def groups(result: SimulationResult) -> list[Group]:
@@ -397,6 +427,19 @@ def _room_for(pod: Pod, node: str) -> Pod:
         pod.metadata, name=f"{pod.metadata.name}{ROOM_SUFFIX}", labels={}
     )
     return msgspec.structs.replace(bound(pod, node), metadata=metadata)
+
+
+def _starting(snapshot: Snapshot) -> frozenset[str]:
+    """Return the IDs of the capacity reservations of nodes that are not initialized yet."""
+    starting = (node for node in snapshot.nodes if not node.initialized and not node.deleting)
+    named = (node.labels.get(labels.RESERVATION_ID, "") for node in starting)
+    return frozenset(filter(None, named))
+
+
+def _reservation(node: NewNode) -> str:
+    """Return the ID of the capacity reservation that a new node is launched from, if any."""
+    pinned = (r for r in node.requirements if r.key == labels.RESERVATION_ID and r.operator == "In")
+    return next((r.values[0] for r in pinned if len(r.values) == 1), "")
 
 
 def _stranded(snapshot: Snapshot) -> list[Pod]:

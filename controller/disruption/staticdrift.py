@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions
 from controller.cloudprovider.compatibility import Choice, choices
 from controller.constraints.resources import NODES, parsed
 from controller.disruption.budgets import Budgets, held_back
-from controller.disruption.commands import Candidate, Command, Confirmation, Reason
+from controller.disruption.commands import (
+    Candidate,
+    Command,
+    Confirmation,
+    Reason,
+    TerminateFirst,
+)
 from controller.disruption.drift import confirm_each, in_order, is_static, why
 from controller.disruption.method import Context, Proposal
 from controller.disruption.problem import DisruptionProblem
+from controller.disruption.reservations import awaited
 from controller.disruption.rollout import Rollout
 from controller.scheduling.results import NewNode
 from controller.scheduling.templating import templated
+
+RESERVATIONS_FULL = (
+    "static NodePool's capacity reservations are full and cannot stage a replacement"
+)
+AT_LIMIT = "static NodePool is at its node limit and cannot stage a replacement"
 
 
 class StaticDrift:
@@ -55,18 +67,17 @@ def _replace(
     problem: DisruptionProblem, drifted: Sequence[Candidate], budgets: Budgets, rollout: Rollout
 ) -> Proposal:
     """Return the commands for these nodes; consumes the budgets."""
-    room: dict[str, tuple[int, str]] = {}
-    replacements: dict[str, NewNode] = {}
+    means: dict[str, Means] = {}
     commands: list[Command] = []
     blocked: dict[str, str] = {}
     kept: set[str] = set()
     for candidate in drifted:
-        if candidate.pool not in room:
-            replacements[candidate.pool] = replacement(problem, candidate.node_pool)
-            room[candidate.pool] = room_in(problem, candidate.node_pool)
-        room_left, why_none = room[candidate.pool]
-        if room_left <= 0:
-            blocked[candidate.name] = f"Drifted, but {why_none}"
+        if candidate.pool not in means:
+            means[candidate.pool] = means_of(problem, candidate.node_pool)
+        now = means[candidate.pool]
+        obstacle = _obstacle(now, candidate, problem)
+        if obstacle is not None:
+            blocked[candidate.name] = f"Drifted, but {obstacle}"
             continue
         untrusted = rollout.obstacle(candidate)
         if untrusted is not None:
@@ -78,19 +89,101 @@ def _replace(
             kept.add(candidate.name)
             continue
         rollout.begin(candidate)
-        room[candidate.pool] = room_left - 1, why_none
-        new = replacements[candidate.pool]
-        commands.append(
-            Command(
-                Reason.DRIFTED,
-                (candidate,),
-                replacements=(new,),
-                saving=candidate.price - new.price,
-                evictions=len(candidate.moving),
-                why=why(candidate),
-            )
+        command = Command(
+            Reason.DRIFTED, (candidate,), evictions=len(candidate.moving), why=why(candidate)
         )
+        commands.append(now.replacing(command))
+        means[candidate.pool] = now.after_one()
     return Proposal(commands, blocked, frozenset(kept))
+
+
+def _obstacle(now: Means, candidate: Candidate, problem: DisruptionProblem) -> str | None:
+    """Return why a drifted node cannot be replaced, or None if it can."""
+    if now.room > 0:
+        return None
+    if not problem.settings.terminate_first_drift or not now.frees(candidate):
+        return now.why_none
+    if not now.is_complete:
+        return f"NodePool {candidate.pool} has fewer initialized nodes than spec.replicas"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """How a static NodePool can replace its nodes now.
+
+    `room` is the number of replacements that may be launched before their nodes are terminated, and
+    `why_none` says why not more. If there is no room, `terminate_first` is why a node must be
+    terminated before, None if that would not help either; only nodes of these `reservations` help,
+    if there are any. `is_complete`: as many nodes are initialized as the NodePool has replicas.
+    """
+
+    replacement: NewNode
+    room: int = 0
+    why_none: str = ""
+    terminate_first: TerminateFirst | None = None
+    reservations: frozenset[str] = frozenset()
+    is_complete: bool = False
+
+    def frees(self, candidate: Candidate) -> bool:
+        """Whether the candidate's termination makes its replacement possible."""
+        if self.terminate_first is TerminateFirst.NO_RESERVED_CAPACITY:
+            return candidate.reservation in self.reservations
+        return self.terminate_first is not None
+
+    def replacing(self, command: Command) -> Command:
+        """Return the command with its replacement, or without one if its node is terminated first.
+
+        Then the NodePool launches the replacement, once the node is gone.
+        """
+        if self.room <= 0:
+            return replace(command, terminate_first=self.terminate_first)
+        (candidate,) = command.candidates
+        new = self.replacement
+        return replace(command, replacements=(new,), saving=candidate.price - new.price)
+
+    def after_one(self) -> Means:
+        """Return the means after a node was replaced."""
+        if self.room <= 0:
+            return self
+        return replace(self, room=self.room - 1, terminate_first=None)
+
+
+def means_of(problem: DisruptionProblem, pool: NodePool) -> Means:
+    """Return how a static NodePool can replace its nodes now."""
+    name = pool.metadata.name
+    means = Means(replacement(problem, pool))
+    ready = conditions.find(pool.status.conditions, "Ready")
+    if pool.metadata.is_deleting or (ready is not None and not ready.is_true):
+        return replace(
+            means, why_none=f"NodePool {name} is not ready, so it launches no replacement"
+        )
+    members = [node for node in problem.snapshot.nodes if node.managed and node.node_pool == name]
+    staying = [node for node in members if not node.deleting]
+    replicas = pool.spec.replicas or 0
+    if len(staying) > replicas:
+        return replace(means, why_none=f"NodePool {name} has more nodes than spec.replicas")
+    means = replace(means, is_complete=sum(node.initialized for node in staying) >= replicas)
+    if not _launchable(problem, means.replacement):
+        types = problem.snapshot.instance_types.get(name, ())
+        full = awaited(types, means.replacement.requirements)
+        if not full:
+            none = f"no instance type that NodePool {name} allows is available now"
+            return replace(means, why_none=none)
+        return replace(
+            means,
+            why_none=RESERVATIONS_FULL,
+            terminate_first=TerminateFirst.NO_RESERVED_CAPACITY,
+            reservations=full,
+        )
+    limit = parsed(pool.spec.limits).get(NODES)
+    room = len(members) if limit is None else limit // parsed({NODES: 1})[NODES] - len(members)
+    return replace(
+        means,
+        room=max(room, 0),
+        why_none=AT_LIMIT,
+        terminate_first=TerminateFirst.STATIC_AT_LIMIT,
+    )
 
 
 def replacement(problem: DisruptionProblem, pool: NodePool) -> NewNode:
@@ -104,20 +197,3 @@ def _launchable(problem: DisruptionProblem, new: NewNode) -> list[Choice]:
     """Return the instance types, with their offerings, that a new node can have now."""
     types = problem.snapshot.instance_types.get(new.node_pool, ())
     return choices(types, new.requirements, {})
-
-
-def room_in(problem: DisruptionProblem, pool: NodePool) -> tuple[int, str]:
-    """Return how many replacements a static NodePool may launch now, and why not more."""
-    name = pool.metadata.name
-    ready = conditions.find(pool.status.conditions, "Ready")
-    if ready is not None and not ready.is_true:
-        return 0, f"NodePool {name} is not ready, so it launches no replacement"
-    if not _launchable(problem, templated(pool)):
-        return 0, f"no instance type that NodePool {name} allows is available now"
-    members = [node for node in problem.snapshot.nodes if node.managed and node.node_pool == name]
-    staying = sum(not node.deleting for node in members)
-    if staying > (pool.spec.replicas or 0):
-        return 0, f"NodePool {name} has more nodes than spec.replicas"
-    limit = parsed(pool.spec.limits).get(NODES)
-    room = len(members) if limit is None else limit // parsed({NODES: 1})[NODES] - len(members)
-    return room, f"the nodes limit of NodePool {name} allows no replacement"

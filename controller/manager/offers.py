@@ -32,6 +32,7 @@ class _WrittenOffering(msgspec.Struct, frozen=True, array_like=True):
     available: bool
     reservation_capacity: int
     price_overlaid: bool
+    is_full: bool
 
 
 class _WrittenType(msgspec.Struct, frozen=True, array_like=True):
@@ -115,6 +116,7 @@ def _write(types: InstanceTypes) -> bytes:
                     offering.available,
                     offering.reservation_capacity,
                     offering.price_overlaid,
+                    offering.is_full,
                 )
                 for offering in one.offerings
             ],
@@ -141,6 +143,7 @@ def _type(written: _WrittenType, tables: _Written) -> InstanceType:
                     one.available,
                     one.reservation_capacity,
                     one.price_overlaid,
+                    one.is_full,
                 )
                 for one in written.offerings
             ]

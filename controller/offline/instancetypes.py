@@ -112,7 +112,7 @@ def written(kind: InstanceType, *, node_pools: Iterable[str] = ()) -> dict[str, 
             OfferingRow(
                 requirements=dict(offering.requirements),
                 price=offering.price,
-                available=offering.available,
+                available=offering.available or offering.is_full,
                 reservation_capacity=offering.reservation_capacity,
             )
             for offering in kind.offerings
@@ -130,24 +130,17 @@ def _stated(row: InstanceTypeRow) -> InstanceType:
     return InstanceType(
         name=row.name,
         requirements=tuple(row.requirements),
-        offerings=tuple(
-            Offering(
-                offering.requirements,
-                offering.price,
-                offering.available and not _is_spent(offering),
-                offering.reservation_capacity,
-            )
-            for offering in row.offerings
-        ),
+        offerings=tuple(map(_stated_offering, row.offerings)),
         capacity=parsed(row.capacity),
         overhead=parsed(row.overhead),
         dynamic_resources=row.dynamic_resources,
     )
 
 
-def _is_spent(offering: OfferingRow) -> bool:
-    reserved = offering.requirements.get(labels.CAPACITY_TYPE) == labels.RESERVED
-    return reserved and not offering.reservation_capacity
+def _stated_offering(row: OfferingRow) -> Offering:
+    left = row.reservation_capacity
+    offering = Offering(row.requirements, row.price, row.available, left)
+    return offering.with_left(left) if offering.capacity_type == labels.RESERVED else offering
 
 
 def from_file(rows: object) -> Types:

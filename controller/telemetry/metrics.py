@@ -228,6 +228,9 @@ class Metrics:
         pools = Tally(candidate.node_pool.metadata.name for candidate in command.candidates)
         for pool in pools:
             self._decisions_by_pool.labels(pool, *decision).inc()
+            if command.terminate_first is not None:
+                cause = command.terminate_first.value
+                self._terminate_first.labels(pool, command.reason.label, cause).inc()
 
     @contextlib.contextmanager
     def deciding(self) -> Iterator[Callable[[Decision], None]]:
@@ -488,6 +491,12 @@ class Metrics:
         self._eligible = gauge(
             f"{disruption}_eligible_nodes", "Nodes eligible for disruption.", "reason"
         )
+        self._terminate_first = counter(
+            f"{disruption}_terminate_first_decisions_total",
+            "Disruption decisions performed that terminate a node before its replacement is "
+            "launched; terminate_first_reason is why the replacement could not be first.",
+            "nodepool", "reason", "terminate_first_reason",
+        )  # fmt: skip
         self._decisions = counter(
             f"{disruption}_decisions_total", "Disruption decisions performed.", *decision
         )

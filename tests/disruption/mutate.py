@@ -177,8 +177,8 @@ MUTATIONS = (
     Mutation(
         "replacements exceed the limits of their pool",
         f"{PURE}/staticdrift.py",
-        "        if room_left <= 0:",
-        "        if room_left <= -9:",
+        "    if now.room > 0:\n        return None",
+        "    if now.room > -9:\n        return None",
     ),
     Mutation(
         "a new image is not tried on one node first",

@@ -1293,7 +1293,7 @@ def test_a_node_that_goes_in_spite_of_its_pods_is_not_blocked() -> None:
     ("replicas", "more", "count", "why"),
     [
         pytest.param(2, {}, 0, "more nodes than spec.replicas", id="too many already"),
-        pytest.param(3, {"limits": {"nodes": "4"}}, 1, "allows no replacement", id="limit"),
+        pytest.param(3, {"limits": {"nodes": "4"}}, 1, "at its node limit", id="limit"),
     ],
 )
 def test_heirs_come_within_the_limits_of_their_pool(

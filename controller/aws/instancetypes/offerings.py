@@ -370,7 +370,6 @@ class InstanceTypes:
         for reservation in reserved:
             zone = reservation.availability_zone
             if zone in zones:
-                left = self._reservations.left(reservation.id)
                 yield Offering(
                     requirements={
                         **_place(zone, every_zone[zone], labels.RESERVED),
@@ -379,12 +378,10 @@ class InstanceTypes:
                         RESERVATION_INTERRUPTIBLE: str(reservation.interruptible).lower(),
                     },
                     price=(self._pricing.on_demand(m.name) or 0.0) / RESERVED_DISCOUNT,
-                    available=left > 0
-                    and zone in open_zones
+                    available=zone in open_zones
                     and reservation.state == "active"
                     and not self._is_avoided(m, zone, labels.RESERVED, group),
-                    reservation_capacity=left,
-                )
+                ).with_left(self._reservations.left(reservation.id))
 
     def _in_partitions(
         self, offerings: Iterator[Offering], instance_type: str, group: PlacementGroup | None
@@ -405,6 +402,7 @@ class InstanceTypes:
                     offering,
                     requirements=_part(offering.requirements, partition),
                     available=offering.available and not marked,
+                    is_full=offering.is_full and not marked,
                 )
 
     def _is_avoided(
