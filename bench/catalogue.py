@@ -3,8 +3,9 @@
     python -m bench.catalogue POOL.yaml CLASS.json OUT.json
 
 Both controllers then choose from one list: the instance types the NodePool allows, the allocatable
-capacity of each, and its price in every zone and capacity type. CLASS.json is an EC2NodeClass with
-resolved subnets and AMIs. The cloud and the cluster name come from the environment.
+capacity of each, and the price of the instance in every zone and capacity type. CLASS.json is an
+EC2NodeClass with resolved subnets and AMIs. The cloud and the cluster name come from the
+environment.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _quantities(amounts: Resources) -> dict[str, str]:
 def _offering(offering: Offering) -> dict[str, Any]:
     named = {labels.CAPACITY_TYPE: offering.capacity_type, labels.ZONE: offering.zone}
     return {
-        "Price": offering.price,
+        "Price": offering.instance_price,
         "Available": True,
         "Requirements": [
             {"key": key, "operator": "In", "values": [value]} for key, value in named.items()

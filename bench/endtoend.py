@@ -30,6 +30,7 @@ from rich.table import Table
 
 from bench.crowd import Crowd
 from bench.memory import Meter
+from bench.nodeprice import VOLUMES
 from bench.parity import engines
 from bench.sides import MACHINE_SECONDS, PATIENCE_SECONDS, Joiner, Karpenter, Side, until
 from bench.stopwatch import STAGES, Stopwatch
@@ -155,9 +156,10 @@ class Track:
         )
 
     def _cost(self, made: Iterable[Mapping[str, Any]]) -> float:
-        """Return the total $/h of nodes at the cloud's prices."""
+        """Return the total $/h of nodes at the cloud's prices, with their volumes."""
         return sum(
-            self.cloud.price(
+            VOLUMES
+            + self.cloud.price(
                 instance_type=labels["node.kubernetes.io/instance-type"],
                 zone=labels["topology.kubernetes.io/zone"],
                 capacity_type=labels["karpenter.sh/capacity-type"],

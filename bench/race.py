@@ -1,12 +1,13 @@
 """`make race`: compare Karpenter's and Joiner's scheduling engines on the same worlds, in one run.
 
-    python -m bench.race [--only NAME] [--repeat N] [--most PODS] [--limit SECONDS]
+    python -m bench.race [--only NAME] [--repeat N] [--most PODS] [--limit SECONDS] [--node-fee $/H]
 
 Prints a table and writes race.json. Each engine is timed inside its own process, from prepared
 instance types and pods to finished results. The time is the median of the repetitions. `from
 nothing` is Joiner's time including reading the world and encoding the instance types. `first` is
-Joiner's first solution, without time to improve it. An engine that has no solution within the limit
-is terminated, and its row says so.
+Joiner's first solution, without time to improve it. Costs are those of whole nodes: the instance,
+its volume and the fee, which Karpenter does not know. An engine that has no solution within the
+limit is terminated, and its row says so.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from bench.nodeprice import VOLUMES, add_fee
 from bench.parity import engines, worlds
 from testbed.progress import Terminal
 
@@ -95,10 +98,14 @@ def races(types: str) -> Iterator[Race]:
     yield Race("mixed 20000", "mixed, large", 20_000, partial(worlds.mixed, 20_000, 20))
 
 
-def run(race: Race, folder: Path, repeat: int, limit: float) -> Outcome:
-    """Run both engines on one world, Karpenter's for at most `limit` seconds."""
-    world = folder / "world.json"
-    world.write_text(json.dumps(race.make()))
+def run(race: Race, folder: Path, repeat: int, limit: float, fee: float) -> Outcome:
+    """Run both engines on one world, Karpenter's for at most `limit` seconds.
+
+    `fee` is what a node costs besides its instance, in $/h.
+    """
+    world, made = folder / "world.json", race.make()
+    settings = {**made.get("settings", {}), "NODE_PRICE_PER_HOUR": str(fee)}
+    world.write_text(json.dumps({**made, "settings": settings}))
     ours = engines.joiner(world, repeat=repeat)
     first = engines.joiner(world, repeat=repeat, first=True)
     theirs: engines.Answered | None = None
@@ -114,7 +121,7 @@ def run(race: Race, folder: Path, repeat: int, limit: float) -> Outcome:
         joiner_seconds=ours.answer["seconds"],
         joiner_seconds_from_nothing=ours.answer["secondsFromNothing"],
         first_seconds=first.answer["seconds"],
-        karpenter_cost=theirs.answer["cost"] if theirs else None,
+        karpenter_cost=_whole_cost(theirs.answer, fee) if theirs else None,
         joiner_cost=ours.answer["cost"],
         first_cost=first.answer["cost"],
         lower_bound=engines.proven(world),
@@ -124,6 +131,12 @@ def run(race: Race, folder: Path, repeat: int, limit: float) -> Outcome:
         karpenter_mib=theirs.peak_mib if theirs else None,
         joiner_mib=ours.peak_mib,
     )
+
+
+def _whole_cost(answer: Mapping[str, Any], fee: float) -> float:
+    """Return the cost of Karpenter's nodes, which it has priced by their instances."""
+    cost: float = answer["cost"]
+    return cost + fee * len(answer["newNodes"])
 
 
 def _placed(answer: dict[str, object]) -> int:
@@ -202,6 +215,7 @@ def main() -> int:
         default=300,
         help="seconds for Karpenter's answers to one world, all repetitions",
     )
+    add_fee(parser)
     chosen = parser.parse_args()
     console = Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
     progress = Terminal(console)
@@ -213,7 +227,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="joiner-race-") as folder:
         for number, race in enumerate(wanted, 1):
             console.print(f"[{number}/{len(wanted)}] {race.name} …")
-            last = run(race, Path(folder), chosen.repeat, chosen.limit)
+            fee = VOLUMES + chosen.node_fee
+            last = run(race, Path(folder), chosen.repeat, chosen.limit, fee)
             outcomes.append(last)
             faster = f"{last.ratio:.1f} × faster" if last.ratio else "no answer of Karpenter's"
             console.print(

@@ -356,6 +356,16 @@ class Options:
         """),
     ] = 0.01
 
+    node_price_per_hour: Annotated[
+        Fraction,
+        doc("""
+            Fee per node in $ an hour, such as the price of a monitoring agent that is licensed per
+            host. It is part of a node's price, in addition to the instance, its EBS volumes and its
+            public IPv4 address. The annotation `joiner.dev/node-price-per-hour` of a NodePool
+            replaces it.
+        """),
+    ] = 0.0
+
     disruption_horizon: Annotated[
         PositiveDuration,
         doc("""

@@ -11,9 +11,9 @@ its disruption methods, at times that the caller chooses:
 Worlds have the format of `docs/reference/formats.md`, with `nodeClaims` and their conditions: as in
 Joiner, only `Consolidatable` or `Drifted` nodes may be disrupted. `schedule` returns the same
 format as a solve. `disrupt` runs one pass: Emptiness, StaticDrift, Drift, MultiNodeConsolidation
-and SingleNodeConsolidation in Karpenter's order, up to the first that finds a command. The command is
-validated at once, with the clock 15 s ahead. `until_steady` executes every command and runs another
-pass. The last two return
+and SingleNodeConsolidation in Karpenter's order, up to the first that finds a command. The command
+is validated at once, with the clock 15 s ahead. `until_steady` executes every command and runs
+another pass. The last two return
 
     {"commands": [{"reason", "method", "nodes", "newNodes": [{"name", "instanceType", "zone",
       "capacityType", "nodePool", "instanceTypes", "requirements", "price", "pods"}],

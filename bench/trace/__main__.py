@@ -1,6 +1,7 @@
 """`make trace`: run Joiner and Karpenter on the same traces, on a simulated clock.
 
-    python -m bench.trace [--only NAME] [--seed N] [--scale S] [--jobs N] [--json trace.json]
+    python -m bench.trace [--only NAME] [--seed N] [--scale S] [--jobs N] [--node-fee $/H]
+        [--json trace.json]
 
 Prints a table and whether the targets are met, and writes everything as JSON. Each side runs each
 trace twice: as it is, and with NodePools that consolidate only empty nodes. The difference is what
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.nodeprice import VOLUMES, add_fee
 from bench.parity import engines
 from bench.trace.report import Pair, table, verdicts, written
 from bench.trace.runs import outcomes
@@ -39,6 +41,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=DEFAULT_SCALE, help=f"({DEFAULT_SCALE})")
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (2)")
     parser.add_argument("--json", type=Path, default=Path("trace.json"), metavar="FILE")
+    add_fee(parser)
     chosen = parser.parse_args()
     console = Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
     progress = Terminal(console)
@@ -48,7 +51,12 @@ def main() -> int:
         parser.error(f"--only {chosen.only}: the traces are {', '.join(t.name for t in TRACES)}")
     pairs: list[Pair] = []
     for pair in outcomes(
-        traces, seed=chosen.seed, scale=chosen.scale, jobs=chosen.jobs, progress=progress
+        traces,
+        seed=chosen.seed,
+        scale=chosen.scale,
+        node_price=VOLUMES + chosen.node_fee,
+        jobs=chosen.jobs,
+        progress=progress,
     ):
         pairs.append(pair)
         progress.note(

@@ -31,6 +31,7 @@ from controller.disruption.pods import DISRUPTED
 from controller.disruption.rollout import AMI_DRIFT
 from controller.offline.instancetypes import stated
 from controller.scheduling.results import NewNode
+from controller.state.nodefees import with_fee
 from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
 
@@ -224,6 +225,9 @@ class Cluster:
 
     pools: Sequence[Object]
     daemon_set: Object
+    node_price: float = 0.0
+    """What a node costs besides its instance, in $/h. Joiner counts it, Karpenter does not."""
+
     workloads: dict[str, Workload] = field(default_factory=dict)
     machines: dict[str, Machine] = field(default_factory=dict)
     waiting: dict[str, Member] = field(default_factory=dict)
@@ -251,7 +255,7 @@ class Cluster:
         self._daemons = msgspec.convert(self.daemon_set, DaemonSet)
         asked = self._daemons.spec.template.spec.containers[0].resources.requests
         self._daemon = parsed(asked)
-        self._bought = stated(list(self.types)).all
+        self._bought = with_fee(stated(list(self.types)).all, self.node_price)
         self._offer: tuple[frozenset[Market], tuple[InstanceType, ...], list[Object]] | None = None
         self.waits = {
             name: durations.parse(pool.spec.disruption.consolidate_after)

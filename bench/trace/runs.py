@@ -46,10 +46,13 @@ def _report_to(queue: Queue[tuple[Run, int]]) -> None:
     _progress = queue
 
 
-def played(run: Run, seed: int, scale: float) -> Measured:
-    """Simulate one run to its end and return its measurements."""
+def played(run: Run, seed: int, scale: float, node_price: float) -> Measured:
+    """Simulate one run to its end and return its measurements.
+
+    `node_price` is what a node costs besides its instance, in $/h.
+    """
     trace = next(one for one in TRACES if one.name == run.trace)
-    cluster = trace.cluster(seed, policy=run.policy)
+    cluster = trace.cluster(seed, policy=run.policy, node_price=node_price)
     told = -1
 
     def say(now: float) -> None:
@@ -77,7 +80,13 @@ def _side(name: str) -> Iterator[Side]:
 
 
 def outcomes(
-    traces: list[Trace], *, seed: int, scale: float, jobs: int, progress: Progress
+    traces: list[Trace],
+    *,
+    seed: int,
+    scale: float,
+    node_price: float,
+    jobs: int,
+    progress: Progress,
 ) -> Iterator[Pair]:
     """Run all simulations in parallel, and yield each trace once both sides have finished it."""
     context = multiprocessing.get_context("spawn")
@@ -94,7 +103,7 @@ def outcomes(
         ) as pool,
         progress.stage("traces") as stage,
     ):
-        left = {pool.submit(played, run, seed, scale): run for run in runs}
+        left = {pool.submit(played, run, seed, scale, node_price): run for run in runs}
         found: dict[Run, Measured] = {}
         parts = dict.fromkeys(runs, 0)
         while left:

@@ -35,12 +35,18 @@ class Trace:
     capacity_types: tuple[str, ...]
     make: Callable[[random.Random, float, Sequence[Object]], Iterator[Happening]]
 
-    def cluster(self, seed: int, *, policy: str = "WhenEmptyOrUnderutilized") -> Cluster:
-        """Return the cluster at the beginning of the trace."""
+    def cluster(
+        self, seed: int, *, policy: str = "WhenEmptyOrUnderutilized", node_price: float = 0.0
+    ) -> Cluster:
+        """Return the cluster at the beginning of the trace.
+
+        `node_price` is what a node costs besides its instance, in $/h.
+        """
         return Cluster(
             types=market.types(seed),
             pools=[market.pool(*self.capacity_types, policy=policy)],
             daemon_set=market.daemon_set(),
+            node_price=node_price,
         )
 
     def happenings(self, seed: int, scale: float) -> list[Happening]:

@@ -85,7 +85,7 @@ def make_instance_type(
         offerings=tuple(
             Offering(
                 {labels.ZONE: zone, labels.CAPACITY_TYPE: capacity_type},
-                price=hourly * (0.4 if capacity_type == labels.SPOT else 1.0),
+                instance_price=hourly * (0.4 if capacity_type == labels.SPOT else 1.0),
             )
             for capacity_type in capacity_types
             for zone in zones

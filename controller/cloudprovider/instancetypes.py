@@ -14,21 +14,60 @@ NO_DEVICES = DynamicResources()
 
 
 @dataclass(frozen=True, slots=True)
+class Surcharges:
+    """What a node costs in addition to its instance, in $/h.
+
+    `volumes` are its root and data volumes, `address` is its public IPv4 address, and `fee` is the
+    configured fee per node.
+    """
+
+    volumes: float = 0.0
+    address: float = 0.0
+    fee: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """The sum of all surcharges."""
+        return self.volumes + self.address + self.fee
+
+
+NO_SURCHARGES = Surcharges()
+
+
+@dataclass(frozen=True, slots=True)
 class Offering:
     """An offering of an instance type: zone × capacity type (× capacity reservation).
 
-    `requirements` are the labels of its nodes (zone, capacity type, zone ID, …). `price` is in $/h;
-    `price_overlaid` means that a NodeOverlay set it. `reservation_capacity` is the number of
-    instances that the capacity reservation still has. `is_full` means that it has none, and that
-    nothing else prevents a launch.
+    `requirements` are the labels of its nodes (zone, capacity type, zone ID, …). `instance_price`
+    is what the instance alone costs, in $/h; `price_overlaid` means that a NodeOverlay set it.
+    `reservation_capacity` is the number of instances that the capacity reservation still has.
+    `is_full` means that it has none, and that nothing else prevents a launch. `price` is what a
+    node of the offering costs: the instance and the surcharges.
     """
 
     requirements: Mapping[str, str]
-    price: float
+    instance_price: float
     available: bool = True
     reservation_capacity: int = 0
     price_overlaid: bool = False
     is_full: bool = False
+    surcharges: Surcharges = NO_SURCHARGES
+    price: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Compute the price once, because every decision reads it for every offering."""
+        object.__setattr__(self, "price", self.instance_price + self.surcharges.total)
+
+    @property
+    def price_parts(self) -> dict[str, float]:
+        """What the price consists of, in $/h: `instance`, `volumes`, `address` and `fee`."""
+        extra = self.surcharges
+        return {
+            "instance": self.instance_price,
+            "volumes": extra.volumes,
+            "address": extra.address,
+            "fee": extra.fee,
+        }
 
     @property
     def zone(self) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
-from controller.cloudprovider.instancetypes import InstanceType
+from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.disruption.commands import Candidate
 from controller.disruption.pods import is_drainable, local_claims, surges, uses_any
-from controller.disruption.prices import node_price
+from controller.disruption.prices import node_offering, node_price
 from controller.disruption.problem import DisruptionProblem
 from controller.state.evictions import EvictionGuards
 from controller.state.nodes import StateNode
@@ -118,6 +118,12 @@ def prices(problem: DisruptionProblem) -> Callable[[StateNode], float]:
     """Return a function from a node to its price in $/h, 0 if the price is unknown."""
     types = _types_by_name(problem)
     return lambda state: _price(types, state)
+
+
+def offerings(problem: DisruptionProblem) -> Callable[[StateNode], Offering | None]:
+    """Return a function from a node to its offering, None if it is unknown."""
+    types = _types_by_name(problem)
+    return lambda state: node_offering(state, types.get(state.node_pool, types[""]))
 
 
 Types = Mapping[str, Mapping[str, InstanceType]]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.wording import counted
 from controller.disruption.costs import Lives, moving_price
 from controller.disruption.pods import local_claims, surges, uses_any
-from controller.disruption.prices import node_price
+from controller.disruption.prices import node_offering
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.recommendations import Question, recommendations, verdict
 from controller.scheduling.results import NewNode, Results
@@ -46,7 +46,8 @@ class NodeExplanation:
     """Why a node stays or is disrupted; prices and savings are in $/h.
 
     `alternative` is the cost of capacity for its pods elsewhere, None if not all would schedule.
-    `moves` is the cost of evicting them, in $/h while the saving lasts.
+    `moves` is the cost of evicting them, in $/h while the saving lasts. `price_parts` is what the
+    price consists of, empty if it is unknown.
     """
 
     node: str
@@ -60,6 +61,7 @@ class NodeExplanation:
     new_nodes: tuple[NewNode, ...] = ()
     moves: float = 0.0
     changes: tuple[str, ...] = ()
+    price_parts: Mapping[str, float] = field(default_factory=dict)
 
 
 def explained(
@@ -78,12 +80,14 @@ def explained(
         instance_type.name: instance_type
         for instance_type in problem.snapshot.instance_types.get(state.node_pool, ())
     }
+    offering = node_offering(state, types)
     command, why = verdict(problem, name, expired)
     explanation = NodeExplanation(
         node=name,
         node_pool=state.node_pool,
         instance_type=state.labels.get(labels.INSTANCE_TYPE, ""),
-        price=node_price(state, types),
+        price=None if offering is None else offering.price,
+        price_parts={} if offering is None else offering.price_parts,
         goes=command is not None,
         why=f"Disrupted now ({command.reason.value}): {command.why}"
         if command is not None
@@ -195,6 +199,7 @@ def as_wire(explanation: NodeExplanation) -> Mapping[str, object]:
         "nodePool": explanation.node_pool,
         "instanceType": explanation.instance_type,
         "price": explanation.price,
+        "priceParts": explanation.price_parts,
         "goes": explanation.goes,
         "why": explanation.why,
         "alternative": {

@@ -15,18 +15,24 @@ from controller.scheduling.results import NewNode
 from controller.state.nodes import StateNode
 
 
-def node_price(state: StateNode, types: Mapping[str, InstanceType]) -> float | None:
-    """Return the price of the node's offering in $/h, or None if it is not in `types` (by name).
+def node_offering(state: StateNode, types: Mapping[str, InstanceType]) -> Offering | None:
+    """Return the node's offering, or None if it is not in `types` (by name).
 
-    The offering is that of the node's instance type, zone, capacity type and reservation, whether
-    it is available now or not.
+    It is that of the node's instance type, zone, capacity type and reservation, whether it is
+    available now or not.
     """
     carried = state.labels
     kind = types.get(carried.get(labels.INSTANCE_TYPE, ""))
     if kind is None:
         return None
-    prices = [offering.price for offering in kind.offerings if is_of(offering, carried)]
-    return min(prices, default=None)
+    own = [offering for offering in kind.offerings if is_of(offering, carried)]
+    return min(own, key=lambda offering: offering.price, default=None)
+
+
+def node_price(state: StateNode, types: Mapping[str, InstanceType]) -> float | None:
+    """Return the price of a node in $/h, or None if its offering is not in `types` (by name)."""
+    offering = node_offering(state, types)
+    return None if offering is None else offering.price
 
 
 def is_of(offering: Offering, carried: Mapping[str, str]) -> bool:

@@ -40,7 +40,8 @@ class MeteredCloud(CloudDecorator):
         """Return every instance type that the EC2NodeClass could launch."""
         with self._timed("GetInstanceTypes", node_pool.metadata.name if node_pool else ""):
             types = await super().instance_types(node_class, node_pool)
-        self._market.offered(node_class.metadata.name, types)
+        if node_pool is not None:
+            self._market.offered(node_pool.metadata.name, types)
         return types
 
     async def launch(

@@ -16,7 +16,7 @@ import msgspec
 
 from controller.apis.kubernetes.devices import DynamicResources
 from controller.apis.kubernetes.taints import Requirement
-from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.cloudprovider.instancetypes import InstanceType, Offering, Surcharges
 
 InstanceTypes = Mapping[str, Sequence[InstanceType]]
 """The instance types of each NodePool, by the NodePool's name."""
@@ -25,14 +25,15 @@ _Value = TypeVar("_Value")
 
 
 class _WrittenOffering(msgspec.Struct, frozen=True, array_like=True):
-    """An offering; `requirements` is an index into the table `places`."""
+    """An offering; its `requirements` and `surcharges` are indices into tables."""
 
     requirements: int
-    price: float
+    instance_price: float
     available: bool
     reservation_capacity: int
     price_overlaid: bool
     is_full: bool
+    surcharges: int
 
 
 class _WrittenType(msgspec.Struct, frozen=True, array_like=True):
@@ -52,6 +53,7 @@ class _Written(msgspec.Struct, frozen=True, array_like=True):
 
     requirements: list[Requirement]
     places: list[dict[str, str]]
+    surcharges: list[Surcharges]
     types: list[_WrittenType]
     lists: list[tuple[int, ...]]
     pools: dict[str, int]
@@ -102,6 +104,7 @@ def _same(known: InstanceTypes, types: InstanceTypes) -> bool:
 def _write(types: InstanceTypes) -> bytes:
     """Encode instance types as tables of distinct objects."""
     requirements, places = _Table[Requirement](), _Table[Mapping[str, str]]()
+    surcharges = _Table[Surcharges]()
     machines, lists = _Table[InstanceType](), _Table[Sequence[InstanceType]]()
     pools = {pool: lists.place(sold) for pool, sold in types.items()}
     members = [[machines.place(one) for one in sold] for sold in lists.values]
@@ -112,11 +115,12 @@ def _write(types: InstanceTypes) -> bytes:
             [
                 (
                     places.place(offering.requirements),
-                    offering.price,
+                    offering.instance_price,
                     offering.available,
                     offering.reservation_capacity,
                     offering.price_overlaid,
                     offering.is_full,
+                    surcharges.place(offering.surcharges),
                 )
                 for offering in one.offerings
             ],
@@ -127,7 +131,9 @@ def _write(types: InstanceTypes) -> bytes:
         )
         for one in machines.values
     ]
-    return msgspec.msgpack.encode((requirements.values, places.values, rows, members, pools))
+    return msgspec.msgpack.encode(
+        (requirements.values, places.values, surcharges.values, rows, members, pools)
+    )
 
 
 def _type(written: _WrittenType, tables: _Written) -> InstanceType:
@@ -139,11 +145,12 @@ def _type(written: _WrittenType, tables: _Written) -> InstanceType:
             [
                 Offering(
                     tables.places[one.requirements],
-                    one.price,
+                    one.instance_price,
                     one.available,
                     one.reservation_capacity,
                     one.price_overlaid,
                     one.is_full,
+                    tables.surcharges[one.surcharges],
                 )
                 for one in written.offerings
             ]

@@ -1,7 +1,7 @@
-"""A cloud provider whose instance types have the prices and capacities of NodeOverlays.
+"""A cloud provider whose instance types have NodeOverlays and the fee per node applied.
 
-NodePools to which the same overlays apply share their instance types, because these are most of the
-controller's memory.
+NodePools to which the same overlays and the same fee apply share their instance types, because
+these are most of the controller's memory.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from controller.cloudprovider.provider import Instance
 from controller.manager.assembly import RunningCloud
 from controller.manager.clouddecorator import CloudDecorator
 from controller.state.cluster import Cluster
+from controller.state.nodefees import fee_of, with_fee
 from controller.state.overlays import identity, overlaid
 
 
 @dataclass(frozen=True, slots=True)
 class _PoolView:
-    """The result of applying overlays for NodePools of one identity, and its inputs."""
+    """The result of applying overlays and a fee for NodePools of one identity, and its inputs."""
 
     before: Sequence[InstanceType]
     identity: frozenset[tuple[str, str]]
     overlays: Sequence[NodeOverlay]
+    fee: float
     after: Sequence[InstanceType]
 
     def holds(
@@ -37,24 +39,33 @@ class _PoolView:
         types: Sequence[InstanceType],
         identity: frozenset[tuple[str, str]],
         overlays: Sequence[NodeOverlay],
+        fee: float,
     ) -> bool:
         """Return whether the result is still valid for such a NodePool."""
         # Compare by identity: unchanged instance types are the same object, and there are many.
-        return self.before is types and (self.identity, self.overlays) == (identity, overlays)
+        return self.before is types and (self.identity, self.overlays, self.fee) == (
+            identity,
+            overlays,
+            fee,
+        )
 
 
 class OverlaidCloud(CloudDecorator):
-    """Applies the NodeOverlays in force to the instance types of a NodePool."""
+    """Applies the NodeOverlays in force and the fee per node to the types of a NodePool.
 
-    def __init__(self, cloud: RunningCloud, cluster: Cluster) -> None:
+    `fee` is in $/h, for NodePools without an annotation.
+    """
+
+    def __init__(self, cloud: RunningCloud, cluster: Cluster, fee: float = 0.0) -> None:
         super().__init__(cloud)
         self._cluster = cluster
+        self._fee = fee
         self._views: dict[str, _PoolView] = {}
 
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
-        """Return every instance type that the EC2NodeClass could launch, overlays applied."""
+        """Return every instance type that the EC2NodeClass could launch, at the pool's prices."""
         types = await super().instance_types(node_class, node_pool)
         return types if node_pool is None else self._corrected(types, node_pool)
 
@@ -72,15 +83,17 @@ class OverlaidCloud(CloudDecorator):
 
     def _corrected(self, types: Sequence[InstanceType], pool: NodePool) -> Sequence[InstanceType]:
         overlays = [o for o in self._cluster.list(kinds.NODE_OVERLAY) if is_in_force(o)]
-        if not overlays:
+        fee = fee_of(pool, self._fee)
+        if not overlays and not fee:
             return types
         told_by = identity(overlays, pool)
         view = next(
-            (view for view in self._views.values() if view.holds(types, told_by, overlays)), None
+            (view for view in self._views.values() if view.holds(types, told_by, overlays, fee)),
+            None,
         )
         if view is None:
-            after = overlaid(types, overlays, pool=pool)
-            view = _PoolView(types, told_by, overlays, after)
+            after = with_fee(overlaid(types, overlays, pool=pool), fee)
+            view = _PoolView(types, told_by, overlays, fee, after)
         self._views[pool.metadata.name] = view
         return view.after
 

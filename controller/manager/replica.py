@@ -129,9 +129,8 @@ class Replica:
             )
             await own(probes.serving(page, host, options.metrics_port))
             made = self._make_cloud(options, await cluster_dns(api))
-            cloud: RunningCloud = MeteredCloud(made, metrics, market)
-            if options.feature_gates.node_overlay:
-                cloud = OverlaidCloud(cloud, self._cluster)
+            priced = OverlaidCloud(made, self._cluster, options.node_price_per_hour)
+            cloud = MeteredCloud(priced, metrics, market)
             solve = self._solve(solver)
             port = ReadOnlyApiServer(api) if self._observes else api
             assembly = self._assembled(port, cloud, solve, self._engine(judging))

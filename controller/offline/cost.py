@@ -36,16 +36,19 @@ from controller.state.usage import allocatable
 
 GIB = 2**30
 OTHERS = "(no NodePool)"
+PARTS = ("instance", "volumes", "address", "fee")
+"""Parts of a price, in the order of the columns."""
 
 
 @dataclass(slots=True)
 class PoolCost:
-    """The nodes of one NodePool: their number, price in $/h, and resources."""
+    """The nodes of one NodePool: their number, price in $/h with its parts, and resources."""
 
     nodes: int = 0
     spot: int = 0
     unpriced: int = 0
     price: float = 0.0
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     requested: Resources = field(default_factory=dict)
     allocatable: Resources = field(default_factory=dict)
 
@@ -99,7 +102,7 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
 
 def costs(problem: DisruptionProblem) -> dict[str, PoolCost]:
     """Return the cost of each NodePool, the most expensive first; "" is of nodes without one."""
-    price = candidates.prices(problem)
+    offering_of = candidates.offerings(problem)
     requested: defaultdict[str, list[Resources]] = defaultdict(list)
     for pod in problem.snapshot.pods:
         if not is_terminal(pod):
@@ -107,11 +110,14 @@ def costs(problem: DisruptionProblem) -> dict[str, PoolCost]:
     pools: defaultdict[str, PoolCost] = defaultdict(PoolCost)
     for state in problem.snapshot.nodes:
         pool = pools[state.node_pool]
-        own = price(state)
+        offering = offering_of(state)
         pool.nodes += 1
         pool.spot += state.labels.get(labels.CAPACITY_TYPE) == labels.SPOT
-        pool.unpriced += not own
-        pool.price += own
+        pool.unpriced += offering is None or not offering.price
+        if offering is not None:
+            pool.price += offering.price
+            for name, part in offering.price_parts.items():
+                pool.parts[name] += part
         pool.requested = total((pool.requested, *requested[state.name]))
         pool.allocatable = total((pool.allocatable, allocatable(state)))
     return dict(sorted(pools.items(), key=lambda item: (-item[1].price, item[0])))
@@ -124,6 +130,7 @@ def _content(name: str, pool: PoolCost) -> dict[str, Any]:
         "spot": pool.spot,
         "withoutPrice": pool.unpriced,
         "cost": round(pool.price, 4),
+        "parts": {name: round(part, 4) for name, part in pool.parts.items()},
         "cpu": [pool.requested.get(CPU, 0) / MILLI, pool.allocatable.get(CPU, 0) / MILLI],
         "memoryGiB": [
             round(amounts.get(MEMORY, 0) / MILLI / GIB, 3)
@@ -135,13 +142,23 @@ def _content(name: str, pool: PoolCost) -> dict[str, Any]:
 def _table(pools: Mapping[str, PoolCost]) -> Table:
     return Table(
         "Cost by NodePool",
-        ("NodePool", "nodes", "spot", "$/h", "CPU requested", "memory requested", "price unknown"),
+        (
+            "NodePool",
+            "nodes",
+            "spot",
+            "$/h",
+            *PARTS,
+            "CPU requested",
+            "memory requested",
+            "price unknown",
+        ),
         tuple(
             (
                 name or OTHERS,
                 str(pool.nodes),
                 str(pool.spot),
                 f"{pool.price:.4f}",
+                *(f"{pool.parts[part]:.4f}" for part in PARTS),
                 f"{pool.share(CPU):.0%}",
                 f"{pool.share(MEMORY):.0%}",
                 str(pool.unpriced or ""),

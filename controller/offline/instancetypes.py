@@ -16,7 +16,7 @@ from controller.apis.kubernetes.devices import DynamicResources
 from controller.apis.kubernetes.meta import Wire, to_wire
 from controller.apis.kubernetes.pods import Quantities
 from controller.apis.kubernetes.taints import Requirement
-from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.cloudprovider.instancetypes import InstanceType, Offering, Surcharges
 from controller.constraints.resources import parsed
 from controller.offline.wirevalues import WorldError, converted, name
 
@@ -25,11 +25,20 @@ _T = TypeVar("_T", bound=Wire)
 Price = Annotated[float, Meta(ge=0, le=MOST_PRICE)]
 
 
+class SurchargesRow(Wire):
+    """The parts of a price other than the instance, in the format of a world."""
+
+    volumes: Price = 0.0
+    address: Price = 0.0
+    fee: Price = 0.0
+
+
 class OfferingRow(Wire):
-    """An offering in the format of a world."""
+    """An offering in the format of a world; the price includes the surcharges."""
 
     requirements: dict[str, str]
     price: Price
+    surcharges: SurchargesRow = SurchargesRow()
     available: bool = True
     reservation_capacity: Annotated[int, Meta(ge=0)] = 0
 
@@ -112,6 +121,11 @@ def written(kind: InstanceType, *, node_pools: Iterable[str] = ()) -> dict[str, 
             OfferingRow(
                 requirements=dict(offering.requirements),
                 price=offering.price,
+                surcharges=SurchargesRow(
+                    volumes=offering.surcharges.volumes,
+                    address=offering.surcharges.address,
+                    fee=offering.surcharges.fee,
+                ),
                 available=offering.available or offering.is_full,
                 reservation_capacity=offering.reservation_capacity,
             )
@@ -138,8 +152,10 @@ def _stated(row: InstanceTypeRow) -> InstanceType:
 
 
 def _stated_offering(row: OfferingRow) -> Offering:
-    left = row.reservation_capacity
-    offering = Offering(row.requirements, row.price, row.available, left)
+    left, extra = row.reservation_capacity, row.surcharges
+    surcharges = Surcharges(extra.volumes, extra.address, extra.fee)
+    instance = max(row.price - surcharges.total, 0.0)
+    offering = Offering(row.requirements, instance, row.available, left, surcharges=surcharges)
     return offering.with_left(left) if offering.capacity_type == labels.RESERVED else offering
 
 

@@ -128,7 +128,7 @@ async def _last_look(node: str, environ: Mapping[str, str]) -> LastLook | None:
 
 
 def _summary(explanation: NodeExplanation, last: LastLook | None) -> str:
-    price = "price unknown" if explanation.price is None else f"{explanation.price:.4f} $/h"
+    price = "price unknown" if explanation.price is None else _price(explanation)
     pool = f" of NodePool {explanation.node_pool}" if explanation.node_pool else ""
     lines = [f"{explanation.node}, {explanation.instance_type}{pool}, {price}: {explanation.why}"]
     if explanation.alternative is None:
@@ -145,6 +145,13 @@ def _summary(explanation: NodeExplanation, last: LastLook | None) -> str:
     if last is not None:
         lines.append(f"Last evaluated at {last.at:%Y-%m-%d %H:%M:%SZ}: {last.message}")
     return "\n".join(lines)
+
+
+def _price(explanation: NodeExplanation) -> str:
+    """Return the price, and its parts if there are others than the instance."""
+    parts = [f"{name} {part:.4f}" for name, part in explanation.price_parts.items() if part]
+    detail = f" ({', '.join(parts)})" if len(parts) > 1 else ""
+    return f"{explanation.price:.4f} $/h{detail}"
 
 
 def _table(explanation: NodeExplanation) -> Table:

@@ -246,6 +246,8 @@ def _settings(options: Options) -> dict[str, Any]:
         "MIN_VALUES_POLICY": options.min_values_policy,
         "IGNORE_DRA_REQUESTS": options.ignore_dra_requests,
     }
+    if options.node_price_per_hour:
+        settings["NODE_PRICE_PER_HOUR"] = options.node_price_per_hour
     chosen = to_environment(options)
     settings |= {name: chosen[name] for name in CALMING if name in chosen}
     if options.feature_gates.spot_to_spot_consolidation:

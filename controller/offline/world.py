@@ -6,6 +6,7 @@ raises an error that names the object and the field.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,7 @@ from controller.cloudprovider.instancetypes import InstanceType
 from controller.offline.instancetypes import Types, from_file, stated
 from controller.offline.wirevalues import WorldError, objects
 from controller.state.buffers import PodBlueprint, replicas, virtual_pods
+from controller.state.nodefees import fee_of, with_fee
 from controller.state.nodes import StateNode
 from controller.state.overlays import conflicting, overlaid
 from controller.state.pods import is_terminal
@@ -141,7 +143,11 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
         # Running pods may have to move; they then get the same default spread constraints.
         pods=tuple(spread(pod for pod in pods if pod.spec.node_name)),
         node_pools=pools,
-        instance_types=_types_by_pool(found_types, list(filter(is_ours, all_pools)), overlays),
+        instance_types=_with_fees(
+            _types_by_pool(found_types, list(filter(is_ours, all_pools)), overlays),
+            all_pools,
+            settings.get("NODE_PRICE_PER_HOUR", 0.0),
+        ),
         daemon_sets=objects(world, "daemonSets", DaemonSet),
         namespaces=objects(world, "namespaces", Namespace),
         limit_ranges=objects(world, "limitRanges", LimitRange),
@@ -182,6 +188,20 @@ def _types_by_pool(
         }
     except ValueError as exc:
         raise WorldError(f"nodeOverlays: {exc}") from exc
+
+
+def _with_fees(
+    types: Mapping[str, tuple[InstanceType, ...]], pools: Sequence[NodePool], default: object
+) -> dict[str, tuple[InstanceType, ...]]:
+    """Return the instance types of each NodePool with its fee per node in every price."""
+    try:
+        fee = float(str(default))
+    except ValueError:
+        fee = math.nan
+    if not 0 <= fee < math.inf:
+        raise WorldError(f"settings: NODE_PRICE_PER_HOUR: {default!r} is not an amount in $/h")
+    fees = {pool.metadata.name: fee_of(pool, fee) for pool in pools}
+    return {name: tuple(with_fee(sold, fees[name])) for name, sold in types.items()}
 
 
 def _settings(content: object) -> dict[str, Any]:

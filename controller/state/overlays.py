@@ -186,8 +186,8 @@ def _meant(carried: ValueSet | None, allowed: ValueSet) -> bool:
 
 
 def _priced(offering: Offering, spec: NodeOverlaySpec) -> Offering:
-    price = _price(offering.price, spec.price, spec.price_adjustment)
-    return replace(offering, price=price, price_overlaid=True)
+    price = _price(offering.instance_price, spec.price, spec.price_adjustment)
+    return replace(offering, instance_price=price, price_overlaid=True)
 
 
 def _price(price: float, absolute: str | None, adjustment: str | None) -> float:

@@ -103,19 +103,30 @@ class ClusterState(FromMirror):
             "Cost of a NodePool's nodes in $/h.",
             labels=("nodepool",),
         )
+        parts = GaugeMetricFamily(
+            "joiner_nodepools_cost_dollars_per_hour",
+            "Cost of a NodePool's nodes in $/h, by part: instance, volumes, address, fee.",
+            labels=("nodepool", "part"),
+        )
         costs = self._costs()
         for pool in self._cluster.list(kinds.NODE_POOL):
             name = pool.metadata.name
             _add_quantities(usage, name, pool.status.resources)
             _add_quantities(limit, name, pool.spec.limits)
-            cost.add_metric((name,), costs.get(name, 0.0))
-        yield from (usage, limit, cost)
+            cost.add_metric((name,), sum(costs[name].values(), 0.0))
+            for part, dollars in costs[name].items():
+                parts.add_metric((name, part), dollars)
+        yield from (usage, limit, cost, parts)
 
-    def _costs(self) -> Mapping[str, float]:
-        costs: defaultdict[str, float] = defaultdict(float)
+    def _costs(self) -> Mapping[str, Mapping[str, float]]:
+        """Return the cost of each NodePool's nodes in $/h, by part."""
+        costs: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         for claim in self._cluster.list(kinds.NODE_CLAIM):
-            price = self._market.price(claim) if claim.status.provider_id else None
-            costs[claim.metadata.labels.get(labels.NODEPOOL, "")] += price or 0.0
+            offering = self._market.offering(claim) if claim.status.provider_id else None
+            if offering is not None:
+                pool = costs[claim.metadata.labels.get(labels.NODEPOOL, "")]
+                for part, dollars in offering.price_parts.items():
+                    pool[part] += dollars
         return costs
 
     def _utilization(self) -> GaugeMetricFamily:

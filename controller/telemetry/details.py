@@ -181,7 +181,7 @@ class Details(FromMirror):
             memory.add_metric((each.name,), each.capacity.get("memory", 0) / MILLI)
             # Reservations share a zone and capacity type; one available reservation makes the pair
             # available.
-            places = {(o.capacity_type, o.zone): o.price for o in each.offerings}
+            places = {(o.capacity_type, o.zone): o.instance_price for o in each.offerings}
             open_places = {(o.capacity_type, o.zone) for o in each.offerings if o.available}
             for place, dollars in places.items():
                 available.add_metric((each.name, *place), int(place in open_places))

@@ -6,31 +6,38 @@ from collections.abc import Iterator, Sequence
 
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
-from controller.cloudprovider.instancetypes import InstanceType
+from controller.cloudprovider.instancetypes import InstanceType, Offering
 
 
 class Market:
-    """Instance types by EC2NodeClass, as of the last request for them."""
+    """Instance types by NodePool, as of the last request for them."""
 
     def __init__(self) -> None:
         self._asked: dict[str, Sequence[InstanceType]] = {}
         self._named: dict[str, dict[str, InstanceType]] = {}
 
-    def offered(self, node_class: str, types: Sequence[InstanceType]) -> None:
-        """Store the instance types of a class; cheap if it is the same sequence as before."""
-        if self._asked.get(node_class) is not types:
-            self._asked[node_class] = types
-            self._named[node_class] = {each.name: each for each in types}
+    def offered(self, node_pool: str, types: Sequence[InstanceType]) -> None:
+        """Store the instance types of a NodePool; cheap if they are the same sequence as before.
 
-    def price(self, claim: NodeClaim) -> float | None:
-        """Return the price of a claim's instance in $/h, or None if unknown."""
-        types = self._named.get(claim.spec.node_class_ref.name, {})
+        NodePools with the same sequence share what is stored.
+        """
+        if self._asked.get(node_pool) is types:
+            return
+        alike = next((pool for pool, known in self._asked.items() if known is types), None)
+        self._asked[node_pool] = types
+        self._named[node_pool] = (
+            {each.name: each for each in types} if alike is None else self._named[alike]
+        )
+
+    def offering(self, claim: NodeClaim) -> Offering | None:
+        """Return the offering of a NodeClaim's instance, or None if unknown."""
         mine = claim.metadata.labels
+        types = self._named.get(mine.get(labels.NODEPOOL, ""), {})
         instance_type = types.get(mine.get(labels.INSTANCE_TYPE, ""))
         place = (mine.get(labels.ZONE, ""), mine.get(labels.CAPACITY_TYPE, ""))
         for offering in instance_type.offerings if instance_type else ():
             if (offering.zone, offering.capacity_type) == place:
-                return offering.price
+                return offering
         return None
 
     def types(self) -> Iterator[InstanceType]:

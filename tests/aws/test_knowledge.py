@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from controller.apis import labels
-from controller.apis.karpenter.ec2nodeclass import SelectorTerm
+from controller.apis.karpenter.ec2nodeclass import BlockDevice, BlockDeviceMapping, SelectorTerm
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.taints import Requirement
@@ -507,7 +507,7 @@ async def test_news_about_one_type_leaves_the_others_as_they_are(
 async def test_prices_are_those_of_the_cloud(provider: AWSCloudProvider, region: Region) -> None:
     types = {t.name: t for t in await provider.instance_types(await ready(provider))}
     for offering in types["c5.xlarge"].offerings:
-        assert offering.price == pytest.approx(
+        assert offering.instance_price == pytest.approx(
             region.control.price(
                 instance_type="c5.xlarge",
                 zone=offering.zone,
@@ -515,6 +515,46 @@ async def test_prices_are_those_of_the_cloud(provider: AWSCloudProvider, region:
             )
         )
         assert offering.requirements[labels.ZONE_ID].startswith("usw2-az")
+
+
+async def test_the_price_of_a_node_has_its_volumes_and_its_address_as_the_cloud_lists_them(
+    provider: AWSCloudProvider,
+) -> None:
+    device = BlockDevice(volume_type="gp3", volume_size="73Gi", iops=3730, throughput=198)
+    node_class = await ready(
+        provider,
+        associate_public_ip_address=True,
+        block_device_mappings=[BlockDeviceMapping(device_name="/dev/xvda", ebs=device)],
+    )
+
+    types = await provider.instance_types(node_class)
+
+    expected = (73 * 0.08 + 730 * 0.005 + 73 * 0.04) / 730
+    for offering in (o for t in types for o in t.offerings):
+        assert offering.surcharges.volumes == pytest.approx(expected)
+        assert offering.surcharges.address == 0.005
+        assert offering.price == pytest.approx(sum(offering.price_parts.values()))
+
+
+async def test_prices_of_volumes_that_cannot_be_read_stay_as_they_were() -> None:
+    rate = {"pricePerUnit": {"USD": "0.07"}, "unit": "GB-Mo"}
+    listed = {
+        "product": {"attributes": {"volumeApiName": "gp3"}, "productFamily": "Storage"},
+        "terms": {"OnDemand": {"t": {"priceDimensions": {"d": rate}}}},
+    }
+    aws = Scripted(
+        get_products=[json.dumps(listed), product("m5.large", "0.1")],
+        describe_spot_price_history=[spot_row("m5.large", "us-west-2a", "0.04")],
+    )
+    pricing = Pricing(aws)
+    assert pricing.volumes.of("gp3") == 0.08, "of the release"
+    assert await pricing.refresh()
+    aws.answers["get_products"] = CloudProviderError("not allowed")
+    assert not await pricing.refresh()
+
+    assert pricing.volumes.of("gp3") == 0.07
+    assert pricing.volumes.of("gp2") == 0.10, "what the region has not listed is the release's"
+    assert "not allowed" in pricing.problems["volumes"]
 
 
 async def test_no_type_is_offered_that_no_image_runs_on(provider: AWSCloudProvider) -> None:

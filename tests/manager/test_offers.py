@@ -12,7 +12,7 @@ import pytest
 from controller.apis import labels
 from controller.apis.kubernetes.devices import DynamicResources, ResourceSliceTemplate
 from controller.cloudprovider.fake import make_instance_type
-from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.cloudprovider.instancetypes import InstanceType, Offering, Surcharges
 from controller.manager import offers, solving
 from controller.manager.offers import OfferWriter
 from controller.scheduling.settings import Settings
@@ -32,7 +32,7 @@ def test_nothing_is_lost_on_the_way() -> None:
     plain = SOLD[0]
     reserved = Offering(
         {labels.ZONE: "us-west-2a", labels.CAPACITY_TYPE: labels.RESERVED}, 0.01,
-        reservation_capacity=3,
+        reservation_capacity=3, surcharges=Surcharges(0.02, 0.005, 0.1),
     )  # fmt: skip
     closed = Offering({labels.ZONE: "us-west-2b"}, 0.3, available=False, price_overlaid=True)
     odd = dataclasses.replace(

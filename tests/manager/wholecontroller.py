@@ -88,7 +88,7 @@ class WholeController:
         )
         ports = ReconcilerPorts(
             api=self.api,
-            cloud=OverlaidCloud(MeteredCloud(self.cloud, self.metrics, Market()), self.cluster),
+            cloud=MeteredCloud(OverlaidCloud(self.cloud, self.cluster), self.metrics, Market()),
             cluster=self.cluster,
             recorder=Recorder(self.api, clock),
             metrics=self.metrics,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,35 @@ def test_it_adds_up_the_nodes_of_each_pool_and_gives_the_lower_bound(
     assert 0 < used < most
     assert main(["cost", "--world", str(path)], {}) == 0
     assert "0.2000 $/h" in capsys.readouterr().out
+
+
+def test_the_price_of_a_node_is_told_apart_into_its_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = deepcopy(world(("a", "small", pods("web", 1)), ("b", "small", pods("db", 1))))
+    path = tmp_path / "world.json"
+    path.write_text(json.dumps(recorded))
+    assert main(["cost", "--world", str(path), "-o", "json"], {}) == 0
+    of_instances = json.loads(capsys.readouterr().out)["lowerBound"]
+    for row in recorded["instanceTypes"]:
+        for offering in row["offerings"]:
+            offering["price"] += 0.03
+            offering["surcharges"] = {"volumes": 0.025, "address": 0.005}
+    recorded["settings"] = {"NODE_PRICE_PER_HOUR": 0.02}
+    path.write_text(json.dumps(recorded))
+
+    assert main(["cost", "--world", str(path), "-o", "json"], {}) == 0
+
+    answer = json.loads(capsys.readouterr().out)
+    (pool,) = answer["nodePools"]
+    assert answer["cost"] == pool["cost"] == pytest.approx(0.3)
+    assert pool["parts"] == {"instance": 0.2, "volumes": 0.05, "address": 0.01, "fee": 0.04}
+    assert answer["lowerBound"] > of_instances
+    assert main(["cost", "--world", str(path)], {}) == 0
+    assert "volumes" in capsys.readouterr().out
+    assert main(["explain", "node", "a", "--world", str(path)], {}) == 0
+    told = capsys.readouterr().out
+    assert "0.1500 $/h (instance 0.1000, volumes 0.0250, address 0.0050, fee 0.0200)" in told
 
 
 def test_without_a_way_to_the_cluster_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:

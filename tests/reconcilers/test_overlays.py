@@ -130,6 +130,26 @@ class UnchangingCloud(LivingCloud):
         return self.types
 
 
+async def test_the_fee_per_node_is_in_every_price_and_a_pool_may_state_its_own() -> None:
+    world = make_world(make_overlay("price", price="7"))
+    await evaluation(world).reconcile(ALL)
+    cloud = OverlaidCloud(UnchangingCloud(clock=world.clock), world.cluster, 0.5)
+
+    async def fees(annotation: str | None = None) -> set[tuple[float, float]]:
+        annotations = {} if annotation is None else {labels.NODE_PRICE_PER_HOUR: annotation}
+        pool = make_nodepool()
+        metadata = msgspec.structs.replace(pool.metadata, annotations=annotations)
+        pool = msgspec.structs.replace(pool, metadata=metadata)
+        types = await cloud.instance_types(make_nodeclass(), pool)
+        return {(o.price, o.surcharges.fee) for t in types for o in t.offerings}
+
+    assert await fees() == {(7.5, 0.5)}
+    assert await fees("0.25") == {(7.25, 0.25)}
+    assert await fees("0") == {(7.0, 0.0)}
+    for unreadable in ("much", "-1", "inf", "nan"):
+        assert await fees(unreadable) == {(7.5, 0.5)}
+
+
 async def test_pools_that_overlays_do_not_tell_apart_see_the_same_types_only_once() -> None:
     """Most of what there is in memory is types, and pools are many."""
     needs_team = [{"key": "team", "operator": "In", "values": ["red"]}]

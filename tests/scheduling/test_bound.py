@@ -21,6 +21,7 @@ from controller.scheduling.packing.problem import NodeRules, PackingProblem
 from controller.scheduling.scheduler import least_cost, never, schedule
 from tests.builders import (
     by_hostname,
+    make_daemonset,
     make_node,
     make_nodepool,
     make_offering,
@@ -284,3 +285,14 @@ def test_no_answer_costs_less_than_is_proven(seed: int, count: int) -> None:
     placed = [pod for pod in read.pods if pod.key not in results.unschedulable]
 
     assert 0 < least_cost(placed, snapshot=read.snapshot) <= results.cost
+
+
+def test_the_bound_counts_what_daemons_request_on_every_node() -> None:
+    whole = [make_type("four", cpu="4", memory="400Gi", price=1.0, overhead={})]
+    pods = make_pods(8, cpu="1")
+    alone = make_snapshot(make_nodepool(), types=whole)
+    beside = make_snapshot(make_nodepool(), types=whole, daemon_sets=(make_daemonset(cpu="2"),))
+
+    assert least_cost(pods, snapshot=alone) == pytest.approx(2.0)
+    assert least_cost(pods, snapshot=beside) == pytest.approx(4.0)
+    assert schedule(pods, snapshot=beside).lower_bound == pytest.approx(4.0)

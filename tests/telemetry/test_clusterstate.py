@@ -163,13 +163,13 @@ def test_a_pool_shows_what_it_uses_what_it_may_use_and_what_it_costs() -> None:
 
 def test_a_price_follows_what_the_cloud_said_last() -> None:
     market = Market()
-    assert market.price(claim("a", "n")) is None
+    assert market.offering(claim("a", "n")) is None
 
-    dearer = dataclasses.replace(OFFERING, price=99.0)
+    dearer = dataclasses.replace(OFFERING, instance_price=99.0)
     for offerings in (TYPE.offerings, (dearer,)):
         market.offered("default", [dataclasses.replace(TYPE, offerings=offerings)])
 
-    assert market.price(claim("a", "n")) == 99.0
+    assert market.offering(claim("a", "n")) == dearer
 
 
 def test_utilization_is_what_pods_ask_for_of_what_nodes_have() -> None:

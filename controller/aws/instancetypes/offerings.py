@@ -39,6 +39,7 @@ from controller.aws.instancetypes.catalogue import (
 from controller.aws.instancetypes.discoveredcapacity import DiscoveredCapacity
 from controller.aws.instancetypes.pricing import Pricing
 from controller.aws.instancetypes.reservations import Reservations
+from controller.aws.instancetypes.surcharges import surcharges
 from controller.aws.network.placementgroups import PlacementGroup, PlacementGroups
 from controller.aws.network.subnets import Subnets
 from controller.aws.network.zonalshift import ZonalShift
@@ -47,7 +48,7 @@ from controller.aws.session import Aws
 from controller.aws.unavailable import Unavailable
 from controller.cloudprovider.compatibility import has
 from controller.cloudprovider.errors import CloudProviderError
-from controller.cloudprovider.instancetypes import InstanceType, Offering
+from controller.cloudprovider.instancetypes import InstanceType, Offering, Surcharges
 from controller.constraints.cel import CelError
 from controller.constraints.requirements import read
 from controller.constraints.resources import MEMORY
@@ -233,6 +234,9 @@ class InstanceTypes:
             for s in node_class.status.subnets
             if self._subnets.is_full(s.id) or s.zone_id in self._shift.away
         )
+        public = frozenset(
+            s.zone for s in node_class.status.subnets if self._subnets.is_public(s.id)
+        )
         # Expired marks are removed first, because that changes the offerings too.
         stamp = (
             self._unavailable.sweep(),
@@ -243,10 +247,11 @@ class InstanceTypes:
             if self._learned.revision
             else None,
             closed,
+            public,
             group := self._groups.known(node_class.spec.placement_group_selector),
         )
         if stamp != built.stamp:
-            self._refresh(built, node_class, closed, group)
+            self._refresh(built, node_class, closed, public, group)
             built.stamp = stamp
         return built.listed
 
@@ -255,12 +260,20 @@ class InstanceTypes:
         built: _Built,
         node_class: EC2NodeClass,
         closed: frozenset[str],
+        public: frozenset[str],
         group: PlacementGroup | None,
     ) -> None:
         zone_ids = {s.zone: s.zone_id for s in node_class.status.subnets if s.id not in closed}
         every_zone = {s.zone: s.zone_id for s in node_class.status.subnets}
         reserved = _by_type(node_class)
-        shared = (self._pricing.revision, closed, group)
+        charged = surcharges(
+            node_class,
+            zones=every_zone,
+            public_zones=public,
+            prices=self._pricing.volumes,
+            region=self._region,
+        )
+        shared = (self._pricing.revision, closed, public, group)
         images = node_class.status.amis
         for name, estimated in built.estimated.items():
             left = tuple(self._reservations.left(r.id) for r in reserved.get(name, ()))
@@ -268,7 +281,9 @@ class InstanceTypes:
             stamp = (self._unavailable.sequence(name), shared, left, memory)
             if built.stamps.get(name) != stamp:
                 m = self._machines.by_name[name]
-                offerings = self._offerings(m, every_zone, zone_ids, reserved.get(name, ()), group)
+                offerings = self._offerings(
+                    m, every_zone, zone_ids, reserved.get(name, ()), group, charged
+                )
                 known = replace(
                     estimated,
                     requirements=(*estimated.requirements, *_group_requirements(group)),
@@ -356,6 +371,7 @@ class InstanceTypes:
         open_zones: Mapping[str, str],
         reserved: tuple[CapacityReservationStatus, ...],
         group: PlacementGroup | None,
+        charged: Mapping[str, Surcharges],
     ) -> Iterator[Offering]:
         zones = sorted(set(every_zone) & self._machines.zones.get(m.name, frozenset()))
         for capacity_type in sorted(m.usage_classes & {labels.ON_DEMAND, labels.SPOT}):
@@ -364,8 +380,9 @@ class InstanceTypes:
                 marked = self._is_avoided(m, zone, capacity_type, group)
                 yield Offering(
                     requirements=_place(zone, every_zone[zone], capacity_type),
-                    price=price or 0.0,
+                    instance_price=price or 0.0,
                     available=price is not None and zone in open_zones and not marked,
+                    surcharges=charged[zone],
                 )
         for reservation in reserved:
             zone = reservation.availability_zone
@@ -377,10 +394,11 @@ class InstanceTypes:
                         RESERVATION_TYPE: reservation.reservation_type,
                         RESERVATION_INTERRUPTIBLE: str(reservation.interruptible).lower(),
                     },
-                    price=(self._pricing.on_demand(m.name) or 0.0) / RESERVED_DISCOUNT,
+                    instance_price=(self._pricing.on_demand(m.name) or 0.0) / RESERVED_DISCOUNT,
                     available=zone in open_zones
                     and reservation.state == "active"
                     and not self._is_avoided(m, zone, labels.RESERVED, group),
+                    surcharges=charged[zone],
                 ).with_left(self._reservations.left(reservation.id))
 
     def _in_partitions(
@@ -480,6 +498,7 @@ def _content(node_class: EC2NodeClass, revision: int, shared: Collection[str]) -
         [a.requirements for a in status.amis],
         json.dumps(spec.kubelet, sort_keys=True),
         spec.block_device_mappings,
+        spec.associate_public_ip_address,
         spec.instance_store_policy,
         spec.network_interfaces,
         spec.connection_tracking,

@@ -1,8 +1,8 @@
-"""Prices of instance types.
+"""Prices of instance types and of EBS volumes.
 
-Joiner reads on-demand prices from the Pricing API and spot prices from EC2 every 12 hours. After a
-failure it keeps the last known prices, or the on-demand prices that are part of its release;
-`caveat` says how old they are. An offering without a price is not offered.
+Joiner reads on-demand prices and those of EBS from the Pricing API, and spot prices from EC2, every
+12 hours. After a failure it keeps the last known prices, or those that are part of its release;
+`caveat` says how old on-demand and spot prices are. An offering without a price is not offered.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from controller.aws.instancetypes.pricelist import shipped
+from controller.aws.instancetypes.pricelist import shipped, shipped_volumes
+from controller.aws.instancetypes.surcharges import VolumePrices
 from controller.aws.rows import readable
 from controller.aws.session import Aws
 from controller.cloudprovider.errors import CloudProviderError
@@ -25,9 +26,21 @@ PERIOD = 12 * 3600.0
 RETRY = 300.0
 """Seconds until a failed update is retried."""
 
-ON_DEMAND, SPOT = "on-demand", "spot"
+ON_DEMAND, SPOT, VOLUMES = "on-demand", "spot", "volumes"
 _RIGHTS = {ON_DEMAND: "pricing:GetProducts", SPOT: "ec2:DescribeSpotPriceHistory"}
 _PRODUCTS = "Linux/UNIX", "Linux/UNIX (Amazon VPC)"
+_LINUX = {
+    "serviceCode": "AmazonEC2",
+    "preInstalledSw": "NA",
+    "operatingSystem": "Linux",
+    "capacitystatus": "Used",
+    "marketoption": "OnDemand",
+}
+"""Attributes of the products that are a running instance with Linux."""
+
+_TIERS = {"EBS IOPS Tier 2": "-iops-2", "EBS IOPS Tier 3": "-iops-3"}
+_SUFFIXES = {"Storage": "", "System Operation": "-iops", "Provisioned Throughput": "-throughput"}
+"""End of a key of `VolumePrices`, by the product's family."""
 
 
 class Pricing:
@@ -40,11 +53,12 @@ class Pricing:
         self._shipped = shipped(aws.region)
         self._on_demand: dict[str, float] = dict(self._shipped.prices)
         self._spot: dict[tuple[str, str], float] = {}
+        self.volumes = VolumePrices(shipped_volumes(aws.region))
         self._read_at: dict[str, datetime] = {}
         self._refreshing = asyncio.Lock()
         self.revision = 0
         self.problems: dict[str, str] = {}
-        """The errors of the last update, by capacity type: `on-demand`, `spot`."""
+        """The errors of the last update, by what was read: `on-demand`, `spot`, `volumes`."""
 
     def on_demand(self, instance_type: str) -> float | None:
         """Return the on-demand price of an instance type in $/h, or None if unknown."""
@@ -92,7 +106,7 @@ class Pricing:
         async with self._refreshing:
             readings = {SPOT: self._read_spot}
             if self._on_demand_readable:
-                readings[ON_DEMAND] = self._read_on_demand
+                readings |= {ON_DEMAND: self._read_on_demand, VOLUMES: self._read_volumes}
             problems = {}
             for kind, read in readings.items():
                 try:
@@ -107,23 +121,37 @@ class Pricing:
 
     async def _read_on_demand(self) -> None:
         prices: dict[str, float] = {}
-        currency = "CNY" if self._aws.region.startswith("cn-") else "USD"
         for tenancy, family in (
             ("Shared", "Compute Instance"),
             ("Dedicated", "Compute Instance (bare metal)"),
         ):
-            listed = await self._aws.pages(
-                "pricing",
-                "get_products",
-                "PriceList",
-                ServiceCode="AmazonEC2",
-                Filters=_filters(self._aws.region, tenancy, family),
-            )
-            prices.update(parsed(listed, currency))
+            listed = await self._products(family, tenancy=tenancy, **_LINUX)
+            prices.update(parsed(listed, self._currency))
         if not prices:
             raise CloudProviderError("the Pricing API returned no on-demand price")
         # The release's prices are a fallback only: they fill no gap in the region's own prices.
         self._on_demand = self._on_demand | prices if ON_DEMAND in self._read_at else prices
+
+    async def _read_volumes(self) -> None:
+        rates: dict[str, float] = {}
+        for family in ("Storage", "System Operation", "Provisioned Throughput"):
+            rates |= volume_rates(await self._products(family), self._currency)
+        self.volumes = VolumePrices({**self.volumes.rates, **rates})
+
+    async def _products(self, family: str, **attributes: str) -> list[Any]:
+        """Return the EC2 products of the region with these attributes."""
+        wanted = {"regionCode": self._aws.region, "productFamily": family, **attributes}
+        return await self._aws.pages(
+            "pricing",
+            "get_products",
+            "PriceList",
+            ServiceCode="AmazonEC2",
+            Filters=[{"Type": "TERM_MATCH", "Field": f, "Value": v} for f, v in wanted.items()],
+        )
+
+    @property
+    def _currency(self) -> str:
+        return "CNY" if self._aws.region.startswith("cn-") else "USD"
 
     async def _read_spot(self) -> None:
         listed = await self._aws.pages(
@@ -142,20 +170,6 @@ class Pricing:
         self._spot |= {key: price for key, (_, price) in newest.items()}
 
 
-def _filters(region: str, tenancy: str, family: str) -> list[dict[str, str]]:
-    wanted = {
-        "regionCode": region,
-        "serviceCode": "AmazonEC2",
-        "preInstalledSw": "NA",
-        "operatingSystem": "Linux",
-        "capacitystatus": "Used",
-        "marketoption": "OnDemand",
-        "tenancy": tenancy,
-        "productFamily": family,
-    }
-    return [{"Type": "TERM_MATCH", "Field": f, "Value": v} for f, v in wanted.items()]
-
-
 def _spot_row(row: Mapping[str, Any]) -> tuple[tuple[str, str], datetime, float]:
     price = float(row["SpotPrice"])
     if not 0 < price < math.inf:
@@ -169,12 +183,38 @@ def parsed(listed: Iterable[Any], currency: str = "USD") -> Mapping[str, float]:
     return {instance_type: price for instance_type, price in read if 0 < price < math.inf}
 
 
+def volume_rates(listed: Iterable[Any], currency: str = "USD") -> dict[str, float]:
+    """Return EBS prices in $ a month, by the keys of `VolumePrices`, from products of the API."""
+    read = readable(listed, lambda product: _volume_rate(product, currency), what="volumes")
+    return {key: price for key, price in read if key and 0 < price < math.inf}
+
+
+def _volume_rate(listed: Any, currency: str) -> tuple[str, float]:
+    """Return the key and the price of a product; the key is empty for other products."""
+    product = json.loads(listed) if isinstance(listed, str) else listed
+    attributes = product["product"]["attributes"]
+    name = attributes.get("volumeApiName")
+    if not name:
+        return "", 0.0
+    suffix = _SUFFIXES[product["product"]["productFamily"]]
+    suffix = _TIERS.get(attributes.get("group", ""), suffix)
+    # AWS states the price of throughput per GiB/s.
+    per_gib = any(one["unit"].startswith("GiBps") for one in _dimensions(product))
+    return f"{name}{suffix}", _price(product, currency) / (1024 if per_gib else 1)
+
+
 def _product(listed: Any, currency: str) -> tuple[str, float]:
     product = json.loads(listed) if isinstance(listed, str) else listed
     instance_type = product["product"]["attributes"].get("instanceType") or ""
-    prices = [
-        float(dimension["pricePerUnit"].get(currency, 0))
-        for term in product["terms"].get("OnDemand", {}).values()
-        for dimension in term["priceDimensions"].values()
-    ]
-    return instance_type, max(prices, default=0.0) if instance_type else 0.0
+    return instance_type, _price(product, currency) if instance_type else 0.0
+
+
+def _price(product: Mapping[str, Any], currency: str) -> float:
+    """Return the greatest on-demand price of a product; 0 if it has none."""
+    prices = [float(one["pricePerUnit"].get(currency, 0)) for one in _dimensions(product)]
+    return max(prices, default=0.0)
+
+
+def _dimensions(product: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    terms = product["terms"].get("OnDemand", {}).values()
+    return [dimension for term in terms for dimension in term["priceDimensions"].values()]

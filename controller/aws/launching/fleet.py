@@ -119,7 +119,7 @@ def _configs(candidates: Iterable[LaunchCandidate]) -> list[dict[str, Any]]:
                 "SubnetId": candidate.subnet_id,
                 "ImageId": candidate.image_id,
                 "AvailabilityZone": candidate.offering.zone,
-                "Priority": candidate.offering.price,
+                "Priority": candidate.offering.instance_price,
             }
         )
     return [

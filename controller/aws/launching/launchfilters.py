@@ -119,12 +119,19 @@ def _is_exotic(instance_type: InstanceType) -> bool:
 
 
 def without_dear_spot(choices: Sequence[Choice]) -> list[Choice]:
-    """Return the choices without spot offerings that cost more than the cheapest on-demand."""
+    """Return the choices without spot instances that cost more than the cheapest on-demand."""
     ceiling = min(
-        (o.price for c in choices for o in c.offerings if o.capacity_type == labels.ON_DEMAND),
+        (
+            o.instance_price
+            for c in choices
+            for o in c.offerings
+            if o.capacity_type == labels.ON_DEMAND
+        ),
         default=float("inf"),
     )
-    return keeping(choices, lambda _, o: o.capacity_type != labels.SPOT or o.price <= ceiling)
+    return keeping(
+        choices, lambda _, o: o.capacity_type != labels.SPOT or o.instance_price <= ceiling
+    )
 
 
 def _require_flexibility(chosen: Sequence[Choice], flexible: Iterable[Requirement]) -> None:

@@ -33,12 +33,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subnet:
-    """A subnet; `free` is its number of free IPv4 addresses in EC2's last response."""
+    """A subnet; `free` is its number of free IPv4 addresses in EC2's last response.
+
+    `is_public` is whether EC2 gives its instances a public IPv4 address by default.
+    """
 
     id: str
     zone: str
     zone_id: str
     free: int
+    is_public: bool = False
 
 
 class Subnets:
@@ -125,6 +129,11 @@ class Subnets:
         known = self._known.get(subnet_id)
         return known is not None and known[1].free <= self._landed[subnet_id]
 
+    def is_public(self, subnet_id: str) -> bool:
+        """Whether EC2 gives instances in the subnet a public IPv4 address by default."""
+        known = self._known.get(subnet_id)
+        return known is not None and known[1].is_public
+
     async def zone_names(self, ids: Iterable[str]) -> dict[str, str]:
         """Return zone names by zone ID (such as `usw2-az1`), for zones with a subnet."""
         filters = [{"Name": "availability-zone-id", "Values": sorted(ids)}]
@@ -167,6 +176,7 @@ class Subnets:
                 zone=s["AvailabilityZone"],
                 zone_id=s.get("AvailabilityZoneId", ""),
                 free=s["AvailableIpAddressCount"],
+                is_public=s.get("MapPublicIpOnLaunch", False),
             )
             for s in described
         ]

@@ -37,6 +37,23 @@ ACCELERATOR_GIB = 0.028
 DISK_GB = 0.00006
 """$/h per GB of local disk."""
 
+VOLUMES = {
+    ("Storage", "gp3", "", "GB-Mo"): 0.08,
+    ("Storage", "gp2", "", "GB-Mo"): 0.10,
+    ("Storage", "io1", "", "GB-Mo"): 0.125,
+    ("Storage", "io2", "", "GB-Mo"): 0.125,
+    ("Storage", "st1", "", "GB-Mo"): 0.045,
+    ("Storage", "sc1", "", "GB-Mo"): 0.015,
+    ("Storage", "standard", "", "GB-Mo"): 0.05,
+    ("System Operation", "gp3", "EBS IOPS", "IOPS-Mo"): 0.005,
+    ("System Operation", "io1", "EBS IOPS", "IOPS-Mo"): 0.065,
+    ("System Operation", "io2", "EBS IOPS", "IOPS-Mo"): 0.065,
+    ("System Operation", "io2", "EBS IOPS Tier 2", "IOPS-Mo"): 0.0455,
+    ("System Operation", "io2", "EBS IOPS Tier 3", "IOPS-Mo"): 0.03185,
+    ("Provisioned Throughput", "gp3", "EBS Throughput", "GiBps-mo"): 40.96,
+}
+"""$ a month of EBS volumes, by product family, volume type, group and unit."""
+
 WINDOWS_VCPU = 0.046
 """$/h per vCPU for the Windows licence."""
 
@@ -149,14 +166,48 @@ def _product(region: str, instance_type: str, operating_system: str, tenancy: st
     amount = on_demand(instance_type)
     if operating_system == "Windows":
         amount += WINDOWS_VCPU * facts["VCpuInfo"]["DefaultVCpus"]
-    identity = f"{region}/{instance_type}/{operating_system}/{tenancy}"
+    return _listed(
+        _attributes(region, instance_type, operating_system, tenancy),
+        _family(instance_type),
+        amount=amount,
+        unit="Hrs",
+        description=f"${amount:.6f} per On Demand {operating_system} {instance_type} hour",
+    )
+
+
+def _volume(region: str, family: str, volume_type: str, group: str, unit: str) -> str:
+    amount = VOLUMES[family, volume_type, group, unit]
+    return _listed(
+        _volume_attributes(region, volume_type, group),
+        family,
+        amount=amount,
+        unit=unit,
+        description=f"${amount:.5f} per {unit} of {volume_type}",
+    )
+
+
+def _volume_attributes(region: str, volume_type: str, group: str) -> dict[str, str]:
+    attributes = {
+        "servicecode": "AmazonEC2",
+        "regionCode": region,
+        "locationType": "AWS Region",
+        "volumeApiName": volume_type,
+    }
+    return {**attributes, "group": group} if group else attributes
+
+
+def _listed(
+    attributes: Mapping[str, str], family: str, *, amount: float, unit: str, description: str
+) -> str:
+    """Return a product of the Pricing API with one on-demand price."""
+    identity = json.dumps([attributes, family, unit])
     sku = hashlib.sha256(identity.encode()).hexdigest()[:16].upper()
     terms = f"{sku}.JRTCKXETXF"
     dimension = {
-        "unit": "Hrs",
+        "unit": unit,
         "endRange": "Inf",
         "beginRange": "0",
-        "description": f"${amount:.6f} per On Demand {operating_system} {instance_type} hour",
+        "description": description,
         "appliesTo": [],
         "rateCode": f"{terms}.6YS6EN2CT7",
         "pricePerUnit": {"USD": f"{amount:.10f}"},
@@ -168,11 +219,7 @@ def _product(region: str, instance_type: str, operating_system: str, tenancy: st
         "offerTermCode": "JRTCKXETXF",
         "termAttributes": {},
     }
-    product = {
-        "productFamily": _family(instance_type),
-        "attributes": _attributes(region, instance_type, operating_system, tenancy),
-        "sku": sku,
-    }
+    product = {"productFamily": family, "attributes": attributes, "sku": sku}
     return json.dumps(
         {"product": product, "serviceCode": "AmazonEC2", "terms": {"OnDemand": {terms: offer}}}
     )
@@ -204,8 +251,13 @@ def _attributes(
 
 
 @cache
-def _catalogue(region: str) -> list[tuple[dict[str, str], tuple[str, str, str]]]:
-    products = []
+def _catalogue(region: str) -> list[tuple[dict[str, str], tuple[str, ...]]]:
+    """Return the attributes of every product, and its key: of three parts, or four of EBS."""
+    products: list[tuple[dict[str, str], tuple[str, ...]]] = []
+    for family, volume_type, group, unit in VOLUMES:
+        attributes = _volume_attributes(region, volume_type, group)
+        attributes |= {"productFamily": family, "serviceCode": "AmazonEC2"}
+        products.append((attributes, (family, volume_type, group, unit)))
     for offering in backends.INSTANCE_TYPE_OFFERINGS["region"].get(region, []):
         name = offering["InstanceType"]
         if name not in TYPES:
@@ -220,7 +272,7 @@ def _catalogue(region: str) -> list[tuple[dict[str, str], tuple[str, str, str]]]
 
 @operation("pricing", "GetProducts")
 def get_products(world: World, call: Call) -> dict[str, Any]:
-    """List the on-demand prices of EC2, 100 per page."""
+    """List the on-demand prices of EC2 and EBS, 100 per page."""
     filters = {item["Field"]: item["Value"] for item in call.get("Filters", [])}
     region = filters.get("regionCode", world.region)
     matching = [
@@ -232,6 +284,8 @@ def get_products(world: World, call: Call) -> dict[str, Any]:
     listed, token = page(matching, call, default=100)
     return {
         "FormatVersion": "aws_v1",
-        "PriceList": [_product(region, *key) for key in listed],
+        "PriceList": [
+            _volume(region, *key) if key in VOLUMES else _product(region, *key) for key in listed
+        ],
         "NextToken": token,
     }
