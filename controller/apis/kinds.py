@@ -78,6 +78,10 @@ VOLUME_ATTACHMENT = Kind(
 PRIORITY_CLASS = Kind(
     "scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", False, workloads.PriorityClass
 )
+POD_GROUP = Kind("scheduling.k8s.io/v1beta1", "PodGroup", "podgroups", True, workloads.PodGroup)
+COSCHEDULING_POD_GROUP = Kind(
+    "scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups", True, workloads.PodGroup
+)
 REPLICATION_CONTROLLER = Kind(
     "v1", "ReplicationController", "replicationcontrollers", True, workloads.ReplicationController
 )

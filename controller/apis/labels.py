@@ -111,6 +111,9 @@ OWN_INSTANCE = "joiner.dev/instance"
 If two controllers launch for one NodeClaim, its status may name the other's instance.
 """
 
+GANG = "joiner.dev/gang"
+"""On a NodeClaim: the gangs for which it was created, `namespace/name`, separated by commas."""
+
 NODEPOOL_HASH = "karpenter.sh/nodepool-hash"
 NODEPOOL_HASH_VERSION = "karpenter.sh/nodepool-hash-version"
 TERMINATION_TIMESTAMP = "karpenter.sh/nodeclaim-termination-timestamp"
@@ -126,6 +129,19 @@ NODECLASS_HASH_VERSION = "karpenter.k8s.aws/ec2nodeclass-hash-version"
 INSTANCE_PROFILE_NAME = "karpenter.k8s.aws/instance-profile-name"
 TAGGED = "karpenter.k8s.aws/tagged"
 CLUSTER_NAME_TAGGED = "compatibility.karpenter.k8s.aws/cluster-name-tagged"
+COSCHEDULING_GROUP = "scheduling.x-k8s.io/pod-group"
+"""Label of the coscheduling plugin of kube-scheduler: name of the pod's PodGroup."""
+
+KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
+KUEUE_GROUP_SIZE = "kueue.x-k8s.io/pod-group-total-count"
+KUEUE_WORKLOAD = "kueue.x-k8s.io/workload"
+"""Annotation of Kueue on the pods of an admitted job: name of its Workload."""
+
+KUEUE_TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
+JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
+LWS_GROUP_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
+LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 DISRUPTION_COST = "karpenter.sh/disruption-cost"
 

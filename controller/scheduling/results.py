@@ -67,6 +67,7 @@ class Results:
     Pods are named `namespace/name`. `existing_nodes` maps a node (or a NodeClaim without a node)
     to its pods, `unschedulable` a pod to its causes, the most important first. `cost` is the
     price of the new nodes, `lower_bound` the least price of any set of new nodes, both in $/h.
+    `refused_gangs` are the gangs (`namespace/name`) that cannot be scheduled as a whole.
     """
 
     new_nodes: tuple[NewNode, ...] = ()
@@ -74,3 +75,4 @@ class Results:
     unschedulable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cost: float = 0.0
     lower_bound: float = 0.0
+    refused_gangs: frozenset[str] = frozenset()

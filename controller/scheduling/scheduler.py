@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from controller.apis.kubernetes.pods import Pod
 from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.catalog.offerings import catalog as encoded
+from controller.scheduling.gangs import schedule_gangs
 from controller.scheduling.nodes.existing import ExistingNodes
 from controller.scheduling.packing.bound import ExistingCapacity, whole_bound
 from controller.scheduling.packing.formulation import ProblemBuilder
@@ -28,6 +30,7 @@ from controller.scheduling.results import Results
 from controller.scheduling.retries import with_equal_weights, without_domains
 from controller.scheduling.settings import Settings
 from controller.scheduling.solver import Solver
+from controller.state.gangs import gangs_among
 from controller.state.snapshot import Snapshot
 
 
@@ -62,6 +65,30 @@ def schedule(
 
     """
     settings, catalog = settings or Settings(), catalog or encoded(snapshot)
+    solve = partial(
+        _schedule,
+        snapshot=snapshot,
+        settings=settings,
+        catalog=catalog,
+        expired=expired,
+        reporter=reporter,
+    )
+    gangs = gangs_among(pods, snapshot.pods, snapshot.pod_groups) if settings.gangs else {}
+    if not gangs:
+        return solve(pods)
+    return schedule_gangs(pods, gangs, snapshot=snapshot, solve=solve)
+
+
+def _schedule(
+    pods: Sequence[Pod],
+    *,
+    snapshot: Snapshot,
+    settings: Settings,
+    catalog: Catalog,
+    expired: Callable[[], bool],
+    reporter: Reporter,
+) -> Results:
+    """Schedule pods without regard to gangs."""
 
     def asked(world: Snapshot, catalog: Catalog) -> tuple[Solver, Results]:
         problem = scheduling_problem(pods, snapshot=world, settings=settings, catalog=catalog)

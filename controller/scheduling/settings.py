@@ -38,6 +38,9 @@ class Settings:
     ignore_dra_requests: bool = True
     """`IGNORE_DRA_REQUESTS`: whether pods with resource claims are ignored."""
 
+    gangs: bool = False
+    """`GANG_SCHEDULING`: whether the pods of a gang are scheduled together or not at all."""
+
     refinements: int = 8
     """Greatest number of ruin-and-recreate turns. With 0 the quickest complete answer is taken,
     without a lower bound."""
@@ -54,6 +57,7 @@ def from_names(named: Mapping[str, str]) -> Settings:
         "PREFERENCE_POLICY": (RESPECT, IGNORE),
         "MIN_VALUES_POLICY": (STRICT, BEST_EFFORT),
         "IGNORE_DRA_REQUESTS": ("true", "false"),
+        "GANG_SCHEDULING": ("true", "false"),
     }
     for name, values in allowed.items():
         if name in named and named[name] not in values:
@@ -62,4 +66,5 @@ def from_names(named: Mapping[str, str]) -> Settings:
         preference_policy=named.get("PREFERENCE_POLICY", RESPECT),
         min_values_policy=named.get("MIN_VALUES_POLICY", STRICT),
         ignore_dra_requests=named.get("IGNORE_DRA_REQUESTS", "true") == "true",
+        gangs=named.get("GANG_SCHEDULING", "false") == "true",
     )

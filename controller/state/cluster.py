@@ -503,6 +503,7 @@ class Cluster:
             resource_slices=self.list(kinds.RESOURCE_SLICE),
             resource_claims=self.list(kinds.RESOURCE_CLAIM),
             device_classes=self.list(kinds.DEVICE_CLASS),
+            pod_groups=(*self.list(kinds.POD_GROUP), *self.list(kinds.COSCHEDULING_POD_GROUP)),
         )
 
     def frozen(self) -> Cluster:

@@ -16,6 +16,7 @@ from controller.apis.kubernetes.workloads import (
     PersistentVolume,
     PersistentVolumeClaim,
     PodDisruptionBudget,
+    PodGroup,
     StorageClass,
 )
 from controller.cloudprovider.instancetypes import InstanceType
@@ -46,3 +47,4 @@ class Snapshot:
     resource_slices: tuple[ResourceSlice, ...] = ()
     resource_claims: tuple[ResourceClaim, ...] = ()
     device_classes: tuple[DeviceClass, ...] = ()
+    pod_groups: tuple[PodGroup, ...] = ()

@@ -164,6 +164,12 @@ class PodResourceClaim(Wire):
     resource_claim_template_name: str | None = None
 
 
+class SchedulingGroup(Wire):
+    """The PodGroup that a pod belongs to (Kubernetes 1.36 and later)."""
+
+    pod_group_name: str = ""
+
+
 class PodSpec(Wire):
     """The pod's requirements on its node."""
 
@@ -184,6 +190,7 @@ class PodSpec(Wire):
     host_network: bool = False
     resource_claims: list[PodResourceClaim] = []
     termination_grace_period_seconds: int | None = None
+    scheduling_group: SchedulingGroup | None = None
 
 
 class RunningResources(Wire):

@@ -119,6 +119,45 @@ class PodDisruptionBudget(Wire):
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
+class GangPolicy(Wire):
+    """All-or-nothing scheduling: the number of pods that must be scheduled together."""
+
+    min_count: int = 1
+
+
+class PodGroupPolicy(Wire):
+    """How the pods of a PodGroup are scheduled: together if `gang` is set, else one by one."""
+
+    gang: GangPolicy | None = None
+
+
+class TopologyConstraint(Wire):
+    """Requires that all pods of a PodGroup run in one domain of a node label."""
+
+    key: str = ""
+
+
+class PodGroupConstraints(Wire):
+    """Constraints on the nodes of a PodGroup's pods."""
+
+    topology: list[TopologyConstraint] = []
+
+
+class PodGroupSpec(Wire):
+    """The policy of a PodGroup: of Kubernetes, or (`min_member`) of the coscheduling plugin."""
+
+    scheduling_policy: PodGroupPolicy = PodGroupPolicy()
+    scheduling_constraints: PodGroupConstraints | None = None
+    min_member: int | None = None
+
+
+class PodGroup(Wire):
+    """A PodGroup of `scheduling.k8s.io` or of the coscheduling plugin (`scheduling.x-k8s.io`)."""
+
+    metadata: ObjectMeta
+    spec: PodGroupSpec = PodGroupSpec()
+
+
 class Namespace(Wire):
     """A Namespace object; namespace selectors match its labels."""
 

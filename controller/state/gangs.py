@@ -1,0 +1,104 @@
+"""Gangs: pods that are scheduled together or not at all.
+
+A pod belongs to a gang by one of these, the first that it has:
+
+* `spec.schedulingGroup`, the PodGroup of Kubernetes 1.36 and later
+* the label of the coscheduling plugin, `scheduling.x-k8s.io/pod-group`
+* Kueue's label of a pod group, or its annotation of an admitted job
+* the labels of a LeaderWorkerSet's group, or of a JobSet
+
+A PodGroup states how many of its pods must be scheduled together. A LeaderWorkerSet and a pod group
+of Kueue state their size. Of other gangs all existing pods are scheduled together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from controller.apis import labels
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.workloads import PodGroup
+from controller.state.pods import is_terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """A gang with pending pods.
+
+    `min_count` of its pods are scheduled together or not at all; `bound` of them have a node.
+    `existing` counts the pods that are pending or bound. If `topology_key` is set, all pods run in
+    one domain of this node label.
+    """
+
+    name: str
+    min_count: int
+    bound: int
+    existing: int
+    topology_key: str = ""
+
+
+def gang_of(pod: Pod) -> str:
+    """Return the gang of a pod as `namespace/name`; empty if it has none."""
+    own, group = pod.metadata, pod.spec.scheduling_group
+    name = group.pod_group_name if group is not None else ""
+    name = name or own.labels.get(labels.COSCHEDULING_GROUP) or own.labels.get(labels.KUEUE_GROUP)
+    name = name or own.annotations.get(labels.KUEUE_WORKLOAD)
+    if not name and labels.LWS_GROUP_INDEX in own.labels:
+        name = f"{own.labels.get(labels.LWS_NAME, '')}-{own.labels[labels.LWS_GROUP_INDEX]}"
+    name = name or own.labels.get(labels.JOBSET_NAME)
+    return f"{own.namespace}/{name}" if name else ""
+
+
+def gangs_among(
+    pending: Sequence[Pod], bound: Iterable[Pod], pod_groups: Iterable[PodGroup]
+) -> dict[str, Gang]:
+    """Return the gangs of the pending pods, by name.
+
+    Pods of a PodGroup without a gang policy belong to no gang. Cost: O(bound pods) if any pending
+    pod names a gang.
+    """
+    first: dict[str, Pod] = {}
+    waiting: Counter[str] = Counter()
+    for pod in pending:
+        if name := gang_of(pod):
+            first.setdefault(name, pod)
+            waiting[name] += 1
+    if not waiting:
+        return {}
+    running = Counter(
+        name for pod in bound if (name := gang_of(pod)) in waiting and not is_terminal(pod)
+    )
+    groups = {f"{one.metadata.namespace}/{one.metadata.name}": one for one in pod_groups}
+    gangs = {}
+    for name, pod in first.items():
+        existing = waiting[name] + running[name]
+        group = groups.get(name)
+        min_count = _least(group) if group is not None else _size(pod) or existing
+        if min_count is not None:
+            key = _topology_key(pod, group)
+            gangs[name] = Gang(name, min_count, running[name], existing, key)
+    return gangs
+
+
+def _least(group: PodGroup) -> int | None:
+    """Return how many pods of a PodGroup are scheduled together; None if each is by itself."""
+    gang = group.spec.scheduling_policy.gang
+    return gang.min_count if gang is not None else group.spec.min_member
+
+
+def _size(pod: Pod) -> int | None:
+    """Return the size of the gang that the pod's annotations state, or None."""
+    for key in (labels.KUEUE_GROUP_SIZE, labels.LWS_SIZE):
+        text = pod.metadata.annotations.get(key, "")
+        if text.isascii() and text.isdigit() and int(text) > 0:
+            return int(text)
+    return None
+
+
+def _topology_key(pod: Pod, group: PodGroup | None) -> str:
+    constraints = group.spec.scheduling_constraints if group is not None else None
+    keys = [one.key for one in constraints.topology] if constraints is not None else []
+    key = next(filter(None, keys), "") or pod.metadata.annotations.get(labels.KUEUE_TOPOLOGY, "")
+    return labels.normalized(key)
