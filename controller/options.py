@@ -440,6 +440,15 @@ class Options:
         """),
     ] = True
 
+    gang_scheduling: Annotated[
+        bool,
+        doc("""
+            Whether the pods of a gang get nodes together or not at all. Gangs are PodGroups of
+            Kubernetes 1.37 or of the coscheduling plugin, JobSets, groups of a LeaderWorkerSet, and
+            jobs that Kueue has admitted.
+        """),
+    ] = False
+
     legacy_node_repair: Annotated[
         bool,
         doc("""

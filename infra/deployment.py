@@ -53,6 +53,7 @@ def cluster_rules(options: Options) -> list[Rule]:
             else _reported("autoscaling.x-k8s.io", "capacitybuffers")
         ),
         *(() if options.ignore_dra_requests else _devices()),
+        *(_gangs() if options.gang_scheduling else ()),
         *(_surges() if options.surge_single_replicas else ()),
     ]
 
@@ -125,6 +126,12 @@ def _workloads() -> list[Rule]:
 def _devices() -> list[Rule]:
     kinds = ["resourceclaims", "resourceslices", "deviceclasses"]
     return [rule("resource.k8s.io", kinds, FOLLOW)]
+
+
+def _gangs() -> list[Rule]:
+    return [
+        rule(group, ["podgroups"], FOLLOW) for group in ("scheduling.k8s.io", "scheduling.x-k8s.io")
+    ]
 
 
 def _surges() -> list[Rule]:

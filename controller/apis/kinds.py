@@ -80,7 +80,7 @@ PRIORITY_CLASS = Kind(
 )
 POD_GROUP = Kind("scheduling.k8s.io/v1beta1", "PodGroup", "podgroups", True, workloads.PodGroup)
 COSCHEDULING_POD_GROUP = Kind(
-    "scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups", True, workloads.PodGroup
+    "scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups", True, workloads.CoschedulingPodGroup
 )
 REPLICATION_CONTROLLER = Kind(
     "v1", "ReplicationController", "replicationcontrollers", True, workloads.ReplicationController

@@ -13,6 +13,7 @@ from controller.disruption.pods import is_drainable, local_claims, surges, uses_
 from controller.disruption.prices import node_offering, node_price
 from controller.disruption.problem import DisruptionProblem
 from controller.state.evictions import EvictionGuards
+from controller.state.gangs import GangReader
 from controller.state.nodes import StateNode
 from controller.state.pods import forbids_disruption
 
@@ -177,12 +178,27 @@ def _pod_obstacle(
     protected = next((p for p in pods if forbids_disruption(p, now)), None)
     if protected is not None:
         return f'Pod "{protected.key}" has the karpenter.sh/do-not-disrupt annotation'
+    if problem.scheduling.gangs and (together := _gang_obstacle(pods, problem)) is not None:
+        return together
     return next(
         (
             reason
             for pod in pods
             if guards.of(pod) and is_drainable(pod, now) and not pod.metadata.is_deleting
             if (reason := guards.obstacle(pod, surges=surge and surges(pod))) is not None
+        ),
+        None,
+    )
+
+
+def _gang_obstacle(pods: Sequence[Pod], problem: DisruptionProblem) -> str | None:
+    """Return which gang has a pod here. A gang that loses a pod usually starts over as a whole."""
+    reader = GangReader(problem.snapshot.pod_groups)
+    return next(
+        (
+            f'Pod "{pod.key}" belongs to gang {name}, whose pods are not disrupted one by one'
+            for pod in pods
+            if is_drainable(pod, problem.now) and (name := reader.gang_of(pod))
         ),
         None,
     )

@@ -184,6 +184,7 @@ class Replica:
             preference_policy=self._options.preference_policy,
             min_values_policy=self._options.min_values_policy,
             ignore_dra_requests=self._options.ignore_dra_requests,
+            gangs=self._options.gang_scheduling,
         )
 
     def _assembled(

@@ -59,6 +59,10 @@ DEVICES: tuple[Kind[Any], ...] = (kinds.RESOURCE_SLICE, kinds.RESOURCE_CLAIM, ki
 """Kinds of Dynamic Resource Allocation."""
 
 
+GANGS: tuple[Kind[Any], ...] = (kinds.POD_GROUP, kinds.COSCHEDULING_POD_GROUP)
+"""Kinds that state the size of gangs. Not every cluster serves them."""
+
+
 def followed(options: Options) -> tuple[Kind[Any], ...]:
     """Return the kinds to mirror: those always needed, and those of enabled features."""
     gates = options.feature_gates
@@ -68,6 +72,7 @@ def followed(options: Options) -> tuple[Kind[Any], ...]:
         *(BUFFERING if gates.capacity_buffer else ()),
         *(SELECTING if options.scheduler_config else ()),
         *(() if options.ignore_dra_requests else DEVICES),
+        *(GANGS if options.gang_scheduling else ()),
     )
     return tuple(dict.fromkeys(wanted))  # some features need the same kinds
 
@@ -113,8 +118,23 @@ class Watches:
             self._synced.set()
 
     async def _follow(self, kind: Kind[T]) -> None:
+        if kind in GANGS:
+            await self._until_served(kind)
         async for change in self.api.watch(kind):
             self.take(kind, change)
+
+    async def _until_served(self, kind: Kind[T]) -> None:
+        """Wait until the API server serves a kind; until then the mirror has no such objects."""
+        while True:
+            try:
+                await self.api.list(kind)
+                return
+            except NotFoundError:
+                self.take(kind, Change("RESET"))
+                self.take(kind, Change("SYNCED"))
+            except ApiError as exc:
+                log.info("cannot list %s yet; retrying: %s", kind.plural, exc)
+            await asyncio.sleep(RECHECK_SECONDS)
 
     async def _list(self, kind: Kind[T]) -> None:
         reported = logs.ChangeMonitor()

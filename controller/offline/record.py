@@ -70,6 +70,7 @@ ALWAYS = (
 BUFFERING = ("capacityBuffers", "podTemplates", "deployments", "replicaSets", "statefulSets")
 SPREADING = ("services", "replicationControllers", "replicaSets", "statefulSets")
 DEVICES = ("resourceSlices", "resourceClaims", "deviceClasses")
+GANGS = ("podGroups", "coschedulingPodGroups")
 
 READ_ANNOTATIONS = frozenset(
     {
@@ -236,6 +237,7 @@ def _wanted(options: Options) -> list[str]:
         *(BUFFERING if gates.capacity_buffer else ()),
         *(SPREADING if options.scheduler_config else ()),
         *(() if options.ignore_dra_requests else DEVICES),
+        *(GANGS if options.gang_scheduling else ()),
     ]
     return list(dict.fromkeys(wanted))
 
@@ -245,6 +247,7 @@ def _settings(options: Options) -> dict[str, Any]:
         "PREFERENCE_POLICY": options.preference_policy,
         "MIN_VALUES_POLICY": options.min_values_policy,
         "IGNORE_DRA_REQUESTS": options.ignore_dra_requests,
+        "GANG_SCHEDULING": options.gang_scheduling,
     }
     if options.node_price_per_hour:
         settings["NODE_PRICE_PER_HOUR"] = options.node_price_per_hour

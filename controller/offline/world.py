@@ -24,6 +24,7 @@ from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.schedulerconfig import default_constraints
 from controller.apis.kubernetes.workloads import (
+    CoschedulingPodGroup,
     CSINode,
     DaemonSet,
     Deployment,
@@ -32,6 +33,7 @@ from controller.apis.kubernetes.workloads import (
     PersistentVolume,
     PersistentVolumeClaim,
     PodDisruptionBudget,
+    PodGroup,
     PodTemplate,
     PriorityClass,
     ReplicaSet,
@@ -93,6 +95,8 @@ KINDS: Mapping[str, type[Wire]] = {
     "resourceSlices": ResourceSlice,
     "resourceClaims": ResourceClaim,
     "deviceClasses": DeviceClass,
+    "podGroups": PodGroup,
+    "coschedulingPodGroups": CoschedulingPodGroup,
 }
 """The kinds of a world's objects, by their keys in the JSON."""
 
@@ -159,6 +163,10 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
         resource_slices=objects(world, "resourceSlices", ResourceSlice),
         resource_claims=objects(world, "resourceClaims", ResourceClaim),
         device_classes=objects(world, "deviceClasses", DeviceClass),
+        pod_groups=(
+            *objects(world, "podGroups", PodGroup),
+            *objects(world, "coschedulingPodGroups", CoschedulingPodGroup),
+        ),
     )
     return World(
         snapshot,

@@ -51,34 +51,42 @@ def gang_of(pod: Pod) -> str:
     return f"{own.namespace}/{name}" if name else ""
 
 
+class GangReader:
+    """Tells which gang a pod belongs to; pods of PodGroups without a gang policy have none."""
+
+    def __init__(self, pod_groups: Iterable[PodGroup]) -> None:
+        self.groups = {f"{one.metadata.namespace}/{one.metadata.name}": one for one in pod_groups}
+
+    def gang_of(self, pod: Pod) -> str:
+        """Return the gang of a pod as `namespace/name`; empty if it has none."""
+        name = gang_of(pod)
+        group = self.groups.get(name)
+        return name if group is None or _least(group) is not None else ""
+
+
 def gangs_among(
     pending: Sequence[Pod], bound: Iterable[Pod], pod_groups: Iterable[PodGroup]
 ) -> dict[str, Gang]:
     """Return the gangs of the pending pods, by name.
 
-    Pods of a PodGroup without a gang policy belong to no gang. Cost: O(bound pods) if any pending
-    pod names a gang.
+    Cost: O(bound pods) if any pending pod belongs to a gang.
     """
-    first: dict[str, Pod] = {}
-    waiting: Counter[str] = Counter()
+    reader = GangReader(pod_groups)
+    members: dict[str, list[Pod]] = {}
     for pod in pending:
-        if name := gang_of(pod):
-            first.setdefault(name, pod)
-            waiting[name] += 1
-    if not waiting:
+        if name := reader.gang_of(pod):
+            members.setdefault(name, []).append(pod)
+    if not members:
         return {}
     running = Counter(
-        name for pod in bound if (name := gang_of(pod)) in waiting and not is_terminal(pod)
+        name for pod in bound if (name := gang_of(pod)) in members and not is_terminal(pod)
     )
-    groups = {f"{one.metadata.namespace}/{one.metadata.name}": one for one in pod_groups}
     gangs = {}
-    for name, pod in first.items():
-        existing = waiting[name] + running[name]
-        group = groups.get(name)
-        min_count = _least(group) if group is not None else _size(pod) or existing
-        if min_count is not None:
-            key = _topology_key(pod, group)
-            gangs[name] = Gang(name, min_count, running[name], existing, key)
+    for name, pods in members.items():
+        existing, group = len(pods) + running[name], reader.groups.get(name)
+        min_count = (_least(group) if group is not None else _size(pods[0])) or existing
+        key = _topology_key(pods[0], group)
+        gangs[name] = Gang(name, min_count, running[name], existing, key)
     return gangs
 
 

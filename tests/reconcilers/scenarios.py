@@ -28,6 +28,7 @@ from controller.reconcilers.provisioning.provisioner import Provisioner
 from controller.reconcilers.provisioning.startupgate import StartupGate
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
+from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import DefaultSpreads
 from tests.builders import CLASS, make_nodeclass, make_nodepool, make_pod, true
@@ -42,6 +43,7 @@ class ProvisioningScenario:
 
     def __init__(self, *features: kinds.Kind[Any]) -> None:
         self.world = world = World(*features)
+        self.settings = Settings()
         self.asked: list[list[str]] = []
         self.read: list[list[str]] = []
         """The NodePools whose instance types the engine read while no pod was pending."""
@@ -63,7 +65,7 @@ class ProvisioningScenario:
             self.asked.append(sorted(p.key for p in pods))
         else:
             self.read.append(sorted(snapshot.instance_types))
-        return schedule(pods, snapshot=snapshot)
+        return schedule(pods, snapshot=snapshot, settings=self.settings)
 
     def change_leader(self) -> None:
         """Continue with a new leader, which knows only what the cluster shows."""
@@ -87,8 +89,8 @@ class NominationScenario(ProvisioningScenario):
     It records the taints of nodes as pods saw them.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *features: kinds.Kind[Any]) -> None:
+        super().__init__(*features)
         world = self.world
         self.nomination = Nomination(
             api=world.api,

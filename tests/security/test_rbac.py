@@ -59,6 +59,7 @@ OPTIONS = Options(
     scheduler_config="{}",
     ignore_dra_requests=False,
     surge_single_replicas=True,
+    gang_scheduling=True,
 )
 """Settings with which the controller does all that it can do."""
 
@@ -216,6 +217,7 @@ async def test_the_rights_of_features_that_are_off_are_those_that_their_report_u
         {"feature_gates": FeatureGates(node_overlay=True)},
         {"feature_gates": FeatureGates(capacity_buffer=True)},
         {"ignore_dra_requests": False},
+        {"gang_scheduling": True},
     ],
     ids=repr,
 )

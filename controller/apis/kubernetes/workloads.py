@@ -152,10 +152,14 @@ class PodGroupSpec(Wire):
 
 
 class PodGroup(Wire):
-    """A PodGroup of `scheduling.k8s.io` or of the coscheduling plugin (`scheduling.x-k8s.io`)."""
+    """A PodGroup of `scheduling.k8s.io`."""
 
     metadata: ObjectMeta
     spec: PodGroupSpec = PodGroupSpec()
+
+
+class CoschedulingPodGroup(PodGroup):
+    """A PodGroup of kube-scheduler's coscheduling plugin, `scheduling.x-k8s.io`."""
 
 
 class Namespace(Wire):

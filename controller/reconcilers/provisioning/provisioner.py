@@ -29,6 +29,7 @@ from controller.reconcilers.provisioning.arrivals import Arrivals
 from controller.reconcilers.provisioning.assignment import assigned
 from controller.reconcilers.provisioning.batchwindow import BatchWindow, ExpectedPods
 from controller.reconcilers.provisioning.buffers import report_fills
+from controller.reconcilers.provisioning.gangrelease import GangRelease
 from controller.reconcilers.provisioning.headstart import HeadStart, Question
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.buffers import Fill, apart, hosts
@@ -312,6 +313,9 @@ class Provisioner(ExpectedPods):
                     *(self._nominated(pod, claim) for pod in _among(pods, node.pods))
                 )
         await self._report_unplaced(self._unplaced(results, outcomes, pods))
+        await GangRelease(self.api, self.cluster, self.recorder, self.plan).release(
+            results.refused_gangs
+        )
         return [claim.metadata.name if claim is not None else "" for claim in claims]
 
     async def _create(

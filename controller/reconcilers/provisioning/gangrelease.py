@@ -1,0 +1,78 @@
+"""Releases nodes that were launched for a gang which cannot be scheduled as a whole.
+
+EC2 may refuse the last instance of a gang after it granted the others. The next round tries to buy
+the missing nodes in another way. If that is impossible too, the round deletes the NodeClaims that
+were created for the gang, and the round after it tries to buy the whole gang elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Set
+from dataclasses import dataclass
+
+from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.kinds import NODE_CLAIM
+from controller.apiserver.errors import ConflictError, NotFoundError
+from controller.apiserver.port import ApiServer
+from controller.reconcilers.newnodes.plan import PlacementPlan
+from controller.state.cluster import Cluster
+from controller.state.gangs import gang_of
+from controller.state.pods import is_reschedulable
+from controller.telemetry.events import Recorder
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GangRelease:
+    """Deletes the NodeClaims of refused gangs."""
+
+    api: ApiServer
+    cluster: Cluster
+    recorder: Recorder
+    plan: PlacementPlan
+
+    async def release(self, refused: Set[str]) -> None:
+        """Delete the NodeClaims that were created only for these gangs and run no pods.
+
+        A node that runs pods, or on which pods of other gangs or of none are planned, stays.
+        """
+        if not refused:
+            return
+        for claim in self.cluster.list(NODE_CLAIM):
+            if self._is_released(claim, refused):
+                await self._delete(claim)
+
+    def _is_released(self, claim: NodeClaim, refused: Set[str]) -> bool:
+        gangs = gangs_of(claim)
+        if not gangs or not gangs <= refused or claim.metadata.is_deleting:
+            return False
+        nodes = [node.metadata.name for node in self.cluster.nodes_of(claim)]
+        if any(is_reschedulable(pod) for name in nodes for pod in self.cluster.pods_on(name)):
+            return False
+        planned = map(self.cluster.pod, self.plan.expected_on(claim.metadata.name, *nodes).values())
+        return all(pod is None or gang_of(pod) in refused for pod in planned)
+
+    async def _delete(self, claim: NodeClaim) -> None:
+        named = claim.metadata.annotations[labels.GANG]
+        with contextlib.suppress(ConflictError, NotFoundError):
+            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
+        log.info(
+            "deleting nodeclaim of a gang that cannot be scheduled as a whole",
+            extra={"NodeClaim": claim.metadata.name, "gang": named},
+        )
+        await self.recorder.publish(
+            NODE_CLAIM,
+            claim,
+            "Normal",
+            "GangReleased",
+            f"Deleting NodeClaim: gang {named} cannot be scheduled as a whole",
+        )
+
+
+def gangs_of(claim: NodeClaim) -> frozenset[str]:
+    """Return the gangs for which a NodeClaim was created, as `namespace/name`."""
+    return frozenset(filter(None, claim.metadata.annotations.get(labels.GANG, "").split(",")))

@@ -1,0 +1,117 @@
+"""A gang gets all of its nodes, or none that stays."""
+
+from __future__ import annotations
+
+import msgspec
+
+from controller.apis import kinds, labels
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.pods import SchedulingGroup
+from controller.apis.kubernetes.workloads import (
+    GangPolicy,
+    PodGroup,
+    PodGroupPolicy,
+    PodGroupSpec,
+)
+from controller.cloudprovider.fake import make_instance_type
+from controller.scheduling.settings import Settings
+from tests.reconcilers.scenarios import NominationScenario
+from tests.reconcilers.world import make_running_pod, make_waiting_pod
+
+
+class GangScenario(NominationScenario):
+    """A gang whose pods need a node each, and the lifecycle of their NodeClaims."""
+
+    def __init__(self, pods: int) -> None:
+        super().__init__(kinds.POD_GROUP, kinds.COSCHEDULING_POD_GROUP)
+        self.settings = Settings(gangs=True)
+        self.world.cloud.types = (
+            make_instance_type("a.large", capacity_types=(labels.ON_DEMAND,), zones=("zone-a",)),
+        )
+        policy = PodGroupPolicy(gang=GangPolicy(min_count=pods))
+        self.world.seed(
+            PodGroup(
+                metadata=ObjectMeta(name="train", namespace="default"),
+                spec=PodGroupSpec(scheduling_policy=policy),
+            ),
+        )
+        for number in range(pods):
+            self.add(f"worker-{number}")
+
+    def add(self, name: str) -> None:
+        pod = make_waiting_pod(name, cpu="1500m")
+        group = SchedulingGroup(pod_group_name="train")
+        self.world.seed(
+            msgspec.structs.replace(
+                pod, spec=msgspec.structs.replace(pod.spec, scheduling_group=group)
+            )
+        )
+
+    async def launch_up_to(self, count: int) -> None:
+        """Reconcile every NodeClaim; EC2 has capacity for so many."""
+        for claim in self.world.claims():
+            if len(self.world.cloud.machines) == count:
+                self.world.cloud.exhaust()
+            await self.lifecycle.reconcile(claim.metadata.name)
+        self.world.see()
+
+    @property
+    def staying(self) -> list[str]:
+        return [c.metadata.name for c in self.world.claims() if not c.metadata.is_deleting]
+
+
+async def test_a_gang_that_lacks_its_last_instance_keeps_no_node() -> None:
+    scenario = GangScenario(pods=4)
+    await scenario.round()
+    assert len(scenario.staying) == 4
+    await scenario.launch_up_to(3)
+
+    await scenario.round()
+
+    assert scenario.staying == []
+    (message,) = set(await scenario.world.events("GangReleased"))
+    assert message == "Deleting NodeClaim: gang default/train cannot be scheduled as a whole"
+
+
+async def test_the_whole_gang_is_bought_another_way_after_that() -> None:
+    scenario = GangScenario(pods=4)
+    await scenario.round()
+    await scenario.launch_up_to(3)
+    await scenario.round()
+    scenario.world.cloud.restock()
+    for claim in scenario.world.claims():
+        await scenario.lifecycle.reconcile(claim.metadata.name)
+
+    await scenario.round()
+    await scenario.launch_up_to(100)
+
+    claims = [c for c in scenario.world.claims() if not c.metadata.is_deleting]
+    assert len(claims) == 4
+    assert all(claim.status.provider_id for claim in claims)
+    assert {c.metadata.annotations[labels.GANG] for c in claims} == {"default/train"}
+
+
+async def test_a_missing_node_that_can_be_had_elsewhere_is_bought_and_the_others_stay() -> None:
+    scenario = GangScenario(pods=3)
+    await scenario.round()
+    before = set(scenario.staying)
+    await scenario.launch_up_to(2)
+    scenario.world.cloud.restock()
+
+    await scenario.round()
+
+    assert len(scenario.staying) == 3
+    assert len(before & set(scenario.staying)) == 2
+
+
+async def test_a_node_that_runs_pods_stays_when_its_gang_is_released() -> None:
+    scenario = GangScenario(pods=2)
+    await scenario.round()
+    await scenario.launch_up_to(1)
+    (claim,) = [c for c in scenario.world.claims() if c.status.provider_id]
+    node = scenario.world.join(claim)
+    scenario.world.seed(make_running_pod("other", node.metadata.name))
+
+    await scenario.round()
+
+    assert scenario.staying == [claim.metadata.name]
