@@ -42,12 +42,16 @@ class Gang:
 def gang_of(pod: Pod) -> str:
     """Return the gang of a pod as `namespace/name`; empty if it has none."""
     own, group = pod.metadata, pod.spec.scheduling_group
-    name = group.pod_group_name if group is not None else ""
-    name = name or own.labels.get(labels.COSCHEDULING_GROUP) or own.labels.get(labels.KUEUE_GROUP)
-    name = name or own.annotations.get(labels.KUEUE_WORKLOAD)
-    if not name and labels.LWS_GROUP_INDEX in own.labels:
-        name = f"{own.labels.get(labels.LWS_NAME, '')}-{own.labels[labels.LWS_GROUP_INDEX]}"
-    name = name or own.labels.get(labels.JOBSET_NAME)
+    index = own.labels.get(labels.LWS_GROUP_INDEX)
+    names = (
+        group.pod_group_name if group is not None else "",
+        own.labels.get(labels.COSCHEDULING_GROUP),
+        own.labels.get(labels.KUEUE_GROUP),
+        own.annotations.get(labels.KUEUE_WORKLOAD),
+        f"{own.labels.get(labels.LWS_NAME, '')}-{index}" if index else "",
+        own.labels.get(labels.JOBSET_NAME),
+    )
+    name = next(filter(None, names), "")
     return f"{own.namespace}/{name}" if name else ""
 
 

@@ -13,6 +13,7 @@ from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
 from controller.apis.kinds import Kind
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.workloads import PodGroup
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.port import Change
@@ -140,3 +141,26 @@ async def test_a_kind_that_is_not_served_yet_is_logged_once_however_often_it_is_
         "cannot list nodepools yet; retrying: no such resource",
         "cannot list nodepools yet; retrying: forbidden",
     ]
+
+
+@pytest.mark.virtual_clock
+async def test_kinds_of_gangs_that_the_api_server_does_not_serve_hold_nothing_up() -> None:
+    api = FakeApiServer()
+    api.refuse("list", NotFoundError("no such kind"), kind=kinds.POD_GROUP)
+    cluster = Cluster((kinds.NODE, *room.GANGS))
+    watches = Watches(api, cluster)
+    group = PodGroup(metadata=ObjectMeta(name="train", namespace="default"))
+    listed = asyncio.Event()
+    cluster.subscribe(lambda kind, before, after: listed.set())
+    following = asyncio.create_task(watches.run())
+    async with asyncio.timeout(room.RECHECK_SECONDS / 2):
+        await watches.until_synced()
+    assert cluster.list(kinds.POD_GROUP) == ()
+
+    api.seed(group)
+    async with asyncio.timeout(2 * room.RECHECK_SECONDS):
+        await listed.wait()
+
+    assert cluster.list(kinds.POD_GROUP)
+    following.cancel()
+    await asyncio.wait([following])

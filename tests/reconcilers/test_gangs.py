@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from controller.apis import kinds, labels
 from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.pods import SchedulingGroup
 from controller.apis.kubernetes.workloads import (
     GangPolicy,
     PodGroup,
@@ -15,8 +12,8 @@ from controller.apis.kubernetes.workloads import (
 )
 from controller.cloudprovider.fake import make_instance_type
 from controller.scheduling.settings import Settings
+from tests.builders import make_pod
 from tests.reconcilers.scenarios import NominationScenario
-from tests.reconcilers.world import make_running_pod, make_waiting_pod
 
 
 class GangScenario(NominationScenario):
@@ -39,13 +36,8 @@ class GangScenario(NominationScenario):
             self.add(f"worker-{number}")
 
     def add(self, name: str) -> None:
-        pod = make_waiting_pod(name, cpu="1500m")
-        group = SchedulingGroup(pod_group_name="train")
-        self.world.seed(
-            msgspec.structs.replace(
-                pod, spec=msgspec.structs.replace(pod.spec, scheduling_group=group)
-            )
-        )
+        group = {"schedulingGroup": {"podGroupName": "train"}}
+        self.world.seed(make_pod(name, cpu="1500m", spec=group))
 
     async def launch_up_to(self, count: int) -> None:
         """Reconcile every NodeClaim; EC2 has capacity for so many."""
@@ -110,7 +102,7 @@ async def test_a_node_that_runs_pods_stays_when_its_gang_is_released() -> None:
     await scenario.launch_up_to(1)
     (claim,) = [c for c in scenario.world.claims() if c.status.provider_id]
     node = scenario.world.join(claim)
-    scenario.world.seed(make_running_pod("other", node.metadata.name))
+    scenario.world.seed(make_pod("other", node=node.metadata.name))
 
     await scenario.round()
 
