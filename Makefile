@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 # The interpreter with all dependencies. The first use creates it outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: aws help demo test check unit system disrupt crds base lock fmt up env fault down status race bench upstream trace faults audit pythons clone image
+.PHONY: reference docs aws help demo test check unit system disrupt crds base lock fmt up env fault down status race bench upstream trace faults audit pythons clone image
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -49,6 +49,12 @@ base: ## pin the base image of the controller to today's digest (needs Docker)
 
 image: ## build the controller's image for both architectures without a container engine (root, buildah)
 	@py=$(PY); exec $$py -m tests.image
+
+reference: ## render docs/reference from the code
+	@py=$(PY); exec $$py -m tests.docs.references
+
+docs: ## build the documentation site into site/, without network; warnings are errors
+	@py=$(PY); exec $$py -m mkdocs build --strict
 
 lock: ## write infra/requirements.txt: the versions that the tests use
 	@py=$(PY); exec $$py -m tests.infra.lockfile

@@ -718,19 +718,16 @@ def value_of(text: str, kind: Any, *, key: str) -> Any:
         OptionsError: the text is not allowed.
 
     """
-    bounds: Constraint | None = None
-    if typing.get_origin(kind) is Annotated:
-        kind, bounds = typing.get_args(kind)
+    words = allowed(kind)
+    kind, bounds = _bounded(kind)
     if typing.get_origin(kind) is Literal:
-        return _one_of(text, typing.get_args(kind), key)
+        if text not in typing.get_args(kind):
+            raise OptionsError(key, text, words)
+        return text
     if dataclasses.is_dataclass(kind):
         return _gates(text, typing.cast("type[Any]", kind), key)
-    reader, words = _READERS[kind]
-    if bounds:
-        # Every value is a text, so the bounds alone describe what is allowed.
-        words = str(bounds) if kind is str else f"{words}, {bounds}"
     try:
-        value = reader(text)
+        value = _READERS[kind][0](text)
     except ValueError as exc:
         raise OptionsError(key, text, words) from exc
     if bounds and not bounds.admits(value):
@@ -738,21 +735,37 @@ def value_of(text: str, kind: Any, *, key: str) -> Any:
     return value
 
 
-def _one_of(text: str, choices: tuple[str, ...], key: str) -> str:
-    if text not in choices:
-        raise OptionsError(key, text, " or ".join(choices))
-    return text
+def allowed(kind: Any) -> str:
+    """Return a description of the texts that `value_of` accepts for a type."""
+    kind, bounds = _bounded(kind)
+    if typing.get_origin(kind) is Literal:
+        return " or ".join(typing.get_args(kind))
+    if dataclasses.is_dataclass(kind):
+        names = _gate_names(typing.cast("type[Any]", kind))
+        return f"a list such as {next(iter(names))}=true, of {', '.join(names)}"
+    words = _READERS[kind][1]
+    if not bounds:
+        return words
+    # Every value is a text, so the bounds alone describe what is allowed.
+    return str(bounds) if kind is str else f"{words}, {bounds}"
+
+
+def _bounded(kind: Any) -> tuple[Any, Constraint | None]:
+    """Return a type and its bounds, None if it has none."""
+    if typing.get_origin(kind) is Annotated:
+        plain, bounds = typing.get_args(kind)
+        return plain, bounds
+    return kind, None
 
 
 def _gates(text: str, kind: type[Any], key: str) -> Any:
     names = _gate_names(kind)
-    allowed = f"a list such as {next(iter(names))}=true, of {', '.join(names)}"
     switched: dict[str, bool] = {}
     for name, value in _gate_values(text):
         try:
             switched[name] = _truth(value)
         except ValueError as exc:
-            raise OptionsError(key, f"{name}={value}" if value else name, allowed) from exc
+            raise OptionsError(key, f"{name}={value}" if value else name, allowed(kind)) from exc
     return kind(**{names[name]: value for name, value in switched.items() if name in names})
 
 

@@ -90,7 +90,7 @@ def refuse_foreign_objects(location: ClusterLocation, namespace: str, name: str)
             [
                 f"the cluster has a controller of this name already: {', '.join(taken)}. Set "
                 "joiner:name to another name, such as joiner, to run beside it "
-                '(docs/how-to/clusters.md, "From Karpenter, and back"), or uninstall it first'
+                "(docs/how-to/migrate-from-karpenter.md), or uninstall it first"
             ]
         )
 

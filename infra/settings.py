@@ -1,7 +1,4 @@
-"""Renders docs/reference/settings.md: all settings of a stack as a table.
-
-python -m infra.settings > docs/reference/settings.md
-"""
+"""Renders docs/reference/settings.md: all settings of a stack as a table."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ HEAD = """\
 Set a value with `pulumi config set joiner:<key> <value>`, or `--path joiner:<key>.<name>` for maps.
 The program checks all settings before it creates anything, and lists the invalid ones with what is
 allowed. The component (`infra.joiner.JoinerArgs`) has the same settings with Python names.
-`python -m infra.settings` renders this page from `infra/config.py`; a test fails on any difference.
+`make reference` renders this page from `infra/config.py`; a test fails on any difference.
 
 | key | default | allowed | meaning |
 |---|---|---|---|
@@ -33,18 +30,18 @@ allowed. The component (`infra.joiner.JoinerArgs`) has the same settings with Py
 
 def table() -> str:
     """Return the page as Markdown."""
-    meanings = dict(_meanings())
+    described = dict(meanings(StackConfig))
     types = typing.get_type_hints(StackConfig, include_extras=True)
     rows = [
-        (f"`{key}`", _default(member), _allowed(types[member.name]), meanings[member.name])
+        (f"`{key}`", _default(member), _allowed(types[member.name]), described[member.name])
         for key, member in KEYS.items()
     ]
     return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def _meanings() -> Iterator[tuple[str, str]]:
-    """Yield the name and description of each field, from the string below it."""
-    source = textwrap.dedent(inspect.getsource(StackConfig))
+def meanings(kind: type[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name and description of each field of a class, from the string below it."""
+    source = textwrap.dedent(inspect.getsource(kind))
     (definition,) = ast.parse(source).body
     assert isinstance(definition, ast.ClassDef)
     for field, below in zip(definition.body, definition.body[1:], strict=False):
@@ -89,7 +86,3 @@ def _allowed(kind: Any) -> str:
         return bound.words
     named = {bool: "`true`, `false`", str: "text", int: "a number", timedelta: "a duration"}
     return named[members[0] if bound else kind] + (f", {bound}" if bound else "")
-
-
-if __name__ == "__main__":
-    print(table(), end="")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,17 @@ from tests.apis.conftest import ApiServer
 
 pytestmark = pytest.mark.cluster
 
-SAMPLES = sorted((Path(__file__).parents[2] / "crds" / "samples").glob("*.yaml"))
+CHECKOUT = Path(__file__).parents[2]
+SAMPLES = {path.stem: path.read_text() for path in (CHECKOUT / "crds" / "samples").glob("*.yaml")}
+EXAMPLES = {
+    f"{page.stem}-{number}": textwrap.dedent(block)
+    for page in (CHECKOUT / "docs").rglob("*.md")
+    for number, (_, block) in enumerate(
+        re.findall(r"^( *)```yaml\n(.*?)^ *```$", page.read_text(), re.M | re.S)
+    )
+    if "apiVersion: karpenter" in block
+}
+"""The NodePools and EC2NodeClasses that the documentation shows."""
 
 NODE_POOL: dict[str, Any] = {
     "apiVersion": "karpenter.sh/v1",
@@ -660,9 +672,9 @@ def test_defaults_stand_where_users_see_them(api_server: ApiServer) -> None:
     }
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
-def test_every_sample_is_taken_and_has_no_problems(api_server: ApiServer, sample: Path) -> None:
-    for wire in yaml.safe_load_all(sample.read_text()):
+@pytest.mark.parametrize("name", sorted(SAMPLES | EXAMPLES))
+def test_every_sample_is_taken_and_has_no_problems(api_server: ApiServer, name: str) -> None:
+    for wire in yaml.safe_load_all((SAMPLES | EXAMPLES)[name]):
         answer = api_server.create(wire)
 
         assert answer.accepted, answer.message

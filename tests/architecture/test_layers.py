@@ -31,6 +31,7 @@ ROOT = {
     "docs",
     "examples",
     "infra",
+    "mkdocs.yml",
     "pyproject.toml",
     "testbed",
     "tests",

@@ -1,7 +1,5 @@
 """Render docs/reference/messages.md: every event, condition and error that users can see.
 
-    python -m tests.docs.messages > docs/reference/messages.md
-
 `messages.yaml` contains the meanings and remedies. `test_messages.py` compares it with the code.
 """
 
@@ -31,8 +29,8 @@ Look up here what a message means and what to do. Start with what you have:
 
 † marks what only Joiner has. All other reasons are Karpenter's and mean the same.
 
-`tests/docs/messages.yaml` is the source of this page. `python -m tests.docs.messages` renders it,
-and a test compares it with the code.
+`tests/docs/messages.yaml` is the source of this page. `make reference` renders it, and a test
+compares it with the code.
 """
 
 CONDITIONS = """\
@@ -83,11 +81,11 @@ def page() -> str:
         CONDITIONS,
         *_conditions(known["conditions"], known["rolled_up"]),
         AWS,
-        _table(("reason", "meaning", "what to do"), _rows(known["aws"])),
+        table(("reason", "meaning", "what to do"), _rows(known["aws"])),
         STACK,
-        _table(("when", "meaning", "what to do", "name in the code"), _refusals(known["stack"])),
+        table(("when", "meaning", "what to do", "name in the code"), _refusals(known["stack"])),
         COMMANDS,
-        _table(("error", "when", "meaning", "what to do"), _rows(known["commands"], "shown")),
+        table(("error", "when", "meaning", "what to do"), _rows(known["commands"], "shown")),
     ]
     return "\n".join(parts)
 
@@ -97,7 +95,7 @@ def _events(known: Mapping[str, Entry]) -> Iterator[str]:
         own = {reason: entry for reason, entry in known.items() if kind in entry["objects"]}
         article = "an" if kind.startswith("E") else "a"
         yield f"### An event on {article} {kind}\n"
-        yield _table(("reason", "type", "meaning", "what to do"), _rows(own, "type"))
+        yield table(("reason", "type", "meaning", "what to do"), _rows(own, "type"))
 
 
 def _conditions(
@@ -108,7 +106,7 @@ def _conditions(
         yield f"### A condition of {article} {kind}\n"
         header = ("condition", "status", "reason", "meaning", "what to do")
         rows = [row for type_, entry in conditions.items() for row in _of(type_, entry, rolled_up)]
-        yield _table(header, rows)
+        yield table(header, rows)
 
 
 def _of(type_: str, entry: Entry, rolled_up: Mapping[str, Entry]) -> Iterator[tuple[str, ...]]:
@@ -138,10 +136,6 @@ def _named(name: str, entry: Entry) -> str:
     return f"`{name}`{' †' if entry.get('own') else ''}"
 
 
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [header, ("---",) * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(page(), end="")

@@ -1,26 +1,66 @@
-"""The tutorial's commands print the output in the tutorial."""
+"""Commands on a recorded world run as the pages write them, and print what the pages say."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
 
 from infra.config import CHECKOUT
 
-PAGE = (CHECKOUT / "docs" / "tutorial" / "engine.md").read_text()
-BLOCKS = re.findall(r"^```(sh|text)\n(.*?)^```$", PAGE, re.M | re.S)
+DOCS = CHECKOUT / "docs"
+BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.M | re.S)
+BLOCKS = BLOCK.findall((DOCS / "tutorial" / "engine.md").read_text())
+WORLD = "docs/world.json"
+OTHERS = [
+    (str(page.relative_to(DOCS)), text)
+    for part in ("how-to", "reference", "explanation")
+    for page in sorted((DOCS / part).glob("*.md"))
+    for language, text in BLOCK.findall(page.read_text())
+    if language == "sh" and WORLD in text and " web " not in text
+]
+"""Every other block on the recorded world, by its page; `web` serves until it is stopped."""
 
 
-def test_each_command_of_the_tutorial_prints_what_follows_it(tmp_path: Path) -> None:
-    (tmp_path / "docs").symlink_to(CHECKOUT / "docs")
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(CHECKOUT),
-        "COLUMNS": "200",
-    }
+@pytest.fixture
+def environment(tmp_path: Path) -> Mapping[str, str]:
+    """A shell in a folder with docs/, in which `joiner` is installed."""
+    (tmp_path / "docs").symlink_to(DOCS)
+    joiner = tmp_path / "bin" / "joiner"
+    joiner.parent.mkdir()
+    joiner.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m controller "$@"\n')
+    joiner.chmod(0o755)
+    folders = [joiner.parent, Path(sys.executable).parent, os.environ["PATH"]]
+    path = os.pathsep.join(map(str, folders))
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(CHECKOUT), "COLUMNS": "200"}
+
+
+@pytest.mark.parametrize(("page", "block"), OTHERS)
+def test_a_command_on_the_recorded_world_runs(
+    tmp_path: Path, environment: Mapping[str, str], page: str, block: str
+) -> None:
+    done = subprocess.run(
+        ["bash", "-euc", block],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, f"{page}: {done.stderr}"
+    assert done.stdout
+
+
+def test_each_command_of_the_tutorial_prints_what_follows_it(
+    tmp_path: Path, environment: Mapping[str, str]
+) -> None:
     output, compared = "", 0
 
     for language, text in BLOCKS:

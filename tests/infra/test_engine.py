@@ -344,7 +344,7 @@ def test_definitions_that_leave_the_stack_stay_with_their_objects(stage: Stage) 
 
 
 def test_the_way_from_karpenter_and_back_leaves_all_that_is_his(stage: Stage) -> None:
-    """As docs/how-to/clusters.md says it, step by step."""
+    """As docs/how-to/migrate-from-karpenter.md says it, step by step."""
     names = (
         "nodepools.karpenter.sh",
         "nodeclaims.karpenter.sh",

@@ -1,4 +1,4 @@
-"""The commands in the README work as written."""
+"""The commands in the README and on the pages of docs/ work as written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,28 @@ from infra.config import CHECKOUT
 from tests.infra.test_program import run
 
 README = (CHECKOUT / "README.md").read_text()
-BLOCKS = re.findall(r"^```sh\n(.*?)^```$", README, re.M | re.S)
-YAML = re.findall(r"^```yaml\n(.*?)^```$", README, re.M | re.S)
-INLINE = [code for code in re.findall(r"`([^`\n]+)`", README) if "<" not in code]
+PAGES = {
+    str(page.relative_to(CHECKOUT)): page.read_text()
+    for page in sorted((CHECKOUT / "docs").rglob("*.md"))
+    if "notes" not in page.parts
+}
+"""The pages of the documentation by their paths, without the dated records."""
+
+
+def blocks_of(text: str, language: str = "sh") -> list[str]:
+    """The fenced blocks of a page in one language, those inside lists too."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", text, re.M | re.S)
+    return [textwrap.dedent(block) for _, block in found]
+
+
+def inline_of(text: str) -> list[str]:
+    """The code in running text that names no placeholder."""
+    return [code for code in re.findall(r"`([^`\n]+)`", text) if "<" not in code]
+
+
+BLOCKS = blocks_of(README)
+YAML = blocks_of(README, "yaml")
+INLINE = inline_of(README)
 PULUMI = """#!/bin/sh
 exec {python} -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@" >> {log}
 """
@@ -77,9 +97,9 @@ def told(desk: Path) -> Settings:
     return stacks
 
 
-def lines_with(word: str) -> Iterator[str]:
+def lines_with(word: str, blocks: Sequence[str] = BLOCKS) -> Iterator[str]:
     """Blocks in which a program is used, without the lines that need the net."""
-    for block in BLOCKS:
+    for block in blocks:
         if word in block:
             yield "\n".join(line for line in block.splitlines() if "pip install" not in line)
 
@@ -90,6 +110,19 @@ def test_the_stacks_that_readme_sets_up_are_complete(desk: Path) -> None:
     stacks = told(desk)
 
     assert set(stacks) == {"prod", "team-a"}
+    for settings in stacks.values():
+        config.parse(settings)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page, text in PAGES.items() if "pulumi stack init" in text]
+)
+def test_the_stacks_that_a_page_sets_up_are_complete(desk: Path, page: str) -> None:
+    typed("\n".join(lines_with("pulumi", blocks_of(PAGES[page]))), desk / "checkout")
+
+    stacks = told(desk)
+
+    assert stacks
     for settings in stacks.values():
         config.parse(settings)
 
@@ -111,17 +144,36 @@ def test_a_teams_stack_makes_its_pools_on_what_the_platforms_stack_has_made(desk
     assert len(made.of("kubernetes:karpenter.sh/v1:NodePool")) == 2
 
 
+def settings_in_running_text(text: str) -> list[str]:
+    """The commands in running text that set a value."""
+    return [
+        code
+        for code in inline_of(text)
+        if code.startswith("pulumi config set") and not code.endswith("--secret")
+    ]
+
+
 def test_settings_in_running_text_are_taken(desk: Path) -> None:
-    first = next(lines_with("pulumi"))
-    more = [code for code in INLINE if code.startswith("pulumi config set")]
+    more = settings_in_running_text(README)
     assert more
 
-    typed("\n".join([first, *more]), desk / "checkout")
+    typed("\n".join([next(lines_with("pulumi")), *more]), desk / "checkout")
 
     gates = config.require_options(config.parse(told(desk)["prod"]).settings).feature_gates
     assert gates.node_overlay
     assert gates.capacity_buffer
     assert gates.static_capacity
+
+
+@pytest.mark.parametrize(
+    "page", [page for page, text in PAGES.items() if settings_in_running_text(text)]
+)
+def test_settings_in_the_running_text_of_a_page_are_taken(desk: Path, page: str) -> None:
+    more = settings_in_running_text(PAGES[page])
+
+    typed("\n".join([next(lines_with("pulumi")), *more]), desk / "checkout")
+
+    config.parse(told(desk)["prod"])
 
 
 def test_settings_that_readme_writes_in_yaml_are_taken(desk: Path) -> None:
@@ -158,9 +210,40 @@ def test_commands_in_running_text_say_how_they_are_used(command: str) -> None:
     assert "usage:" in done.stdout
 
 
-def test_every_target_that_readme_names_is_there() -> None:
-    text = "\n".join([*BLOCKS, *INLINE])
+def test_every_target_that_a_page_names_is_there() -> None:
+    text = "\n".join(
+        code for page in (README, *PAGES.values()) for code in (*blocks_of(page), *inline_of(page))
+    )
     named = set(re.findall(r"^make ([a-z]+)", text, re.M))
     assert {"demo", "test", "up", "down", "status", "race", "help"} <= named
 
     subprocess.run(["make", "--dry-run", *sorted(named)], cwd=CHECKOUT, check=True)
+
+
+JOINER = re.compile(r"\b(?:joiner|python3? -m controller) ((?:explain )?[a-z]+)\b([^#|>]*)")
+
+
+def flags_of_joiner() -> dict[str, set[str]]:
+    """Each command of `joiner` that a page names, with the flags that the pages give it."""
+    flags: dict[str, set[str]] = {}
+    for page in (README, *PAGES.values()):
+        lines = [line for block in blocks_of(page) for line in block.splitlines()]
+        for code in (*lines, *inline_of(page)):
+            for command, rest in JOINER.findall(code):
+                flags.setdefault(command, set()).update(re.findall(r"--[a-z-]+", rest))
+    return flags
+
+
+@pytest.mark.parametrize(("command", "flags"), sorted(flags_of_joiner().items()))
+def test_each_command_of_joiner_that_a_page_names_has_its_flags(
+    command: str, flags: set[str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "controller", *command.split(), "--help"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert {flag for flag in flags if flag not in done.stdout} - {"--help"} == set()
