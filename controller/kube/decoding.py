@@ -9,6 +9,7 @@ import msgspec
 
 from controller.apis.kinds import Kind, T
 from controller.apis.kubernetes.meta import ObjectMeta, Wire
+from controller.apiserver.errors import UnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +49,14 @@ class Named(msgspec.Struct):
 
 
 def one(kind: Kind[T], body: bytes) -> T:
-    """Return the decoded object."""
-    return msgspec.json.decode(body, type=kind.type)
+    """Return the decoded object.
+
+    Raises:
+        UnavailableError: the body is not JSON.
+
+    """
+    decoded: T = _decoded(body, kind.type)
+    return decoded
 
 
 def readable(kind: Kind[T], body: Any) -> T | None:
@@ -67,12 +74,38 @@ def readable(kind: Kind[T], body: Any) -> T | None:
 
 
 def page(kind: Kind[T], body: bytes) -> Page[T]:
-    """Return a decoded page; malformed objects are logged and left out."""
+    """Return a decoded page; malformed objects are logged and left out.
+
+    Raises:
+        UnavailableError: the body is not a list of objects.
+
+    """
     whole: Any = Page[kind.type]  # type: ignore[name-defined]
     try:
-        decoded: Page[T] = msgspec.json.decode(body, type=whole)
+        decoded: Page[T] = _decoded(body, whole)
     except msgspec.ValidationError:
-        raw = msgspec.json.decode(body, type=RawPage)
+        raw = _raw(body)
         read = (readable(kind, item) for item in raw.items or ())
         return Page(raw.metadata, [item for item in read if item is not None])
     return decoded
+
+
+def _raw(body: bytes) -> RawPage:
+    try:
+        return msgspec.json.decode(body, type=RawPage)
+    except msgspec.ValidationError as exc:
+        raise _not_kubernetes(exc) from exc
+
+
+def _decoded(body: bytes, type_: Any) -> Any:
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError as exc:
+        raise _not_kubernetes(exc) from exc
+
+
+def _not_kubernetes(problem: msgspec.DecodeError) -> UnavailableError:
+    """Return the error for an answer of another server, such as a proxy or a captive portal."""
+    return UnavailableError(f"the answer is not that of a Kubernetes API server: {problem}")

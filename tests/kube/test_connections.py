@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from controller.apis import kinds
-from controller.apiserver.errors import TooManyRequestsError
+from controller.apiserver.errors import TooManyRequestsError, UnavailableError
 from controller.kube import client as client_module
 from controller.kube import watching
 from controller.kube.access import Access
@@ -272,6 +272,18 @@ async def test_every_write_bears_the_same_field_manager(script: Script, api: Cli
     await api.patch(kinds.NODE, "a", {"spec": {}})
     await api.replace(kinds.NODE, node("a", "1"))
     assert [question.get("fieldManager") for question in script.asked] == ["karpenter"] * 3
+
+
+@pytest.mark.parametrize("body", ["<html>please log in</html>", "{}", "[]"])
+async def test_an_answer_of_another_server_is_an_error_in_words(
+    script: Script, api: Client, body: str
+) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=body)
+
+    script.answers = [answer]
+    with pytest.raises(UnavailableError, match="not that of a Kubernetes API server"):
+        await api.list(kinds.NODE)
 
 
 async def test_requests_go_through_the_proxy_of_the_access(script: Script) -> None:
