@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from pulumi.dynamic import DiffResult, ResourceProvider
 
+from infra.lifecycle.enginecall import in_words
 from infra.lifecycle.waiting import say
 
 PROVIDERS: Mapping[str, str] = {
@@ -35,10 +36,17 @@ PROVIDERS: Mapping[str, str] = {
 
 
 class RegisteredProvider:
-    """Base class of providers that are pickled as their kind."""
+    """Base class of providers that are pickled as their kind and fail without a traceback."""
 
     kind: ClassVar[str]
     """A key of `PROVIDERS`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Wrap every method that the engine calls with `in_words`."""
+        super().__init_subclass__(**kwargs)
+        for name in ("check", "create", "read", "diff", "update", "delete"):
+            if name in cls.__dict__:
+                setattr(cls, name, in_words(cls.__dict__[name]))
 
     def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
         return provider, (self.kind,)

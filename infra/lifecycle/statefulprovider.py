@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from pulumi.dynamic import CreateResult, DiffResult, ResourceProvider, UpdateResult
 
-from infra.lifecycle.enginecall import in_words
 from infra.lifecycle.providerregistry import RegisteredProvider
 
 PLACE = ("cluster_name", "region", "installation")
@@ -69,20 +68,11 @@ class StatefulProvider(RegisteredProvider, ResourceProvider):
     identity: ClassVar[tuple[str, ...]] = ("cluster_name",)
     """Properties that identify the resource. A change of one that is not in `PLACE` replaces it."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Wrap every method that the engine calls with `in_words`."""
-        super().__init_subclass__(**kwargs)
-        for name in ("check", "create", "read", "diff", "update", "delete"):
-            if name in cls.__dict__:
-                setattr(cls, name, in_words(cls.__dict__[name]))
-
-    @in_words
     def create(self, props: dict[str, Any]) -> CreateResult:
         """Store the properties. The ID consists of the identifying ones."""
         _made.add(self._key(props))
         return CreateResult("-".join(self._key(props)), _plain(props))
 
-    @in_words
     def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
         """Compare the stored properties with the new ones.
 
@@ -99,12 +89,10 @@ class StatefulProvider(RegisteredProvider, ResourceProvider):
         replaces = [key for key in changed if key in self.identity]
         return DiffResult(changes=bool(changed), replaces=replaces, delete_before_replace=False)
 
-    @in_words
     def update(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> UpdateResult:
         """Store the new properties."""
         return UpdateResult(_plain(news))
 
-    @in_words
     def delete(self, _id: str, props: dict[str, Any]) -> None:
         """Call `end`, unless this process has just created the resource again."""
         if self._key(props) not in _made:

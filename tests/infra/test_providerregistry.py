@@ -18,7 +18,7 @@ from infra import image
 from infra.guards import deletionguard, neededbynodes, poolowners, removalproof
 from infra.identity import access, controlleridentity, iam, podidentity
 from infra.lifecycle import networksweep, teardown
-from infra.lifecycle.providerregistry import PROVIDERS, RegisteredProvider
+from infra.lifecycle.providerregistry import PROVIDERS
 from infra.lifecycle.statefulprovider import StatefulProvider
 from testbed.environment import CHECKOUT
 from testbed.plugins.engine import PulumiEngine
@@ -57,24 +57,6 @@ def test_a_state_holds_no_more_of_us_than_a_kind(
 
 def test_every_kind_is_known_here() -> None:
     assert KINDS.keys() == PROVIDERS.keys()
-
-
-class Later(RegisteredProvider, ResourceProvider):
-    """The provider of a kind that only a later version of the program has."""
-
-    kind = "of-a-later-version"
-
-
-def test_a_kind_that_only_a_later_version_has_is_left_out_of_the_state_with_a_warning(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    provider = pickle.loads(base64.b64decode(serialize_provider(Later())))
-
-    assert not provider.diff("id", {"was": 1}, {"is": 2}).changes
-    assert provider.read("id", {"was": 1}).outs == {"was": 1}
-    provider.delete("id", {"was": 1})
-
-    assert "does not know resources of the kind 'of-a-later-version'" in "".join(capfd.readouterr())
 
 
 @pytest.fixture

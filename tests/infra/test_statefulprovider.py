@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc
 import pytest
-from pulumi.dynamic import DiffResult
+from pulumi.dynamic import CreateResult, DiffResult, ResourceProvider
 
-from infra.lifecycle.providerregistry import PROVIDERS, provider
+from infra.lifecycle.providerregistry import PROVIDERS, RegisteredProvider, provider
 from infra.lifecycle.statefulprovider import (
     ChangedPlaceError,
     ClusterMadeAnewError,
@@ -129,11 +129,25 @@ def delete(request: bytes, context: grpc.ServicerContext) -> None:
     Refusing().delete("id", HERE | ({"fault": "yes"} if request else {}))
 
 
+class Building(RegisteredProvider, ResourceProvider):
+    """Keeps no properties for its end, as the provider of the image."""
+
+    kind = "image"
+
+    def create(self, props: dict[str, Any]) -> CreateResult:
+        raise RefusedError("docker buildx failed")
+
+
+def create(_request: bytes, context: grpc.ServicerContext) -> None:
+    """The same."""
+    Building().create({})
+
+
 @pytest.fixture
 def host() -> Iterator[grpc.Channel]:
     """A channel to a host of the provider."""
     server = grpc.server(ThreadPoolExecutor(max_workers=1))
-    methods = {"Diff": diff, "Delete": delete}
+    methods = {"Diff": diff, "Delete": delete, "Create": create}
     handlers = {name: grpc.unary_unary_rpc_method_handler(each) for name, each in methods.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("provider", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -145,7 +159,11 @@ def host() -> Iterator[grpc.Channel]:
 
 @pytest.mark.parametrize(
     ("method", "words"),
-    [("Delete", "the queue stays"), ("Diff", "this stack cannot be moved: joiner:region changes")],
+    [
+        ("Create", "docker buildx failed"),
+        ("Delete", "the queue stays"),
+        ("Diff", "this stack cannot be moved: joiner:region changes"),
+    ],
 )
 def test_a_refusal_reaches_the_engine_in_its_own_words(
     host: grpc.Channel, caplog: pytest.LogCaptureFixture, method: str, words: str
