@@ -75,6 +75,10 @@ def platform(config: StackConfig) -> None:
         ),
         pulumi.ResourceOptions(providers=[on_aws, in_cluster], depends_on=standing),
     )
+    if made:
+        # A destroy deletes this guard first: a cluster that is not deleted keeps its nodes.
+        before_drain = "cluster-holdings-before-drain"
+        _holdings(config, location, before_drain, after=[joiner], network=made.network_id)
     _export(config, joiner)
 
 

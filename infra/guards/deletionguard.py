@@ -18,7 +18,7 @@ from pulumi.runtime.rpc import UNKNOWN
 from controller.apis import labels
 from infra import customresources
 from infra.cluster.ekscluster import EksCluster
-from infra.clusterapi import ClusterLocation
+from infra.clusterapi import ClusterGoneError, ClusterLocation, described
 from infra.config import PROJECT
 from infra.guards import clusterproof, neededbynodes
 from infra.guards.neededbynodes import Needs
@@ -66,8 +66,9 @@ class WouldBeDeletedError(Exception):
 class DeletionGuard(Resource):
     """Records what the stack created, and refuses changes that would delete it unconfirmed.
 
-    The guard that is created first checks each change before anything happens. The guard that is
-    created last is deleted first, and checks the owners when the stack is destroyed.
+    The guard that is created first checks each change before anything happens. A guard that is
+    created later is deleted earlier, and checks whether the rest may be deleted when the stack is
+    destroyed.
     """
 
     def __init__(
@@ -157,10 +158,10 @@ class _DeletionGuardProvider(StatefulProvider):
 
 
 def _obstacles_to_end(props: Mapping[str, Any]) -> list[str]:
-    """Return why the stack may not end: what it deletes is another's, or nodes depend on it."""
+    """Return why the stack may not end: what it deletes is another's, protected, or needed."""
     kept = props["retained"]
     held = {key: name for key, name in props["made"].items() if key not in kept}
-    return [*_foreign(props, held), *neededbynodes.refusals_of_end(props)]
+    return [*_foreign(props, held), *_protected(props, held), *neededbynodes.refusals_of_end(props)]
 
 
 def staying(key: str, retaining: Sequence[str]) -> pulumi.ResourceOptions:
@@ -210,6 +211,22 @@ def _unconfirmed(
                 f"cluster and delete everything that runs there. Set {PROJECT}:{key} back, or set "
                 f"{PROJECT}:confirmDelete to cluster to replace it"
             )
+
+
+def _protected(props: Mapping[str, Any], going: Mapping[str, str]) -> Iterator[str]:
+    """Yield the cluster if EKS would not delete it: then its nodes and its network stay too."""
+    if "cluster" not in going:
+        return
+    try:
+        cluster = described(ClusterLocation.of(props))
+    except ClusterGoneError:
+        return
+    if cluster.get("deletionProtection"):
+        yield (
+            f"the cluster {going['cluster']} has deletion protection, so EKS does not delete it. "
+            f"To delete it, set {PROJECT}:deletionProtection to false, run `pulumi up`, and then "
+            "`pulumi destroy` again"
+        )
 
 
 def _foreign(props: Mapping[str, Any], going: Mapping[str, str]) -> Iterator[str]:

@@ -55,6 +55,11 @@ def have_in_network(cloud: str) -> str:
     return str(made["GroupId"])
 
 
+def urns(engine: PulumiEngine) -> set[str]:
+    """Return what is in the state of the stack."""
+    return {resource["urn"] for resource in engine.state("dev")["deployment"]["resources"]}
+
+
 async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
     tmp_path: Path, with_docker: str
 ) -> None:
@@ -100,6 +105,13 @@ async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
         existing = {key: value for key, value in settings.items() if key not in of_created}
         with pytest.raises(EngineError, match="joiner:cluster changes from create to existing"):
             engine.preview("dev", existing | {"cluster": "existing"})
+
+        eks.update_cluster_config(name="joiner", deletionProtection=True)
+        before = urns(engine)
+        with pytest.raises(EngineError, match="set joiner:deletionProtection to false"):
+            engine.destroy("dev")
+        assert urns(engine) == before
+        eks.update_cluster_config(name="joiner", deletionProtection=False)
 
         foreign = have_in_network(testbed.cloud.url)
         with pytest.raises(EngineError, match=f"security group {foreign}") as refused:

@@ -147,6 +147,23 @@ def test_a_cluster_that_is_gone_holds_nothing_up(entries: Entries) -> None:
         _DeletionGuardProvider().end(held(made={"cluster": "joiner"}))
 
 
+def test_a_cluster_with_deletion_protection_keeps_all_that_runs_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = run(None, cluster="create", clusterName=NEW, publicAccessCidrs="none")
+    first_to_end = holdings(made)["cluster-holdings-before-drain"]
+    cluster = {"deletionProtection": True, "tags": {"joiner.dev/installation": OURS}}
+    for module in ("guards.deletionguard", "guards.ownership"):
+        monkeypatch.setattr(f"infra.{module}.described", lambda _location: cluster)
+    before_drain = first_to_end | {"made": {"cluster": NEW}}
+
+    with pytest.raises(WouldBeDeletedError, match="set joiner:deletionProtection to false"):
+        _DeletionGuardProvider().end(before_drain)
+    _DeletionGuardProvider().end(before_drain | {"retained": ["cluster"]})
+    cluster["deletionProtection"] = False
+    _DeletionGuardProvider().end(before_drain)
+
+
 def test_a_network_that_somebody_else_has_taken_over_stays() -> None:
     ec2 = connection("ec2", "us-west-2")
     vpc = ec2.create_vpc(CidrBlock="10.7.0.0/16")["Vpc"]["VpcId"]
