@@ -31,7 +31,7 @@ from controller.disruption.simulation import Simulation
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.packing.fluid import empty_program
 from controller.scheduling.settings import IGNORE
-from controller.scheduling.topology.groups import TopologyKind
+from controller.scheduling.topology.rules import further
 
 GAP = 1e-3
 """Relative gap between the proven bound and the best solution at which the solver stops."""
@@ -150,12 +150,12 @@ class _Program:
         most = np.minimum(_times(model.sizes[classes], free), self._total[classes])
         for place, number in enumerate(classes.tolist()):
             for rule in model.rules[number].stated:
-                if rule.is_local and number in rule.members:
-                    limit = 1 if rule.kind is TopologyKind.ANTI_AFFINITY else rule.group.max_skew
+                if rule.is_local:
                     # Pods on the node keep others out. They leave only if the node is removed, and
                     # then it takes no pods at all, so they count for the whole program.
-                    left = limit - rule.population(model.present)[node]
-                    most[place] = min(most[place], max(left, 0.0))
+                    counts = rule.population(model.present)
+                    left = further(rule.group, counts, own=number in rule.members)[node]
+                    most[place] = min(most[place], left)
         columns = [self._column(0.0, upper=float(many)) for many in most]
         for number, column in zip(classes.tolist(), columns, strict=True):
             self._moved[number].append(column)

@@ -356,6 +356,41 @@ def mixed(pods: int, seed: int) -> World:
     }
 
 
+def beside_others() -> World:
+    """Return pods that must share a node with others, and of which each node admits only some."""
+
+    def group(app: str, count: int, *, beside: str = "", **spec: Any) -> list[Object]:
+        labels, affinity = {"app": app}, spec.pop("affinity", {})
+        if beside:
+            affinity = {**affinity, "podAffinity": required({"app": beside}, HOSTNAME)}
+        return [
+            pod(f"{app}-{n}", cpu=250, memory=256, labels=labels, affinity=affinity, **spec)
+            for n in range(count)
+        ]
+
+    def repelling(app: str) -> Object:
+        return {"podAntiAffinity": required({"app": app}, HOSTNAME)}
+
+    spread = {
+        "maxSkew": 2,
+        "topologyKey": HOSTNAME,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "even"}},
+    }
+    port = {"name": "app", "image": "app", "ports": [{"containerPort": 80, "hostPort": 80}]}
+    return {
+        **mixed(0, 1),
+        "pods": [
+            *group("db", 4),
+            *group("apart", 3, beside="db", affinity=repelling("apart")),
+            *group("even", 6, beside="db", topologySpreadConstraints=[spread]),
+            *group("port", 3, beside="db", containers=[port]),
+            *group("own", 3, beside="own", affinity=repelling("own")),
+            *group("own-port", 3, beside="own-port", containers=[port]),
+        ],
+    }
+
+
 def _group(chance: random.Random, name: str, size: int) -> list[Object]:
     cpu = chance.choice((100, 250, 500, 1000, 2000))
     memory = cpu * chance.choice((1, 2, 4, 8))

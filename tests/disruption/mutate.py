@@ -153,8 +153,8 @@ MUTATIONS = (
     Mutation(
         "a spread is not asked before pods move",
         f"{PURE}/consolidation/plan.py",
-        "        spare = group.max_skew + least - counts",
-        "        spare = group.max_skew + counts",
+        "        least = minimum(rule.group, counts[rule.universe].tolist())",
+        "        least = float(counts.max(initial=0.0))",
     ),
     Mutation(
         "what pods prefer is given up unasked",

@@ -9,19 +9,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from bench.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod, required
 from controller.disruption.applying import applied
 from controller.disruption.bounds import lower_bound
-from controller.disruption.candidates import cost
+from controller.disruption.candidates import cost, survey
 from controller.disruption.commands import Decision, Reason
 from controller.disruption.consolidateafter import settling
 from controller.disruption.consolidation import method as consolidation
+from controller.disruption.consolidation.relaxation import relaxed
 from controller.disruption.methods import confirm, decide
 from controller.disruption.modes import Mode
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, DisruptionSettings
 from controller.disruption.proposals import spec_of
+from controller.disruption.simulation import Simulation
 from controller.offline.world import load
 from controller.scheduling.pods.kinds import PodKinds
 from tests.disruption.clusters import conditions, node_and_claim, underused
@@ -131,6 +134,43 @@ def test_a_node_whose_pool_has_gone_stays_and_says_so() -> None:
 
     assert not decision.commands
     assert decision.blocked == dict.fromkeys(("a", "idle"), "NodePool not found (NodePool=general)")
+
+
+RULES_ABOUT_OTHERS: dict[str, dict[str, Any]] = {
+    "anti-affinity": {"affinity": {"podAntiAffinity": required({"app": "db"}, HOSTNAME)}},
+    "spread": {
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": HOSTNAME,
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": {"app": "db"}},
+            }
+        ]
+    },
+}
+"""Rules that do not count the pods that state them."""
+
+
+@pytest.mark.parametrize("rule", RULES_ABOUT_OTHERS.values(), ids=RULES_ABOUT_OTHERS)
+def test_pods_whose_rules_are_about_other_pods_may_share_one_node(rule: dict[str, Any]) -> None:
+    unavailable = {**SMALL, "offerings": [offering(ZONE, "on-demand", 0.1, available=False)]}
+    cluster = world(
+        *((name, "small", [pod(name, cpu=400, memory=256, **rule)]) for name in "abcd"),
+        instanceTypes=[unavailable],
+    )
+    asked = problem(cluster)
+    admitted = survey(asked).admitted
+    model = Simulation(asked, admitted).model([candidate.name for candidate in admitted])
+    assert model is not None
+
+    decision = decide(asked)
+
+    staying = sum(
+        candidate.price for candidate in admitted if candidate.name not in going(decision)
+    )
+    assert staying == pytest.approx(0.1)
+    assert relaxed(model, np.zeros(4)).bound <= staying
 
 
 def test_a_node_whose_price_is_not_known_is_told_why() -> None:

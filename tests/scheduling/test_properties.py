@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.parity import generated
-from bench.parity.worlds import World, benchmark_types, diverse, mixed
+from bench.parity.worlds import World, benchmark_types, beside_others, diverse, mixed
 from controller.offline.answers import answer
 from controller.offline.world import load
 from controller.scheduling.scheduler import schedule
@@ -45,6 +45,12 @@ def test_pods_of_every_sort_are_placed_within_the_rules(count: int, types: int) 
 
     assert faults(world, answer) == []
     assert not answer["unschedulable"]
+
+
+def test_pods_beside_those_they_need_are_placed_within_the_rules() -> None:
+    world = beside_others()
+
+    assert faults(world, solved(world)) == []
 
 
 def test_an_answer_is_the_same_byte_for_byte() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -488,6 +490,58 @@ def test_pods_ride_with_those_of_the_same_batch_they_need_on_the_node() -> None:
     expect_nodes(results, 3)
     for node in results.new_nodes:
         assert sum(pod.key in node.pods for pod in hosts) == 1
+
+
+ONE_A_NODE = {
+    "anti-affinity": {"anti_affinity": [by_hostname(WEB)]},
+    "spread": {"spreads": [spread(WEB, labels.HOSTNAME)]},
+    "host port": {"host_ports": [80]},
+}
+"""Constraints by which each node holds one such pod."""
+
+
+@pytest.mark.parametrize("alone", ONE_A_NODE.values(), ids=ONE_A_NODE)
+def test_pods_beside_those_they_need_keep_the_rules_among_themselves(
+    alone: dict[str, Any],
+) -> None:
+    hosts = make_pods(2, labels=DB, cpu="1", anti_affinity=[by_hostname(DB)])
+    riders = make_pods(3, labels=WEB, cpu="500m", affinity=[by_hostname(DB)], **alone)
+
+    results = schedule_on(make_nodepool(), [*riders, *hosts])
+
+    assert [len(node.pods) for node in results.new_nodes] == [2, 2]
+    assert len(results.unschedulable) == 1
+
+
+@pytest.mark.parametrize("alone", ONE_A_NODE.values(), ids=ONE_A_NODE)
+def test_pods_that_need_their_own_kind_but_one_a_node_get_one_node(alone: dict[str, Any]) -> None:
+    pods = make_pods(3, labels=WEB, affinity=[by_hostname(WEB)], **alone)
+    snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a", cpu="32")])
+
+    launched, existing = schedule_on(make_nodepool(), pods), schedule_on(snapshot, pods)
+
+    assert [len(node.pods) for node in launched.new_nodes] == [1]
+    assert [len(keys) for keys in existing.existing_nodes.values()] == [1]
+    assert not existing.new_nodes
+
+
+def test_a_pod_does_not_ride_with_one_that_uses_its_host_port() -> None:
+    host = make_pod(labels=DB, host_ports=[80])
+    rider = make_pod(affinity=[by_hostname(DB)], host_ports=[80])
+
+    expect_unschedulable(schedule_on(make_nodepool(), [host, rider]), rider)
+
+
+def test_a_spread_over_nodes_counts_every_pod_that_rides_with_another() -> None:
+    hosts = make_pods(4, labels=DB, cpu="100m")
+    skew = [spread(WEB, labels.HOSTNAME, max_skew=2)]
+    riders = make_pods(8, labels=WEB, cpu="100m", affinity=[by_hostname(DB)], spreads=skew)
+
+    results = schedule_on(make_nodepool(), [*hosts, *riders])
+
+    expect_scheduled(results)
+    for node in results.new_nodes:
+        assert sum(pod.key in node.pods for pod in riders) <= 2
 
 
 def test_pods_join_the_running_pod_they_need_on_its_node() -> None:

@@ -20,12 +20,11 @@ import numpy as np
 from controller.disruption.consolidation.relaxation import HOLES
 from controller.disruption.model import ClusterModel, Rule
 from controller.scheduling.arrays import Counts, Indices, Mask, Matrix, Vector
-from controller.scheduling.topology.groups import TopologyKind
+from controller.scheduling.topology.rules import ENDLESS, further, minimum
 
 FORBIDDEN = 1e6
 """Cost in $/h of a pod that no offering can hold. No saving exceeds it."""
 
-ENDLESS = np.iinfo(np.int32).max
 A_FEW = 30
 """Up to this number of pods, repeated selection of the cheapest node is faster than sorting all."""
 
@@ -450,41 +449,23 @@ class Plan:
             if own and not rule.group.per_node:
                 at_once = 1
             if rule.is_local:
-                most = np.minimum(most, self._admitted_locally(rule, own, nodes))
+                # Each node is a domain: count only the nodes in question.
+                here = self.present[np.ix_(nodes, rule.members)].sum(axis=1)
+                most = np.minimum(most, further(rule.group, rule.counted[nodes] + here, own=own))
                 continue
             most = np.minimum(most, _on_nodes(self._admitted(rule, own), rule.domain[nodes]))
         for rule in rules.repelling:
             most[_on_nodes(rule.stated(self.present), rule.domain[nodes]) > 0] = 0
         return most, at_once
 
-    def _admitted_locally(self, rule: Rule, own: bool, nodes: Indices) -> Indices:
-        """Return the number of further pods each node admits under a rule with one domain per node.
-
-        `own`: whether the rule counts the pods themselves.
-        """
-        counts = rule.counted[nodes] + self.present[np.ix_(nodes, rule.members)].sum(axis=1)
-        if rule.kind is TopologyKind.ANTI_AFFINITY:
-            return np.where(counts > 0, 0, np.int64(1 if own else ENDLESS))
-        return _spared(rule.group.max_skew - counts, own)
-
     def _admitted(self, rule: Rule, own: bool) -> Indices:
         """Return the number of further pods each domain admits under a rule that they state.
 
         `own`: whether the rule counts the pods themselves.
         """
-        counts, group = rule.population(self.present), rule.group
-        if rule.kind is TopologyKind.AFFINITY:
-            # As in kube-scheduler: the first pod of a self-affinity may schedule in any domain.
-            anywhere = own and not counts.any()
-            return np.where((counts > 0) | anywhere, ENDLESS, 0)
-        if rule.kind is TopologyKind.ANTI_AFFINITY:
-            return np.where(counts > 0, 0, np.int64(1 if own else ENDLESS))
-        # With fewer domains than minDomains, kube-scheduler takes the global minimum as 0.
-        least = 0.0
-        if rule.universe.sum() >= max(group.min_domains, 1):
-            least = float(counts[rule.universe].min())
-        spare = group.max_skew + least - counts
-        return _spared(spare, own)
+        counts = rule.population(self.present)
+        least = minimum(rule.group, counts[rule.universe].tolist())
+        return further(rule.group, counts, own=own, least=least, first=not counts.any())
 
 
 def _on_nodes(values: Vector | Indices, domain: Indices) -> Indices:
@@ -496,13 +477,3 @@ def _on_nodes(values: Vector | Indices, domain: Indices) -> Indices:
     known = domain >= 0
     there[known] = values[domain[known]]
     return there
-
-
-def _spared(spare: Vector, own: bool) -> Indices:
-    """Return the number of pods that a spread admits in domains with this spare skew.
-
-    `own`: whether the spread counts the pods themselves; otherwise they do not use up the skew.
-    """
-    if own:
-        return np.maximum(spare, 0).astype(np.int64)
-    return np.where(spare >= 0, ENDLESS, 0)

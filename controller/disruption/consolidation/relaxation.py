@@ -24,7 +24,7 @@ import numpy as np
 from controller.disruption.model import ClusterModel
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
 from controller.scheduling.packing.fluid import empty_program
-from controller.scheduling.topology.groups import TopologyKind
+from controller.scheduling.topology.rules import further
 
 ROUNDS = 60
 PAIRS_AT_ONCE = 3
@@ -115,14 +115,15 @@ class _Program:
         for number, rules in enumerate(self._model.rules):
             room = None
             for rule in rules.stated:
-                if rule.group.per_node and rule.kind is not TopologyKind.AFFINITY:
-                    most = 1 if rule.kind is TopologyKind.ANTI_AFFINITY else rule.group.max_skew
-                    left = np.maximum(most - rule.population(self._model.present), 0.0)
+                if rule.is_local:
+                    counts = rule.population(self._model.present)
+                    left = further(rule.group, counts, own=number in rule.members)
                     room = left if room is None else np.minimum(room, left)
             if room is not None:
                 limited.append(number)
                 allowed = self._model.allowed[:, number] & self._model.takes
-                places.append(np.where(allowed, room, 0.0))
+                # A rule that does not count the class admits any number of its pods: at most all.
+                places.append(np.where(allowed, np.minimum(room, self._total[number]), 0.0))
         shape = (len(self._model.names), len(limited))
         return np.array(limited, dtype=np.int64), np.array(places).T.reshape(shape)
 

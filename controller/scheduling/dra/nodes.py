@@ -35,7 +35,7 @@ from controller.scheduling.pods.devicerequests import (
     RequestAlternative,
 )
 from controller.scheduling.pods.groups import PodGroup
-from controller.scheduling.topology.groups import TopologyKind
+from controller.scheduling.topology.rules import on_one_node
 
 ABOUT = 9
 """The number of decimal digits to which prices per unit are compared."""
@@ -426,12 +426,8 @@ def _times(room: Matrix, pod_group: PodGroup) -> Indices:
     `room` is node kinds × resources.
     """
     most = pod_group.units
-    pending = pod_group.pending
-    if pending.pod_class.ports or pod_group.unit > 1 or pod_group.colocated:
-        most = min(most, 1)
-    for group in pending.owned:
-        if group.per_node and group in pending.counted and group.kind is not TopologyKind.AFFINITY:
-            most = min(most, group.max_skew if group.kind is TopologyKind.SPREAD else 1)
+    alone = pod_group.unit == 1 and not pod_group.colocated
+    most = min(most, on_one_node(pod_group.pending) if alone else 1)
     asked = pod_group.size > 0
     if not asked.any():
         return np.full(len(room), most, dtype=np.int64)
@@ -442,8 +438,7 @@ def _times(room: Matrix, pod_group: PodGroup) -> Indices:
 
 def _members(pod_group: PodGroup, units: int) -> list[tuple[PodGroup, int]]:
     """Return the members of `units` units: each pod group with its number of pods."""
-    colocated = [(companion, each * units) for companion, each in pod_group.colocated]
-    return [(pod_group, pod_group.unit * units), *colocated]
+    return [(member, each * units) for member, each in pod_group.members]
 
 
 def _joined(members: Sequence[tuple[PodGroup, int]], copies: int, eligible: Mask) -> PodGroup:

@@ -7,7 +7,8 @@ import numpy as np
 from controller.scheduling.arrays import Indices, Vector
 from controller.scheduling.nodes.existing import ExistingNodes
 from controller.scheduling.pods.groups import PendingGroup
-from controller.scheduling.topology.groups import Tallies, TopologyGroup, TopologyKind
+from controller.scheduling.topology.groups import Tallies, TopologyKind
+from controller.scheduling.topology.rules import further
 
 
 class ExistingOccupancy:
@@ -32,13 +33,15 @@ class ExistingOccupancy:
         """Return how many of the pods each node can take (nodes).
 
         Eligibility, host ports and hostname rules are applied to `fitting`, how many fit by size.
+        The minimum count of a spread by hostname is always 0, because a new node has a count of 0.
         """
         room = np.where(pending.eligibility.nodes, fitting, 0)
-        if pending.pod_class.ports:
-            room = np.where(self._nodes.free_of(pending.pod_class.ports), np.minimum(room, 1), 0)
+        if pending.ports:
+            room = np.where(self._nodes.free_of(pending.ports), np.minimum(room, 1), 0)
         for group in pending.owned:
             if group.per_node:
-                room = np.minimum(room, self._admitted(group, own=group in pending.counted))
+                counts = self._counted[group.index]
+                room = np.minimum(room, further(group, counts, own=group in pending.counted))
         for group in pending.counted:
             if group.per_node and group.kind is TopologyKind.ANTI_AFFINITY:
                 room = np.where(self._owners[group.index] > 0, 0, room)
@@ -52,18 +55,3 @@ class ExistingOccupancy:
         for group in pending.owned:
             if group.per_node:
                 self._owners[group.index][index] += count
-
-    def _admitted(self, group: TopologyGroup, *, own: bool) -> Vector:
-        """Return how many owners of a group each node can take.
-
-        The minimum count of a spread by hostname is always 0, because a new node has a count of 0.
-        """
-        counted = self._counted[group.index]
-        many = float(np.iinfo(np.int32).max)
-        if group.kind is TopologyKind.AFFINITY:
-            return np.where(counted > 0, many, 0.0)
-        if group.kind is TopologyKind.ANTI_AFFINITY:
-            return np.where(counted > 0, 0.0, 1.0 if own else many)
-        if own:
-            return group.max_skew - counted
-        return np.where(counted <= group.max_skew, many, 0.0)

@@ -105,8 +105,7 @@ def _merged(
     """
     rules = problem.rules
     members = rules.owned & rules.counted
-    limit = np.where(rules.repels, 1.0, rules.limit)
-    order = np.argsort(-(members @ problem.demand) / limit, kind="stable")
+    order = np.argsort(-(members @ problem.demand) / rules.limit, kind="stable")
     base = np.column_stack([problem.sizes, np.packbits(problem.allowed, axis=1), existing.welcome])[
         among
     ]
@@ -125,7 +124,9 @@ def _merged(
         penalty=problem.penalty[chosen],
         allowed=problem.allowed[chosen],
         labelled=problem.labelled[chosen],
-        rules=NodeRules(owned=both, counted=both, limit=limit[groups], repels=rules.repels[groups]),
+        rules=NodeRules(
+            owned=both, counted=both, limit=rules.limit[groups], repels=rules.repels[groups]
+        ),
     )
     return merged, ExistingCapacity(existing.room, existing.welcome[chosen])
 

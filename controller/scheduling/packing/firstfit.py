@@ -73,7 +73,7 @@ class FirstFit:
             worth=np.where(np.isfinite(least), least, 0.0),
             suited=(problem.allowed & (cost <= NEAR * least[:, None])).astype(np.float64),
             members=limited[bind].astype(np.float64),
-            limits=np.where(rules.repels, 1.0, rules.limit)[bind],
+            limits=rules.limit[bind],
             kind=np.zeros(0, dtype=np.int64),
             pods=nobody,
             room=np.zeros((0, problem.sizes.shape[1])),

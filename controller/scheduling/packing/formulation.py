@@ -17,6 +17,7 @@ from controller.scheduling.packing.pricefloor import floored
 from controller.scheduling.packing.problem import NodeRules, PackingProblem
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
 from controller.scheduling.topology.groups import TopologyGroup, TopologyKind
+from controller.scheduling.topology.rules import limit
 
 LEFT_OUT = 10.0
 """Penalty for leaving a unit without a node: this many times the price of the cheapest kind that
@@ -33,12 +34,13 @@ class UnitPart:
     """The pods of one pod group in a unit: what decides which pods may share a node with them.
 
     `owned` are the topology groups of their own constraints, `counted` those that count them,
-    `ports` their host ports.
+    `ports` their host ports. A unit has `number` of these pods.
     """
 
     owned: tuple[TopologyGroup, ...]
     counted: tuple[TopologyGroup, ...]
     ports: tuple[HostPort, ...]
+    number: int
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -66,8 +68,8 @@ class PackingClass:
         alike = [pod_groups[place] for place in places]
         first = alike[0]
         parts = tuple(
-            UnitPart(part.pending.owned, part.pending.counted, part.pending.pod_class.ports)
-            for part in first.everyone
+            UnitPart(part.pending.owned, part.pending.counted, part.pending.ports, number)
+            for part, number in first.members
         )
         return cls(
             members=places,
@@ -110,21 +112,26 @@ class ProblemBuilder:
         """Return classes of the pod groups that packing cannot tell apart."""
         members: dict[tuple[object, ...], list[int]] = {}
         for place, pod_group in enumerate(pod_groups):
-            everyone = tuple(self._sharing(part.pending) for part in pod_group.everyone)
+            everyone = tuple(
+                self._sharing(part.pending, number) for part, number in pod_group.members
+            )
             alike = tuple(sorted(pod_group.needs.items())) if pod_group.needs is not None else None
             key = (pod_group.size.tobytes(), pod_group.eligible.tobytes(), everyone, alike)
             members.setdefault(key, []).append(place)
         return [PackingClass.of(pod_groups, alike) for alike in members.values()]
 
-    def _sharing(self, pending: PendingGroup) -> tuple[object, ...]:
-        """Return a key of everything that decides which pods may share a node with these."""
+    def _sharing(self, pending: PendingGroup, number: int) -> tuple[object, ...]:
+        """Return a key of everything that decides which pods may share a node with `number` of
+        these.
+        """
         stated = (pending.owned, pending.counted)
         known = self._per_node.get(stated)
         if known is None:
             owned, counted = ([group.index for group in part if group.per_node] for part in stated)
             known = self._per_node[stated] = tuple(owned), tuple(counted)
         device_requests = pending.pod_class.device_requests
-        return known, pending.pod_class.ports, device_requests and device_requests.signature
+        number = number if known[1] else 0  # Only rules that count the pods tell numbers apart.
+        return known, number, pending.ports, device_requests and device_requests.signature
 
     def problem(
         self,
@@ -173,14 +180,14 @@ class ProblemBuilder:
             room=room[kinds],
             allowed=allowed,
             labelled=labelled[:, kinds],
-            rules=self._node_rules(classes),
+            rules=self._node_rules(classes, proving=proving),
             consumption=consumption[kinds] / self._limits.units,
             headroom=left / self._limits.units,
-            proves=proving or len(few) == len(every),
+            proves=proving or (len(few) == len(every) and not _counts_larger_units(classes)),
         )
         return problem, kinds
 
-    def _node_rules(self, classes: Sequence[PackingClass]) -> NodeRules:
+    def _node_rules(self, classes: Sequence[PackingClass], *, proving: bool) -> NodeRules:
         """Return the rules about sharing a node as arrays: topology groups first, then host ports.
 
         Only groups that a class owns are in it. Pod affinity to a node is not a rule of packing.
@@ -192,7 +199,7 @@ class ProblemBuilder:
             for group in part.owned
         }
         rules = [
-            _node_rule(group, classes)
+            _node_rule(group, classes, proving=proving)
             for group in self._groups
             if group.per_node and group.kind is not TopologyKind.AFFINITY and group in stated
         ]
@@ -255,20 +262,45 @@ def _spreads_over_nodes(parts: Sequence[UnitPart]) -> bool:
     )
 
 
-def _node_rule(group: TopologyGroup, classes: Sequence[PackingClass]) -> _NodeRule:
-    """Return the rule of a topology group, by the parts of a unit of each class."""
+def _node_rule(
+    group: TopologyGroup, classes: Sequence[PackingClass], *, proving: bool
+) -> _NodeRule:
+    """Return the rule of a topology group, by the parts of a unit of each class.
+
+    Packing counts units where the group counts pods. So that no node holds too many pods, each unit
+    counts as many as the largest, unless a node holds only one of them. A bound must not overstate,
+    so for it each unit counts as one.
+    """
     repels = group.kind is TopologyKind.ANTI_AFFINITY
+    counted = [
+        sum(part.number for part in packing_class.parts if group in part.counted)
+        if repels or packing_class.is_early
+        else 0
+        for packing_class in classes
+    ]
+    alone = all(
+        packing_class.exclusive or not number
+        for packing_class, number in zip(classes, counted, strict=True)
+    )
+    largest = 1 if proving or alone else max(1, *counted)
     return _NodeRule(
         owned=[
             any(group in part.owned for part in packing_class.parts) for packing_class in classes
         ],
-        counted=[
-            (repels or packing_class.is_early)
-            and any(group in part.counted for part in packing_class.parts)
-            for packing_class in classes
-        ],
-        limit=float(group.max_skew),
+        counted=[number > 0 for number in counted],
+        limit=max(limit(group, own=True) // largest, 1.0),
         repels=repels,
+    )
+
+
+def _counts_larger_units(classes: Sequence[PackingClass]) -> bool:
+    """Whether a spread over nodes counts pods of a unit that has more than one pod."""
+    return any(
+        group.per_node and group.kind is TopologyKind.SPREAD
+        for packing_class in classes
+        if not packing_class.exclusive and sum(part.number for part in packing_class.parts) > 1
+        for part in packing_class.parts
+        for group in part.counted
     )
 
 

@@ -14,9 +14,10 @@ from controller.scheduling.packing.problem import NodeRules
 class NodeOccupancy:
     """The pods on each of some nodes, as far as the rules about sharing a node count them.
 
-    `limit`, `repels`, `full_at` and `over_at` are over the groups that any of the classes owns. No
-    further owner that the group counts may join a node with at least `full_at` counted pods; no
-    other owner may join one with more than `over_at`.
+    `limit`, `repels` and `over_at` are over the groups that any of the classes owns. No further
+    owner that the group counts may join a node with at least `limit` counted pods; no other owner
+    may join one with more than `over_at`. These are the limits of `topology.rules.limit`, with and
+    without `own`.
 
     `owned`, `matched`, `own_counted` and `own_uncounted` are groups × classes. `owners` and
     `counted` are nodes × groups: numbers of pods.
@@ -24,7 +25,6 @@ class NodeOccupancy:
 
     limit: Vector
     repels: Mask
-    full_at: Vector
     over_at: Vector
     owned: Matrix
     matched: Matrix
@@ -45,7 +45,6 @@ class NodeOccupancy:
         return cls(
             limit=rules.limit[bind],
             repels=repels,
-            full_at=np.where(repels, 1.0, rules.limit[bind]),
             over_at=np.where(repels, 0.0, rules.limit[bind]),
             owned=owned.astype(np.float64),
             matched=matched.astype(np.float64),
@@ -89,7 +88,7 @@ class NodeOccupancy:
 
         The result is nodes × classes, or over nodes for one class.
         """
-        full: Mask = self.counted >= self.full_at
+        full: Mask = self.counted >= self.limit
         over: Mask = self.counted > self.over_at
         # A counted pod may not join owners that are already at their limit.
         closed: Mask = (self.owners > 0) & (self.repels | full)
@@ -108,7 +107,7 @@ class NodeOccupancy:
         binding = self.matched[:, chosen].T * np.maximum(
             self.owned[:, chosen].T, (self.owners > 0) & ~self.repels
         )
-        spare = np.where(binding > 0, self.full_at - self.counted, np.inf).min(axis=1)
+        spare = np.where(binding > 0, self.limit - self.counted, np.inf).min(axis=1)
         whole: Indices = np.maximum(np.minimum(spare, 2**31), 1).astype(np.int64)
         return whole
 

@@ -167,7 +167,7 @@ class PriceModel:
         """
         problem = self._problem
         members = problem.rules.owned & problem.rules.counted
-        limits = np.where(problem.rules.repels, 1.0, problem.rules.limit)
+        limits = problem.rules.limit
         nodes = (members @ problem.demand) / limits
         groups = np.argsort(-nodes, kind="stable")[:MOST_GROUPS]
         groups = np.sort(groups[nodes[groups] > 1])

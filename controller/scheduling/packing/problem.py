@@ -25,8 +25,9 @@ class NodeRules:
     """Rules about pods that share a node, as arrays over groups.
 
     `owned` and `counted` are groups × classes. A group that `repels` (anti-affinity, host ports)
-    keeps its owners off nodes with pods it counts, and those pods off nodes with its owners. Any
-    other group (a spread over nodes) allows at most `limit` counted owners on a node.
+    keeps its owners off nodes with pods it counts, and those pods off nodes with its owners: the
+    only counted pod on a node with owners is its owner, so its `limit` is 1. Any other group (a
+    spread over nodes) allows at most `limit` counted owners on a node.
     """
 
     owned: Mask

@@ -15,6 +15,7 @@ from controller.scheduling.arrays import Mask, Matrix, Vector
 from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
 from controller.scheduling.topology.groups import TopologyGroup
+from controller.scheduling.topology.rules import on_one_node
 
 
 def colocate(
@@ -42,11 +43,11 @@ def colocate(
             return
         if not host.units or not all(group in host.pending.counted for group in sought):
             continue
-        if _repelled(pending, host):
-            continue
         mask = host.eligible & pending.eligibility.eligible
+        beside = [(member.pending, count) for member, count in host.members]
+        most = min(_fitting(pending, host, room, mask, variants), on_one_node(pending, beside))
         # Spread evenly: the ceiling of pods per unit, unless a node holds fewer.
-        each = min(-(-pending.number // host.units), _most(pending, host, room, mask, variants))
+        each = min(-(-pending.number // host.units), most)
         if not each:
             continue
         # All units of one pod group carry equally many companions, so a smaller remainder on the
@@ -81,10 +82,10 @@ def _attach(
     pod_groups.append(replace(host, keys=keys, eligible=mask, colocated=colocated))
 
 
-def _most(
+def _fitting(
     pending: PendingGroup, host: PodGroup, room: Matrix, mask: Mask, variants: Variants
 ) -> int:
-    """Return how many companions one unit can take on the new node that holds the most.
+    """Return how many companions fit beside one unit on the new node that holds the most.
 
     Only nodes that are eligible for both the unit and its companions are considered.
     """
@@ -96,18 +97,3 @@ def _most(
         return 0
     many: Vector = np.floor(left[:, asked] / pending.size[asked]).min(axis=1, initial=np.inf)
     return int(many.max(initial=0))
-
-
-def _repelled(pending: PendingGroup, host: PodGroup) -> bool:
-    """Whether an anti-affinity by hostname keeps the pending pods off nodes of the host.
-
-    Both directions are checked: the anti-affinity of the pending pods and that of each host pod.
-    """
-    for part in host.everyone:
-        for owner, other in ((pending, part.pending), (part.pending, pending)):
-            if any(
-                group.per_node and group in other.counted and group.kind.name == "ANTI_AFFINITY"
-                for group in owner.owned
-            ):
-                return True
-    return False

@@ -25,6 +25,7 @@ from controller.scheduling.topology.groups import (
     TopologyKind,
     domain_of,
 )
+from controller.scheduling.topology.rules import on_one_node
 from controller.scheduling.topology.spread import Pins, Rules, assign, misplaced, record
 
 NEW_NODE = "a new node"
@@ -173,16 +174,13 @@ class Placer:
                 self._tallies[group.index].counts[NEW_NODE] += count
 
     def _most_together(self, pending: PendingGroup) -> int:
-        """Return how many of these pods one new node can hold, by size and by hostname spreads."""
+        """Return how many of these pods one new node can hold, by size and by its rules."""
         kinds = self._launch_options.fitting_kinds(pending.eligible, pending.size)
         asked = pending.size > 0
         if not len(kinds):
             return 0
         most = int(np.floor(self._room[kinds][:, asked] / pending.size[asked]).min(axis=1).max())
-        for group in pending.owned:
-            if group.per_node and group in pending.counted and group.kind is TopologyKind.SPREAD:
-                most = min(most, group.max_skew)
-        return most
+        return min(most, on_one_node(pending))
 
     def _place_in_domains(
         self, pending: PendingGroup, room: Indices, rules: Rules, pod_groups: list[PodGroup]

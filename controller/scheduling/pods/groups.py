@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from controller.constraints.hostports import HostPort
 from controller.constraints.requirements import Requirements
 from controller.scheduling.arrays import Mask, Vector
 from controller.scheduling.pods.classes import PodClass
@@ -71,6 +72,11 @@ class PendingGroup:
     def counted(self) -> tuple[TopologyGroup, ...]:
         """The topology groups that count the pods."""
         return self.eligibility.counted
+
+    @property
+    def ports(self) -> tuple[HostPort, ...]:
+        """The host ports of a pod."""
+        return self.pod_class.ports
 
     @property
     def number(self) -> int:
@@ -151,14 +157,19 @@ class PodGroup:
         return self.pending.size * self.unit + sum(companions, np.zeros_like(self.pending.size))
 
     @property
+    def members(self) -> list[tuple[PodGroup, int]]:
+        """This pod group and those colocated with it, each with its number of pods in a unit."""
+        return [(self, self.unit), *self.colocated]
+
+    @property
     def everyone(self) -> list[PodGroup]:
         """This pod group, and the pod groups colocated with it."""
-        return [self, *(companion for companion, _ in self.colocated)]
+        return [member for member, _ in self.members]
 
     def take(self, units: int) -> list[tuple[PodGroup, list[str]]]:
         """Remove the first units; return the keys of their pods per pod group."""
         taken = []
-        for pod_group, count in [(self, self.unit), *self.colocated]:
+        for pod_group, count in self.members:
             keys, pod_group.keys = pod_group.keys[: units * count], pod_group.keys[units * count :]
             if keys:
                 taken.append((pod_group, keys))

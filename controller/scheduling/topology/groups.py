@@ -90,21 +90,6 @@ class TopologyGroup:
         """Whether the group counts a pod of this namespace with these labels."""
         return namespace in self.namespaces and selectors.selects(self.selector, values)
 
-    def admits(self, count: int, *, own: bool, least: int) -> bool:
-        """Whether one more owner may go to a domain.
-
-        Args:
-            count: The number of counted pods in the domain.
-            own: Whether the group counts the owner itself.
-            least: The minimum count over all domains.
-
-        """
-        if self.kind is TopologyKind.SPREAD:
-            return count + own - least <= self.max_skew
-        if self.kind is TopologyKind.ANTI_AFFINITY:
-            return count == 0
-        return count > 0
-
 
 @dataclass(eq=False, slots=True)
 class TopologyTally:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from controller.scheduling.topology.groups import TopologyGroup, TopologyKind, TopologyTally
+from controller.scheduling.topology import rules as topology
+from controller.scheduling.topology.groups import TopologyKind, TopologyTally
 
 Pins = tuple[tuple[str, str], ...]
 """Label keys with the values that topology chose, sorted by key."""
@@ -122,7 +123,7 @@ def _is_broken(pins: Pins, rules: Rules, gone: int) -> bool:
     """Whether pods in these domains break a rule that they state after `gone` of them left."""
     domains, away = dict(pins), Away(pins, gone)
     return any(
-        _excess(
+        topology.excess(
             tally.group,
             _count(tally, domains[tally.group.key], own, away),
             owners=tally.owners[domains[tally.group.key]] - gone,
@@ -135,16 +136,15 @@ def _is_broken(pins: Pins, rules: Rules, gone: int) -> bool:
     )
 
 
-def strain(everyone: Iterable[Rules]) -> int:
+def strain(everyone: Iterable[Rules]) -> float:
     """Return the number of pods that break rules of placed pods, summed over the rules."""
-    broken = 0
+    broken = 0.0
     for tally, own, universe in {spread for rules in everyone for spread in rules.owned}:
         least = _least(tally, own, universe, NOBODY)
         for domain, owners in tally.owners.items():
             if owners > 0:
                 count = tally.counts[domain]
-                excess = _excess(tally.group, count, owners=owners, own=own, least=least)
-                broken += min(excess, owners)
+                broken += topology.excess(tally.group, count, owners=owners, own=own, least=least)
     return broken
 
 
@@ -167,26 +167,14 @@ def _count(tally: TopologyTally, domain: str, own: bool, away: Away) -> int:
     return count
 
 
-def _least(tally: TopologyTally, own: bool, universe: tuple[str, ...], away: Away) -> int:
-    """Return the minimum count over the domains that a spread compares; 0 for the other rules.
-
-    As in Kubernetes, the minimum is 0 if there are fewer domains than `minDomains`.
-    """
-    group = tally.group
-    if group.kind is not TopologyKind.SPREAD or len(universe) < max(group.min_domains, 1):
+def _least(tally: TopologyTally, own: bool, universe: tuple[str, ...], away: Away) -> float:
+    """Return the minimum count over the domains that a spread compares; 0 for the other rules."""
+    if tally.group.kind is not TopologyKind.SPREAD:
         return 0
     if not away.number:
-        return min(tally.counts[domain] for domain in universe)
-    return min(_count(tally, domain, own, away) for domain in universe)
-
-
-def _excess(group: TopologyGroup, count: int, *, owners: int, own: bool, least: int) -> int:
-    """Return how many of the owners in a domain violate the rule, regardless of arrival order."""
-    if group.kind is TopologyKind.SPREAD:
-        return max(count - least - group.max_skew, 0)
-    if group.kind is TopologyKind.ANTI_AFFINITY:
-        return max(count - own, 0)
-    return 0 if count > 0 else owners
+        return topology.minimum(tally.group, [tally.counts[domain] for domain in universe])
+    counts = [_count(tally, domain, own, away) for domain in universe]
+    return topology.minimum(tally.group, counts)
 
 
 def _best(options: Sequence[DomainOption], rules: Rules) -> DomainOption | None:
@@ -237,16 +225,14 @@ def _batch(left: int, option: DomainOption, rules: Rules) -> int:
     return min(left, option.room - option.taken) if option.is_free else left
 
 
-def _admitted(pins: Pins, rules: Rules, least: dict[int, int], away: Away) -> bool:
+def _admitted(pins: Pins, rules: Rules, least: dict[int, float], away: Away) -> bool:
     """Whether the rules admit one more pod in these domains. `least` is by group index."""
     domains = dict(pins)
     for tally, own, _ in rules.owned:
         group = tally.group
-        # The first pod of an affinity that counts itself may go to any domain.
-        if group.kind is TopologyKind.AFFINITY and own and tally.total <= away.number:
-            continue
         count = _count(tally, domains[group.key], own, away)
-        if not group.admits(count, own=own, least=least[group.index]):
+        first = group.kind is TopologyKind.AFFINITY and tally.total <= away.number
+        if not topology.admits(group, count, own=own, least=least[group.index], first=first):
             return False
     return all(_is_clear(tally, domains[tally.group.key], rules, away) for tally in rules.shunned)
 
