@@ -83,7 +83,7 @@ race: ## Joiner's engine against Karpenter's, on the same worlds
 bench: ## time from pods created to pods running: Joiner and Karpenter in turn on one control plane
 	@py=$(PY); exec $$py -m bench.endtoend
 
-upstream: ## Karpenter's own regression suite against Joiner: a table of its 99 specs, about an hour
+upstream: ## Karpenter's own regression and disruption suites against Joiner: a table of the 114 specs
 	@py=$(PY); exec $$py -m bench.upstream
 
 trace: ## simulated days of a cluster, operated by Joiner and by Karpenter

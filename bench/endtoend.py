@@ -5,7 +5,7 @@
 
 Both controllers run on the same control plane. Each starts in an empty cluster, gets the same
 Deployments scaled from 0, and leaves the cluster empty. Joiner is deployed by `pulumi up` and
-launches instances in the test cloud. Karpenter is 1.14.1 with its kwok provider, which creates
+launches instances in the test cloud. Karpenter is 1.15.0 with its kwok provider, which creates
 Nodes itself, from the instance types and prices that Joiner reads from the cloud. Times are seconds
 from the scale request, as the API server reports them.
 """

@@ -129,7 +129,7 @@ class Joiner:
 
 @dataclass
 class Karpenter:
-    """Karpenter 1.14.1 with its kwok provider, a local process against the same API server."""
+    """Karpenter 1.15.0 with its kwok provider, a local process against the same API server."""
 
     testbed: Testbed
     kube: KubeClient

@@ -136,7 +136,7 @@ func disrupted(
 		engine: engine, clk: clk, queue: queue,
 		cost: cost.NewClusterCost(engine.ctx, engine.provider, engine.kube),
 		methods: disruption.NewMethods(
-			clk, engine.mirror, engine.kube, engine.provisioner, engine.provider, engine.recorder, queue),
+			engine.ctx, clk, engine.mirror, engine.kube, engine.provisioner, engine.provider, engine.recorder, queue),
 	}
 	for _, claim := range world.NodeClaims {
 		if err := c.cost.UpdateNodeClaim(c.ctx, claim); err != nil {

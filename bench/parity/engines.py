@@ -123,7 +123,7 @@ def karpenter_hashes(
 
 def module_file(path: str, progress: Progress = SILENCE) -> Path:
     """Return the path of a file of Karpenter's Go module in the module cache."""
-    go = binaries.find_go(cache_directory(), progress=progress)
+    go = binaries.find_go(cache_directory(), MODULE, progress=progress)
     folder = subprocess.run(
         [go, "list", "-m", "-f", "{{.Dir}}", KARPENTER],
         cwd=MODULE,

@@ -78,8 +78,9 @@ func (c *catalogue) List(context.Context) ([]*v1.NodeClaim, error) { return nil,
 func (c *catalogue) IsDrifted(context.Context, *v1.NodeClaim) (cloudprovider.DriftReason, error) {
 	return "", nil
 }
-func (c *catalogue) RepairPolicies() []cloudprovider.RepairPolicy { return nil }
-func (c *catalogue) Name() string                                 { return "recorded" }
+func (c *catalogue) Reboot(context.Context, *v1.NodeClaim, string) error { return errNotAsked }
+func (c *catalogue) RepairPolicies() []cloudprovider.RepairPolicy        { return nil }
+func (c *catalogue) Name() string                                        { return "recorded" }
 func (c *catalogue) GetSupportedNodeClasses() []status.Object {
 	return []status.Object{&kwokv1alpha1.KWOKNodeClass{}}
 }

@@ -1,1 +1,1 @@
-"""Karpenter's black-box regression suite, run against Joiner on the testbed."""
+"""Karpenter's black-box suites, run against Joiner on the testbed."""

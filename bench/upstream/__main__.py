@@ -1,4 +1,4 @@
-"""`make upstream`: run Karpenter's regression suite against Joiner, on the testbed.
+"""`make upstream`: run Karpenter's regression and disruption suites against Joiner, on the testbed.
 
     python -m bench.upstream [--focus REGEX] [--regions N] [--known] [--list]
 
@@ -39,6 +39,7 @@ GATES = (
     "NodeRepair=true,SpotToSpotConsolidation=true,NodeOverlay=true,StaticCapacity=true,"
     "CapacityBuffer=true"
 )
+AWS_GATES = "RebootForRepair=true"
 MARKS = {State.PASSED: "✓", State.FAILED: "✗", State.KNOWN: "–"}
 
 
@@ -46,7 +47,7 @@ MARKS = {State.PASSED: "✓", State.FAILED: "✗", State.KNOWN: "–"}
 class Run:
     """The specs still to run, and the outcomes of the others."""
 
-    program: Path
+    programs: Path
     logs: Path
     progress: Progress
     stage: Stage
@@ -64,7 +65,7 @@ class Run:
             logs = self.logs / f"region-{number}-{generation}"
             with _region(number, generation) as region:
                 runner = Runner(
-                    program=self.program,
+                    programs=self.programs,
                     kubeconfig=region.testbed.cluster.kubeconfig,
                     workplace=region.directory,
                     logs=self.logs,
@@ -104,14 +105,14 @@ def _region(number: int, generation: int) -> Iterator[Region]:
                 "replicas": "1",
                 # Most node classes of Karpenter's suites use the stack's role, some their own.
                 "instanceProfiles": "managed",
-                "settings": json.dumps({"FEATURE_GATES": GATES}),
+                "settings": json.dumps({"FEATURE_GATES": GATES, "AWS_FEATURE_GATES": AWS_GATES}),
             },
         )
         yield region
 
 
 def run(
-    specs: Sequence[str], outcomes: list[Outcome], *, regions: int, program: Path, logs: Path
+    specs: Sequence[str], outcomes: list[Outcome], *, regions: int, programs: Path, logs: Path
 ) -> None:
     """Run specs in several regions in parallel, and append each outcome to `outcomes`."""
     progress = Terminal(Console(stderr=True, markup=False, emoji=False, highlight=False))
@@ -119,7 +120,7 @@ def run(
     for spec in specs:
         waiting.put(spec)
     with progress.stage(f"{len(specs)} specs") as stage:
-        work = Run(program, logs, progress, stage, waiting, len(specs), outcomes)
+        work = Run(programs, logs, progress, stage, waiting, len(specs), outcomes)
         with ThreadPoolExecutor(regions) as pool:
             numbers = range(1, min(regions, len(specs)) + 1)
             serving = [pool.submit(work.serve, number) for number in numbers]
@@ -147,7 +148,7 @@ def judged(outcome: Outcome, reasons: Mapping[str, str]) -> Outcome:
 
 def table(outcomes: Sequence[Outcome], seconds: float) -> Table:
     """Return the outcomes as a table by spec name, with totals."""
-    made = Table(title="Karpenter's regression suite against Joiner", box=None, header_style="bold")
+    made = Table(title="Karpenter's suites against Joiner", box=None, header_style="bold")
     made.add_column("spec", overflow="fold")
     made.add_column("state")
     made.add_column("seconds", justify="right")
@@ -173,10 +174,10 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, help="where logs go (default: a new folder)")
     chosen = parser.parse_args()
     console = Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
-    program = suite.binary(Terminal())
+    programs = suite.programs(Terminal())
     for needed in ("kwokctl", "pulumi"):
         binaries.ensure(needed, progress=Terminal())
-    specs = suite.specs(program, chosen.focus)
+    specs = suite.specs(programs, chosen.focus)
     if chosen.list or not specs:
         console.print("\n".join(specs) or "no spec matches", highlight=False)
         return 0 if specs else 1
@@ -189,7 +190,7 @@ def main() -> int:
     began = time.monotonic()
     status = 0
     try:
-        run(wanted, outcomes, regions=chosen.regions, program=program, logs=logs)
+        run(wanted, outcomes, regions=chosen.regions, programs=programs, logs=logs)
     except KeyboardInterrupt:
         console.print("interrupted; everything that ran has been ended")
         status = 130

@@ -1,4 +1,4 @@
-// Package upstream pins Karpenter's regression suite: what its test files import.
+// Package upstream pins Karpenter's black-box suites: what their test files import.
 package upstream
 
 import (

@@ -1,4 +1,4 @@
-"""Karpenter's regression suite as a program: list its specs, and run one of them."""
+"""Karpenter's black-box suites as programs: list their specs, and run one of them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ from testbed.processes import binaries, owned
 from testbed.progress import SILENCE, Progress
 
 HERE = Path(__file__).parent
+REBOOTED = "AcceleratedHardwareReady=False/NvidiaXID46Error"
 KARPENTER = "sigs.k8s.io/karpenter"
-BINARY = "regression.test"
-TITLE = "Regression"
-"""Name of the suite; Ginkgo puts it before the name of each spec."""
+SUITES = ("regression", "disruption")
+"""The suites that are run. A spec's name begins with the title of its suite: "Disruption …"."""
+
+CONDITIONS = ("--repair-condition=StorageReady=False", f"--reboot-condition={REBOOTED}")
+"""The node conditions that specs set to have a node repaired or rebooted."""
 
 LOOK_SECONDS = 0.2
 """Interval at which the process of a spec is polled."""
@@ -78,11 +81,11 @@ class Outcome:
 
 @cache
 def toolset() -> binaries.Toolset:
-    """Return the suite, compiled from Karpenter's module."""
+    """Return the suites, compiled from Karpenter's module."""
     return binaries.Toolset(
-        name=f"karpenter-suite-{binaries.pinned(HERE, KARPENTER)}",
+        name=f"karpenter-suites-{binaries.pinned(HERE, KARPENTER)}",
         module=HERE,
-        packages={BINARY: f"{KARPENTER}/test/suites/regression"},
+        packages={f"{suite}.test": f"{KARPENTER}/test/suites/{suite}" for suite in SUITES},
         releases=[],
         # Some specs start their own manager, which would serve metrics on port 8080 of the machine
         # that all regions and Joiner share.
@@ -91,40 +94,54 @@ def toolset() -> binaries.Toolset:
     )
 
 
-def binary(progress: Progress = SILENCE) -> Path:
-    """Return the path of the suite's program, which is compiled if necessary."""
-    return binaries.Supply(progress=progress).obtain(toolset()) / BINARY
+def programs(progress: Progress = SILENCE) -> Path:
+    """Return the folder with the suites' programs, which are compiled if necessary."""
+    return binaries.Supply(progress=progress).obtain(toolset())
 
 
-def specs(program: Path, focus: str = "") -> list[str]:
-    """Return the suite's specs whose names match `focus`, those with the longest waits first."""
-    with tempfile.TemporaryDirectory(prefix="joiner-upstream-") as folder:
-        report = Path(folder) / "report.json"
-        subprocess.run(
-            [program, "--ginkgo.dry-run", f"--ginkgo.json-report={report}"],
-            stdout=subprocess.DEVNULL,
-            check=True,
-        )
-        names = [name_of(row) for row in reported(report) if row["LeafNodeType"] == "It"]
+def program_of(folder: Path, spec: str) -> Path:
+    """Return the program of the suite that a spec belongs to."""
+    return folder / f"{spec.split(maxsplit=1)[0].lower()}.test"
+
+
+def specs(folder: Path, focus: str = "") -> list[str]:
+    """Return the specs whose names match `focus`, those with the longest waits first."""
+    names: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="joiner-upstream-") as scratch:
+        report = Path(scratch) / "report.json"
+        for suite in SUITES:
+            subprocess.run(
+                [
+                    folder / f"{suite}.test",
+                    "--ginkgo.dry-run",
+                    f"--ginkgo.json-report={report}",
+                ],
+                stdout=subprocess.DEVNULL,
+                check=True,
+            )
+            rows = reported(report)
+            names += [row["name"] for row in rows if row["LeafNodeType"] == "It"]
     matching = [name for name in names if re.search(focus, name)]
     return sorted(matching, key=lambda name: not SLOW.search(name))
 
 
 def reported(report: Path) -> list[Mapping[str, Any]]:
-    """Return the entries of a Ginkgo report: one for each spec, and those of the suite's setup."""
+    """Return the entries of a Ginkgo report: one for each spec, and those of the suite's setup.
+
+    The `name` of an entry consists of the suite's title and the texts of its containers and spec.
+    """
     (suite,) = json.loads(report.read_bytes())
-    entries: list[Mapping[str, Any]] = suite["SpecReports"] or []
-    return entries
+    title = suite["SuiteDescription"]
+    return [{**row, "name": " ".join([title, *_texts(row)])} for row in suite["SpecReports"] or ()]
 
 
-def name_of(report: Mapping[str, Any]) -> str:
-    """Return a spec's full name: the texts of its containers and its own."""
-    return " ".join([*(report["ContainerHierarchyTexts"] or ()), report["LeafNodeText"]])
+def _texts(row: Mapping[str, Any]) -> list[str]:
+    return [*(row["ContainerHierarchyTexts"] or ()), row["LeafNodeText"]]
 
 
 def focus_on(spec: str) -> str:
     """Return the regular expression that matches only this spec."""
-    return f"^{re.escape(f'{TITLE} {spec}')}$"
+    return f"^{re.escape(spec)}$"
 
 
 def known(file: Path = HERE / "known.yaml") -> Mapping[str, str]:
@@ -140,7 +157,7 @@ def reason(spec: str, reasons: Mapping[str, str]) -> str:
 def write_manifests(folder: Path, spec: str) -> Sequence[str]:
     """Write the node class and NodePool a spec starts from; return the flags that name them."""
     pool = yaml.safe_load((HERE / "nodepool.yaml").read_text())
-    if spec.startswith("CapacityBuffer "):
+    if " CapacityBuffer " in spec:
         pool["spec"]["template"]["spec"]["requirements"].append(SMALL)
     written = folder / "nodepool.yaml"
     written.write_text(yaml.safe_dump(pool))
@@ -151,7 +168,9 @@ def write_manifests(folder: Path, spec: str) -> Sequence[str]:
 class Runner:
     """Runs specs against the cluster of a kubeconfig, and writes their output to a folder."""
 
-    program: Path
+    programs: Path
+    """Folder of the suites' programs."""
+
     kubeconfig: Path
     workplace: Path
     """Directory of the region; the region's processes end with it."""
@@ -168,7 +187,8 @@ class Runner:
         process = owned.Process(
             name="suite",
             command=[
-                str(self.program),
+                str(program_of(self.programs, spec)),
+                *CONDITIONS,
                 *write_manifests(self.workplace, spec),
                 f"--ginkgo.focus={focus_on(spec)}",
                 f"--ginkgo.timeout={SPEC_MINUTES}m",
@@ -186,18 +206,18 @@ class Runner:
         process.stop()
         if not report.exists():
             words = owned.last_words(process.log, lines=3)
-            return Outcome(spec, State.FAILED, 0.0, f"the suite told nothing: {words}")
+            return Outcome(spec, State.FAILED, 0.0, f"the suite wrote no report: {words}")
         return outcome(spec, reported(report))
 
 
 def outcome(spec: str, reports: Iterable[Mapping[str, Any]]) -> Outcome:
     """Return the outcome of the one spec that ran, from its reports."""
     ran = [row for row in reports if row["State"] != "skipped"]
-    seconds = sum(row["RunTime"] for row in ran if name_of(row) == spec) / 1e9
+    seconds = sum(row["RunTime"] for row in ran if row["name"] == spec) / 1e9
     failed = next((row for row in ran if row["State"] != "passed"), None)
     if failed is not None:
         return Outcome(spec, State.FAILED, seconds, _complaint(failed))
-    if any(name_of(row) == spec for row in ran):
+    if any(row["name"] == spec for row in ran):
         return Outcome(spec, State.PASSED, seconds)
     return Outcome(spec, State.FAILED, seconds, "the suite did not run it")
 

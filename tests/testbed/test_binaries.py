@@ -90,9 +90,9 @@ def module(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def go(monkeypatch: pytest.MonkeyPatch) -> Path:
+def go(monkeypatch: pytest.MonkeyPatch, module: Path) -> Path:
     """The Go that this machine has or, as on a user's machine, the one in the shared cache."""
-    command = binaries.find_go(cache_directory())
+    command = binaries.find_go(cache_directory(), module)
     monkeypatch.setenv("PATH", str(command.parent), prepend=":")
     return command
 
@@ -240,6 +240,36 @@ def test_a_build_does_not_change_the_module(module: Path, tmp_path: Path, go: Pa
     Supply(cache=tmp_path / "cache").obtain(make_toolset(module))
 
     assert {file: file.read_bytes() for file in module.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("installed", "is_own"),
+    [("go1.26.8", False), ("go1.26.9", True), ("go1.27", True), ("devel +abc", False)],
+)
+def test_a_go_that_is_too_old_for_the_module_is_not_used(
+    module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str, is_own: bool
+) -> None:
+    (module / "go.mod").write_text("module example.com/greeter\n\ngo 1.26.9\n")
+    own = tmp_path / "bin" / "go"
+    own.parent.mkdir()
+    own.write_text(f"#!/bin/sh\necho {installed}\n")
+    own.chmod(0o755)
+    monkeypatch.setenv("PATH", str(own.parent), prepend=":")
+    packaged = tmp_path / "go" / binaries.GO_PACKAGE.replace("==", "-") / "go" / "bin" / "go"
+    packaged.parent.mkdir(parents=True)
+    packaged.touch()
+
+    assert binaries.find_go(tmp_path, module) == (own if is_own else packaged)
+
+
+def test_a_replaced_dependency_has_the_version_of_its_replacement(module: Path) -> None:
+    (module / "go.mod").write_text(
+        "module m\n\ngo 1.26\n\nreplace example.com/a => example.com/a v1.0.0\n\n"
+        "require (\n\texample.com/a v1.0.1\n\texample.com/b v2.0.0\n)\n"
+    )
+
+    assert binaries.pinned(module, "example.com/a") == "v1.0.0"
+    assert binaries.pinned(module, "example.com/b") == "v2.0.0"
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,13 @@ from bench.upstream import __main__ as upstream
 from bench.upstream import suite
 from bench.upstream.suite import Outcome, State
 
-SPEC = "Drift NodePool Drift Taints"
+SPEC = "Disruption Drift NodePool Drift Taints"
 
 
 def make_report(text: str, state: str = "passed", **more: Any) -> dict[str, Any]:
     *containers, leaf = text.split(" / ")
     return {
+        "name": " ".join(["Disruption", *containers, leaf]),
         "ContainerHierarchyTexts": containers or None,
         "LeafNodeText": leaf,
         "LeafNodeType": "It",
@@ -38,7 +39,7 @@ def test_the_one_spec_that_ran_is_told_with_its_seconds(tmp_path: Path) -> None:
         make_report("Drift / NodePool Drift / Taints"),
         {"ContainerHierarchyTexts": None, "LeafNodeText": "", "State": "passed", "RunTime": 5},
     ]
-    report.write_text(json.dumps([{"SpecReports": specs}]))
+    report.write_text(json.dumps([{"SuiteDescription": "Disruption", "SpecReports": specs}]))
 
     assert suite.outcome(SPEC, suite.reported(report)) == Outcome(SPEC, State.PASSED, 12.0)
 
@@ -75,17 +76,21 @@ def test_a_spec_that_no_report_names_has_not_passed() -> None:
     ("name", "matches"),
     [
         pytest.param(SPEC, True, id="itself"),
-        pytest.param("Drift NodePool Drift Start-up Taints", False, id="ends like it"),
-        pytest.param(f"StaticCapacity {SPEC}", False, id="holds it"),
+        pytest.param("Disruption Drift NodePool Drift Start-up Taints", False, id="ends like it"),
+        pytest.param(f"Regression StaticCapacity {SPEC}", False, id="holds it"),
     ],
 )
 def test_a_spec_is_run_alone(name: str, matches: bool) -> None:
-    assert bool(re.search(suite.focus_on(SPEC), f"{suite.TITLE} {name}")) is matches
+    assert bool(re.search(suite.focus_on(SPEC), name)) is matches
+
+
+def test_the_title_of_a_spec_names_the_program_that_runs_it(tmp_path: Path) -> None:
+    assert suite.program_of(tmp_path, SPEC) == tmp_path / "disruption.test"
 
 
 @pytest.mark.parametrize(
     ("spec", "is_small"),
-    [("CapacityBuffer Disruption should stay", True), (SPEC, False)],
+    [("Regression CapacityBuffer Disruption should stay", True), (SPEC, False)],
 )
 def test_capacity_buffers_get_nodes_of_two_cpus(tmp_path: Path, spec: str, is_small: bool) -> None:
     flags = dict(flag.split("=", 1) for flag in suite.write_manifests(tmp_path, spec))

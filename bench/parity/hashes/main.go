@@ -2,10 +2,6 @@
 //
 // It reads objects from standard input, one JSON object after another, and prints a hash
 // per line, in their order: of a NodePool as version v3 has it, of an EC2NodeClass as v6.
-//
-// The type and the way of hashing an EC2NodeClass are those of the module that is pinned,
-// whose own hash is v5. Version v6 says the same of every field but one: settings of the
-// kubelet, an open map since, are hashed as text, after the cluster's CA.
 package main
 
 import (
@@ -16,7 +12,6 @@ import (
 	"os"
 
 	awsv1 "github.com/aws/karpenter-provider-aws/pkg/apis/v1"
-	"github.com/mitchellh/hashstructure/v2"
 	apijson "k8s.io/apimachinery/pkg/util/json"
 	v1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
@@ -65,52 +60,22 @@ func hashed(object json.RawMessage, caBundle string) (string, error) {
 	return "", fmt.Errorf("kind %q has no hash", named.Kind)
 }
 
+// nodeClassHash writes a class as the API server does before it decodes it: settings of the kubelet
+// are hashed as they are written.
 func nodeClassHash(object json.RawMessage, caBundle string) (string, error) {
-	open, kubelet, err := withoutKubelet(object)
+	var stored map[string]any
+	if err := apijson.Unmarshal(object, &stored); err != nil {
+		return "", err
+	}
+	written, err := json.Marshal(stored)
 	if err != nil {
 		return "", err
 	}
 	var class awsv1.EC2NodeClass
-	if err := json.Unmarshal(open, &class); err != nil {
+	if err := json.Unmarshal(written, &class); err != nil {
 		return "", err
 	}
-	hash, err := hashstructure.Hash(
-		[]any{class.Spec, class.AMIFamily(), caBundle, kubelet},
-		hashstructure.FormatV2,
-		&hashstructure.HashOptions{SlicesAsSets: true, IgnoreZeroValue: true, ZeroNil: true},
-	)
-	return fmt.Sprint(hash), err
-}
-
-// withoutKubelet parts the settings of the kubelet from a class, and writes them as the API
-// server does.
-func withoutKubelet(object json.RawMessage) (json.RawMessage, string, error) {
-	var class, spec map[string]json.RawMessage
-	var kubelet map[string]any
-	if err := json.Unmarshal(object, &class); err != nil {
-		return nil, "", err
-	}
-	if err := json.Unmarshal(class["spec"], &spec); err != nil {
-		return nil, "", err
-	}
-	if given, ok := spec["kubelet"]; ok {
-		if err := apijson.Unmarshal(given, &kubelet); err != nil {
-			return nil, "", err
-		}
-	}
-	if len(kubelet) == 0 {
-		kubelet = nil
-	}
-	text, err := json.Marshal(kubelet)
-	if err != nil {
-		return nil, "", err
-	}
-	delete(spec, "kubelet")
-	if class["spec"], err = json.Marshal(spec); err != nil {
-		return nil, "", err
-	}
-	open, err := json.Marshal(class)
-	return open, string(text), err
+	return class.Hash(&caBundle), nil
 }
 
 func fail(err error) {
