@@ -2,62 +2,124 @@
 
     python -m bench.topkeys --nodes 2000 --pods 20000
 
-Each key is pressed as in a terminal, and the time until the screen is drawn is measured. Prints the
-median and the maximum of each key.
+`joiner top` runs on a terminal of 160 × 50 characters, and keys are typed into it. For each key it
+prints the median and the maximum of two times: from the key until the terminal has received the
+last part of the new screen, and the CPU time that the application used for it. The machine's other
+work is in the first, and not in the second.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
+import os
+import pty
+import select
 import statistics
+import struct
+import subprocess
+import sys
 import tempfile
+import termios
 import time
 from pathlib import Path
 
-import orjson
-
 from controller.console.top.screen import Top
-from controller.console.web import study
-from controller.console.web.server import Feed
-from controller.offline.commandline import moment
-from tests.console.clusters import NOW, multiplied, recorded
+from tests.console.clusters import feed_of, multiplied, problem_in, recorded
 
-KEYS = ("down", "pagedown", "end", "home", "s", "r", "g", "enter", "escape", "p", "n", "d", "n")
-ROUNDS = 10
+KEYS = ("down", "pagedown", "end", "home", "s", "r", "g", "down", "enter", "escape", "p", "n", "d",
+        "w", "n",
+        "/", "7", "escape")  # fmt: skip
+TYPED = {"down": "\x1b[B", "pagedown": "\x1b[6~", "end": "\x1b[F", "home": "\x1b[H", "enter": "\r",
+         "escape": "\x1b"}  # fmt: skip
+ROUNDS = 5
+LINES, COLUMNS = 50, 160
+
+QUIET_SECONDS = 0.4
+"""Without output for this long, the screen is complete."""
 
 
-def feed_of(nodes: int, pods: int) -> tuple[Feed, int]:
-    """Return the content of a cluster of this size, and its number of pods."""
+def show(nodes: int, pods: int) -> None:
+    """Show a cluster of this size on this terminal."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "world.json"
         recorded(path)
-        read = study.Study(study.Source(world=path, now=moment(NOW)))
-        page, plan = multiplied(read.read(), nodes), read.decide()
+        feed = feed_of(problem_in(path))
+    assert feed.page is not None
+    assert feed.plan is not None
+    page = multiplied(feed.page, nodes)
     for number in range(max(pods - page["pods"], 0)):
-        page["nodes"][number % nodes]["pods"].append((f"default/more-{number}", 0.1, 0.1, 0))
-    page["pods"] = max(page["pods"], pods)
-    blocked = dict.fromkeys((node["name"] for node in page["nodes"]), "no cheaper solution")
-    return Feed(page=orjson.dumps(page), plan=orjson.dumps({**plan, "blocked": blocked})), page[
-        "pods"
-    ]
+        node = page["nodes"][number % nodes]
+        node["pods"] = [*node["pods"], (f"default/more-{number}", 0.1, 0.1, 0)]
+    blocked = {node["name"]: "no cheaper solution" for node in page["nodes"]}
+    feed.page = {**page, "pods": max(page["pods"], pods)}
+    feed.plan = {**feed.plan, "blocked": blocked}
+    asyncio.run(Top(feed, lambda _: ()).run_async())
 
 
-async def measure(feed: Feed) -> dict[str, list[float]]:
-    """Return the times of each key in seconds."""
-    times: dict[str, list[float]] = {key: [] for key in (*KEYS, "filter a letter")}
-    async with Top(feed).run_test(size=(160, 50)) as pilot:
-        await pilot.pause()
-        for _ in range(ROUNDS):
-            for key in KEYS:
-                began = time.perf_counter()
-                await pilot.press(key)
-                times[key].append(time.perf_counter() - began)
-            await pilot.press("slash")
-            began = time.perf_counter()
-            await pilot.press("7")
-            times["filter a letter"].append(time.perf_counter() - began)
-            await pilot.press("escape")
+class Terminal:
+    """A terminal on which the cluster is shown."""
+
+    def __init__(self, nodes: int, pods: int) -> None:
+        self._ours, theirs = pty.openpty()
+        size = struct.pack("HHHH", LINES, COLUMNS, 0, 0)
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
+        command = [sys.executable, "-m", "bench.topkeys", "--show", f"--nodes={nodes}"]
+        self._shown = subprocess.Popen(
+            [*command, f"--pods={pods}"],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def until_shown(self) -> None:
+        """Wait for the first screen."""
+        seen = b""
+        while b"lower bound" not in seen:
+            seen += os.read(self._ours, 65536)
+        self._until_quiet()
+
+    def press(self, key: str) -> tuple[float, float]:
+        """Press a key; return the seconds until its last output, and the CPU seconds used."""
+        used, began = self._cpu(), time.perf_counter()
+        os.write(self._ours, TYPED.get(key, key).encode())
+        ended = self._until_quiet() or began
+        return ended - began, self._cpu() - used
+
+    def close(self) -> None:
+        """Quit the application."""
+        os.write(self._ours, b"q")
+        self._until_quiet()
+        self._shown.wait()
+
+    def _until_quiet(self) -> float:
+        """Read until nothing more comes; return the time of the last output, 0 without any."""
+        last = 0.0
+        while select.select([self._ours], [], [], QUIET_SECONDS)[0]:
+            try:
+                os.read(self._ours, 65536)
+            except OSError:  # the application has ended
+                break
+            last = time.perf_counter()
+        return last
+
+    def _cpu(self) -> float:
+        fields = Path(f"/proc/{self._shown.pid}/schedstat").read_text().split()
+        return int(fields[0]) / 1e9
+
+
+def measure(nodes: int, pods: int) -> dict[str, list[tuple[float, float]]]:
+    """Return the times of each key: until the screen is complete, and of the CPU, in seconds."""
+    times: dict[str, list[tuple[float, float]]] = {key: [] for key in KEYS}
+    terminal = Terminal(nodes, pods)
+    terminal.until_shown()
+    for _ in range(ROUNDS):
+        for key in KEYS:
+            times[key].append(terminal.press(key))
+    terminal.close()
     return times
 
 
@@ -66,12 +128,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.topkeys", description=__doc__)
     parser.add_argument("--nodes", type=int, default=2000)
     parser.add_argument("--pods", type=int, default=20_000)
+    parser.add_argument("--show", action="store_true", help="only show the cluster")
     chosen = parser.parse_args()
-    feed, pods = feed_of(chosen.nodes, chosen.pods)
-    print(f"{chosen.nodes} nodes, {pods} pods")
-    for key, times in asyncio.run(measure(feed)).items():
-        median, most = statistics.median(times) * 1000, max(times) * 1000
-        print(f"{key:16} median {median:6.1f} ms, at most {most:6.1f} ms")
+    if chosen.show:
+        show(chosen.nodes, chosen.pods)
+        return
+    print(f"{chosen.nodes} nodes, {chosen.pods} pods; milliseconds, median (maximum)")
+    print(f"{'key':10} {'until shown':>16} {'CPU':>16}")
+    for key, times in measure(chosen.nodes, chosen.pods).items():
+        shown, used = ([1000 * each for each in column] for column in zip(*times, strict=True))
+        print(
+            f"{key:10} {statistics.median(shown):8.1f} ({max(shown):5.0f})"
+            f" {statistics.median(used):8.1f} ({max(used):5.0f})"
+        )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 # Imports stand inside the commands: the solver's process imports this module too, and
 # must not pay for what it never uses.
@@ -59,12 +59,9 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     for warning in ignored_gates(argv, environ):
         log.warning(warning)
 
-    async def live() -> None:
-        async with _page(options.web_port, argv, environ):
-            await replica.run()
-
     try:
-        asyncio.run(live())
+        with _page(options.web_port, argv, environ):
+            asyncio.run(replica.run())
     except Exception:
         log.exception("the controller failed")
         return 1
@@ -73,14 +70,13 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _page(
     port: int, argv: Sequence[str], environ: Mapping[str, str]
-) -> AbstractAsyncContextManager[object]:
+) -> AbstractContextManager[None]:
     """Return a context that serves the page on the controller's cluster; port 0 serves nothing."""
     if not port:
         return nullcontext()
-    from controller.console.web import command, study
+    from controller.console.web import command
 
-    source = study.Source(settings=list(argv), environ=dict(environ))
-    return command.served(source, command.LOOPBACK, port)
+    return command.beside(port, argv, environ)
 
 
 def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:

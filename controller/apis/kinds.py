@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from controller.apis.karpenter import (
     capacitybuffer,
@@ -113,3 +114,8 @@ CAPACITY_BUFFER = Kind(
     capacitybuffer.CapacityBuffer,
 )
 DISRUPTION = Kind("joiner.dev/v1alpha1", "Disruption", "disruptions", False, disruption.Disruption)
+
+KIND_OF: Mapping[type, Kind[Any]] = {
+    kind.type: kind for kind in list(globals().values()) if isinstance(kind, Kind)
+}
+"""Every kind, by the type that its objects decode to."""

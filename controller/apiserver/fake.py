@@ -44,10 +44,6 @@ ObjectKey = tuple[str, str]
 FOREGROUND_FINALIZER = "foregroundDeletion"
 DEFAULT_GRACE_SECONDS = 30
 
-_KIND_OF_TYPE: dict[type, Kind[Any]] = {
-    kind.type: kind for kind in vars(kinds).values() if isinstance(kind, Kind)
-}
-
 
 def wall_clock() -> datetime:
     """Return the current time in UTC."""
@@ -86,7 +82,7 @@ class FakeApiServer:
         grace period, because it would be removed at once without one.
         """
         for value in values:
-            self.store_json(_KIND_OF_TYPE[type(value)], to_wire(value))
+            self.store_json(kinds.KIND_OF[type(value)], to_wire(value))
 
     def store_json(self, kind: Kind[Any], body: Body) -> None:
         """Store an object from its JSON, as `seed` does with typed objects."""

@@ -327,7 +327,7 @@ def decide(
     from controller.disruption import methods
 
     with _uncollected():
-        problem = _problem(question, running, offer)
+        problem = received(question, running, offer)
         if problem is None:
             return None
         return methods.decide(problem, expired=_Hourglass(seconds), kinds=_KEPT.kinds)
@@ -340,7 +340,7 @@ def confirm(
     from controller.disruption import methods
 
     with _uncollected():
-        problem = _problem(question, running, offer)
+        problem = received(question, running, offer)
         if problem is None:
             return None
         expired = _Hourglass(seconds)
@@ -362,7 +362,8 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def _problem(question: bytes, running: Sequence[int], offer: bytes) -> DisruptionProblem | None:
+def received(question: bytes, running: Sequence[int], offer: bytes) -> DisruptionProblem | None:
+    """Return the problem of a request; arguments and None as for `decide`."""
     problem = msgspec.msgpack.decode(question, type=DisruptionProblem)
     snapshot = _KEPT.completed(problem.snapshot, running, offer)
     return None if snapshot is None else dataclasses.replace(problem, snapshot=snapshot)

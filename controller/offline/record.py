@@ -28,7 +28,7 @@ from controller.apis.kubernetes import schedulerconfig
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.ownership import is_ours
 from controller.apis.wording import counted
-from controller.apiserver.errors import ApiError
+from controller.apiserver.errors import ApiError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.apiserver.readonly import ReadOnlyApiServer
 from controller.aws.provider import AWSCloudProvider
@@ -49,11 +49,11 @@ from controller.offline.disrupt import CALMING
 from controller.offline.instancetypes import written
 from controller.offline.redacting import redacted
 from controller.offline.solve import read
-from controller.offline.world import KINDS, World, load
+from controller.offline.world import KEYS, KINDS, World, load
 from controller.options import Options, OptionsError, to_environment
 
 ESSENTIAL = ("pods", "nodes", "nodePools")
-"""The objects that a world must have."""
+"""The objects that a world must have. A cluster without Karpenter's API has no NodePools."""
 
 ALWAYS = (
     *ESSENTIAL,
@@ -82,10 +82,6 @@ READ_ANNOTATIONS = frozenset(
 )
 READ_DOMAINS = ("karpenter.sh/", "karpenter.k8s.aws/", "joiner.dev/")
 """The annotations that the engine may read."""
-
-_BY_TYPE: Mapping[type, Kind[Any]] = {
-    kind.type: kind for kind in vars(kinds).values() if isinstance(kind, Kind)
-}
 
 Say = Callable[[str], None]
 
@@ -175,26 +171,26 @@ def access_of(environ: Mapping[str, str]) -> access.Access:
 
 @asynccontextmanager
 async def connected(
-    argv: Sequence[str], environ: Mapping[str, str]
+    argv: Sequence[str], environ: Mapping[str, str], say: Say
 ) -> AsyncIterator[tuple[ApiServer, Options]]:
     """Connect to the environment's cluster, only for reading; also yield its settings."""
     async with Client(access_of(environ), user_agent="joiner") as client:
-        settings = await controller_options(client, argv, environ, _say)
+        settings = await controller_options(client, argv, environ, say)
         yield ReadOnlyApiServer(client), replace(settings, disruption_mode="observe")
 
 
-def market_of(options: Options) -> InstanceTypeSource | None:
+def market_of(options: Options, say: Say) -> InstanceTypeSource | None:
     """Return the instance types and prices of AWS, or None if its client cannot be created."""
     try:
         return AWSCloudProvider(options)
     except CloudProviderError as error:
-        _say(f"cannot read instance types; the world will have none: {error}")
+        say(f"cannot read instance types; the world will have none: {error}")
         return None
 
 
 async def _live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
-    async with connected(argv, environ) as (api, options):
-        return await recorded(api, market_of(options), options, _say)
+    async with connected(argv, environ, _say) as (api, options):
+        return await recorded(api, market_of(options, _say), options, _say)
 
 
 def _say(text: str) -> None:
@@ -213,36 +209,43 @@ async def recorded(
 
     """
     world: dict[str, Any] = {}
-    for key in _wanted(options):
-        kind = _BY_TYPE[KINDS[key]]
+    for kind in wanted(options):
+        key = KEYS[kind.type]
         try:
             objects = await api.list(kind)
         except ApiError as error:
-            if key in ESSENTIAL:
+            if key in ESSENTIAL and not isinstance(error, NotFoundError):
                 raise QuestionError(f"cannot list {kind.plural}: {error}") from error
             say(f"cannot list {kind.plural}; the world will have none: {error}")
             continue
         world[key] = [_cut(to_wire(stored)) for stored in objects]
         say(f"{kind.plural}: {len(objects)}")
-    world["settings"] = _settings(options)
+    world["settings"] = settings_of(options)
     world["instanceTypes"] = await instance_types_of(api, market, say)
     return world
 
 
-def _wanted(options: Options) -> list[str]:
+def wanted(options: Options) -> tuple[Kind[Any], ...]:
+    """Return the kinds that a world of a cluster with these settings contains."""
     gates = options.feature_gates
-    wanted = [
+    keys = (
         *ALWAYS,
         *(("nodeOverlays",) if gates.node_overlay else ()),
         *(BUFFERING if gates.capacity_buffer else ()),
         *(SPREADING if options.scheduler_config else ()),
         *(() if options.ignore_dra_requests else DEVICES),
         *(GANGS if options.gang_scheduling else ()),
-    ]
-    return list(dict.fromkeys(wanted))
+    )
+    return tuple(kinds.KIND_OF[KINDS[key]] for key in dict.fromkeys(keys))
 
 
-def _settings(options: Options) -> dict[str, Any]:
+def settings_of(options: Options) -> dict[str, Any]:
+    """Return the settings of a world of a cluster with these settings.
+
+    Raises:
+        QuestionError: the file of SCHEDULER_CONFIG cannot be read.
+
+    """
     settings: dict[str, Any] = {
         "PREFERENCE_POLICY": options.preference_policy,
         "MIN_VALUES_POLICY": options.min_values_policy,

@@ -1,7 +1,8 @@
 """A recorded world: one JSON object with everything that a solve reads.
 
 `docs/reference/formats.md` describes the format. `load` converts parsed JSON to a `World`, or
-raises an error that names the object and the field.
+raises an error that names the object and the field. `composed` makes a `World` of objects that are
+decoded already, such as those of a live cluster.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -54,6 +55,15 @@ from controller.state.overlays import conflicting, overlaid
 from controller.state.pods import is_terminal
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import Selectors, with_default_spreads
+
+_T = TypeVar("_T", bound=Wire)
+
+
+class Objects(Protocol):
+    """Returns all objects of a wire type; empty if there are none."""
+
+    def __call__(self, kind: type[_T], /) -> Sequence[_T]:
+        """Return the objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +110,9 @@ KINDS: Mapping[str, type[Wire]] = {
 }
 """The kinds of a world's objects, by their keys in the JSON."""
 
+KEYS: Mapping[type[Wire], str] = {kind: key for key, kind in KINDS.items()}
+"""The keys of the objects in a world, by their type."""
+
 _KNOWN = frozenset({*KINDS, "settings", "instanceTypes"})
 
 
@@ -130,57 +143,77 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
     for key in ("pods", "instanceTypes"):
         if key not in world:
             raise WorldError(f"{key}: required")
-    found_types = from_file(types) if types_file(world) else stated(world["instanceTypes"])
-    pods = _with_priorities(
-        objects(world, "pods", Pod), objects(world, "priorityClasses", PriorityClass)
-    )
-    all_pools = objects(world, "nodePools", NodePool)
-    pools = tuple(pool for pool in all_pools if _usable(pool))
-    overlays = objects(world, "nodeOverlays", NodeOverlay)
+    found = from_file(types) if types_file(world) else stated(world["instanceTypes"])
+
+    def of(kind: type[_T]) -> Sequence[_T]:
+        return objects(world, KEYS[kind], kind)
+
     settings = _settings(world.get("settings", {}))
-    spread = _spreading(world, settings.pop("SCHEDULER_CONFIG", None))
+    return composed(of, types_by_pool(found, of(NodePool), of(NodeOverlay), settings), settings)
+
+
+def composed(
+    of: Objects, instance_types: Mapping[str, tuple[InstanceType, ...]], settings: Mapping[str, Any]
+) -> World:
+    """Return the world of these objects.
+
+    `instance_types` are by NodePool, and `settings` as a world has them.
+
+    Raises:
+        WorldError: a setting is malformed, or an object refers to another that does not exist.
+
+    """
+    pods = _with_priorities(of(Pod), of(PriorityClass))
+    node_pools = tuple(of(NodePool))
+    spread = _spreading(of, settings.get("SCHEDULER_CONFIG"))
     snapshot = Snapshot(
-        nodes=_state_nodes(
-            objects(world, "nodes", Node),
-            [claim for claim in objects(world, "nodeClaims", NodeClaim) if is_ours(claim)],
-        ),
+        nodes=_state_nodes(of(Node), [claim for claim in of(NodeClaim) if is_ours(claim)]),
         # Running pods may have to move; they then get the same default spread constraints.
         pods=tuple(spread(pod for pod in pods if pod.spec.node_name)),
-        node_pools=pools,
-        instance_types=_with_fees(
-            _types_by_pool(found_types, list(filter(is_ours, all_pools)), overlays),
-            all_pools,
-            settings.get("NODE_PRICE_PER_HOUR", 0.0),
-        ),
-        daemon_sets=objects(world, "daemonSets", DaemonSet),
-        namespaces=objects(world, "namespaces", Namespace),
-        limit_ranges=objects(world, "limitRanges", LimitRange),
-        persistent_volumes=objects(world, "persistentVolumes", PersistentVolume),
-        persistent_volume_claims=objects(world, "persistentVolumeClaims", PersistentVolumeClaim),
-        storage_classes=objects(world, "storageClasses", StorageClass),
-        csi_nodes=objects(world, "csiNodes", CSINode),
-        pod_disruption_budgets=objects(world, "podDisruptionBudgets", PodDisruptionBudget),
-        resource_slices=objects(world, "resourceSlices", ResourceSlice),
-        resource_claims=objects(world, "resourceClaims", ResourceClaim),
-        device_classes=objects(world, "deviceClasses", DeviceClass),
-        pod_groups=(
-            *objects(world, "podGroups", PodGroup),
-            *objects(world, "coschedulingPodGroups", CoschedulingPodGroup),
-        ),
+        node_pools=tuple(pool for pool in node_pools if _usable(pool)),
+        instance_types=instance_types,
+        daemon_sets=tuple(of(DaemonSet)),
+        namespaces=tuple(of(Namespace)),
+        limit_ranges=tuple(of(LimitRange)),
+        persistent_volumes=tuple(of(PersistentVolume)),
+        persistent_volume_claims=tuple(of(PersistentVolumeClaim)),
+        storage_classes=tuple(of(StorageClass)),
+        csi_nodes=tuple(of(CSINode)),
+        pod_disruption_budgets=tuple(of(PodDisruptionBudget)),
+        resource_slices=tuple(of(ResourceSlice)),
+        resource_claims=tuple(of(ResourceClaim)),
+        device_classes=tuple(of(DeviceClass)),
+        pod_groups=(*of(PodGroup), *of(CoschedulingPodGroup)),
     )
     return World(
         snapshot,
         tuple(spread(pod for pod in pods if _waits(pod))),
-        {name: _written(value) for name, value in settings.items()},
-        tuple(spread(_buffer_pods(world))),
-        all_pools,
+        {name: _written(value) for name, value in settings.items() if name != "SCHEDULER_CONFIG"},
+        tuple(spread(_buffer_pods(of))),
+        node_pools,
     )
 
 
-def _types_by_pool(
+def types_by_pool(
+    types: Types,
+    every: Sequence[NodePool],
+    overlays: Sequence[NodeOverlay],
+    settings: Mapping[str, Any],
+) -> dict[str, tuple[InstanceType, ...]]:
+    """Return the instance types of each of Joiner's NodePools, with NodeOverlays and fees applied.
+
+    Raises:
+        WorldError: a NodeOverlay is malformed, or the fee is not an amount.
+
+    """
+    pools = list(filter(is_ours, every))
+    sold = _overlaid(types, pools, overlays)
+    return _with_fees(sold, pools, settings.get("NODE_PRICE_PER_HOUR", 0.0))
+
+
+def _overlaid(
     types: Types, pools: Sequence[NodePool], overlays: Sequence[NodeOverlay]
 ) -> dict[str, tuple[InstanceType, ...]]:
-    """Return the instance types of each NodePool, with the world's NodeOverlays applied."""
     by_pool = types.seen_by(pool.metadata.name for pool in pools)
     if not overlays:
         return by_pool
@@ -223,9 +256,7 @@ def _written(setting: object) -> str:
     return str(setting).lower() if isinstance(setting, bool) else str(setting)
 
 
-def _spreading(
-    world: Mapping[str, Any], config: object
-) -> Callable[[Iterable[Pod]], Iterable[Pod]]:
+def _spreading(of: Objects, config: object) -> Callable[[Iterable[Pod]], Iterable[Pod]]:
     """Return a function that adds the cluster's default spread constraints to pods."""
     try:
         constraints = default_constraints(config)
@@ -234,12 +265,9 @@ def _spreading(
     if not constraints:
         return iter
     selectors = Selectors(
-        services=objects(world, "services", Service),
-        replication_controllers=objects(world, "replicationControllers", ReplicationController),
-        workloads=(
-            *objects(world, "replicaSets", ReplicaSet),
-            *objects(world, "statefulSets", StatefulSet),
-        ),
+        services=of(Service),
+        replication_controllers=of(ReplicationController),
+        workloads=(*of(ReplicaSet), *of(StatefulSet)),
     )
     return lambda pods: with_default_spreads(pods, constraints, selectors)
 
@@ -286,28 +314,24 @@ def _state_nodes(nodes: Sequence[Node], claims: Sequence[NodeClaim]) -> tuple[St
     return tuple(state_nodes)
 
 
-_SCALABLES: Mapping[str, type[Scalable]] = {
-    "deployments": Deployment,
-    "replicaSets": ReplicaSet,
-    "statefulSets": StatefulSet,
-}
+_SCALABLES: Sequence[type[Scalable]] = (Deployment, ReplicaSet, StatefulSet)
 
 
-def _buffer_pods(world: Mapping[str, Any]) -> tuple[Pod, ...]:
+def _buffer_pods(of: Objects) -> tuple[Pod, ...]:
     """Return the pods of every buffer whose template or workload is in the world."""
     blueprints: dict[tuple[str, str, str], PodBlueprint] = {}
-    for prescribed in objects(world, "podTemplates", PodTemplate):
+    for prescribed in of(PodTemplate):
         blueprints["PodTemplate", prescribed.metadata.namespace, prescribed.metadata.name] = (
             PodBlueprint(prescribed.template)
         )
-    for key, kind in _SCALABLES.items():
-        for workload in objects(world, key, kind):
+    for kind in _SCALABLES:
+        for workload in of(kind):
             scale = 1 if workload.spec.replicas is None else workload.spec.replicas
             blueprints[kind.__name__, workload.metadata.namespace, workload.metadata.name] = (
                 PodBlueprint(workload.spec.template, scale)
             )
     pods: list[Pod] = []
-    for buffer in objects(world, "capacityBuffers", CapacityBuffer):
+    for buffer in of(CapacityBuffer):
         template, scalable = buffer.spec.pod_template_ref, buffer.spec.scalable_ref
         namespace = buffer.metadata.namespace
         if template is not None:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from controller.console import content, evaluation
+from controller.console.feed import Content, Feed
+from controller.console.questions import Question, answered
+from controller.console.web.server import Answer
+from controller.disruption.problem import DisruptionProblem
+from controller.offline.commandline import moment
+from controller.offline.disrupt import problem_of
+from controller.offline.solve import read
 from tests.disruption.clusters import lived_in
 
 NOW = "2026-01-01T03:00:00Z"
@@ -28,7 +38,31 @@ def recorded(path: Path, *, nodes: int = 40, disk: str = "tape") -> dict[str, An
     return world
 
 
-def multiplied(page: dict[str, Any], nodes: int) -> dict[str, Any]:
+def problem_in(path: Path, now: str = NOW) -> DisruptionProblem:
+    """Return the recorded cluster."""
+    return problem_of(read(path), now=moment(now), with_eviction_cost=True)
+
+
+def feed_of(problem: DisruptionProblem) -> Feed:
+    """Return what is shown of a cluster, evaluated in this process."""
+    page, plan = content.cluster(problem), evaluation.plan(problem, 20.0)
+    pending = content.pending(page["pendingPods"], plan.pop("placements"))
+    feed = Feed(page={**page, "decisions": [], "pending": pending}, plan=plan)
+    feed.history.append((page["time"], page["cost"], plan["lowerBound"]))
+    feed.announce()
+    return feed
+
+
+def answers_on(problem: DisruptionProblem) -> Answer:
+    """Return what answers questions on a cluster in this process."""
+
+    async def answer(question: Question) -> Mapping[str, Any]:
+        return await asyncio.to_thread(answered, question, problem, seconds=10)
+
+    return answer
+
+
+def multiplied(page: Content, nodes: int) -> dict[str, Any]:
     """Return the content of a page with its nodes repeated until there are this many."""
     own = page["nodes"]
     many = [

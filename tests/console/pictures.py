@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import orjson
-
-from controller.console.web import study
-from controller.console.web.server import Feed, Refresher, application, serving
-from controller.offline.commandline import moment
+from controller.console.feed import Feed
+from controller.console.web.server import application, serving
 from testbed.environment import CHECKOUT
 from testbed.processes import chromium
 from tests.console import browser
-from tests.console.clusters import NOW, multiplied, recorded
+from tests.console.clusters import answers_on, feed_of, multiplied, problem_in, recorded
 
 IMAGES = CHECKOUT / "docs" / "images"
 
@@ -28,13 +24,12 @@ IMAGES = CHECKOUT / "docs" / "images"
 async def take() -> None:
     """Write the pictures."""
     IMAGES.mkdir(exist_ok=True)
-    feed = Feed()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as worker:
+    with tempfile.TemporaryDirectory() as folder:
         world = Path(folder) / "world.json"
         recorded(world, nodes=120)
-        study.start(study.Source(world=world, now=moment(NOW)))
-        await Refresher(feed, worker, seconds=None).refresh()
-        app = application(feed, worker, hosts={"127.0.0.1"})
+        problem = problem_in(world)
+        feed = feed_of(problem)
+        app = application(feed, answers_on(problem), hosts={"127.0.0.1"})
         async with serving(app, "127.0.0.1", 0) as port:
             with chromium.running() as devtools:
                 async with browser.page(devtools) as page:
@@ -56,8 +51,9 @@ async def _take(page: browser.Page, port: int, scheme: str) -> None:
 
 async def _measured(page: browser.Page, port: int, feed: Feed) -> str:
     """Return how long the page takes with 2,000 nodes."""
-    content = multiplied(orjson.loads(feed.page), 2000)
-    feed.page, feed.plan = orjson.dumps(content), b"null"
+    assert feed.page is not None
+    content = multiplied(feed.page, 2000)
+    feed.page, feed.plan = content, None
     feed.history.clear()
     feed.history.append((content["time"], content["cost"], None))
     feed.announce()

@@ -1,11 +1,12 @@
-"""A page on a live cluster: what is read, and how often AWS is asked."""
+"""A live cluster: what is watched, what is shown of it, and how often AWS is asked."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -13,10 +14,15 @@ from bench.apifront import Front, kubeconfig
 from controller.apis import kinds
 from controller.apis.karpenter.disruption import Disruption, DisruptionSpec
 from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.pods import Pod, PodSpec
+from controller.apiserver.errors import ForbiddenError, NotFoundError, UnavailableError
 from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.port import ApiServer
-from controller.console.web import content, study
-from controller.console.web.live import TYPES_SECONDS, LiveCluster
+from controller.console import content
+from controller.console.feed import Feed
+from controller.console.live import TYPES_SECONDS, LiveCluster
+from controller.console.study import Source, studied
+from controller.offline.world import World
 from controller.options import Options
 from tests.disruption.clusters import lived_in
 from tests.offline.test_record import InstanceTypeSource, cluster
@@ -24,71 +30,183 @@ from tests.offline.test_record import InstanceTypeSource, cluster
 OPTIONS = Options(cluster_name="joiner")
 
 
-class Reading:
-    """A live cluster, with the number of times that instance types were asked for."""
+class Market(InstanceTypeSource):
+    """Counts how often instance types are asked for."""
 
-    def __init__(self, api: FakeApiServer, sold: InstanceTypeSource) -> None:
-        self.asked, self.now, self._api, self._sold = 0, 0.0, api, sold
+    def __init__(self, sold: dict[str, Any]) -> None:
+        super().__init__(sold)
+        self.asked = 0
+
+    async def start(self) -> None:
+        self.asked += 1
+
+
+class Following:
+    """A live cluster that is being followed."""
+
+    def __init__(self, api: FakeApiServer, sold: dict[str, Any]) -> None:
+        self.market, self.now, self.said, self._api = Market(sold), 0.0, list[str](), api
         self.cluster = LiveCluster(
-            self._connect, self._market, say=lambda _: None, clock=lambda: self.now
+            self._connect,
+            lambda options, say: self.market,
+            say=self.said.append,
+            clock=lambda: self.now,
         )
 
     @asynccontextmanager
     async def _connect(self) -> AsyncIterator[tuple[ApiServer, Options]]:
         yield self._api, OPTIONS
 
-    def _market(self, _: Options) -> InstanceTypeSource:
-        self.asked += 1
-        return self._sold
+    async def until(self, holds: Callable[[World], bool]) -> World:
+        """Return the world as soon as it is as wanted."""
+        while True:
+            await self.cluster.changed.wait()
+            self.cluster.changed.clear()
+            make = self.cluster.frozen()
+            if make is not None and holds(world := make()[0]):
+                return world
 
 
-async def test_instance_types_are_kept_until_they_are_old_or_a_nodepool_changes() -> None:
-    world = lived_in(10, 3)
-    api = cluster(world)
-    reading = Reading(api, InstanceTypeSource(world))
+@asynccontextmanager
+async def followed(api: FakeApiServer, sold: dict[str, Any]) -> AsyncIterator[Following]:
+    following = Following(api, sold)
+    running = asyncio.create_task(following.cluster.run())
+    try:
+        yield following
+    finally:
+        running.cancel()
 
-    first, _ = await reading.cluster.read()
-    again, _ = await reading.cluster.read()
-    assert reading.asked == 1
-    assert again["instanceTypes"] == first["instanceTypes"] != []
-    reading.now += TYPES_SECONDS + 1
-    await reading.cluster.read()
-    assert reading.asked == 2
-    await api.patch(kinds.NODE_POOL, "general", {"spec": {"weight": 7}})
-    await reading.cluster.read()
-    assert reading.asked == 3
+
+def has_types(world: World) -> bool:
+    return any(world.snapshot.instance_types.values())
+
+
+async def test_a_new_pod_is_shown_without_another_list() -> None:
+    made = lived_in(10, 3)
+    api = cluster(made)
+    async with followed(api, made) as following:
+        world = await following.until(has_types)
+        assert len(world.snapshot.nodes) == len(made["nodes"])
+        api.refuse("list", UnavailableError("listed again"), times=1000)
+        api.seed(Pod(metadata=ObjectMeta(name="fresh", namespace="default"), spec=PodSpec()))
+
+        world = await following.until(lambda world: bool(world.pods))
+        assert [pod.key for pod in world.pods] == ["default/fresh"]
+        await api.delete(kinds.POD, "fresh", namespace="default")
+        await following.until(lambda world: not world.pods)
+
+
+async def test_instance_types_are_kept_until_a_nodepool_changes() -> None:
+    made = lived_in(10, 3)
+    api = cluster(made)
+    async with followed(api, made) as following:
+        await following.until(has_types)
+        assert following.market.asked == 1
+        await api.patch(kinds.NODE, "node-00000", {"metadata": {"labels": {"a": "b"}}})
+        await api.patch(kinds.NODE_POOL, "general", {"status": {"nodes": 7}}, subresource="status")
+        await following.until(
+            lambda world: any(pool.status.nodes == 7 for pool in world.node_pools)
+        )
+        assert following.market.asked == 1
+        await api.patch(kinds.NODE_POOL, "general", {"spec": {"weight": 7}})
+        await following.until(lambda world: following.market.asked == 2)
+
+
+async def test_prices_are_read_again_when_they_are_old() -> None:
+    made = lived_in(10, 3)
+    api = cluster(made)
+    async with followed(api, made) as following:
+        await following.until(has_types)
+        following.now += TYPES_SECONDS
+        await api.patch(kinds.NODE_POOL, "general", {"status": {"nodes": 7}}, subresource="status")
+
+        await following.until(lambda world: following.market.asked == 2)
+
+
+async def test_a_cluster_of_node_groups_needs_no_custom_resources() -> None:
+    made = lived_in(10, 3)
+    made["nodePools"], made["nodeClaims"] = [], []
+    api = cluster(made)
+    for kind in (kinds.NODE_POOL, kinds.NODE_CLAIM, kinds.EC2_NODE_CLASS, kinds.DISRUPTION):
+        api.refuse("list", NotFoundError("not served", status=404), kind=kind, times=1000)
+    async with followed(api, made) as following:
+        world = await following.until(lambda _: True)
+
+        assert len(world.snapshot.nodes) == len(made["nodes"])
+        assert following.cluster.error == ""
+
+
+async def test_a_kind_that_may_not_be_listed_is_named() -> None:
+    made = lived_in(10, 3)
+    api = cluster(made)
+    api.refuse("list", ForbiddenError("no right", status=403), kind=kinds.POD)
+    async with followed(api, made) as following:
+        await following.until(lambda _: True)
+
+        assert following.cluster.error == "cannot list pods: no right"
+
+
+async def test_custom_resources_that_come_later_are_shown(
+    monkeypatch: Any,
+) -> None:
+    monkeypatch.setattr("controller.console.live.AGAIN_SECONDS", 0.0)
+    made = lived_in(10, 3)
+    api = cluster(made)
+    api.refuse("list", NotFoundError("not served", status=404), kind=kinds.NODE_POOL, times=3)
+    async with followed(api, made) as following:
+        world = await following.until(lambda world: bool(world.node_pools))
+
+        assert {pool.metadata.name for pool in world.node_pools} == {
+            pool["metadata"]["name"] for pool in made["nodePools"]
+        }
 
 
 async def test_recorded_decisions_are_shown_the_newest_first() -> None:
-    world = lived_in(10, 3)
-    api = cluster(world)
+    made = lived_in(10, 3)
+    api = cluster(made)
     for name, saving in (("old", 0.1), ("new", 0.2)):
         spec = DisruptionSpec(reason="Underutilized", nodes=["n"], saving=saving)
         api.seed(Disruption(metadata=ObjectMeta(name=name), spec=spec))
+    async with followed(api, made) as following:
+        await following.until(has_types)
+        make = following.cluster.frozen()
+        assert make is not None
 
-    _, records = await Reading(api, InstanceTypeSource(world)).cluster.read()
-
-    assert {row["name"]: row["saving"] for row in content.decisions(records)} == {
-        "old": 0.1,
-        "new": 0.2,
-    }
+        assert {row["name"]: row["saving"] for row in content.decisions(make()[1])} == {
+            "old": 0.1,
+            "new": 0.2,
+        }
 
 
-async def test_the_cluster_of_the_kubeconfig_is_read(tmp_path: Path) -> None:
-    world = lived_in(10, 3)
-    runner = web.AppRunner(Front(cluster(world)).application())
+async def test_the_cluster_of_the_kubeconfig_is_followed(tmp_path: Path) -> None:
+    made = lived_in(10, 3)
+    api = cluster(made)
+    runner = web.AppRunner(Front(api).application(), handler_cancellation=True)
     await runner.setup()
+    feed = Feed()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         (tmp_path / "kubeconfig").write_text(
             kubeconfig(f"http://127.0.0.1:{runner.addresses[0][1]}")
         )
         environ = {"KUBECONFIG": str(tmp_path / "kubeconfig")}
-        read = study.Study(study.Source(environ=environ))
-        page = await asyncio.to_thread(read.read)
+        async with studied(Source(environ=environ), feed) as study:
+            while feed.plan is None:
+                await feed.changed()
+            assert feed.page is not None
+            names = {node["name"] for node in feed.page["nodes"]}
+            assert names == {node["metadata"]["name"] for node in made["nodes"]}
+            pods = feed.page["pods"]
+            api.seed(
+                Pod(
+                    metadata=ObjectMeta(name="fresh", namespace="default"),
+                    spec=PodSpec(node_name=min(names)),
+                )
+            )
+            while feed.page["pods"] == pods:
+                await feed.changed()
+            facts = dict(study.pod("default/fresh"))
     finally:
         await runner.cleanup()
 
-    assert {node["name"] for node in page["nodes"]} == {
-        node["metadata"]["name"] for node in world["nodes"]
-    }
+    assert facts["node"] == min(names)

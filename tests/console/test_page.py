@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
-from controller.console.web import study
-from controller.console.web.server import Feed, Refresher, application, serving
-from controller.offline.commandline import moment
+from controller.console.feed import Feed
+from controller.console.web.server import application, serving
+from controller.disruption.problem import DisruptionProblem
 from testbed.environment import CHECKOUT
 from testbed.processes import chromium
 from tests.console import browser
 from tests.console.browser import Page
-from tests.console.clusters import NOW, multiplied, recorded
+from tests.console.clusters import answers_on, feed_of, multiplied, problem_in, recorded
+
+OpenPage = Callable[..., AbstractAsyncContextManager[Page]]
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="Chromium for tests exists only for x86_64"
@@ -39,35 +39,38 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def problem(world: Path) -> DisruptionProblem:
+    return problem_in(world)
+
+
 @pytest.fixture
-async def feed(world: Path) -> Feed:
+def feed(problem: DisruptionProblem) -> Feed:
     """What the page shows of the recorded cluster."""
-    study.start(study.Source(world=world, now=moment(NOW)))
-    feed = Feed()
-    with ThreadPoolExecutor(1) as worker:
-        await Refresher(feed, worker, seconds=None).refresh()
-    return feed
+    return feed_of(problem)
 
 
-@asynccontextmanager
-async def opened(
-    devtools: str, feed: Feed, *, token: str = "", scheme: str = "light"
-) -> AsyncIterator[Page]:
-    with ThreadPoolExecutor(1) as worker:
-        app = application(feed, worker, hosts={"127.0.0.1"}, token=token)
+@pytest.fixture
+def open_page(devtools: str, problem: DisruptionProblem) -> OpenPage:
+    @asynccontextmanager
+    async def opened(feed: Feed, *, token: str = "", scheme: str = "light") -> AsyncIterator[Page]:
+        app = application(feed, answers_on(problem), hosts={"127.0.0.1"}, token=token)
         async with serving(app, "127.0.0.1", 0) as port, browser.page(devtools) as page:
             await page.prefer(scheme)
             await page.open(f"http://127.0.0.1:{port}/")
             yield page
 
+    return opened
+
 
 async def test_the_page_shows_every_node_and_breaks_no_rule_of_its_policy(
-    devtools: str, feed: Feed
+    open_page: OpenPage, feed: Feed
 ) -> None:
-    async with opened(devtools, feed) as page:
+    async with open_page(feed) as page:
         await page.until("document.body.dataset.version")
 
-        nodes = orjson.loads(feed.page)["nodes"]
+        assert feed.page is not None
+        nodes = feed.page["nodes"]
         assert await page.value("document.getElementById('map').dataset.nodes") == str(len(nodes))
         totals = await page.text("#totals")
         assert "Cost" in totals
@@ -75,19 +78,38 @@ async def test_the_page_shows_every_node_and_breaks_no_rule_of_its_policy(
         assert page.faults == []
 
 
-async def test_a_change_of_the_cluster_appears_without_a_reload(devtools: str, feed: Feed) -> None:
-    async with opened(devtools, feed) as page:
+async def test_a_change_of_the_cluster_appears_without_a_reload(
+    open_page: OpenPage, feed: Feed
+) -> None:
+    async with open_page(feed) as page:
         await page.until("document.body.dataset.version")
-        content = orjson.loads(feed.page)
-        feed.page = orjson.dumps({**content, "cost": 123.45})
+        assert feed.page is not None
+        content = feed.page
+        feed.page = {**content, "cost": 123.45}
         feed.history.append((content["time"], 123.45, None))
         feed.announce()
 
         await page.until("document.getElementById('totals').innerText.includes('$123.45')")
 
 
-async def test_names_from_the_cluster_are_never_read_as_markup(devtools: str, feed: Feed) -> None:
-    async with opened(devtools, feed) as page:
+async def test_a_change_leaves_what_the_user_unfolded(open_page: OpenPage, feed: Feed) -> None:
+    async with open_page(feed) as page:
+        await page.until("document.body.dataset.version")
+        await page.value("document.querySelector('#pending details').open = true")
+        assert feed.page is not None
+        (group,) = feed.page["pending"]
+        more = {**group, "count": 2, "pods": [*group["pods"], "default/another"]}
+        feed.page = {**feed.page, "pending": [more]}
+        feed.announce()
+
+        await page.until("document.getElementById('pending').innerText.includes('another')")
+        assert await page.value("document.querySelector('#pending details').open")
+
+
+async def test_names_from_the_cluster_are_never_read_as_markup(
+    open_page: OpenPage, feed: Feed
+) -> None:
+    async with open_page(feed) as page:
         await page.until("document.body.dataset.version")
 
         assert "<b>tape</b>" in await page.text("#pending")
@@ -95,9 +117,9 @@ async def test_names_from_the_cluster_are_never_read_as_markup(devtools: str, fe
 
 
 async def test_a_node_is_opened_and_its_drain_answered_with_the_keyboard_alone(
-    devtools: str, feed: Feed
+    open_page: OpenPage, feed: Feed
 ) -> None:
-    async with opened(devtools, feed) as page:
+    async with open_page(feed) as page:
         await page.until("document.body.dataset.version")
         await page.value("document.getElementById('map').focus()")
         await page.press("Home", "ArrowRight", "ArrowDown")
@@ -114,13 +136,14 @@ async def test_a_node_is_opened_and_its_drain_answered_with_the_keyboard_alone(
         assert "pods to move" in await page.text("#answer")
 
 
-async def test_the_table_has_what_the_map_shows(devtools: str, feed: Feed) -> None:
-    async with opened(devtools, feed) as page:
+async def test_the_table_has_what_the_map_shows(open_page: OpenPage, feed: Feed) -> None:
+    async with open_page(feed) as page:
         await page.until("document.body.dataset.version")
         await page.click("#as-table")
 
         rows = await page.value("document.querySelectorAll('#table tbody tr').length")
-        assert rows == len(orjson.loads(feed.page)["nodes"])
+        assert feed.page is not None
+        assert rows == len(feed.page["nodes"])
         await page.click("#table th:nth-child(1) button")
         names = await page.value(
             "[...document.querySelectorAll('#table tbody th')].map((cell) => cell.innerText)"
@@ -138,9 +161,9 @@ async def test_the_table_has_what_the_map_shows(devtools: str, feed: Feed) -> No
     ],
 )
 async def test_a_question_is_answered_before_anything_is_done(
-    devtools: str, feed: Feed, kind: str, subject: str, expected: str
+    open_page: OpenPage, feed: Feed, kind: str, subject: str, expected: str
 ) -> None:
-    async with opened(devtools, feed) as page:
+    async with open_page(feed) as page:
         await page.until("document.body.dataset.version")
         await page.value(f"choose('{kind}', '')")
         await page.value("document.getElementById('subject').focus()")
@@ -151,8 +174,10 @@ async def test_a_question_is_answered_before_anything_is_done(
         assert expected in await page.text("#answer")
 
 
-async def test_a_token_is_asked_for_and_a_wrong_one_refused(devtools: str, feed: Feed) -> None:
-    async with opened(devtools, feed, token="0123456789abcdef") as page:
+async def test_a_token_is_asked_for_and_a_wrong_one_refused(
+    open_page: OpenPage, feed: Feed
+) -> None:
+    async with open_page(feed, token="0123456789abcdef") as page:
         await page.until("!document.getElementById('login').hidden")
         await page.write("wrong")
         await page.press("Enter")
@@ -167,9 +192,9 @@ async def test_a_token_is_asked_for_and_a_wrong_one_refused(devtools: str, feed:
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 async def test_the_page_follows_the_systems_colours_until_the_user_chooses(
-    devtools: str, feed: Feed, scheme: str
+    open_page: OpenPage, feed: Feed, scheme: str
 ) -> None:
-    async with opened(devtools, feed, scheme=scheme) as page:
+    async with open_page(feed, scheme=scheme) as page:
         await page.until("document.body.dataset.version")
         chosen = "document.documentElement.dataset.theme"
         assert await page.value(chosen) == scheme
@@ -178,8 +203,8 @@ async def test_the_page_follows_the_systems_colours_until_the_user_chooses(
         assert await page.value(chosen) != scheme
 
 
-async def test_every_control_has_a_name_for_screen_readers(devtools: str, feed: Feed) -> None:
-    async with opened(devtools, feed) as page:
+async def test_every_control_has_a_name_for_screen_readers(open_page: OpenPage, feed: Feed) -> None:
+    async with open_page(feed) as page:
         await page.until("document.body.dataset.version")
         tree = (await page.call("Accessibility.getFullAXTree"))["nodes"]
 
@@ -195,13 +220,10 @@ def _role(node: dict[str, Any]) -> str:
 
 
 async def test_a_cluster_without_nodes_shows_where_its_pending_pods_will_run(
-    devtools: str,
+    open_page: OpenPage,
 ) -> None:
-    study.start(study.Source(world=CHECKOUT / "docs" / "world.json"))
-    feed = Feed()
-    with ThreadPoolExecutor(1) as worker:
-        await Refresher(feed, worker, seconds=None).refresh()
-    async with opened(devtools, feed) as page:
+    feed = feed_of(problem_in(CHECKOUT / "docs" / "world.json"))
+    async with open_page(feed) as page:
         await page.until("document.body.dataset.version")
         await page.value("document.getElementById('map').focus()")
         await page.press("ArrowRight", "Enter")
@@ -212,9 +234,11 @@ async def test_a_cluster_without_nodes_shows_where_its_pending_pods_will_run(
         assert page.faults == []
 
 
-async def test_two_thousand_nodes_fit_in_one_window(devtools: str, feed: Feed) -> None:
-    feed.page = orjson.dumps(multiplied(orjson.loads(feed.page), 2000))
-    async with opened(devtools, feed) as page:
+async def test_two_thousand_nodes_fit_in_one_window(open_page: OpenPage, feed: Feed) -> None:
+    assert feed.page is not None
+    feed.page = multiplied(feed.page, 2000)
+    feed.announce()
+    async with open_page(feed) as page:
         await page.until("document.body.dataset.version")
 
         assert await page.value("document.getElementById('map').dataset.nodes") == "2000"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.console.web import content
-from controller.console.web.questions import (
+from controller.console import content
+from controller.console.questions import (
     DeleteNodePool,
     DrainNode,
     EvictionPrice,
@@ -13,18 +13,14 @@ from controller.console.web.questions import (
     answered,
 )
 from controller.disruption.problem import DisruptionProblem
-from controller.offline.commandline import moment
-from controller.offline.disrupt import problem_of
-from controller.offline.solve import read
-from tests.console.clusters import NOW, recorded
+from tests.console.clusters import problem_in, recorded
 
 
 @pytest.fixture(scope="module")
 def problem(tmp_path_factory: pytest.TempPathFactory) -> DisruptionProblem:
     path = tmp_path_factory.mktemp("world") / "world.json"
     recorded(path)
-    now = moment(NOW)
-    return problem_of(read(path), now=now, with_eviction_cost=True)
+    return problem_in(path)
 
 
 def test_every_pod_of_a_drained_node_is_accounted_for(problem: DisruptionProblem) -> None:

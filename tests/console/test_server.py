@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
+import tenacity
 
 from bench.apifront import kubeconfig
 from controller.__main__ import main
-from controller.console.web import study
-from controller.console.web.server import Feed, application, serving
+from controller.console.feed import Feed
+from controller.console.questions import Question, UnanswerableError
+from controller.console.study import Source, studied
+from controller.console.web.server import application, serving
 from testbed.environment import CHECKOUT
 from testbed.processes.ports import free_ports
 from tests.console.clusters import NOW, recorded
@@ -26,10 +28,12 @@ TOKEN = "0123456789abcdef"
 
 @asynccontextmanager
 async def server(token: str = "") -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
-    with ThreadPoolExecutor(1) as worker:
-        app = application(Feed(), worker, hosts={"127.0.0.1", "localhost"}, token=token)
-        async with serving(app, "127.0.0.1", 0) as port, aiohttp.ClientSession() as session:
-            yield session, f"http://127.0.0.1:{port}"
+    async def answer(_: Question) -> dict[str, Any]:
+        raise UnanswerableError("The cluster has not been read yet")
+
+    app = application(Feed(), answer, hosts={"127.0.0.1", "localhost"}, token=token)
+    async with serving(app, "127.0.0.1", 0) as port, aiohttp.ClientSession() as session:
+        yield session, f"http://127.0.0.1:{port}"
 
 
 async def status(
@@ -143,6 +147,15 @@ async def test_the_command_serves_a_recorded_cluster(tmp_path: Path) -> None:
     assert found["costBefore"] == content["page"]["cost"]
 
 
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(aiohttp.ClientConnectorError),
+    wait=tenacity.wait_fixed(0.1),
+)
+async def _answered_at_last(session: aiohttp.ClientSession, url: str) -> int:
+    """Return the status as soon as the process of the page has started."""
+    return await status(session, url)
+
+
 def test_the_controller_serves_it_to_those_who_may_forward_a_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +168,7 @@ def test_the_controller_serves_it_to_those_who_may_forward_a_port(
         async def run(self) -> None:
             async with aiohttp.ClientSession() as session:
                 url = f"http://127.0.0.1:{port}/"
-                answers.append(await status(session, url))
+                answers.append(await _answered_at_last(session, url))
                 answers.append(await status(session, url, Host="evil.example"))
 
     monkeypatch.setattr("controller.manager.replica.Replica", Replica)
@@ -168,6 +181,8 @@ def test_the_controller_serves_it_to_those_who_may_forward_a_port(
 
 
 async def test_a_world_that_cannot_be_read_is_said_on_the_page(tmp_path: Path) -> None:
-    study.start(study.Source(world=tmp_path / "missing.json"))
+    feed = Feed()
+    async with studied(Source(world=tmp_path / "missing.json", interval=None), feed):
+        await feed.changed()
 
-    assert "No such file" in json.loads(study.page())["error"]
+        assert "No such file" in feed.error

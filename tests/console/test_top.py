@@ -3,36 +3,56 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from controller.__main__ import main
+from controller.console import content
+from controller.console.feed import Content, Feed
+from controller.console.top import tables
 from controller.console.top.screen import Lines, Top
-from controller.console.web import study
-from controller.console.web.server import Feed
-from controller.offline.commandline import moment
-from tests.console.clusters import NOW, multiplied, recorded
+from controller.disruption.problem import DisruptionProblem
+from tests.console.clusters import feed_of, multiplied, problem_in, recorded
 
-SIZE = (160, 40)
+SIZE = (180, 40)
 
 
 @pytest.fixture(scope="module")
-def content(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is shown of a recorded cluster: the page, and what is decided."""
+def problem(tmp_path_factory: pytest.TempPathFactory) -> DisruptionProblem:
     path = tmp_path_factory.mktemp("top") / "world.json"
     recorded(path)
-    read = study.Study(study.Source(world=path, now=moment(NOW)))
-    return read.read(), read.decide()
+    return problem_in(path)
+
+
+@pytest.fixture(scope="module")
+def shown(problem: DisruptionProblem) -> Feed:
+    return feed_of(problem)
 
 
 @pytest.fixture
-def feed(content: tuple[dict[str, Any], dict[str, Any]]) -> Feed:
-    page, plan = content
-    return Feed(page=orjson.dumps(page), plan=orjson.dumps(plan))
+def page(shown: Feed) -> Content:
+    """What is shown of the recorded cluster."""
+    assert shown.page is not None
+    return shown.page
+
+
+@pytest.fixture
+def plan(shown: Feed) -> Content:
+    """What would be done with it."""
+    assert shown.plan is not None
+    return shown.plan
+
+
+@pytest.fixture
+def app(problem: DisruptionProblem, page: Content, plan: Content) -> Top:
+    return Top(Feed(page=page, plan=plan), lambda key: content.pod(problem, key))
+
+
+def by_pool(page: Content) -> list[Content]:
+    """Return the nodes in the order in which they are shown at first."""
+    return sorted(page["nodes"], key=lambda node: (node["pool"], node["name"]))
 
 
 def screen(pilot: Pilot[None]) -> list[str]:
@@ -45,11 +65,17 @@ def text(pilot: Pilot[None], name: str) -> str:
     return str(pilot.app.query_one(name, Static).render())
 
 
-async def test_it_shows_the_cost_and_every_node(
-    feed: Feed, content: tuple[dict[str, Any], dict[str, Any]]
-) -> None:
-    page, plan = content
-    async with Top(feed).run_test(size=SIZE) as pilot:
+def keys_shown(pilot: Pilot[None]) -> set[str]:
+    """Return what the footer offers."""
+    return {
+        active.binding.description
+        for active in pilot.app.screen.active_bindings.values()
+        if active.binding.show
+    }
+
+
+async def test_it_shows_the_cost_and_every_node(app: Top, page: Content, plan: Content) -> None:
+    async with app.run_test(size=SIZE) as pilot:
         await pilot.pause()
 
         head = text(pilot, "#head")
@@ -57,29 +83,31 @@ async def test_it_shows_the_cost_and_every_node(
         assert f"lower bound ${plan['lowerBound']:.2f}" in head
         assert "pending 1" in head
         shown = screen(pilot)
-        first = sorted(page["nodes"], key=lambda node: (node["pool"], node["name"]))[0]
+        first = by_pool(page)[0]
         assert first["name"] in shown[1]
         assert f"{first['price']:.4f}" in shown[1]
-        assert text(pilot, "#detail") == plan["blocked"][first["name"]]
+        assert text(pilot, "#detail") == f"{first['name']}: {plan['blocked'][first['name']]}"
         leaving = plan["commands"][0]["nodes"][0]
         await pilot.press("slash", *leaving)
         assert "disrupt: Underutilized" in screen(pilot)[1]
 
 
-async def test_nodes_are_grouped_sorted_and_filtered(
-    feed: Feed, content: tuple[dict[str, Any], dict[str, Any]]
-) -> None:
-    first, *_, last = sorted({node["pool"] for node in content[0]["nodes"]})
-    async with Top(feed).run_test(size=SIZE) as pilot:
+async def test_nodes_are_grouped_sorted_and_filtered(app: Top, page: Content) -> None:
+    first, *_, last = sorted({node["pool"] for node in page["nodes"]})
+    async with app.run_test(size=SIZE) as pilot:
+        for key in ("pool", "zone", "type", "capacityType"):
+            await pilot.press("g")
+            least = min(node[key] for node in page["nodes"])
+            assert screen(pilot)[1].startswith(f"{tables.TITLES[key]} {least}: ")
         await pilot.press("g")
-        assert screen(pilot)[1].startswith(f"NodePool {first}: ")
-        await pilot.press("g", "g", "g", "g")
         for _ in range(5):
             await pilot.press("s")
         assert "sorted by $/h" in text(pilot, "#state")
-        ascending = screen(pilot)[1]
+        cheapest = min(node["price"] for node in page["nodes"])
+        assert f" {cheapest:.4f} " in screen(pilot)[1]
         await pilot.press("r")
-        assert screen(pilot)[1] != ascending
+        dearest = max(node["price"] for node in page["nodes"])
+        assert f" {dearest:.4f} " in screen(pilot)[1]
         await pilot.press("slash", *last)
         assert all(f" {last} " in line for line in screen(pilot)[1:] if line.strip())
         await pilot.press("escape")
@@ -87,40 +115,81 @@ async def test_nodes_are_grouped_sorted_and_filtered(
         assert not pilot.app.query_one(Input).display
 
 
-async def test_enter_opens_the_pods_of_a_node_and_the_nodes_of_a_pool(
-    feed: Feed, content: tuple[dict[str, Any], dict[str, Any]]
-) -> None:
-    page, _ = content
-    async with Top(feed).run_test(size=SIZE) as pilot:
+async def test_a_node_is_found_by_a_pod_on_it(app: Top, page: Content) -> None:
+    node = max(page["nodes"], key=lambda node: len(node["pods"]))
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("slash", *node["pods"][0][0])
+
+        assert [line.split()[0] for line in screen(pilot)[1:] if line.strip()] == [node["name"]]
+
+
+async def test_a_filter_without_matches_says_so(app: Top) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("slash", "q", "q", "q")
+
+        assert "no node matches 'qqq'" in " ".join(screen(pilot))
+
+
+async def test_enter_opens_the_pods_of_a_node_and_then_one_pod(app: Top, page: Content) -> None:
+    async with app.run_test(size=SIZE) as pilot:
         await pilot.pause()
         await pilot.press("down", "enter")
-        opened = sorted(page["nodes"], key=lambda node: (node["pool"], node["name"]))[1]
+        opened = by_pool(page)[1]
+        pod = opened["pods"][0][0]
         assert f"pods of node {opened['name']}" in text(pilot, "#state")
-        assert opened["pods"][0][0] in screen(pilot)[1]
-        await pilot.press("escape", "p", "enter")
-        pool = page["pools"][0]["name"]
-        assert all(f" {pool} " in line for line in screen(pilot)[1:] if line.strip())
+        assert pod in screen(pilot)[1]
+        assert "sort" not in keys_shown(pilot)
+        await pilot.press("enter")
+        facts = {line.split("  ")[0]: line for line in screen(pilot)}
+        assert opened["name"] in facts["node"]
+        assert "cpu" in facts["requests"]
+        await pilot.press("escape", "escape")
+        line = pilot.app.query_one(Lines).line
+        assert line is not None
+        assert line.key == opened["name"]
 
 
-async def test_pending_pods_and_decisions_have_their_causes(feed: Feed) -> None:
-    async with Top(feed).run_test(size=SIZE) as pilot:
+async def test_enter_opens_the_nodes_of_a_nodepool(app: Top, page: Content) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        number, pool = next(each for each in enumerate(page["pools"]) if each[1]["nodes"])
+        await pilot.press("p", *["down"] * number, "enter")
+
+        shown = [line for line in screen(pilot)[1:] if line.strip()]
+        assert len(shown) == min(pool["nodes"], len(screen(pilot)) - 1)
+        assert all(f" {pool['name']} " in line for line in shown)
+
+
+async def test_pending_pods_and_decisions_have_their_causes(app: Top) -> None:
+    async with app.run_test(size=SIZE) as pilot:
         await pilot.press("w")
         assert "default/stuck" in screen(pilot)[1]
         assert "disk In [tape]" in text(pilot, "#detail")
+        await pilot.press("enter", "end", "enter")
+        assert any("none: the pod is pending" in line for line in screen(pilot))
         await pilot.press("d")
         assert "proposed" in screen(pilot)[1]
 
 
-async def test_a_new_read_keeps_the_cursor_on_its_node(
-    feed: Feed, content: tuple[dict[str, Any], dict[str, Any]]
+async def test_a_pending_pod_is_shown_before_it_is_evaluated(
+    problem: DisruptionProblem, page: Content
 ) -> None:
-    page, _ = content
-    async with Top(feed).run_test(size=SIZE) as pilot:
+    fresh = {**page, "pending": content.pending(page["pendingPods"], {})}
+    feed = Feed(page=fresh)
+    async with Top(feed, lambda _: ()).run_test(size=SIZE) as pilot:
+        await pilot.press("w")
+
+        assert "not evaluated yet" in screen(pilot)[1]
+        assert "pending 1" in text(pilot, "#head")
+
+
+async def test_a_change_keeps_the_cursor_on_its_node(page: Content, plan: Content) -> None:
+    feed = Feed(page=page, plan=plan)
+    async with Top(feed, lambda _: ()).run_test(size=SIZE) as pilot:
         await pilot.press("down", "down", "down")
         line = pilot.app.query_one(Lines).line
         assert line is not None
         others = [node for node in page["nodes"] if node["name"] != "node-00000"]
-        feed.page = orjson.dumps({**page, "nodes": others})
+        feed.page = {**page, "nodes": others}
         feed.announce()
         await pilot.pause()
 
@@ -129,8 +198,9 @@ async def test_a_new_read_keeps_the_cursor_on_its_node(
         assert now.key == line.key
 
 
-async def test_a_cluster_that_cannot_be_read_says_why(feed: Feed) -> None:
-    async with Top(feed).run_test(size=SIZE) as pilot:
+async def test_a_cluster_that_cannot_be_read_says_why() -> None:
+    feed = Feed()
+    async with Top(feed, lambda _: ()).run_test(size=SIZE) as pilot:
         feed.error = "cannot list pods: 403"
         feed.announce()
         await pilot.pause()
@@ -138,13 +208,29 @@ async def test_a_cluster_that_cannot_be_read_says_why(feed: Feed) -> None:
         assert text(pilot, "#state") == "cannot list pods: 403"
 
 
-async def test_two_thousand_nodes_are_scrolled_to_the_end(
-    content: tuple[dict[str, Any], dict[str, Any]],
-) -> None:
-    page, plan = content
-    many = multiplied(page, 2000)
-    feed = Feed(page=orjson.dumps(many), plan=orjson.dumps(plan))
-    async with Top(feed).run_test(size=SIZE) as pilot:
+async def test_on_a_narrow_terminal_the_cost_and_what_happens_next_stay_visible(app: Top) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+
+        titles = screen(pilot)[0]
+        assert "$/h" in titles
+        assert "next" in titles
+
+
+async def test_nodes_of_a_node_group_are_named_after_it(page: Content) -> None:
+    nodes = [{**node, "pool": "node group web", "price": 0.0} for node in page["nodes"]]
+    feed = Feed(page={**page, "nodes": nodes, "pools": [], "cost": 0.0, "unpriced": len(nodes)})
+    async with Top(feed, lambda _: ()).run_test(size=SIZE) as pilot:
+        await pilot.press("g")
+        assert screen(pilot)[1].startswith("NodePool node group web: ")
+        assert f"{len(nodes)} nodes without price" in text(pilot, "#head")
+        await pilot.press("p")
+        assert "the cluster has no NodePools" in " ".join(screen(pilot))
+
+
+async def test_two_thousand_nodes_are_scrolled_to_the_end(page: Content, plan: Content) -> None:
+    feed = Feed(page=multiplied(page, 2000), plan=plan)
+    async with Top(feed, lambda _: ()).run_test(size=SIZE) as pilot:
         await pilot.press("end")
 
         line = pilot.app.query_one(Lines).line

@@ -6,9 +6,10 @@ Only the lines on the screen are rendered, so a key press costs the same in ever
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
-import orjson
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -20,12 +21,21 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Footer, Input, Static
 
+from controller.console.feed import Content, Feed
 from controller.console.top import tables
-from controller.console.top.tables import Content, Line, Sheet
-from controller.console.web.server import Feed
+from controller.console.top.tables import Arrangement, Line, Sheet
 
-GAP = "  "
-VIEWS = ("nodes", "pools", "pending", "decisions")
+Describe = Callable[[str], Sequence[tuple[str, str]]]
+"""Returns the facts of a pod, given as `namespace/name`."""
+
+STATES = {
+    "nodes": "nodes (Enter: pods)",
+    "pools": "NodePools (Enter: nodes)",
+    "pending": "pending pods (Enter: pods)",
+    "decisions": "decisions",
+}
+
+NOTHING = tables.sheet_of((), ())
 
 TITLE = Style(bold=True, underline=True)
 HEADING = Style(bold=True)
@@ -50,33 +60,27 @@ class Lines(ScrollView, can_focus=True):
     ]
 
     class Opened(Message):
-        """A line was opened."""
+        """A line was opened; `key` names what it stands for."""
 
-        def __init__(self, line: Line) -> None:
+        def __init__(self, key: str) -> None:
             super().__init__()
-            self.line = line
+            self.key = key
 
     class Moved(Message):
         """The cursor is on another line, or the line has changed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._sheet = Sheet((), ())
-        self._widths: list[int] = []
+        self._sheet = NOTHING
         self.cursor = 0
 
-    def show(self, sheet: Sheet, *, keep: bool = True) -> None:
-        """Show another table; the cursor stays on the same line if it is still there."""
-        current = self.line.key if keep and self.line else ""
+    def show(self, sheet: Sheet, *, at: str | None = None) -> None:
+        """Show another table with the cursor on the line with a key; None: where it was."""
+        if at is None:
+            at = self._sheet.keys[self.cursor] if self._sheet.keys else ""
         self._sheet = sheet
-        rows = [sheet.titles, *(line.cells for line in sheet.lines if line.key)]
-        self._widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        self.cursor = next(
-            (number for number, line in enumerate(sheet.lines) if line.key and line.key == current),
-            0,
-        )
-        width = sum(self._widths) + len(GAP) * len(self._widths)
-        self.virtual_size = Size(width, len(sheet.lines) + 1)
+        self.cursor = sheet.keys.index(at) if at and at in sheet.keys else 0
+        self.virtual_size = Size(sheet.width, len(sheet.keys) + 1)
         self._reveal()
         self.refresh()
         self.post_message(self.Moved())
@@ -84,12 +88,11 @@ class Lines(ScrollView, can_focus=True):
     @property
     def line(self) -> Line | None:
         """The line under the cursor."""
-        lines = self._sheet.lines
-        return lines[self.cursor] if self.cursor < len(lines) else None
+        return self._sheet.line(self.cursor) if self.cursor < len(self._sheet.keys) else None
 
     def action_move(self, steps: int) -> None:
         """Move the cursor."""
-        self.cursor = min(max(self.cursor + steps, 0), max(len(self._sheet.lines) - 1, 0))
+        self.cursor = min(max(self.cursor + steps, 0), max(len(self._sheet.keys) - 1, 0))
         self._reveal()
         self.refresh()
         self.post_message(self.Moved())
@@ -104,8 +107,9 @@ class Lines(ScrollView, can_focus=True):
 
     def action_open(self) -> None:
         """Open the line under the cursor."""
-        if self.line is not None and self.line.key:
-            self.post_message(self.Opened(self.line))
+        line = self.line
+        if line is not None and line.key:
+            self.post_message(self.Opened(line.key))
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor where the mouse was clicked."""
@@ -121,28 +125,20 @@ class Lines(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """Return one line of the screen; the first has the titles."""
-        left, width = self.scroll_offset.x, self.size.width
+        sheet, width = self._sheet, self.size.width
+        left, number = self.scroll_offset.x, y - 1 + self.scroll_offset.y
         if y == 0:
-            text, style = self._text(self._sheet.titles), TITLE
-        else:
-            number = y - 1 + self.scroll_offset.y
-            if number >= len(self._sheet.lines):
-                return Strip.blank(width)
-            line = self._sheet.lines[number]
-            text = self._text(line.cells) if line.key else line.cells[0]
-            style = HEADING if not line.key else PLAIN
-            if any(cell.startswith("disrupt:") for cell in line.cells):
+            text, style = sheet.text(sheet.titles), TITLE
+        elif number < len(sheet.keys):
+            line = sheet.line(number)
+            text, style = sheet.text(line.cells), PLAIN if line.key else HEADING
+            if line.is_leaving:
                 style = LEAVING
             if number == self.cursor and self.has_focus:
                 style += CURSOR
-        padded = text[left : left + width].ljust(width)
-        return Strip([Segment(padded, style)], width)
-
-    def _text(self, cells: tuple[str, ...]) -> str:
-        return GAP.join(
-            cell.rjust(width) if number in self._sheet.right else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(cells, self._widths, strict=True))
-        )
+        else:
+            text, style = sheet.empty if not sheet.keys and y == 2 else "", PLAIN
+        return Strip([Segment(text[left : left + width].ljust(width), style)], width)
 
 
 class Top(App[None]):
@@ -150,16 +146,16 @@ class Top(App[None]):
 
     CSS = """
     #head { height: auto; padding: 0 1; background: $boost; }
-    #state { height: auto; padding: 0 1; color: $text-muted; }
-    #detail { height: auto; min-height: 1; padding: 0 1; background: $boost; }
+    #state { height: 1; padding: 0 1; color: $text-muted; }
+    #detail { height: 2; padding: 0 1; background: $boost; }
     #filter { display: none; height: 3; }
-    Lines { height: 1fr; }
+    Lines { height: 1fr; scrollbar-size-horizontal: 0; }
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "view('nodes')", "nodes"),
-        Binding("p", "view('pools')", "NodePools"),
-        Binding("w", "view('pending')", "pending pods"),
+        Binding("p", "view('pools')", "pools"),
+        Binding("w", "view('pending')", "pending"),
         Binding("d", "view('decisions')", "decisions"),
         Binding("g", "group", "group"),
         Binding("s", "sort", "sort"),
@@ -169,13 +165,17 @@ class Top(App[None]):
         Binding("q", "quit", "quit"),
     ]
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed, describe: Describe) -> None:
         super().__init__()
-        self._feed = feed
-        self._page: Content | None = None
-        self._plan: Content | None = None
-        self._view, self._node = "nodes", ""
-        self._group, self._column, self._is_reversed, self._wanted = "", 1, False, ""
+        self._feed, self._describe = feed, describe
+        self._table = tables.Nodes()
+        self._taken: tuple[Content | None, Content | None] = None, None
+        self._view = "nodes"
+        self._opened: list[str] = []
+        """What was opened in the view: a node or a group of pending pods, then a pod."""
+
+        self._arranged = Arrangement()
+        self._offered: list[bool | None] = []
 
     def compose(self) -> ComposeResult:
         """Return the widgets, from the top to the bottom."""
@@ -194,31 +194,43 @@ class Top(App[None]):
     async def _follow(self) -> None:
         while True:
             changed = asyncio.ensure_future(self._feed.changed())
-            self._page = orjson.loads(self._feed.page)
-            self._plan = orjson.loads(self._feed.plan)
             self._draw()
             await changed
 
+    def on_resize(self) -> None:
+        """Choose the columns that fit."""
+        self._draw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Return whether a key does something in what is shown."""
+        if action in ("group", "sort", "reverse", "filter"):
+            return self._is_arranged
+        if action == "close":
+            chosen = self._arranged.wanted or self._arranged.pool
+            return bool(self._opened or (self._is_arranged and chosen))
+        return True
+
     def action_view(self, name: str) -> None:
         """Show another view."""
-        self._view, self._node = name, ""
-        self._draw(keep=False)
+        self._view, self._opened = name, []
+        self._draw(at="")
 
     def action_group(self) -> None:
         """Group the nodes by the next property."""
-        number = tables.GROUPINGS.index(self._group) + 1
-        self._group = tables.GROUPINGS[number % len(tables.GROUPINGS)]
-        self._draw()
+        number = tables.GROUPINGS.index(self._arranged.group) + 1
+        self._arrange(
+            replace(self._arranged, group=tables.GROUPINGS[number % len(tables.GROUPINGS)])
+        )
 
     def action_sort(self) -> None:
         """Sort the nodes by the next column."""
-        self._column = (self._column + 1) % tables.SORTABLE
-        self._draw()
+        self._arrange(
+            replace(self._arranged, column=(self._arranged.column + 1) % len(tables.COLUMNS))
+        )
 
     def action_reverse(self) -> None:
         """Reverse the order of the nodes."""
-        self._is_reversed = not self._is_reversed
-        self._draw()
+        self._arrange(replace(self._arranged, is_reversed=not self._arranged.is_reversed))
 
     def action_filter(self) -> None:
         """Let the user type a filter."""
@@ -227,79 +239,110 @@ class Top(App[None]):
         box.focus()
 
     def action_close(self) -> None:
-        """Close the filter, or the node that is open."""
-        box = self.query_one("#filter", Input)
-        if box.display:
-            box.value = self._wanted = ""
-            box.display = False
-            self.query_one(Lines).focus()
-        self._node = ""
-        self._draw()
+        """Close what was opened last; if nothing is open, remove the filter."""
+        if self._opened:
+            self._draw(at=self._opened.pop())
+        else:
+            self._close_filter()
+            self._arrange(replace(self._arranged, wanted="", pool=""))
+
+    def on_key(self, event: events.Key) -> None:
+        """Leave the filter's field with Escape."""
+        if event.key == "escape" and self.query_one("#filter", Input).has_focus:
+            event.stop()
+            self._close_filter()
+            self._arrange(replace(self._arranged, wanted=""))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while the user types."""
-        self._wanted = event.value
-        self._draw()
+        self._arrange(replace(self._arranged, wanted=event.value))
 
     def on_input_submitted(self) -> None:
         """Return to the table; the filter stays."""
         self.query_one(Lines).focus()
 
     def on_lines_opened(self, event: Lines.Opened) -> None:
-        """Show the pods of a node, or the nodes of a NodePool."""
-        if self._view == "nodes" and not self._node:
-            self._node = event.line.key
-        elif self._view == "pools":
+        """Show the pods of a node, the nodes of a NodePool, or a pod."""
+        if self._view == "pools":
             self._view = "nodes"
-            self.query_one("#filter", Input).value = self._wanted = event.line.key
-        else:
-            return
-        self._draw(keep=False)
+            self._arrange(replace(self._arranged, pool=event.key))
+        elif self._view != "decisions" and len(self._opened) < 2:
+            self._opened.append(event.key)
+            self._draw(at="")
 
     def on_lines_moved(self) -> None:
-        """Show the last column of the line in full, because it is often wider than the screen."""
+        """Show the last fact of the line in full, because it is often wider than the screen."""
         line = self.query_one(Lines).line
-        self.query_one("#detail", Static).update(line.cells[-1] if line and line.key else "")
+        self._write("detail", line.detail if line else "")
 
-    def _draw(self, *, keep: bool = True) -> None:
-        if self._feed.error:
-            self.query_one("#state", Static).update(self._feed.error)
-        if self._page is None:
+    @property
+    def _is_arranged(self) -> bool:
+        """Whether nodes are shown, which can be grouped, sorted and filtered."""
+        return self._view == "nodes" and not self._opened
+
+    def _arrange(self, arranged: Arrangement) -> None:
+        self._arranged = arranged
+        self._draw()
+
+    def _close_filter(self) -> None:
+        box = self.query_one("#filter", Input)
+        box.value, box.display = "", False
+        self.query_one(Lines).focus()
+
+    def _draw(self, *, at: str | None = None) -> None:
+        page, plan = self._feed.page, self._feed.plan
+        if page is None:
+            self._write("state", self._feed.error or self._feed.progress)
             return
-        self.query_one("#head", Static).update(tables.headline(self._page, self._plan))
-        if not self._feed.error:
-            self.query_one("#state", Static).update(self._state())
-        self.query_one(Lines).show(self._sheet(self._page), keep=keep)
+        if self._taken != (page, plan):
+            self._taken = page, plan
+            self._table.take(page, plan)
+        self._write("head", tables.headline(page, plan))
+        self._write("state", self._feed.error or self._state())
+        self.query_one(Lines).show(self._sheet(page, plan), at=at)
+        offered = [self.check_action(action, ()) for action in ("sort", "close")]
+        if offered != self._offered:  # every refresh makes the footer anew
+            self._offered = offered
+            self.refresh_bindings()
 
-    def _sheet(self, page: Content) -> Sheet:
-        if self._node and any(node["name"] == self._node for node in page["nodes"]):
-            return tables.pods(page, self._node)
+    def _write(self, name: str, text: str) -> None:
+        """Write a text; the screen is arranged again only if that changes its height."""
+        widget = self.query_one(f"#{name}", Static)
+        if widget.content != text:
+            widget.update(text, layout=name == "head")
+
+    def _sheet(self, page: Content, plan: Content | None) -> Sheet:
+        if len(self._opened) == 2:
+            return tables.pod(self._describe(self._opened[1]))
+        if self._opened and self._view == "pending":
+            return tables.group(page, self._opened[0])
+        if self._opened:
+            return tables.pods(page, self._opened[0])
         if self._view == "pools":
             return tables.pools(page)
         if self._view == "pending":
-            return tables.pending(self._plan)
+            return tables.pending(page)
         if self._view == "decisions":
-            return tables.decisions(page, self._plan)
-        return tables.nodes(
-            page,
-            self._plan,
-            group=self._group,
-            column=self._column,
-            is_reversed=self._is_reversed,
-            wanted=self._wanted,
-        )
+            return tables.decisions(page, plan)
+        return self._table.sheet(self._arranged, columns=self.size.width)
 
     def _state(self) -> str:
-        if self._node:
-            return f"pods of node {self._node} (Escape: back)"
-        parts = [self._view]
-        if self._view == "nodes":
-            order = "descending" if self._is_reversed else "ascending"
-            parts.append(f"sorted by {tables.NODE_TITLES[self._column]}, {order}")
-            if self._group:
-                parts.append(f"grouped by {tables.TITLES[self._group]}")
-            if self._wanted:
-                parts.append(f"filter {self._wanted!r}")
-        if self._plan is None:
+        if len(self._opened) == 2:
+            return f"pod {self._opened[1]} (Escape: back)"
+        if self._opened and self._view == "nodes":
+            return f"pods of node {self._opened[0]} (Enter: one pod, Escape: back)"
+        if self._opened:
+            return "pods that are pending for the same causes (Enter: one pod, Escape: back)"
+        parts = [STATES[self._view]]
+        if self._is_arranged:
+            order = "descending" if self._arranged.is_reversed else "ascending"
+            parts.append(f"sorted by {tables.COLUMNS[self._arranged.column].title}, {order}")
+            if self._arranged.group:
+                parts.append(f"grouped by {tables.TITLES[self._arranged.group]}")
+            if self._arranged.pool:
+                parts.append(f"of NodePool {self._arranged.pool} (Escape: all nodes)")
+            if self._arranged.wanted:
+                parts.append(f"filter {self._arranged.wanted!r}")
+        if self._feed.plan is None:
             parts.append("deciding what happens next …")
         return " · ".join(parts)

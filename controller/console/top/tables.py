@@ -1,121 +1,264 @@
-"""What `top` shows, as rows of text: pure functions of what the page shows too."""
+"""What `top` shows, as rows of text: pure functions of what the page shows too.
+
+A line of nodes is made when it comes on the screen, so a key press costs the same in every cluster,
+apart from the order of the nodes.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Any
 
-Content = Mapping[str, Any]
-"""What `study.page` or `study.plan` returns, decoded."""
+from controller.console.feed import Content
 
 GROUPINGS = ("", "pool", "zone", "type", "capacityType")
 """The keys by which nodes can be grouped; "" for one group."""
 
-TITLES = {"pool": "NodePool", "zone": "zone", "type": "instance type", "capacityType": "capacity"}
+TITLES: Mapping[str, str] = {
+    "pool": "NodePool",
+    "type": "type",
+    "zone": "zone",
+    "capacityType": "capacity",
+    "cpu": "CPU",
+    "memory": "memory",
+}
 
 HOURS_A_MONTH = 730
+
+GAP = "  "
+ASCENDING, DESCENDING = " ↑", " ↓"
+
+Cells = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row of a table; `key` names what it stands for, empty for the heading of a group."""
+    """One row of a table.
 
-    cells: tuple[str, ...]
+    `key` names what it stands for; it is empty for the heading of a group, which has one cell.
+    `detail` is its last fact in full.
+    """
+
+    cells: Cells
     key: str = ""
+    detail: str = ""
+    is_leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """A table whose lines are made when they are needed.
+
+    `right` are the columns that are aligned to the right, and `empty` is shown without lines.
+    """
+
+    titles: Cells
+    widths: Sequence[int]
+    keys: Sequence[str]
+    line: Callable[[int], Line]
+    right: frozenset[int] = frozenset()
+    empty: str = ""
+
+    @property
+    def width(self) -> int:
+        """The width of a line, in characters."""
+        return sum(self.widths) + len(GAP) * (len(self.widths) - 1)
+
+    def text(self, cells: Cells) -> str:
+        """Return cells as a line of text; a heading's one cell may be of any width."""
+        if len(cells) == 1:
+            return cells[0]
+        return GAP.join(
+            cell.rjust(width) if number in self.right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(cells, self.widths, strict=True))
+        )
+
+
+def sheet_of(
+    titles: Cells, lines: Sequence[Line], *, right: Sequence[int] = (), empty: str = ""
+) -> Sheet:
+    """Return a table of lines that are made already."""
+    columns = zip_longest(titles, *(line.cells for line in lines), fillvalue="")
+    return Sheet(
+        titles=titles,
+        widths=[max(map(len, column)) for column in columns],
+        keys=[line.key for line in lines],
+        line=lines.__getitem__,
+        right=frozenset(right),
+        empty=empty,
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
-    """A table: titles of the columns, rows, and the columns that are aligned to the right."""
+class Column:
+    """A column of nodes: the text and the sort key of a node.
 
-    titles: tuple[str, ...]
-    lines: tuple[Line, ...]
-    right: frozenset[int] = frozenset()
+    All texts of a number have the same `width` at most; 0: it is a text, as wide as the longest.
+    The column with the highest `rank` is left out first on a narrow terminal; 0: never.
+    """
 
-
-NODE_TITLES = (
-    "node", "NodePool", "type", "zone", "capacity", "age", "$/h", "CPU", "CPU %", "memory",
-    "memory %", "pods", "next", "blocked by",
-)  # fmt: skip
-
-_SORT_KEYS: tuple[Callable[[Content], Any], ...] = (
-    lambda node: node["name"],
-    lambda node: (node["pool"], node["name"]),
-    lambda node: (node["type"], node["name"]),
-    lambda node: (node["zone"], node["name"]),
-    lambda node: (node["capacityType"], node["name"]),
-    lambda node: node["created"],
-    lambda node: node["price"],
-    lambda node: node["cpu"][1],
-    lambda node: _share(node["cpu"]),
-    lambda node: node["memory"][1],
-    lambda node: _share(node["memory"]),
-    lambda node: len(node["pods"]),
-)
-"""How nodes are sorted by each of the first columns."""
-
-SORTABLE = len(_SORT_KEYS)
+    title: str
+    text: Callable[[Content, Nodes], str]
+    key: Callable[[Content], Any]
+    width: int = 0
+    rank: int = 0
 
 
-def nodes(
-    page: Content,
-    plan: Content | None,
-    *,
-    group: str = "",
-    column: int = 1,
-    is_reversed: bool = False,
-    wanted: str = "",
-) -> Sheet:
-    """Return the nodes whose name, NodePool, type, zone or pods contain the `wanted` text."""
-    leaving = {
-        name: command["reason"] for command in (plan or {}).get("commands", ())
-        for name in command["nodes"]
-    }  # fmt: skip
-    blocked = (plan or {}).get("blocked", {})
-    now = _moment(page["time"])
-    shown = sorted(
-        (node for node in page["nodes"] if _matches(node, wanted.lower())),
-        key=_SORT_KEYS[column],
-        reverse=is_reversed,
-    )
-    groups: defaultdict[str, list[Line]] = defaultdict(list)
-    costs: defaultdict[str, float] = defaultdict(float)
-    for node in shown:
-        name = str(node["name"])
-        cells = (
-            name,
-            node["pool"] or "-",
-            node["type"],
-            node["zone"],
-            node["capacityType"],
-            _age(now, node["created"]),
-            f"{node['price']:.4f}" if node["price"] else "?",
-            f"{node['cpu'][0]:.1f}/{node['cpu'][1]:.1f}",
-            f"{_share(node['cpu']):.0%}",
-            f"{node['memory'][0]:.0f}/{node['memory'][1]:.0f}Gi",
-            f"{_share(node['memory']):.0%}",
-            str(len(node["pods"])),
-            f"disrupt: {leaving[name]}" if name in leaving else _next(node),
-            blocked.get(name, ""),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """How nodes are shown: grouped by a key, sorted by a column, and which.
+
+    Those of a NodePool, and those that match the `wanted` text; each "" for all.
+    """
+
+    pool: str = ""
+    group: str = ""
+    column: int = 1
+    is_reversed: bool = False
+    wanted: str = ""
+
+
+class Nodes:
+    """The nodes of a page, arranged in lines. `names` are as short as they can be told apart."""
+
+    def __init__(self) -> None:
+        self.now: datetime | None = None
+        self.names: Mapping[str, str] = {}
+        self._page: Content = {"nodes": (), "time": ""}
+        self._leaving: Mapping[str, str] = {}
+        self._blocked: Mapping[str, str] = {}
+        self._widths: list[int] = []
+        self._texts: dict[str, tuple[Content, str]] = {}
+
+    def take(self, page: Content, plan: Content | None) -> None:
+        """Take another read of the cluster."""
+        nodes = page["nodes"]
+        self.now, self.names, self._page = _moment(page["time"]), _short_names(nodes), page
+        self._leaving = {
+            name: f"disrupt: {command['reason']}"
+            for command in (plan or {}).get("commands", ())
+            for name in command["nodes"]
+        }
+        self._blocked = (plan or {}).get("blocked", {})
+        self._widths = [
+            max(
+                len(column.title),
+                column.width or max((len(column.text(node, self)) for node in nodes), default=0),
+            )
+            for column in COLUMNS
+        ]
+
+    def sheet(self, arranged: Arrangement, *, columns: int = 0) -> Sheet:
+        """Return the nodes; the least columns are left out if a terminal has so many columns."""
+        nodes = [
+            node
+            for node in self._matching(arranged.wanted.lower())
+            if arranged.pool in ("", node["pool"])
+        ]
+        nodes.sort(key=COLUMNS[arranged.column].key, reverse=arranged.is_reversed)
+        lines = _grouped(nodes, arranged.group) if arranged.group else nodes
+        following = max((14, *map(len, self._leaving.values())))
+        shown = self._columns(columns - following, arranged.column)
+        arrow = DESCENDING if arranged.is_reversed else ASCENDING
+        titles = [
+            COLUMNS[number].title + (arrow if number == arranged.column else "") for number in shown
+        ]
+        widths = [
+            max(self._widths[number], len(title))
+            for number, title in zip(shown, titles, strict=True)
+        ]
+        why = max(map(len, self._blocked.values()), default=0)
+        return Sheet(
+            titles=(*titles, "next", "blocked by"),
+            widths=[*widths, following, max(why, 10)],
+            keys=["" if isinstance(each, str) else each["name"] for each in lines],
+            line=lambda number: self._line(lines[number], shown),
+            right=frozenset(place for place, number in enumerate(shown) if COLUMNS[number].width),
+            empty=f"no node matches {arranged.wanted or arranged.pool!r} (Escape: all nodes)"
+            if arranged.wanted or arranged.pool
+            else "the cluster has no nodes",
         )
-        key = str(node[group]) if group else ""
-        groups[key].append(Line(cells, name))
-        costs[key] += node["price"]
-    lines: list[Line] = []
-    for key in sorted(groups):
-        if group:
-            heading = f"{TITLES[group]} {key or '-'}: {len(groups[key])} nodes, ${costs[key]:.2f}/h"
-            lines.append(Line((heading,)))
-        lines += groups[key]
-    return Sheet(NODE_TITLES, tuple(lines), frozenset(range(5, 12)))
+
+    def _line(self, node: Content | str, shown: Sequence[int]) -> Line:
+        if isinstance(node, str):
+            return Line((node,))
+        name = node["name"]
+        why = self._blocked.get(name, "")
+        following = self._leaving.get(name) or self._next(node)
+        cells = (COLUMNS[number].text(node, self) for number in shown)
+        detail = f"{name}: {why or following or 'stays'}"
+        return Line((*cells, following, why), name, detail, name in self._leaving)
+
+    def _next(self, node: Content) -> str:
+        """Return the state of a node that is not ready, or when a ready one expires."""
+        if node["state"] != "ready":
+            return str(node["state"])
+        left = age(_moment(node["expires"]), self._page["time"])
+        return f"expires in {left}" if left else ""
+
+    def _columns(self, columns: int, sorted_by: int) -> list[int]:
+        """Return the columns that fit; the sorted one always does."""
+        shown = list(range(len(COLUMNS)))
+        dropped = sorted(
+            (number for number in shown if COLUMNS[number].rank and number != sorted_by),
+            key=lambda number: -COLUMNS[number].rank,
+        )
+        used = sum(self._widths) + len(GAP) * len(shown) + len(ASCENDING)
+        for number in dropped:
+            if columns <= 0 or used <= columns:
+                break
+            shown.remove(number)
+            used -= self._widths[number] + len(GAP)
+        return shown
+
+    def _matching(self, wanted: str) -> list[Content]:
+        if not wanted:
+            return list(self._page["nodes"])
+        known, self._texts = self._texts, {}
+        for node in self._page["nodes"]:
+            name = node["name"]
+            of, text = known.get(name, ({}, ""))
+            self._texts[name] = node, text if of is node else _searched(node)
+        return [node for node, text in self._texts.values() if wanted in text]
+
+
+def _searched(node: Content) -> str:
+    """Return the texts of a node among which a filter is looked for."""
+    texts = (node["name"], node["pool"], node["type"], node["zone"], node["capacityType"])
+    return "\n".join((*texts, *(pod[0] for pod in node["pods"]))).lower()
+
+
+def _grouped(nodes: Sequence[Content], key: str) -> list[Content | str]:
+    """Return the nodes of each group below its heading, in their order."""
+    groups: defaultdict[str, list[Content]] = defaultdict(list)
+    for node in nodes:
+        groups[str(node[key])].append(node)
+    lines: list[Content | str] = []
+    for name in sorted(groups):
+        members = groups[name]
+        cost = sum(node["price"] for node in members)
+        cpu, memory = (_total(members, resource) for resource in ("cpu", "memory"))
+        lines.append(
+            f"{TITLES[key]} {name or '-'}: {len(members)} nodes, ${cost:.2f}/h, "
+            f"CPU {cpu:.0%}, memory {memory:.0%}"
+        )
+        lines += members
+    return lines
+
+
+def _short_names(nodes: Sequence[Content]) -> dict[str, str]:
+    """Return the names of nodes, without their domain if that leaves them distinct."""
+    names = {node["name"]: node["name"].partition(".")[0] for node in nodes}
+    return names if len(set(names.values())) == len(names) else {name: name for name in names}
 
 
 def pools(page: Content) -> Sheet:
     """Return the NodePools with their cost, limits and budgets."""
-    lines = tuple(
+    lines = [
         Line(
             (
                 pool["name"],
@@ -128,28 +271,43 @@ def pools(page: Content) -> Sheet:
                 pool["policy"],
             ),
             pool["name"],
+            f"Enter: the nodes of {pool['name']}",
         )
         for pool in page["pools"]
-    )
+    ]
     titles = ("NodePool", "nodes", "$/h", "CPU", "memory", "limits", "budgets", "consolidation")
-    return Sheet(titles, lines, frozenset({1, 2, 3, 4}))
+    return sheet_of(titles, lines, right=(1, 2, 3, 4), empty="the cluster has no NodePools")
 
 
-def pending(plan: Content | None) -> Sheet:
+def pending(page: Content) -> Sheet:
     """Return the pending pods in groups with equal causes."""
     lines = []
-    for group in (plan or {}).get("pending", ()):
+    for group in page["pending"]:
         names = ", ".join(group["pods"][:3]) + (", …" if group["count"] > 3 else "")
-        why = "; ".join(group["causes"]) or f"will run {group['place']}"
-        lines.append(Line((str(group["count"]), names, why), names))
-    return Sheet(("pods", "names", "cause"), tuple(lines), frozenset({0}))
+        why = "; ".join(group["causes"])
+        if not why:
+            why = f"will run {group['place']}" if group["place"] else "not evaluated yet …"
+        lines.append(Line((str(group["count"]), names, why), group["pods"][0], why))
+    titles = ("pods", "names", "cause")
+    return sheet_of(titles, lines, right=(0,), empty="no pod is pending")
+
+
+def group(page: Content, key: str) -> Sheet:
+    """Return the pods that are pending for the same causes as this one."""
+    found = next((group for group in page["pending"] if key in group["pods"]), None)
+    names = found["pods"] if found is not None else []
+    lines = [Line((cause,)) for cause in found["causes"]] if found is not None else []
+    lines += [Line((name,), name, name) for name in names]
+    if found is not None and found["count"] > len(names):
+        lines.append(Line((f"and {found['count'] - len(names)} more",)))
+    return sheet_of(("pod",), lines, empty="these pods are no longer pending")
 
 
 def decisions(page: Content, plan: Content | None) -> Sheet:
     """Return what would be disrupted now, and the recorded decisions, the newest first."""
     proposed = [("now", "proposed", command) for command in (plan or {}).get("commands", ())]
     recorded = [(each["time"], each["state"], each) for each in page["decisions"]]
-    lines = tuple(
+    lines = [
         Line(
             (
                 time,
@@ -161,48 +319,67 @@ def decisions(page: Content, plan: Content | None) -> Sheet:
                 each["why"],
             ),
             ", ".join(each["nodes"]),
+            each["why"],
         )
         for time, state, each in (*proposed, *recorded)
-    )
+    ]
     titles = ("time", "state", "reason", "nodes", "saves $/h", "evictions", "why")
-    return Sheet(titles, lines, frozenset({4, 5}))
+    return sheet_of(titles, lines, right=(4, 5), empty="no node would be disrupted now")
 
 
 def pods(page: Content, name: str) -> Sheet:
     """Return the pods of one node."""
-    (node,) = [node for node in page["nodes"] if node["name"] == name]
-    lines = tuple(
-        Line((key, f"{cpu:.2f}", f"{memory:.2f}", "DaemonSet" if is_daemon else ""), key)
+    node = next((node for node in page["nodes"] if node["name"] == name), None)
+    if node is None:
+        return sheet_of(("pod",), (), empty=f"node {name} no longer exists")
+    lines = [
+        Line((key, f"{cpu:.2f}", f"{memory:.2f}", "DaemonSet" if is_daemon else ""), key, key)
         for key, cpu, memory, is_daemon in node["pods"]
-    )
-    return Sheet(("pod", "CPU", "memory Gi", ""), lines, frozenset({1, 2}))
+    ]
+    titles = ("pod", "CPU", "memory Gi", "")
+    return sheet_of(titles, lines, right=(1, 2), empty=f"no pod runs on {name}")
+
+
+def pod(facts: Sequence[tuple[str, str]]) -> Sheet:
+    """Return the facts of one pod."""
+    lines = [Line((name, value), name, value) for name, value in facts]
+    return sheet_of(("", ""), lines, empty="the pod no longer exists")
 
 
 def headline(page: Content, plan: Content | None) -> str:
     """Return the cluster's totals in one line."""
     parts = [f"${page['cost']:.2f}/h (${page['cost'] * HOURS_A_MONTH:,.0f}/month)"]
+    if page["unpriced"]:
+        parts.append(f"{page['unpriced']} nodes without price")
     if plan:
         bound = plan["lowerBound"]
         parts.append(f"lower bound ${bound:.2f}")
         if bound:
             parts.append(f"gap {page['cost'] / bound - 1:.0%}")
-        parts.append(f"pending {sum(group['count'] for group in plan['pending'])}")
     parts += [
         f"nodes {len(page['nodes'])}",
         f"pods {page['pods']}",
+        f"pending {len(page['pendingPods'])}",
         f"CPU {_share(page['cpu']):.0%}",
         f"memory {_share(page['memory']):.0%}",
     ]
     return " · ".join(parts)
 
 
-def _matches(node: Content, wanted: str) -> bool:
-    if not wanted:
-        return True
-    texts = (node["name"], node["pool"], node["type"], node["zone"], node["capacityType"])
-    return any(wanted in text.lower() for text in texts) or any(
-        wanted in pod[0].lower() for pod in node["pods"]
-    )
+def age(now: datetime | None, created: str) -> str:
+    """Return the time since a moment, in its largest unit; empty if one is unknown."""
+    born = _moment(created)
+    if now is None or born is None:
+        return ""
+    minutes = max(int((now - born).total_seconds() // 60), 0)
+    if minutes < 60:
+        return f"{minutes}m"
+    return f"{minutes // 60}h" if minutes < 48 * 60 else f"{minutes // 1440}d"
+
+
+def _total(nodes: Sequence[Content], resource: str) -> float:
+    pairs = [node[resource] for node in nodes]
+    return _share((sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)))
 
 
 def _share(pair: Sequence[float]) -> float:
@@ -210,19 +387,58 @@ def _share(pair: Sequence[float]) -> float:
     return used / most if most else 0.0
 
 
-def _next(node: Content) -> str:
-    return "" if node["state"] == "ready" else str(node["state"])
-
-
 def _moment(text: str) -> datetime | None:
     return datetime.fromisoformat(text).astimezone(UTC) if text else None
 
 
-def _age(now: datetime | None, created: str) -> str:
-    born = _moment(created)
-    if now is None or born is None:
-        return ""
-    minutes = int((now - born).total_seconds() // 60)
-    if minutes < 60:
-        return f"{minutes}m"
-    return f"{minutes // 60}h" if minutes < 48 * 60 else f"{minutes // 1440}d"
+def _texts(name: str) -> Column:
+    """Return the column of a text; nodes with equal texts are sorted by name."""
+    return Column(
+        TITLES.get(name, name),
+        lambda node, _: node[name] or "-",
+        lambda node: (node[name], node["name"]),
+    )
+
+
+def _amounts(resource: str, unit: str, rank: int) -> Column:
+    """Return the column of what pods request of a resource, and what is allocatable."""
+
+    def text(node: Content, _: Nodes) -> str:
+        used, most = node[resource]
+        return f"{used:.1f}/{most:.0f}{unit}"
+
+    return Column(TITLES[resource], text, lambda node: node[resource][1], 12, rank)
+
+
+def _shares(resource: str, title: str, rank: int) -> Column:
+    """Return the column of the share of a resource that pods request."""
+    return Column(
+        title,
+        lambda node, _: f"{_share(node[resource]):.0%}",
+        lambda node: _share(node[resource]),
+        5,
+        rank,
+    )
+
+
+def _price(node: Content, _: Nodes) -> str:
+    return f"{node['price']:.4f}" if node["price"] else "?"
+
+
+COLUMNS: Sequence[Column] = (
+    Column("node", lambda node, of: of.names[node["name"]], lambda node: node["name"]),
+    _texts("pool"),
+    _texts("type"),
+    replace(_texts("zone"), rank=5),
+    replace(_texts("capacityType"), rank=3),
+    Column(
+        "age", lambda node, of: age(of.now, node["created"]), lambda node: node["created"], 4, 4
+    ),
+    Column("$/h", _price, lambda node: node["price"], 7),
+    _amounts("cpu", "", 7),
+    _shares("cpu", "CPU %", 1),
+    _amounts("memory", "Gi", 6),
+    _shares("memory", "mem %", 2),
+    Column("pods", lambda node, _: str(len(node["pods"])), lambda node: len(node["pods"]), 4),
+)
+"""The columns of nodes before what happens next; nodes can be sorted by each."""

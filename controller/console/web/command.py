@@ -8,27 +8,25 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from multiprocessing import parent_process
 from pathlib import Path
 
-from controller.console.web import study
-from controller.console.web.server import Feed, Refresher, application, is_loopback, serving
+from controller.console import study
+from controller.console.feed import Feed
+from controller.console.web.server import application, is_loopback, serving
 from controller.offline.commandline import (
     QuestionError,
     add_connection,
     add_now,
     answered,
-    connection,
     parsed_with_settings,
-    positive,
     seconds,
 )
 
 LOOPBACK = "127.0.0.1"
 HOSTS = frozenset({LOOPBACK, "localhost", "::1"})
-PAUSE_SECONDS = 30.0
 TOKEN = "JOINER_WEB_TOKEN"  # noqa: S105 - the name of an environment variable
 SHORTEST_TOKEN = 16
 
@@ -36,14 +34,12 @@ SHORTEST_TOKEN = 16
 def web(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `web`."""
     chosen, settings = parsed_with_settings(parser(), argv)
-    source = study.Source(
-        world=chosen.world,
-        now=chosen.now,
-        settings=settings,
-        environ=dict(connection(chosen, environ)),
-        time_limit=chosen.time_limit,
-    )
-    return answered(lambda: asyncio.run(_serve(chosen, source, _token(chosen, environ))))
+
+    def serve() -> int:
+        token = _token(chosen, environ)
+        return asyncio.run(_serve(chosen, study.source_of(chosen, settings, environ), token))
+
+    return answered(serve)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,13 +69,7 @@ def parser() -> argparse.ArgumentParser:
         help=f"file with the token that the page asks for; without it, the token is {TOKEN}. "
         "Required unless --bind is a loopback address",
     )
-    parser.add_argument(
-        "--interval",
-        type=positive,
-        default=int(PAUSE_SECONDS),
-        metavar="SECONDS",
-        help="between reads (30)",
-    )
+    study.add_interval(parser)
     add_connection(parser)
     add_now(parser)
     parser.add_argument(
@@ -112,16 +102,42 @@ def _token(chosen: argparse.Namespace, environ: Mapping[str, str]) -> str:
     return token
 
 
+@contextmanager
+def beside(port: int, argv: Sequence[str], environ: Mapping[str, str]) -> Iterator[None]:
+    """Serve the page on this port of the loopback address, in a process of its own.
+
+    The process ends with the context, and with its parent. `argv` are flags of `run`.
+    """
+    source = study.Source(settings=list(argv), environ=dict(environ))
+    serve = multiprocessing.get_context("spawn").Process(target=_serve_beside, args=(source, port))
+    serve.start()
+    try:
+        yield
+    finally:
+        serve.terminate()
+        serve.join()
+
+
+def _serve_beside(source: study.Source, port: int) -> None:
+    asyncio.run(_serve_for_parent(source, port))
+
+
+async def _serve_for_parent(source: study.Source, port: int) -> None:
+    done, loop, parent = asyncio.Event(), asyncio.get_running_loop(), parent_process()
+    assert parent is not None, "this process was started by another"
+    loop.add_signal_handler(signal.SIGTERM, done.set)
+    loop.add_reader(parent.sentinel, done.set)
+    async with served(source, LOOPBACK, port):
+        await done.wait()
+
+
 async def _serve(chosen: argparse.Namespace, source: study.Source, token: str) -> int:
     done, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, done.set)
-    pause = None if source.world is not None else float(chosen.interval)
     hosts = {chosen.bind, *HOSTS, *chosen.host}
     try:
-        async with served(
-            source, chosen.bind, chosen.port, hosts=hosts, token=token, pause=pause, done=done
-        ) as port:
+        async with served(source, chosen.bind, chosen.port, hosts=hosts, token=token) as port:
             _say(chosen.bind, port, token)
             await done.wait()
     except OSError as error:
@@ -137,35 +153,13 @@ async def served(
     *,
     hosts: Iterable[str] = HOSTS,
     token: str = "",
-    pause: float | None = PAUSE_SECONDS,
-    done: asyncio.Event | None = None,
 ) -> AsyncIterator[int]:
-    """Serve the page within the context; yield its port.
-
-    `pause` is the number of seconds between two reads; None reads once. `done` is set if the worker
-    process ends.
-    """
-    spawning, feed = multiprocessing.get_context("spawn"), Feed()
-    worker = ProcessPoolExecutor(1, spawning, initializer=study.start, initargs=(source,))
-    try:
-        app = application(feed, worker, hosts=hosts, token=token)
+    """Serve the page within the context; yield its port."""
+    feed = Feed()
+    async with study.studied(source, feed) as studied:
+        app = application(feed, studied.answer, hosts=hosts, token=token)
         async with serving(app, bind, port) as served_port:
-            reading = asyncio.create_task(Refresher(feed, worker, seconds=pause).run())
-            if done is not None:
-                ended = done
-                reading.add_done_callback(
-                    lambda task: ended.set() if not task.cancelled() and task.exception() else None
-                )
-            try:
-                yield served_port
-            finally:
-                reading.cancel()
-    finally:
-        # An evaluation may take a minute; its process is not worth the wait.
-        processes = list((worker._processes or {}).values())
-        worker.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.terminate()
+            yield served_port
 
 
 def _say(bind: str, port: int, token: str) -> None:

@@ -17,18 +17,16 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
-import logging
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from concurrent.futures import BrokenExecutor, Executor
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 from aiohttp import hdrs, web
 
-from controller.console.web import study
+from controller.console import questions
+from controller.console.feed import Feed
 
 STATIC = Path(__file__).parent / "static"
 
@@ -56,102 +54,18 @@ HEADERS: Mapping[str, str] = {
 LONGEST_QUESTION = 4096
 """The maximum size of a question, in bytes."""
 
-LONGEST_HISTORY = 2880
-"""The maximum number of points of cost over time: a day at one read in 30 s."""
-
 SHUTDOWN_SECONDS = 1.0
 HEARTBEAT_SECONDS = 15.0
 """Interval of comments on an idle stream, so that proxies keep it open."""
 
-log = logging.getLogger(__name__)
+Answer = Callable[[questions.Question], Awaitable[Mapping[str, Any]]]
+"""Answers a what-if question; raises UnanswerableError."""
 
-
-@dataclass(slots=True)
-class Feed:
-    """What the page shows now, as JSON, and its version, which every change increases."""
-
-    page: bytes = b"null"
-    plan: bytes = b"null"
-    version: int = 0
-    error: str = ""
-    history: deque[tuple[str, float, float | None]] = field(
-        default_factory=lambda: deque(maxlen=LONGEST_HISTORY)
-    )
-    """Time, cost and lower bound in $/h, one for each read of the cluster."""
-
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def body(self) -> bytes:
-        """Return the whole content."""
-        rest = orjson.dumps({"version": self.version, "error": self.error})[1:-1]
-        history = orjson.dumps(list(self.history))
-        return b'{"page":%b,"plan":%b,"history":%b,%b}' % (self.page, self.plan, history, rest)
-
-    def announce(self) -> None:
-        """Announce a change to all streams."""
-        self.version += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def changed(self) -> None:
-        """Wait for the next change."""
-        await self._changed.wait()
-
-
-class Refresher:
-    """Reads the cluster again and again, in the worker process."""
-
-    def __init__(self, feed: Feed, worker: Executor, *, seconds: float | None) -> None:
-        """`seconds` is the pause between two reads; None reads once."""
-        self._feed, self._worker, self._seconds = feed, worker, seconds
-
-    async def run(self) -> None:
-        """Read until cancelled.
-
-        Raises:
-            BrokenExecutor: the worker process has ended, so nothing can be read any more.
-
-        """
-        while True:
-            try:
-                await self.refresh()
-            except BrokenExecutor:
-                raise
-            except Exception as error:
-                log.exception("the page cannot be updated")
-                self._feed.error = f"{type(error).__name__}: {error}"
-                self._feed.announce()
-            if self._seconds is None:
-                return
-            await asyncio.sleep(self._seconds)
-
-    async def refresh(self) -> None:
-        """Read the cluster once, then decide on it; publish both as they come."""
-        feed, loop = self._feed, asyncio.get_running_loop()
-        page = await loop.run_in_executor(self._worker, study.page)
-        head = await asyncio.to_thread(_head, page)
-        feed.error = head.get("error", "")
-        if feed.error:
-            log.warning("the page's cluster cannot be read: %s", feed.error)
-            feed.announce()
-            return
-        feed.page = page
-        feed.history.append((head["time"], head["cost"], None))
-        feed.announce()
-        plan = await loop.run_in_executor(self._worker, study.plan)
-        bound = (await asyncio.to_thread(_head, plan)).get("lowerBound")
-        feed.plan = plan
-        feed.history[-1] = (head["time"], head["cost"], bound)
-        feed.announce()
-
-
-def _head(body: bytes) -> dict[str, Any]:
-    content = orjson.loads(body)
-    return {key: content[key] for key in ("time", "cost", "lowerBound", "error") if key in content}
+_QUESTIONS: msgspec.json.Decoder[questions.Question] = msgspec.json.Decoder(questions.Question)
 
 
 def application(
-    feed: Feed, worker: Executor, *, hosts: Iterable[str], token: str = ""
+    feed: Feed, answer: Answer, *, hosts: Iterable[str], token: str = ""
 ) -> web.Application:
     """Return the application.
 
@@ -173,7 +87,8 @@ def application(
         response.headers.update(HEADERS)
 
     async def cluster(_: web.Request) -> web.Response:
-        return web.Response(body=feed.body(), content_type="application/json")
+        body = await asyncio.to_thread(feed.body)
+        return web.Response(body=body, content_type="application/json")
 
     async def events(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "text/event-stream"})
@@ -187,8 +102,12 @@ def application(
     async def ask(request: web.Request) -> web.Response:
         if request.content_type != "application/json":
             raise web.HTTPUnsupportedMediaType(text="a question is application/json")
-        loop = asyncio.get_running_loop()
-        status, body = await loop.run_in_executor(worker, study.reply, await request.read())
+        status, found = 200, dict[str, Any]()
+        try:
+            found |= await answer(_QUESTIONS.decode(await request.read()))
+        except (msgspec.DecodeError, questions.UnanswerableError) as error:
+            status, found = 400, {"error": str(error)}
+        body = orjson.dumps(found)
         return web.Response(status=status, body=body, content_type="application/json")
 
     app = web.Application(middlewares=[guard], client_max_size=LONGEST_QUESTION)

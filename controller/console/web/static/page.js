@@ -98,35 +98,52 @@ const map = new PackingMap(byId("map"), {
   chosen: (node) => { open(node.name); byId("detail").focus(); },
 });
 
+/** Draw a part again if what it is made of has changed; what is unfolded or focused in it stays so. */
+function part(id, madeOf, draw) {
+  const key = JSON.stringify(madeOf), target = byId(id);
+  if (target.madeOf === key) return;
+  target.madeOf = key;
+  const unfolded = new Set([...target.querySelectorAll("details[open]")].map(titleOf));
+  const focused = target.contains(document.activeElement) ? document.activeElement : null;
+  draw();
+  for (const one of target.querySelectorAll("details")) one.open = unfolded.has(titleOf(one));
+  if (focused && !focused.isConnected) {
+    const same = [...target.querySelectorAll("button, summary")].find((one) => one.textContent === focused.textContent);
+    if (same) same.focus();
+  }
+}
+
+const titleOf = (details) => details.dataset.title || details.firstChild.textContent;
+
 function show() {
-  const { page, plan, error } = content;
+  const { page, plan, history, progress, error } = content;
   byId("error").hidden = !error;
   byId("error").textContent = error ? `The cluster cannot be read: ${error}` : "";
   byId("main").hidden = false;
-  byId("status").dataset.live = "true";
-  byId("status").textContent = page ? `Read ${clock(page.time)}` : "Reading the cluster …";
+  byId("status").dataset.live = String(!error);
+  byId("status").textContent = page ? `As of ${clock(page.time)}` : `Reading the cluster … ${progress}`;
   if (!page) return;
+  const minute = page.time.slice(0, 16), commands = plan && plan.commands, blocked = plan && plan.blocked;
   totals(page, plan);
-  nodes();
-  money();
-  pools(page.pools);
-  decisions(page, plan);
-  pendingPods(plan);
+  part("nodes", [page.nodes, minute, commands, blocked, opened], () => { nodes(); if (opened) open(opened); });
+  part("money", history, money);
+  part("pools", page.pools, () => pools(page.pools));
+  part("decisions", [page.decisions, commands], () => decisions(page, plan));
+  part("pending", page.pending, () => pendingPods(page.pending));
   subjects();
-  if (opened) open(opened);
   document.body.dataset.version = content.version;
 }
 
 function totals(page, plan) {
   const bound = plan ? plan.lowerBound : null;
-  const waiting = plan ? plan.pending.reduce((sum, group) => sum + group.count, 0) : null;
   const facts = [
     ["Cost", dollars(page.cost), "/h"],
     ["Lower bound", bound == null ? "…" : dollars(bound), bound == null ? "" : "/h"],
     ["Gap", bound ? `${Math.round(100 * (page.cost / bound - 1))} %` : bound === 0 ? "none" : "…", bound ? `$${Math.round((page.cost - bound) * 730).toLocaleString("en")}/mo` : ""],
     ["Nodes", page.nodes.length.toLocaleString("en"), ""],
     ["Pods", page.pods.toLocaleString("en"), ""],
-    ["Pending", waiting == null ? "…" : waiting.toLocaleString("en"), ""],
+    ["Pending", page.pendingPods.length.toLocaleString("en"), ""],
+    ...(page.unpriced ? [["Without price", page.unpriced.toLocaleString("en"), page.unpriced === 1 ? "node" : "nodes"]] : []),
   ].map(([name, value, unit]) => el("div", {}, el("dt", {}, name), el("dd", {}, el("span", {}, value), " ", el("small", {}, unit))));
   const meters = [["CPU requested", page.cpu], ["Memory requested", page.memory]].map(([name, pair]) =>
     el("div", {}, el("dt", {}, name), el("dd", {}, `${percent(pair)} %`,
@@ -301,18 +318,21 @@ function decisions(page, plan) {
   byId("decisions").replaceChildren(...(entries.length ? entries : [el("li", {}, plan ? "Nothing to disrupt now, and no decision is recorded." : "Deciding …")]));
 }
 
+function fateOf(group) {
+  if (group.causes.length) return " cannot be scheduled";
+  return group.place ? ` will run ${group.place}` : ": not evaluated yet";
+}
+
 function pendingGroups(groups) {
   return groups.map((group) => el("div", {},
-    el("strong", {}, counted(group.count, "pod"), group.place ? ` will run ${group.place}` : " cannot be scheduled"),
+    el("strong", {}, counted(group.count, "pod"), fateOf(group)),
     group.causes.length ? el("ul", {}, group.causes.map((cause) => el("li", {}, cause))) : null,
-    el("details", {}, el("summary", { class: "hint" }, "Names"), el("ul", { class: "columns" }, group.pods.map((pod) => el("li", {}, pod)),
+    el("details", { "data-title": `Names ${group.place} ${group.causes}` }, el("summary", { class: "hint" }, "Names"), el("ul", { class: "columns" }, group.pods.map((pod) => el("li", {}, pod)),
       group.count > group.pods.length ? el("li", {}, `and ${group.count - group.pods.length} more`) : null))));
 }
 
-function pendingPods(plan) {
-  if (!plan) byId("pending").replaceChildren(el("p", { class: "hint" }, "Solving …"));
-  else if (!plan.pending.length) byId("pending").replaceChildren(el("p", {}, "No pod is pending."));
-  else byId("pending").replaceChildren(...pendingGroups(plan.pending));
+function pendingPods(groups) {
+  byId("pending").replaceChildren(...(groups.length ? pendingGroups(groups) : [el("p", {}, "No pod is pending.")]));
 }
 
 // ---- questions

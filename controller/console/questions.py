@@ -10,7 +10,7 @@ import msgspec
 
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.wording import counted
-from controller.console.web.content import pending
+from controller.console.content import pending, placements
 from controller.disruption import candidates
 from controller.disruption.explanation import hold
 from controller.disruption.problem import DisruptionProblem
@@ -117,7 +117,7 @@ def _without(
         "evictions": len(moving),
         "newNodes": [written_node(node) for node in results.new_nodes],
         "existingNodes": {name: list(keys) for name, keys in results.existing_nodes.items()},
-        "unschedulable": pending(replace(results, new_nodes=(), existing_nodes={})),
+        "unschedulable": pending(results.unschedulable, placements(results)),
         "blocked": blocked,
     }
 

@@ -1,0 +1,288 @@
+"""What is shown of a cluster, as JSON-ready values.
+
+Prices are in $/h, CPU in cores and memory in GiB.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from controller.apis import labels
+from controller.apis.karpenter import durations
+from controller.apis.karpenter.disruption import Disruption
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.quantities import MILLI, written
+from controller.constraints.resources import CPU, MEMORY, Resources, pod_requests
+from controller.disruption import candidates
+from controller.disruption.explanation import hold
+from controller.disruption.problem import DisruptionProblem
+from controller.offline.disrupt import Course, answer
+from controller.scheduling.results import Results
+from controller.state.nodes import StateNode
+from controller.state.pods import is_daemon, is_terminal
+from controller.state.usage import allocatable
+
+GIB = 2**30
+
+NODE_GROUPS = ("eks.amazonaws.com/nodegroup", "alpha.eksctl.io/nodegroup-name")
+"""The labels that name a node's managed or self-managed node group."""
+
+GROUP_CAPACITY_TYPE = "eks.amazonaws.com/capacityType"
+"""The label of a managed node group's nodes: ON_DEMAND, SPOT or CAPACITY_BLOCK."""
+
+SHOWN_PODS = 20
+"""The maximum number of pods that are named with one cause; the count has all of them."""
+
+
+class Nodes:
+    """The content of nodes. That of a node which has not changed is made once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[object, ...], dict[str, Any]]] = {}
+
+    def of(self, problem: DisruptionProblem) -> list[dict[str, Any]]:
+        """Return the nodes with their pods, sorted by NodePool and size."""
+        there: defaultdict[str, list[Pod]] = defaultdict(list)
+        for pod in problem.snapshot.pods:
+            if not is_terminal(pod):
+                there[pod.spec.node_name].append(pod)
+        price = candidates.prices(problem)
+        known, self._known = self._known, {}
+        for state in problem.snapshot.nodes:
+            pods = there[state.name]
+            made_of = (state.node, state.claim, state.deleting, price(state), *pods)
+            before, node = known.get(state.name, ((), {}))
+            if made_of != before:
+                node = _node(state, pods, price(state))
+            self._known[state.name] = made_of, node
+        return sorted(
+            (node for _, node in self._known.values()),
+            key=lambda node: (
+                node["pool"], -node["cpu"][1], -node["memory"][1], node["name"]
+            ),
+        )  # fmt: skip
+
+
+def cluster(problem: DisruptionProblem, known: Nodes | None = None) -> dict[str, Any]:
+    """Return the nodes with their pods, the NodePools, the pending pods and the totals.
+
+    `known` has the nodes of the last read.
+    """
+    nodes = (known or Nodes()).of(problem)
+    return {
+        "time": _moment(problem.now),
+        "cost": round(candidates.cost(problem), 4),
+        "unpriced": sum(not node["price"] for node in nodes),
+        "cpu": _summed(nodes, "cpu"),
+        "memory": _summed(nodes, "memory"),
+        "pods": sum(len(node["pods"]) for node in nodes),
+        "nodes": nodes,
+        "pools": [_pool(pool, nodes) for _, pool in sorted(problem.node_pools.items())],
+        "pendingPods": [
+            pod.key for pod in problem.pending if labels.BUFFER_POD not in pod.metadata.annotations
+        ],
+        "evictionPrice": problem.settings.eviction_price,
+    }
+
+
+def plan(course: Course, results: Results) -> dict[str, Any]:
+    """Return what would be done now: nodes to disrupt and to launch, and why others stay.
+
+    `results` is the placement of the pending pods; `placements` has it by pod.
+    """
+    decided = answer(course)
+    return {
+        "commands": decided["commands"],
+        "blocked": decided["blocked"],
+        "costAfter": round(decided["costAfter"], 4),
+        "lowerBound": round(decided["lowerBound"], 4),
+        "placements": placements(results),
+    }
+
+
+Placement = tuple[Sequence[str], str]
+"""The causes for which a pod cannot be scheduled, or the node on which it will run."""
+
+
+def placements(results: Results) -> dict[str, Placement]:
+    """Return what becomes of each pending pod."""
+    found: dict[str, Placement] = {
+        key: (tuple(causes), "") for key, causes in results.unschedulable.items()
+    }
+    for node in results.new_nodes:
+        named = f"{node.instance_types[0]} ({node.price:.4f} $/h) of NodePool {node.node_pool}"
+        found |= dict.fromkeys(node.pods, ((), f"on a new {named}"))
+    for name, keys in results.existing_nodes.items():
+        found |= dict.fromkeys(keys, ((), f"on node {name}"))
+    return found
+
+
+def pending(keys: Iterable[str], placed: Mapping[str, Placement]) -> list[dict[str, Any]]:
+    """Return pending pods, in groups with equal causes; those with a node to come are last.
+
+    A pod without a placement was not evaluated yet: it has neither causes nor a place.
+    """
+    groups: defaultdict[Placement, list[str]] = defaultdict(list)
+    for key in keys:
+        groups[placed.get(key, ((), ""))].append(key)
+    return [
+        {
+            "causes": list(causes),
+            "place": place,
+            "count": len(keys),
+            "pods": sorted(keys)[:SHOWN_PODS],
+        }
+        for (causes, place), keys in sorted(
+            groups.items(), key=lambda group: (not group[0][0], -len(group[1]))
+        )
+    ]
+
+
+def pod(problem: DisruptionProblem, key: str) -> list[tuple[str, str]]:
+    """Return the facts of a pod, by name; empty if the pod does not exist."""
+    every = (*problem.snapshot.pods, *problem.pending)
+    found = next((pod for pod in every if pod.key == key), None)
+    if found is None:
+        return []
+    holds, change = hold(found, problem)
+    owner = next(iter(found.metadata.owner_references), None)
+    requests, is_bound = pod_requests(found), bool(found.spec.node_name)
+    facts = {
+        "pod": key,
+        "node": found.spec.node_name or "none: the pod is pending",
+        "owner": f"{owner.kind} {owner.name}" if owner is not None else "none",
+        "phase": "Terminating" if found.metadata.is_deleting else found.status.phase,
+        "created": _moment(found.metadata.creation_timestamp),
+        "started": _moment(found.status.start_time),
+        "requests": ", ".join(
+            f"{name} {written(amount, name)}" for name, amount in sorted(requests.items())
+        ),
+        "priority": f"{found.spec.priority or 0}",
+        "labels": ", ".join(f"{k}={v}" for k, v in sorted(found.metadata.labels.items())),
+        "eviction": f"blocked: {holds} ({change})" if holds else "allowed" if is_bound else "",
+        **{
+            f"condition {condition.type}": f"{condition.reason}: {condition.message}"
+            for condition in found.status.conditions
+            if condition.status == "False"
+        },
+    }
+    return [(name, value) for name, value in facts.items() if value]
+
+
+def decisions(records: Iterable[Disruption]) -> list[dict[str, Any]]:
+    """Return the recorded decisions, the newest first."""
+    dated = sorted(
+        ((record.status.begun_at or record.metadata.creation_timestamp, record)
+         for record in records),
+        key=lambda pair: pair[0].timestamp() if pair[0] is not None else 0.0,
+        reverse=True,
+    )  # fmt: skip
+    return [
+        {
+            "name": record.metadata.name,
+            "time": _moment(time),
+            "state": record.status.state,
+            "reason": record.spec.reason,
+            "nodes": list(record.spec.nodes),
+            "newNodes": [
+                new.instance_types[0] if new.instance_types else new.node_pool
+                for new in record.spec.new_nodes
+            ],
+            "saving": round(record.spec.saving, 4),
+            "evictions": record.spec.evictions,
+            "why": record.status.message or record.spec.why,
+        }
+        for time, record in dated
+    ]
+
+
+def _node(state: StateNode, pods: Sequence[Pod], price: float) -> dict[str, Any]:
+    room = allocatable(state)
+    drawn = [
+        (pod.key, _cores(requests), _gib(requests), int(is_daemon(pod)))
+        for pod in pods
+        for requests in [pod_requests(pod)]
+    ]
+    drawn.sort(key=lambda pod: (-pod[1], -pod[2], pod[0]))
+    born = state.claim or state.node
+    return {
+        "name": state.name,
+        "pool": state.node_pool or _node_group(state),
+        "type": state.labels.get(labels.INSTANCE_TYPE, ""),
+        "zone": state.labels.get(labels.ZONE, ""),
+        "capacityType": capacity_type(state),
+        "price": round(price, 4),
+        "created": _moment(born.metadata.creation_timestamp if born is not None else None),
+        "expires": _moment(_expiration(state.claim)),
+        "state": _state(state),
+        "cpu": [round(sum(pod[1] for pod in drawn), 3), _cores(room)],
+        "memory": [round(sum(pod[2] for pod in drawn), 3), _gib(room)],
+        "pods": drawn,
+    }
+
+
+def _node_group(state: StateNode) -> str:
+    """Return the node group of a node without a NodePool, as it is shown; empty if unknown."""
+    name = next((state.labels[key] for key in NODE_GROUPS if key in state.labels), "")
+    return f"node group {name}" if name else ""
+
+
+def capacity_type(state: StateNode) -> str:
+    """Return the capacity type of a node of a NodePool or a managed node group; "" if unknown."""
+    own = state.labels.get(labels.CAPACITY_TYPE)
+    return own or state.labels.get(GROUP_CAPACITY_TYPE, "").lower().replace("_", "-")
+
+
+def _expiration(claim: NodeClaim | None) -> datetime | None:
+    """Return when a node is replaced because of its age; None if never."""
+    born = claim.metadata.creation_timestamp if claim is not None else None
+    life = durations.parse(claim.spec.expire_after) if claim is not None else None
+    return born + life if born is not None and life is not None else None
+
+
+def _state(state: StateNode) -> str:
+    if state.deleting:
+        return "terminating"
+    if not state.registered:
+        return "launching"
+    return "ready" if state.initialized else "registered"
+
+
+def _pool(pool: NodePool, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    name = pool.metadata.name
+    own = [node for node in nodes if node["pool"] == name]
+    return {
+        "name": name,
+        "nodes": len(own),
+        "cost": round(sum(node["price"] for node in own), 4),
+        "cpu": _summed(own, "cpu"),
+        "memory": _summed(own, "memory"),
+        "limits": {key: str(value) for key, value in (pool.spec.limits or {}).items()},
+        "budgets": [
+            " ".join(filter(None, (budget.nodes, ", ".join(budget.reasons or ()), budget.schedule)))
+            for budget in pool.spec.disruption.budgets
+        ],
+        "policy": pool.spec.disruption.consolidation_policy,
+    }
+
+
+def _summed(parts: Iterable[Mapping[str, Any]], key: str) -> list[float]:
+    pairs = [part[key] for part in parts]
+    return [round(sum(pair[0] for pair in pairs), 3), round(sum(pair[1] for pair in pairs), 3)]
+
+
+def _cores(amounts: Resources) -> float:
+    return round(amounts.get(CPU, 0) / MILLI, 3)
+
+
+def _gib(amounts: Resources) -> float:
+    return round(amounts.get(MEMORY, 0) / MILLI / GIB, 3)
+
+
+def _moment(moment: datetime | None) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}" if moment is not None else ""

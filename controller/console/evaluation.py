@@ -1,0 +1,61 @@
+"""Decisions and answers about a cluster; these functions run in the solver's process.
+
+Their first three arguments and the result None are those of `manager.solving.decide`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from controller.console import content, questions
+from controller.disruption.bounds import lower_bound
+from controller.disruption.problem import DisruptionProblem
+from controller.manager import solving
+from controller.offline.disrupt import begun, look
+from controller.offline.solve import deadline
+from controller.scheduling.scheduler import schedule
+
+
+def planned(
+    question: bytes, running: Sequence[int], offer: bytes, seconds: float
+) -> dict[str, Any] | None:
+    """Return what would be done now; each of three evaluations takes at most `seconds`."""
+    problem = solving.received(question, running, offer)
+    return None if problem is None else plan(problem, seconds)
+
+
+def plan(problem: DisruptionProblem, seconds: float) -> dict[str, Any]:
+    """Return what would be done now; each of three evaluations takes at most `seconds`."""
+    course = begun(problem)
+    look(course, seconds)
+    course.lower_bound = lower_bound(problem, expired=_within(seconds))
+    results = schedule(
+        problem.pending,
+        snapshot=problem.snapshot,
+        settings=problem.scheduling,
+        expired=_within(seconds),
+    )
+    return content.plan(course, results)
+
+
+def answered(
+    question: bytes,
+    running: Sequence[int],
+    offer: bytes,
+    seconds: float,
+    asked: questions.Question,
+) -> dict[str, Any] | None:
+    """Return the answer to a what-if question, or its `error`."""
+    problem = solving.received(question, running, offer)
+    if problem is None:
+        return None
+    try:
+        return questions.answered(asked, problem, seconds=seconds, expired=_within(seconds))
+    except questions.UnanswerableError as error:
+        return {"error": str(error)}
+
+
+def _within(seconds: float) -> Callable[[], bool]:
+    return deadline(time.perf_counter() + seconds)

@@ -1,0 +1,63 @@
+"""What the user interfaces show now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+LONGEST_HISTORY = 2880
+"""The maximum number of points of cost over time: a day at one evaluation in 30 s."""
+
+Content = Mapping[str, Any]
+"""JSON-ready values, as `content` makes them."""
+
+
+@dataclass(slots=True)
+class Feed:
+    """What is shown now, and its version, which every change increases.
+
+    `page` is the cluster, and `plan` what would be done with it; None before they are known.
+    `progress` is what is being read, and `error` why nothing can be read.
+    """
+
+    page: Content | None = None
+    plan: Content | None = None
+    version: int = 0
+    progress: str = ""
+    error: str = ""
+    history: deque[tuple[str, float, float | None]] = field(
+        default_factory=lambda: deque(maxlen=LONGEST_HISTORY)
+    )
+    """Time, cost and lower bound in $/h, one for each evaluation of the cluster."""
+
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _body: tuple[int, bytes] = (-1, b"")
+
+    def body(self) -> bytes:
+        """Return the whole content as JSON."""
+        if self._body[0] != self.version:
+            content = {
+                "page": self.page,
+                "plan": self.plan,
+                "history": list(self.history),
+                "version": self.version,
+                "progress": self.progress,
+                "error": self.error,
+            }
+            self._body = self.version, orjson.dumps(content)
+        return self._body[1]
+
+    def announce(self) -> None:
+        """Announce a change to all readers."""
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def changed(self) -> None:
+        """Wait for the next change."""
+        await self._changed.wait()

@@ -1,0 +1,196 @@
+"""A live cluster as a world that is always up to date: its objects are watched, not read again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from controller.apis import kinds
+from controller.apis.karpenter.disruption import Disruption
+from controller.apis.karpenter.nodeoverlay import NodeOverlay
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kinds import DISRUPTION, EC2_NODE_CLASS, NODE, NODE_POOL, POD, Kind
+from controller.apiserver.errors import ApiError, NotFoundError, UnavailableError
+from controller.apiserver.port import ApiServer
+from controller.cloudprovider.instancetypes import InstanceType
+from controller.console.mirror import Mirror
+from controller.offline.instancetypes import Types, stated
+from controller.offline.record import (
+    InstanceTypeSource,
+    instance_types_of,
+    settings_of,
+    wanted,
+)
+from controller.offline.world import Objects, World, composed, types_by_pool
+from controller.options import Options
+
+TYPES_SECONDS = 600.0
+"""How long instance types and prices are used again. Reading them takes many calls to AWS."""
+
+AGAIN_SECONDS = 5.0
+"""The pause before a kind that cannot be listed is tried again."""
+
+CONTACT_SECONDS = 10.0
+"""The interval at which the API server is asked whether it still answers."""
+
+SELLING = (NODE_POOL, EC2_NODE_CLASS)
+"""The kinds that determine which instance types are read."""
+
+Connect = Callable[[], AbstractAsyncContextManager[tuple[ApiServer, Options]]]
+"""Connects to a cluster; also yields the settings of its controller."""
+
+log = logging.getLogger(__name__)
+
+
+class LiveCluster:
+    """A cluster, followed through its API server.
+
+    Instance types are read again after ten minutes, or when a NodePool or an EC2NodeClass changes.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        market: Callable[[Options, Callable[[str], None]], InstanceTypeSource | None],
+        *,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`say` receives the progress and the warnings."""
+        self._connect, self._market, self._say, self._clock = connect, market, say, clock
+        self._mirror = Mirror(())
+        self._settings: dict[str, Any] = {}
+        self._types = Types(())
+        self._sold: tuple[object, dict[str, tuple[InstanceType, ...]]] = (None, {})
+        self._refused: dict[str, str] = {}
+        self._listed = asyncio.Event()
+        self._sellers_changed = asyncio.Event()
+        self.changed = asyncio.Event()
+        """Set by every change; the reader clears it."""
+
+    @property
+    def error(self) -> str:
+        """Why the cluster cannot be read now; empty if it can."""
+        return "; ".join(self._refused.values())
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled.
+
+        Raises:
+            OptionsError: a setting has a value that is not allowed.
+            QuestionError: a file that a setting names cannot be read.
+
+        """
+        async with self._connect() as (api, options):
+            self._settings = settings_of(options)
+            self._mirror = Mirror((*wanted(options), EC2_NODE_CLASS, DISRUPTION))
+            async with asyncio.TaskGroup() as tasks:
+                for kind in self._mirror.kinds:
+                    tasks.create_task(self._follow(api, kind))
+                tasks.create_task(self._follow_instance_types(api, options))
+                tasks.create_task(self._keep_in_contact(api))
+
+    def frozen(self) -> Callable[[], tuple[World, Sequence[Disruption]]] | None:
+        """Return a function for another thread that makes the present world; None if unread.
+
+        The second part of its result are the recorded decisions.
+        """
+        if self._mirror.awaited or not self._mirror.kinds:
+            return None
+        of, types, settings = self._mirror.frozen(), self._types, self._settings
+
+        def make() -> tuple[World, Sequence[Disruption]]:
+            return composed(of, self._offered(of, types), settings), of(Disruption)
+
+        return make
+
+    def _offered(self, of: Objects, types: Types) -> dict[str, tuple[InstanceType, ...]]:
+        """Return the instance types by NodePool: the same objects until something changes."""
+        pools, overlays = of(NodePool), of(NodeOverlay)
+        named = [(pool.metadata.name, pool.metadata.annotations) for pool in pools]
+        made_of = (types, named, overlays and (pools, overlays))
+        if self._sold[0] != made_of:
+            self._sold = made_of, types_by_pool(types, pools, overlays, self._settings)
+        return self._sold[1]
+
+    async def _follow(self, api: ApiServer, kind: Kind[Any]) -> None:
+        """Follow one kind, as soon as the cluster serves it."""
+        while (refusal := await _refusal(api, kind)) is not None:
+            self._report(kind, refusal)
+            self._mirror.absent(kind)
+            self._changes(kind)
+            await asyncio.sleep(AGAIN_SECONDS)
+        self._refused.pop(kind.plural, None)
+        async for change in api.watch(kind):
+            self._mirror.apply(kind, change)
+            if change.type == "SYNCED":
+                self._say(f"{kind.plural}: {len(self._mirror.list(kind))}")
+            self._changes(kind)
+
+    def _report(self, kind: Kind[Any], error: ApiError) -> None:
+        text = f"cannot list {kind.plural}: {error}"
+        if kind in (POD, NODE) or (kind == NODE_POOL and not isinstance(error, NotFoundError)):
+            self._refused[kind.plural] = text
+        elif kind in self._mirror.awaited and not isinstance(error, NotFoundError):
+            self._say(text)
+
+    def _changes(self, kind: Kind[Any]) -> None:
+        if not self._mirror.awaited:
+            self._listed.set()
+            self.changed.set()
+        if kind in SELLING:
+            self._sellers_changed.set()
+
+    async def _follow_instance_types(self, api: ApiServer, options: Options) -> None:
+        """Read the instance types when they may have changed."""
+        await self._listed.wait()
+        known, read_at = None, 0.0
+        while True:
+            self._sellers_changed.clear()
+            sellers = self._sellers()
+            if sellers != known or self._clock() - read_at >= TYPES_SECONDS:
+                rows = await instance_types_of(api, self._market(options, self._say), self._say)
+                self._types = stated(rows)
+                known, read_at = sellers, self._clock()
+                self.changed.set()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._sellers_changed.wait(), TYPES_SECONDS)
+
+    def _sellers(self) -> object:
+        """Return what determines the instance types; a NodePool's status changes with each node."""
+        return (
+            [(pool.metadata.name, pool.spec) for pool in self._mirror.list(NODE_POOL)],
+            [(of.metadata.name, of.spec, of.status) for of in self._mirror.list(EC2_NODE_CLASS)],
+        )
+
+    async def _keep_in_contact(self, api: ApiServer) -> None:
+        """Find out whether the API server still answers: a silent watch does not say so."""
+        while True:
+            await asyncio.sleep(CONTACT_SECONDS)
+            try:
+                await api.get(kinds.NAMESPACE, "kube-system")
+            except UnavailableError as error:
+                self._refused[""] = f"the API server does not answer: {error}"
+                self.changed.set()
+            except ApiError:
+                self._answers()
+            else:
+                self._answers()
+
+    def _answers(self) -> None:
+        if self._refused.pop("", None):
+            self.changed.set()
+
+
+async def _refusal(api: ApiServer, kind: Kind[Any]) -> ApiError | None:
+    """Return why a kind cannot be listed, without reading its objects."""
+    try:
+        await api.list(kind, field_selector="metadata.name=-")
+    except ApiError as error:
+        return error
+    return None

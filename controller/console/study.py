@@ -1,0 +1,291 @@
+"""Keeps what is shown of a cluster up to date, and answers questions on it.
+
+The cluster is read in the process of the user interface, in steps that do not grow with it, or in
+threads. The solver's process evaluates it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from controller.apis.karpenter.disruption import Disruption
+from controller.console import content, evaluation, questions
+from controller.console.feed import Feed
+from controller.console.live import LiveCluster
+from controller.disruption.problem import DisruptionProblem
+from controller.kube import access
+from controller.manager.solving import OVERDUE, SolverError, SolverProcess, WorldSolver
+from controller.offline.commandline import QuestionError, connection, positive
+from controller.offline.disrupt import problem_of
+from controller.offline.record import access_of, connected, market_of
+from controller.offline.solve import read
+from controller.offline.wirevalues import WorldError
+from controller.offline.world import World
+from controller.options import OptionsError
+
+READ_SECONDS = 1.0
+"""The shortest time between two reads of what the watches brought."""
+
+PAUSE_SECONDS = 2.0
+"""The shortest pause between two evaluations; an evaluation that took longer is followed by a pause
+as long as itself."""
+
+INTERVAL_SECONDS = 30.0
+
+Recorded = tuple[World, Sequence[Disruption]]
+"""A world, and the recorded decisions."""
+
+log = logging.getLogger(__name__)
+
+
+class Cluster(Protocol):
+    """A cluster that can be read again when it has changed."""
+
+    @property
+    def error(self) -> str:
+        """Why it cannot be read now; empty if it can."""
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set by every change; the reader clears it."""
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+
+    def frozen(self) -> Callable[[], Recorded] | None:
+        """Return a function for another thread that makes the present world; None if unread."""
+
+
+class RecordedCluster:
+    """A recorded world in a file, which never changes."""
+
+    error = ""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Let it be read once."""
+        self.changed.set()
+
+    def frozen(self) -> Callable[[], Recorded]:
+        """Return a function that reads the file."""
+        return lambda: (read(self._path), ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where the cluster is read: a recorded world, or the environment's cluster if it is None.
+
+    `now` is the time of a recorded world; None is the time of the read. `settings` are flags of
+    `run` that replace those of the cluster's controller. Each evaluation takes at most
+    `time_limit` seconds, and begins again after `interval` seconds if nothing changes; None never.
+    """
+
+    world: Path | None = None
+    now: datetime | None = None
+    settings: Sequence[str] = ()
+    environ: Mapping[str, str] | None = None
+    time_limit: float = 20.0
+    interval: float | None = INTERVAL_SECONDS
+
+
+def source_of(
+    chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping[str, str]
+) -> Source:
+    """Return the source that a command line selects.
+
+    Raises:
+        QuestionError: there is no kubeconfig, or it cannot be used.
+
+    """
+    environ = connection(chosen, environ)
+    if chosen.world is None:
+        try:
+            access_of(environ)
+        except access.AccessError as error:
+            raise QuestionError(str(error)) from error
+    return Source(
+        world=chosen.world,
+        now=chosen.now,
+        settings=settings,
+        environ=dict(environ),
+        time_limit=chosen.time_limit,
+        interval=None if chosen.world is not None else float(chosen.interval),
+    )
+
+
+def add_interval(parser: argparse.ArgumentParser) -> None:
+    """Add the option of how often an unchanged cluster is evaluated."""
+    parser.add_argument(
+        "--interval",
+        type=positive,
+        default=int(INTERVAL_SECONDS),
+        metavar="SECONDS",
+        help="evaluate the cluster again after this time if nothing changes (default 30); changes "
+        "are shown as they happen",
+    )
+
+
+class Study:
+    """What is shown of a cluster, and the solver's process that evaluates it."""
+
+    def __init__(self, source: Source, feed: Feed) -> None:
+        self._source, self._feed = source, feed
+        self._cluster = self._cluster_of(source)
+        self._solver = WorldSolver(SolverProcess())
+        self._nodes = content.Nodes()
+        self._placements: Mapping[str, content.Placement] = {}
+        self._problem: DisruptionProblem | None = None
+        self._is_read = asyncio.Event()
+
+    def _cluster_of(self, source: Source) -> Cluster:
+        if source.world is not None:
+            return RecordedCluster(source.world)
+        connect = partial(connected, source.settings, source.environ or {}, self._say)
+        return LiveCluster(connect, market_of, say=self._say)
+
+    async def run(self) -> None:
+        """Keep the feed up to date until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._follow())
+                tasks.create_task(self._read_again())
+                tasks.create_task(self._evaluate_again())
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the solver's process, whatever it is doing."""
+        self._solver.solver.stop()
+
+    async def read(self) -> None:
+        """Read the cluster once; publish it."""
+        make = self._cluster.frozen()
+        self._feed.error = self._cluster.error
+        if make is not None:
+            try:
+                self._problem, self._feed.page = await asyncio.to_thread(self._made, make)
+                self._is_read.set()
+            except (QuestionError, WorldError) as error:
+                self._feed.error = str(error)
+        self._feed.announce()
+
+    async def evaluate(self) -> None:
+        """Evaluate the cluster that was read; publish what would be done."""
+        problem, page = self._problem, self._feed.page
+        assert problem is not None, "read first"
+        assert page is not None
+        try:
+            plan = await self._ask(evaluation.planned, problem)
+        except SolverError as error:
+            self._feed.error = f"the cluster cannot be evaluated: {error}"
+        else:
+            self._placements = plan.pop("placements")
+            pending = content.pending(page["pendingPods"], self._placements)
+            self._feed.page = {**page, "pending": pending}
+            self._feed.plan = plan
+            self._feed.history.append((page["time"], page["cost"], plan["lowerBound"]))
+        self._feed.announce()
+
+    async def answer(self, question: questions.Question) -> dict[str, Any]:
+        """Return the answer to a question on the cluster that was read.
+
+        Raises:
+            UnanswerableError: it cannot be answered.
+
+        """
+        if self._problem is None:
+            raise questions.UnanswerableError("The cluster has not been read yet")
+        try:
+            found = await self._ask(evaluation.answered, self._problem, question)
+        except SolverError as error:
+            raise questions.UnanswerableError(str(error)) from error
+        if "error" in found:
+            raise questions.UnanswerableError(found["error"])
+        return found
+
+    def pod(self, key: str) -> list[tuple[str, str]]:
+        """Return the facts of a pod of the cluster that was read."""
+        return content.pod(self._problem, key) if self._problem is not None else []
+
+    async def _follow(self) -> None:
+        try:
+            await self._cluster.run()
+        except* (OptionsError, QuestionError, access.AccessError) as group:
+            self._feed.error = "; ".join(map(str, group.exceptions))
+            self._feed.announce()
+
+    async def _read_again(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._cluster.changed.wait(), self._source.interval)
+            self._cluster.changed.clear()
+            await self.read()
+            await asyncio.sleep(READ_SECONDS)
+
+    async def _evaluate_again(self) -> None:
+        while True:
+            await self._is_read.wait()
+            self._is_read.clear()
+            began = time.monotonic()
+            await self.evaluate()
+            await asyncio.sleep(max(PAUSE_SECONDS, time.monotonic() - began))
+
+    async def _ask(
+        self,
+        function: Callable[..., dict[str, Any] | None],
+        problem: DisruptionProblem,
+        *arguments: object,
+    ) -> dict[str, Any]:
+        """Call a function of `evaluation` with the cluster."""
+        world = dataclasses.replace(problem.snapshot, pods=(), instance_types={})
+        return await self._solver.ask(
+            function,
+            dataclasses.replace(problem, snapshot=world),
+            problem.snapshot,
+            self._source.time_limit,
+            *arguments,
+            seconds=3 * self._source.time_limit + OVERDUE.total_seconds(),
+        )
+
+    def _made(self, make: Callable[[], Recorded]) -> tuple[DisruptionProblem, dict[str, Any]]:
+        world, records = make()
+        now = self._source.now or datetime.now(UTC)
+        try:
+            problem = problem_of(world, now=now, with_eviction_cost=True)
+        except ValueError as error:
+            raise QuestionError(f"settings: {error}") from error
+        page = content.cluster(problem, self._nodes)
+        pending = content.pending(page["pendingPods"], self._placements)
+        return problem, {**page, "decisions": content.decisions(records), "pending": pending}
+
+    def _say(self, text: str) -> None:
+        log.info(text)
+        self._feed.progress = text
+        self._feed.announce()
+
+
+@contextlib.asynccontextmanager
+async def studied(source: Source, feed: Feed) -> AsyncIterator[Study]:
+    """Keep a feed up to date within the context."""
+    study = Study(source, feed)
+    running = asyncio.create_task(study.run())
+    try:
+        yield study
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
