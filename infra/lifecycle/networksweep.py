@@ -95,7 +95,8 @@ class NetworkSweep(Resource):
         Args:
             name: of the resource.
             location: of the cluster.
-            vpc: ID of the VPC that the stack creates; None if the cluster is in another one.
+            vpc: ID of the VPC that the stack creates. None if the cluster is in another one: then
+                only the cluster's own controllers delete load balancers there.
             installation: value of the tag on what the program created.
             retained: whether cluster and VPC stay in AWS; then nothing is deleted.
             opts: of the resource.
@@ -116,19 +117,22 @@ class _NetworkSweepProvider(StatefulProvider):
     kind = "network-sweep"
 
     def end(self, props: dict[str, Any]) -> None:
-        if props["retained"] or not props.get("vpc"):
+        if props["retained"]:
             return
-        location = ClusterLocation.of(props)
-        contents = VpcContents(
-            location, props["vpc"], props["installation"], _groups_of_eks(location)
+        location, vpc = ClusterLocation.of(props), props.get("vpc")
+        contents = (
+            VpcContents(location, vpc, props["installation"], _groups_of_eks(location))
+            if vpc
+            else None
         )
-        if foreign := [*contents.of_others()]:
-            raise NetworkInUseError(props["vpc"], foreign)
+        if contents and (foreign := [*contents.of_others()]):
+            raise NetworkInUseError(contents.vpc, foreign)
         try:
             release(ClusterApi.find(location))
         except (ClusterGoneError, ClusterUnreachableError) as exc:
             require_given_up(location, exc)
-        sweep(contents)
+        if contents:
+            sweep(contents)
 
 
 def _groups_of_eks(location: ClusterLocation) -> frozenset[str]:

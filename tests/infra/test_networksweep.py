@@ -196,9 +196,23 @@ def test_a_network_that_stays_is_not_swept(network: Network) -> None:
     network.balancer("of-cluster", OF_CLUSTER)
 
     _NetworkSweepProvider().end(props(network, retained=True))
-    _NetworkSweepProvider().end({k: v for k, v in props(network).items() if k != "vpc"})
 
     assert network.elbv2.describe_load_balancers()["LoadBalancers"]
+
+
+def test_in_a_network_of_the_user_only_the_clusters_controllers_delete_load_balancers(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[Any] = []
+    monkeypatch.setattr(ClusterApi, "find", lambda location: location.cluster_name)
+    monkeypatch.setattr("infra.lifecycle.networksweep.release", released.append)
+    network.balancer("of-cluster", OF_CLUSTER)
+    network.balancer("of-others", {})
+
+    _NetworkSweepProvider().end({k: v for k, v in props(network).items() if k != "vpc"})
+
+    assert released == ["joiner"]
+    assert len(network.elbv2.describe_load_balancers()["LoadBalancers"]) == 2
 
 
 def test_nothing_goes_while_the_cluster_cannot_be_reached(
