@@ -7,9 +7,8 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,9 @@ from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.wording import counted
 from controller.disruption import candidates
-from controller.disruption.applying import applied
+from controller.disruption import course as courses
 from controller.disruption.bounds import lower_bound
-from controller.disruption.commands import Command, Decision
-from controller.disruption.consolidation.method import LATER
-from controller.disruption.explanation import why_untouched
-from controller.disruption.methods import decide
+from controller.disruption.course import with_room_kept
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, settings_of
 from controller.offline.answers import written_node
 from controller.offline.commandline import (
@@ -44,11 +40,7 @@ from controller.offline.reporter import Table
 from controller.offline.solve import deadline, read
 from controller.offline.world import World
 from controller.options import Options
-from controller.scheduling.buffers import hosts
-from controller.scheduling.pods.kinds import PodKinds
-from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import from_names
-from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
 
 SHOWN = 20
@@ -67,26 +59,12 @@ SPOT_TO_SPOT_GATE = "SpotToSpotConsolidation"
 
 
 @dataclass(slots=True, kw_only=True)
-class Course:
-    """The decisions about a world, one evaluation after the other, and their result."""
+class Course(courses.Course):
+    """The decisions about a world with the lower bound in $/h, and how long they took."""
 
-    problem: DisruptionProblem
-    cost_before: float
     lower_bound: float = 0.0
-    commands: list[tuple[Command, tuple[StateNode, ...]]] = field(default_factory=list)
-    """The commands that were executed, each with its new nodes."""
-
-    kinds: PodKinds = field(default_factory=PodKinds)
-    """Cache of what one evaluation reads of the pods for the next one."""
-
-    blocked: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     first_command_seconds: float = 0.0
-
-    @property
-    def cost_after(self) -> float:
-        """The cost of all nodes after every command was executed, in $/h."""
-        return self.cost_before - sum(command.saving for command, _ in self.commands)
 
 
 def disrupt(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -169,22 +147,7 @@ def problem_of(world: World, *, now: datetime, with_eviction_cost: bool) -> Disr
         scheduling=from_names(world.settings),
         settings=settings,
     )
-    return _with_room_kept(problem)
-
-
-def _with_room_kept(problem: DisruptionProblem) -> DisruptionProblem:
-    """Return the problem with the nodes marked that reserve capacity for capacity buffers.
-
-    In a live cluster, provisioning marks them.
-    """
-    virtual = [pod for pod in problem.pending if labels.BUFFER_POD in pod.metadata.annotations]
-    if not virtual:
-        return problem
-    snapshot = problem.snapshot
-    results = schedule(problem.pending, snapshot=snapshot, settings=problem.scheduling)
-    names = hosts(replace(results, new_nodes=()), (), virtual)
-    nodes = tuple(replace(node, buffered=node.name in names) for node in snapshot.nodes)
-    return replace(problem, snapshot=replace(snapshot, nodes=nodes))
+    return with_room_kept(problem)
 
 
 def without_waits(problem: DisruptionProblem) -> DisruptionProblem:
@@ -215,81 +178,12 @@ def begun(problem: DisruptionProblem) -> Course:
 def look(course: Course, seconds: float) -> bool:
     """Decide once, in at most `seconds`, and execute the commands; return whether any came."""
     began = time.perf_counter()
-    decision = decide(course.problem, expired=deadline(began + seconds), kinds=course.kinds)
-    took = time.perf_counter() - began
+    decision = course.decided(deadline(began + seconds))
     if decision.commands and not course.commands:
-        course.first_command_seconds = course.seconds + took
-    course.blocked = _explained(course.problem, decision)
-    _carry_out(course, decision.commands)
+        course.first_command_seconds = course.seconds + time.perf_counter() - began
+    course.execute(decision)
     course.seconds += time.perf_counter() - began
     return bool(decision.commands)
-
-
-def _explained(problem: DisruptionProblem, decision: Decision) -> Mapping[str, str]:
-    """Return why each of Joiner's nodes stays, including nodes that were not evaluated."""
-    going = {name for command in decision.commands for name in command.names}
-    asked = candidates.standing(problem)
-    rest = {
-        state.name: LATER if state.name in asked else why_untouched(state, problem)
-        for state in problem.snapshot.nodes
-        if state.managed and state.node is not None and state.name not in going
-    }
-    return {**rest, **decision.blocked}
-
-
-def _carry_out(course: Course, commands: Sequence[Command]) -> None:
-    """Execute commands in the course's cluster.
-
-    Replacements of static NodePools take no particular pods, so their commands come last, one by
-    one.
-    """
-    taken = {node.name for node in course.problem.snapshot.nodes}
-    first = sum(len(made) for _, made in course.commands)
-    free = (name for n in count(first + 1) if (name := f"new-{n:05d}") not in taken)
-    named = [(command, list(islice(free, len(command.replacements)))) for command in commands]
-    homeless = [one for one in named if _is_for_nobody(one[0])]
-    together = [one for one in named if not _is_for_nobody(one[0])]
-    later = {name for command, _ in homeless for name in command.names}
-    problem = applied(course.problem, together).without(later)
-    settled: list[tuple[Command, list[str]]] = []
-    for command, names in homeless:
-        problem = applied(problem, [(command, names)])
-        settled.append((_settled(command, names, problem), names))
-    course.problem = _with_room_kept(problem)
-    there = {node.name: node for node in course.problem.snapshot.nodes}
-    course.commands += [
-        (command, tuple(there[name] for name in names)) for command, names in together + settled
-    ]
-
-
-def _is_for_nobody(command: Command) -> bool:
-    """Return whether the replacements are for no particular pods, as in a static NodePool."""
-    return any(not new.instance_types for new in command.replacements)
-
-
-def _settled(command: Command, names: Sequence[str], after: DisruptionProblem) -> Command:
-    """Return the command of a static NodePool with its cost and the destinations of its pods.
-
-    The cost of its replacements and the destinations are those in the cluster after the command.
-    """
-    made = {node.name: node for node in after.snapshot.nodes if node.name in names}
-    prices = candidates.prices(after)
-    at: dict[str, list[str]] = {}
-    moved = {pod.key for candidate in command.candidates for pod in candidate.moving}
-    for pod in after.snapshot.pods:
-        if pod.key in moved:
-            at.setdefault(pod.spec.node_name, []).append(pod.key)
-    replacements = tuple(
-        replace(new, price=prices(made[name]), pods=tuple(at.pop(name, ())))
-        for name, new in zip(names, command.replacements, strict=True)
-    )
-    price = sum(candidate.price for candidate in command.candidates)
-    return replace(
-        command,
-        replacements=replacements,
-        moves={name: tuple(keys) for name, keys in at.items()},
-        saving=price - sum(new.price for new in replacements),
-    )
 
 
 def answer(course: Course) -> dict[str, Any]:
