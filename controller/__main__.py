@@ -120,6 +120,13 @@ def cost(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return offline.cost(argv, environ)
 
 
+def advise(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Print what the cluster would cost under Joiner, and what prevents it."""
+    from controller.offline.advise import command
+
+    return command.command(argv, environ)
+
+
 def completion(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print the completion script of a shell: bash, zsh or tcsh."""
     from controller.console import completion as console
@@ -148,6 +155,7 @@ COMMANDS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "disrupt": disrupt,
     "record": record,
     "cost": cost,
+    "advise": advise,
     "completion": completion,
     "top": top,
     "web": web,

@@ -10,6 +10,7 @@ import shtab
 from controller.console.top import command as top
 from controller.console.web import command as web
 from controller.offline import cost, disrupt, node, pod, record, solve
+from controller.offline.advise import command as advise
 from controller.offline.commandline import parsed
 
 PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {
@@ -17,6 +18,7 @@ PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {
     "disrupt": disrupt.disrupt_parser,
     "record": record.record_parser,
     "cost": cost.parser,
+    "advise": advise.parser,
     "top": top.parser,
     "web": web.parser,
 }

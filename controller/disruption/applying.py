@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -46,18 +46,34 @@ def applied(
     offering that its NodeClaim allows and is initialized and consolidatable. A duration in
     `karpenter.sh/do-not-disrupt` (such as 1h) starts again for a pod that moved.
     """
-    snapshot, types = problem.snapshot, problem.snapshot.instance_types
     gone: set[str] = set()
+    new: list[tuple[str, NewNode]] = []
     place: dict[str, str] = {}
-    made: list[StateNode] = []
     for command, names in commands:
         gone |= command.names
+        new += zip(names, command.replacements, strict=True)
         place |= {key: name for name, keys in command.moves.items() for key in keys}
-        for name, new in zip(names, command.replacements, strict=True):
-            pool = problem.node_pools[new.node_pool]
-            made.append(launched(name, new, pool, types[new.node_pool], problem.now))
-            types = with_left(types, made[-1].labels.get(labels.RESERVATION_ID, ""), -1)
-            place |= dict.fromkeys(new.pods, name)
+    return replaced(problem, gone, new, place)
+
+
+def replaced(
+    problem: DisruptionProblem,
+    gone: Collection[str],
+    new: Iterable[tuple[str, NewNode]],
+    moves: Mapping[str, str],
+) -> DisruptionProblem:
+    """Return the cluster without the nodes in `gone`, and with `new` nodes by name.
+
+    `moves` maps the keys of pods that move to existing nodes to the names of these nodes.
+    """
+    snapshot, types = problem.snapshot, problem.snapshot.instance_types
+    place = dict(moves)
+    made: list[StateNode] = []
+    for name, planned in new:
+        pool = problem.node_pools[planned.node_pool]
+        made.append(launched(name, planned, pool, types[planned.node_pool], problem.now))
+        types = with_left(types, made[-1].labels.get(labels.RESERVATION_ID, ""), -1)
+        place |= dict.fromkeys(planned.pods, name)
     for node in snapshot.nodes:
         if node.name in gone:
             types = with_left(types, node.labels.get(labels.RESERVATION_ID, ""), 1)

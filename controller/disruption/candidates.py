@@ -42,7 +42,7 @@ def survey(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
     for state, candidate in _ours(problem):
         forced = eventual and candidate.claim.spec.termination_grace_period is not None
         obstacle = _node_obstacle(state, problem) or (
-            None if forced else _pod_obstacle(candidate.pods, guards, problem)
+            None if forced else pod_obstacle(candidate.pods, guards, problem)
         )
         if obstacle is not None:
             blocked[candidate.name] = obstacle
@@ -71,7 +71,7 @@ def registered(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidat
 def pods_block(candidate: Candidate, problem: DisruptionProblem) -> bool:
     """Return whether a pod prevents the disruption of its node."""
     guards = EvictionGuards(problem.snapshot.pod_disruption_budgets)
-    return _pod_obstacle(candidate.pods, guards, problem) is not None
+    return pod_obstacle(candidate.pods, guards, problem) is not None
 
 
 def _ours(
@@ -169,11 +169,12 @@ def pause(state: StateNode, problem: DisruptionProblem) -> str | None:
     return None
 
 
-def _pod_obstacle(
+def pod_obstacle(
     pods: Sequence[Pod],
     guards: EvictionGuards,
     problem: DisruptionProblem,
 ) -> str | None:
+    """Return why one of a node's pods blocks the disruption of the node, or None."""
     now, surge = problem.now, problem.settings.surge
     protected = next((p for p in pods if forbids_disruption(p, now)), None)
     if protected is not None:

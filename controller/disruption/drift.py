@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from controller.apis.karpenter.nodeclaim import DRIFTED
+from controller.apis import labels
+from controller.apis.karpenter import hashes
+from controller.apis.karpenter.nodeclaim import DRIFTED, NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions
+from controller.constraints.requirements import met_by_labels, read
 from controller.disruption.budgets import Budgets, held_back
 from controller.disruption.commands import (
     Candidate,
@@ -18,6 +22,9 @@ from controller.disruption.commands import (
 from controller.disruption.method import Context, Proposal
 from controller.disruption.rollout import Rollout, since
 from controller.disruption.simulation import NOBODY, Simulation
+
+NODE_POOL_DRIFTED = "NodePoolDrifted"
+REQUIREMENTS_DRIFTED = "RequirementsDrifted"
 
 
 class Drift:
@@ -91,6 +98,16 @@ def confirm_each(
 def has_drifted(candidate: Candidate) -> bool:
     """Whether the node no longer matches its NodePool or EC2NodeClass."""
     return conditions.is_true(candidate.claim.status.conditions, DRIFTED)
+
+
+def difference(claim: NodeClaim, pool: NodePool) -> str | None:
+    """Return the reason for which a node no longer matches its NodePool, or None if it does."""
+    then, now = claim.metadata.annotations, pool.metadata.annotations
+    if hashes.differ(then, now, labels.NODEPOOL_HASH, labels.NODEPOOL_HASH_VERSION):
+        return NODE_POOL_DRIFTED
+    if not met_by_labels(read(pool.spec.template.spec.requirements), claim.metadata.labels):
+        return REQUIREMENTS_DRIFTED
+    return None
 
 
 def _next(

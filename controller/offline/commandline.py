@@ -221,7 +221,7 @@ def write_tables(tables: Iterable[Table], *, before: str = "", after: str = "") 
     for table in tables:
         drawn = DrawnTable(title=table.title, header_style="bold", title_justify="left")
         for head in table.heads:
-            drawn.add_column(head)
+            drawn.add_column(head, justify="right" if head in table.right else "left")
         for row in table.rows:
             drawn.add_row(*row)
         console.print(drawn)

@@ -16,16 +16,25 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import yaml
 
 from controller.apis import kinds, labels
-from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.karpenter.ec2nodeclass import (
+    AMIStatus,
+    EC2NodeClass,
+    EC2NodeClassSpec,
+    EC2NodeClassStatus,
+    SelectorTerm,
+    SubnetStatus,
+)
 from controller.apis.karpenter.nodepool import NodePool
-from controller.apis.kinds import EC2_NODE_CLASS, NODE_POOL, Kind
+from controller.apis.kinds import EC2_NODE_CLASS, NODE, NODE_POOL, Kind, KubernetesObject
 from controller.apis.kubernetes import schedulerconfig
-from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kubernetes.meta import ObjectMeta, to_wire
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.taints import Requirement
 from controller.apis.ownership import is_ours
 from controller.apis.wording import counted
 from controller.apiserver.errors import ApiError, NotFoundError
@@ -34,6 +43,7 @@ from controller.apiserver.readonly import ReadOnlyApiServer
 from controller.aws.provider import AWSCloudProvider
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
+from controller.disruption.advice.adoption import SAFE_TO_EVICT
 from controller.kube import access
 from controller.kube.client import Client
 from controller.offline.commandline import (
@@ -78,10 +88,13 @@ READ_ANNOTATIONS = frozenset(
         labels.POD_DELETION_COST,
         "kubernetes.io/config.source",
         "kubernetes.io/config.mirror",
+        SAFE_TO_EVICT,
     }
 )
 READ_DOMAINS = ("karpenter.sh/", "karpenter.k8s.aws/", "joiner.dev/")
 """The annotations that the engine may read."""
+
+_T = TypeVar("_T", bound=KubernetesObject)
 
 Say = Callable[[str], None]
 
@@ -269,16 +282,29 @@ def settings_of(options: Options) -> dict[str, Any]:
 async def instance_types_of(
     api: ApiServer, market: InstanceTypeSource | None, say: Say
 ) -> list[dict[str, Any]]:
-    """Return the instance types of Joiner's NodePools; equal lists are written once."""
+    """Return the instance types of Joiner's NodePools; equal lists are written once.
+
+    If there is no such NodePool, they are those of an EC2NodeClass with the alias al2023 and
+    subnets in the zones of the nodes.
+    """
     if market is None:
         return []
     offers: list[tuple[Sequence[InstanceType], list[str]]] = []
     try:
         classes = {
-            node_class.metadata.name: node_class for node_class in await api.list(EC2_NODE_CLASS)
+            node_class.metadata.name: node_class
+            for node_class in await _existing(api, EC2_NODE_CLASS)
         }
         await market.start()
-        for pool in await api.list(NODE_POOL):
+        pools = await _existing(api, NODE_POOL)
+        if not any(map(is_ours, pools)):
+            assumed = _assumed_class(await api.list(NODE))
+            say(
+                f"no NodePool: instance types for {assumed.spec.resolved_ami_family} in the zones "
+                f"{', '.join(subnet.zone for subnet in assumed.status.subnets)}"
+            )
+            return [written(kind) for kind in await market.instance_types(assumed)]
+        for pool in pools:
             name = pool.metadata.name
             wanted = pool.spec.template.spec.node_class_ref.name
             if not is_ours(pool):
@@ -308,6 +334,33 @@ async def instance_types_of(
         for offered, pools in offers
         for instance_type in offered
     ]
+
+
+async def _existing(api: ApiServer, kind: Kind[_T]) -> Sequence[_T]:
+    """Return the objects of a kind; none if the cluster does not have it."""
+    try:
+        return await api.list(kind)
+    except NotFoundError:
+        return ()
+
+
+def _assumed_class(nodes: Iterable[Node]) -> EC2NodeClass:
+    """Return an EC2NodeClass for Amazon Linux 2023 in the zones of these nodes."""
+    zones = sorted({zone for node in nodes if (zone := node.metadata.labels.get(labels.ZONE))})
+    return EC2NodeClass(
+        metadata=ObjectMeta(name="default"),
+        spec=EC2NodeClassSpec(ami_selector_terms=[SelectorTerm(alias="al2023@latest")]),
+        status=EC2NodeClassStatus(
+            subnets=[SubnetStatus(id=zone, zone=zone) for zone in zones],
+            amis=[
+                AMIStatus(
+                    id=arch,
+                    requirements=[Requirement(key=labels.ARCH, operator="In", values=[arch])],
+                )
+                for arch in ("amd64", "arm64")
+            ],
+        ),
+    )
 
 
 def _cut(value: Any) -> Any:

@@ -22,11 +22,12 @@ from controller.scheduling.settings import IGNORE
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: title, column headers and rows."""
+    """A table: title, column headers and rows; the columns in `right` are aligned to the right."""
 
     title: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    right: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

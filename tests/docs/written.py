@@ -52,6 +52,7 @@ CONDITION_WRITERS = {
 
 CONDITIONS_OF_OTHERS = {
     "controller/apis/kubernetes/conditions.py",  # sets what its caller passes
+    "controller/disruption/advice/forecast.py",  # computes what would be, and writes nothing
     "controller/disruption/recommendations.py",  # computes what would be, and writes nothing
     "controller/reconcilers/featuregates/disabled.py",  # conditions that other reconcilers set too
     "controller/reconcilers/writing.py",  # sets what its caller passes
@@ -190,7 +191,11 @@ def condition_reasons() -> frozenset[str]:
 
 def _reasons_of_reconcilers() -> Iterator[str]:
     """Yield the words in the form of a reason: in reconcilers, few other words have it."""
-    other = ("controller/apis/kubernetes/conditions.py", "controller/disruption/commands.py")
+    other = (
+        "controller/apis/kubernetes/conditions.py",
+        "controller/disruption/commands.py",
+        "controller/disruption/drift.py",
+    )
     for _, tree in modules("controller/reconcilers", *other):
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):

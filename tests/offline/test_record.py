@@ -14,7 +14,8 @@ from bench.parity.worlds import mixed, node_pool, pod
 from controller.apis import kinds, labels
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodepool import NodePool
-from controller.apiserver.errors import ForbiddenError
+from controller.apis.kubernetes.nodes import Node
+from controller.apiserver.errors import ForbiddenError, NotFoundError
 from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
@@ -245,3 +246,36 @@ async def test_without_pods_there_is_no_world() -> None:
 
     with pytest.raises(QuestionError, match="cannot list pods"):
         await recorded(api, InstanceTypeSource(original), OPTIONS, lambda text: None)
+
+
+class Bare(FakeApiServer):
+    """A cluster without Karpenter's kinds."""
+
+    async def list(self, kind: kinds.Kind[Any], **options: Any) -> Any:
+        if "karpenter" in kind.api_version:
+            raise NotFoundError("the server could not find the requested resource", status=404)
+        return await super().list(kind, **options)
+
+
+class Seller(InstanceTypeSource):
+    """Sells everything, and remembers for which EC2NodeClass."""
+
+    async def instance_types(
+        self, node_class: EC2NodeClass, node_pool: NodePool | None = None
+    ) -> Sequence[InstanceType]:
+        self.asked = node_class
+        return self._sold.all
+
+
+async def test_a_cluster_without_karpenter_has_the_types_of_its_zones() -> None:
+    original = world(("a", "small", pods("web", 1)))
+    api, market = Bare(), Seller(original)
+    api.seed(*msgspec.convert(original["nodes"], list[Node]))
+    said: list[str] = []
+
+    written = await recorded(api, market, OPTIONS, said.append)
+
+    assert [kind["name"] for kind in written["instanceTypes"]] == ["small", "large"]
+    assert [subnet.zone for subnet in market.asked.status.subnets] == ["zone-a"]
+    assert market.asked.spec.resolved_ami_family == "AL2023"
+    assert any("no NodePool: instance types for AL2023" in each for each in said)

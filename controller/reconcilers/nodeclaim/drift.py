@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from controller.apis import labels
-from controller.apis.karpenter import hashes
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodeclaim import DRIFTED, LAUNCHED, NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
@@ -18,7 +17,7 @@ from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import CloudProvider
-from controller.constraints.requirements import met_by_labels, read
+from controller.disruption.drift import difference
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.writing import with_conditions
 from controller.state.cluster import Cluster
@@ -71,11 +70,8 @@ class Drift:
     async def _reason(
         self, claim: NodeClaim, pool: NodePool, node_class: EC2NodeClass
     ) -> str | None:
-        then, now = claim.metadata.annotations, pool.metadata.annotations
-        if hashes.differ(then, now, labels.NODEPOOL_HASH, labels.NODEPOOL_HASH_VERSION):
-            return "NodePoolDrifted"
-        if not met_by_labels(read(pool.spec.template.spec.requirements), claim.metadata.labels):
-            return "RequirementsDrifted"
+        if (reason := difference(claim, pool)) is not None:
+            return reason
         born = claim.metadata.creation_timestamp
         if born is not None and self.clock() - born > SETTLED:
             types = await self.cloud.instance_types(node_class, pool)

@@ -1,0 +1,1 @@
+"""What a cluster would cost under Joiner, and what prevents it from costing less."""

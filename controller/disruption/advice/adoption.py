@@ -1,0 +1,196 @@
+"""Nodes outside Joiner, such as those of node groups: which of them Joiner would replace.
+
+To adopt Joiner, users cordon and drain these nodes. A node stays if one of its pods may not be
+evicted, or if no NodePool has a node for one of its pods.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count, islice
+
+import msgspec
+
+from controller.apis import labels
+from controller.apis.kubernetes.pods import Pod
+from controller.disruption import candidates
+from controller.disruption.applying import replaced
+from controller.disruption.candidates import pod_obstacle
+from controller.disruption.problem import DisruptionProblem
+from controller.scheduling.results import NewNode, Results
+from controller.scheduling.scheduler import never, schedule
+from controller.state.evictions import EvictionGuards
+from controller.state.nodes import StateNode
+from controller.state.pods import is_reschedulable
+from controller.state.snapshot import Snapshot
+
+LIFECYCLES: Mapping[str, str] = {
+    "eks.amazonaws.com/capacityType": "SPOT",
+    "node.kubernetes.io/lifecycle": "spot",
+}
+"""Labels that distinguish spot instances in clusters without Karpenter, with the value of spot."""
+
+COMPUTE = "eks.amazonaws.com/compute-type"
+FARGATE = "fargate"
+CRITICAL = "CriticalAddonsOnly"
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+"""The annotation of Cluster Autoscaler; `false` protects a pod as `karpenter.sh/do-not-disrupt`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """The cluster after the nodes outside Joiner were drained.
+
+    `staying` maps those that could not be drained to the reason. `moved` counts the evicted pods.
+    """
+
+    problem: DisruptionProblem
+    staying: Mapping[str, str] = field(default_factory=dict)
+    moved: int = 0
+
+
+def translated(problem: DisruptionProblem) -> DisruptionProblem:
+    """Return the problem with Karpenter's labels and annotations beside those of EKS and of Cluster
+    Autoscaler.
+
+    A node without a capacity type counts as on-demand.
+    """
+    snapshot = problem.snapshot
+    nodes = tuple(_with_capacity_type(state) for state in snapshot.nodes)
+    pods = tuple(_with_protection(pod) for pod in snapshot.pods)
+    return replace(problem, snapshot=replace(snapshot, nodes=nodes, pods=pods))
+
+
+def outside(problem: DisruptionProblem, keep: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Return the names of the nodes outside Joiner that its NodePools would replace.
+
+    Left out are Fargate, control planes, nodes with the taint `CriticalAddonsOnly`, nodes whose
+    price is unknown, and those with all labels of `keep`.
+    """
+    price = candidates.prices(problem)
+    return frozenset(
+        state.name
+        for state in problem.snapshot.nodes
+        if not state.managed
+        and price(state)
+        and not _is_system(state)
+        and not (keep and keep.items() <= state.labels.items())
+    )
+
+
+def drained(
+    problem: DisruptionProblem,
+    names: Collection[str],
+    *,
+    expired: Callable[[], bool] = never,
+) -> Adopted:
+    """Return the cluster after these nodes were drained, and new nodes launched for their pods.
+
+    Pending pods are scheduled with them, if they can be.
+    """
+    names = {state.name for state in problem.snapshot.nodes if state.name in names}
+    pods: defaultdict[str, list[Pod]] = defaultdict(list)
+    for pod in problem.snapshot.pods:
+        pods[pod.spec.node_name].append(pod)
+    guards = EvictionGuards(problem.snapshot.pod_disruption_budgets)
+    obstacles = ((name, pod_obstacle(pods[name], guards, problem)) for name in sorted(names))
+    staying = {name: why for name, why in obstacles if why is not None}
+    problem = _cordoned(problem, names)
+    while True:
+        leaving = sorted(names - staying.keys())
+        moving = [pod for name in leaving for pod in pods[name] if is_reschedulable(pod)]
+        results = schedule(
+            [*moving, *problem.pending],
+            snapshot=_without(problem, leaving),
+            settings=problem.scheduling,
+            expired=expired,
+        )
+        stuck = {
+            pod.spec.node_name: f'Pod "{pod.key}" would be unschedulable: {causes[0]}'
+            for pod in moving
+            if (causes := results.unschedulable.get(pod.key))
+        }
+        if not stuck:
+            return Adopted(_moved(problem, leaving, results), staying, len(moving))
+        staying |= stuck
+
+
+def _moved(
+    problem: DisruptionProblem, leaving: Collection[str], results: Results
+) -> DisruptionProblem:
+    """Return the cluster without the leaving nodes, with their pods and pending ones on others."""
+    left = results.unschedulable
+    placed = tuple(pod for pod in problem.pending if pod.key not in left)
+    snapshot = replace(problem.snapshot, pods=(*problem.snapshot.pods, *placed))
+    waiting = tuple(pod for pod in problem.pending if pod.key in left)
+    place = {key: name for name, keys in results.existing_nodes.items() for key in keys}
+    return replaced(
+        replace(problem, snapshot=snapshot, pending=waiting),
+        leaving,
+        named(problem, results.new_nodes),
+        place,
+    )
+
+
+def _without(problem: DisruptionProblem, leaving: Iterable[str]) -> Snapshot:
+    gone, snapshot = frozenset(leaving), problem.snapshot
+    return replace(
+        snapshot,
+        nodes=tuple(
+            state if state.initialized else replace(state, deleting=True)
+            for state in snapshot.nodes
+            if state.name not in gone
+        ),
+        pods=tuple(pod for pod in snapshot.pods if pod.spec.node_name not in gone),
+    )
+
+
+def named(problem: DisruptionProblem, new: Iterable[NewNode]) -> list[tuple[str, NewNode]]:
+    """Return new nodes, each with a name that no node of the cluster has."""
+    taken = {state.name for state in problem.snapshot.nodes}
+    new = list(new)
+    free = (name for n in count(1) if (name := f"adopted-{n:05d}") not in taken)
+    return list(zip(islice(free, len(new)), new, strict=True))
+
+
+def _cordoned(problem: DisruptionProblem, names: Collection[str]) -> DisruptionProblem:
+    def cordoned(state: StateNode) -> StateNode:
+        if state.name not in names or state.node is None:
+            return state
+        spec = msgspec.structs.replace(state.node.spec, unschedulable=True)
+        return replace(state, node=msgspec.structs.replace(state.node, spec=spec))
+
+    nodes = tuple(map(cordoned, problem.snapshot.nodes))
+    return replace(problem, snapshot=replace(problem.snapshot, nodes=nodes))
+
+
+def _with_capacity_type(state: StateNode) -> StateNode:
+    if state.node is None or state.managed or labels.CAPACITY_TYPE in state.labels:
+        return state
+    is_spot = any(state.labels.get(key) == value for key, value in LIFECYCLES.items())
+    known = {labels.CAPACITY_TYPE: labels.SPOT if is_spot else labels.ON_DEMAND}
+    metadata = msgspec.structs.replace(state.node.metadata, labels={**state.labels, **known})
+    return replace(state, node=msgspec.structs.replace(state.node, metadata=metadata))
+
+
+def _with_protection(pod: Pod) -> Pod:
+    annotations = pod.metadata.annotations
+    if annotations.get(SAFE_TO_EVICT) != "false" or labels.DO_NOT_DISRUPT in annotations:
+        return pod
+    annotations = {**annotations, labels.DO_NOT_DISRUPT: "true"}
+    metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def _is_system(state: StateNode) -> bool:
+    carried = state.labels
+    taints = state.node.spec.taints if state.node is not None else ()
+    return (
+        carried.get(COMPUTE) == FARGATE
+        or CONTROL_PLANE in carried
+        or any(taint.key == CRITICAL for taint in taints)
+    )

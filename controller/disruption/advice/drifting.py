@@ -1,0 +1,76 @@
+"""Which nodes a change of NodePools would make drift, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodepool import NodePool
+from controller.constraints.requirements import read
+from controller.disruption import candidates
+from controller.disruption.advice.nodepools import Pools
+from controller.disruption.drift import REQUIREMENTS_DRIFTED, difference, has_drifted, is_static
+from controller.disruption.problem import DisruptionProblem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftingNode:
+    """A node that would drift: `reason` is that of the condition, `why` what differs."""
+
+    node: str
+    node_pool: str
+    reason: str
+    why: str
+    is_static: bool = False
+
+
+def drifting(problem: DisruptionProblem, before: Pools) -> list[DriftingNode]:
+    """Return the nodes that match their NodePool in `before`, but not as it is now."""
+    return list(_drifting(problem, before))
+
+
+def _drifting(problem: DisruptionProblem, before: Pools) -> Iterator[DriftingNode]:
+    for name, candidate in sorted(candidates.standing(problem).items()):
+        pool, old = candidate.node_pool, before.get(candidate.pool)
+        if old is None or has_drifted(candidate) or difference(candidate.claim, old) is not None:
+            continue
+        reason = difference(candidate.claim, pool)
+        if reason is not None:
+            is_required = reason == REQUIREMENTS_DRIFTED
+            yield DriftingNode(
+                node=name,
+                node_pool=candidate.pool,
+                reason=reason,
+                why=_excluded(candidate.claim, pool) if is_required else _changed(old, pool),
+                is_static=is_static(candidate),
+            )
+
+
+def _excluded(claim: NodeClaim, pool: NodePool) -> str:
+    """Return the labels of the node that the NodePool's requirements exclude."""
+    carried = claim.metadata.labels
+    excluded = [
+        f"{key}={carried[key]}" if key in carried else f"a node without {key}"
+        for key, allowed in read(pool.spec.template.spec.requirements).items()
+        if not (allowed.has(carried[key]) if key in carried else allowed.allows_absence)
+    ]
+    return f"{', '.join(excluded)} is no longer allowed"
+
+
+def _changed(old: NodePool, new: NodePool) -> str:
+    """Return the fields of the template that differ, without the requirements."""
+    then, now = old.spec.template, new.spec.template
+    fields = {
+        "labels": (then.metadata.labels, now.metadata.labels),
+        "annotations": (then.metadata.annotations, now.metadata.annotations),
+        "nodeClassRef": (then.spec.node_class_ref, now.spec.node_class_ref),
+        "taints": (then.spec.taints, now.spec.taints),
+        "startupTaints": (then.spec.startup_taints, now.spec.startup_taints),
+        "terminationGracePeriod": (
+            then.spec.termination_grace_period,
+            now.spec.termination_grace_period,
+        ),
+        "expireAfter": (then.spec.expire_after, now.spec.expire_after),
+    }
+    return f"changed: {', '.join(name for name, (a, b) in fields.items() if a != b)}"

@@ -1,0 +1,163 @@
+"""The cluster as it is once Joiner has nothing more to disrupt, and what it costs then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+import msgspec
+
+from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE
+from controller.apis.karpenter.nodepool import Budget, NodePool
+from controller.apis.kubernetes import conditions
+from controller.disruption import candidates
+from controller.disruption.advice.adoption import drained
+from controller.disruption.course import Course
+from controller.disruption.drift import has_drifted, is_static
+from controller.disruption.problem import DisruptionProblem
+from controller.disruption.simulation import NOBODY
+from controller.scheduling.scheduler import never
+from controller.state.nodes import StateNode
+from controller.state.pods import is_reschedulable
+
+MOST_STEPS = 200
+"""The largest number of decisions in a forecast; a cluster settles after a few."""
+
+NEVER = "Never"
+
+Deadline = Callable[[], Callable[[], bool]]
+"""Begins the time limit of one solve: returns a function that is true once it is over."""
+
+
+def unlimited() -> Callable[[], bool]:
+    """Begin a solve without a time limit."""
+    return never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """A cluster in which Joiner disrupts nothing more. Costs are in $/h.
+
+    `staying` maps the nodes that are to be replaced, but cannot be drained, to the reason.
+    `evictions` counts the pods moved until then. `blocked` says why the other nodes stay.
+    """
+
+    problem: DisruptionProblem
+    cost: float
+    staying: Mapping[str, str] = field(default_factory=dict)
+    evictions: int = 0
+    blocked: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> Sequence[StateNode]:
+        """The nodes of the cluster."""
+        return self.problem.snapshot.nodes
+
+
+def forecast(
+    problem: DisruptionProblem,
+    *,
+    leaving: Collection[str] = NOBODY,
+    deadline: Deadline = unlimited,
+) -> Forecast:
+    """Return the cluster once the nodes in `leaving` are replaced and nothing more is disrupted.
+
+    They are replaced whatever that costs, as are drifted nodes and nodes that are being deleted.
+    Pending pods are scheduled if they can be; otherwise, the pods do not change. Waits have
+    passed and temporary budgets have ended. After the last command, the cluster stays quiet for
+    DISRUPTION_HORIZON, and Joiner decides again, because savings then count for longer.
+    """
+    names = {*leaving, *_drifted(problem), *_deleting(problem)}
+    later = problem.now + problem.settings.horizon
+    adopted = drained(patient(problem), names, expired=deadline())
+    result = Forecast(
+        problem=adopted.problem,
+        cost=0.0,
+        staying=adopted.staying,
+        evictions=adopted.moved,
+    )
+    return _settled(_settled(result, problem.now, deadline), later, deadline)
+
+
+def _drifted(problem: DisruptionProblem) -> list[str]:
+    return [
+        name
+        for name, candidate in candidates.standing(problem).items()
+        if has_drifted(candidate) and not is_static(candidate)
+    ]
+
+
+def _deleting(problem: DisruptionProblem) -> list[str]:
+    return [state.name for state in problem.snapshot.nodes if state.managed and state.deleting]
+
+
+def _settled(before: Forecast, now: datetime, deadline: Deadline) -> Forecast:
+    """Return the forecast after every decision from a point in time on."""
+    problem = replace(before.problem, now=now)
+    course = Course(problem=problem, cost_before=0.0)
+    for _ in range(MOST_STEPS):
+        decision = course.decided(deadline())
+        course.execute(decision)
+        if not decision.commands:
+            break
+    return replace(
+        before,
+        problem=course.problem,
+        cost=candidates.cost(course.problem),
+        evictions=before.evictions + sum(command.evictions for command, _ in course.commands),
+        blocked=course.blocked,
+    )
+
+
+def patient(problem: DisruptionProblem) -> DisruptionProblem:
+    """Return the problem as it is when all waits have passed.
+
+    Nodes that are being launched are left out: a forecast launches what the pods need. Nodes are
+    consolidatable unless `consolidateAfter` is `Never`. No AMI has to prove itself, no node is
+    nominated, and budgets allow any number of nodes unless they never allow one.
+    """
+    pools = {name: _patient_pool(pool) for name, pool in problem.node_pools.items()}
+    quiet = {
+        name for name, pool in pools.items() if pool.spec.disruption.consolidate_after != NEVER
+    }
+    used = {pod.spec.node_name for pod in problem.snapshot.pods if is_reschedulable(pod)}
+    snapshot = replace(
+        problem.snapshot,
+        nodes=tuple(
+            _rested(state, quiet, problem.now)
+            for state in problem.snapshot.nodes
+            if state.initialized or state.name in used
+        ),
+        node_pools=tuple(map(_patient_pool, problem.snapshot.node_pools)),
+    )
+    settings = replace(problem.settings, image_soak=timedelta(0))
+    return replace(problem, snapshot=snapshot, node_pools=pools, settings=settings)
+
+
+def never_allows(budget: Budget) -> bool:
+    """Whether a budget allows no disruption at any time."""
+    return budget.schedule is None and budget.nodes in ("0", "0%")
+
+
+def _patient_pool(pool: NodePool) -> NodePool:
+    budgets = [each for each in pool.spec.disruption.budgets if never_allows(each)]
+    disruption = msgspec.structs.replace(
+        pool.spec.disruption, budgets=[*budgets, Budget(nodes="100%")]
+    )
+    return msgspec.structs.replace(
+        pool, spec=msgspec.structs.replace(pool.spec, disruption=disruption)
+    )
+
+
+def _rested(state: StateNode, quiet: Collection[str], now: datetime) -> StateNode:
+    if state.claim is None or state.node_pool not in quiet:
+        return replace(state, nominated=False)
+    status = state.claim.status
+    there = conditions.with_condition(
+        status.conditions, CONSOLIDATABLE, "True", generation=0, now=now
+    )
+    claim = msgspec.structs.replace(
+        state.claim, status=msgspec.structs.replace(status, conditions=there)
+    )
+    return replace(state, claim=claim, nominated=False)

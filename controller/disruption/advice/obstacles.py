@@ -1,0 +1,388 @@
+"""What may prevent a cluster from costing less, each with a change that removes it.
+
+An obstacle is only a candidate: how much it costs is measured by a forecast without it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from controller.apis import labels
+from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.kubernetes.workloads import PodDisruptionBudget
+from controller.apis.wording import counted
+from controller.disruption import candidates
+from controller.disruption.advice import nodepools
+from controller.disruption.advice.forecast import NEVER, Forecast, never_allows
+from controller.disruption.advice.workloads import (
+    PodChange,
+    by_workload,
+    is_strict,
+    selected,
+    with_pods,
+    without_annotation,
+    without_anti_affinity,
+    without_selector,
+    without_strict_spreads,
+)
+from controller.disruption.problem import DisruptionProblem
+from controller.scheduling.settings import IGNORE, RESPECT
+from controller.state.evictions import EvictionGuards, why_never
+from controller.state.nodes import StateNode
+from controller.state.pods import forbids_disruption, is_reschedulable
+
+Change = Callable[[DisruptionProblem], DisruptionProblem]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """Something that may prevent a saving.
+
+    `kind` classifies it, `what` names it, `change` says what removes it, and `made` removes it
+    from a cluster. `weight` is the price in $/h of the nodes that it concerns. If NodePools are
+    changed to remove it, `edit` is this change.
+    """
+
+    kind: str
+    what: str
+    change: str
+    made: Change
+    weight: float
+    edit: nodepools.Edit | None = None
+    pool: str = ""
+    """The name of the NodePool that `edit` changes, if it changes only one."""
+
+    key: str = ""
+    """The label of the requirement that `edit` removes, if it removes one."""
+
+
+def obstacles(steady: Forecast, pools: Mapping[str, NodePool]) -> list[Obstacle]:
+    """Return what may prevent savings in a settled cluster, the most expensive first.
+
+    `pools` are the NodePools as users wrote them.
+    """
+    reading = _Reading(steady)
+    found = [
+        *_node_pools(reading, pools),
+        *_settings(reading),
+        *_disruption_budgets(reading),
+        *_protected_pods(reading),
+        *_protected_nodes(reading),
+        *_placement_rules(reading),
+        *_selectors(reading, pools),
+    ]
+    return sorted(found, key=lambda each: (-each.weight, each.what))
+
+
+class _Reading:
+    """A settled cluster, read once: its movable pods, and what their nodes cost."""
+
+    def __init__(self, steady: Forecast) -> None:
+        self.steady, self.problem = steady, steady.problem
+        price = candidates.prices(self.problem)
+        self.price = {state.name: price(state) for state in steady.nodes}
+        self.ours = {state.name for state in steady.nodes if state.managed} | steady.staying.keys()
+        self.pods = [
+            pod
+            for pod in self.problem.snapshot.pods
+            if is_reschedulable(pod) and pod.spec.node_name in self.ours
+        ]
+
+    def weight(self, pods: Iterable[Pod]) -> float:
+        """Return the price of the nodes of these pods, in $/h."""
+        return sum(self.price.get(name, 0.0) for name in {pod.spec.node_name for pod in pods})
+
+    def weight_of(self, nodes: Iterable[StateNode]) -> float:
+        """Return the price of these nodes, in $/h."""
+        return sum(self.price[state.name] for state in nodes)
+
+
+# Pods that may not be evicted.
+
+
+def _disruption_budgets(reading: _Reading) -> Iterator[Obstacle]:
+    guards = EvictionGuards(reading.problem.snapshot.pod_disruption_budgets)
+    blocked: defaultdict[str, list[Pod]] = defaultdict(list)
+    for pod in reading.pods:
+        if guards.obstacle(pod) is not None:
+            for budget in guards.of(pod):
+                blocked[f"{budget.metadata.namespace}/{budget.metadata.name}"].append(pod)
+    for budget in reading.problem.snapshot.pod_disruption_budgets:
+        name = f"{budget.metadata.namespace}/{budget.metadata.name}"
+        if not (pods := blocked.get(name)):
+            continue
+        why = why_never(budget)
+        yield Obstacle(
+            kind="PodDisruptionBudget",
+            what=f"PodDisruptionBudget {name} blocks the eviction of {counted(len(pods), 'pod')}"
+            + (f": {why}" if why else ""),
+            change=_remedy(budget),
+            made=partial(_without_budget, name=name),
+            weight=reading.weight(pods),
+        )
+
+
+def _remedy(budget: PodDisruptionBudget) -> str:
+    """Return how the budget comes to allow a disruption."""
+    if why_never(budget) is None:
+        return "wait until its pods are ready, or run one more pod"
+    if budget.spec.max_unavailable is not None:
+        return "set its maxUnavailable to 1"
+    return "lower its minAvailable, or run one more pod"
+
+
+def _without_budget(problem: DisruptionProblem, name: str) -> DisruptionProblem:
+    left = tuple(
+        budget
+        for budget in problem.snapshot.pod_disruption_budgets
+        if f"{budget.metadata.namespace}/{budget.metadata.name}" != name
+    )
+    return replace(problem, snapshot=replace(problem.snapshot, pod_disruption_budgets=left))
+
+
+def _protected_pods(reading: _Reading) -> Iterator[Obstacle]:
+    protected = [pod for pod in reading.pods if forbids_disruption(pod, reading.problem.now)]
+    for name, pods in by_workload(protected).items():
+        yield Obstacle(
+            kind="DoNotDisrupt",
+            what=f"{labels.DO_NOT_DISRUPT} on {counted(len(pods), 'pod')} of {name}",
+            change="remove the annotation, or give it a duration such as 4h",
+            made=_on_pods(pods, partial(without_annotation, name=labels.DO_NOT_DISRUPT)),
+            weight=reading.weight(pods),
+        )
+
+
+def _on_pods(pods: Iterable[Pod], changed: PodChange) -> Change:
+    return partial(with_pods, keys=frozenset(pod.key for pod in pods), changed=changed)
+
+
+def _protected_nodes(reading: _Reading) -> Iterator[Obstacle]:
+    nodes = [
+        state
+        for state in reading.steady.nodes
+        if state.managed
+        and state.node is not None
+        and state.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true"
+    ]
+    if nodes:
+        yield Obstacle(
+            kind="DoNotDisrupt",
+            what=f"{labels.DO_NOT_DISRUPT} on {counted(len(nodes), 'node')}",
+            change="remove the annotation from the nodes",
+            made=nodepools.without_protection,
+            weight=reading.weight_of(nodes),
+        )
+
+
+# Rules for where pods may run.
+
+
+def _placement_rules(reading: _Reading) -> Iterator[Obstacle]:
+    for name, pods in by_workload(reading.pods).items():
+        spec = pods[0].spec
+        apart = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
+        if apart is not None and apart.required:
+            keys = ", ".join(sorted({term.topology_key for term in apart.required}))
+            yield Obstacle(
+                kind="AntiAffinity",
+                what=f"required anti-affinity of {name} over {keys}",
+                change="make it preferred instead of required",
+                made=_on_pods(pods, without_anti_affinity),
+                weight=reading.weight(pods),
+            )
+        if strict := [each for each in spec.topology_spread_constraints if is_strict(each)]:
+            keys = ", ".join(sorted({each.topology_key for each in strict}))
+            yield Obstacle(
+                kind="TopologySpread",
+                what=f"topology spread of {name} over {keys}",
+                change="set whenUnsatisfiable to ScheduleAnyway, or raise maxSkew",
+                made=_on_pods(pods, without_strict_spreads),
+                weight=reading.weight(pods),
+            )
+
+
+def _selectors(reading: _Reading, pools: Mapping[str, NodePool]) -> Iterator[Obstacle]:
+    """Yield the node labels that the pods of a namespace require, except the operating system."""
+    asking: defaultdict[tuple[str, str], list[Pod]] = defaultdict(list)
+    values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for pod in reading.pods:
+        for key, chosen in selected(pod).items():
+            if key != labels.OS:
+                asking[pod.metadata.namespace, key].append(pod)
+                values[pod.metadata.namespace, key].update(chosen)
+    for (namespace, key), pods in asking.items():
+        weight, wanted = reading.weight(pods), sorted(values[namespace, key])
+        selector = f"{key}={','.join(wanted)}"
+        if len(wanted) == 1 and pools and not _is_offered(pools, key, wanted[0]):
+            like = min(pools)
+            edit = nodepools.adding(like, key, wanted[0])
+            yield Obstacle(
+                kind="MissingNodePool",
+                what=f"no NodePool has the label {selector}, which {counted(len(pods), 'pod')} in "
+                f"namespace {namespace} select",
+                change=f"add a NodePool like {like} with this label, or remove the selector",
+                made=partial(nodepools.with_edit, edit=edit),
+                weight=weight,
+                edit=edit,
+            )
+        else:
+            yield Obstacle(
+                kind="NodeSelector",
+                what=f"node selector {selector} of {counted(len(pods), 'pod')} in namespace "
+                f"{namespace}",
+                change="remove the selector",
+                made=_on_pods(pods, partial(without_selector, key=key)),
+                weight=weight,
+            )
+
+
+def _is_offered(pools: Mapping[str, NodePool], key: str, value: str) -> bool:
+    """Whether nodes of a NodePool may have the label."""
+    if key in labels.WELL_KNOWN or key == labels.HOSTNAME:
+        return True
+    templates = [pool.spec.template for pool in pools.values()]
+    return any(
+        (template.metadata.labels or {}).get(key) == value
+        or any(term.key == key for term in template.spec.requirements)
+        for template in templates
+    )
+
+
+# NodePools.
+
+
+def _node_pools(reading: _Reading, pools: Mapping[str, NodePool]) -> Iterator[Obstacle]:
+    for name, pool in pools.items():
+        for kind, what, change, changed, key in (*_requirements(pool), *_policies(pool)):
+            edit = nodepools.changing(name, changed)
+            yield Obstacle(
+                kind=kind,
+                what=f"NodePool {name}: {what}",
+                change=change,
+                made=partial(nodepools.with_edit, edit=edit),
+                # The whole cluster might run on nodes of the NodePool.
+                weight=reading.steady.cost,
+                edit=edit,
+                pool=name,
+                key=key,
+            )
+
+
+_Found = tuple[str, str, str, Callable[[NodePool], NodePool], str]
+"""Kind, what, change, edit and key of an obstacle in a NodePool."""
+
+
+def _requirements(pool: NodePool) -> Iterator[_Found]:
+    keys = dict.fromkeys(term.key for term in pool.spec.template.spec.requirements)
+    for key in keys:
+        said = nodepools.written(pool, key)
+        edit = partial(nodepools.without_requirement, key=key)
+        if labels.normalized(key) == labels.CAPACITY_TYPE:
+            yield "CapacityType", f"capacity types are {said}", "allow the others", edit, key
+        elif labels.normalized(key) == labels.ARCH:
+            yield "Architecture", f"architectures are {said}", "allow the others", edit, key
+        elif nodepools.describes_instances(key):
+            yield "InstanceTypes", said, f"allow more values of {key}", edit, key
+
+
+def _policies(pool: NodePool) -> Iterator[_Found]:
+    disruption = pool.spec.disruption
+    if pool.spec.limits:
+        said = ", ".join(f"{name} {value}" for name, value in pool.spec.limits.items())
+        yield (
+            "Limits",
+            f"limits {said}",
+            "raise the limits",
+            partial(nodepools.with_limits, limits={}),
+            "",
+        )
+    if disruption.consolidation_policy != nodepools.CONSOLIDATES:
+        yield (
+            "ConsolidationPolicy",
+            f"consolidationPolicy {disruption.consolidation_policy}",
+            f"set it to {nodepools.CONSOLIDATES}",
+            nodepools.consolidating,
+            "",
+        )
+    if disruption.consolidate_after == NEVER:
+        yield (
+            "ConsolidateAfter",
+            "consolidateAfter Never",
+            "set it to a duration such as 1m",
+            nodepools.consolidating_soon,
+            "",
+        )
+    if any(map(never_allows, disruption.budgets)):
+        yield (
+            "Budget",
+            "a budget of 0 nodes",
+            "allow at least 10%, or give the budget a schedule",
+            nodepools.without_closed_budgets,
+            "",
+        )
+
+
+# Settings of the controller.
+
+
+def _settings(reading: _Reading) -> Iterator[Obstacle]:
+    problem = reading.problem
+    settings, cost = problem.settings, reading.steady.cost
+    if settings.eviction_price:
+        yield Obstacle(
+            kind="EvictionPrice",
+            what=f"eviction price of {settings.eviction_price:g} $ per pod",
+            change="set DISRUPTION_EVICTION_PRICE=0: more pods are evicted for smaller savings",
+            made=_evicting_for_free,
+            weight=cost,
+        )
+    if not settings.spot_to_spot and _has_spot(reading.steady.nodes):
+        yield Obstacle(
+            kind="SpotToSpot",
+            what="spot nodes are not replaced by cheaper spot nodes",
+            change="set FEATURE_GATES SpotToSpotConsolidation=true",
+            made=_spot_to_spot,
+            weight=cost,
+        )
+    if problem.scheduling.preference_policy == RESPECT and any(map(_prefers, reading.pods)):
+        yield Obstacle(
+            kind="Preferences",
+            what="preferred affinities, and spreads with ScheduleAnyway",
+            change="set PREFERENCE_POLICY=Ignore, or remove the preferences",
+            made=_ignoring_preferences,
+            weight=cost,
+        )
+
+
+def _evicting_for_free(problem: DisruptionProblem) -> DisruptionProblem:
+    return replace(problem, settings=replace(problem.settings, eviction_price=0.0))
+
+
+def _spot_to_spot(problem: DisruptionProblem) -> DisruptionProblem:
+    return replace(problem, settings=replace(problem.settings, spot_to_spot=True))
+
+
+def _ignoring_preferences(problem: DisruptionProblem) -> DisruptionProblem:
+    return replace(problem, scheduling=replace(problem.scheduling, preference_policy=IGNORE))
+
+
+def _has_spot(nodes: Sequence[StateNode]) -> bool:
+    return any(
+        state.managed and state.labels.get(labels.CAPACITY_TYPE) == labels.SPOT for state in nodes
+    )
+
+
+def _prefers(pod: Pod) -> bool:
+    affinity, spreads = pod.spec.affinity, pod.spec.topology_spread_constraints
+    parts: Collection[object] = (
+        (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
+        if affinity is not None
+        else ()
+    )
+    return any(getattr(part, "preferred", None) for part in parts) or any(
+        not is_strict(each) for each in spreads
+    )

@@ -1,0 +1,68 @@
+"""A recorded history under Joiner: from one recording to the next, its nodes stay as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from controller.apis.kubernetes.pods import Pod
+from controller.disruption.advice.adoption import named
+from controller.disruption.advice.forecast import Forecast
+from controller.disruption.applying import replaced
+from controller.disruption.problem import DisruptionProblem
+from controller.disruption.simulation import bound
+from controller.scheduling.scheduler import never, schedule
+from controller.state.pods import is_daemon, is_static
+
+
+def carried(
+    before: Forecast,
+    recorded: DisruptionProblem,
+    outside: Collection[str],
+    *,
+    expired: Callable[[], bool] = never,
+) -> DisruptionProblem:
+    """Return the cluster under Joiner at the time of the next recording.
+
+    Pods that ran before stay on their nodes, and Joiner launches nodes for new pods. Nodes that
+    Joiner does not replace are those of the recording. A node in `outside` is in the cluster only
+    if no other node can run one of its pods.
+    """
+    ours = {
+        state.name: state for state in before.nodes if state.managed or state.name in before.staying
+    }
+    theirs = {
+        state.name: state
+        for state in recorded.snapshot.nodes
+        if not state.managed and state.name not in outside and state.name not in ours
+    }
+    place = {pod.key: pod.spec.node_name for pod in before.problem.snapshot.pods}
+    settled: list[Pod] = []
+    new: list[Pod] = []
+    for pod in recorded.snapshot.pods:
+        home = place.get(pod.key, "")
+        if pod.spec.node_name in theirs:
+            settled.append(pod)
+        elif is_daemon(pod) or is_static(pod):
+            settled += [pod] if pod.spec.node_name in ours else []
+        elif home in ours:
+            settled.append(bound(pod, home))
+        else:
+            new.append(pod)
+    snapshot = replace(
+        recorded.snapshot, nodes=(*ours.values(), *theirs.values()), pods=tuple(settled)
+    )
+    results = schedule(new, snapshot=snapshot, settings=recorded.scheduling, expired=expired)
+    stuck = [pod for pod in new if pod.key in results.unschedulable]
+    hosts = {pod.spec.node_name for pod in stuck}
+    there = tuple(state for state in recorded.snapshot.nodes if state.name in hosts)
+    problem = replace(
+        recorded,
+        snapshot=replace(
+            snapshot,
+            nodes=(*snapshot.nodes, *(state for state in there if state.name not in ours)),
+            pods=(*settled, *new),
+        ),
+    )
+    moves = {key: name for name, keys in results.existing_nodes.items() for key in keys}
+    return replaced(problem, (), named(problem, results.new_nodes), moves)

@@ -1,0 +1,125 @@
+"""Pods by the workload that owns them, as users name it, and copies of pods without some rules."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+
+import msgspec
+
+from controller.apis.kubernetes.pods import NodeAffinity, NodeSelector, NodeSelectorTerm, Pod
+from controller.apis.labels import normalized
+from controller.disruption.problem import DisruptionProblem
+
+TEMPLATE_HASH = "pod-template-hash"
+"""The label of a Deployment's pods; the name of their ReplicaSet ends with its value."""
+
+APP_LABELS = ("app.kubernetes.io/name", "app", "k8s-app")
+"""The labels that name the application of a pod without an owner."""
+
+PodChange = Callable[[Pod], Pod]
+
+
+def workload(pod: Pod) -> str:
+    """Return the kind, namespace and name of the workload, such as `Deployment shop/web`."""
+    owners, namespace = pod.metadata.owner_references, pod.metadata.namespace
+    if not owners:
+        called = (pod.metadata.labels[name] for name in APP_LABELS if name in pod.metadata.labels)
+        app = next(called, "")
+        return f"app {namespace}/{app}" if app else f"Pod {pod.key}"
+    owner = owners[0]
+    hashed = pod.metadata.labels.get(TEMPLATE_HASH)
+    if owner.kind == "ReplicaSet" and hashed and owner.name.endswith(f"-{hashed}"):
+        return f"Deployment {namespace}/{owner.name.removesuffix(f'-{hashed}')}"
+    return f"{owner.kind} {namespace}/{owner.name}"
+
+
+def by_workload(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:
+    """Return the pods of each workload, by its name."""
+    found: defaultdict[str, list[Pod]] = defaultdict(list)
+    for pod in pods:
+        found[workload(pod)].append(pod)
+    return found
+
+
+def with_pods(
+    problem: DisruptionProblem, keys: Collection[str], changed: PodChange
+) -> DisruptionProblem:
+    """Return the problem in which these running pods are changed."""
+    pods = tuple(changed(pod) if pod.key in keys else pod for pod in problem.snapshot.pods)
+    return replace(problem, snapshot=replace(problem.snapshot, pods=pods))
+
+
+def without_annotation(pod: Pod, name: str) -> Pod:
+    """Return a copy of the pod without an annotation."""
+    annotations = {key: value for key, value in pod.metadata.annotations.items() if key != name}
+    metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def without_anti_affinity(pod: Pod) -> Pod:
+    """Return a copy of the pod without required anti-affinity to other pods."""
+    affinity = pod.spec.affinity
+    if affinity is None or affinity.pod_anti_affinity is None:
+        return pod
+    wanted = msgspec.structs.replace(affinity.pod_anti_affinity, required=[])
+    return _with_spec(pod, affinity=msgspec.structs.replace(affinity, pod_anti_affinity=wanted))
+
+
+def without_strict_spreads(pod: Pod) -> Pod:
+    """Return a copy of the pod without topology spread constraints that bind."""
+    left = [each for each in pod.spec.topology_spread_constraints if not is_strict(each)]
+    return _with_spec(pod, topology_spread_constraints=left)
+
+
+def is_strict(spread: object) -> bool:
+    """Whether a topology spread constraint binds."""
+    return getattr(spread, "when_unsatisfiable", "") == "DoNotSchedule"
+
+
+def selected(pod: Pod) -> Mapping[str, tuple[str, ...]]:
+    """Return the values that the pod requires of each node label."""
+    found: dict[str, tuple[str, ...]] = {
+        normalized(key): (value,) for key, value in pod.spec.node_selector.items()
+    }
+    for term in _terms(pod):
+        for expression in term.match_expressions:
+            found.setdefault(normalized(expression.key), tuple(expression.values))
+    return found
+
+
+def without_selector(pod: Pod, key: str) -> Pod:
+    """Return a copy of the pod that may run on nodes with any value of a label."""
+    chosen = {
+        name: value for name, value in pod.spec.node_selector.items() if normalized(name) != key
+    }
+    pod = _with_spec(pod, node_selector=chosen)
+    affinity = pod.spec.affinity
+    if affinity is None or affinity.node_affinity is None or not _terms(pod):
+        return pod
+    terms = [
+        msgspec.structs.replace(
+            term,
+            match_expressions=[
+                each for each in term.match_expressions if normalized(each.key) != key
+            ],
+        )
+        for term in _terms(pod)
+    ]
+    is_open = any(not term.match_expressions and not term.match_fields for term in terms)
+    required = None if is_open else NodeSelector(node_selector_terms=terms)
+    nodes = NodeAffinity(required=required, preferred=affinity.node_affinity.preferred)
+    return _with_spec(pod, affinity=msgspec.structs.replace(affinity, node_affinity=nodes))
+
+
+def _terms(pod: Pod) -> list[NodeSelectorTerm]:
+    affinity = pod.spec.affinity
+    if affinity is None or affinity.node_affinity is None:
+        return []
+    required = affinity.node_affinity.required
+    return required.node_selector_terms if required is not None else []
+
+
+def _with_spec(pod: Pod, **fields: object) -> Pod:
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **fields))

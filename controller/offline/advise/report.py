@@ -1,0 +1,436 @@
+"""The answers of `advise` as tables, sentences and JSON-ready values."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.syntax import Syntax
+
+from controller.apis.wording import counted
+from controller.disruption import candidates
+from controller.disruption.advice.advising import Advice, Finding, Question
+from controller.disruption.advice.drifting import DriftingNode
+from controller.disruption.advice.forecast import Forecast
+from controller.disruption.problem import DisruptionProblem
+from controller.offline.advise import manifests
+from controller.offline.reporter import Table
+from controller.state.pods import is_reschedulable
+
+TODAY = "today"
+MONTH = 730
+"""The hours of a month."""
+
+CAVEATS: Mapping[str, str] = {
+    "CapacityType": "pods on spot nodes can be interrupted with two minutes' notice",
+    "Architecture": "images must exist for the architecture that is added",
+}
+"""What to check before a change is made, by the kind of the obstacle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """The answer about one cluster; `had_pools` is False if the default NodePool was assumed."""
+
+    question: Question
+    advice: Advice
+    had_pools: bool
+
+    @property
+    def now(self) -> DisruptionProblem:
+        """The cluster as it is."""
+        return self.question.problem
+
+
+def _money(hourly: float) -> tuple[str, str]:
+    """Return a cost as $/h and as $ a month."""
+    return f"{hourly:,.3f}", f"{hourly * MONTH:,.0f}"
+
+
+def _share(cost: float, before: float) -> str:
+    return f"{cost / before - 1:+.0%}" if before else ""
+
+
+# The advice.
+
+
+def advice_summary(bill: Bill) -> str:
+    """Return what the cluster is, in a sentence."""
+    snapshot = bill.now.snapshot
+    managed = sum(state.managed for state in snapshot.nodes)
+    pods = sum(is_reschedulable(pod) for pod in snapshot.pods)
+    sentence = f"{counted(len(snapshot.nodes), 'node')}, {counted(pods, 'pod')} that can move."
+    if bill.question.leaving:
+        sentence += (
+            f" {counted(len(bill.question.leaving), 'node')} in node groups: Joiner would replace "
+            "them."
+        )
+    if managed:
+        sentence += f" {counted(managed, 'node')} with a NodeClaim: Joiner would take them over."
+    return sentence
+
+
+def advice_tables(bill: Bill, shown: int, *, is_wide: bool) -> Sequence[Table]:
+    """Return the costs, and the most expensive obstacles.
+
+    If `is_wide`, all obstacles, and the nodes that cannot be replaced.
+    """
+    advice, today = bill.advice, candidates.cost(bill.now)
+    pools = "your NodePools" if bill.had_pools else "the default NodePool"
+    rows: list[tuple[str, float, int | None]] = [
+        (TODAY, today, len(bill.now.snapshot.nodes)),
+        (f"under Joiner, with {pools}", advice.steady.cost, len(advice.steady.nodes)),
+        ("lower bound for these NodePools and pods", advice.lower_bound, None),
+    ]
+    if advice.with_pools.cost < advice.steady.cost:
+        changed = "with the NodePools changed as in the diff below"
+        rows.append((changed, advice.with_pools.cost, len(advice.with_pools.nodes)))
+    if len(advice.findings) > 1:
+        rows.append(
+            (
+                f"with all {len(advice.findings)} changes",
+                advice.together.cost,
+                len(advice.together.nodes),
+            )
+        )
+    costs = Table(
+        "What this cluster costs",
+        ("", "$/h", "$/month", "nodes", "against today"),
+        tuple(
+            (name, *_money(cost), "" if nodes is None else str(nodes), share)
+            for name, cost, nodes in rows
+            for share in ("" if name == TODAY else _share(cost, today),)
+        ),
+        right=("$/h", "$/month", "nodes", "against today"),
+    )
+    tables = [costs]
+    if advice.findings:
+        tables.append(_obstacles(advice, len(advice.findings) if is_wide else shown))
+    if is_wide and advice.steady.staying:
+        tables.append(_staying(advice.steady.staying))
+    return tables
+
+
+def _staying(staying: Mapping[str, str]) -> Table:
+    return Table("Nodes that cannot be replaced", ("node", "why"), tuple(sorted(staying.items())))
+
+
+def _obstacles(advice: Advice, shown: int) -> Table:
+    findings = advice.findings
+    title = "What prevents more savings"
+    if shown < len(findings):
+        title += f" (the first {shown} of {len(findings)})"
+    return Table(
+        title,
+        ("saves $/h", "$/month", "what prevents it", "what to change"),
+        tuple(
+            (*_money(finding.saving), _what(finding), finding.obstacle.change)
+            for finding in findings[:shown]
+        ),
+        right=("saves $/h", "$/month"),
+    )
+
+
+def _what(finding: Finding) -> str:
+    after = " (once the other changes are made)" if finding.is_last else ""
+    return finding.obstacle.what + after
+
+
+def advice_notes(bill: Bill, shown: int, *, is_wide: bool) -> str:
+    """Return what the figures do not include, and what to check before a change."""
+    advice = bill.advice
+    shown = len(advice.findings) if is_wide else shown
+    lines = [*_notes_on_obstacles(bill, shown), *_notes_on_nodes(bill)]
+    if advice.findings:
+        lines.append(
+            "Each saving is that of the change alone; together they may save more or less than "
+            "their sum."
+        )
+    kinds = {finding.obstacle.kind for finding in advice.findings}
+    lines += [f"Check first: {CAVEATS[kind]}." for kind in CAVEATS if kind in kinds]
+    if diff_of(bill):
+        lines.append("The change of the NodePools as a diff:")
+    return "\n".join(lines)
+
+
+def _notes_on_obstacles(bill: Bill, shown: int) -> Iterable[str]:
+    advice = bill.advice
+    if not advice.findings:
+        yield "Nothing was found that prevents more savings."
+    if shown < len(advice.findings):
+        yield f"-o wide shows all {len(advice.findings)} obstacles."
+    if advice.untested:
+        yield (
+            f"{counted(advice.untested, 'obstacle')} on cheaper nodes not measured; --obstacles "
+            "raises the number."
+        )
+
+
+def _notes_on_nodes(bill: Bill) -> Iterable[str]:
+    staying, pending = bill.advice.steady.staying, bill.now.pending
+    if staying:
+        yield (
+            f"{counted(len(staying), 'node')} cannot be replaced now: their pods may not be "
+            "evicted, or no NodePool has a node for them (-o wide lists the nodes)."
+        )
+    if pending:
+        yield f"{counted(len(pending), 'pending pod')} not counted in any of the costs."
+    if missing := _without_price(bill.now):
+        yield f"{counted(missing, 'node')} without a known price not counted in any of the costs."
+    if bill.question.leaving and not any(s.managed for s in bill.now.snapshot.nodes):
+        yield (
+            "Joiner's controller needs a node outside Joiner, or Fargate: --keep LABEL=VALUE "
+            "leaves the nodes of a node group as they are."
+        )
+
+
+def _without_price(problem: DisruptionProblem) -> int:
+    price = candidates.prices(problem)
+    return sum(not price(state) for state in problem.snapshot.nodes)
+
+
+def diff_of(bill: Bill) -> str:
+    """Return the unified diff of the NodePools; empty if no change of them saves."""
+    before = bill.now.node_pools if bill.had_pools else {}
+    if bill.had_pools and bill.advice.pools == bill.now.node_pools:
+        return ""
+    return manifests.difference(before, bill.advice.pools)
+
+
+def write_diff(diff: str) -> None:
+    """Print a diff, coloured on a terminal."""
+    if sys.stdout.isatty():
+        Console(markup=False, emoji=False).print(
+            Syntax(diff, "diff", background_color="default", word_wrap=True)
+        )
+    else:
+        sys.stdout.write(diff)
+
+
+def advice_content(bill: Bill) -> dict[str, Any]:
+    """Return the advice as JSON-ready values, in the format of `docs/formats.md`."""
+    advice = bill.advice
+    return {
+        "today": _cost_of(bill.now),
+        "joiner": _cost(advice.steady),
+        "lowerBound": round(advice.lower_bound, 4),
+        "obstacles": [
+            {
+                "kind": finding.obstacle.kind,
+                "what": finding.obstacle.what,
+                "change": finding.obstacle.change,
+                "saving": round(finding.saving, 4),
+                "afterOthers": finding.is_last,
+            }
+            for finding in advice.findings
+        ],
+        "withNodePools": _cost(advice.with_pools),
+        "withEveryChange": _cost(advice.together),
+        "staying": dict(sorted(advice.steady.staying.items())),
+        "nodePoolDiff": diff_of(bill),
+        "notMeasured": advice.untested,
+        "pendingPods": len(bill.now.pending),
+        "nodesWithoutPrice": _without_price(bill.now),
+    }
+
+
+def _cost(forecast: Forecast) -> dict[str, Any]:
+    return {
+        "cost": round(forecast.cost, 4),
+        "nodes": len(forecast.nodes),
+        "evictions": forecast.evictions,
+    }
+
+
+def _cost_of(problem: DisruptionProblem) -> dict[str, Any]:
+    return {"cost": round(candidates.cost(problem), 4), "nodes": len(problem.snapshot.nodes)}
+
+
+# A pull request.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullRequest:
+    """What a change of NodePools would cost, and the nodes that it makes drift."""
+
+    now: DisruptionProblem
+    before: Forecast
+    after: Forecast
+    drifting: Sequence[DriftingNode]
+    diff: str
+
+    @property
+    def difference(self) -> float:
+        """What the change adds to the cost, in $/h."""
+        return self.after.cost - self.before.cost
+
+
+def request_summary(request: PullRequest) -> str:
+    """Return the cost of the change in a sentence."""
+    hourly, monthly = request.difference, request.difference * MONTH
+    if abs(hourly) < 0.0005:
+        return "This change of the NodePools does not change the cost."
+    verb = "adds" if hourly > 0 else "saves"
+    return (
+        f"This change of the NodePools {verb} {abs(hourly):,.3f} $/h "
+        f"({abs(monthly):,.0f} $ a month), once Joiner has nothing more to disrupt."
+    )
+
+
+def request_tables(request: PullRequest) -> Sequence[Table]:
+    """Return the costs before and after, and the nodes that drift, by reason."""
+    before, after = request.before, request.after
+    rows = (
+        (TODAY, candidates.cost(request.now), len(request.now.snapshot.nodes)),
+        ("before the change", before.cost, len(before.nodes)),
+        ("after the change", after.cost, len(after.nodes)),
+        ("difference", request.difference, len(after.nodes) - len(before.nodes)),
+    )
+    costs = Table(
+        "What it costs",
+        ("", "$/h", "$/month", "nodes"),
+        tuple((name, *_money(cost), str(nodes)) for name, cost, nodes in rows),
+        right=("$/h", "$/month", "nodes"),
+    )
+    reasons = Counter((node.node_pool, node.reason, node.why) for node in request.drifting)
+    drift = Table(
+        f"Nodes that drift ({len(request.drifting)} of {len(request.now.snapshot.nodes)})",
+        ("nodes", "NodePool", "reason", "why"),
+        tuple((str(number), *why) for why, number in reasons.most_common()),
+        right=("nodes",),
+    )
+    return (costs, drift) if request.drifting else (costs,)
+
+
+def request_notes(request: PullRequest) -> str:
+    """Return what happens to the nodes."""
+    if not request.diff:
+        return "The NodePools in the folder are those of the cluster."
+    if not request.drifting:
+        return "No node drifts."
+    return (
+        f"Joiner replaces the {counted(len(request.drifting), 'node')} within the budgets of "
+        "their NodePools."
+    )
+
+
+def request_content(request: PullRequest) -> dict[str, Any]:
+    """Return the cost of the change as JSON-ready values, in the format of `docs/formats.md`."""
+    return {
+        "today": _cost_of(request.now),
+        "before": _cost(request.before),
+        "after": _cost(request.after),
+        "difference": round(request.difference, 4),
+        "drifting": [
+            {
+                "node": node.node,
+                "nodePool": node.node_pool,
+                "reason": node.reason,
+                "why": node.why,
+            }
+            for node in request.drifting
+        ],
+        "nodePoolDiff": request.diff,
+    }
+
+
+# A history.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One recording: what the cluster cost, and what it would have cost under Joiner, in $/h."""
+
+    at: datetime
+    recorded: float
+    recorded_nodes: int
+    joiner: float
+    joiner_nodes: int
+    bound: float = 0.0
+
+    @classmethod
+    def of(cls, at: datetime, problem: DisruptionProblem, forecast: Forecast) -> Moment:
+        """Return the moment of a recording."""
+        return cls(
+            at=at,
+            recorded=candidates.cost(problem),
+            recorded_nodes=len(problem.snapshot.nodes),
+            joiner=forecast.cost,
+            joiner_nodes=len(forecast.nodes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Recordings in order; each cost lasts until the next recording."""
+
+    moments: tuple[Moment, ...]
+
+    @property
+    def hours(self) -> float:
+        """The time from the first recording to the last."""
+        return _hours(self.moments[0], self.moments[-1])
+
+    def total(self, joiner: bool) -> float:
+        """Return the cost over the whole time in $, as recorded or under Joiner."""
+        pairs = zip(self.moments, self.moments[1:], strict=False)
+        return sum((a.joiner if joiner else a.recorded) * _hours(a, b) for a, b in pairs)
+
+
+def _hours(first: Moment, last: Moment) -> float:
+    return (last.at - first.at).total_seconds() / 3600
+
+
+def history_tables(history: History) -> Sequence[Table]:
+    """Return the recordings, each with both costs."""
+    return (
+        Table(
+            "Recordings",
+            ("time", "recorded $/h", "nodes", "Joiner $/h", "Joiner's nodes"),
+            tuple(
+                (
+                    f"{each.at:%Y-%m-%d %H:%M}",
+                    f"{each.recorded:,.3f}",
+                    str(each.recorded_nodes),
+                    f"{each.joiner:,.3f}",
+                    str(each.joiner_nodes),
+                )
+                for each in history.moments
+            ),
+            right=("recorded $/h", "nodes", "Joiner $/h", "Joiner's nodes"),
+        ),
+    )
+
+
+def history_summary(history: History) -> str:
+    """Return the cost over the whole time in a sentence."""
+    recorded, joiner = history.total(joiner=False), history.total(joiner=True)
+    return (
+        f"In {history.hours:,.1f} hours the cluster cost {recorded:,.2f} $; under Joiner it would "
+        f"have cost {joiner:,.2f} $ ({_share(joiner, recorded)}). Each cost lasts until the next "
+        "recording."
+    )
+
+
+def history_content(history: History) -> dict[str, Any]:
+    """Return the history as JSON-ready values, in the format of `docs/formats.md`."""
+    return {
+        "hours": round(history.hours, 4),
+        "recorded": round(history.total(joiner=False), 4),
+        "joiner": round(history.total(joiner=True), 4),
+        "moments": [
+            {
+                "time": each.at.isoformat(),
+                "recorded": round(each.recorded, 4),
+                "recordedNodes": each.recorded_nodes,
+                "joiner": round(each.joiner, 4),
+                "joinerNodes": each.joiner_nodes,
+            }
+            for each in history.moments
+        ],
+    }
