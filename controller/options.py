@@ -143,8 +143,9 @@ class FeatureGates:
     terminate_first_repair: bool = False
     """Terminates an unhealthy node before its replacement is launched in the same cases."""
 
-    pod_deletion_cost_management: bool = field(default=False, metadata=UNBUILT)
-    """Lets ReplicaSets scale down first on the nodes that are to be consolidated."""
+    pod_deletion_cost_management: bool = False
+    """Writes `controller.kubernetes.io/pod-deletion-cost` on the pods of ReplicaSets, so that they
+    scale down first on the nodes that Joiner disrupts next."""
 
 
 @dataclass(frozen=True, slots=True)

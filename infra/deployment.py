@@ -55,6 +55,7 @@ def cluster_rules(options: Options) -> list[Rule]:
         *(() if options.ignore_dra_requests else _devices()),
         *(_gangs() if options.gang_scheduling else ()),
         *(_surges() if options.surge_single_replicas else ()),
+        *(_deletion_costs() if gates.pod_deletion_cost_management else ()),
     ]
 
 
@@ -136,6 +137,10 @@ def _gangs() -> list[Rule]:
 
 def _surges() -> list[Rule]:
     return [rule("apps", ["deployments"], ["get", "patch"])]
+
+
+def _deletion_costs() -> list[Rule]:
+    return [rule("", ["pods"], ["patch"])]
 
 
 def namespace_rules(options: Options) -> list[Rule]:

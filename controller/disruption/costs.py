@@ -29,15 +29,18 @@ CHURN = 0.1
 """The share of all pods whose replacement bounds the time that a saving lasts."""
 
 
-def eviction_cost(pod: Pod) -> float:
+def eviction_cost(pod: Pod, settings: DisruptionSettings) -> float:
     """Return the cost of evicting a pod, −10 to 10; a pod without settings costs 1.
 
     It depends on the annotation `karpenter.sh/disruption-cost`, or else on
     `controller.kubernetes.io/pod-deletion-cost`, and on the pod's priority, each scaled to its
-    range. A value that is not an int32 counts as 0, as in Karpenter.
+    range. A value that is not an int32 counts as 0, as in Karpenter. The deletion cost does not
+    count if Joiner writes it.
     """
     annotations, priority = pod.metadata.annotations, pod.spec.priority or 0
-    text = annotations.get(labels.DISRUPTION_COST, annotations.get(labels.POD_DELETION_COST))
+    text = annotations.get(labels.DISRUPTION_COST)
+    if text is None and not settings.writes_deletion_costs:
+        text = annotations.get(labels.POD_DELETION_COST)
     if text is None and not priority:
         return 1.0
     cost = 1.0 + _int32(text or "0") / 2**27 + priority / 2**25
@@ -52,9 +55,14 @@ def _int32(text: str) -> int:
     return number if -(2**31) <= number < 2**31 else 0
 
 
-def rescheduling_cost(pods: Iterable[Pod]) -> float:
+def rescheduling_cost(pods: Iterable[Pod], settings: DisruptionSettings) -> float:
     """Return the cost of evicting all of these pods."""
-    return sum(map(eviction_cost, pods), 0.0)
+    return sum((eviction_cost(pod, settings) for pod in pods), 0.0)
+
+
+def disturbance(moving: Iterable[Pod], settings: DisruptionSettings) -> float:
+    """Return the cost of evicting these pods as consolidation counts it: no pod below 0."""
+    return sum(max(eviction_cost(pod, settings), 0.0) for pod in moving)
 
 
 def lifetime_remaining(claim: NodeClaim, now: datetime) -> float:
@@ -77,7 +85,7 @@ def moving_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> float
     """
     if not settings.eviction_price:
         return 0.0
-    price = settings.eviction_price * max(eviction_cost(pod), 0.0)
+    price = settings.eviction_price * max(eviction_cost(pod, settings), 0.0)
     named = pod.metadata.annotations.get(labels.EVICTION_PRICE)
     if named is not None:
         with suppress(ValueError):

@@ -54,6 +54,10 @@ class DisruptionSettings:
     """`FEATURE_GATES` TerminateFirstDrift and TerminateFirstRepair: whether a node is terminated
     before its replacement is launched, if there is no capacity for both."""
 
+    writes_deletion_costs: bool = False
+    """`FEATURE_GATES` PodDeletionCostManagement: whether Joiner writes the pods' deletion costs, so
+    that they say nothing of the cost of an eviction."""
+
 
 def settings_of(options: Options) -> DisruptionSettings:
     """Return the disruption settings from the controller's options."""
@@ -67,6 +71,7 @@ def settings_of(options: Options) -> DisruptionSettings:
         spot_to_spot=gates.spot_to_spot_consolidation,
         terminate_first_drift=gates.terminate_first_drift,
         terminate_first_repair=gates.terminate_first_repair,
+        writes_deletion_costs=gates.pod_deletion_cost_management,
     )
 
 

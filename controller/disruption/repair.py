@@ -127,7 +127,11 @@ def unhealthy(problem: DisruptionProblem) -> Unhealthy:
             blocked[candidate.name] = obstacle
     closed = _closed_pools(problem) if due else frozenset[str]()
     due.sort(
-        key=lambda one: (one[1].due, rescheduling_cost(one[0].moving), one[0].name),
+        key=lambda one: (
+            one[1].due,
+            rescheduling_cost(one[0].moving, problem.settings),
+            one[0].name,
+        ),
     )
     return Unhealthy(
         tuple(one for one in due if one[0].pool not in closed),

@@ -14,6 +14,7 @@ from controller.apis.kinds import Kind
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
 from controller.disruption.modes import Mode
+from controller.disruption.problem import settings_of
 from controller.manager.loops import Loop, Pace, Reconciler, Rounds, Singleton, Workers
 from controller.manager.nudges import Nudges
 from controller.options import Options
@@ -22,6 +23,7 @@ from controller.reconcilers.capacityreservation.capacitytype import CapacityType
 from controller.reconcilers.capacityreservation.expiration import BlockExpiration
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.disruption.advising import Advice, Advisor, Recommender
+from controller.reconcilers.disruption.deletioncosts import DeletionCosts
 from controller.reconcilers.disruption.disruptor import Disruptor
 from controller.reconcilers.disruption.engine import DisruptionEngine
 from controller.reconcilers.disruption.history import History
@@ -134,7 +136,13 @@ class Assembly:
         readiness = Readiness(api, cluster, clock, registrations, cloud, gates.static_capacity)
         lifecycle = _lifecycle(ports, options, nomination, registrations)
         replication = Replication(
-            api, cluster, ports.recorder, metrics, clock, registration_backoff
+            api,
+            cluster,
+            ports.recorder,
+            metrics,
+            clock,
+            registration_backoff,
+            settings_of(options),
         )
         disruptor = _disruptor(ports, options, orchestrator, registration_backoff)
         self._cluster = cluster
@@ -184,6 +192,9 @@ class Assembly:
         ]
         if not (gates.node_overlay and gates.capacity_buffer):
             self._singletons.append(singleton("featuregates", DisabledFeatures(api, clock, gates)))
+        if gates.pod_deletion_cost_management:
+            costs = _deletion_costs(ports, options, disruptor)
+            self._singletons.append(singleton("pod.deletioncost", costs))
         if options.enable_zonal_shift:
             reporting = ZonalShiftReporting(cloud=cloud, cluster=cluster, recorder=ports.recorder)
             self._singletons.append(singleton("zonalshift", reporting))
@@ -403,6 +414,21 @@ def _disruptor(
         advisor=advisor,
         mode=Mode(options.disruption_mode),
         repairs=options.feature_gates.node_repair and not options.legacy_node_repair,
+    )
+
+
+def _deletion_costs(
+    ports: ReconcilerPorts, options: Options, disruptor: Disruptor
+) -> DeletionCosts:
+    return DeletionCosts(
+        api=ports.api,
+        cloud=ports.cloud,
+        cluster=ports.cluster,
+        metrics=ports.metrics,
+        clock=ports.clock,
+        engine=ports.engine,
+        planned=lambda: disruptor.planned,
+        settings=settings_of(options),
     )
 
 

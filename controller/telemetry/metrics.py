@@ -232,6 +232,16 @@ class Metrics:
                 cause = command.terminate_first.value
                 self._terminate_first.labels(pool, command.reason.label, cause).inc()
 
+    def deletion_costs_changed(self, nodes: Mapping[str, int]) -> None:
+        """Set on how many nodes of each NodePool the last run changed deletion costs."""
+        self._deletion_cost_nodes.clear()
+        for pool, count in nodes.items():
+            self._deletion_cost_nodes.labels(pool).set(count)
+
+    def deletion_cost_written(self, result: str) -> None:
+        """Count an attempt to write a pod's deletion cost."""
+        self._deletion_costs.labels(result).inc()
+
     @contextlib.contextmanager
     def deciding(self) -> Iterator[Callable[[Decision], None]]:
         """Time a disruption decision; yields a function that records its result."""
@@ -491,6 +501,16 @@ class Metrics:
         self._eligible = gauge(
             f"{disruption}_eligible_nodes", "Nodes eligible for disruption.", "reason"
         )
+        self._deletion_cost_nodes = gauge(
+            "karpenter_pod_deletion_cost_nodes_with_pending_annotation_writes",
+            "Nodes with at least one pod whose pod-deletion-cost annotation the last run changed.",
+            "nodepool",
+        )  # fmt: skip
+        self._deletion_costs = counter(
+            "karpenter_pod_deletion_cost_pod_annotation_writes_total",
+            "Attempts to write the pod-deletion-cost annotation of a pod, by result.",
+            "result",
+        )  # fmt: skip
         self._terminate_first = counter(
             f"{disruption}_terminate_first_decisions_total",
             "Disruption decisions performed that terminate a node before its replacement is "

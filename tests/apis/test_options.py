@@ -119,10 +119,10 @@ def test_the_defaults_of_karpenters_chart_are_accepted_without_a_warning() -> No
 
 
 def test_a_gate_that_is_turned_on_in_vain_is_named() -> None:
-    given = {"FEATURE_GATES": "NodeRepair=true,PodDeletionCostManagement=true"}
+    given = {"FEATURE_GATES": "NodeRepair=true", "AWS_FEATURE_GATES": "DRAEFA=true"}
 
     assert ignored_gates([], given) == [
-        "FEATURE_GATES: PodDeletionCostManagement has no effect in this version of Joiner"
+        "AWS_FEATURE_GATES: DRAEFA has no effect in this version of Joiner"
     ]
 
 

@@ -15,10 +15,13 @@ from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, UnavailableError
 from controller.disruption.costs import eviction_cost, lifetime_remaining
+from controller.disruption.problem import DisruptionSettings
 from controller.reconcilers.staticcapacity.replication import AT_THE_LIMIT, PERIOD, Replication
 from tests.builders import make_nodeclass, make_nodepool, make_pod
 from tests.reconcilers.scenarios import DisruptionScenario, ProvisioningScenario
 from tests.reconcilers.world import World
+
+PLAIN = DisruptionSettings()
 
 
 def make_static(replicas: int, **spec: Any) -> NodePool:
@@ -273,15 +276,24 @@ def test_the_cost_of_a_pod_follows_what_is_said_of_it(
     pod = make_pod("p", node="n", annotations=annotations)
     pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, priority=priority))
 
-    assert eviction_cost(pod) == cost
+    assert eviction_cost(pod, PLAIN) == cost
+
+
+def test_deletion_costs_that_joiner_writes_say_nothing_of_an_eviction() -> None:
+    written = DisruptionSettings(writes_deletion_costs=True)
+    annotations = {labels.POD_DELETION_COST: "134217728"}
+
+    assert eviction_cost(make_pod("p", node="n", annotations=annotations), written) == 1.0
+    annotations[labels.DISRUPTION_COST] = "134217728"
+    assert eviction_cost(make_pod("p", node="n", annotations=annotations), written) == 2.0
 
 
 def test_the_disruption_cost_of_a_pod_is_read_first() -> None:
     annotations = {labels.DISRUPTION_COST: "134217728", labels.POD_DELETION_COST: "1342177280"}
 
-    assert eviction_cost(make_pod("p", node="n", annotations=annotations)) == 2.0
+    assert eviction_cost(make_pod("p", node="n", annotations=annotations), PLAIN) == 2.0
     annotations[labels.DISRUPTION_COST] = "much"
-    assert eviction_cost(make_pod("p", node="n", annotations=annotations)) == 1.0
+    assert eviction_cost(make_pod("p", node="n", annotations=annotations), PLAIN) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,13 @@ from controller.reconcilers.provisioning.arrivals import Arrivals
 from infra.deployment import Rule, cluster_rules, namespace_rules
 from tests.builders import make_nodeclass, make_nodepool, make_pod
 from tests.manager.wholecontroller import WholeController
-from tests.reconcilers import test_history, test_modes, test_surge, test_termination
+from tests.reconcilers import (
+    test_deletioncosts,
+    test_history,
+    test_modes,
+    test_surge,
+    test_termination,
+)
 from tests.reconcilers.test_batchwindow import make_stateful_set, waiting
 from tests.reconcilers.world import World
 from tests.virtualclock import VirtualClockLoop
@@ -51,7 +57,11 @@ Right = tuple[str, str, str]
 """API group, resource with its subresource, verb."""
 
 ALL_ON = FeatureGates(
-    node_repair=True, node_overlay=True, capacity_buffer=True, static_capacity=True
+    node_repair=True,
+    node_overlay=True,
+    capacity_buffer=True,
+    static_capacity=True,
+    pod_deletion_cost_management=True,
 )
 OPTIONS = Options(
     cluster_name="joiner",
@@ -176,6 +186,7 @@ async def _what_is_seldom() -> None:
     )
     await drain.test_the_grace_period_of_a_node_ends_every_protection()
     await test_history.test_totals_survive_a_restart_and_the_end_of_their_records()
+    await test_deletioncosts.test_drifted_nodes_go_before_all_others()
     await test_modes.test_a_pod_that_another_has_replaced_makes_it_no_other_recommendation()
     await cluster_dns(FakeApiServer())
     world, pods = World(), waiting("web-0", kind=kinds.STATEFUL_SET)

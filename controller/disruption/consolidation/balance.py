@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controller.apis.kubernetes.pods import Pod
+from controller.disruption import costs
 from controller.disruption.commands import Verdict
-from controller.disruption.costs import eviction_cost
 from controller.disruption.prices import node_price
-from controller.disruption.problem import DisruptionProblem
+from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.disruption.simulation import Group
 from controller.state.pods import is_reschedulable
 
@@ -28,18 +28,20 @@ class Totals:
 
     price: Mapping[str, float]
     disturbance: Mapping[str, float]
+    settings: DisruptionSettings
 
     @classmethod
     def of(cls, problem: DisruptionProblem) -> Totals:
         """Return the totals over all nodes of the Balanced NodePools, blocked ones included."""
         snapshot, pools = problem.snapshot, problem.node_pools.items()
+        settings = problem.settings
         types = {
             name: {kind.name: kind for kind in snapshot.instance_types.get(name, ())}
             for name, pool in pools
             if pool.spec.disruption.consolidation_policy == BALANCED
         }
         if not types:
-            return cls({}, {})
+            return cls({}, {}, settings)
         moving: defaultdict[str, list[Pod]] = defaultdict(list)
         for pod in snapshot.pods:
             if is_reschedulable(pod):
@@ -48,8 +50,8 @@ class Totals:
         for node in snapshot.nodes:
             if node.managed and node.node_pool in types:
                 price[node.node_pool] += node_price(node, types[node.node_pool]) or 0.0
-                disturbance[node.node_pool] += _disturbance(moving[node.name])
-        return cls(price, disturbance)
+                disturbance[node.node_pool] += _disturbance(moving[node.name], settings)
+        return cls(price, disturbance, settings)
 
     def approves(self, group: Group) -> bool:
         """Whether every Balanced NodePool of the group's nodes approves the group."""
@@ -77,11 +79,13 @@ class Totals:
         price, disturbance = self.price.get(pool, 0.0), self.disturbance.get(pool, 0.0)
         if price <= 0 or disturbance <= 0:
             return 0.0
-        disturbed = sum(_disturbance(candidate.moving) for candidate in mine) / disturbance
+        disturbed = (
+            sum(_disturbance(candidate.moving, self.settings) for candidate in mine) / disturbance
+        )
         saved = group.saving * share / price
         return saved / disturbed if disturbed else 0.0
 
 
-def _disturbance(moving: Iterable[Pod]) -> float:
+def _disturbance(moving: Iterable[Pod], settings: DisruptionSettings) -> float:
     """Return the cost of disrupting a node: 1 for the node, plus the eviction cost of each pod."""
-    return 1.0 + sum(max(eviction_cost(pod), 0.0) for pod in moving)
+    return 1.0 + costs.disturbance(moving, settings)

@@ -19,7 +19,7 @@ from controller.disruption.consolidation.destinations import with_lasting_homes
 from controller.disruption.consolidation.plan import Plan
 from controller.disruption.consolidation.preferenceprices import PreferencePrices
 from controller.disruption.consolidation.replacements import affordable
-from controller.disruption.costs import Lives, eviction_cost
+from controller.disruption.costs import Lives, disturbance
 from controller.disruption.model import ClusterModel
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Group, Simulation, SimulationResult, groups
@@ -66,7 +66,7 @@ class Evaluator:
         self.candidates = {candidate.name: candidate for candidate in candidates}
         lives = Lives(problem.snapshot.pods, problem.settings, problem.now, problem.begun)
         self.disturbance = {
-            candidate.name: sum(max(eviction_cost(pod), 0.0) for pod in candidate.moving)
+            candidate.name: disturbance(candidate.moving, problem.settings)
             for candidate in candidates
         }
         least = LEAST_EVICTION * sum(candidate.price for candidate in candidates)

@@ -93,6 +93,9 @@ class Disruptor:
     _bound_at: datetime | None = None
     _begun: Mapping[str, datetime] = field(default_factory=dict)
     _has_resumed: bool = False
+    planned: tuple[str, ...] = ()
+    """The nodes that the last consolidation decision removes: those of its commands, in their
+    order, then those that only budgets keep."""
 
     async def run_once(self) -> timedelta:
         """Run one round; returns when to run the next."""
@@ -200,6 +203,8 @@ class Disruptor:
             decision = await self.engine.decide(replace(problem, with_bound=with_bound))
             decided(decision)
         self._report_whole(problem, decision)
+        going = [name for command in decision.commands for name in sorted(command.names)]
+        self.planned = (*going, *sorted(decision.held_back.difference(going)))
         for reason in (Reason.DRIFTED, Reason.UNDERUTILIZED):
             self.metrics.eligible(reason, decision.eligible.get(reason, 0))
         await self._report_staying(problem, decision)

@@ -21,6 +21,7 @@ from controller.apiserver.errors import (
 from controller.apiserver.port import ApiServer
 from controller.constraints.resources import NODES, parsed
 from controller.disruption.costs import lifetime_remaining, rescheduling_cost
+from controller.disruption.problem import DisruptionSettings
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.creating import new_name
 from controller.reconcilers.newnodes.claims import node_claim
@@ -57,6 +58,7 @@ class Replication:
     metrics: Metrics
     clock: Clock
     registration_backoff: RegistrationBackoff
+    settings: DisruptionSettings = field(default_factory=DisruptionSettings)
     _unanswered: set[str] = field(default_factory=set)
     """UIDs of NodeClaims whose delete request got no response."""
 
@@ -178,7 +180,7 @@ class Replication:
             return 2, False, 0.0, name
         if not is_protected and all(map(is_daemon, pods)):
             return 3, False, 0.0, name
-        cost = rescheduling_cost(pods) * lifetime_remaining(claim, now)
+        cost = rescheduling_cost(pods, self.settings) * lifetime_remaining(claim, now)
         return 4, is_protected, cost, name
 
 

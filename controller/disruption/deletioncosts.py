@@ -1,0 +1,103 @@
+"""Which nodes ReplicaSets should scale down first: those that Joiner disrupts next.
+
+A ReplicaSet that scales down deletes the pods with the lowest deletion cost first. If these are on
+the nodes that disruption removes next, it evicts fewer pods afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from controller.apis.karpenter import durations
+from controller.apis.kubernetes.pods import Pod
+from controller.disruption.candidates import registered
+from controller.disruption.commands import Candidate, Reason
+from controller.disruption.costs import disturbance
+from controller.disruption.drift import has_drifted, in_order, is_static
+from controller.disruption.method import Context
+from controller.disruption.problem import DisruptionProblem
+
+LOWEST = -(2**31)
+"""The deletion cost of pods on nodes that are being disrupted: the lowest int32."""
+
+RECREATING = frozenset({"ReplicaSet", "Job", "DaemonSet"})
+"""Controllers whose pods run on another node as well. Other pods pin their node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The nodes in the order in which ReplicaSets should scale down on them, by name.
+
+    `leaving` nodes are being disrupted. `ranked` nodes come next, first those that disruption
+    removes first. `others` keep the order of Kubernetes.
+    """
+
+    leaving: tuple[str, ...] = ()
+    ranked: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    def costs(self) -> Iterator[tuple[str, int | None]]:
+        """Yield each node with the deletion cost of its pods; None for no deletion cost."""
+        yield from ((name, LOWEST) for name in self.leaving)
+        count = len(self.ranked)
+        yield from ((name, place - count) for place, name in enumerate(self.ranked))
+        yield from ((name, None) for name in self.others)
+
+
+def ranking(problem: DisruptionProblem, planned: Sequence[str] = ()) -> Ranking:
+    """Return the ranking of Joiner's nodes.
+
+    Drifted nodes come first, in the order in which they are replaced. Then come the `planned` nodes
+    of the last consolidation decision, in its order, and other consolidatable nodes, most dollars
+    per evicted pod first. Each NodePool has as many ranked nodes as its budgets allow disruptions.
+    """
+    context = Context(problem)
+    leaving = tuple(
+        state.name
+        for state in problem.snapshot.nodes
+        if state.managed and state.node is not None and state.deleting
+    )
+    place = {name: number for number, name in enumerate(planned)}
+    suitable = [candidate for candidate in context.survey.admitted if _can_empty(candidate)]
+    drifted = in_order(suitable, static=False)
+    normal = sorted(
+        (one for one in suitable if not has_drifted(one) and _may_consolidate(one)),
+        key=lambda one: (place.get(one.name, len(place)), -_worth(one, problem), one.name),
+    )
+    ranked = tuple(
+        candidate.name
+        for reason, group in ((Reason.DRIFTED, drifted), (Reason.UNDERUTILIZED, normal))
+        for candidate in context.budgets(reason).admit(group)
+    )
+    known = frozenset((*leaving, *ranked))
+    others = (candidate.name for _, candidate in registered(problem))
+    return Ranking(leaving, ranked, tuple(name for name in others if name not in known))
+
+
+def _may_consolidate(candidate: Candidate) -> bool:
+    after = candidate.node_pool.spec.disruption.consolidate_after
+    return is_static(candidate) or durations.parse(after) is not None
+
+
+def _can_empty(candidate: Candidate) -> bool:
+    """Return whether a node's price is known and no pod pins it."""
+    return candidate.price > 0 and not any(map(_pins, candidate.pods))
+
+
+def _pins(pod: Pod) -> bool:
+    if pod.metadata.namespace == "kube-system":
+        return False
+    owners = pod.metadata.owner_references
+    return not any(owner.controller and owner.kind in RECREATING for owner in owners)
+
+
+def _worth(candidate: Candidate, problem: DisruptionProblem) -> float:
+    """Return the price of a node in $/h per cost of disrupting it, as Karpenter ranks nodes."""
+    return candidate.price / (1.0 + disturbance(candidate.moving, problem.settings))
+
+
+def is_replica(pod: Pod) -> bool:
+    """Return whether a ReplicaSet controls the pod: it alone reads deletion costs."""
+    owners = pod.metadata.owner_references
+    return any(owner.controller and owner.kind == "ReplicaSet" for owner in owners)

@@ -1,0 +1,108 @@
+"""Writes the deletion cost of pods, so that ReplicaSets scale down where Joiner disrupts next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from controller.apis import labels
+from controller.apis.kinds import POD
+from controller.apis.kubernetes.pods import Pod
+from controller.apiserver.errors import ApiError, ConflictError, NotFoundError
+from controller.apiserver.port import ApiServer
+from controller.cloudprovider.provider import CloudProvider
+from controller.disruption.deletioncosts import LOWEST, is_replica, ranking
+from controller.disruption.problem import DisruptionSettings
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.concurrency import all_ended
+from controller.reconcilers.disruption import picture
+from controller.reconcilers.disruption.engine import UNSYNCED, DisruptionEngine
+from controller.state.cluster import Cluster
+from controller.state.pods import is_terminal
+from controller.telemetry.metrics import Metrics
+
+PERIOD = timedelta(minutes=1)
+
+MOST_NODES = 50
+"""On how many nodes at most the deletion costs change in one run, as in Karpenter. Nodes that are
+being disrupted do not count."""
+
+
+@dataclass(slots=True, kw_only=True)
+class DeletionCosts:
+    """Keeps `controller.kubernetes.io/pod-deletion-cost` of all ReplicaSets' pods up to date.
+
+    `planned` returns the nodes of the last consolidation decision, in its order.
+    """
+
+    api: ApiServer
+    cloud: CloudProvider
+    cluster: Cluster
+    metrics: Metrics
+    clock: Clock
+    engine: DisruptionEngine
+    planned: Callable[[], Sequence[str]]
+    settings: DisruptionSettings
+    _done: tuple[int, tuple[str, ...]] | None = field(default=None, init=False)
+    """The cluster's revision and the plan of the last run that wrote everything."""
+
+    async def run_once(self) -> timedelta:
+        """Rank the nodes, and write the deletion costs that changed; returns when to run again."""
+        if not self.cluster.synced:
+            return UNSYNCED
+        planned = tuple(self.planned())
+        if self._done == (self.cluster.revision, planned):
+            return PERIOD
+        now = self.clock()
+        problem = await picture.problem(self.cloud, self.cluster, now=now, engine=self.engine)
+        problem = replace(problem, settings=self.settings)
+        ranked = await self.engine.aside(ranking, problem, planned)
+        pools = {state.name: state.node_pool for state in problem.snapshot.nodes}
+        changed: Counter[str] = Counter()
+        left, is_done = MOST_NODES, True
+        for name, cost in ranked.costs():
+            pods = [pod for pod in self.cluster.pods_on(name) if _differs(pod, cost)]
+            if not pods or (left <= 0 and cost != LOWEST):
+                is_done = is_done and not pods
+                continue
+            left -= cost != LOWEST
+            changed[pools[name]] += 1
+            is_done = all(await all_ended(*(self._write(pod, cost) for pod in pods))) and is_done
+        self.metrics.deletion_costs_changed(changed)
+        self._done = (self.cluster.revision, planned) if is_done else None
+        return PERIOD
+
+    async def _write(self, pod: Pod, cost: int | None) -> bool:
+        """Write a pod's deletion cost; returns whether it needs no other attempt."""
+        value, own = None if cost is None else str(cost), pod.metadata
+        wanted = {"metadata": {"annotations": {labels.POD_DELETION_COST: value}}}
+        try:
+            updated = await self.api.patch(
+                POD,
+                own.name,
+                wanted,
+                namespace=own.namespace,
+                resource_version=own.resource_version,
+            )
+        except NotFoundError:
+            result = "skipped_notfound"
+        except ConflictError:
+            result = "skipped_conflict"
+        except ApiError:
+            result = "error"
+        else:
+            self.cluster.observe(POD, updated)
+            result = "updated"
+        self.metrics.deletion_cost_written(result)
+        return result in ("updated", "skipped_notfound")
+
+
+def _differs(pod: Pod, cost: int | None) -> bool:
+    """Return whether a ReplicaSet's running pod has another deletion cost."""
+    if not is_replica(pod) or pod.metadata.is_deleting or is_terminal(pod):
+        return False
+    return pod.metadata.annotations.get(labels.POD_DELETION_COST) != (
+        None if cost is None else str(cost)
+    )
