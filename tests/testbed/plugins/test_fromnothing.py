@@ -60,7 +60,7 @@ def releases(eks: Any) -> list[str]:
     return [group["releaseVersion"] for group in groups]
 
 
-def test_a_cluster_comes_stays_moves_its_home_and_goes_without_a_trace(
+def test_a_cluster_is_created_kept_moved_to_fargate_and_destroyed_without_a_trace(
     engine_on: EngineOn, account: Cloud
 ) -> None:
     control, engine = CloudControl(account.url), engine_on("fromnothing")
@@ -109,7 +109,7 @@ def test_a_cluster_comes_stays_moves_its_home_and_goes_without_a_trace(
         assert releases(eks) == ["1.36.0-20261201"]
         engine.up(
             "dev",
-            settings(account, cluster={"home": "fargate"}, network={"nat": "zonal"}),
+            settings(account, cluster={"controller_compute": "fargate"}, network={"nat": "zonal"}),
         )
 
     ec2 = client(account, "ec2")
