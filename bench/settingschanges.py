@@ -315,9 +315,9 @@ class Run:
     # what there is
 
     def _everything(self) -> Any:
-        """Return what a refused operation must leave: the state, the cloud, the cluster."""
+        """Return what a refused operation must leave: state, outputs, cloud, cluster."""
         return (
-            self.stage.resources if self.stage.engine.stack_exists("dev") else set(),
+            self.stage.recorded if self.stage.engine.stack_exists("dev") else (set(), {}),
             self._leftovers(),
             self.stage.installed,
             self._names(NODE_POOLS),

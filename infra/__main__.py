@@ -311,11 +311,27 @@ def _installation(config: StackConfig) -> str:
 
 def main() -> None:
     """Check every setting, then create the resources of the stack."""
-    config = read()
-    if config.platform_stack:
-        pools_alone(config, config.platform_stack)
-    else:
-        platform(config)
+    try:
+        config = read()
+        if config.platform_stack:
+            pools_alone(config, config.platform_stack)
+        else:
+            platform(config)
+    except pulumi.RunError:
+        _keep_outputs()
+        raise
+
+
+def _keep_outputs() -> None:
+    """Export the outputs of the last update again.
+
+    The engine removes outputs that the program does not export, also if it refuses to run. Stacks
+    of NodePools read them.
+    """
+    read_outputs = "pulumi:pulumi:readStackOutputs"
+    last = pulumi.runtime.invoke(read_outputs, {"name": full_name_of_stack()})
+    for name, value in last.value["outputs"].items():
+        pulumi.export(name, value)
 
 
 main()

@@ -117,7 +117,7 @@ class _PushedImageProvider(RegisteredProvider, ResourceProvider):
         return DiffResult(changes=bool(changed), replaces=changed)
 
 
-class _PushedImage(Resource):
+class _PushedImage(Resource, module="joiner", name="PushedImage"):
     reference: pulumi.Output[str]
 
     def __init__(self, name: str, props: Mapping[str, Any], opts: pulumi.ResourceOptions) -> None:

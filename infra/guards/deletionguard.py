@@ -44,7 +44,7 @@ STAYING: Mapping[str, tuple[str, ...]] = {
     "nodeRole": (*_ROLE, "aws:iam/rolePolicyAttachment:"),
     "controllerRole": (*_ROLE, "aws:iam/rolePolicyAttachment:"),
     "queue": ("aws:sqs/", "aws:cloudwatch/"),
-    "nodes": ("pulumi-python:dynamic:",),
+    "nodes": ("pulumi-python:dynamic/joiner:",),
 }
 """Prefixes of the resource types that are retained, by a key of `retainOnDelete`.
 
@@ -63,7 +63,7 @@ class WouldBeDeletedError(Exception):
         super().__init__("\n".join([*problems, "Nothing has been changed."]))
 
 
-class DeletionGuard(Resource):
+class DeletionGuard(Resource, module="joiner", name="DeletionGuard"):
     """Records what the stack created, and refuses changes that would delete it unconfirmed.
 
     The guard that is created first checks each change before anything happens. A guard that is

@@ -45,7 +45,7 @@ class SharedPoolsError(Exception):
         )
 
 
-class PoolOwners(Resource):
+class PoolOwners(Resource, module="joiner", name="PoolOwners"):
     """Records the NodePools of a stack, and checks what else applies those to be deleted."""
 
     def __init__(

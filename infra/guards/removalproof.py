@@ -56,7 +56,7 @@ class UnreachableIsNotGoneError(Exception):
         )
 
 
-class RemovalProof(Resource):
+class RemovalProof(Resource, module="joiner", name="RemovalProof"):
     """Is deleted last: deletes by tag what is left in AWS, and reports what is in the cluster."""
 
     def __init__(

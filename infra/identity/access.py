@@ -185,7 +185,7 @@ class _RoleMappingProvider(StatefulProvider):
             _write(cluster, config_map, without_mapping(mapped, props["role_arn"]))
 
 
-class RoleMapping(Resource):
+class RoleMapping(Resource, module="joiner", name="RoleMapping"):
     """The node role's entry in the aws-auth ConfigMap, for clusters without access entries."""
 
     def __init__(

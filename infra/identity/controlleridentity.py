@@ -106,7 +106,7 @@ class NoAssociationArgs:
     """organization/project/stack."""
 
 
-class NoAssociation(Resource):
+class NoAssociation(Resource, module="joiner", name="NoAssociation"):
     """A service account without a Pod Identity association, so that its pods use IRSA.
 
     Creating this resource deletes the association. The engine would delete an association that the

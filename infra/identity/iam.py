@@ -133,7 +133,7 @@ class _SpotRoleProvider(StatefulProvider):
         return super().create(props)
 
 
-class SpotRole(Resource):
+class SpotRole(Resource, module="joiner", name="SpotRole"):
     """EC2's service-linked role for spot, which every spot launch in the account requires."""
 
     def __init__(

@@ -119,7 +119,7 @@ class Identities:
         return True
 
 
-class PodIdentity(Resource):
+class PodIdentity(Resource, module="joiner", name="PodIdentity"):
     """Waits until EKS serves the Pod Identity association, before the first pod needs it."""
 
     def __init__(

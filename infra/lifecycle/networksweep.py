@@ -77,7 +77,7 @@ class Found:
     delete: Callable[[], Any]
 
 
-class NetworkSweep(Resource):
+class NetworkSweep(Resource, module="joiner", name="NetworkSweep"):
     """Deletes what the cluster's controllers created in the VPC, right before the cluster."""
 
     def __init__(

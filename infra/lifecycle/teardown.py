@@ -436,7 +436,7 @@ class DrainArgs:
     """Whether the nodes stay when the stack is destroyed; then nothing is drained."""
 
 
-class Drain(Resource):
+class Drain(Resource, module="joiner", name="Drain"):
     """Is deleted first: deletes the cluster's NodePools and waits until no node is left."""
 
     def __init__(
@@ -460,7 +460,7 @@ class Drain(Resource):
             refuse_ahead(self, keys, drain_refusals)
 
 
-class NothingLeft(Resource):
+class NothingLeft(Resource, module="joiner", name="NothingLeft"):
     """Is deleted after the controller: proves by tags that nothing of its nodes is left in AWS."""
 
     def __init__(
@@ -474,7 +474,7 @@ class NothingLeft(Resource):
         super().__init__(_NothingLeftProvider(), name, props, opts)
 
 
-class Installation(Resource):
+class Installation(Resource, module="joiner", name="Installation"):
     """Records cluster, region and installation, and refuses to change them.
 
     A program that creates its own providers creates this resource first, and lets the providers

@@ -28,6 +28,7 @@ NODE_CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 NODE_CLASSES = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"
 DRAIN_SECONDS = 5
 GARBAGE_SECONDS = 120
+STACK_TYPE = "pulumi:pulumi:Stack"
 OURS = {"joiner.dev/installation": "organization/joiner/dev"}
 
 
@@ -105,8 +106,14 @@ class Stage:
     @property
     def resources(self) -> set[str]:
         """What is in the stack's state."""
-        deployment = self.engine.state("dev")["deployment"]
-        return {resource["urn"] for resource in deployment.get("resources", [])}
+        return self.recorded[0]
+
+    @property
+    def recorded(self) -> tuple[set[str], dict[str, Any]]:
+        """The URNs of the resources in the stack's state, and the stack's outputs."""
+        resources = self.engine.state("dev")["deployment"].get("resources", [])
+        outputs = [one.get("outputs", {}) for one in resources if one["type"] == STACK_TYPE]
+        return {one["urn"] for one in resources}, outputs[0] if outputs else {}
 
     def run_instance(self, profile: str = "", **more: str) -> str:
         """Make an instance with the tags that Karpenter and EKS Auto Mode set too, and more."""

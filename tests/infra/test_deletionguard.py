@@ -190,7 +190,7 @@ def test_a_cluster_that_is_made_anew_brings_its_network() -> None:
 
 
 def holdings(made: Made) -> dict[str, Props]:
-    resources = made.of("pulumi-python:dynamic:Resource")
+    resources = made.dynamic
     return {name: props for name, props in resources.items() if "holdings" in name}
 
 

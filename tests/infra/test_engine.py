@@ -597,6 +597,15 @@ def test_pools_live_in_a_stack_of_their_own(stage: Stage, tmp_path: Path) -> Non
     stage.engine.up("team", team)
     assert not stage.engine.up("team", team).any
 
+    outputs = stage.engine.outputs("dev")
+    with pytest.raises(EngineError, match="joiner:replicas='0' cannot be used"):
+        stage.engine.up("dev", platform | {"replicas": "0"})
+    with pytest.raises(EngineError, match="No cluster found for name: other") as refused:
+        stage.engine.up("dev", platform | {"clusterName": "other"})
+    assert stage.engine.outputs("dev") == outputs
+    assert "- clusterName" not in refused.value.output
+    assert not stage.engine.up("team", team).any
+
     (pool,) = stage.cluster.list(NODE_POOLS)
     assert pool["metadata"]["annotations"]["joiner.dev/stack"] == "organization/joiner/team"
     others = r"other stacks own these NodePools: \S+ \(organization/joiner/team\)"

@@ -53,7 +53,7 @@ def test_a_cluster_and_an_image_are_enough() -> None:
         for name, provider in everything.providers.items()
         if name.startswith("kubernetes:")
     )
-    assert len(everything.of("pulumi-python:dynamic:Resource")) == 10
+    assert len(everything.dynamic) == 10
 
 
 def test_two_of_them_stand_side_by_side() -> None:
@@ -180,7 +180,7 @@ def test_what_is_to_stay_leaves_the_stack_and_not_aws(monkeypatch: pytest.Monkey
     made(lambda: Joiner("a", args))
 
     policies = [name for name in staying if name.startswith("RolePolicyAttachment a-node-")]
-    ending = {f"Resource a-{end}" for end in ("drain-before-controller", "drain", "nothing-left")}
+    ending = {"Drain a-drain-before-controller", "Drain a-drain", "NothingLeft a-nothing-left"}
     shared = [name for name in staying if name.startswith("CustomResourceDefinition ")]
     assert staying == {"Role a-node", *policies, *ending, *shared}
     assert len(policies) == 4

@@ -30,7 +30,7 @@ Launch = Callable[..., str]
 @cache
 def recorded(**settings: str) -> Props:
     """What the stack's first guard records with these settings."""
-    resources = run(None, **settings).of("pulumi-python:dynamic:Resource")
+    resources = run(None, **settings).dynamic
     return resources["joiner-holdings"]
 
 
@@ -215,7 +215,7 @@ def test_the_network_of_a_created_cluster_stays_though_its_deletion_is_confirmed
             publicAccessCidrs="none",
             **settings,
         )
-        return made.of("pulumi-python:dynamic:Resource")["cluster-holdings"]
+        return made.dynamic["cluster-holdings"]
 
     olds = cluster(vpcCidr="10.0.0.0/16")
     for news in (cluster(vpcCidr="10.1.0.0/16"), olds | {"needed": {}, "made": {}}):

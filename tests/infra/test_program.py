@@ -76,6 +76,15 @@ class Made:
     def of(self, kind: str) -> dict[str, dict[str, Any]]:
         return {name: inputs for token, name, inputs in self.resources if token == kind}
 
+    @property
+    def dynamic(self) -> dict[str, dict[str, Any]]:
+        """The resources of the program's own dynamic providers, by name."""
+        return {
+            name: inputs
+            for token, name, inputs in self.resources
+            if token.startswith("pulumi-python:dynamic/joiner:")
+        }
+
     def one(self, kind: str) -> dict[str, Any]:
         (inputs,) = self.of(kind).values()
         return inputs
@@ -126,6 +135,7 @@ class Region(pulumi_mocks.Mocks):
             "aws:ssm/getParameter:getParameter": {"insecureValue": args.args.get("name")},
             "aws:eks/getCluster:getCluster": CLUSTER
             | {"certificateAuthorities": [CLUSTER["certificateAuthority"]]},
+            "pulumi:pulumi:readStackOutputs": {"outputs": {}},
         }
         name = args.args.get("name", "")
         answers["aws:iam/getRole:getRole"] = {
@@ -218,7 +228,7 @@ def test_the_controller_becomes_its_role_by_pod_identity() -> None:
     trust = made.of("aws:iam/role:Role")["joiner-controller"]["assumeRolePolicy"]
     assert "pods.eks.amazonaws.com" in trust
     assert "annotations" not in made.one("kubernetes:core/v1:ServiceAccount")["metadata"]
-    assert "joiner-controller-no-association" not in made.of("pulumi-python:dynamic:Resource")
+    assert "joiner-controller-no-association" not in made.dynamic
 
 
 @pytest.mark.usefixtures("known_issuer")
@@ -231,7 +241,7 @@ def test_or_by_the_token_of_its_service_account() -> None:
     assert trust["Statement"][0]["Principal"] == {"Federated": provider}
     annotations = made.one("kubernetes:core/v1:ServiceAccount")["metadata"]["annotations"]
     assert annotations["eks.amazonaws.com/role-arn"].endswith("KarpenterControllerRole-joiner")
-    assert "joiner-controller-no-association" in made.of("pulumi-python:dynamic:Resource")
+    assert "joiner-controller-no-association" in made.dynamic
 
 
 @pytest.mark.usefixtures("known_issuer")
@@ -273,9 +283,9 @@ def test_or_by_aws_auth_or_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joiner, "refuse_unreadable_mapping", lambda location: None)
     mapped, none = run(nodeAccess="aws-auth"), run(nodeAccess="none")
 
-    dynamic = mapped.of("pulumi-python:dynamic:Resource")
+    dynamic = mapped.dynamic
     assert dynamic["joiner-node-access"]["role_arn"].endswith("KarpenterNodeRole-joiner")
-    assert "joiner-node-access" not in none.of("pulumi-python:dynamic:Resource")
+    assert "joiner-node-access" not in none.dynamic
     assert not mapped.of("aws:eks/accessEntry:AccessEntry")
 
 
@@ -342,8 +352,8 @@ def test_the_pod_identity_agent_and_the_spot_role_are_made_where_asked() -> None
     made = run(podIdentityAgent="create", spotRole="create")
 
     assert made.one("aws:eks/addon:Addon")["addonName"] == "eks-pod-identity-agent"
-    assert "joiner-node-spot" in made.of("pulumi-python:dynamic:Resource")
-    assert "joiner-node-spot" not in run().of("pulumi-python:dynamic:Resource")
+    assert "joiner-node-spot" in made.dynamic
+    assert "joiner-node-spot" not in run().dynamic
     assert not run().of("aws:eks/addon:Addon")
 
 
@@ -437,7 +447,7 @@ def test_a_stack_of_pools_alone_stands_on_another(tmp_path: Path) -> None:
     }
     assert not made.of("aws:iam/role:Role")
     assert not made.of("kubernetes:apps/v1:Deployment")
-    assert set(made.of("pulumi-python:dynamic:Resource")) == {"installation", "node-pools-owners"}
+    assert set(made.dynamic) == {"installation", "node-pools-owners"}
 
 
 def test_an_endpoint_serves_every_api() -> None:
@@ -473,7 +483,7 @@ def test_a_kubeconfig_is_kept_as_any_machine_finds_it(
 
     for made, kept, given in ((at_home, "~/config", "~/config"), (in_project, "config", "config")):
         assert made.one("pulumi:providers:kubernetes")["kubeconfig"].removeprefix("./") == given
-        remembered = made.of("pulumi-python:dynamic:Resource").values()
+        remembered = made.dynamic.values()
         assert {resource["kubeconfig"] for resource in remembered} == {kept}
 
 
@@ -698,7 +708,7 @@ def test_karpenter_installed_by_helm_stops_the_program_before_anything_is_made(
 
 def test_a_stack_remembers_which_cluster_of_the_name_it_was_made_on() -> None:
     def remembered(made: Made) -> str | None:
-        installation = made.of("pulumi-python:dynamic:Resource")["installation"]
+        installation = made.dynamic["installation"]
         made_at: str | None = installation.get("cluster_made_at")
         return made_at
 

@@ -236,8 +236,8 @@ def test_the_engine_deletes_nothing_that_is_shared(monkeypatch: pytest.MonkeyPat
         "aws:iam/openIdConnectProvider:OpenIdConnectProvider",
         "aws:eks/addon:Addon",
     } <= retained
-    of_agent = with_agent.of("pulumi-python:dynamic:Resource")["joiner-shared"]["shared"]
-    of_provider = with_provider.of("pulumi-python:dynamic:Resource")["joiner-shared"]["shared"]
+    of_agent = with_agent.dynamic["joiner-shared"]["shared"]
+    of_provider = with_provider.dynamic["joiner-shared"]["shared"]
     assert of_agent["agent"] is True
     assert of_provider["oidcProvider"].endswith(ISSUER.removeprefix("https://"))
     assert len(of_agent["definitions"]) == 6
