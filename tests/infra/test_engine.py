@@ -604,6 +604,7 @@ def test_pools_live_in_a_stack_of_their_own(stage: Stage, tmp_path: Path) -> Non
         stage.engine.up("dev", platform | {"clusterName": "other"})
     assert stage.engine.outputs("dev") == outputs
     assert "- clusterName" not in refused.value.output
+    assert not stage.engine.up("dev", platform | {"defaultNodePool": "false"}).any
     assert not stage.engine.up("team", team).any
 
     (pool,) = stage.cluster.list(NODE_POOLS)
