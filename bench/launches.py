@@ -6,8 +6,8 @@ The whole controller runs on an in-memory API server and an in-memory AWS, in vi
 N pods, each of which needs its own node. EC2 enforces its documented token buckets and throttles
 every call beyond them. The number of calls in flight is limited to the controller's number of
 threads, and a CreateFleet call takes 3 s, so the figures hold for boto3 as well. With `--failures`,
-EC2 fails that many launches of every fourth NodeClaim. Each of those has already waited for its
-turn and must wait again.
+EC2 fails that many calls of every fourth launch. Each of those has already waited for its turn and
+must wait again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from bench.faults.processes import Process, ProcessLoop
 from bench.faults.region import CLUSTER, ROLE, Region, refusal
 from bench.faults.replicas import CLOCKED, EPOCH, LooseFence, Replica, make_datetime, wall_clock
 from bench.faults.wires import Call
-from controller.apis import kinds
+from controller.apis import kinds, labels
+from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apiserver.fake import FakeApiServer
 from controller.aws.ratelimits import OF_RESOURCES, Size, size_of
 from controller.aws.session import THREADS
@@ -69,13 +70,16 @@ class StrictRegion(Region):
     def __init__(self, failures: int = 0) -> None:
         super().__init__(EPOCH, random.Random(1))
         self.failed: Counter[str] = Counter()
-        """Number of internal errors that EC2 has returned for each NodeClaim, by NodeClaim name."""
+        """Number of internal errors that EC2 has returned, by launch."""
 
         self._failures = failures
         self.calls: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.fleets: dict[str, float] = {}
-        """Time of the first CreateFleet call for each NodeClaim, in virtual seconds."""
+        """Time of the first CreateFleet call for each launch, in virtual seconds.
+
+        A launch is named by its NodeClaim, or by the token that its NodeClaims share.
+        """
 
         self._buckets: dict[str, StrictBucket] = {}
         self._threads = asyncio.Semaphore(THREADS)
@@ -86,19 +90,19 @@ class StrictRegion(Region):
         async with self._threads:
             self._count(operation, parameters)
             if operation == "create_fleet":
-                claim = _tag(parameters, "karpenter.sh/nodeclaim")
-                self.fleets.setdefault(claim, self.now())
+                launch = _launch(parameters)
+                self.fleets.setdefault(launch, self.now())
                 await asyncio.sleep(FLEET_SECONDS)
-                self._fail(claim)
+                self._fail(launch)
             answer = await super().answer(operation, parameters)
             if isinstance(answer, Sized) and not isinstance(answer, Mapping):
                 self.calls[operation] += max(len(answer) - 1, 0) // PAGE
             return answer
 
-    def _fail(self, claim: str) -> None:
-        is_fourth = list(self.fleets).index(claim) % 4 == 0
-        if is_fourth and self.failed[claim] < self._failures:
-            self.failed[claim] += 1
+    def _fail(self, launch: str) -> None:
+        is_fourth = list(self.fleets).index(launch) % 4 == 0
+        if is_fourth and self.failed[launch] < self._failures:
+            self.failed[launch] += 1
             raise refusal("InternalError", "create_fleet")
 
     def _count(self, operation: str, parameters: Mapping[str, Any]) -> None:
@@ -114,12 +118,13 @@ class StrictRegion(Region):
                 raise ThrottledError(f"{operation} (RequestLimitExceeded)")
 
 
-def _tag(parameters: Mapping[str, Any], key: str) -> str:
+def _launch(parameters: Mapping[str, Any]) -> str:
+    """Return the NodeClaim of a CreateFleet request, or the token that its NodeClaims share."""
     return next(
         str(tag["Value"])
         for specification in parameters["TagSpecifications"]
         for tag in specification["Tags"]
-        if tag["Key"] == key
+        if tag["Key"] in ("karpenter.sh/nodeclaim", labels.SHARED_LAUNCH)
     )
 
 
@@ -150,12 +155,20 @@ class ScaleUp:
         self.created: dict[str, float] = {}
         """Time at which each NodeClaim was created, by name, in virtual seconds."""
 
+        self._launches: dict[str, str] = {}
+        """The launch of each NodeClaim, by name."""
+
         self.pods_at = self.seconds = 0.0
 
     @property
     def waits(self) -> list[float]:
         """Seconds from each NodeClaim's creation to its first CreateFleet call, ascending."""
-        return sorted(at - self.created[claim] for claim, at in self.region.fleets.items())
+        fleets = self.region.fleets
+        return sorted(
+            fleets[self._launches[claim]] - created
+            for claim, created in self.created.items()
+            if self._launches[claim] in fleets
+        )
 
     async def play(self) -> None:
         self._furnish()
@@ -177,7 +190,12 @@ class ScaleUp:
     async def _watch(self) -> None:
         async for change in self.api.watch(kinds.NODE_CLAIM):
             if change.object is not None:
-                self.created.setdefault(change.object.metadata.name, self.region.now())
+                claim = change.object
+                shared = shared_launch(claim)
+                self.created.setdefault(claim.metadata.name, self.region.now())
+                self._launches[claim.metadata.name] = (
+                    shared.token if shared else claim.metadata.name
+                )
 
     def _furnish(self) -> None:
         discovery = [{"tags": {"karpenter.sh/discovery": CLUSTER}}]

@@ -16,6 +16,8 @@ Body = Mapping[str, Any]
 MOST_TIMES_NEEDED = 2.0
 """Maximum cost of the machines, as a multiple of what the pods need."""
 
+SHARED_LAUNCH = "joiner.dev/shared-launch"
+
 REMEMBERED = 1800.0
 """Seconds for which the cost of past pods still counts: pods leave faster than machines."""
 
@@ -128,6 +130,10 @@ def is_ready(body: Body) -> bool:
     )
 
 
+def _annotation(body: Body, key: str) -> str:
+    return str((body["metadata"].get("annotations") or {}).get(key, ""))
+
+
 def _provider(claim: Body) -> str:
     return str(claim.get("status", {}).get("providerID", ""))
 
@@ -153,6 +159,10 @@ class Auditor:
     findings: list[str] = field(default_factory=list)
     _seen: dict[str, Instance] = field(default_factory=dict)
     _by_claim: dict[str, list[str]] = field(default_factory=dict)
+    _sizes: dict[str, int] = field(default_factory=dict)
+    _shares: dict[str, set[str]] = field(default_factory=dict)
+    """IDs of the instances of each shared launch, by its token; `_sizes` are its NodeClaims."""
+
     _needs: list[tuple[float, float]] = field(default_factory=list)
     _foreign: dict[str, object] = field(default_factory=dict)
     _is_wasteful: bool = False
@@ -166,6 +176,7 @@ class Auditor:
     def look(self, view: View) -> None:
         """Check the invariants that hold at every moment."""
         self._launches(view)
+        self._shared(view)
         self._spending(view)
         self._strangers(view)
         self._endings(view)
@@ -180,11 +191,27 @@ class Auditor:
         for instance in view.instances:
             if instance.foreign or instance.id in self._seen:
                 continue
+            if not instance.claim:
+                continue  # one of a shared launch, whose NodeClaim is not written yet
             self._seen[instance.id] = instance
             before = self._by_claim.setdefault(instance.claim, [])
             if any(other in living and not living[other].touched for other in before):
                 self.find(f"{instance.claim} has got a second instance beside {before[-1]}")
             before.append(instance.id)
+
+    def _shared(self, view: View) -> None:
+        """Check that a shared launch gets at most as many instances as it has NodeClaims."""
+        for claim in view.claims:
+            token, _, rest = _annotation(claim, SHARED_LAUNCH).partition("/")
+            if token:
+                self._sizes[token] = int(rest.partition("/")[2])
+        for instance in view.instances:
+            token = instance.tags.get(SHARED_LAUNCH, "")
+            if token and not instance.foreign:
+                self._shares.setdefault(token, set()).add(instance.id)
+        for token, ids in self._shares.items():
+            if len(ids) > self._sizes.get(token, len(ids)):
+                self.find(f"launch {token} has got {len(ids)} instances")
 
     def _spending(self, view: View) -> None:
         needed = least_cost(view.pods, self.machines)

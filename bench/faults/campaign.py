@@ -38,6 +38,9 @@ from controller.apiserver.fake import FakeApiServer
 WINDOW = 120.0
 """Seconds of each phase during which faults occur."""
 
+LARGE = (8500, 8192)
+"""Millicores and MiB of a pod that has a node of its own."""
+
 PATIENCE = 3 * 3600.0
 """Seconds without faults within which everything must settle."""
 
@@ -73,11 +76,13 @@ class Outcome:
 
 
 def make_workloads(pods: int) -> list[Workload]:
-    """Return workloads of three pod sizes, two of them with a PodDisruptionBudget."""
+    """Return workloads of four pod sizes, two of them with a PodDisruptionBudget."""
     return [
         Workload("web", 500, 1024, max_unavailable=max(1, pods // 20), replicas=pods // 2),
         Workload("api", 1000, 3072, max_unavailable=2, replicas=pods // 3),
         Workload("batch", 2000, 4096, replicas=pods - pods // 2 - pods // 3),
+        # No instance type fits two of them: equal NodeClaims, which share a launch.
+        Workload("large", *LARGE, replicas=max(2, pods // 10)),
     ]
 
 
@@ -246,11 +251,16 @@ class Run:
 
     def _view(self) -> View:
         now = self._loop.time()
+        claims = self.api.bodies(kinds.NODE_CLAIM)
+        owners = {
+            claim.get("status", {}).get("providerID", ""): claim["metadata"]["name"]
+            for claim in claims
+        }
         prices = {size.name: size.price for size in SIZES}
         return View(
             at=now,
             pools=self.api.bodies(kinds.NODE_POOL),
-            claims=self.api.bodies(kinds.NODE_CLAIM),
+            claims=claims,
             nodes=self.api.bodies(kinds.NODE),
             pods=self.api.bodies(kinds.POD),
             instances=[
@@ -258,7 +268,7 @@ class Run:
                     id=m.id,
                     provider_id=m.provider_id,
                     state=m.state(now),
-                    claim=m.tags.get("karpenter.sh/nodeclaim", ""),
+                    claim=m.tags.get("karpenter.sh/nodeclaim") or owners.get(m.provider_id, ""),
                     price=prices[m.type],
                     node=m.hostname,
                     foreign=FOREIGN in m.tags,

@@ -684,6 +684,20 @@ def _quota(chance: random.Random, number: int) -> Fault:
     )  # fmt: skip
 
 
+class PartialFleets(Fault):
+    """A fleet gets only some of the instances that it asks for."""
+
+    phases = ("launch", "replacement")
+
+    async def rage(self, scene: Scene) -> None:
+        while True:
+            scene.region.most_at_once = self.chance.choice((1, 2, 3, 1000))
+            await self._now_and_then(2, 30)
+
+    def end(self, scene: Scene) -> None:
+        scene.region.most_at_once = 1000
+
+
 KINDS: Mapping[str, Callable[[random.Random, int], Fault]] = {
     "kill-launch": lambda c, n: Kill(c, n, LAUNCH_STEPS, "launch"),
     "kill-replacement": lambda c, n: Kill(c, n, REPLACEMENT_STEPS, "replacement"),
@@ -723,6 +737,7 @@ KINDS: Mapping[str, Callable[[random.Random, int], Fault]] = {
     "second-karpenter": SecondKarpenter,
     "message-storm": Messages,
     "clock-jump": ClockJumps,
+    "cloud-partial": PartialFleets,
     "mix": Mix,
 }
 """Every fault by name, made from a random generator and its number among the runs of that kind."""

@@ -116,6 +116,9 @@ class Region:
     closed: set[tuple[str, str]] = field(default_factory=set)
     """Instance type and capacity type without capacity now; `*` stands for all."""
 
+    most_at_once: int = 1000
+    """The greatest number of instances that a fleet gets now."""
+
     reuses_addresses: bool = False
     """Whether a fleet's instance gets the address of a terminated one, if there is one."""
 
@@ -390,29 +393,47 @@ class Region:
         if not possible:
             return {"Errors": errors, "Instances": []}
         prices = {size.name: size.price for size in SIZES}
-        chosen = min(possible, key=lambda s: prices[s["Overrides"]["InstanceType"]])
-        override = chosen["Overrides"]
+        possible.sort(key=lambda s: prices[s["Overrides"]["InstanceType"]])
+        wanted = parameters["TargetCapacitySpecification"]["TotalTargetCapacity"]
+        count = min(wanted, self.most_at_once)
+        if count < wanted:
+            errors.append(_fleet_error("InsufficientInstanceCapacity", possible[0]))
+        # As EC2 does, take the instances of one call from more than one pool.
+        shares = [len(range(first, count, 2)) for first in range(2)]
+        return {
+            "Errors": errors,
+            "Instances": [
+                self._launched_of(shown, share, parameters)
+                for shown, share in zip((possible[0], possible[:2][-1]), shares, strict=True)
+                if share
+            ],
+        }
+
+    def _launched_of(
+        self, shown: Mapping[str, Any], count: int, parameters: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Launch instances of one override, and return their part of the answer."""
+        override = shown["Overrides"]
+        target = parameters["TargetCapacitySpecification"]["DefaultTargetCapacityType"]
         tags = next(
             _tags(t["Tags"]) for t in parameters["TagSpecifications"]
             if t["ResourceType"] == "instance"
         )  # fmt: skip
-        free = self.free_hostnames() if self.reuses_addresses else []
-        machine = self.launch(
-            override["InstanceType"],
-            override["AvailabilityZone"],
-            tags,
-            spot=target == "spot",
-            hostname=free[-1] if free else "",
-        )
+        machines = []
+        for _ in range(count):
+            free = self.free_hostnames() if self.reuses_addresses else []
+            machine = self.launch(
+                override["InstanceType"],
+                override["AvailabilityZone"],
+                dict(tags),
+                spot=target == "spot",
+                hostname=free[-1] if free else "",
+            )
+            machines.append(machine)
         return {
-            "Errors": errors,
-            "Instances": [
-                {
-                    "InstanceIds": [machine.id],
-                    "InstanceType": machine.type,
-                    "LaunchTemplateAndOverrides": chosen,
-                }
-            ],
+            "InstanceIds": [machine.id for machine in machines],
+            "InstanceType": override["InstanceType"],
+            "LaunchTemplateAndOverrides": shown,
         }
 
     def describe_instances(self, parameters: Mapping[str, Any]) -> Any:

@@ -99,6 +99,12 @@ REPLACES = "joiner.dev/replaces"
 DISRUPTION_MODE = "joiner.dev/disruption-mode"
 APPROVED = "joiner.dev/approved"
 RETRY = "joiner.dev/retry"
+SHARED_LAUNCH = "joiner.dev/shared-launch"
+"""On a NodeClaim: the CreateFleet call that launches it with others, as `TOKEN/POSITION/SIZE`.
+
+On an instance, a tag with the token.
+"""
+
 ADOPT = "joiner.dev/adopt"
 """On a NodeClaim whose instance another controller launched: `true` lets Joiner manage it.
 

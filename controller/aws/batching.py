@@ -1,9 +1,8 @@
 """Batches requests to AWS that arrive close together into one call.
 
 Describe and terminate calls are batched: 100 nodes that terminate at once cost one call instead of
-100. CreateFleet is not batched, because its ClientToken makes the launch of one NodeClaim
-idempotent across crashes, and its tags name the NodeClaim. A call for several NodeClaims could
-neither be repeated nor be attributed to them.
+100. CreateFleet calls are not batched here, because a call must be repeated exactly after a crash:
+which NodeClaims share one is recorded when they are created (`SharedLaunch`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -175,6 +175,9 @@ class Instances:
         self._by_claim: Batcher[str, Sequence[Described]] = Batcher(
             self._describe_claims, size=_FILTER_VALUES
         )
+        self._by_launch: Batcher[str, Sequence[Described]] = Batcher(
+            self._describe_launches, size=_FILTER_VALUES
+        )
         self._endings: Batcher[str, CloudProviderError] = Batcher(self._terminate)
 
     def launched(self, instance: Instance) -> None:
@@ -242,6 +245,14 @@ class Instances:
             ),
             None,
         )
+
+    async def of_launch(self, token: str) -> Sequence[Described]:
+        """Return the instances of a CreateFleet call for several NodeClaims, ordered by their IDs.
+
+        Terminated instances are included while EC2 lists them, so that the order stays.
+        """
+        found = [each for each in await self._by_launch.get(token) or () if each.instance.is_ours]
+        return sorted(found, key=lambda each: instance_id(each.instance.provider_id))
 
     async def all(self) -> list[Instance]:
         """Return every instance that is not terminated, including those just launched."""
@@ -336,26 +347,35 @@ class Instances:
         return {instance_id(d.instance.provider_id): d for d in descriptions}
 
     async def _describe_claims(self, names: Sequence[str]) -> dict[str, Sequence[Described]]:
-        tagged = {"Name": f"tag:{labels.TAG_NODECLAIM}", "Values": list(names)}
-        by_claim: dict[str, list[Described]] = {}
-        for each in await self._query([tagged]):
-            by_claim.setdefault(_claim_of(each.instance), []).append(each)
-        return dict(by_claim)
+        found = await self._query([_tagged(labels.TAG_NODECLAIM, names)])
+        return _by_tag(labels.TAG_NODECLAIM, found)
+
+    async def _describe_launches(self, tokens: Sequence[str]) -> dict[str, Sequence[Described]]:
+        tagged = _tagged(labels.SHARED_LAUNCH, tokens)
+        return _by_tag(labels.SHARED_LAUNCH, await self._described([*self._of_cluster, tagged]))
 
     async def _query(self, filters: list[dict[str, Any]]) -> list[Described]:
-        tagged = [
+        return await self._living([*self._of_cluster, *filters])
+
+    @property
+    def _of_cluster(self) -> list[dict[str, Any]]:
+        return [
             {"Name": "tag-key", "Values": [labels.NODEPOOL]},
             {"Name": "tag-key", "Values": [labels.EC2NODECLASS]},
             {"Name": f"tag:{labels.TAG_CLUSTER_NAME}", "Values": [self._cluster]},
         ]
-        return await self._living([*tagged, *filters])
 
     async def _living(self, filters: list[dict[str, Any]]) -> list[Described]:
+        return await self._described(
+            [*filters, {"Name": "instance-state-name", "Values": list(LIVING)}]
+        )
+
+    async def _described(self, filters: list[dict[str, Any]]) -> list[Described]:
         reservations = await self._aws.pages(
             "ec2",
             "describe_instances",
             "Reservations",
-            Filters=[*filters, {"Name": "instance-state-name", "Values": list(LIVING)}],
+            Filters=filters,
             PaginationConfig={"PageSize": 1000},
         )
         return [described(d, self._installation) for r in reservations for d in r["Instances"]]
@@ -376,6 +396,18 @@ class Instances:
             half = len(ids) // 2
             return await self._terminate(ids[:half]) | await self._terminate(ids[half:])
         return {}
+
+
+def _tagged(key: str, values: Sequence[str]) -> dict[str, Any]:
+    return {"Name": f"tag:{key}", "Values": list(values)}
+
+
+def _by_tag(key: str, found: Iterable[Described]) -> dict[str, Sequence[Described]]:
+    """Return the instances by their value of a tag."""
+    grouped: dict[str, list[Described]] = {}
+    for each in found:
+        grouped.setdefault(each.instance.tags.get(key, ""), []).append(each)
+    return dict(grouped)
 
 
 def _claim_of(instance: Instance) -> str:

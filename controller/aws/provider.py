@@ -325,8 +325,8 @@ class AWSCloudProvider:
         return (await self._instances.get(provider_id)).instance
 
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
-        """Return the instance with the NodeClaim's tag; calls close together share a request."""
-        return await self._instances.launched_for(claim.metadata.name)
+        """Return the NodeClaim's instance; calls close together share a request."""
+        return await self._launcher.launched_for(claim)
 
     async def instances(self) -> Sequence[Instance]:
         """Return every instance of the cluster's NodeClaims that is not terminated."""

@@ -168,6 +168,7 @@ class Assembly:
             static=loop("static.provisioning", replication),
             disruption=singleton("disruption", disruptor),
             disruption_queue=singleton("disruption.queue", orchestrator),
+            garbage=singleton("nodeclaim.garbagecollection", _garbage_collection(ports)),
         )
         # Reconcilers of disabled features get no task. Their loops ignore nudges.
         self._loops = (
@@ -184,7 +185,7 @@ class Assembly:
             hears.disruption,
             hears.disruption_queue,
             singleton("disruption.history", history),
-            singleton("nodeclaim.garbagecollection", _garbage_collection(ports)),
+            hears.garbage,
             *(
                 singleton(name, listener)
                 for name, listener in _listeners(ports, registrations).items()

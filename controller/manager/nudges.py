@@ -53,6 +53,7 @@ class Nudges:
     static: Loop
     disruption: Singleton
     disruption_queue: Singleton
+    garbage: Singleton
 
     def changed(self, kind: Kind[Any], before: Any, after: Any) -> None:
         """Nudge the reconcilers that a change concerns.
@@ -133,15 +134,20 @@ class Nudges:
             loop.nudge(claim.metadata.labels.get(labels.NODEPOOL, ""))
         for node in self.cluster.nodes_of(claim):
             self.nodes.nudge(node.metadata.name)
+        if before is None and labels.SHARED_LAUNCH in claim.metadata.annotations:
+            self.garbage.nudge()
         if claim.status.provider_id:
             self.tagging.nudge(claim.metadata.name)
         if _is_comparable(before) != _is_comparable(after):
             self.consistency.nudge(claim.metadata.name)
         if after is None:
             self.classes.nudge(claim.spec.node_class_ref.name)
-        self.disruption_queue.nudge()
         if _made_from(before) != _made_from(after):
             self.drift.nudge(claim.metadata.name)
+        self._candidates_changed(before, after)
+
+    def _candidates_changed(self, before: NodeClaim | None, after: NodeClaim | None) -> None:
+        self.disruption_queue.nudge()
         if any(
             _holds(after, kind) and not _holds(before, kind) for kind in (CONSOLIDATABLE, DRIFTED)
         ):

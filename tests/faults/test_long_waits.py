@@ -1,4 +1,4 @@
-"""NodeClaims that wait for EC2's rate limits longer than a launch may keep failing."""
+"""A scale-up within EC2's rate limits: shared calls do not wait, and others may wait for long."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from bench.launches import LONGEST, play
 from controller.aws import ratelimits
 from controller.manager import assembly
 from controller.manager.loops import Workers
+from controller.reconcilers.newnodes import sharedlaunches
 from controller.reconcilers.nodeclaim.lifecycle import LAUNCH_TIMEOUT
 
 NODES = 40
@@ -17,6 +18,27 @@ SLOW = ratelimits.Size(5, 0.1)
 """A fiftieth of EC2's own bucket for writes: forty launches wait as 1,800 do there."""
 
 
+@pytest.mark.parametrize("failures", [0, 2])
+def test_equal_claims_share_a_call_and_are_launched_within_seconds(
+    caplog: pytest.LogCaptureFixture, failures: int
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+
+    played = play(500, failures=failures)
+
+    assert len(played.region.machines) == len(played.created) == 500
+    assert played.region.calls["create_fleet"] == 1 + failures
+    assert max(played.region.fleets.values()) - played.pods_at < 10
+    assert not played.region.refused
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no NodeClaims share a call, as if no two were equal."""
+    monkeypatch.setattr(sharedlaunches, "MOST", 1)
+
+
+@pytest.mark.usefixtures("alone")
 def test_claims_that_fail_and_wait_behind_others_are_not_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -33,6 +55,7 @@ def test_claims_that_fail_and_wait_behind_others_are_not_given_up(
     assert len(played.region.machines) == NODES
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("failures", [0, 2])
 def test_claims_that_wait_for_minutes_are_launched_once_and_none_is_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failures: int

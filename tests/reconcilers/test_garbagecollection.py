@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 
 from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import LAUNCHED, REGISTERED, NodeClaim, NodeClaimSpec
+from controller.apis.karpenter.sharedlaunch import SharedLaunch
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.cloudprovider.errors import CloudProviderError, ThrottledError
@@ -75,6 +76,61 @@ async def test_a_claim_of_whose_instance_the_cloud_tells_nothing_is_kept(
 
     await collector.run_once()
     assert world.is_leaving("claim")
+
+
+def sharing(claim: NodeClaim, position: int, *, recorded: bool) -> NodeClaim:
+    """Return the claim as part of a launch of two; without its status unless it is recorded."""
+    launch = SharedLaunch("1-abcdef12", position, 2)
+    metadata = msgspec.structs.replace(
+        claim.metadata,
+        annotations={labels.SHARED_LAUNCH: launch.written},
+        creation_timestamp=datetime.fromtimestamp(1, UTC),
+        finalizers=[],
+    )
+    status = claim.status if recorded else type(claim.status)()
+    return msgspec.structs.replace(claim, metadata=metadata, status=status)
+
+
+async def test_instances_of_a_shared_launch_are_kept_for_claims_that_wait_and_no_longer(
+    world: World, collector: GarbageCollection
+) -> None:
+    for position, name in enumerate(("first", "second")):
+        claim = await launched(world, name)
+        world.seed(sharing(claim, position, recorded=name == "first"))
+    for provider_id, machine in world.cloud.machines.items():
+        tags = {
+            **{k: v for k, v in machine.tags.items() if k != labels.TAG_NODECLAIM},
+            labels.SHARED_LAUNCH: "1-abcdef12",
+        }
+        world.cloud.machines[provider_id] = replace(machine, tags=tags)
+
+    def ended() -> list[str]:
+        return [subject for call, subject in world.cloud.calls if call == "terminate"]
+
+    await collector.run_once()
+    assert not ended()
+
+    await world.api.delete(kinds.NODE_CLAIM, "second")
+    world.see()
+    await collector.run_once()
+    (first,) = world.claims()
+    assert ended() == [i for i in world.cloud.machines if i != first.status.provider_id]
+
+
+async def test_orphans_of_a_shared_launch_are_looked_for_more_often(
+    world: World, collector: GarbageCollection
+) -> None:
+    collector.runs = EAGER_RUNS
+    claim = await launched(world)
+    assert await collector.run_once() == PERIOD
+
+    shared = sharing(claim, 0, recorded=True)
+    metadata = msgspec.structs.replace(shared.metadata, creation_timestamp=world.clock())
+    world.seed(msgspec.structs.replace(shared, metadata=metadata))
+
+    assert await collector.run_once() <= timedelta(seconds=20)
+    world.pass_time(minutes=6)
+    assert await collector.run_once() == PERIOD
 
 
 async def test_a_claim_whose_node_is_still_ready_is_kept(

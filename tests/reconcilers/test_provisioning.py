@@ -13,6 +13,7 @@ from controller.apis.karpenter import hashes
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta, to_wire
 from controller.apis.kubernetes.pods import Affinity, Pod
@@ -51,6 +52,22 @@ async def test_a_waiting_pod_gets_a_claim_that_carries_its_pool_and_class(
     assert types
     assert types[0].values
     assert await scenario.world.events("Nominated")
+
+
+async def test_equal_claims_share_a_launch_and_others_do_not(
+    scenario: ProvisioningScenario,
+) -> None:
+    # Each of these pods needs a node of its own.
+    hosts = [make_pod(f"web-{n}", cpu="3500m", memory="1Gi") for n in range(3)]
+    scenario.world.seed(*hosts, make_pod("large", cpu="14"))
+
+    await scenario.round()
+
+    launches = {claim.metadata.name: shared_launch(claim) for claim in scenario.world.claims()}
+    shared = [launch for launch in launches.values() if launch is not None]
+    assert len(launches) == 4
+    assert len({launch.token for launch in shared}) == 1
+    assert sorted((launch.position, launch.size) for launch in shared) == [(0, 3), (1, 3), (2, 3)]
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["response lost", "request lost"])

@@ -1,13 +1,14 @@
 """One CreateFleet request and the meaning of its response.
 
-Each NodeClaim gets one fleet of type `instant` with one instance. The request offers EC2 up to 60
-instance types in every eligible zone. EC2 chooses one by its allocation strategy.
+A fleet of type `instant` launches the instance of one NodeClaim, or those of several equal ones.
+The request offers EC2 up to 60 instance types in every eligible zone. EC2 chooses by its allocation
+strategy.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,18 +46,19 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class FleetAnswer:
-    """The parsed CreateFleet response: an instance, errors, or both."""
+    """The parsed CreateFleet response: instances in the order of their IDs, errors, or both."""
 
-    launched: Launched | None
+    launched: tuple[Launched, ...]
     errors: tuple[FleetError, ...]
 
 
-def client_token(claim_uid: str, attempt: int) -> str:
-    """Return the ClientToken of a NodeClaim's n-th launch attempt: 40 hexadecimal characters.
+def client_token(launch: str, attempt: int) -> str:
+    """Return the ClientToken of the n-th attempt of a launch: 40 hexadecimal characters.
 
-    The next attempt starts when one has failed for good.
+    `launch` is the NodeClaim's UID, or the token that several NodeClaims share. The next attempt
+    starts when one has failed for good.
     """
-    return hashlib.sha256(f"{claim_uid}/{attempt}".encode()).hexdigest()[:40]
+    return hashlib.sha256(f"{launch}/{attempt}".encode()).hexdigest()[:40]
 
 
 def shown(candidates: Iterable[LaunchCandidate]) -> Sequence[LaunchCandidate]:
@@ -74,9 +76,11 @@ def request(
     context: str | None = None,
     market: str = "",
     by_priority: bool = False,
+    count: int = 1,
 ) -> dict[str, Any]:
     """Build the CreateFleet parameters; if there are too many candidates, the cheapest are kept.
 
+    `count` is the number of instances; EC2 may launch fewer.
     `market` is `capacity-block`, `interruptible-capacity-reservation` or empty. With `by_priority`,
     EC2 chooses by the prices of NodeOverlays (sent as priorities) instead of by its own prices.
     """
@@ -90,7 +94,7 @@ def request(
         "LaunchTemplateConfigs": _configs(shown(candidates)),
         "TargetCapacitySpecification": {
             "DefaultTargetCapacityType": target,
-            "TotalTargetCapacity": 1,
+            "TotalTargetCapacity": count,
         },
         "TagSpecifications": [
             {"ResourceType": kind, "Tags": tag_list(tags)}
@@ -133,13 +137,16 @@ def _configs(candidates: Iterable[LaunchCandidate]) -> list[dict[str, Any]]:
 
 def read(answer: Mapping[str, Any], candidates: Iterable[LaunchCandidate]) -> FleetAnswer:
     """Parse a CreateFleet response; `candidates` are those that the request contained."""
+    launched = sorted(_launched(answer, list(candidates)), key=lambda one: one.instance_id)
     return FleetAnswer(
-        launched=_launched(answer, list(candidates)),
+        launched=tuple(launched),
         errors=tuple(_error(e) for e in answer.get("Errors") or []),
     )
 
 
-def _launched(answer: Mapping[str, Any], candidates: Sequence[LaunchCandidate]) -> Launched | None:
+def _launched(
+    answer: Mapping[str, Any], candidates: Sequence[LaunchCandidate]
+) -> Iterator[Launched]:
     for group in answer.get("Instances") or []:
         if not group.get("InstanceIds"):
             continue
@@ -155,8 +162,8 @@ def _launched(answer: Mapping[str, Any], candidates: Sequence[LaunchCandidate]) 
             matching,
             key=lambda c: (c.subnet_id != override.get("SubnetId"), c.template.name != name),
         )
-        return Launched(group["InstanceIds"][0], candidate)
-    return None
+        for instance_id in group["InstanceIds"]:
+            yield Launched(instance_id, candidate)
 
 
 def _error(entry: Mapping[str, Any]) -> FleetError:

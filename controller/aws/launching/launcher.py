@@ -4,16 +4,24 @@ The ClientToken of a launch is derived from the NodeClaim's UID. If the controll
 has received the request, the next process sends the same request and gets the same instance. Prices
 and unavailable offerings are not persisted, so the next process may send a different request. EC2
 rejects that request, and the launcher finds the instance by its NodeClaim tag.
+
+Equal NodeClaims share a call (`SharedLaunch`): its ClientToken is derived from the token that they
+carry, and its instances are tagged with that token. The first NodeClaim to be launched makes the
+call for all. A NodeClaim's instance is the one at its position in the order of instance IDs, in the
+response as well as in EC2's list. A NodeClaim for which EC2 launched none is launched alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 
 import tenacity
 from cachetools import LRUCache, TTLCache
@@ -21,6 +29,7 @@ from cachetools import LRUCache, TTLCache
 from controller.apis import labels
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.sharedlaunch import SharedLaunch, shared_launch
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.quantities import MILLI, written
 from controller.apis.kubernetes.taints import Requirement
@@ -42,7 +51,7 @@ from controller.aws.instancetypes.offerings import RESERVATION_ID, InstanceTypes
 from controller.aws.instancetypes.reservations import Reservations
 from controller.aws.launching import fleet
 from controller.aws.launching.candidates import NITRO_SANDBOX, WRITTEN_TEMPLATES, Writer, market
-from controller.aws.launching.fleet import LaunchCandidate, Launched
+from controller.aws.launching.fleet import FleetAnswer, LaunchCandidate
 from controller.aws.launching.launchfilters import UNAVAILABLE, filtered
 from controller.aws.launching.launchtemplates import LaunchTemplate, LaunchTemplates
 from controller.aws.network.placementgroups import PlacementGroup, PlacementGroups
@@ -63,6 +72,8 @@ from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.cloudprovider.provider import Instance
 from controller.constraints.requirements import read
 from controller.constraints.resources import CPU, PODS, Resources, parsed
+
+_UNRESERVED = Requirement(key=labels.CAPACITY_TYPE, operator="NotIn", values=[labels.RESERVED])
 
 TENANCY = f"{labels.AWS_GROUP}/instance-tenancy"
 
@@ -89,16 +100,41 @@ Offered = tuple[InstanceType, Offering, Subnet]
 
 @dataclass(slots=True)
 class Attempts:
-    """What this process knows about the launch of one NodeClaim."""
+    """What this process knows about the launch of one NodeClaim, or of a shared launch."""
 
     number: int = 0
     doubted_since: float | None = None
     instance: Instance | None = None
+    is_alone: bool = False
+    """Whether the shared launch had no instance for the NodeClaim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fulfilled:
+    """What a CreateFleet call launched, in the order of instance IDs, and what EC2 refused.
+
+    An instance that has been terminated since is None.
+    """
+
+    instances: tuple[Instance | None, ...]
+    errors: tuple[FleetError, ...] = ()
+
+
+@dataclass(slots=True)
+class SharedCall:
+    """A call for several NodeClaims: its attempts, and the one in progress or done.
+
+    `owners` are the UIDs of the NodeClaims by position.
+    """
+
+    attempts: Attempts = field(default_factory=Attempts)
+    task: asyncio.Task[Fulfilled] | None = None
+    owners: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """The content of a NodeClaim's CreateFleet request, and the IP addresses reserved for it."""
+    """The content of a CreateFleet request, and the IP addresses that an instance reserves."""
 
     claim: NodeClaim
     node_class: EC2NodeClass
@@ -113,6 +149,16 @@ class LaunchPlan:
     """Partition of the placement group that the launch requires; empty if EC2 chooses."""
 
     addresses: Mapping[str, int] = field(default_factory=dict)
+    shared: SharedLaunch | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of instances to launch."""
+        return self.shared.size if self.shared else 1
+
+    def reserved(self, used: Mapping[str, int]) -> dict[str, int]:
+        """Return the IP addresses that are reserved, by subnet, less those of used subnets."""
+        return {s: n * (self.count - used.get(s, 0)) for s, n in self.addresses.items()}
 
 
 class _TemplateGoneError(CreateError):
@@ -153,6 +199,7 @@ class Launcher:
         self._reserved_capacity = reserved_capacity
         self._clock = clock
         self._attempts: TTLCache[str, Attempts] = TTLCache(math.inf, REMEMBERED, clock)
+        self._calls: TTLCache[str, SharedCall] = TTLCache(math.inf, REMEMBERED, clock)
         self._written: LRUCache[bytes, LaunchTemplate] = LRUCache(WRITTEN_TEMPLATES)
 
     async def launch(
@@ -179,9 +226,60 @@ class Launcher:
         if attempts.instance is not None:
             return attempts.instance
         require_ready(node_class)
-        attempts.instance = instance = await self._once(claim, node_class, attempts, types)
-        self._instances.launched(instance)
-        return instance
+        shared = None if attempts.is_alone else shared_launch(claim)
+        if shared is not None:
+            attempts.instance = await self._together(claim, node_class, types, shared)
+        if attempts.instance is None:
+            (attempts.instance,) = (await self._once(claim, node_class, attempts, types)).instances
+        assert attempts.instance is not None
+        self._instances.launched(attempts.instance)
+        return attempts.instance
+
+    async def launched_for(self, claim: NodeClaim) -> Instance | None:
+        """Return this installation's instance of a NodeClaim whose status has none, or None."""
+        known = self._of(claim).instance or await self._instances.launched_for(claim.metadata.name)
+        shared = shared_launch(claim)
+        if known is not None or shared is None:
+            return known
+        launched = await self._instances.of_launch(shared.token)
+        own = next(islice(launched, shared.position, None), None)
+        return None if own is None or own.is_gone else own.instance
+
+    async def _together(
+        self,
+        claim: NodeClaim,
+        node_class: EC2NodeClass,
+        types: Sequence[InstanceType] | None,
+        shared: SharedLaunch,
+    ) -> Instance | None:
+        """Return the NodeClaim's instance of a shared launch; None if it must be launched alone.
+
+        Raises:
+            CloudProviderError: the call failed, or launched fewer instances than needed. The next
+                `launch` repeats the call, or launches an instance for this NodeClaim alone.
+
+        """
+        call = self._calls.setdefault(shared.token, SharedCall())
+        if call.owners.setdefault(shared.position, claim.metadata.uid) != claim.metadata.uid:
+            return None
+        if call.task is None:
+            call.task = asyncio.create_task(
+                self._once(claim, node_class, call.attempts, types, shared)
+            )
+        task = call.task
+        try:
+            # Shielded: a cancelled caller must not cancel the call for the others.
+            fulfilled = await asyncio.shield(task)
+        except Exception:
+            if call.task is task:
+                call.task = None
+            raise
+        if shared.position < len(fulfilled.instances):
+            own = fulfilled.instances[shared.position]
+            self._of(claim).is_alone = own is None
+            return own
+        self._of(claim).is_alone = True
+        raise launch_failure(fulfilled.errors)
 
     def held(self, plan: LaunchPlan) -> AbstractContextManager[None]:
         """Keep the launch templates of a plan from being deleted while the launch uses them."""
@@ -202,14 +300,17 @@ class Launcher:
         node_class: EC2NodeClass,
         attempts: Attempts,
         types: Sequence[InstanceType] | None,
-    ) -> Instance:
-        plan = await self.plan(claim, node_class, types)
-        token = fleet.client_token(claim.metadata.uid, attempts.number)
-        self._subnets.take(plan.addresses)
-        picked: Launched | None = None
+        shared: SharedLaunch | None = None,
+    ) -> Fulfilled:
+        plan = await self.plan(claim, node_class, types, shared)
+        launch = shared.token if shared else claim.metadata.uid
+        token = fleet.client_token(launch, attempts.number)
+        self._subnets.take(plan.reserved({}))
+        used: Counter[str] = Counter()
         try:
             with self.held(plan):
-                picked = await self._picked(plan, token, attempts)
+                answer = await self._answered(plan, token, attempts)
+            used.update(each.candidate.subnet_id for each in answer.launched)
         except AwsError as exc:
             if exc.code == TOKEN_REUSED:
                 return await self._recovered(plan, attempts)
@@ -220,12 +321,15 @@ class Launcher:
             self._learn([refused], plan)
             raise launch_failure([refused]) from exc
         finally:
-            used = picked.candidate.subnet_id if picked else ""
-            self._subnets.give_back({s: n for s, n in plan.addresses.items() if s != used})
-        self._subnets.landed(used)
-        return self._instance(plan, picked.candidate, picked.instance_id)
+            self._subnets.give_back(plan.reserved(used))
+        for subnet_id in used.elements():
+            self._subnets.landed(subnet_id)
+        launched = (
+            self._instance(plan, each.candidate, each.instance_id) for each in answer.launched
+        )
+        return Fulfilled(tuple(launched), answer.errors)
 
-    async def _picked(self, plan: LaunchPlan, token: str, attempts: Attempts) -> Launched:
+    async def _answered(self, plan: LaunchPlan, token: str, attempts: Attempts) -> FleetAnswer:
         context = plan.node_class.spec.context
         if plan.claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true":
             context = None
@@ -240,24 +344,26 @@ class Launcher:
                 context=context,
                 market=plan.market,
                 by_priority=labels.PRICE_OVERLAY_APPLIED in plan.claim.metadata.annotations,
+                count=plan.count,
             ),
         )
         fleet_answer = fleet.read(answer, plan.candidates)
         self._learn(fleet_answer.errors, plan)
-        if fleet_answer.launched is None:
+        if not fleet_answer.launched:
             # The client token is used up; the next attempt needs a new one.
             attempts.number += 1
             if any(e.code in LAUNCH_TEMPLATE_NOT_FOUND for e in fleet_answer.errors):
                 self._templates.forget(c.template.name for c in plan.candidates)
                 raise _TemplateGoneError("the launch template is gone")
             raise launch_failure(fleet_answer.errors)
-        if plan.capacity_type == labels.RESERVED:
-            offered = fleet_answer.launched.candidate.offering.requirements
-            self._reservations.launched(offered[RESERVATION_ID])
-        machine = fleet_answer.launched.candidate.instance_type
-        cpus = machine.capacity[CPU] // MILLI
-        self._unavailable.launched(machine.name, cpus, plan.capacity_type)
-        return fleet_answer.launched
+        for each in fleet_answer.launched:
+            if plan.capacity_type == labels.RESERVED:
+                offered = each.candidate.offering.requirements
+                self._reservations.launched(offered[RESERVATION_ID])
+            machine = each.candidate.instance_type
+            cpus = machine.capacity[CPU] // MILLI
+            self._unavailable.launched(machine.name, cpus, plan.capacity_type)
+        return fleet_answer
 
     def _learn(self, errors: Iterable[FleetError], plan: LaunchPlan) -> None:
         """Mark the refused offerings as unavailable, so that they are not requested at once."""
@@ -304,30 +410,45 @@ class Launcher:
         for quota, cpus in least.items():
             self._unavailable.mark_quota(plan.capacity_type, quota, cpus)
 
-    async def _recovered(self, plan: LaunchPlan, attempts: Attempts) -> Instance:
-        """Return the instance that an earlier process launched for the NodeClaim.
+    async def _recovered(self, plan: LaunchPlan, attempts: Attempts) -> Fulfilled:
+        """Return the instances that an earlier process launched by the same call.
 
         Raises:
-            CloudProviderError: EC2 does not list the instance yet. After `DOUBT` seconds the next
-                call starts a new attempt.
+            CloudProviderError: EC2 does not list all of them yet. After `DOUBT` seconds those that
+                it lists are all; if there is none, the next call starts a new attempt.
 
         """
         meta = plan.claim.metadata
-        launched = await self._instances.of_claim(meta.name, since=meta.creation_timestamp)
-        if launched is not None:
-            return self._found(plan, launched)
+        launched = await self._earlier(plan)
+        if len(launched) == plan.count:
+            return self._restored(plan, launched)
         now = self._clock()
         if attempts.doubted_since is None:
             attempts.doubted_since = now
         if now - attempts.doubted_since > DOUBT:
-            # EC2's lists are consistent after this time: the earlier request launched nothing.
-            attempts.number += 1
+            # EC2's lists are consistent after this time.
             attempts.doubted_since = None
+            if launched:
+                return self._restored(plan, launched)
+            attempts.number += 1
         raise CloudProviderError(
             f"an earlier process may have launched an instance for NodeClaim {meta.name}; waiting "
             "until EC2 lists it",
             reason="LaunchInDoubt",
         )
+
+    def _restored(self, plan: LaunchPlan, launched: Sequence[Described]) -> Fulfilled:
+        return Fulfilled(
+            tuple(None if each.is_gone else self._found(plan, each) for each in launched)
+        )
+
+    async def _earlier(self, plan: LaunchPlan) -> Sequence[Described]:
+        """Return the instances of the plan's call that EC2 lists."""
+        if plan.shared is not None:
+            return await self._instances.of_launch(plan.shared.token)
+        meta = plan.claim.metadata
+        launched = await self._instances.of_claim(meta.name, since=meta.creation_timestamp)
+        return [] if launched is None else [launched]
 
     def _found(self, plan: LaunchPlan, launched: Described) -> Instance:
         seen = launched.instance
@@ -346,19 +467,23 @@ class Launcher:
         claim: NodeClaim,
         node_class: EC2NodeClass,
         types: Sequence[InstanceType] | None = None,
+        shared: SharedLaunch | None = None,
     ) -> LaunchPlan:
         """Select the offerings to request for a NodeClaim and create their launch templates.
+
+        The instances of a `shared` launch are not of a capacity reservation, which may be too
+        small for all of them.
 
         Raises:
             InsufficientCapacityError: no offering that meets the NodeClaim is available now.
             NodeClassNotReadyError: the EC2NodeClass cannot launch instances.
 
         """
-        asked = claim.spec.requirements
+        asked = [*claim.spec.requirements, *([_UNRESERVED] if shared else [])]
         known = self._types.of(node_class, asked) if types is None else types
         chosen = filtered(
-            choices(known, claim.spec.requirements, _requests(claim)),
-            claim.spec.requirements,
+            choices(known, asked, _requests(claim)),
+            asked,
             relaxed=claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true",
         )
         zones = await self._subnets.for_launch(s.id for s in node_class.status.subnets)
@@ -396,13 +521,21 @@ class Launcher:
             node_class=node_class,
             capacity_type=first.capacity_type,
             candidates=candidates,
-            tags={**tags, labels.TAG_NODECLAIM: claim.metadata.name},
+            tags={
+                **tags,
+                **(
+                    {labels.SHARED_LAUNCH: shared.token}
+                    if shared
+                    else {labels.TAG_NODECLAIM: claim.metadata.name}
+                ),
+            },
             cluster=cluster,
             market=market(first),
             tenancy=tenancy,
             group=group,
             partition=partition,
             addresses=_addresses(offered),
+            shared=shared,
         )
 
     def _tags(self, claim: NodeClaim, node_class: EC2NodeClass, cluster: str) -> dict[str, str]:

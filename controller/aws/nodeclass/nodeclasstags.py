@@ -17,6 +17,7 @@ def forbidden(tags: Mapping[str, str]) -> list[str]:
         labels.TAG_INSTALLATION,
         labels.NODEPOOL,
         labels.TAG_NODECLAIM,
+        labels.SHARED_LAUNCH,
         labels.EC2NODECLASS,
     }
     return sorted(

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import REGISTERED, NodeClaim
+from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kinds import NODE, NODE_CLAIM
 from controller.apis.kubernetes import conditions
 from controller.apis.ownership import is_ours
@@ -22,6 +23,10 @@ from controller.telemetry.metrics import Metrics
 
 PERIOD = timedelta(minutes=2)
 EAGER_PERIOD = timedelta(seconds=10)
+SHARED_PERIOD = timedelta(seconds=20)
+SHARED_FOR = timedelta(minutes=5)
+"""How long after the creation of NodeClaims that share a launch to compare more often."""
+
 EAGER_RUNS = 20
 """How many runs after a start use `EAGER_PERIOD`: most garbage is left by a restart."""
 
@@ -55,9 +60,22 @@ class GarbageCollection:
             await self._claims_without_instance()
             await self._instances_without_claim()
             self.runs += 1
-        now, period = self.clock(), EAGER_PERIOD if self.runs < EAGER_RUNS else PERIOD
+        now, period = self.clock(), EAGER_PERIOD if self.runs < EAGER_RUNS else self._period()
         waits = (since + NODELESS - now for since in self._nodeless.values())
         return min([period, *(wait for wait in waits if wait > timedelta(0))])
+
+    def _period(self) -> timedelta:
+        """Return when to compare again: sooner while a shared launch may have too many instances.
+
+        A NodeClaim that is deleted before the call leaves an instance that no NodeClaim takes.
+        """
+        since = self.clock() - SHARED_FOR
+        is_recent = any(
+            labels.SHARED_LAUNCH in claim.metadata.annotations
+            and (claim.metadata.creation_timestamp or since) > since
+            for claim in self.cluster.list(NODE_CLAIM)
+        )
+        return SHARED_PERIOD if is_recent else PERIOD
 
     async def _claims_without_instance(self) -> None:
         # First NodeClaims, then EC2: an instance launched in between is in its list.
@@ -135,11 +153,15 @@ class GarbageCollection:
         instances = await self.cloud.instances()
         claims = await self.api.list(NODE_CLAIM)
         known = {c.status.provider_id for c in claims}
-        launching = {c.metadata.name for c in claims if not c.status.provider_id}
+        waiting = [c for c in claims if not c.status.provider_id]
+        launching = {c.metadata.name for c in waiting}
+        shared = {s.token for c in waiting if (s := shared_launch(c)) is not None}
         for instance in instances:
             if not instance.is_ours or instance.deleting or instance.provider_id in known:
                 continue
             if instance.tags.get(labels.TAG_NODECLAIM) in launching or self._young(instance):
+                continue
+            if instance.tags.get(labels.SHARED_LAUNCH) in shared:
                 continue
             log.warning(
                 "garbage collecting instance without nodeclaim",

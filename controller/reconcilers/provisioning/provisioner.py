@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import compress
 from typing import Protocol
 
 import msgspec
@@ -23,6 +24,7 @@ from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.clock import Clock, noted
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
+from controller.reconcilers.newnodes.sharedlaunches import with_shared_launches
 from controller.reconcilers.newnodes.supply import ready_pools, supply
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.provisioning.arrivals import Arrivals
@@ -340,9 +342,10 @@ class Provisioner(ExpectedPods):
                 return claim
 
         claims: list[NodeClaim | ApiError | None] = []
-        outcomes = await asyncio.gather(
-            *map(create, nodes, writer.within_limits(nodes, types)), return_exceptions=True
-        )
+        admitted = writer.within_limits(nodes, types)
+        shared = iter(with_shared_launches([*compress(nodes, admitted)], types, self.clock()))
+        launched = [next(shared) if ok else node for node, ok in zip(nodes, admitted, strict=True)]
+        outcomes = await asyncio.gather(*map(create, launched, admitted), return_exceptions=True)
         for node, outcome in zip(nodes, outcomes, strict=True):
             if isinstance(outcome, ApiError):
                 if self._changes.has_changed(f"{node.node_pool}: {outcome}"):

@@ -1,0 +1,51 @@
+"""Which new nodes one CreateFleet call launches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from controller.apis import labels
+from controller.apis.karpenter.sharedlaunch import MOST
+from controller.reconcilers.newnodes.sharedlaunches import with_shared_launches
+from controller.scheduling.results import NewNode
+from tests.builders import make_offering, make_type
+
+NOW = datetime(2026, 11, 24, tzinfo=UTC)
+PLAIN = NewNode("default", ("m5.large",), (), 0.1, (), {"cpu": 1000})
+
+
+def tokens(nodes: list[NewNode]) -> list[str]:
+    return [node.annotations.get(labels.SHARED_LAUNCH, "").partition("/")[0] for node in nodes]
+
+
+def test_only_nodes_that_differ_in_their_pods_alone_share_a_launch() -> None:
+    others = [
+        replace(PLAIN, node_pool="other"),
+        replace(PLAIN, instance_types=("m5.xlarge",)),
+        replace(PLAIN, requests={"cpu": 2000}),
+        replace(PLAIN, labels={"team": "a"}),
+        replace(PLAIN, annotations={"a": "b"}),
+    ]
+    nodes = [replace(PLAIN, pods=(f"default/{n}",)) for n in range(3)]
+
+    shared = with_shared_launches([*nodes, *others], {}, NOW)
+
+    assert len(set(tokens(shared[:3]))) == 1
+    assert shared[3:] == others
+    assert [replace(node, annotations={}) for node in shared[:3]] == nodes
+
+
+def test_a_launch_has_at_most_as_many_nodes_as_ec2_takes_in_a_call() -> None:
+    shared = with_shared_launches([PLAIN] * (2 * MOST + 1), {}, NOW)
+
+    assert sorted(Counter(tokens(shared)).values()) == [1, MOST, MOST]
+    assert shared[-1] == PLAIN, "the last one is alone"
+
+
+def test_nodes_that_can_use_a_reservation_are_launched_one_by_one() -> None:
+    reserved = make_offering("a", labels.RESERVED, 0.0, reservation="cr-1", count=3)
+    types = {"default": [make_type("m5.large", offerings=[reserved])]}
+
+    assert with_shared_launches([PLAIN, PLAIN], types, NOW) == [PLAIN, PLAIN]
