@@ -525,6 +525,17 @@ def test_pods_that_need_their_own_kind_but_one_a_node_get_one_node(alone: dict[s
     assert not existing.new_nodes
 
 
+def test_pods_do_not_start_on_a_second_node_while_their_own_kind_is_on_a_full_one() -> None:
+    snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a", cpu="2")])
+    larger = make_pod(labels=WEB, cpu="1800m", affinity=[by_hostname(WEB)])
+    smaller = make_pod(labels=WEB, cpu="500m", affinity=[by_hostname(WEB)])
+
+    results = schedule_on(snapshot, [larger, smaller])
+
+    expect_on_existing(results, "a", [larger])
+    expect_unschedulable(results, smaller, "no capacity beside the pods that match")
+
+
 def test_a_pod_does_not_ride_with_one_that_uses_its_host_port() -> None:
     host = make_pod(labels=DB, host_ports=[80])
     rider = make_pod(affinity=[by_hostname(DB)], host_ports=[80])

@@ -16,8 +16,8 @@ class ExistingOccupancy:
 
     def __init__(self, tallies: Tallies, nodes: ExistingNodes) -> None:
         """Start with the tallies of running pods."""
-        hosts = [host or "" for host in nodes.domains("kubernetes.io/hostname")]
-        self._nodes = nodes
+        self._hosts = hosts = [host or "" for host in nodes.domains("kubernetes.io/hostname")]
+        self._nodes, self._tallies = nodes, tallies
         self._counted: dict[int, Vector] = {}
         self._owners: dict[int, Vector] = {}
         for place, tally in enumerate(tallies):
@@ -52,6 +52,7 @@ class ExistingOccupancy:
         for group in pending.counted:
             if group.per_node:
                 self._counted[group.index][index] += count
+                self._tallies[group.index].counts[self._hosts[index]] += count
         for group in pending.owned:
             if group.per_node:
                 self._owners[group.index][index] += count

@@ -29,7 +29,7 @@ from controller.scheduling.topology.rules import on_one_node
 from controller.scheduling.topology.spread import Pins, Rules, assign, misplaced, record
 
 NEW_NODE = "a new node"
-"""The domain in which pods are counted that share a new node because of their own affinity."""
+"""The domain in which pods bound for new nodes are counted by affinity over hostnames."""
 
 
 class Placer:
@@ -105,9 +105,8 @@ class Placer:
         elif not rules.keys:
             self._fill_nodes(pending, room, np.ones(len(self._nodes), dtype=np.bool_), rules)
             if pending.number and self._launch_options.launchable(pending.eligible, pending.size):
-                pod_groups.append(
-                    PodGroup(pending, (), pending.take(pending.number), pending.eligible)
-                )
+                keys = self._take(pending, pending.number)
+                pod_groups.append(PodGroup(pending, (), keys, pending.eligible))
         else:
             self._place_in_domains(pending, room, rules, pod_groups)
         if pending.number:
@@ -131,10 +130,12 @@ class Placer:
             for group in pending.owned
             if group.per_node and group.kind is TopologyKind.AFFINITY
         ]
-        colocate(pending, pod_groups, sought, self._room, self._variants)
         alone = all(
             group in pending.counted and not self._tallies[group.index].total for group in sought
         )
+        before = pending.number
+        colocate(pending, pod_groups, sought, self._room, self._variants)
+        self._count_on_new_nodes(pending, before - pending.number)
         hosts = [
             pod_group
             for pod_group in pod_groups
@@ -167,11 +168,8 @@ class Placer:
             self._fill_nodes(pending, room, chosen, rules)
         elif together:
             count = min(together, pending.number)
-            pod_groups.append(
-                PodGroup(pending, (), pending.take(count), pending.eligible, unit=count)
-            )
-            for group in sought:
-                self._tallies[group.index].counts[NEW_NODE] += count
+            keys = self._take(pending, count)
+            pod_groups.append(PodGroup(pending, (), keys, pending.eligible, unit=count))
 
     def _most_together(self, pending: PendingGroup) -> int:
         """Return how many of these pods one new node can hold, by size and by its rules."""
@@ -195,7 +193,8 @@ class Placer:
             self._fill_nodes(pending, room, inside, None, most=option.taken, pins=option.pins)
             rest = option.taken - (before - pending.number)
             if rest:
-                pod_groups.append(PodGroup(pending, option.pins, pending.take(rest), mask))
+                keys = self._take(pending, rest)
+                pod_groups.append(PodGroup(pending, option.pins, keys, mask))
 
     def _fill_nodes(
         self,
@@ -244,16 +243,33 @@ class Placer:
             if pins:
                 self.filled.append((PodGroup(pending, pins, list(taken), pending.eligible), index))
 
-    def withdrawn(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:
-        """Remove pods of a pod group from the tallies and return them as a pending group.
+    def _take(self, pending: PendingGroup, count: int) -> list[str]:
+        """Remove pods from a pending group and count them as bound for new nodes."""
+        self._count_on_new_nodes(pending, count)
+        return pending.take(count)
 
-        Devices that the pod group was given are released.
+    def _count_on_new_nodes(self, pending: PendingGroup, count: int) -> None:
+        """Count pods bound for new nodes, by affinity over hostnames; `count` may be negative.
+
+        Only the first pods of an affinity to their own kind may start on any node, so it matters
+        that other pods exist, but not on which node they are.
         """
+        for group in pending.counted:
+            if group.per_node and group.kind is TopologyKind.AFFINITY:
+                self._tallies[group.index].counts[NEW_NODE] += count
+
+    def withdrawn(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:
+        """Remove pods of a pod group bound for new nodes from the tallies.
+
+        Return them as a pending group. Devices that the pod group was given are released.
+        """
+        self._count_on_new_nodes(pod_group.pending, -len(keys))
+        return self._uncounted(pod_group, keys)
+
+    def _uncounted(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:
+        """Remove pods from the tallies of their domains, and release the pod group's devices."""
         self._devices.release(pod_group)
         record(self._domains.rules(pod_group.pending), pod_group.pins, -len(keys))
-        for group in pod_group.pending.owned:
-            if pod_group.unit > 1 and group.per_node and group.kind is TopologyKind.AFFINITY:
-                self._tallies[group.index].counts[NEW_NODE] -= len(keys)
         return replace(pod_group.pending, keys=list(keys))
 
     def misplaced(self, pod_group: PodGroup, keys: Sequence[str]) -> int:
@@ -269,4 +285,4 @@ class Placer:
         self._nodes.put(index, -pending.size * count, ())
         self._occupancy.put(pending, index, -count)
         self._devices.take_off(pending, self._nodes.all[index], count)
-        return self.withdrawn(pod_group, taken)
+        return self._uncounted(pod_group, taken)
