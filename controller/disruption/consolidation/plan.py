@@ -60,6 +60,7 @@ class Plan:
         self._journal: list[tuple[int, int, int]] = []
         finite = np.isfinite(model.worth_new)
         self._worth = np.where(finite, model.worth_new * HOLES, FORBIDDEN)
+        # Resources have different units. A share of the largest node makes them comparable.
         self._scale = np.maximum(model.room.max(axis=0, initial=0.0), 1.0)
         share = model.sizes / self._scale
         bound = np.array([bool(rules) for rules in model.rules])
@@ -67,6 +68,8 @@ class Plan:
         # the largest pods: small pods fit into the gaps that they leave.
         self.order = np.lexsort((-share.sum(axis=1), ~bound))
         self._rank = np.argsort(self.order)
+        # What a pod costs on new nodes per share of capacity. Its largest share counts: the
+        # resource of which a pod needs most decides how many such pods a node holds.
         self._dearness = self._worth / np.maximum(share.max(axis=1), 1e-12)
 
     def mark(self) -> Mark:
@@ -107,6 +110,8 @@ class Plan:
         members = [np.flatnonzero(kept & (group == place)) for place in range(flow.shape[1])]
         for number in self.order[left[self.order] > 0].tolist():
             for place in np.argsort(-flow[number], kind="stable").tolist():
+                # The flow is fractional: half a pod or more becomes a whole one. The groups come by
+                # descending flow, so all further groups receive less.
                 wanted = min(int(np.ceil(flow[number, place] - 1e-6)), int(left[number]))
                 if wanted <= 0 or flow[number, place] < 0.5:
                     break
@@ -129,6 +134,7 @@ class Plan:
         model = self.model
         self._journal.append((node, NOT_A_CLASS, 0))
         self.leaving[node] = False
+        # The node is paid for again, and its pods are not evicted.
         self.cost += float(model.price[node] - self._evictions[node])
         touched = np.zeros(len(model.names), dtype=np.bool_)
         touched[node] = True
@@ -305,6 +311,8 @@ class Plan:
         some = np.flatnonzero(self.bought)
         if not len(some):
             return 0.0
+        # Shares of full new nodes are a lower bound for every purchase, which is too low for a few
+        # pods on a node that stays partly empty.
         packing, counts = self.model.packing, self.bought[some]
         total = counts @ packing.sizes[some]
         holds = packing.allowed[some].all(axis=0) & (packing.room >= total).all(axis=1)
@@ -428,9 +436,12 @@ class Plan:
         for resource, amount in enumerate(size):
             if amount:
                 np.minimum(many, free[:, resource] / amount, out=many)
+        # The tolerance keeps the rounding of float sums from refusing a pod that fits exactly.
         many = np.maximum(np.floor(many + 1e-9), 0.0)
         for resource, amount in enumerate(size):
             if not amount:
+                # As in the engine, a node over its capacity in any resource takes no pod, not
+                # even one that requests none of it.
                 many[free[:, resource] < 0] = 0.0
         return many.astype(np.int64)
 

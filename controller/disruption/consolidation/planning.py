@@ -113,6 +113,8 @@ def _best_first(evaluator: Evaluator, estimate: ClusterEstimate) -> list[Confirm
     groups. If neither has groups, the only plan is that of `_by_engine`.
     """
     freest, relaxation = estimate.model, estimate.relaxation
+    # The arrays only estimate what new nodes cost: by shares, while the engine buys whole nodes. A
+    # plan that buys none depends on no estimate, so it is made too, and may turn out to save more.
     ways = [freest]
     if np.isfinite(freest.worth_new).any():
         ways.insert(0, replace(freest, worth_new=np.full_like(freest.worth_new, np.inf)))

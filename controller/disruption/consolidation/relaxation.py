@@ -27,8 +27,15 @@ from controller.scheduling.packing.fluid import empty_program
 from controller.scheduling.topology.rules import further
 
 ROUNDS = 60
+"""Maximum number of solutions of the program, each with more pairs of class and group."""
+
 PAIRS_AT_ONCE = 3
+"""Number of pairs that a class gets in each round. More would mostly be columns that the solution
+does not use, and that make the further rounds slower."""
+
 TOLERANCE = 1e-7
+"""Reduced costs in $/h above minus this count as zero: HiGHS computes duals to this precision."""
+
 HOLES = 1.05
 """Factor on a pod's share of a full new node: new nodes are never filled completely."""
 
@@ -45,7 +52,7 @@ class RelaxedPlan:
     in $/h. `room_price` (nodes × resources) is the shadow price of remaining capacity. `flow`
     (classes × groups) is the number of pods that each group receives; `group` (nodes) is the group
     of each node. `bound` is a lower bound on the cost of the candidates under any plan, in $/h,
-    evictions included.
+    evictions included, if pods on new nodes cost `HOLES` times their share.
     """
 
     kept: Vector
@@ -69,6 +76,7 @@ class _Program:
         self._model, self._evictions = model, evictions
         self._scale = np.maximum(model.room.max(axis=0, initial=0.0), 1.0)
         self._sizes = model.sizes / self._scale
+        # A node over its capacity has none left, but takes none from the others of its group.
         self._free = np.maximum(model.free, 0.0) / self._scale
         self._free[~model.takes] = 0.0
         keys = np.packbits(model.allowed & model.takes[:, None], axis=1)
@@ -96,6 +104,7 @@ class _Program:
         for number in range(roomy.shape[1]):
             free = self._free[self._group == number]
             free = free[distinct_rows(free)[0]]
+            # The node with the most capacity holds most classes, which settles them.
             roomiest = free[free.sum(axis=1).argmax()]
             roomy[:, number] = (roomiest >= sizes).all(axis=1)
             # The component-wise maximum over the nodes rules out most classes; only the others need
@@ -237,6 +246,8 @@ class _Program:
         for _ in range(ROUNDS):
             self._program.run()
             solution = self._program.getSolution()
+            # The duals of ≥ rows (pods) are at least 0, those of ≤ rows (capacity) at most 0. HiGHS
+            # may miss 0 by its tolerance, and the bound below needs the right signs.
             duals = np.array(solution.row_dual)
             values = np.maximum(duals[: len(self._total)], 0.0)
             resources = self._sizes.shape[1]
@@ -276,7 +287,7 @@ class _Program:
             kept=kept,
             gain=gain,
             values=values,
-            room_price=room_price / self._scale,
+            room_price=room_price / self._scale,  # per unit of the resource, as `model.room` has it
             flow=self._flow(np.array(solution.col_value)),
             group=self._group,
             bound=bound,

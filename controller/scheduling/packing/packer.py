@@ -331,8 +331,8 @@ def _packed(
 def _opened(
     problem: PackingProblem, model: PriceModel, possible: Mask, balance: float, hurried: bool
 ) -> Packing:
-    # The program leaves out the pods that no kind can hold; `left` gets them back at the end.
     """Open nodes sweep by sweep, with new prices for each, until no further pod gets a node."""
+    # The program leaves out the pods that no kind can hold; `left` gets them back at the end.
     packing = Packing(left=np.where(possible, problem.demand, 0), headroom=problem.headroom.copy())
     proof: DualPrices | None = None
     while packing.left.sum():
@@ -393,6 +393,7 @@ def _sweep(
         )
         if filled_nodes is None:
             return
+        # `_open_best` assigns a new array if it opens a node.
         before = packing.left
         packed = _open_best(problem, packing, spend, filled_nodes, model.share, packed)
         if packing.left is before or packed >= target:
@@ -420,6 +421,8 @@ def _open_best(
         if opened and (filled_nodes.score[place] > best * AT_ONCE or opened > MOST_AT_ONCE):
             break
         kind, pods = int(filled_nodes.kinds[place]), filled_nodes.filled[place]
+        # Only a share of the purchase: each equal node uses up the pods that complete each other,
+        # so after many of them another mix of pods, or another kind, is better.
         wanted = max(1, int(spend.nodes(kind) * share))
         copies = min(wanted, _possible(problem, packing, kind, pods))
         if copies <= 0:
@@ -559,6 +562,8 @@ def _likeliest(
         batch = order[done : done + width]
         filled = fill(problem, batch, np.minimum(fill_cache.filled[batch], left), left, dual_prices)
         fill_cache.filled[batch] = filled
+        # The values are a feasible dual: the pods of a node are worth at most its price. So 1 is
+        # the best score, and a score of 1.1 means that a tenth more is paid than the program pays.
         value = filled @ dual_prices.values
         score = np.where(value > 0, problem.prices[batch] / np.maximum(value, SLACK), MOST)
         known[batch] = score
