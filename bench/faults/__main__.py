@@ -1,6 +1,6 @@
 """`make faults`: inject faults in virtual time, and audit the controller.
 
-    python -m bench.faults --seeds 1-500 [--only KIND] [--pods N] [--jobs N]
+    python -m bench.faults --seeds 1-500 [--only KIND] [--pods N] [--gangs N] [--jobs N]
 
 Each seed is one run of one kind of fault. Pods are created, their nodes are replaced, most pods are
 deleted and then all, and faults occur in each phase. The same seed repeats the same run. Prints the
@@ -42,12 +42,15 @@ def main() -> int:
     parser.add_argument("--only", choices=list(KINDS), default="", metavar="KIND",
                         help=f"one of {', '.join(KINDS)}")  # fmt: skip
     parser.add_argument("--pods", type=int, default=PODS, help=f"pods of each run ({PODS})")
+    parser.add_argument("--gangs", type=int, default=0, help="gangs of six pods, beside them (0)")
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (2)")
     chosen = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # at once, instead of after the runs in progress
     began = time.monotonic()
     found = 0
-    every = outcomes(chosen.seeds, chosen.only, pods=chosen.pods, jobs=chosen.jobs)
+    every = outcomes(
+        chosen.seeds, chosen.only, pods=chosen.pods, jobs=chosen.jobs, gangs=chosen.gangs
+    )
     for count, outcome in zip(itertools.count(1), every, strict=False):
         found += len(outcome.findings)
         print(
@@ -61,9 +64,9 @@ def main() -> int:
         if outcome.findings:
             only = f" --only {chosen.only}" if chosen.only else ""
             pods = f" --pods {chosen.pods}" if chosen.pods != PODS else ""
-            print(
-                f"    again: python -m bench.faults --seeds {outcome.seed}{only}{pods}", flush=True
-            )
+            gangs = f" --gangs {chosen.gangs}" if chosen.gangs else ""
+            again = f"--seeds {outcome.seed}{only}{pods}{gangs}"
+            print(f"    again: python -m bench.faults {again}", flush=True)
     print(f"{len(chosen.seeds)} runs, {found} findings ({(time.monotonic() - began) / 60:.1f} min)")
     return 1 if found else 0
 

@@ -18,6 +18,9 @@ MOST_TIMES_NEEDED = 2.0
 
 SHARED_LAUNCH = "joiner.dev/shared-launch"
 
+MOST_INCOMPLETE = 300.0
+"""Greatest number of seconds for which some nodes of a gang may be there without the others."""
+
 REMEMBERED = 1800.0
 """Seconds for which the cost of past pods still counts: pods leave faster than machines."""
 
@@ -59,6 +62,9 @@ class View:
     pools: Sequence[Body] = ()
     templates: int = 0
     wanted: Mapping[str, int] = field(default_factory=dict)
+    gangs: Collection[str] = ()
+    """The workloads whose pods are scheduled together or not at all."""
+
     foreign: Collection[str] = ()
     """The kind and the name of every foreign object that was ever created."""
 
@@ -134,6 +140,24 @@ def _annotation(body: Body, key: str) -> str:
     return str((body["metadata"].get("annotations") or {}).get(key, ""))
 
 
+def _is_for(claim: Body, gang: str) -> bool:
+    return _annotation(claim, "joiner.dev/gang").rpartition("/")[2] == gang
+
+
+def _is_going(body: Body) -> bool:
+    return "deletionTimestamp" in body["metadata"]
+
+
+def _requested_cpu(pod: Body) -> int:
+    return sum(_cpu(c["resources"]["requests"]["cpu"]) for c in pod["spec"]["containers"])
+
+
+def _cpu(quantity: str) -> int:
+    """Return millicores."""
+    is_milli = quantity.endswith("m")
+    return int(quantity[:-1]) if is_milli else int(quantity) * 1000
+
+
 def _provider(claim: Body) -> str:
     return str(claim.get("status", {}).get("providerID", ""))
 
@@ -167,6 +191,8 @@ class Auditor:
     _foreign: dict[str, object] = field(default_factory=dict)
     _is_wasteful: bool = False
     _lived: frozenset[str] = frozenset()
+    _incomplete: dict[str, float] = field(default_factory=dict)
+    """Since when only some nodes of a gang are there, in seconds."""
 
     def find(self, finding: str) -> None:
         """Record a violation; a repeated one is recorded once."""
@@ -180,11 +206,25 @@ class Auditor:
         self._spending(view)
         self._strangers(view)
         self._endings(view)
+        self._gangs(view)
 
     def evicted(self, app: str, serving: int, needed: int) -> None:
         """Check that an eviction leaves an app the serving pods that its budget needs."""
         if serving < needed:
             self.find(f"an eviction left {serving} pods of {app}, and its budget needs {needed}")
+
+    def _gangs(self, view: View) -> None:
+        """Check that nodes for a part of a gang do not stay: all are bought, or none."""
+        for gang in view.gangs:
+            members = [p for p in view.pods if p["metadata"]["labels"]["app"] == gang]
+            bought = [c for c in view.claims if _is_for(c, gang) and not _is_going(c)]
+            wanted = sum(map(_requested_cpu, members))
+            covered = sum(_cpu(c["spec"]["resources"]["requests"]["cpu"]) for c in bought)
+            runs = any(p["spec"].get("nodeName") for p in members)
+            if not bought or runs or covered >= wanted:
+                self._incomplete.pop(gang, None)
+            elif view.at > self._incomplete.setdefault(gang, view.at) + MOST_INCOMPLETE:
+                self.find(f"{gang} has nodes for {covered} of {wanted} millicores, and none runs")
 
     def _launches(self, view: View) -> None:
         living = {i.id: i for i in view.instances if i.lives}

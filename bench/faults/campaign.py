@@ -53,6 +53,17 @@ REST = 45.0
 LATE = 1.0
 """Seconds after a process resumes during which calls that it had begun may still arrive."""
 
+GANG_SIZE = 6
+"""Pods of a gang."""
+
+GANG_SHARES: dict[Phase, float] = {
+    "launch": 1.0,
+    "replacement": 0.0,
+    "consolidation": 1.0,
+    "termination": 0.0,
+}
+"""The same for gangs. They end before nodes are replaced: a gang keeps its nodes while it runs."""
+
 SHARES: dict[Phase, float] = {
     "launch": 1.0,
     "replacement": 1.0,
@@ -75,9 +86,13 @@ class Outcome:
     simulated: float
 
 
-def make_workloads(pods: int) -> list[Workload]:
-    """Return workloads of four pod sizes, two of them with a PodDisruptionBudget."""
+def make_workloads(pods: int, gangs: int = 0) -> list[Workload]:
+    """Return workloads of four pod sizes, two of them with a PodDisruptionBudget, and gangs."""
     return [
+        *(
+            Workload(f"gang{number}", 1500, 3072, replicas=GANG_SIZE, is_gang=True)
+            for number in range(gangs)
+        ),
         Workload("web", 500, 1024, max_unavailable=max(1, pods // 20), replicas=pods // 2),
         Workload("api", 1000, 3072, max_unavailable=2, replicas=pods // 3),
         Workload("batch", 2000, 4096, replicas=pods - pods // 2 - pods // 3),
@@ -89,7 +104,7 @@ def make_workloads(pods: int) -> list[Workload]:
 class Run:
     """One run of one kind of fault."""
 
-    def __init__(self, seed: int, kind: str, number: int, pods: int) -> None:
+    def __init__(self, seed: int, kind: str, number: int, pods: int, gangs: int = 0) -> None:
         self._loop = asyncio.get_running_loop()
         self.chance = random.Random(f"{seed}/{kind}")
         # Makes the names of NodeClaims and of history records repeatable.
@@ -98,7 +113,7 @@ class Run:
         self.fault_is_on = False
         self.region = Region(EPOCH, random.Random(f"{seed}/region"))
         self.api = FakeApiServer(lambda: wall_clock(EPOCH, None))
-        workloads = make_workloads(pods)
+        workloads = make_workloads(pods, gangs)
         self._wanted = {w.name: w.replicas for w in workloads}
         self.surroundings = Surroundings(
             self.api, self.region, random.Random(f"{seed}/cluster"), workloads
@@ -185,7 +200,8 @@ class Run:
 
     async def _phase(self, phase: Phase) -> None:
         for workload in self.surroundings.workloads:
-            workload.replicas = round(self._wanted[workload.name] * SHARES[phase])
+            share = (GANG_SHARES if workload.is_gang else SHARES)[phase]
+            workload.replicas = round(self._wanted[workload.name] * share)
         if phase == "replacement":
             rolled = {"spec": {"template": {"metadata": {"labels": {"rolled": "once"}}}}}
             await self.api.patch(kinds.NODE_POOL, "default", rolled)
@@ -279,6 +295,7 @@ class Run:
             ],
             templates=len(self.region.templates),
             wanted={w.name: w.replicas for w in self.surroundings.workloads},
+            gangs=[w.name for w in self.surroundings.workloads if w.is_gang],
             foreign=self.scene.strangers.placed,
         )
 
@@ -313,6 +330,15 @@ class Run:
             },
         )
         for workload in self.surroundings.workloads:
+            if workload.is_gang:
+                policy = {"gang": {"minCount": GANG_SIZE}}
+                store(
+                    kinds.POD_GROUP,
+                    {
+                        "metadata": {"name": workload.name, "namespace": NAMESPACE},
+                        "spec": {"schedulingPolicy": policy},
+                    },
+                )
             if workload.max_unavailable is not None:
                 store(
                     kinds.POD_DISRUPTION_BUDGET,
@@ -327,7 +353,7 @@ class Run:
         self.scene.strangers.furnish()
 
 
-def play(seed: int, kind: str, number: int, pods: int) -> Outcome:
+def play(seed: int, kind: str, number: int, pods: int, gangs: int = 0) -> Outcome:
     """Run one seed on its own event loop and return its outcome."""
     began = time.perf_counter()
     FENCES.clear()
@@ -341,7 +367,7 @@ def play(seed: int, kind: str, number: int, pods: int) -> Outcome:
             enter(patch(f"controller.aws.{module}.datetime", moment))
 
         async def course() -> Sequence[str]:
-            return await Run(seed, kind, number, pods).play()
+            return await Run(seed, kind, number, pods, gangs).play()
 
         try:
             findings = loop.run_until_complete(course())

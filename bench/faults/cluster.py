@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
@@ -50,6 +50,8 @@ class Workload:
     memory: int
     max_unavailable: int | None = None
     replicas: int = 0
+    is_gang: bool = False
+    """Whether all replicas are scheduled together or not at all."""
 
 
 @dataclass(slots=True)
@@ -156,7 +158,7 @@ class Surroundings:
         }
         requests = {"cpu": f"{workload.cpu}m", "memory": f"{workload.memory}Mi"}
         name = f"{workload.name}-{self._numbers}"
-        body = {
+        body: dict[str, Any] = {
             "metadata": {
                 "name": name,
                 "labels": {"app": workload.name},
@@ -164,6 +166,8 @@ class Surroundings:
             },
             "spec": {"containers": [{"name": "app", "resources": {"requests": requests}}]},
         }
+        if workload.is_gang:
+            body["spec"]["schedulingGroup"] = {"podGroupName": workload.name}
         await self.api.create(kinds.POD, body, NAMESPACE)
         await self._set_pod(name, {"phase": "Pending"})
 
@@ -288,21 +292,54 @@ class Surroundings:
             if (left := room.get(pod["spec"].get("nodeName", ""))) is not None:
                 left.subtract(_asked(pod))
         places = Places(room)
+        gangs: dict[str, list[dict[str, Any]]] = {}
         for pod in waiting:
             if _is_going(pod):
                 continue
-            asked, name = _asked(pod), pod["metadata"]["name"]
-            chosen = places.find(asked, pod.get("status", {}).get("nominatedNodeName", ""))
+            if group := pod["spec"].get("schedulingGroup"):
+                gangs.setdefault(group["podGroupName"], []).append(pod)
+                continue
+            chosen = places.find(_asked(pod), _nominated(pod))
             if chosen is not None:
-                room[chosen].subtract(asked)
-                scheduled = _condition("PodScheduled", "True", self._written())
-                await self.api.patch(
-                    kinds.POD, name, {"spec": {"nodeName": chosen}}, namespace=NAMESPACE
-                )
-                await self._set_pod(name, {"conditions": [scheduled]})
-            elif _status(pod, "PodScheduled") != "False":
-                scheduled = _condition("PodScheduled", "False", self._written(), "Unschedulable")
-                await self._set_pod(name, {"conditions": [scheduled]})
+                room[chosen].subtract(_asked(pod))
+            await self._report(pod, chosen)
+        for name, pods in gangs.items():
+            await self._schedule_gang(name, pods, room)
+
+    async def _schedule_gang(
+        self, name: str, pods: Sequence[dict[str, Any]], room: dict[str, Counter[str]]
+    ) -> None:
+        """Bind all pods of a gang if enough of them fit, as kube-scheduler does; else none."""
+        left = {node: Counter(free) for node, free in room.items()}
+        places = Places(left)
+        chosen: dict[str, str | None] = {}
+        for pod in pods:
+            node = chosen[pod["metadata"]["name"]] = places.find(_asked(pod), _nominated(pod))
+            if node is not None:
+                left[node].subtract(_asked(pod))
+        size = next(w.replicas for w in self.workloads if w.name == name)
+        bound = sum(
+            p["spec"].get("schedulingGroup", {}).get("podGroupName") == name
+            and bool(p["spec"].get("nodeName"))
+            and not _is_going(p)
+            for p in self.bodies(kinds.POD)
+        )
+        fits = bound + sum(node is not None for node in chosen.values()) >= size
+        if fits:
+            room.update(left)
+        for pod in pods:
+            await self._report(pod, chosen[pod["metadata"]["name"]] if fits else None)
+
+    async def _report(self, pod: Body, node: str | None) -> None:
+        """Bind a pod to a node, or report once that it is unschedulable."""
+        name = pod["metadata"]["name"]
+        if node is not None:
+            scheduled = _condition("PodScheduled", "True", self._written())
+            await self.api.patch(kinds.POD, name, {"spec": {"nodeName": node}}, namespace=NAMESPACE)
+            await self._set_pod(name, {"conditions": [scheduled]})
+        elif _status(pod, "PodScheduled") != "False":
+            scheduled = _condition("PodScheduled", "False", self._written(), "Unschedulable")
+            await self._set_pod(name, {"conditions": [scheduled]})
 
     async def _budgets(self) -> None:
         for budget in [*self.bodies(kinds.POD_DISRUPTION_BUDGET)]:
@@ -369,6 +406,10 @@ def _asked(pod: Body) -> Counter[str]:
         memory=int(requests["memory"].removesuffix("Mi")),
         pods=1,
     )
+
+
+def _nominated(pod: Body) -> str:
+    return str(pod.get("status", {}).get("nominatedNodeName", ""))
 
 
 def _fits(asked: Counter[str], left: Counter[str]) -> bool:

@@ -23,6 +23,7 @@ from controller.manager.watches import Watches, followed
 from controller.options import FeatureGates, Options
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
+from controller.scheduling.settings import Settings
 from controller.state.cluster import Cluster
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import DefaultSpreads
@@ -41,11 +42,15 @@ OPTIONS = Options(
     interruption_queue=QUEUE,
     disable_dry_run=True,
     feature_gates=FeatureGates(node_repair=True),
+    gang_scheduling=True,
 )
 
 
+SCHEDULING = Settings(gangs=True)
+
+
 async def solve(pods: Sequence[Pod], snapshot: Snapshot) -> Results:
-    return schedule(pods, snapshot=snapshot)
+    return schedule(pods, snapshot=snapshot, settings=SCHEDULING)
 
 
 def make_datetime(epoch: datetime) -> type[datetime]:
@@ -113,7 +118,7 @@ class Replica:
             metrics=metrics,
             clock=self.clock,
             solve=solve,
-            engine=SameProcess(DisruptionSettings(image_soak=timedelta(0))),
+            engine=SameProcess(DisruptionSettings(image_soak=timedelta(0)), SCHEDULING),
             spreads=DefaultSpreads((), cluster),
         )
         self.assembly = Assembly(ports, OPTIONS)

@@ -37,9 +37,11 @@ def kind_and_number(seed: int, only: str) -> tuple[str, int]:
     return names[(seed - 1) % len(names)], (seed - 1) // len(names)
 
 
-def outcomes(seeds: Sequence[int], only: str, *, pods: int, jobs: int) -> Iterator[Outcome]:
+def outcomes(
+    seeds: Sequence[int], only: str, *, pods: int, jobs: int, gangs: int = 0
+) -> Iterator[Outcome]:
     """Run these seeds in parallel; yield each outcome when its run ends."""
-    runs = [(seed, *kind_and_number(seed, only), pods) for seed in seeds]
+    runs = [(seed, *kind_and_number(seed, only), pods, gangs) for seed in seeds]
     batch = RUNS_PER_PROCESS * jobs
     with patch.dict(os.environ, ALIKE):
         for first in range(0, len(runs), batch):
@@ -50,7 +52,7 @@ def outcomes(seeds: Sequence[int], only: str, *, pods: int, jobs: int) -> Iterat
                     yield played.result()
 
 
-def _played(run: tuple[int, str, int, int]) -> Outcome:
+def _played(run: tuple[int, str, int, int, int]) -> Outcome:
     return play(*run)
 
 

@@ -43,6 +43,29 @@ def test_nothing_is_lost_or_leaked_whatever_goes_wrong() -> None:
     assert [(outcome.seed, *outcome.findings) for outcome in played if outcome.findings] == []
 
 
+def test_no_gang_is_split_where_ec2_runs_out_of_capacity() -> None:
+    (played,) = outcomes([1], "cloud-exhausted", pods=10, jobs=1, gangs=3)
+    assert list(played.findings) == []
+
+
+def test_an_auditor_finds_nodes_for_a_part_of_a_gang() -> None:
+    pod = make_pod("1500m", "1024Mi")
+    members = [
+        {**pod, "metadata": {"name": f"g-{n}", "labels": {"app": "gang0"}}} for n in range(2)
+    ]
+    claim = {
+        "metadata": {"name": "a", "annotations": {"joiner.dev/gang": "default/gang0"}},
+        "spec": {"resources": {"requests": {"cpu": "1500m"}}},
+    }
+    judge = Auditor([Machine(2000, 4096, 1.0)])
+    view = make_view(gangs=["gang0"], pods=members, claims=[claim])
+
+    judge.look(view)
+    judge.look(replace(view, at=auditor.MOST_INCOMPLETE + 1))
+
+    assert judge.findings == ["gang0 has nodes for 1500 of 3000 millicores, and none runs"]
+
+
 @pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGINT])
 def test_a_campaign_that_is_ended_leaves_no_process_behind(ended_by: signal.Signals) -> None:
     command = [sys.executable, "-m", "bench.faults", "--jobs", "1", "--pods", "20"]

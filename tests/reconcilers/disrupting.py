@@ -19,14 +19,19 @@ from controller.reconcilers.disruption.history import History
 from controller.reconcilers.disruption.orchestration import Orchestrator
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.newnodes.writer import ClaimWriter
+from controller.scheduling.settings import Settings
 from tests.reconcilers.world import World
 
 
 class SameProcess:
     """A solver that runs disruption problems in this process and records them."""
 
-    def __init__(self, settings: DisruptionSettings = EVICTIONS_FREE) -> None:
-        self.settings = settings
+    def __init__(
+        self,
+        settings: DisruptionSettings = EVICTIONS_FREE,
+        scheduling: Settings | None = None,
+    ) -> None:
+        self.settings, self.scheduling = settings, scheduling or Settings()
         self.asked = 0
         self.last: DisruptionProblem | None = None
 
@@ -36,10 +41,13 @@ class SameProcess:
     async def decide(self, problem: DisruptionProblem) -> Decision:
         self.asked += 1
         self.last = problem
-        return methods.decide(replace(problem, settings=self.settings))
+        return methods.decide(self._with_settings(problem))
 
     async def confirm(self, problem: DisruptionProblem, decision: Decision) -> Confirmation:
-        return methods.confirm(replace(problem, settings=self.settings), decision)
+        return methods.confirm(self._with_settings(problem), decision)
+
+    def _with_settings(self, problem: DisruptionProblem) -> DisruptionProblem:
+        return replace(problem, settings=self.settings, scheduling=self.scheduling)
 
 
 def make_disruptor(
