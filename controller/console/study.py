@@ -282,10 +282,17 @@ class Study:
 async def studied(source: Source, feed: Feed) -> AsyncIterator[Study]:
     """Keep a feed up to date within the context."""
     study = Study(source, feed)
+
+    def report(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the cluster is no longer followed", exc_info=error)
+            feed.error = f"the cluster is no longer followed: {error!r}; start the command again"
+            feed.announce()
+
     running = asyncio.create_task(study.run())
+    running.add_done_callback(report)
     try:
         yield study
     finally:
         running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
+        await asyncio.wait([running])

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +19,7 @@ from controller.console.feed import Content, Feed
 from controller.console.top import tables
 from controller.console.top.screen import Lines, Top
 from controller.disruption.problem import DisruptionProblem
+from testbed.environment import CHECKOUT
 from tests.console.clusters import feed_of, multiplied, problem_in, recorded
 
 SIZE = (180, 40)
@@ -236,6 +242,25 @@ async def test_two_thousand_nodes_are_scrolled_to_the_end(page: Content, plan: C
         line = pilot.app.query_one(Lines).line
         assert line is not None
         assert line.key in screen(pilot)[-1]
+
+
+def test_on_a_terminal_it_evaluates_the_cluster_until_q_is_pressed(tmp_path: Path) -> None:
+    recorded(tmp_path / "world.json", nodes=10)
+    ours, theirs = pty.openpty()
+    shown = subprocess.Popen(
+        [sys.executable, "-m", "controller", "top", f"--world={tmp_path / 'world.json'}"],
+        stdin=theirs, stdout=theirs, stderr=theirs, cwd=CHECKOUT, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    while b"lower bound" not in seen:
+        seen += os.read(ours, 65536)
+    os.write(ours, b"q")
+    with contextlib.suppress(OSError):  # the end of a terminal's output
+        while os.read(ours, 65536):
+            pass
+
+    assert shown.wait() == 0
 
 
 def test_without_a_terminal_it_says_what_to_use(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 from collections.abc import Mapping, Sequence
+from multiprocessing import resource_tracker
 
 from controller.console import study
 from controller.console.feed import Feed
@@ -48,7 +50,11 @@ async def _show(source: study.Source) -> int:
         raise QuestionError("top needs the package textual: pip install 'joiner[console]'")
     if not sys.stdout.isatty():
         raise QuestionError("top needs a terminal; `joiner cost` prints a table")
+    # Starting it later would fail: the application replaces standard error.
+    resource_tracker.ensure_running()
     feed = Feed()
     async with study.studied(source, feed) as studied:
-        await Top(feed, studied.pod).run_async()
+        app = Top(feed, studied.pod)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.exit)
+        await app.run_async()
     return 0

@@ -184,7 +184,7 @@ class Top(App[None]):
         yield Lines()
         yield Static("", id="detail", markup=False)
         yield Input(placeholder="name, NodePool, type, zone or pod", id="filter")
-        yield Footer()
+        yield Footer(compact=True)
 
     def on_mount(self) -> None:
         """Show what the feed has, and then each change."""
@@ -324,7 +324,8 @@ class Top(App[None]):
             return tables.pending(page)
         if self._view == "decisions":
             return tables.decisions(page, plan)
-        return self._table.sheet(self._arranged, columns=self.size.width)
+        width = self.size.width - self.query_one(Lines).styles.scrollbar_size_vertical
+        return self._table.sheet(self._arranged, columns=width)
 
     def _state(self) -> str:
         if len(self._opened) == 2:
@@ -335,14 +336,13 @@ class Top(App[None]):
             return "pods that are pending for the same causes (Enter: one pod, Escape: back)"
         parts = [STATES[self._view]]
         if self._is_arranged:
-            order = "descending" if self._arranged.is_reversed else "ascending"
-            parts.append(f"sorted by {tables.COLUMNS[self._arranged.column].title}, {order}")
-            if self._arranged.group:
-                parts.append(f"grouped by {tables.TITLES[self._arranged.group]}")
             if self._arranged.pool:
-                parts.append(f"of NodePool {self._arranged.pool} (Escape: all nodes)")
+                parts.append(f"of NodePool {self._arranged.pool} (Escape: all)")
             if self._arranged.wanted:
                 parts.append(f"filter {self._arranged.wanted!r}")
+            if self._arranged.group:
+                parts.append(f"by {tables.TITLES[self._arranged.group]}")
+            parts.append(f"sorted by {tables.COLUMNS[self._arranged.column].title}")
         if self._feed.plan is None:
             parts.append("deciding what happens next …")
         return " · ".join(parts)

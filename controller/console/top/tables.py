@@ -198,7 +198,7 @@ class Nodes:
         if node["state"] != "ready":
             return str(node["state"])
         left = age(_moment(node["expires"]), self._page["time"])
-        return f"expires in {left}" if left else ""
+        return f"expires {left}" if left else ""
 
     def _columns(self, columns: int, sorted_by: int) -> list[int]:
         """Return the columns that fit; the sorted one always does."""
@@ -324,7 +324,8 @@ def decisions(page: Content, plan: Content | None) -> Sheet:
         for time, state, each in (*proposed, *recorded)
     ]
     titles = ("time", "state", "reason", "nodes", "saves $/h", "evictions", "why")
-    return sheet_of(titles, lines, right=(4, 5), empty="no node would be disrupted now")
+    nothing = "no node would be disrupted now" if plan else "not evaluated yet …"
+    return sheet_of(titles, lines, right=(4, 5), empty=nothing)
 
 
 def pods(page: Content, name: str) -> Sheet:
