@@ -14,6 +14,7 @@ from controller.disruption.advice.obstacles import Change, Obstacle, obstacles
 from controller.disruption.bounds import lower_bound
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import NOBODY
+from controller.scheduling.scheduler import never
 
 NEGLIGIBLE = 0.002
 """The share of the cluster's cost below which an obstacle is not reported."""
@@ -77,6 +78,7 @@ def advise(
     *,
     steady: Forecast,
     most: int,
+    expired: Callable[[], bool] = never,
     report: Report = lambda *_: None,
 ) -> Advice:
     """Return what prevents a cluster from costing less.
@@ -85,6 +87,7 @@ def advise(
         question: the cluster.
         steady: its forecast without any change.
         most: how many obstacles are measured, those of the most expensive nodes first.
+        expired: returns true when no further obstacle is to be measured.
         report: receives the progress.
 
     """
@@ -93,7 +96,10 @@ def advise(
     progress = _Progress(report, len(tested) + sum(each.edit is not None for each in tested) + 3)
     findings: list[Finding] = []
     silent: list[Obstacle] = []
-    for obstacle in tested:
+    for number, obstacle in enumerate(tested):
+        if expired():
+            tested = tested[:number]
+            break
         progress.next(obstacle.what)
         finding = _measured(question, steady, (), obstacle)
         if finding is not None:
@@ -104,6 +110,8 @@ def advise(
     made = [finding.obstacle.made for finding in findings]
     together = question.forecast(made) if made else steady
     for obstacle in silent if findings else ():
+        if expired():
+            break
         progress.next(obstacle.what)
         finding = _measured(question, together, made, obstacle)
         if finding is not None:

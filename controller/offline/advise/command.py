@@ -47,6 +47,9 @@ from controller.offline.world import World
 
 Wire = dict[str, Any]
 
+SOLVES = 10
+"""After this many times the time limit of one solve, no further obstacle is measured."""
+
 MOST_OBSTACLES = 40
 """How many obstacles are measured unless `--obstacles` says otherwise."""
 
@@ -166,7 +169,13 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
     with _progress() as tell:
         tell("the cluster under Joiner", 0, 1)
         steady = question.forecast()
-        advice = advise(question, steady=steady, most=chosen.obstacles, report=tell)
+        advice = advise(
+            question,
+            steady=steady,
+            most=chosen.obstacles,
+            expired=deadline(time.perf_counter() + SOLVES * chosen.time_limit),
+            report=tell,
+        )
     bill = Bill(question=question, advice=advice, had_pools=source.has_pools or bool(pools))
     if not write_data(chosen.output, report.advice_content(bill)):
         is_wide = chosen.output == "wide"

@@ -167,7 +167,7 @@ def _notes_on_obstacles(bill: Bill, shown: int) -> Iterable[str]:
     if advice.untested:
         yield (
             f"{counted(advice.untested, 'obstacle')} on cheaper nodes not measured; --obstacles "
-            "raises the number."
+            "and --time-limit raise the number."
         )
 
 
