@@ -1,8 +1,10 @@
 # The commands that people, hooks and CI use. `make help` lists them.
 PYTHON ?= python3
 NODES ?= 200
+KUBERNETES ?=
 export PYTHONPATH := $(CURDIR)
 export PYTHONDONTWRITEBYTECODE := 1
+export JOINER_KUBERNETES := $(KUBERNETES)
 
 # The interpreter with all dependencies. The first use creates it outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
@@ -29,7 +31,7 @@ unit: ## the tests that need no cluster
 pythons: ## the same on every supported Python
 	@py=$(PY); exec $$py -m tests.pythons
 
-system: ## the end-to-end tests on the testbed
+system: ## the end-to-end tests on the testbed; KUBERNETES=1.31 runs them on the oldest version
 	@py=$(PY); exec $$py -m pytest -m system
 
 clone: ## README's own way from a clean clone: pulumi install, up and destroy on the testbed

@@ -136,7 +136,7 @@ Definition = Annotated[
     str,
     Form(r"[a-z0-9.-]{1,253}", "CustomResourceDefinitions such as nodepools.karpenter.sh"),
 ]
-KubernetesVersion = Annotated[str, Form(r"1\.\d{2}", "a version of Kubernetes such as 1.36")]
+KubernetesVersion = Annotated[str, Form(r"1\.\d{2}", "a version of Kubernetes such as 1.37")]
 Cidr = Annotated[
     str,
     Form(r"(\d{1,3}\.){3}\d{1,3}/(1[6-9]|20)", "a private network of /16 to /20"),

@@ -88,7 +88,7 @@ def _needs_control_plane(item: pytest.Item) -> bool:
 
 def _needed(item: pytest.Item) -> Iterator[Toolset]:
     if _needs_control_plane(item):
-        yield from (binaries.kubernetes(), binaries.pulumi())
+        yield from (binaries.control_plane(), binaries.kubernetes(), binaries.pulumi())
     if "plugins" in item.path.parts:
         yield binaries.pulumi()
     if "parity" in item.path.parts:

@@ -256,7 +256,7 @@ class Region:
             "name": CLUSTER,
             "endpoint": "https://cluster",
             "certificateAuthority": {"data": "Y2E="},
-            "version": "1.36",
+            "version": "1.37",
             "kubernetesNetworkConfig": {"serviceIpv4Cidr": "10.100.0.0/16", "ipFamily": "ipv4"},
         }
         return {"cluster": cluster}

@@ -62,7 +62,7 @@ class Cloud:
     cluster_name: str = "joiner"
     cluster_endpoint: str = "https://127.0.0.1:6443"
     cluster_ca: str = "dGVzdGJlZA=="
-    kubernetes_version: str = "1.36"
+    kubernetes_version: str = "1.37"
     oidc_issuer: str = "https://oidc.testbed.local/id/JOINER"
     has_cluster: bool = True
     """Whether the account has a network and a cluster at the start; False is an empty account."""

@@ -21,6 +21,7 @@ from typing import Any, Self
 from testbed.kube.client import Object
 from testbed.kube.quantities import GIBIBYTE, MEBIBYTE, format_cpu, format_memory, parse_quantity
 from testbed.nodes.userdata import Bootstrap, Dialect, Taint
+from testbed.processes import binaries
 
 KWOK_NODE = "kwok.x-k8s.io/node"
 KWOK_STATUS = "kwok.x-k8s.io/status"
@@ -191,7 +192,7 @@ def _node_info(instance: Instance, orders: Bootstrap, architecture: str) -> Obje
         "containerRuntimeVersion": "containerd://2.1.5",
         "kernelVersion": "6.12.0",
         "kubeProxyVersion": "",
-        "kubeletVersion": "v1.36.3-eks-testbed",
+        "kubeletVersion": f"{binaries.kubernetes_version()}-eks-testbed",
         "machineID": unique,
         "operatingSystem": "linux",
         "osImage": f"{orders.dialect} (testbed)",

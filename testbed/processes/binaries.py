@@ -51,6 +51,9 @@ It is used on a machine without Go, or whose Go is older than a module requires.
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
+KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+
+
 class BinaryUnavailableError(RuntimeError):
     """No source provides a binary; the message names the attempts and what to do."""
 
@@ -112,16 +115,75 @@ def pinned(module: Path, dependency: str) -> str:
     return match[1]
 
 
+def kubernetes_version() -> str:
+    """Return the version of the testbed's control plane, with `v`.
+
+    It is the newest that Joiner supports, or that of `$JOINER_KUBERNETES`, such as `1.31`.
+    """
+    return pinned(_kubernetes_module(), "k8s.io/kubernetes")
+
+
+def _kubernetes_module() -> Path:
+    newest = TOOLS / "kubernetes"
+    chosen = os.environ.get("JOINER_KUBERNETES", "")
+    if not chosen or pinned(newest, "k8s.io/kubernetes").startswith(f"v{chosen}."):
+        return newest
+    module = TOOLS / f"kubernetes-{chosen}"
+    if not module.exists():
+        older = (path.name.removeprefix("kubernetes-") for path in TOOLS.glob("kubernetes-*"))
+        raise BinaryUnavailableError(
+            f"JOINER_KUBERNETES={chosen}: the testbed has {', '.join(sorted(older))} and"
+            f" {pinned(newest, 'k8s.io/kubernetes')}"
+        )
+    return module
+
+
+def control_plane() -> Toolset:
+    """Return the set with the API server, its controllers and scheduler, and kubectl.
+
+    Only `$JOINER_KUBERNETES` makes it another set than `kubernetes`.
+    """
+    module = _kubernetes_module()
+    if module == TOOLS / "kubernetes":
+        return kubernetes()
+    version = pinned(module, "k8s.io/kubernetes")
+    return Toolset(
+        name=f"kubernetes-{version}",
+        module=module,
+        packages=_kubernetes_packages(),
+        releases=_kubernetes_releases(version),
+        ldflags=_kubernetes_stamp(version),
+    )
+
+
+def _kubernetes_packages() -> dict[str, str]:
+    return {binary: f"k8s.io/kubernetes/cmd/{binary}" for binary in KUBERNETES}
+
+
+def _kubernetes_releases(version: str) -> list[Release]:
+    official = f"https://dl.k8s.io/release/{version}/bin/linux/{ARCHITECTURE}"
+    return [
+        Release(url=(url := f"{official}/{name}"), checksums=f"{url}.sha256", binary=name)
+        for name in KUBERNETES
+    ]
+
+
+def _kubernetes_stamp(version: str) -> str:
+    """Return the linker flags that name the version; without them the binaries have none."""
+    major, minor, _ = version.removeprefix("v").split(".")
+    stamp = "k8s.io/component-base/version"
+    return (
+        f"-s -w -X {stamp}.gitVersion={version}"
+        f" -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
+    )
+
+
 def kubernetes() -> Toolset:
-    """Return the set with the control plane, kubectl, etcd and kwok."""
+    """Return the set with the newest control plane, kubectl, etcd and kwok."""
     module = TOOLS / "kubernetes"
     version = pinned(module, "k8s.io/kubernetes")
     etcd = pinned(module, "go.etcd.io/etcd/server/v3")
     kwok = pinned(module, "sigs.k8s.io/kwok")
-    major, minor, _ = version.removeprefix("v").split(".")
-    stamp = "k8s.io/component-base/version"
-    own = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
-    official = f"https://dl.k8s.io/release/{version}/bin/linux/{ARCHITECTURE}"
     etcd_release = f"https://github.com/etcd-io/etcd/releases/download/{etcd}"
     etcd_folder = f"etcd-{etcd}-linux-{ARCHITECTURE}"
     kwok_release = f"https://github.com/kubernetes-sigs/kwok/releases/download/{kwok}"
@@ -129,15 +191,12 @@ def kubernetes() -> Toolset:
         name=f"kubernetes-{version}",
         module=module,
         packages={
-            **{binary: f"k8s.io/kubernetes/cmd/{binary}" for binary in own},
+            **_kubernetes_packages(),
             "etcd": "./etcd",
             **{binary: f"sigs.k8s.io/kwok/cmd/{binary}" for binary in ("kwok", "kwokctl")},
         },
         releases=[
-            *(
-                Release(url=(url := f"{official}/{name}"), checksums=f"{url}.sha256", binary=name)
-                for name in own
-            ),
+            *_kubernetes_releases(version),
             Release(
                 url=f"{etcd_release}/{etcd_folder}.tar.gz",
                 checksums=f"{etcd_release}/SHA256SUMS",
@@ -148,8 +207,7 @@ def kubernetes() -> Toolset:
                 for name in ("kwok", "kwokctl")
             ),
         ],
-        ldflags=f"-s -w -X {stamp}.gitVersion={version}"
-        f" -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}",
+        ldflags=_kubernetes_stamp(version),
     )
 
 
@@ -194,7 +252,7 @@ def ensure(binary: str, *, progress: Progress = SILENCE) -> Path:
 
     Raises `BinaryUnavailableError` if no source provides it, or if no set contains it.
     """
-    for toolset in (kubernetes(), pulumi(), prometheus()):
+    for toolset in (control_plane(), kubernetes(), pulumi(), prometheus()):
         if binary in toolset.packages:
             return Supply(progress=progress).obtain(toolset) / binary
     raise BinaryUnavailableError(f"no tool set has a binary named {binary!r}")

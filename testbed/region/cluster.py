@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +84,8 @@ class Cluster:
     ports: dict[str, int] = field(default_factory=dict, init=False)
     _owned: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
     _restarts: Counter[str] = field(default_factory=Counter, init=False)
-    _is_watched: bool = field(default=False, init=False)
+    _restarted: Collection[str] = field(default=(), init=False)
+    """The components that are restarted now if they exit."""
 
     def start(self) -> None:
         """Start the control plane; return once pods can be created and scheduled.
@@ -155,7 +156,7 @@ class Cluster:
         """Raise `ClusterFailedError` if a component has exited and will not be restarted."""
         alive = set(owned.belonging_to(self.directory))
         for component, pid in self.pids.items():
-            if pid not in alive and not self._is_restarted(component):
+            if pid not in alive and not self._may_restart(component):
                 words = owned.last_words(self._home / "logs" / f"{component}.log")
                 raise ClusterFailedError(f"{component} ended:\n{words}")
 
@@ -167,28 +168,30 @@ class Cluster:
         self._owned.callback(self._delete)
         self._kwokctl("create", "cluster", self._own_kubeconfig, f"--config={configuration}")
         self._write_kubeconfig()
+        self._owned.enter_context(self._watched())
         self._wait_until_ready()
         self._publish_issuer_keys()
-        self._owned.enter_context(self._watched())
+        self._restarted = RESTARTED
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
         """Restart components that exit while the block runs."""
         stopping = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(stopping,), daemon=True)
-        self._is_watched = True
+        # It exits if the API server is not healthy within 10 s; others have no reason to, yet.
+        self._restarted = ("kube-controller-manager",)
         watcher.start()
         try:
             yield
         finally:
-            self._is_watched = False
+            self._restarted = ()
             stopping.set()
             watcher.join()
 
     def _watch(self, stopping: threading.Event) -> None:
         while not stopping.wait(WATCH_SECONDS):
             ended = [
-                name for name in RESTARTED if self._is_restarted(name) and not self._runs(name)
+                name for name in self._restarted if self._may_restart(name) and not self._runs(name)
             ]
             if not ended:
                 continue
@@ -200,12 +203,8 @@ class Cluster:
             with suppress(ClusterFailedError):  # retried at the next check
                 self._kwokctl("start", "cluster", "--timeout=30s")
 
-    def _is_restarted(self, component: str) -> bool:
-        return (
-            self._is_watched
-            and component in RESTARTED
-            and self._restarts[component] < MOST_RESTARTS
-        )
+    def _may_restart(self, component: str) -> bool:
+        return component in self._restarted and self._restarts[component] < MOST_RESTARTS
 
     def _runs(self, component: str) -> bool:
         pid = self.pids.get(component)

@@ -350,8 +350,7 @@ class Testbed:
         return self.cloud.url if self.cloud else ""
 
     def _kubernetes_version(self) -> str:
-        version = binaries.pinned(binaries.TOOLS / "kubernetes", "k8s.io/kubernetes")
-        return ".".join(version.removeprefix("v").split(".")[:2])
+        return ".".join(binaries.kubernetes_version().removeprefix("v").split(".")[:2])
 
     def _write_state(self, phase: Phase, problem: str = "") -> None:
         pids = dict(self.cluster.pids)

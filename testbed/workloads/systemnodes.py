@@ -18,6 +18,7 @@ from testbed.kube.client import (
     Object,
     Patch,
 )
+from testbed.processes import binaries
 from testbed.workloads.containers import timestamp
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class SystemNode:
                     "containerRuntimeVersion": "process://1",
                     "kernelVersion": "",
                     "kubeProxyVersion": "",
-                    "kubeletVersion": "v1.36.3-testbed",
+                    "kubeletVersion": f"{binaries.kubernetes_version()}-testbed",
                     "machineID": self.name,
                     "operatingSystem": "linux",
                     "osImage": "local processes",

@@ -13,7 +13,7 @@ from controller.options import Options
 from tests.aws.builders import Clock
 
 HOUR = 3600.0
-KUBERNETES = "1.36"
+KUBERNETES = "1.37"
 
 
 class Published:

@@ -141,17 +141,17 @@ async def test_the_version_of_the_cluster_is_followed() -> None:
     facts = ClusterFacts(aws, Options(cluster_name=CLUSTER))
     await asyncio.gather(*(facts.get() for _ in range(10)))
     assert aws.asked == ["describe_cluster"]
-    cluster["version"] = "1.36"
+    cluster["version"] = "1.37"
     await facts.refresh()
-    assert (await facts.get()).version == "1.36"
+    assert (await facts.get()).version == "1.37"
     aws.answers["describe_cluster"] = refuse
     with pytest.raises(ThrottledError):
         await facts.refresh()
-    assert (await facts.get()).version == "1.36"
+    assert (await facts.get()).version == "1.37"
 
 
 async def test_what_eks_left_out_once_is_not_missing_for_ever() -> None:
-    cluster: dict[str, Any] = {"version": "1.36", "endpoint": "https://a"}
+    cluster: dict[str, Any] = {"version": "1.37", "endpoint": "https://a"}
     facts = ClusterFacts(
         Answering(describe_cluster=lambda: {"cluster": cluster}), Options(cluster_name=CLUSTER)
     )

@@ -558,7 +558,7 @@ async def test_prices_of_volumes_that_cannot_be_read_stay_as_they_were() -> None
 
 
 async def test_no_type_is_offered_that_no_image_runs_on(provider: AWSCloudProvider) -> None:
-    term = SelectorTerm(name="amazon-eks-node-al2023-arm64-standard-1.36-*")
+    term = SelectorTerm(name="amazon-eks-node-al2023-arm64-standard-1.37-*")
     node_class = await ready(provider, ami_family="AL2023", ami_selector_terms=[term])
     types = await provider.instance_types(node_class)
     architectures = {

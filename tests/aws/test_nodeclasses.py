@@ -347,7 +347,7 @@ async def test_an_alias_finds_an_image_for_each_architecture_and_variant(
 ) -> None:
     amis = (await ready(provider)).status.amis
     assert len(amis) == 5
-    assert {a.name.split("-al2023-")[1].split("-1.36")[0] for a in amis} == {
+    assert {a.name.split("-al2023-")[1].split("-1.37")[0] for a in amis} == {
         "x86_64-standard",
         "x86_64-nvidia",
         "x86_64-neuron",
@@ -365,7 +365,7 @@ async def test_a_pinned_version_finds_that_version(provider: AWSCloudProvider) -
 async def test_of_images_that_serve_the_same_machines_the_newest_is_taken(
     provider: AWSCloudProvider,
 ) -> None:
-    term = SelectorTerm(name="amazon-eks-node-al2023-*-standard-1.36-*", owner="amazon")
+    term = SelectorTerm(name="amazon-eks-node-al2023-*-standard-1.37-*", owner="amazon")
     node_class = await ready(provider, ami_family="AL2023", ami_selector_terms=[term])
     assert [a.name for a in node_class.status.amis] == [
         name for name in (a.name for a in node_class.status.amis) if name.endswith("v20261105")
@@ -387,7 +387,7 @@ async def test_a_new_release_is_found(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
     term = SelectorTerm(
-        ssm_parameter="/aws/service/eks/optimized-ami/1.36/amazon-linux-2023/x86_64/standard"
+        ssm_parameter="/aws/service/eks/optimized-ami/1.37/amazon-linux-2023/x86_64/standard"
         "/recommended/image_id"
     )
     spec = {"ami_family": "AL2023", "ami_selector_terms": [term]}

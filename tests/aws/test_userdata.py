@@ -30,7 +30,7 @@ IPV4 = EksCluster(
     name="joiner",
     endpoint="https://0123456789abcdef.gr7.us-west-2.eks.amazonaws.com",
     ca_bundle="Y2VydGlmaWNhdGU=",
-    version="1.36",
+    version="1.37",
     service_cidr="10.100.0.0/16",
     dns="10.100.0.10",
 )
@@ -38,7 +38,7 @@ IPV6 = EksCluster(
     name="joiner",
     endpoint="https://[fd00::1]",
     ca_bundle="Y2VydGlmaWNhdGU=",
-    version="1.36",
+    version="1.37",
     service_cidr="fd30:1c53:5f8a::/108",
     ipv6=True,
     dns="fd30:1c53:5f8a::a",

@@ -332,7 +332,7 @@ def test_a_cluster_that_is_there_is_nobodys_to_make() -> None:
     [
         ({"cluster": "existing"}, "it applies only with"),
         (
-            {"cluster": "existing", "publicAccessCidrs": "", "kubernetesVersion": "1.36"},
+            {"cluster": "existing", "publicAccessCidrs": "", "kubernetesVersion": "1.37"},
             "applies only with",
         ),
         ({"publicAccessCidrs": ""}, "publicAccessCidrs is missing: list the networks"),

@@ -1,6 +1,6 @@
 """Replay answers on a real control plane: kube-scheduler must accept every placement.
 
-A world is created on a control plane with an unmodified kube-scheduler 1.36: its nodes, the new
+A world is created on a control plane with an unmodified kube-scheduler 1.37: its nodes, the new
 nodes as the cheapest machines that the answer allows, and the pending pods. Only kube-scheduler
 binds pods, and all its filters are active. It takes pods in its own order, however, and a tightly
 packed plan has no capacity for a pod on the wrong node. The tests therefore guide it in two ways:

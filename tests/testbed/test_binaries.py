@@ -262,6 +262,31 @@ def test_a_go_that_is_too_old_for_the_module_is_not_used(
     assert binaries.find_go(tmp_path, module) == (own if is_own else packaged)
 
 
+def test_the_control_plane_has_the_chosen_version_and_the_rest_is_the_newest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JOINER_KUBERNETES", "1.31")
+
+    older, newest = binaries.control_plane(), binaries.kubernetes()
+
+    assert binaries.kubernetes_version().startswith("v1.31.")
+    assert older.name == f"kubernetes-{binaries.kubernetes_version()}"
+    assert newest.packages.keys() - older.packages.keys() == {"etcd", "kwok", "kwokctl"}
+    minor = newest.name.removeprefix("kubernetes-v").rpartition(".")[0]
+    for chosen in ("", minor):
+        monkeypatch.setenv("JOINER_KUBERNETES", chosen)
+        assert binaries.control_plane() == newest
+
+
+def test_a_version_that_the_testbed_lacks_is_refused_with_those_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JOINER_KUBERNETES", "1.29")
+
+    with pytest.raises(BinaryUnavailableError, match=r"JOINER_KUBERNETES=1\.29.* 1\.31 and v1\."):
+        binaries.control_plane()
+
+
 def test_a_replaced_dependency_has_the_version_of_its_replacement(module: Path) -> None:
     (module / "go.mod").write_text(
         "module m\n\ngo 1.26\n\nreplace example.com/a => example.com/a v1.0.0\n\n"

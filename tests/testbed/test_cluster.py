@@ -184,10 +184,10 @@ def test_a_service_account_may_do_only_what_it_was_given(cluster: Cluster) -> No
     assert 'cannot list resource "nodes"' in answer.json()["message"]
 
 
-def test_it_is_kubernetes_1_36(cluster: Cluster) -> None:
+def test_it_is_the_chosen_version_of_kubernetes(cluster: Cluster) -> None:
     said = json.loads(kubectl(cluster, "get", "--raw", "/version"))
 
-    assert (said["major"], said["minor"]) == ("1", "36")
+    assert said["gitVersion"] == binaries.kubernetes_version()
 
 
 def test_a_second_cluster_runs_beside_the_first_and_leaves_nothing(

@@ -282,7 +282,7 @@ async def test_an_image_does_not_read_the_user_data_of_another_family(
         machine.id,
         privateDnsName=machine.name,
         userData=user_data(cluster),
-        imageName="bottlerocket-aws-k8s-1.36-x86_64-v1.50.0-abcdef12",
+        imageName="bottlerocket-aws-k8s-1.37-x86_64-v1.50.0-abcdef12",
     )
 
     assert "written for AL2023" in await refusal_of(kubelets, machine)

@@ -84,7 +84,7 @@ class UnsupportedAliasError(CloudProviderError):
 
 
 def parameters(family: Family, version: str, kubernetes: str) -> list[Parameter]:
-    """Return the SSM parameters of an alias such as `al2023@latest`, for Kubernetes `1.36`.
+    """Return the SSM parameters of an alias such as `al2023@latest`, for Kubernetes `1.37`.
 
     Raises:
         UnsupportedAliasError: the family has no AMIs for this Kubernetes version.

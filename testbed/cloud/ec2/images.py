@@ -110,7 +110,7 @@ def _eks(name: str, root: str, architecture: str, created: datetime, *, latest: 
     parameters = [f"{root}/{name}/image_id"]
     if not latest:
         return Published(image, tuple(parameters))
-    # …/optimized-ami/1.36/…, and amazon-eks-node-…-v20261105
+    # …/optimized-ami/1.37/…, and amazon-eks-node-…-v20261105
     version, release = root.split("/")[5], name.rpartition("-v")[2]
     return Published(
         image,

@@ -259,7 +259,7 @@ def create_nodegroup(world: World, call: Call) -> Mapping[str, Any]:
             "diskSize": call.get("diskSize") or 20,
             "instanceTypes": list(call.get("instanceTypes") or ["t3.medium"]),
             "labels": dict(call.get("labels", {})),
-            "releaseVersion": call.get("releaseVersion") or "1.36.0-20261101",
+            "releaseVersion": call.get("releaseVersion") or f"{world.cluster.version}.0-20261101",
             "resources": {"autoScalingGroups": [{"name": f"eks-{call.get('nodegroupName')}"}]},
             "scalingConfig": dict(call.get("scalingConfig", {})),
             "taints": list(call.get("taints", [])),

@@ -35,7 +35,7 @@ ADDONS = (
     ("eks-pod-identity-agent", "v1.3.10-eksbuild.1"),
     ("vpc-cni", "v1.21.1-eksbuild.1"),
     ("coredns", "v1.13.1-eksbuild.1"),
-    ("kube-proxy", "v1.36.0-eksbuild.2"),
+    ("kube-proxy", "v1.37.0-eksbuild.2"),
 )
 """Name and version of the cluster's add-ons at the start."""
 

@@ -13,7 +13,7 @@ from tests.testbed.cloud.conftest import Aws
 
 numbers = itertools.count(1)
 
-AL2023 = "/aws/service/eks/optimized-ami/1.36/amazon-linux-2023/{}/standard/recommended/image_id"
+AL2023 = "/aws/service/eks/optimized-ami/1.37/amazon-linux-2023/{}/standard/recommended/image_id"
 
 
 def unique(prefix: str) -> str:

@@ -164,7 +164,7 @@ def test_an_attached_managed_policy_counts_by_its_default_version(
         PolicyName=unique("policy"), PolicyDocument=document(allow("ssm:GetParameter"))
     )["Policy"]["Arn"]
     iam.attach_role_policy(RoleName=workload.role, PolicyArn=policy)
-    name = "/aws/service/bottlerocket/aws-k8s-1.36/x86_64/latest/image_id"
+    name = "/aws/service/bottlerocket/aws-k8s-1.37/x86_64/latest/image_id"
 
     workload.signed().client("ssm").get_parameter(Name=name)
     iam.create_policy_version(

@@ -164,19 +164,19 @@ def test_spot_is_cheaper_than_on_demand_and_the_same_everywhere_it_is_asked(
 @pytest.mark.parametrize(
     ("parameter", "architecture"),
     [
-        ("eks/optimized-ami/1.36/amazon-linux-2023/x86_64/standard/recommended", "x86_64"),
-        ("eks/optimized-ami/1.36/amazon-linux-2023/arm64/standard/recommended", "arm64"),
-        ("eks/optimized-ami/1.36/amazon-linux-2023/x86_64/nvidia/recommended", "x86_64"),
-        ("eks/optimized-ami/1.36/amazon-linux-2023/x86_64/neuron/recommended", "x86_64"),
+        ("eks/optimized-ami/1.37/amazon-linux-2023/x86_64/standard/recommended", "x86_64"),
+        ("eks/optimized-ami/1.37/amazon-linux-2023/arm64/standard/recommended", "arm64"),
+        ("eks/optimized-ami/1.37/amazon-linux-2023/x86_64/nvidia/recommended", "x86_64"),
+        ("eks/optimized-ami/1.37/amazon-linux-2023/x86_64/neuron/recommended", "x86_64"),
         (
-            "eks/optimized-ami/1.36/amazon-linux-2023/x86_64/standard"
-            "/amazon-eks-node-al2023-x86_64-standard-1.36-v20261015",
+            "eks/optimized-ami/1.37/amazon-linux-2023/x86_64/standard"
+            "/amazon-eks-node-al2023-x86_64-standard-1.37-v20261015",
             "x86_64",
         ),
-        ("bottlerocket/aws-k8s-1.36/arm64/latest", "arm64"),
-        ("bottlerocket/aws-k8s-1.36-nvidia/x86_64/1.51.0", "x86_64"),
+        ("bottlerocket/aws-k8s-1.37/arm64/latest", "arm64"),
+        ("bottlerocket/aws-k8s-1.37-nvidia/x86_64/1.51.0", "x86_64"),
         (
-            "ami-windows-latest/Windows_Server-2025-English-Core-EKS_Optimized-1.36",
+            "ami-windows-latest/Windows_Server-2025-English-Core-EKS_Optimized-1.37",
             "x86_64",
         ),
     ],
@@ -194,7 +194,7 @@ def test_image_parameters_point_at_images(
 
 
 def test_amazon_linux_2_ended_with_1_32(aws: Aws) -> None:
-    name = "/aws/service/eks/optimized-ami/1.36/amazon-linux-2/recommended/image_id"
+    name = "/aws/service/eks/optimized-ami/1.37/amazon-linux-2/recommended/image_id"
 
     with pytest.raises(ClientError, match="ParameterNotFound"):
         aws.client("ssm").get_parameter(Name=name)
@@ -204,7 +204,7 @@ def test_images_are_found_by_name_owner_and_architecture(ec2: Any) -> None:
     images = ec2.describe_images(
         Owners=["amazon"],
         Filters=[
-            {"Name": "name", "Values": ["amazon-eks-node-al2023-*-standard-1.36-*"]},
+            {"Name": "name", "Values": ["amazon-eks-node-al2023-*-standard-1.37-*"]},
             {"Name": "architecture", "Values": ["arm64"]},
         ],
     )["Images"]
@@ -217,7 +217,7 @@ def test_images_are_found_by_name_owner_and_architecture(ec2: Any) -> None:
 def test_a_new_release_becomes_the_recommended_one(
     aws: Aws, ec2: Any, control: CloudControl
 ) -> None:
-    root = "/aws/service/eks/optimized-ami/1.36/amazon-linux-2023/x86_64/standard"
+    root = "/aws/service/eks/optimized-ami/1.37/amazon-linux-2023/x86_64/standard"
     ssm = aws.client("ssm")
     before = ssm.get_parameter(Name=f"{root}/recommended/image_id")["Parameter"]["Value"]
 

@@ -31,7 +31,7 @@ def test_the_cluster_says_what_a_node_needs_to_join(eks: Any, ec2: Any) -> None:
     cluster = eks.describe_cluster(name=CLUSTER)["cluster"]
 
     assert cluster["status"] == "ACTIVE"
-    assert cluster["version"] == "1.36"
+    assert cluster["version"] == "1.37"
     assert cluster["endpoint"] == "https://127.0.0.1:6443"
     assert cluster["certificateAuthority"]["data"] == "dGVzdGJlZA=="
     assert cluster["kubernetesNetworkConfig"]["serviceIpv4Cidr"] == "10.0.0.0/16"
@@ -64,7 +64,7 @@ def test_the_clusters_version_is_the_default_of_those_offered(eks: Any) -> None:
     versions = eks.describe_cluster_versions()["clusterVersions"]
 
     [default] = [each["clusterVersion"] for each in versions if each["defaultVersion"]]
-    assert default == "1.36"
+    assert default == "1.37"
 
 
 def test_the_pod_identity_agent_is_active(eks: Any) -> None:

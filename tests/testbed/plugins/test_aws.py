@@ -18,7 +18,7 @@ from testbed.plugins.provider import Proposal, ProviderError, Work
 from tests.administrator import client
 from tests.testbed.plugins.conftest import EngineOn
 
-IMAGE = "/aws/service/eks/optimized-ami/1.36/amazon-linux-2023/x86_64/standard/recommended/image_id"
+IMAGE = "/aws/service/eks/optimized-ami/1.37/amazon-linux-2023/x86_64/standard/recommended/image_id"
 SECRET = "a-word-nobody-may-read"
 MADE = re.compile(r"\baws\.([a-z0-9]+)\.([A-Z]\w+)\(")
 """A resource as a program makes it: `aws.iam.Role(`."""

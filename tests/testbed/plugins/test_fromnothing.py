@@ -92,7 +92,7 @@ def test_a_cluster_is_created_kept_moved_to_fargate_and_destroyed_without_a_trac
         assert not engine.refresh("dev").any
         described = eks.describe_cluster(name="joiner")["cluster"]
         assert described["resourcesVpcConfig"]["publicAccessCidrs"] == ["203.0.113.0/24"]
-        assert "1.36.0-20261105" in releases(eks)
+        assert "1.37.0-20261105" in releases(eks)
         control.publish_images("20261201")
         configured = {
             "log_types": ["audit"],
@@ -106,7 +106,7 @@ def test_a_cluster_is_created_kept_moved_to_fargate_and_destroyed_without_a_trac
         assert described["upgradePolicy"] == {"supportType": "STANDARD"}
         assert described["zonalShiftConfig"] == {"enabled": True}
         assert described["deletionProtection"] is True
-        assert releases(eks) == ["1.36.0-20261201"]
+        assert releases(eks) == ["1.37.0-20261201"]
         engine.up(
             "dev",
             settings(account, cluster={"controller_compute": "fargate"}, network={"nat": "zonal"}),
