@@ -9,7 +9,7 @@ export JOINER_KUBERNETES := $(KUBERNETES)
 # The interpreter with all dependencies. The first use creates it outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: reference docs aws help demo test check unit system disrupt crds base lock fmt up env fault down status race bench upstream trace faults audit pythons clone image
+.PHONY: version package push manifests reference docs aws help demo test check unit system disrupt crds base lock fmt up env fault down status race bench upstream trace faults audit pythons clone image
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -57,6 +57,26 @@ reference: ## render docs/reference from the code
 
 docs: ## build the documentation site into site/, without network; warnings are errors
 	@py=$(PY); exec $$py -m mkdocs build --strict
+
+manifests: ## render manifests/ and charts/ from infra/deployment.py
+	@py=$(PY); exec $$py -m infra.manifests
+
+VERSION = $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+
+version: ## print the version
+	@echo $(VERSION)
+
+package: ## write the wheel and the charts to dist/
+	@py=$(PY); rm -rf dist && mkdir dist && \
+	$$py -m pip wheel --quiet --no-deps --wheel-dir dist . && rm -rf build *.egg-info && \
+	for chart in joiner joiner-crds; do \
+	    tar --dereference -czf dist/$$chart-$(VERSION).tgz -C charts $$chart || exit 1; \
+	done && ls dist
+
+IMAGE ?= joiner:$(VERSION)
+
+push: ## IMAGE=registry/joiner:tag: build the image for both architectures and push it (needs Docker)
+	@mkdir -p dist; py=$(PY); exec $$py -m infra.image "$(IMAGE)" dist/image
 
 lock: ## write infra/requirements.txt: the versions that the tests use
 	@py=$(PY); exec $$py -m tests.infra.lockfile

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -177,10 +178,9 @@ def _resources(spec: Wire) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControllerArgs:
+class ObjectsArgs:
     """Namespace, name, image, identity, settings and scheduling of the controller."""
 
-    cluster: EksCluster
     namespace: pulumi.Input[str]
     name: pulumi.Input[str]
     image: pulumi.Input[str]
@@ -198,7 +198,6 @@ class ControllerArgs:
     role_arn: pulumi.Input[str]
     """ARN of the IAM role that the controller's pods assume."""
 
-    create_namespace: bool = False
     metrics_discovery: MetricsDiscovery = "none"
     extra_labels: Mapping[str, str] = field(default_factory=dict)
     pod_annotations: Mapping[str, str] = field(default_factory=dict)
@@ -208,8 +207,140 @@ class ControllerArgs:
     image_pull_secrets: Sequence[str] = ()
     dns_policy: DnsPolicy = "ClusterFirst"
 
+
+def objects(args: ObjectsArgs, secret: pulumi.Input[str] = "") -> list[tuple[str, Wire]]:
+    """Return the controller's objects in the cluster, each after those that it refers to.
+
+    Each object is as in YAML, and has the suffix that its resource's name gets in Pulumi.
+
+    Args:
+        args: of the controller.
+        secret: name of the Secret with `secret_environment`; empty if there is none.
+
+    """
+    monitored = args.metrics_discovery == "service-monitor"
+    return [
+        ("", _service_account(args)),
+        *_roles(args),
+        ("", _service(args)),
+        ("", _budget(args)),
+        *([("-metrics", _service_monitor(args))] if monitored else []),
+        (
+            "",
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": _metadata(args),
+                "spec": deployment_spec(args, secret),
+            },
+        ),
+    ]
+
+
+def _labels(args: ObjectsArgs) -> dict[str, pulumi.Input[str]]:
+    return {**args.extra_labels, **pod_labels(args.name)}
+
+
+def _metadata(args: ObjectsArgs, **more: Any) -> dict[str, Any]:
+    return {"name": args.name, "namespace": args.namespace, "labels": _labels(args), **more}
+
+
+def _service_account(args: ObjectsArgs) -> Wire:
+    by_annotation = {"annotations": {ROLE_ANNOTATION: args.role_arn}}
+    more = by_annotation if args.identity == "irsa" else {}
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(args, **more)}
+
+
+RBAC = "rbac.authorization.k8s.io/v1"
+
+
+def _roles(args: ObjectsArgs) -> Iterator[tuple[str, Wire]]:
+    subjects = [{"kind": "ServiceAccount", "name": args.name, "namespace": args.namespace}]
+    everywhere = {"name": args.name, "labels": _labels(args)}
+    role = {"apiVersion": RBAC, "kind": "ClusterRole", "metadata": everywhere}
+    yield "", {**role, "rules": cluster_rules(args.options)}
+    bound = {"roleRef": _reference("ClusterRole", args.name), "subjects": subjects}
+    yield "", {**role, "kind": "ClusterRoleBinding", **bound}
+    lease_name = then(args.name, lambda name: f"{name}-lease")
+    place = args.options.leader_election_namespace or args.namespace
+    lease = {
+        "apiVersion": RBAC,
+        "kind": "Role",
+        "metadata": _metadata(args, name=lease_name, namespace=place),
+    }
+    yield "-lease", {**lease, "rules": namespace_rules(args.options)}
+    bound = {"roleRef": _reference("Role", lease_name), "subjects": subjects}
+    yield "-lease", {**lease, "kind": "RoleBinding", **bound}
+    aggregate = {"rbac.authorization.k8s.io/aggregate-to-admin": "true"}
+    admin = {
+        "name": then(args.name, lambda name: f"{name}-admin"),
+        "labels": _labels(args) | aggregate,
+    }
+    yield "-admin", {**role, "metadata": admin, "rules": admin_rules()}
+
+
+def _service(args: ObjectsArgs) -> Wire:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(args),
+        "spec": {
+            "type": "ClusterIP",
+            "ports": [
+                {
+                    "name": "http-metrics",
+                    "port": args.options.metrics_port,
+                    "targetPort": "http-metrics",
+                    "protocol": "TCP",
+                }
+            ],
+            "selector": pod_labels(args.name),
+        },
+    }
+
+
+def _budget(args: ObjectsArgs) -> Wire:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _metadata(args),
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": pod_labels(args.name)}},
+    }
+
+
+def _service_monitor(args: ObjectsArgs) -> Wire:
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "ServiceMonitor",
+        "metadata": _metadata(args),
+        "spec": {
+            "selector": {"matchLabels": pod_labels(args.name)},
+            "endpoints": [{"port": "http-metrics", "path": "/metrics"}],
+        },
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerArgs(ObjectsArgs):
+    """The objects, the cluster that they are in, and what must exist before them."""
+
+    cluster: EksCluster
+    create_namespace: bool = False
     after: Sequence[pulumi.Resource] = field(default_factory=tuple)
     """Resources that must be ready before the first pod starts."""
+
+
+TYPES: Mapping[str, Callable[..., pulumi.Resource]] = {
+    "ServiceAccount": kubernetes.core.v1.ServiceAccount,
+    "Service": kubernetes.core.v1.Service,
+    "ClusterRole": kubernetes.rbac.v1.ClusterRole,
+    "ClusterRoleBinding": kubernetes.rbac.v1.ClusterRoleBinding,
+    "Role": kubernetes.rbac.v1.Role,
+    "RoleBinding": kubernetes.rbac.v1.RoleBinding,
+    "PodDisruptionBudget": kubernetes.policy.v1.PodDisruptionBudget,
+    "Deployment": kubernetes.apps.v1.Deployment,
+}
+"""Pulumi's resource of each kind; others are CustomResources."""
 
 
 class Controller(pulumi.ComponentResource):
@@ -221,21 +352,40 @@ class Controller(pulumi.ComponentResource):
         super().__init__("joiner:infra:Controller", name, None, opts)
         self._name, self._args = name, args
         self._mine = pulumi.ResourceOptions(parent=self, depends_on=self._namespace())
-        account = self._service_account()
-        bindings = self._roles()
-        self._service()
-        self._budget()
-        if args.metrics_discovery == "service-monitor":
-            self._service_monitor()
-        self.deployment = kubernetes.apps.v1.Deployment(
-            name,
-            metadata=self._metadata(),
-            spec=deployment_spec(args, self._secret()),
-            opts=pulumi.ResourceOptions(
-                parent=self, depends_on=[*self._identity(account), *bindings, *args.after]
-            ),
-        )
+        made: dict[tuple[str, str], pulumi.Resource] = {}
+        for suffix, wire in objects(args, self._secret()):
+            made[wire["kind"], suffix] = self._make(suffix, wire, made)
         self.register_outputs({"deployment": args.name})
+
+    def _make(
+        self, suffix: str, wire: Wire, made: Mapping[tuple[str, str], pulumi.Resource]
+    ) -> pulumi.Resource:
+        """Create the resource of an object; `made` has those before it, by kind and suffix."""
+        kind, opts = wire["kind"], self._mine
+        metadata = wire["metadata"]
+        if kind == "Service":
+            # Pulumi would wait for the Service's endpoints, and the pods are created last.
+            metadata = {**metadata, "annotations": {"pulumi.com/skipAwait": "true"}}
+        if kind.endswith("Binding"):
+            after = [made[kind.removesuffix("Binding"), suffix]]
+            opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=after))
+        if kind == "Deployment":
+            bindings = [one for (known, _), one in made.items() if known.endswith("Binding")]
+            account = made["ServiceAccount", ""]
+            before = [*self._identity(account), *bindings, *self._args.after]
+            opts = pulumi.ResourceOptions(parent=self, depends_on=before)
+        fields = {
+            re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", key): value
+            for key, value in wire.items()
+            if key not in ("apiVersion", "kind", "metadata")
+        }
+        name = f"{self._name}{suffix}"
+        if kind in TYPES:
+            return TYPES[kind](name, metadata=metadata, **fields, opts=opts)
+        other: pulumi.Resource = kubernetes.apiextensions.CustomResource(
+            name, api_version=wire["apiVersion"], kind=kind, metadata=metadata, **fields, opts=opts
+        )
+        return other
 
     def _namespace(self) -> list[pulumi.Resource]:
         if not self._args.create_namespace:
@@ -247,27 +397,6 @@ class Controller(pulumi.ComponentResource):
                 opts=pulumi.ResourceOptions(parent=self),
             )
         ]
-
-    @property
-    def _labels(self) -> dict[str, pulumi.Input[str]]:
-        return {**self._args.extra_labels, **pod_labels(self._args.name)}
-
-    def _metadata(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        args = self._args
-        return {
-            "name": args.name,
-            "namespace": args.namespace,
-            "labels": self._labels,
-            **(more or {}),
-        }
-
-    def _service_account(self) -> kubernetes.core.v1.ServiceAccount:
-        args = self._args
-        by_annotation = {"annotations": {ROLE_ANNOTATION: args.role_arn}}
-        more = by_annotation if args.identity == "irsa" else {}
-        return kubernetes.core.v1.ServiceAccount(
-            self._name, metadata=self._metadata(more), opts=self._mine
-        )
 
     def _identity(self, account: pulumi.Resource) -> list[pulumi.Resource]:
         """Return the resources that pods need before they can obtain credentials."""
@@ -283,51 +412,6 @@ class Controller(pulumi.ComponentResource):
         )
         return [account, given]
 
-    def _roles(self) -> list[pulumi.Resource]:
-        args = self._args
-        subjects = [{"kind": "ServiceAccount", "name": args.name, "namespace": args.namespace}]
-        everywhere = {"name": args.name, "labels": self._labels}
-        role = kubernetes.rbac.v1.ClusterRole(
-            self._name, metadata=everywhere, rules=cluster_rules(args.options), opts=self._mine
-        )
-        binding = kubernetes.rbac.v1.ClusterRoleBinding(
-            self._name,
-            metadata=everywhere,
-            role_ref=_reference("ClusterRole", role.metadata["name"]),
-            subjects=subjects,
-            opts=self._mine,
-        )
-        lease = self._metadata(
-            {
-                "name": then(args.name, lambda name: f"{name}-lease"),
-                "namespace": args.options.leader_election_namespace or args.namespace,
-            }
-        )
-        lease_role = kubernetes.rbac.v1.Role(
-            f"{self._name}-lease",
-            metadata=lease,
-            rules=namespace_rules(args.options),
-            opts=self._mine,
-        )
-        lease_binding = kubernetes.rbac.v1.RoleBinding(
-            f"{self._name}-lease",
-            metadata=lease,
-            role_ref=_reference("Role", lease_role.metadata["name"]),
-            subjects=subjects,
-            opts=self._mine,
-        )
-        aggregate = {"rbac.authorization.k8s.io/aggregate-to-admin": "true"}
-        kubernetes.rbac.v1.ClusterRole(
-            f"{self._name}-admin",
-            metadata={
-                "name": then(args.name, lambda name: f"{name}-admin"),
-                "labels": self._labels | aggregate,
-            },
-            rules=admin_rules(),
-            opts=self._mine,
-        )
-        return [binding, lease_binding]
-
     def _secret(self) -> pulumi.Input[str]:
         """Create the Secret for secret environment variables; return its name, or "" if none.
 
@@ -337,56 +421,12 @@ class Controller(pulumi.ComponentResource):
             return ""
         secret = kubernetes.core.v1.Secret(
             f"{self._name}-env",
-            metadata={"namespace": self._args.namespace, "labels": self._labels},
+            metadata={"namespace": self._args.namespace, "labels": _labels(self._args)},
             string_data=self._args.secret_environment,
             opts=self._mine,
         )
         name: pulumi.Output[str] = secret.metadata["name"]
         return name
-
-    def _service(self) -> None:
-        kubernetes.core.v1.Service(
-            self._name,
-            # Pulumi would wait for the Service's endpoints, and the pods are created last.
-            metadata=self._metadata({"annotations": {"pulumi.com/skipAwait": "true"}}),
-            spec={
-                "type": "ClusterIP",
-                "ports": [
-                    {
-                        "name": "http-metrics",
-                        "port": self._args.options.metrics_port,
-                        "targetPort": "http-metrics",
-                        "protocol": "TCP",
-                    }
-                ],
-                "selector": pod_labels(self._args.name),
-            },
-            opts=self._mine,
-        )
-
-    def _budget(self) -> None:
-        kubernetes.policy.v1.PodDisruptionBudget(
-            self._name,
-            metadata=self._metadata(),
-            spec={
-                "maxUnavailable": 1,
-                "selector": {"matchLabels": pod_labels(self._args.name)},
-            },
-            opts=self._mine,
-        )
-
-    def _service_monitor(self) -> None:
-        kubernetes.apiextensions.CustomResource(
-            f"{self._name}-metrics",
-            api_version="monitoring.coreos.com/v1",
-            kind="ServiceMonitor",
-            metadata=self._metadata(),
-            spec={
-                "selector": {"matchLabels": pod_labels(self._args.name)},
-                "endpoints": [{"port": "http-metrics", "path": "/metrics"}],
-            },
-            opts=self._mine,
-        )
 
 
 def pod_labels(name: pulumi.Input[str]) -> dict[str, pulumi.Input[str]]:
@@ -394,7 +434,7 @@ def pod_labels(name: pulumi.Input[str]) -> dict[str, pulumi.Input[str]]:
     return {"app.kubernetes.io/name": "karpenter", "app.kubernetes.io/instance": name}
 
 
-def deployment_spec(args: ControllerArgs, secret: pulumi.Input[str] = "") -> dict[str, Any]:
+def deployment_spec(args: ObjectsArgs, secret: pulumi.Input[str] = "") -> dict[str, Any]:
     """Return the Deployment's spec.
 
     Replicas run on different nodes and zones, and never on nodes of a NodePool.
@@ -404,7 +444,7 @@ def deployment_spec(args: ControllerArgs, secret: pulumi.Input[str] = "") -> dic
         secret: name of the Secret with `secret_environment`; empty if there is none.
 
     """
-    identity = pulumi.Output.concat(args.identity, " ", args.role_arn)
+    identity = then(args.role_arn, lambda arn: f"{args.identity} {arn}")
     return {
         "replicas": args.replicas,
         "revisionHistoryLimit": 10,
@@ -424,7 +464,7 @@ def deployment_spec(args: ControllerArgs, secret: pulumi.Input[str] = "") -> dic
     }
 
 
-def _pod(args: ControllerArgs, secret: pulumi.Input[str]) -> dict[str, Any]:
+def _pod(args: ObjectsArgs, secret: pulumi.Input[str]) -> dict[str, Any]:
     labels = pod_labels(args.name)
     return {
         "serviceAccountName": args.name,
@@ -454,14 +494,14 @@ def _pod(args: ControllerArgs, secret: pulumi.Input[str]) -> dict[str, Any]:
     }
 
 
-def _scraped(args: ControllerArgs) -> dict[str, str]:
+def _scraped(args: ObjectsArgs) -> dict[str, str]:
     if args.metrics_discovery != "annotations":
         return {}
     where = {"port": str(args.options.metrics_port), "path": "/metrics", "scrape": "true"}
     return {f"prometheus.io/{key}": value for key, value in where.items()}
 
 
-def _pull_secrets(args: ControllerArgs) -> dict[str, Any]:
+def _pull_secrets(args: ObjectsArgs) -> dict[str, Any]:
     secrets = [{"name": secret} for secret in args.image_pull_secrets]
     return {"imagePullSecrets": secrets} if secrets else {}
 
@@ -469,7 +509,7 @@ def _pull_secrets(args: ControllerArgs) -> dict[str, Any]:
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def _affinity(args: ControllerArgs) -> dict[str, Any]:
+def _affinity(args: ObjectsArgs) -> dict[str, Any]:
     """Return the pod's affinity: the user's settings, which override the default anti-affinity.
 
     The requirement that excludes nodes of a NodePool is added to every node selector term.
@@ -492,7 +532,7 @@ def _affinity(args: ControllerArgs) -> dict[str, Any]:
     return {"nodeAffinity": of_nodes, "podAntiAffinity": {REQUIRED: [apart]}, **asked}
 
 
-def _container(args: ControllerArgs, secret: pulumi.Input[str]) -> dict[str, Any]:
+def _container(args: ObjectsArgs, secret: pulumi.Input[str]) -> dict[str, Any]:
     options = args.options
     return {
         "name": CONTAINER,

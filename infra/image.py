@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -179,3 +180,9 @@ def _ran(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
+
+
+if __name__ == "__main__":
+    # `make push`: a release's image, under the name that is given.
+    _tag = sys.argv[1]
+    Path(sys.argv[2]).write_text(f"{_tag}@{_pushed(_tag, revision=sources_digest())}\n")

@@ -234,14 +234,23 @@ def pulumi() -> Toolset:
 
 def prometheus() -> Toolset:
     """Return the set with `promql`, which evaluates queries and rules as Prometheus does."""
-    module = TOOLS / "prometheus"
-    version = pinned(module, "github.com/prometheus/prometheus")
+    return _own("prometheus", "github.com/prometheus/prometheus", "promql")
+
+
+def helm() -> Toolset:
+    """Return the set with `charts`, which renders charts as Helm does."""
+    return _own("helm", "helm.sh/helm/v3", "charts")
+
+
+def _own(name: str, dependency: str, binary: str) -> Toolset:
+    """Return the set with one program of ours, in the module of a dependency."""
+    module = TOOLS / name
     # The hash of a set covers its module, not the sources in it.
-    source = hashlib.sha256((module / "promql" / "main.go").read_bytes()).hexdigest()[:8]
+    source = hashlib.sha256((module / binary / "main.go").read_bytes()).hexdigest()[:8]
     return Toolset(
-        name=f"prometheus-{version}-{source}",
+        name=f"{name}-{pinned(module, dependency)}-{source}",
         module=module,
-        packages={"promql": "./promql"},
+        packages={binary: f"./{binary}"},
         releases=[],
         ldflags="-s -w",
     )
@@ -252,7 +261,7 @@ def ensure(binary: str, *, progress: Progress = SILENCE) -> Path:
 
     Raises `BinaryUnavailableError` if no source provides it, or if no set contains it.
     """
-    for toolset in (control_plane(), kubernetes(), pulumi(), prometheus()):
+    for toolset in (control_plane(), kubernetes(), pulumi(), prometheus(), helm()):
         if binary in toolset.packages:
             return Supply(progress=progress).obtain(toolset) / binary
     raise BinaryUnavailableError(f"no tool set has a binary named {binary!r}")

@@ -44,7 +44,25 @@ def made() -> Made:
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.parent.name for path in EXAMPLES.rglob("__main__.py")} == {"component", "policies"}
+    assert {path.parent.name for path in EXAMPLES.rglob("__main__.py")} == {
+        "component",
+        "iam",
+        "policies",
+    }
+
+
+@pytest.mark.usefixtures("entries")
+def test_iam_without_the_controller_creates_no_object_in_the_cluster() -> None:
+    made = run("iam", {"clusterName": "joiner", "region": "us-west-2"})
+
+    assert {token for token, _, _ in made.resources if token.startswith("kubernetes:")} == set()
+    assert {role["name"] for role in made.of("aws:iam/role:Role").values()} == {
+        "KarpenterNodeRole-joiner",
+        "KarpenterControllerRole-joiner",
+    }
+    assert made.one("aws:sqs/queue:Queue")["name"] == "joiner"
+    association = made.one("aws:eks/podIdentityAssociation:PodIdentityAssociation")
+    assert association["serviceAccount"] == "karpenter"
 
 
 def test_names_and_policies_follow_from_the_cluster_that_the_program_makes(made: Made) -> None:

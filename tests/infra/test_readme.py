@@ -41,6 +41,7 @@ def inline_of(text: str) -> list[str]:
 
 BLOCKS = blocks_of(README)
 YAML = blocks_of(README, "yaml")
+INLINE = inline_of(README)
 PULUMI = """#!/bin/sh
 exec {python} -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@" >> {log}
 """
@@ -114,7 +115,7 @@ def test_the_stacks_that_readme_sets_up_are_complete(desk: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page, text in PAGES.items() if "pulumi stack init" in text]
+    "page", [page for page, text in PAGES.items() if "config set joiner:clusterName" in text]
 )
 def test_the_stacks_that_a_page_sets_up_are_complete(desk: Path, page: str) -> None:
     typed("\n".join(lines_with("pulumi", blocks_of(PAGES[page]))), desk / "checkout")
@@ -196,6 +197,19 @@ def test_the_engine_answers_what_readme_asks_it() -> None:
     assert "default/web-1 schedules on a new node" in said
 
 
+@pytest.mark.parametrize(
+    "command", sorted({code for code in INLINE if re.match(r"python3? -m ", code)})
+)
+def test_commands_in_running_text_say_how_they_are_used(command: str) -> None:
+    arguments = shlex.split(command)[1:]
+
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
+
+    assert "usage:" in done.stdout
+
+
 def test_every_target_that_a_page_names_is_there() -> None:
     text = "\n".join(
         code for page in (README, *PAGES.values()) for code in (*blocks_of(page), *inline_of(page))
@@ -206,7 +220,9 @@ def test_every_target_that_a_page_names_is_there() -> None:
     subprocess.run(["make", "--dry-run", *sorted(named)], cwd=CHECKOUT, check=True)
 
 
-JOINER = re.compile(r"\b(?:joiner|python3? -m controller) ((?:explain )?[a-z]+)\b([^#|>]*)")
+JOINER = re.compile(
+    r"(?:\w+=\S+ )*(?:joiner|python3? -m controller) ((?:explain )?[a-z]+)\b([^#|>]*)"
+)
 
 
 def flags_of_joiner() -> dict[str, set[str]]:
@@ -215,8 +231,8 @@ def flags_of_joiner() -> dict[str, set[str]]:
     for page in (README, *PAGES.values()):
         lines = [line for block in blocks_of(page) for line in block.splitlines()]
         for code in (*lines, *inline_of(page)):
-            for command, rest in JOINER.findall(code):
-                flags.setdefault(command, set()).update(re.findall(r"--[a-z-]+", rest))
+            if found := JOINER.match(code):
+                flags.setdefault(found[1], set()).update(re.findall(r"--[a-z-]+", found[2]))
     return flags
 
 

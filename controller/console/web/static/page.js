@@ -135,8 +135,7 @@ function show() {
 }
 
 function totals(page, plan) {
-  // A bound above the cost is of the cluster as it was before the last changes.
-  const bound = plan && plan.lowerBound <= page.cost ? plan.lowerBound : null;
+  const bound = plan ? plan.lowerBound : null;
   const facts = [
     ["Cost", dollars(page.cost), "/h"],
     ["Lower bound", bound == null ? "…" : dollars(bound), bound == null ? "" : "/h"],

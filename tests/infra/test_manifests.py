@@ -1,0 +1,173 @@
+"""The chart and the manifests contain what the Pulumi component creates."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra import manifests
+from infra.config import CHECKOUT
+from infra.customresources import definitions
+from testbed.processes import binaries
+from tests.infra.test_program import STACK, Made, run
+
+CHARTS = CHECKOUT / "charts"
+ROLE = "arn:aws:x:us-west-2:123456789012:KarpenterControllerRole-joiner"
+GIVEN = {
+    "clusterName": "joiner",
+    "region": "us-west-2",
+    "installation": STACK,
+    "interruptionQueue": "joiner",
+    "controllerRoleArn": ROLE,
+    "image": "joiner:1",
+}
+"""The values of the chart that follow from what `run` creates."""
+
+CASES: Mapping[str, dict[str, Any]] = {
+    "defaults": {},
+    "an identity by IRSA": {"identity": "irsa"},
+    "annotations for Prometheus": {
+        "metricsDiscovery": "annotations",
+        "settings": {"METRICS_PORT": "9090"},
+        "podAnnotations": {"team": "platform"},
+    },
+    "a ServiceMonitor": {"metricsDiscovery": "service-monitor"},
+    "every feature": {
+        "settings": {
+            "FEATURE_GATES": "NodeOverlay=true,StaticCapacity=true,CapacityBuffer=true",
+            "GANG_SCHEDULING": "true",
+            "IGNORE_DRA_REQUESTS": "false",
+            "SURGE_SINGLE_REPLICAS": "true",
+            "LEADER_ELECTION_NAME": "another",
+            "LEADER_ELECTION_NAMESPACE": "leases",
+            "HEALTH_PROBE_PORT": "9091",
+        },
+    },
+    "other pods": {
+        "name": "joiner",
+        "replicas": 3,
+        "cpu": "500m",
+        "memory": "2Gi",
+        "extraLabels": {"team": "platform"},
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "infra", "operator": "Exists"}],
+        "imagePullSecrets": ["registry"],
+        "dnsPolicy": "Default",
+        "env": {"HTTPS_PROXY": "http://proxy:3128"},
+        "settings": {"MEMORY_LIMIT": "1000000000"},
+    },
+}
+
+ALSO = {"an identity by IRSA": {"oidcProvider": "create"}}
+"""Settings of the stack that have no value in the chart, by case."""
+
+Objects = dict[tuple[str, str], dict[str, Any]]
+"""Objects without their kind and version, by kind and name."""
+
+
+def rendered(chart: str, values: Mapping[str, Any], namespace: str = "kube-system") -> Objects:
+    """What Helm renders."""
+    done = subprocess.run(
+        [binaries.ensure("charts"), CHARTS / chart, namespace],
+        input=json.dumps(values),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    texts = json.loads(done.stdout).values()
+    return keyed(wire for text in texts for wire in yaml.safe_load_all(text))
+
+
+def keyed(wires: Any) -> Objects:
+    found: Objects = {}
+    for wire in filter(None, wires):
+        kind = wire["kind"]
+        plain = {key: value for key, value in wire.items() if key not in ("apiVersion", "kind")}
+        found[kind, wire["metadata"]["name"]] = ordered(plain)
+    return found
+
+
+def ordered(wire: dict[str, Any]) -> dict[str, Any]:
+    """The object, with the rules of a role in one order."""
+    if "rules" not in wire:
+        return wire
+    rules = sorted(wire["rules"], key=lambda rule: json.dumps(rule, sort_keys=True))
+    return {**wire, "rules": rules}
+
+
+def created(made: Made) -> Objects:
+    """The controller's objects that the program creates, as plain JSON."""
+    own = {"NodePool", "EC2NodeClass", "CustomResourceDefinition"}
+    found: Objects = {}
+    for token, _, inputs in made.resources:
+        kind = token.rpartition(":")[2]
+        if not token.startswith("kubernetes:") or kind in own:
+            continue
+        wire = {"apiVersion": "", "kind": kind, **json.loads(json.dumps(inputs))}
+        if kind == "Service":
+            del wire["metadata"]["annotations"]  # for Pulumi alone
+        found |= keyed([wire])
+    return found
+
+
+@pytest.mark.cluster  # builds a Go program, as the control plane
+@pytest.mark.usefixtures("entries")
+@pytest.mark.parametrize("case", CASES)
+def test_the_chart_renders_what_the_stack_creates(case: str) -> None:
+    values = CASES[case]
+    settings = {
+        key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
+    }
+
+    made = created(run(None, **settings, **ALSO.get(case, {})))
+
+    assert rendered("joiner", GIVEN | values) == made
+    assert len(made) >= 9
+
+
+@pytest.mark.cluster
+def test_the_chart_of_crds_renders_those_of_the_stack() -> None:
+    assert rendered("joiner-crds", {}) == keyed(definitions())
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("missing", GIVEN)
+def test_the_chart_names_a_value_that_is_missing(missing: str) -> None:
+    with pytest.raises(AssertionError, match=f"{missing} is required"):
+        rendered("joiner", {key: value for key, value in GIVEN.items() if key != missing})
+
+
+@pytest.mark.usefixtures("entries")
+def test_the_manifests_have_placeholders_where_clusters_differ() -> None:
+    text = manifests.plain()
+    known = {
+        "CLUSTER_NAME": "joiner",
+        "AWS_REGION": "us-west-2",
+        "INSTALLATION": STACK,
+        "INTERRUPTION_QUEUE": "joiner",
+        "CONTROLLER_ROLE_ARN": ROLE,
+        "IMAGE": "joiner:1",
+    }
+    for name, value in known.items():
+        assert f"${{{name}}}" in text
+        text = text.replace(f"${{{name}}}", value)
+
+    assert keyed(yaml.safe_load_all(text)) == created(run(None))
+
+
+@pytest.mark.parametrize("path", manifests.files(), ids=str)
+def test_a_rendered_file_is_what_the_code_renders(path: Path) -> None:
+    assert (CHECKOUT / path).read_text() == manifests.files()[path], "make manifests"
+
+
+def test_the_chart_of_crds_has_every_definition() -> None:
+    links = {path.name: path.resolve() for path in (CHARTS / "joiner-crds/templates").iterdir()}
+
+    assert links == {path.name: path for path in (CHECKOUT / "crds").glob("*.yaml")}
