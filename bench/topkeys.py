@@ -78,7 +78,7 @@ class Terminal:
     def until_shown(self) -> None:
         """Wait for the first screen."""
         seen = b""
-        while b"lower bound" not in seen:
+        while b"lower bound $" not in seen:
             seen += os.read(self._ours, 65536)
         self._until_quiet()
 

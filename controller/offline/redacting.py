@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.apis import labels
+from controller.disruption.advice.adoption import COMPUTE, LIFECYCLES
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 """The label that bears a namespace's own name."""
@@ -21,7 +22,7 @@ NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 OWN_VALUES = frozenset({labels.NODEPOOL, labels.EC2NODECLASS, labels.HOSTNAME})
 """Keys of well-known domains whose values are names that users choose."""
 
-PUBLIC_KEYS = frozenset({*labels.WELL_KNOWN, *labels.ALIASES})
+PUBLIC_KEYS = frozenset({*labels.WELL_KNOWN, *labels.ALIASES, *LIFECYCLES, COMPUTE})
 PUBLIC_DOMAINS = (labels.GROUP, labels.AWS_GROUP, "node.kubernetes.io", "karpenter.kwok.sh")
 """Domains of label keys whose values describe an instance type or a node."""
 

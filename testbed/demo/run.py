@@ -1,4 +1,4 @@
-"""`make demo`: the scenario with a live view of pods and nodes, and a summary at the end."""
+"""`make demo`: the scenario, shown by `joiner top` on a terminal, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def main() -> int:
                     progress=Terminal(console),
                 )
                 console.print(f"Pulumi plugins: {engine.home}", highlight=False)
-                with view.shown():
+                environment = owned.marked(directory, {**os.environ, **testbed.environment()})
+                with view.shown(directory, environment):
                     summary = asyncio.run(play(testbed, engine, view))
         except ClaimError as failure:
             console.print(Panel(Text(str(failure)), title="the scenario ended here", style="red"))

@@ -244,6 +244,24 @@ async def test_two_thousand_nodes_are_scrolled_to_the_end(page: Content, plan: C
         assert line.key in screen(pilot)[-1]
 
 
+async def test_a_bound_of_an_earlier_cluster_is_not_shown(page: Content, plan: Content) -> None:
+    feed = Feed(page={**page, "cost": plan["lowerBound"] / 2}, plan=plan)
+    async with Top(feed, lambda _: ()).run_test(size=SIZE) as pilot:
+        await pilot.pause()
+
+        assert "lower bound …" in text(pilot, "#head")
+        assert "gap" not in text(pilot, "#head")
+
+
+async def test_a_note_is_shown_above_the_table(page: Content, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    note.write_text("200 pods are created")
+    async with Top(Feed(page=page), lambda _: (), note).run_test(size=SIZE) as pilot:
+        await pilot.pause()
+
+        assert text(pilot, "#note") == "200 pods are created"
+
+
 def test_on_a_terminal_it_evaluates_the_cluster_until_q_is_pressed(tmp_path: Path) -> None:
     recorded(tmp_path / "world.json", nodes=10)
     ours, theirs = pty.openpty()
@@ -253,7 +271,7 @@ def test_on_a_terminal_it_evaluates_the_cluster_until_q_is_pressed(tmp_path: Pat
     )  # fmt: skip
     os.close(theirs)
     seen = b""
-    while b"lower bound" not in seen:
+    while b"lower bound $" not in seen:
         seen += os.read(ours, 65536)
     os.write(ours, b"q")
     with contextlib.suppress(OSError):  # the end of a terminal's output

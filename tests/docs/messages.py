@@ -25,7 +25,7 @@ Look up here what a message means and what to do. Start with what you have:
 - [a condition](#conditions), from the `status` of an object such as a NodeClaim or NodePool
 - [an answer of AWS](#answers-of-aws): a reason in a condition, an event, or the controller's log
 - [an error of Pulumi](#errors-of-pulumi), from `pulumi preview`, `up`, `refresh` or `destroy`
-- [an error of the controller](#errors-of-the-controller), from its log or `python -m controller`
+- [an error of the controller](#errors-of-the-controller), from its log or the command `joiner`
 
 † marks what only Joiner has. All other reasons are Karpenter's and mean the same.
 
@@ -59,7 +59,7 @@ errors can appear.
 COMMANDS = """\
 ## Errors of the controller
 
-They appear in the controller's log, or in the output of `python -m controller`.
+They appear in the controller's log, or in the output of the command `joiner`.
 """
 
 Entry = Mapping[str, Any]

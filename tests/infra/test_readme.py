@@ -41,7 +41,6 @@ def inline_of(text: str) -> list[str]:
 
 BLOCKS = blocks_of(README)
 YAML = blocks_of(README, "yaml")
-INLINE = inline_of(README)
 PULUMI = """#!/bin/sh
 exec {python} -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@" >> {log}
 """
@@ -195,19 +194,6 @@ def test_the_engine_answers_what_readme_asks_it() -> None:
 
     assert "3 pods on 2 new nodes" in said
     assert "default/web-1 schedules on a new node" in said
-
-
-@pytest.mark.parametrize(
-    "command", sorted({code for code in INLINE if re.match(r"python3? -m ", code)})
-)
-def test_commands_in_running_text_say_how_they_are_used(command: str) -> None:
-    arguments = shlex.split(command)[1:]
-
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=CHECKOUT, capture_output=True, text=True, check=True
-    )
-
-    assert "usage:" in done.stdout
 
 
 def test_every_target_that_a_page_names_is_there() -> None:

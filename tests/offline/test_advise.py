@@ -19,6 +19,7 @@ from controller.__main__ import main
 from controller.apis.karpenter import hashes
 from controller.apis.karpenter.nodepool import NodePool
 from controller.offline.advise.manifests import DEFAULT
+from controller.offline.redacting import redacted
 from infra.config import CHECKOUT
 from tests.disruption.test_consolidation import pods, world
 from tests.offline.nodegroups import cluster, first_pool, run_by_karpenter
@@ -79,6 +80,13 @@ def test_nodes_that_cannot_be_drained_stay_and_say_why(ask: Ask) -> None:
     assert "do-not-disrupt" in staying["general-5"]
     assert "team In [search]" in staying["search-0"]
     assert "general-7" not in staying
+
+
+def test_a_cluster_without_its_names_costs_the_same(ask: Ask) -> None:
+    named = ask(cluster(first_pool()), "--obstacles", "1")
+    nameless = ask(redacted(cluster(first_pool())), "--obstacles", "1")
+
+    assert (nameless["today"], nameless["joiner"]) == (named["today"], named["joiner"])
 
 
 def test_cluster_autoscaler_protects_pods_as_karpenter_does(ask: Ask) -> None:

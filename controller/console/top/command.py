@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing import resource_tracker
+from pathlib import Path
 
 from controller.console import study
 from controller.console.feed import Feed
@@ -28,7 +29,9 @@ except ImportError:  # textual is installed with the extra `console` only
 def top(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `top`."""
     chosen, settings = parsed_with_settings(parser(), argv)
-    return answered(lambda: asyncio.run(_show(study.source_of(chosen, settings, environ))))
+    return answered(
+        lambda: asyncio.run(_show(study.source_of(chosen, settings, environ), chosen.note))
+    )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -42,10 +45,16 @@ def parser() -> argparse.ArgumentParser:
     add_source(parser)
     add_now(parser)
     study.add_interval(parser)
+    parser.add_argument(
+        "--note",
+        type=Path,
+        metavar="FILE",
+        help="show the text of this file above the table, whenever it changes",
+    )
     return parser
 
 
-async def _show(source: study.Source) -> int:
+async def _show(source: study.Source, note: Path | None) -> int:
     if Top is None:
         raise QuestionError("top needs the package textual: pip install 'joiner[console]'")
     if not sys.stdout.isatty():
@@ -54,7 +63,7 @@ async def _show(source: study.Source) -> int:
     resource_tracker.ensure_running()
     feed = Feed()
     async with study.studied(source, feed) as studied:
-        app = Top(feed, studied.pod)
+        app = Top(feed, studied.pod, note)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.exit)
         await app.run_async()
     return 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -34,6 +36,8 @@ STATES = {
     "pending": "pending pods (Enter: pods)",
     "decisions": "decisions",
 }
+
+NOTE_SECONDS = 0.5
 
 NOTHING = tables.sheet_of((), ())
 
@@ -145,6 +149,7 @@ class Top(App[None]):
     """The nodes, NodePools, pending pods and decisions of a cluster."""
 
     CSS = """
+    #note { display: none; height: 2; padding: 0 1; color: $text-warning; }
     #head { height: auto; padding: 0 1; background: $boost; }
     #state { height: 1; padding: 0 1; color: $text-muted; }
     #detail { height: 2; padding: 0 1; background: $boost; }
@@ -163,11 +168,13 @@ class Top(App[None]):
         Binding("slash", "filter", "filter"),
         Binding("escape", "close", "back"),
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
     ]
 
-    def __init__(self, feed: Feed, describe: Describe) -> None:
+    def __init__(self, feed: Feed, describe: Describe, note: Path | None = None) -> None:
+        """`note` is a file whose text is shown above the table."""
         super().__init__()
-        self._feed, self._describe = feed, describe
+        self._feed, self._describe, self._note = feed, describe, note
         self._table = tables.Nodes()
         self._taken: tuple[Content | None, Content | None] = None, None
         self._view = "nodes"
@@ -179,6 +186,7 @@ class Top(App[None]):
 
     def compose(self) -> ComposeResult:
         """Return the widgets, from the top to the bottom."""
+        yield Static("", id="note", markup=False)
         yield Static("reading the cluster …", id="head", markup=False)
         yield Static("", id="state", markup=False)
         yield Lines()
@@ -190,12 +198,19 @@ class Top(App[None]):
         """Show what the feed has, and then each change."""
         self.query_one(Lines).focus()
         self.run_worker(self._follow())
+        if self._note is not None:
+            self.query_one("#note").display = True
+            self._read_note(self._note)
+            self.set_interval(NOTE_SECONDS, partial(self._read_note, self._note))
 
     async def _follow(self) -> None:
         while True:
             changed = asyncio.ensure_future(self._feed.changed())
             self._draw()
             await changed
+
+    def _read_note(self, note: Path) -> None:
+        self._write("note", note.read_text(errors="replace") if note.exists() else "")
 
     def on_resize(self) -> None:
         """Choose the columns that fit."""

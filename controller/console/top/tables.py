@@ -352,8 +352,10 @@ def headline(page: Content, plan: Content | None) -> str:
     parts = [f"${page['cost']:.2f}/h (${page['cost'] * HOURS_A_MONTH:,.0f}/month)"]
     if page["unpriced"]:
         parts.append(f"{page['unpriced']} nodes without price")
-    if plan:
-        bound = plan["lowerBound"]
+    bound = plan["lowerBound"] if plan else None
+    if bound is None or bound > page["cost"]:  # the bound is of the cluster as it was before
+        parts.append("lower bound …")
+    else:
         parts.append(f"lower bound ${bound:.2f}")
         if bound:
             parts.append(f"gap {page['cost'] / bound - 1:.0%}")

@@ -135,7 +135,8 @@ function show() {
 }
 
 function totals(page, plan) {
-  const bound = plan ? plan.lowerBound : null;
+  // A bound above the cost is of the cluster as it was before the last changes.
+  const bound = plan && plan.lowerBound <= page.cost ? plan.lowerBound : null;
   const facts = [
     ["Cost", dollars(page.cost), "/h"],
     ["Lower bound", bound == null ? "…" : dollars(bound), bound == null ? "" : "/h"],
