@@ -25,8 +25,8 @@ check: ## lint, types and layers only
 	@py=$(PY); bin=$$(dirname $$py); \
 	$$bin/ruff check . && $$bin/ruff format --check . && $$bin/mypy && $$bin/lint-imports
 
-unit: ## the tests that need no cluster
-	@py=$(PY); exec $$py -m pytest -m "not cluster and not system"
+unit: ## the tests that start and build nothing: two minutes on two cores
+	@py=$(PY); exec $$py -m pytest -m unit -n 2 --dist loadgroup
 
 pythons: ## the same on every supported Python
 	@py=$(PY); exec $$py -m tests.pythons

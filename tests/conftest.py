@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +21,17 @@ settings.register_profile(
     "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("steady")
+
+BUILT: dict[str, Callable[[], tuple[Toolset, ...]]] = {
+    "kubernetes": lambda: (binaries.control_plane(), binaries.kubernetes()),
+    "pulumi": lambda: (binaries.pulumi(),),
+    "karpenter": lambda: (engines.toolset(), engines.hashing()),
+    "browser": tuple,  # its fixture downloads it
+}
+"""What a test may need that is built or downloaded, by the argument of its marker `needs`."""
+
+NEEDED = {"engine_on": "pulumi", "karpenter": "karpenter", "devtools": "browser"}
+"""What a fixture needs of it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,13 +52,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Build every binary before workers start, since workers show no progress of a build."""
+    """Build every program before workers start, since workers show no progress of a build.
+
+    Only the workers know which tests are selected, so only unit tests are exempt.
+    """
     has_workers = session.config.getoption("numprocesses", None)
-    if has_workers and not session.config.option.collectonly:
-        _obtain(
-            session.config,
-            (binaries.kubernetes(), binaries.pulumi(), engines.toolset(), engines.hashing()),
-        )
+    options = session.config.option
+    if has_workers and not options.collectonly and options.markexpr != "unit":
+        _obtain(session.config, [toolset for built in BUILT.values() for toolset in built()])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -58,11 +70,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return FilesAndClusters(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that must share one worker."""
+    """Mark the unit tests, and the tests that must share one worker."""
     for item in items:
+        for fixture in NEEDED.keys() & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.needs(NEEDED[fixture]))
         if _needs_control_plane(item):
             item.add_marker(pytest.mark.xdist_group("cluster"))
+        elif not any(item.get_closest_marker(name) for name in ("needs", "long")):
+            item.add_marker(pytest.mark.unit)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -87,9 +104,8 @@ def _needs_control_plane(item: pytest.Item) -> bool:
 
 
 def _needed(item: pytest.Item) -> Iterator[Toolset]:
+    programs = [name for marker in item.iter_markers("needs") for name in marker.args]
     if _needs_control_plane(item):
-        yield from (binaries.control_plane(), binaries.kubernetes(), binaries.pulumi())
-    if "plugins" in item.path.parts:
-        yield binaries.pulumi()
-    if "parity" in item.path.parts:
-        yield from (engines.toolset(), engines.hashing())
+        programs += ["kubernetes", "pulumi"]
+    for name in programs:
+        yield from BUILT[name]()

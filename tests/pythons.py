@@ -16,7 +16,7 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 CLASSIFIER = "Programming Language :: Python :: "
-UNIT = ("-m", "pytest", "-m", "not cluster and not system", "-q", "-p", "no:cacheprovider")
+UNIT = ("-m", "pytest", "-m", "unit", "-q", "-p", "no:cacheprovider")
 
 
 def versions() -> list[str]:

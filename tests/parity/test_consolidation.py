@@ -10,6 +10,8 @@ from bench.parity import engines
 from bench.parity.consolidation import NOW, Side, broken, cluster, kind_of
 from tests.disruption.clusters import settled, underused
 
+pytestmark = pytest.mark.needs("karpenter")
+
 SEEDS = range(9)
 SIZES = (6, 16)
 

@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+import pytest
 
 from bench.parity import engines
 from controller.apis.karpenter import hashes
 from controller.apis.karpenter.ec2nodeclass import FAMILY_OF_ALIAS, EC2NodeClass
 from controller.apis.karpenter.nodepool import NodePool
+
+pytestmark = pytest.mark.needs("karpenter")
 
 SEEDS = range(400)
 CA = "LS0tLS1CRUdJTi=="

@@ -85,6 +85,7 @@ def needing(*terms: Any) -> dict[str, Any]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": chosen}}
 
 
+@pytest.mark.needs("karpenter")
 def test_a_label_that_no_pool_brings_is_not_invented_because_another_pod_avoids_a_value() -> None:
     """Karpenter's node takes on `team NotIn [red]` from one pod, and then lets another make
     `team` black: whether a pod runs depends on who else is waiting. With us it never does.
@@ -101,6 +102,7 @@ def test_a_label_that_no_pool_brings_is_not_invented_because_another_pod_avoids_
     assert set(ours(world)["unschedulable"]) == {"default/wants"}
 
 
+@pytest.mark.needs("karpenter")
 def test_what_no_label_can_meet_is_not_placed_where_the_label_is_absent() -> None:
     """`arch In [amd64]` and `arch NotIn [amd64]` leave no value, which Karpenter's algebra reads
     as "must not be there"; Kubernetes never binds such a pod.

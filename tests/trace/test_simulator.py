@@ -316,6 +316,7 @@ def test_a_steady_cluster_sees_no_eviction_in_24_hours() -> None:
     assert found.evictions == 0
 
 
+@pytest.mark.needs("karpenter")
 def test_karpenters_own_methods_decide_for_its_side() -> None:
     web = Workload("web", cpu=925, memory=3800, replicas=40)
     with engines.dialogue() as process:

@@ -19,6 +19,8 @@ from testbed.plugins.engine import PulumiEngine
 from testbed.plugins.home import Plugins
 from tests.testbed.plugins.conftest import EngineOn
 
+pytestmark = pytest.mark.needs("pulumi")
+
 
 @pytest.fixture
 def account() -> Iterator[Cloud]:
