@@ -150,10 +150,7 @@ async def handled(url: str, messages: int, claims: int) -> tuple[float, float]:
     world = World()
     world.seed(*map(claim, range(claims)))
     cloud = QueuedCloud(Interruptions(session, QUEUE, Reservations(session)))
-    handler = NoticeHandler(
-        api=world.api, cloud=cloud, cluster=world.cluster, recorder=world.recorder,
-        metrics=world.metrics, clock=world.clock, registrations=world.registrations,
-    )  # fmt: skip
+    handler = world.make(NoticeHandler, cloud=cloud)  # fmt: skip
     listener = Listener(cloud=cloud, handler=handler, metrics=world.metrics, clock=world.clock)
     began, worked = time.perf_counter(), time.process_time()
     done = 0.0

@@ -19,6 +19,7 @@ from controller.aws.provider import AWSCloudProvider
 from controller.cloudprovider.errors import CloudProviderError
 from tests.aws.builders import make_claim, ready, within
 from tests.aws.conftest import Region
+from tests.builders import changed
 
 M5_LARGE = within(labels.INSTANCE_TYPE, "m5.large")
 
@@ -51,14 +52,11 @@ async def test_what_was_just_launched_has_not_drifted(provider: AWSCloudProvider
 async def test_each_way_to_differ_has_its_reason(provider: AWSCloudProvider) -> None:
     node_class = await ready(provider)
     claim = await launched(provider, node_class)
-    changed = msgspec.structs.replace(
+    revised = changed(
         node_class,
-        metadata=msgspec.structs.replace(
-            node_class.metadata,
-            annotations={labels.NODECLASS_HASH: "2", labels.NODECLASS_HASH_VERSION: "v6"},
-        ),
+        metadata={"annotations": {labels.NODECLASS_HASH: "2", labels.NODECLASS_HASH_VERSION: "v6"}},
     )
-    assert await provider.drift_reason(claim, changed) == "NodeClassDrift"
+    assert await provider.drift_reason(claim, revised) == "NodeClassDrift"
     image = with_status(node_class, amis=[AMIStatus(id="ami-new")])
     assert await provider.drift_reason(claim, image) == "AMIDrift"
     groups = with_status(node_class, security_groups=[SecurityGroupStatus(id="sg-new")])
@@ -107,11 +105,8 @@ async def test_an_instance_drifts_from_a_reservation_that_is_not_selected_and_no
 async def test_a_hash_of_another_version_says_nothing(provider: AWSCloudProvider) -> None:
     node_class = await ready(provider)
     claim = await launched(provider, node_class)
-    newer = msgspec.structs.replace(
+    newer = changed(
         node_class,
-        metadata=msgspec.structs.replace(
-            node_class.metadata,
-            annotations={labels.NODECLASS_HASH: "2", labels.NODECLASS_HASH_VERSION: "v7"},
-        ),
+        metadata={"annotations": {labels.NODECLASS_HASH: "2", labels.NODECLASS_HASH_VERSION: "v7"}},
     )
     assert await provider.drift_reason(claim, newer) is None

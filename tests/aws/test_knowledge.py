@@ -35,6 +35,7 @@ from controller.cloudprovider.errors import (
 from controller.cloudprovider.instancetypes import InstanceType
 from tests.aws.builders import NOW, Clock, make_claim, make_pool, ready, within
 from tests.aws.conftest import Region
+from tests.builders import changed
 
 
 class Scripted:
@@ -442,8 +443,7 @@ async def test_a_share_of_a_gpu_that_no_image_of_the_class_drives_is_not_to_be_h
         if Requirement(key=GPU_COUNT, operator="DoesNotExist") in ami.requirements
     ]
     assert gpuless
-    status = msgspec.structs.replace(node_class.status, amis=gpuless)
-    node_class = msgspec.structs.replace(node_class, status=status)
+    node_class = changed(node_class, status={"amis": gpuless})
 
     seen = await provider.instance_types(node_class, naming("g6f.large"))
 
@@ -469,8 +469,7 @@ async def test_types_of_every_class_in_use_are_kept_and_those_of_others_forgotte
     monkeypatch.setattr(provider._types, "_make", make)
     classes = []
     for maximum in range(30, 70):
-        spec = msgspec.structs.replace(node_class.spec, kubelet={"maxPods": maximum})
-        classes.append(msgspec.structs.replace(node_class, spec=spec))
+        classes.append(changed(node_class, spec={"kubelet": {"maxPods": maximum}}))
     for _ in range(5):
         for each in classes:
             await provider.instance_types(each)
@@ -479,13 +478,11 @@ async def test_types_of_every_class_in_use_are_kept_and_those_of_others_forgotte
     released = [
         msgspec.structs.replace(a, id=f"ami-{n}") for n, a in enumerate(classes[0].status.amis)
     ]
-    status = msgspec.structs.replace(classes[0].status, amis=released)
-    await provider.instance_types(msgspec.structs.replace(classes[0], status=status))
+    await provider.instance_types(changed(classes[0], status={"amis": released}))
     assert made == len(classes), "another image for the same machines is no news"
 
     clock.advance(901)
-    spec = msgspec.structs.replace(node_class.spec, kubelet={"maxPods": 99})
-    await provider.instance_types(msgspec.structs.replace(node_class, spec=spec))
+    await provider.instance_types(changed(node_class, spec={"kubelet": {"maxPods": 99}}))
     assert len(provider._types._built) == 1
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import msgspec
 import pytest
 
 from controller.apis import labels
@@ -43,6 +42,7 @@ from tests.aws.builders import (
     within,
 )
 from tests.aws.conftest import Region
+from tests.builders import changed
 
 Start = Callable[[], AWSCloudProvider]
 
@@ -555,11 +555,10 @@ async def test_memory_is_what_the_first_node_of_a_type_was_found_to_have(
     image = image_for(large, node_class.status.amis)
     assert image is not None
     claim = make_claim(M5)
-    metadata = msgspec.structs.replace(
-        claim.metadata, labels={**claim.metadata.labels, labels.INSTANCE_TYPE: "m5.large"}
-    )
-    seen = msgspec.structs.replace(
-        claim, metadata=metadata, status=NodeClaimStatus(image_id=image.id)
+    seen = changed(
+        claim,
+        metadata={"labels": {**claim.metadata.labels, labels.INSTANCE_TYPE: "m5.large"}},
+        status=NodeClaimStatus(image_id=image.id),
     )
 
     for memory in ("7900Mi", "7800Mi", "7850Mi"):
@@ -576,11 +575,10 @@ async def test_what_a_node_of_another_image_has_says_nothing(provider: AWSCloudP
     node_class = await ready(provider)
     before = await provider.instance_types(node_class)
     claim = make_claim(M5)
-    metadata = msgspec.structs.replace(
-        claim.metadata, labels={**claim.metadata.labels, labels.INSTANCE_TYPE: "m5.large"}
-    )
-    other = msgspec.structs.replace(
-        claim, metadata=metadata, status=NodeClaimStatus(image_id="ami-of-somebody-else")
+    other = changed(
+        claim,
+        metadata={"labels": {**claim.metadata.labels, labels.INSTANCE_TYPE: "m5.large"}},
+        status=NodeClaimStatus(image_id="ami-of-somebody-else"),
     )
 
     provider.learn(other, {"memory": "1Gi"})

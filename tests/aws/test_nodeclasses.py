@@ -3,7 +3,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
 from controller.apis.karpenter.ec2nodeclass import (
@@ -18,6 +17,7 @@ from controller.aws.provider import AWSCloudProvider
 from controller.cloudprovider.errors import CloudProviderError, ThrottledError
 from tests.aws.builders import CLUSTER, NOW, ROLE, Clock, make_claim, make_node_class, ready
 from tests.aws.conftest import Region
+from tests.builders import changed
 
 
 def condition(node_class: EC2NodeClass, kind: str) -> Condition:
@@ -634,8 +634,5 @@ async def test_a_changed_class_is_looked_at_with_its_new_generation(
     provider: AWSCloudProvider,
 ) -> None:
     node_class = await ready(provider)
-    metadata = msgspec.structs.replace(node_class.metadata, generation=2)
-    changed = await provider.resolve(
-        msgspec.structs.replace(node_class, metadata=metadata), now=NOW
-    )
-    assert condition(changed, "Ready").observed_generation == 2
+    again = await provider.resolve(changed(node_class, metadata={"generation": 2}), now=NOW)
+    assert condition(again, "Ready").observed_generation == 2

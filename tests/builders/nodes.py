@@ -72,11 +72,12 @@ def make_nodeclaim(
     status: Mapping[str, Any] | None = None,
     **metadata: Any,
 ) -> NodeClaim:
-    """Return a NodeClaim that has not been launched."""
+    """Return a NodeClaim that has not been launched; with an empty `pool`, one of no NodePool."""
+    of_pool = {names.NODEPOOL: pool} if pool else {}
     return NodeClaim(
         metadata=fields_of(
             ObjectMeta,
-            {"name": name, "labels": {names.NODEPOOL: pool, **(labels or {})}},
+            {"name": name, "labels": {**of_pool, **(labels or {})}},
             metadata,
         ),
         spec=fields_of(

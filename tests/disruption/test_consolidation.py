@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -1374,10 +1373,9 @@ def test_a_drifted_node_that_keeps_room_for_a_buffer_is_replaced_with_that_room(
     (virtual,) = load(
         {**cluster, "pods": [*cluster["pods"], pod("buffer", cpu=1400, memory=256)]}
     ).pods
-    metadata = msgspec.structs.replace(
-        virtual.metadata, annotations={"karpenter.sh/capacity-buffer-fake-pod": "true"}
+    virtual = changed(
+        virtual, metadata={"annotations": {"karpenter.sh/capacity-buffer-fake-pod": "true"}}
     )
-    virtual = msgspec.structs.replace(virtual, metadata=metadata)
 
     (command,) = decide(replace(asked, pending=(virtual,))).commands
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-import msgspec
 import pytest
 
 from controller.apis.kubernetes.meta import OwnerReference
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption.costs import Lives, beginnings
 from controller.disruption.problem import DisruptionSettings
-from tests.builders import make_pod
+from tests.builders import changed, make_pod
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 SETTINGS = DisruptionSettings()
@@ -27,11 +26,7 @@ def running(owner: str, count: int, age: timedelta, *, kind: str = "ReplicaSet")
     for number in range(count):
         pod = make_pod(f"{owner}-{number}", node="node", phase="Running")
         pods.append(
-            msgspec.structs.replace(
-                pod,
-                metadata=msgspec.structs.replace(pod.metadata, owner_references=[of]),
-                status=msgspec.structs.replace(pod.status, start_time=NOW - age),
-            )
+            changed(pod, metadata={"owner_references": [of]}, status={"start_time": NOW - age})
         )
     return pods
 
@@ -78,9 +73,7 @@ def test_a_workload_whose_pods_have_all_been_moved_is_as_old_as_it_was() -> None
 def test_workloads_are_remembered_as_long_as_they_have_pods() -> None:
     before = beginnings([*running("web", 1, DAY), *running("gone", 1, DAY)], {})
     waits = running("web", 1, HOUR)[0]
-    waits = msgspec.structs.replace(
-        waits, status=msgspec.structs.replace(waits.status, start_time=None)
-    )
+    waits = changed(waits, status={"start_time": None})
 
     assert beginnings([waits], before) == {"web": NOW - DAY}
     assert beginnings([waits], {}) == {}

@@ -9,8 +9,6 @@ import dataclasses
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-import msgspec
-
 from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import (
     INITIALIZED,
@@ -39,7 +37,7 @@ from controller.constraints import taints
 from controller.manager.assembly import Assembly
 from controller.manager.loops import Loop, Singleton
 from controller.options import FeatureGates
-from tests.builders import CLASS, make_nodeclass, make_nodepool, true
+from tests.builders import CLASS, changed, make_nodeclass, make_nodepool, true
 from tests.manager.wholecontroller import OPTIONS, WholeController
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -230,7 +228,7 @@ def budget(number: int) -> PodDisruptionBudget:
 def held(value: Node) -> Node:
     """Return the node as it is before it accepts pods."""
     closed: list[Taint] = [*value.spec.taints, taints.HELD]
-    return msgspec.structs.replace(value, spec=msgspec.structs.replace(value.spec, taints=closed))
+    return changed(value, spec={"taints": closed})
 
 
 Machine = TypeVar("Machine", NodeClaim, Node)
@@ -238,5 +236,4 @@ Machine = TypeVar("Machine", NodeClaim, Node)
 
 def leaving(value: Machine) -> Machine:
     """Return the NodeClaim or node as it is while being deleted."""
-    metadata = msgspec.structs.replace(value.metadata, deletion_timestamp=NOW)
-    return msgspec.structs.replace(value, metadata=metadata)
+    return changed(value, metadata={"deletion_timestamp": NOW})

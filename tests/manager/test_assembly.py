@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
 from controller.apis import kinds, labels
@@ -36,7 +35,7 @@ from controller.apis.kubernetes.workloads import (
 from controller.options import FeatureGates
 from controller.reconcilers.disruption.disruptor import Disruptor
 from controller.reconcilers.provisioning.nomination import Nomination
-from tests.builders import make_nodeclass, make_nodepool, make_pod
+from tests.builders import changed, make_nodeclass, make_nodepool, make_pod
 from tests.manager.wholecontroller import OPTIONS, WholeController
 
 
@@ -178,8 +177,7 @@ async def test_a_nomination_that_the_scheduler_drops_is_looked_at_again(
     monkeypatch.setattr(Nomination, "reconcile", look)
     world = WholeController(FeatureGates())
     web = make_pod("web")
-    status = msgspec.structs.replace(web.status, nominated_node_name="its-node")
-    world.api.seed(msgspec.structs.replace(web, status=status))
+    world.api.seed(changed(web, status={"nominated_node_name": "its-node"}))
     task = asyncio.create_task(world.live())
     world.api.seed(make_nodeclass(), make_nodepool())
     await world.claim("Launched")  # it is at work
@@ -263,8 +261,7 @@ async def test_a_static_pool_is_kept_at_its_number_whatever_becomes_of_its_claim
     world: WholeController,
 ) -> None:
     pool = make_nodepool("fixed")
-    fixed = msgspec.structs.replace(pool.spec, replicas=1)
-    world.api.seed(make_nodeclass(), msgspec.structs.replace(pool, spec=fixed))
+    world.api.seed(make_nodeclass(), changed(pool, spec={"replicas": 1}))
 
     first = await world.claim("Launched")
     await world.api.delete(kinds.NODE_CLAIM, first.metadata.name)

@@ -6,7 +6,6 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
 from controller.apis import kinds, labels
@@ -26,7 +25,7 @@ from controller.apis.kubernetes.meta import ObjectMeta, to_wire
 from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.kubernetes.taints import Taint
 from controller.options import FeatureGates
-from tests.builders import make_nodeclass, make_nodepool, make_pod
+from tests.builders import changed, make_nodeclass, make_nodepool, make_pod
 from tests.manager.wholecontroller import WholeController
 
 pytestmark = pytest.mark.virtual_clock
@@ -43,10 +42,9 @@ def clock() -> datetime:
 
 def their_pool(name: str = POOL, *, replicas: int | None = None) -> NodePool:
     ours = make_nodepool(name, consolidateAfter="0s", budgets=[{"nodes": "100%"}])
-    spec = msgspec.structs.replace(ours.spec.template.spec, node_class_ref=THEIRS)
-    template = msgspec.structs.replace(ours.spec.template, spec=spec)
-    wanted = msgspec.structs.replace(ours.spec, template=template, replicas=replicas)
-    return msgspec.structs.replace(ours, spec=wanted)
+    return changed(
+        ours, spec={"template": {"spec": {"node_class_ref": THEIRS}}, "replicas": replicas}
+    )
 
 
 def their_claim(name: str, *held: str, node: bool = True, **metadata: Any) -> NodeClaim:

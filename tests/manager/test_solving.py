@@ -39,7 +39,7 @@ from controller.scheduling.settings import Settings
 from controller.state.cluster import Cluster
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import DefaultSpreads
-from tests.builders import make_nodepool, make_pod
+from tests.builders import changed, make_nodepool, make_pod
 from tests.disruption.clusters import underused
 from tests.testbed.eventually import eventually
 
@@ -100,12 +100,8 @@ async def test_the_engine_answers_from_there_as_it_would_here(solver: SolverProc
 def snapshot_of(price: float, *daemons: DaemonSet, taint: str = "") -> Snapshot:
     pool = make_nodepool()
     if taint:
-        spec = msgspec.structs.replace(
-            pool.spec.template.spec, taints=[Taint(key=taint, effect="NoSchedule")]
-        )
-        template = msgspec.structs.replace(pool.spec.template, spec=spec)
-        pool = msgspec.structs.replace(
-            pool, spec=msgspec.structs.replace(pool.spec, template=template)
+        pool = changed(
+            pool, spec={"template": {"spec": {"taints": [Taint(key=taint, effect="NoSchedule")]}}}
         )
     types = {
         pool.metadata.name: (

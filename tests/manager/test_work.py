@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
 from controller.apis import kinds
@@ -25,7 +24,7 @@ from controller.disruption.problem import DisruptionProblem
 from controller.reconcilers.nodeoverlay.evaluation import ALL
 from controller.scheduling.results import Results
 from controller.state.snapshot import Snapshot
-from tests.builders import make_nodepool, make_pod
+from tests.builders import changed, make_nodepool, make_pod
 from tests.manager import largecontroller
 from tests.manager.largecontroller import NOW, PODS_PER_NODE, LargeController
 from tests.work import counted
@@ -101,7 +100,7 @@ def prepared(nodes: int) -> LargeController:
     static = make_nodepool("static")
     large.at_server(
         kinds.NODE_POOL,
-        msgspec.structs.replace(static, spec=msgspec.structs.replace(static.spec, replicas=0)),
+        changed(static, spec={"replicas": 0}),
     )
     for number in (STEADY, LEAVING, OPENING, OPENING_LATER):
         claim, node = largecontroller.claim(number), largecontroller.node(number)
@@ -112,8 +111,7 @@ def prepared(nodes: int) -> LargeController:
         if number in (OPENING, OPENING_LATER):
             node = largecontroller.held(node)
             known = [c for c in claim.status.conditions if c.type != INITIALIZED]
-            status = msgspec.structs.replace(claim.status, conditions=known)
-            claim = msgspec.structs.replace(claim, status=status)
+            claim = changed(claim, status={"conditions": known})
         large.at_server(kinds.NODE_CLAIM, claim)
         large.at_server(kinds.NODE, node)
     large.act()
@@ -170,8 +168,7 @@ async def test_a_pass_of_a_reconciler_costs_the_same_in_a_larger_cluster(
 def pod_bound(large: LargeController) -> None:
     large.fill(kinds.POD, make_pod("new"))
     pod = make_pod("new")
-    spec = msgspec.structs.replace(pod.spec, node_name=f"node-{STEADY}")
-    large.fill(kinds.POD, msgspec.structs.replace(pod, spec=spec))
+    large.fill(kinds.POD, changed(pod, spec={"node_name": f"node-{STEADY}"}))
 
 
 def pod_waits_and_goes(large: LargeController) -> None:
@@ -183,8 +180,7 @@ def node_ready_again(large: LargeController) -> None:
     node = largecontroller.node(9)
     for status in ("False", "True"):
         ready = [Condition(type="Ready", status=status, reason="Kubelet")]
-        changed = msgspec.structs.replace(node.status, conditions=ready)
-        large.fill(kinds.NODE, msgspec.structs.replace(node, status=changed))
+        large.fill(kinds.NODE, changed(node, status={"conditions": ready}))
 
 
 def claim_changed(large: LargeController) -> None:

@@ -7,8 +7,6 @@ import dataclasses
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-import msgspec
-
 from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kubernetes import conditions
@@ -34,6 +32,7 @@ from controller.state.spreads import DefaultSpreads
 from controller.telemetry.events import Recorder
 from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics
+from tests.builders import changed
 from tests.reconcilers.disrupting import SameProcess
 
 OPTIONS = Options(
@@ -144,6 +143,4 @@ class WholeController:
     def bind(self, name: str, node: str) -> None:
         pod = self.api.find(kinds.POD, name, "default")
         assert pod is not None
-        self.api.seed(
-            msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
-        )
+        self.api.seed(changed(pod, spec={"node_name": node}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import prometheus_client
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -13,7 +12,7 @@ from controller.apis import kinds, labels
 from controller.apis.kubernetes.conditions import Condition
 from controller.telemetry.metrics import Metrics
 from controller.telemetry.summaries import QuantileSummary
-from tests.builders import make_nodeclass, make_nodepool
+from tests.builders import changed, make_nodeclass, make_nodepool
 from tests.telemetry.test_clusterstate import OFFERING, TYPE, Observer, claim, node, pod
 
 VALUES = {
@@ -63,13 +62,12 @@ def _populate(observer: Observer) -> None:
     amounts = {"cpu": "4", "memory": "8Gi", "pods": "58", "ephemeral-storage": "20Gi"}
     made = make_nodepool(limits={**amounts, "nodes": "10"})
     condition = Condition(type="Ready", status="False", reason="NodeClassNotReady")
-    status = msgspec.structs.replace(
-        made.status, resources={**amounts, "nodes": "2"}, conditions=[condition]
+    observer.see(
+        kinds.NODE_POOL,
+        changed(made, status={"resources": {**amounts, "nodes": "2"}, "conditions": [condition]}),
     )
-    observer.see(kinds.NODE_POOL, msgspec.structs.replace(made, status=status))
     unready = make_nodeclass()
-    status_of_class = msgspec.structs.replace(unready.status, conditions=[condition])
-    observer.see(kinds.EC2_NODE_CLASS, msgspec.structs.replace(unready, status=status_of_class))
+    observer.see(kinds.EC2_NODE_CLASS, changed(unready, status={"conditions": [condition]}))
     observer.market.offered("default", [TYPE])
     for capacity_type in ("spot", "on-demand"):
         name = f"node-{capacity_type}"

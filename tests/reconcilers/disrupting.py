@@ -53,41 +53,15 @@ class SameProcess:
 def make_disruptor(
     world: World, engine: SameProcess | None = None, mode: Mode = Mode.ACT
 ) -> Disruptor:
-    history = History(
-        api=world.api,
-        cloud=world.cloud,
-        cluster=world.cluster,
-        metrics=world.metrics,
-        clock=world.clock,
-    )
-    writer = ClaimWriter(
-        api=world.api,
-        cluster=world.cluster,
-        recorder=world.recorder,
-        metrics=world.metrics,
-        clock=world.clock,
-        plan=PlacementPlan(),
-    )
-    orchestrator = Orchestrator(
-        api=world.api,
-        cluster=world.cluster,
-        recorder=world.recorder,
-        metrics=world.metrics,
-        clock=world.clock,
-        writer=writer,
-        history=history,
-    )
+    history = world.make(History)
+    writer = world.make(ClaimWriter, plan=PlacementPlan())
+    orchestrator = world.make(Orchestrator, writer=writer, history=history)
     engine = engine or SameProcess()
     advice = partial(Advice, engine, world.cluster, world.metrics)
-    return Disruptor(
-        cloud=world.cloud,
-        cluster=world.cluster,
-        recorder=world.recorder,
-        metrics=world.metrics,
-        clock=world.clock,
+    return world.make(
+        Disruptor,
         engine=engine,
         orchestrator=orchestrator,
-        registration_backoff=world.registration_backoff,
         recommender=Recommender(advice(Mode.RECOMMEND), history, orchestrator),
         advisor=Advisor(advice(Mode.OBSERVE)),
         mode=mode,

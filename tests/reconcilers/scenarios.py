@@ -7,19 +7,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import msgspec
-
 from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import (
     CONSOLIDATABLE,
     INITIALIZED,
     NodeClaim,
-    NodeClaimSpec,
-    NodeClaimStatus,
 )
-from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.kubernetes.pods import Pod
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.provisioning.batchwindow import BatchWindow
@@ -31,7 +24,15 @@ from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import DefaultSpreads
-from tests.builders import CLASS, make_nodeclass, make_nodepool, make_pod, true
+from tests.builders import (
+    changed,
+    make_node,
+    make_nodeclaim,
+    make_nodeclass,
+    make_nodepool,
+    make_pod,
+    true,
+)
 from tests.reconcilers.disrupting import Loops
 from tests.reconcilers.world import World, make_lifecycle
 
@@ -47,17 +48,11 @@ class ProvisioningScenario:
         self.asked: list[list[str]] = []
         self.read: list[list[str]] = []
         """The NodePools whose instance types the engine read while no pod was pending."""
-        self.provisioner = Provisioner(
-            api=world.api,
-            cloud=world.cloud,
-            cluster=world.cluster,
-            recorder=world.recorder,
-            metrics=world.metrics,
-            clock=world.clock,
+        self.provisioner = world.make(
+            Provisioner,
             solve=self._solve,
             batch_window=BatchWindow(NO_WAIT, NO_WAIT),
             nomination=timedelta(seconds=20),
-            registration_backoff=world.registration_backoff,
         )
 
     async def _solve(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
@@ -92,15 +87,10 @@ class NominationScenario(ProvisioningScenario):
     def __init__(self, *features: kinds.Kind[Any]) -> None:
         super().__init__(*features)
         world = self.world
-        self.nomination = Nomination(
-            api=world.api,
-            cloud=world.cloud,
-            cluster=world.cluster,
-            plan=self.provisioner.plan,
-            spreads=DefaultSpreads((), world.cluster),
-            clock=world.clock,
+        self.nomination = world.make(
+            Nomination, plan=self.provisioner.plan, spreads=DefaultSpreads((), world.cluster)
         )
-        self.startup_gate = StartupGate(world.api, world.cluster, world.clock, self.nomination)
+        self.startup_gate = world.make(StartupGate, nomination=self.nomination)
         self.lifecycle = make_lifecycle(world, self.startup_gate)
         world.seed(make_nodeclass(), make_nodepool())
 
@@ -147,24 +137,15 @@ class DisruptionScenario(Loops):
         known = {labels.NODEPOOL: "default", labels.REGISTERED: "true", labels.INITIALIZED: "true"}
         provider_id = f"fake:///{number}"
         when = self.world.clock()
-        conditions = [
-            Condition(type=kind, status="True", reason=kind, last_transition_time=when)
-            for kind in (INITIALIZED, CONSOLIDATABLE)
-        ]
-        claim = NodeClaim(
-            metadata=ObjectMeta(
-                name=f"claim-{number}", labels=known, finalizers=[labels.TERMINATION_FINALIZER]
-            ),
-            spec=NodeClaimSpec(node_class_ref=CLASS),
-            status=NodeClaimStatus(
-                provider_id=provider_id, node_name=f"node-{number}", conditions=conditions
-            ),
+        claim = make_nodeclaim(
+            f"claim-{number}",
+            labels=known,
+            finalizers=[labels.TERMINATION_FINALIZER],
+            provider_id=provider_id,
+            node=f"node-{number}",
+            conditions=true(INITIALIZED, CONSOLIDATABLE, since=when),
         )
-        node = Node(
-            metadata=ObjectMeta(name=f"node-{number}", labels=known),
-            spec=NodeSpec(provider_id=provider_id),
-            status=NodeStatus(conditions=true("Ready")),
-        )
+        node = make_node(f"node-{number}", labels=known, provider_id=provider_id)
         self.world.seed(claim, node)
 
     def going(self) -> list[str]:
@@ -172,5 +153,4 @@ class DisruptionScenario(Loops):
 
 
 def nominated(pod: Pod, node: str) -> Pod:
-    status = msgspec.structs.replace(pod.status, nominated_node_name=node)
-    return msgspec.structs.replace(pod, status=status)
+    return changed(pod, status={"nominatedNodeName": node})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kubernetes.pods import ResourceRequirements
 from controller.reconcilers.nodeclaim.lifecycle import PLUGIN_DEADLINE, Lifecycle
+from tests.builders import changed
 from tests.reconcilers.world import World, launched
 
 GPU = "nvidia.com/gpu"
@@ -15,7 +14,7 @@ GPU = "nvidia.com/gpu"
 
 def untainted(world: World, claim: NodeClaim) -> None:
     node = world.join(claim)
-    world.seed(msgspec.structs.replace(node, spec=msgspec.structs.replace(node.spec, taints=[])))
+    world.seed(changed(node, spec={"taints": []}))
 
 
 async def test_a_node_that_joins_without_the_taint_says_so_and_is_registered(
@@ -46,9 +45,7 @@ async def test_a_device_plugin_that_never_comes_is_named_after_a_while_and_now_a
         await launched(world, lifecycle, resources=ResourceRequirements(requests={GPU: "1"}))
     )
     bare = {name: amount for name, amount in node.status.allocatable.items() if name != GPU}
-    world.seed(
-        msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, allocatable=bare))
-    )
+    world.seed(changed(node, status={"allocatable": bare}))
     await lifecycle.reconcile("claim")
     assert not await world.events("ResourceNotRegistered")
 

@@ -8,16 +8,11 @@ from collections.abc import Set as AbstractSet
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
-from controller.apis import kinds
-from controller.apis.kinds import Kind
-from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
+from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import (
-    ReplicaSet,
-    ScalableSpec,
     StatefulSet,
     StatefulSetSpec,
 )
@@ -28,7 +23,7 @@ from controller.reconcilers.provisioning.provisioner import Provisioner
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.state.snapshot import Snapshot
-from tests.builders import make_nodeclass, make_nodepool, make_pod
+from tests.builders import make_nodeclass, make_nodepool, make_pod, make_replicaset
 from tests.reconcilers.world import World
 
 pytestmark = pytest.mark.virtual_clock
@@ -131,21 +126,8 @@ async def test_patience_ends_when_no_window_opens() -> None:
 # Whether all have come.
 
 
-def owned(pod: Pod, kind: Kind[Any], name: str = "web") -> Pod:
-    reference = OwnerReference(
-        api_version=kind.api_version, kind=kind.name, name=name, uid=f"uid-{name}", controller=True
-    )
-    metadata = msgspec.structs.replace(
-        pod.metadata, uid=f"uid-{pod.metadata.name}", owner_references=[reference]
-    )
-    return msgspec.structs.replace(pod, metadata=metadata)
-
-
-def make_replica_set(replicas: int, name: str = "web") -> ReplicaSet:
-    return ReplicaSet(
-        metadata=ObjectMeta(name=name, namespace="default", uid=f"uid-{name}"),
-        spec=ScalableSpec(replicas=replicas),
-    )
+def replica(name: str, owner: str = "ReplicaSet/web", **options: Any) -> Pod:
+    return make_pod(name, owner=owner, uid=f"uid-{name}", **options)
 
 
 def make_stateful_set(replicas: int, policy: str) -> StatefulSet:
@@ -155,8 +137,8 @@ def make_stateful_set(replicas: int, policy: str) -> StatefulSet:
     )
 
 
-def waiting(*names: str, kind: Kind[Any] = kinds.REPLICA_SET, owner: str = "web") -> list[Pod]:
-    return [owned(make_pod(name), kind, owner) for name in names]
+def waiting(*names: str, owner: str = "ReplicaSet/web") -> list[Pod]:
+    return [replica(name, owner) for name in names]
 
 
 async def complete(world: World, *pods: Pod) -> bool:
@@ -166,27 +148,24 @@ async def complete(world: World, *pods: Pod) -> bool:
 
 async def test_all_have_come_when_an_owner_has_the_replicas_it_asks_for() -> None:
     world, pods = World(), waiting("a", "b")
-    running = owned(make_pod("c", node="node"), kinds.REPLICA_SET)
-    world.seed(make_replica_set(3), *pods)
+    world.seed(make_replicaset(replicas=3), *pods)
     assert not await complete(world, *pods)
 
-    world.seed(running)
+    world.seed(replica("c", node="node"))
     assert await complete(world, *pods)
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 async def test_a_pod_that_has_ended_is_no_replica(phase: str) -> None:
     world, pods = World(), waiting("a")
-    over = owned(make_pod("b", node="node"), kinds.REPLICA_SET)
-    status = msgspec.structs.replace(over.status, phase=phase)
-    world.seed(make_replica_set(2), *pods, msgspec.structs.replace(over, status=status))
+    world.seed(make_replicaset(replicas=2), *pods, replica("b", node="node", phase=phase))
     assert not await complete(world, *pods)
 
 
 async def test_every_owner_counts_and_not_only_the_first() -> None:
     world = World()
-    pods = [*waiting("a"), *waiting("b", owner="db")]
-    world.seed(make_replica_set(1), make_replica_set(2, "db"), *pods)
+    pods = [*waiting("a"), *waiting("b", owner="ReplicaSet/db")]
+    world.seed(make_replicaset(), make_replicaset("db", replicas=2), *pods)
     assert not await complete(world, *pods)
 
 
@@ -194,34 +173,30 @@ async def test_every_owner_counts_and_not_only_the_first() -> None:
 async def test_a_stateful_set_makes_one_pod_at_a_time_unless_it_says_otherwise(
     policy: str, expected: bool
 ) -> None:
-    world, pods = World(), waiting("web-0", kind=kinds.STATEFUL_SET)
+    world, pods = World(), waiting("web-0", owner="StatefulSet/web")
     world.seed(make_stateful_set(3, policy), *pods)
     assert await complete(world, *pods) is expected
 
 
 async def test_of_pods_without_an_owner_that_counts_nobody_can_tell() -> None:
     world = World()
-    bare = make_pod("bare")
-    bare = msgspec.structs.replace(
-        bare, metadata=msgspec.structs.replace(bare.metadata, uid="uid-bare")
-    )
-    job = Kind("batch/v1", "Job", "jobs", True, ReplicaSet)
-    others = waiting("of-a-job", kind=job)
-    world.seed(make_replica_set(1), bare, *others)
+    bare = make_pod("bare", uid="uid-bare")
+    others = waiting("of-a-job", owner="Job/web")
+    world.seed(make_replicaset(), bare, *others)
     assert not await complete(world, bare)
     assert not await complete(world, *others)
 
 
 async def test_of_what_is_no_pod_nobody_can_tell() -> None:
     world, pods = World(), waiting("a")
-    world.seed(make_replica_set(1), *pods)
+    world.seed(make_replicaset(), *pods)
     seen = {pods[0].metadata.uid, "uid-of-a-pool"}
     assert not await Arrivals(world.api, world.cluster).are_complete(seen)
 
 
 async def test_an_api_server_that_does_not_answer_closes_no_window() -> None:
     world, pods = World(), waiting("a")
-    world.seed(make_replica_set(1), *pods)
+    world.seed(make_replicaset(), *pods)
     assert await complete(world, *pods)
 
     world.api.refuse("get", UnavailableError("busy"))
@@ -240,17 +215,11 @@ class Batches:
         self.answered_after = answered_after
         self.window = BatchWindow(SECOND, 10 * SECOND)
         world = self.world
-        self.provisioner = Provisioner(
-            api=world.api,
-            cloud=world.cloud,
-            cluster=world.cluster,
-            recorder=world.recorder,
-            metrics=world.metrics,
-            clock=world.clock,
+        self.provisioner = world.make(
+            Provisioner,
             solve=self._solve,
             batch_window=self.window,
             nomination=timedelta(seconds=20),
-            registration_backoff=world.registration_backoff,
         )
         world.seed(make_nodeclass(), make_nodepool())
 
@@ -304,7 +273,7 @@ async def test_a_change_of_the_cluster_has_the_question_asked_again() -> None:
 async def test_pods_whose_owner_has_them_all_are_placed_at_once() -> None:
     batches = Batches()
     pods = waiting("a", "b", "c")
-    batches.world.seed(make_replica_set(3))
+    batches.world.seed(make_replicaset(replicas=3))
     batches.come(*pods)
 
     await batches.provisioner.run_once()

@@ -18,7 +18,7 @@ from controller.apis.kubernetes.pods import PodTemplateSpec
 from controller.apis.kubernetes.workloads import Deployment, DeploymentSpec, PodTemplate
 from controller.manager.watches import BUFFERING
 from controller.reconcilers.capacitybuffer.resolution import PERIOD, Resolution
-from tests.builders import make_nodeclass, make_nodepool, make_pod
+from tests.builders import changed, make_nodeclass, make_nodepool, make_pod
 from tests.reconcilers.disrupting import make_disruptor
 from tests.reconcilers.scenarios import ProvisioningScenario
 from tests.reconcilers.world import World
@@ -37,7 +37,7 @@ def make_buffer(**spec: Any) -> CapacityBuffer:
 
 
 async def resolved(world: World) -> timedelta | None:
-    pause = await Resolution(world.api, world.cluster, world.clock).reconcile("team/web")
+    pause = await world.make(Resolution).reconcile("team/web")
     world.see()
     return pause
 
@@ -141,9 +141,7 @@ async def settled(world: World, claim: NodeClaim) -> None:
     """Let the node of a launched claim be ready, and quiet for long enough."""
     node = world.join(claim)
     known = {labels.NODEPOOL: "default", labels.REGISTERED: "true", labels.INITIALIZED: "true"}
-    metadata = msgspec.structs.replace(node.metadata, labels=known)
-    spec = msgspec.structs.replace(node.spec, taints=[])
-    world.seed(msgspec.structs.replace(node, metadata=metadata, spec=spec))
+    world.seed(changed(node, metadata={"labels": known}, spec={"taints": []}))
     reached = [Condition(type=kind, status="True") for kind in (INITIALIZED, CONSOLIDATABLE)]
     await world.api.patch(
         kinds.NODE_CLAIM,

@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-import msgspec
 import pytest
 
 from controller.apis import labels
 from controller.apis.karpenter.ec2nodeclass import CapacityReservationStatus
-from controller.apis.karpenter.nodeclaim import REGISTERED, NodeClaim, NodeClaimSpec
-from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.karpenter.nodeclaim import REGISTERED, NodeClaim
 from controller.cloudprovider.errors import ThrottledError
 from controller.reconcilers.capacityreservation.capacitytype import CapacityType
 from controller.reconcilers.capacityreservation.expiration import BlockExpiration
-from tests.builders import CLASS, make_nodeclass
+from tests.builders import changed, make_nodeclaim, make_nodeclass, true
 from tests.reconcilers.world import World
 
 RESERVED = {
@@ -29,34 +26,29 @@ RESERVED = {
 
 @pytest.fixture
 def capacity_type(world: World) -> CapacityType:
-    return CapacityType(api=world.api, cloud=world.cloud, cluster=world.cluster)
+    return world.make(CapacityType)
 
 
 @pytest.fixture
 def expiration(world: World) -> BlockExpiration:
-    return BlockExpiration(world.api, world.cloud, world.cluster, world.metrics, world.clock)
+    return world.make(BlockExpiration)
 
 
 async def launched(
     world: World, *, bought: str, carried: dict[str, str] = RESERVED, registered: bool = True
 ) -> NodeClaim:
     """A claim with such labels, its node with the same, and an instance bought so in truth."""
-    metadata = ObjectMeta(
-        name="claim", uid="uid", labels=carried, finalizers=[labels.TERMINATION_FINALIZER]
+    claim = make_nodeclaim(
+        pool="", uid="uid", labels=carried, finalizers=[labels.TERMINATION_FINALIZER]
     )
-    claim = NodeClaim(metadata=metadata, spec=NodeClaimSpec(node_class_ref=CLASS))
     instance = await world.cloud.launch(claim, make_nodeclass())
     machine = world.cloud.machines[instance.provider_id]
     world.cloud.machines[instance.provider_id] = replace(machine, capacity_type=bought)
-    held = [Condition(type=REGISTERED, status="True", reason="")] if registered else []
-    status = msgspec.structs.replace(
-        claim.status, provider_id=instance.provider_id, conditions=held
-    )
-    claim = msgspec.structs.replace(claim, status=status)
+    held = true(REGISTERED) if registered else []
+    claim = changed(claim, status={"providerID": instance.provider_id, "conditions": held})
     world.seed(claim)
     node = world.join(claim)
-    meta = msgspec.structs.replace(node.metadata, labels={**carried, "team": "a"})
-    world.seed(msgspec.structs.replace(node, metadata=meta))
+    world.seed(changed(node, metadata={"labels": {**carried, "team": "a"}}))
     return claim
 
 
@@ -118,8 +110,7 @@ def seed_block(world: World, *, left: timedelta, kind: str = "capacity-block") -
     node_class = make_nodeclass()
     end = (world.now + left).strftime("%Y-%m-%dT%H:%M:%SZ")
     reservation = CapacityReservationStatus(id="cr-1", reservation_type=kind, end_time=end)
-    status = msgspec.structs.replace(node_class.status, capacity_reservations=[reservation])
-    world.seed(msgspec.structs.replace(node_class, status=status))
+    world.seed(changed(node_class, status={"capacity_reservations": [reservation]}))
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
-from controller.apis import kinds, labels
-from controller.apis.karpenter.nodeclaim import CONSISTENT_STATE_FOUND, NodeClaim, NodeClaimSpec
+from controller.apis import kinds
+from controller.apis.karpenter.nodeclaim import CONSISTENT_STATE_FOUND
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.pods import ResourceRequirements
 from controller.apis.kubernetes.taints import Toleration
 from controller.reconcilers.nodeclaim.consistency import PERIOD, Consistency
-from tests.builders import CLASS, make_nodeclass, make_nodepool, make_pod
+from tests.builders import changed, make_nodeclaim, make_nodeclass, make_nodepool, make_pod
 from tests.reconcilers.test_termination import make_budget
 from tests.reconcilers.world import Unprepared, World, make_lifecycle
 
@@ -23,12 +20,7 @@ NODE = "node-of-claim"
 @pytest.fixture
 async def world() -> World:
     world = World()
-    world.seed(make_nodeclass(), make_nodepool())
-    spec = NodeClaimSpec(
-        node_class_ref=CLASS, resources=ResourceRequirements(requests={"cpu": "1"})
-    )
-    metadata = ObjectMeta(name="claim", labels={labels.NODEPOOL: "default"})
-    world.seed(NodeClaim(metadata=metadata, spec=spec))
+    world.seed(make_nodeclass(), make_nodepool(), make_nodeclaim(requests={"cpu": "1"}))
     lifecycle = make_lifecycle(world, Unprepared())
     await lifecycle.reconcile("claim")
     claim = world.claim("claim")
@@ -40,9 +32,7 @@ async def world() -> World:
 
 @pytest.fixture
 def consistency(world: World) -> Consistency:
-    return Consistency(
-        api=world.api, cluster=world.cluster, recorder=world.recorder, clock=world.clock
-    )
+    return world.make(Consistency)
 
 
 def condition(world: World) -> Condition:
@@ -66,8 +56,7 @@ async def test_a_node_that_is_smaller_than_its_type_says_so(
 ) -> None:
     node = world.node(NODE)
     assert node is not None
-    shrunk = msgspec.structs.replace(node.status, capacity={**node.status.capacity, "cpu": "100m"})
-    world.seed(msgspec.structs.replace(node, status=shrunk))
+    world.seed(changed(node, status={"capacity": {**node.status.capacity, "cpu": "100m"}}))
 
     await consistency.reconcile("claim")
 
@@ -80,7 +69,10 @@ async def test_a_node_that_is_smaller_than_its_type_says_so(
 async def test_a_budget_that_keeps_a_node_on_its_way_out_is_named(
     world: World, consistency: Consistency
 ) -> None:
-    world.seed(make_pod("web", node=NODE, labels={"app": "web"}), make_budget(allowed=0))
+    world.seed(
+        make_pod("web", node=NODE, labels={"app": "web"}),
+        make_budget(allowed=0, match={"app": "web"}),
+    )
     await world.api.delete(kinds.NODE_CLAIM, "claim")
     world.see()
 
@@ -95,8 +87,10 @@ async def test_a_budget_of_pods_that_no_drain_waits_for_is_not(
     world: World, consistency: Consistency
 ) -> None:
     stays = make_pod("web", node=NODE, labels={"app": "web"})
-    tolerant = msgspec.structs.replace(stays.spec, tolerations=[Toleration(operator="Exists")])
-    world.seed(msgspec.structs.replace(stays, spec=tolerant), make_budget(allowed=0))
+    world.seed(
+        changed(stays, spec={"tolerations": [Toleration(operator="Exists")]}),
+        make_budget(allowed=0, match={"app": "web"}),
+    )
     await world.api.delete(kinds.NODE_CLAIM, "claim")
     world.see()
 

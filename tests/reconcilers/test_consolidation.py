@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
-import msgspec
 import pytest
 
 from controller.apis import kinds, labels
@@ -17,13 +17,9 @@ from controller.apis.karpenter.nodeclaim import (
     LAUNCHED,
     REGISTERED,
     NodeClaim,
-    NodeClaimSpec,
-    NodeClaimStatus,
 )
-from controller.apis.karpenter.nodepool import WHEN_EMPTY, NodePool
+from controller.apis.karpenter.nodepool import WHEN_EMPTY
 from controller.apis.kubernetes.conditions import Condition, find, with_condition
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.kubernetes.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, NotFoundError, UnavailableError
 from controller.cloudprovider.fake import ZONES
@@ -32,7 +28,15 @@ from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.disruption.rollout import AMI_DRIFT
 from controller.reconcilers.disruption.disruptor import GATHERING
 from controller.state.registrations import PAUSES, Failure
-from tests.builders import CLASS, make_nodeclass, make_nodepool, make_pod, true
+from tests.builders import (
+    changed,
+    make_node,
+    make_nodeclaim,
+    make_nodeclass,
+    make_nodepool,
+    make_pod,
+    true,
+)
 from tests.reconcilers.disrupting import Loops, SameProcess, make_disruptor
 
 SETTLED = (LAUNCHED, REGISTERED, INITIALIZED, CONSOLIDATABLE, "Ready")
@@ -50,9 +54,8 @@ class ConsolidationScenario(Loops):
     def __init__(self, **disruption: object) -> None:
         super().__init__()
         self.world.seed(make_nodeclass())
-        pool = make_nodepool(**{"budgets": [{"nodes": "100%"}], **disruption})  # type: ignore[arg-type]
-        spec = msgspec.structs.replace(pool.spec.template.spec, requirements=[ON_DEMAND])
-        self.change_pool(pool, template=msgspec.structs.replace(pool.spec.template, spec=spec))
+        pool = {"requirements": [ON_DEMAND], "budgets": [{"nodes": "100%"}]}
+        self.world.seed(make_nodepool(**{**pool, **disruption}))  # type: ignore[arg-type]
 
     def add(
         self,
@@ -68,7 +71,7 @@ class ConsolidationScenario(Loops):
         it was made.
         """
         cpu, memory, count = SIZES[kind]
-        amounts: dict[str, int | str | float] = {"cpu": cpu, "memory": memory, "pods": count}
+        amounts = {"cpu": cpu, "memory": memory, "pods": count}
         known = {
             labels.NODEPOOL: pool,
             labels.INSTANCE_TYPE: kind,
@@ -79,31 +82,18 @@ class ConsolidationScenario(Loops):
         }
         joined = {labels.REGISTERED: "true", labels.INITIALIZED: "true", labels.HOSTNAME: name}
         holds = (*SETTLED, DRIFTED) if drifted else SETTLED
-        claim = NodeClaim(
-            metadata=ObjectMeta(
-                name=f"claim-of-{name}",
-                labels=known,
-                annotations={labels.REPLACES: replaces} if replaces else {},
-                finalizers=[labels.TERMINATION_FINALIZER],
-            ),
-            spec=NodeClaimSpec(node_class_ref=CLASS),
-            status=NodeClaimStatus(
-                provider_id=f"fake:///{name}",
-                node_name=name,
-                capacity=amounts,
-                allocatable=amounts,
-                conditions=[
-                    Condition(
-                        type=held, status="True", reason=held, last_transition_time=self.world.now
-                    )
-                    for held in holds
-                ],
-            ),
+        claim = make_nodeclaim(
+            f"claim-of-{name}",
+            labels=known,
+            annotations={labels.REPLACES: replaces} if replaces else {},
+            finalizers=[labels.TERMINATION_FINALIZER],
+            provider_id=f"fake:///{name}",
+            node=name,
+            conditions=true(*holds, since=self.world.now),
+            status={"capacity": amounts, "allocatable": amounts},
         )
-        node = Node(
-            metadata=ObjectMeta(name=name, labels={**known, **joined}),
-            spec=NodeSpec(provider_id=f"fake:///{name}"),
-            status=NodeStatus(capacity=amounts, allocatable=amounts, conditions=true("Ready")),
+        node = make_node(
+            name, labels={**known, **joined}, provider_id=f"fake:///{name}", capacity=amounts
         )
         running = (make_pod(f"{name}-{n}", node=name) for n in range(pods))
         self.world.seed(claim, node, *running)
@@ -121,18 +111,13 @@ class ConsolidationScenario(Loops):
             "False" if seconds else "True",
             now=self.world.now,
         )
-        status = msgspec.structs.replace(
-            claim.status,
-            conditions=after,
-            last_pod_event_time=self.world.now + timedelta(seconds=seconds) - wait,
-        )
-        self.world.seed(msgspec.structs.replace(claim, status=status))
+        last = self.world.now + timedelta(seconds=seconds) - wait
+        self.world.seed(changed(claim, status={"conditions": after, "lastPodEventTime": last}))
 
-    def change_pool(self, pool: NodePool | None = None, **spec: object) -> None:
+    def change_pool(self, **spec: object) -> None:
         """Change parts of the pool's spec."""
-        pool = pool or self.world.api.objects(kinds.NODE_POOL)[0]
-        changed = msgspec.structs.replace(pool.spec, **spec)
-        self.world.seed(msgspec.structs.replace(pool, spec=changed))
+        pool = self.world.api.objects(kinds.NODE_POOL)[0]
+        self.world.seed(changed(pool, spec=spec))
 
     async def protect(self, name: str, value: str | None = "true") -> None:
         """Let a node stay whatever comes; or not any more, by no value."""
@@ -157,19 +142,16 @@ class ConsolidationScenario(Loops):
 
     def drift(self, claim: NodeClaim, reason: str) -> None:
         """Let a claim have drifted for a reason."""
-        status = claim.status
         after = with_condition(
-            status.conditions, DRIFTED, "True", reason=reason, now=self.world.now
+            claim.status.conditions, DRIFTED, "True", reason=reason, now=self.world.now
         )
-        status = msgspec.structs.replace(status, conditions=after)
-        self.world.seed(msgspec.structs.replace(claim, status=status))
+        self.world.seed(changed(claim, status={"conditions": after}))
 
     def _become(self, claim: NodeClaim, *held: str) -> None:
-        status = claim.status
+        after: Sequence[Condition] = claim.status.conditions
         for kind in held:
-            after = with_condition(status.conditions, kind, "True", now=self.world.now)
-            status = msgspec.structs.replace(status, conditions=after)
-        self.world.seed(msgspec.structs.replace(claim, status=status))
+            after = with_condition(after, kind, "True", now=self.world.now)
+        self.world.seed(changed(claim, status={"conditions": after}))
 
     def change_leader(self, engine: SameProcess | None = None) -> None:
         """Let another process take over, which knows what the cluster shows and no more."""
@@ -395,11 +377,9 @@ async def test_a_replacement_is_no_empty_node_while_its_pods_are_on_their_way() 
     await scenario.work(2)
     node = scenario.world.join(scenario.made()[0])
     scenario.world.seed(
-        msgspec.structs.replace(
-            node, metadata=msgspec.structs.replace(node.metadata, labels={
+        changed(node, metadata={"labels": {
                 labels.NODEPOOL: "default", labels.REGISTERED: "true", labels.INITIALIZED: "true",
-            })
-        )
+            }})
     )  # fmt: skip
 
     await scenario.work(60)
@@ -424,8 +404,9 @@ async def test_a_pool_that_asks_for_other_nodes_meanwhile_gets_none_of_what_it_a
         async def confirm(self, problem: DisruptionProblem, decision: Decision) -> Confirmation:
             if self.asked == 1:
                 template = scenario.world.api.objects(kinds.NODE_POOL)[0].spec.template
-                metadata = msgspec.structs.replace(template.metadata, labels={"team": "blue"})
-                scenario.change_pool(template=msgspec.structs.replace(template, metadata=metadata))
+                scenario.change_pool(
+                    template=changed(template, metadata={"labels": {"team": "blue"}})
+                )
             return await super().confirm(problem, decision)
 
     scenario.change_leader(Slow())

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
 from controller.apis import kinds, labels
@@ -20,7 +19,7 @@ from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
-from tests.builders import make_nodeclass, make_nodepool, make_pod, make_type
+from tests.builders import changed, make_nodeclass, make_nodepool, make_pod, make_type
 from tests.reconcilers.scenarios import ProvisioningScenario
 from tests.reconcilers.world import Unprepared, make_lifecycle
 from tests.scheduling.devices import (
@@ -69,14 +68,12 @@ def claimed(name: str) -> tuple[Pod, ResourceClaim]:
     """A pod that waits, and its claim to one GPU."""
     pod = make_pod(name)
     claims = [PodResourceClaim(name="gpu", resource_claim_name=f"{name}-gpu")]
-    spec = msgspec.structs.replace(pod.spec, resource_claims=claims)
-    return msgspec.structs.replace(pod, spec=spec), make_resource_claim(f"{name}-gpu")
+    return changed(pod, spec={"resource_claims": claims}), make_resource_claim(f"{name}-gpu")
 
 
 def on(slice_: ResourceSlice, count: int) -> ResourceSlice:
     """The same slice as one of so many of its pool."""
-    pool = msgspec.structs.replace(slice_.spec.pool, resource_slice_count=count)
-    return msgspec.structs.replace(slice_, spec=msgspec.structs.replace(slice_.spec, pool=pool))
+    return changed(slice_, spec={"pool": {"resource_slice_count": count}})
 
 
 async def test_a_node_is_made_for_a_pods_devices_and_is_ready_once_they_are_there(

@@ -17,7 +17,7 @@ from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.errors import ApiError, ForbiddenError, UnavailableError
 from controller.reconcilers.nodeclaim.consolidatable import Consolidatable
 from controller.reconcilers.nodeclaim.podevents import PodEvents
-from tests.builders import make_pod
+from tests.builders import changed, make_pod
 from tests.reconcilers.scenarios import DisruptionScenario
 
 
@@ -63,8 +63,7 @@ async def test_a_workload_stays_as_old_as_it_is_when_all_its_pods_are_moved() ->
         pod = make_pod(name, node="node-0" if started else "", uid=f"uid-of-{name}")
         metadata = msgspec.structs.replace(pod.metadata, owner_references=[owner])
         when = scenario.world.clock() if started else None
-        status = msgspec.structs.replace(pod.status, start_time=when)
-        return msgspec.structs.replace(pod, metadata=metadata, status=status)
+        return changed(pod, metadata=metadata, status={"start_time": when})
 
     began = scenario.world.clock()
     scenario.world.seed(replica("before", started=True))
@@ -171,8 +170,7 @@ async def test_pods_that_are_to_be_left_alone_for_a_while_say_until_when(
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     pod = make_pod("web", node="node-0", annotations={labels.DO_NOT_DISRUPT: said})
     started = datetime(2026, 11, 21, 12, tzinfo=UTC)
-    status = msgspec.structs.replace(pod.status, start_time=started)
-    scenario.world.seed(msgspec.structs.replace(pod, status=status))
+    scenario.world.seed(changed(pod, status={"start_time": started}))
     scenario.world.pass_time(seconds=600)
 
     await scenario.work(seconds=40)
@@ -186,9 +184,7 @@ async def test_a_taint_left_by_a_controller_that_died_is_taken_off() -> None:
     node = scenario.world.node("node-0")
     assert node is not None
     taint = Taint(key=labels.DISRUPTED_TAINT, effect="NoSchedule")
-    scenario.world.seed(
-        msgspec.structs.replace(node, spec=msgspec.structs.replace(node.spec, taints=[taint]))
-    )
+    scenario.world.seed(changed(node, spec={"taints": [taint]}))
 
     await scenario.work(seconds=1)
 
@@ -211,7 +207,7 @@ async def test_a_node_becomes_consolidatable_when_it_has_been_quiet_long_enough(
 ) -> None:
     scenario = DisruptionScenario(1, consolidateAfter=after)
     world = scenario.world
-    loop = Consolidatable(world.api, world.cluster, world.clock)
+    loop = world.make(Consolidatable)
     world.pass_time(seconds=quiet)
 
     await loop.reconcile("claim-0")
@@ -225,7 +221,7 @@ async def test_a_node_becomes_consolidatable_when_it_has_been_quiet_long_enough(
 async def test_a_node_is_consolidatable_in_time_after_a_clock_that_ran_ahead() -> None:
     scenario = DisruptionScenario(1, consolidateAfter="5m")
     world = scenario.world
-    loop = Consolidatable(world.api, world.cluster, world.clock)
+    loop = world.make(Consolidatable)
     world.pass_time(minutes=-30)
 
     assert await loop.reconcile("claim-0") == timedelta(minutes=5)
@@ -260,7 +256,7 @@ async def test_what_was_made_in_the_place_of_nodes_for_nothing_goes_though_never
     world.see()
     world.pass_time(seconds=quiet)
 
-    await Consolidatable(world.api, world.cluster, world.clock).reconcile("claim-0")
+    await world.make(Consolidatable).reconcile("claim-0")
     await scenario.work(seconds=20)
 
     assert bool(scenario.going()) is goes
@@ -281,7 +277,7 @@ async def test_when_pods_came_or_went_is_written_now_and_then(ago: int, written:
     await world.api.patch(kinds.NODE_CLAIM, "claim-0", told, subresource="status")
     world.see()
 
-    await PodEvents(world.api, world.cluster, world.clock).reconcile("node-0")
+    await world.make(PodEvents).reconcile("node-0")
 
     claim = world.claim("claim-0")
     assert claim is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
 import pytest
 
 from controller.apis import kinds, labels
@@ -12,19 +11,14 @@ from controller.apis.karpenter import hashes
 from controller.apis.karpenter.nodeclaim import (
     DRIFTED,
     LAUNCHED,
-    NodeClaim,
-    NodeClaimSpec,
-    NodeClaimStatus,
 )
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.fake import ZONES
 from controller.reconcilers.nodeclaim.drift import PERIOD, Drift
-from tests.builders import CLASS, make_nodeclass, make_nodepool
+from tests.builders import changed, make_nodeclaim, make_nodeclass, make_nodepool, needs
 from tests.reconcilers.world import World
 
 BOUGHT = {
@@ -41,23 +35,15 @@ def hashed(pool: NodePool, *, version: str = hashes.NODE_POOL_VERSION) -> NodePo
         labels.NODEPOOL_HASH: hashes.node_pool_hash(pool),
         labels.NODEPOOL_HASH_VERSION: version,
     }
-    metadata = msgspec.structs.replace(pool.metadata, annotations=written)
-    return msgspec.structs.replace(pool, metadata=metadata)
+    return changed(pool, metadata={"annotations": written})
 
 
 def requiring(key: str, operator: str, *values: str) -> NodePool:
-    pool = make_nodepool()
-    terms = [Requirement(key=key, operator=operator, values=list(values))]
-    spec = msgspec.structs.replace(pool.spec.template.spec, requirements=terms)
-    template = msgspec.structs.replace(pool.spec.template, spec=spec)
-    return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, template=template))
+    return make_nodepool(requirements=[needs(key, operator, *values)])
 
 
 def expiring(after: str) -> NodePool:
-    pool = make_nodepool()
-    spec = msgspec.structs.replace(pool.spec.template.spec, expire_after=after)
-    template = msgspec.structs.replace(pool.spec.template, spec=spec)
-    return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, template=template))
+    return make_nodepool(template={"expireAfter": after})
 
 
 class DriftScenario:
@@ -67,18 +53,15 @@ class DriftScenario:
         self, carried: Mapping[str, str] | None = None, *, is_launched: bool = True
     ) -> None:
         self.world = world = World()
-        self.drift = Drift(world.api, world.cloud, world.cluster, world.clock)
+        self.drift = world.make(Drift)
         pool = hashed(make_nodepool())
         launched = Condition(type=LAUNCHED, status="True" if is_launched else "Unknown")
-        claim = NodeClaim(
-            metadata=ObjectMeta(
-                name="claim",
-                labels={**BOUGHT, **(carried or {})},
-                annotations=pool.metadata.annotations,
-                creation_timestamp=world.now,
-            ),
-            spec=NodeClaimSpec(node_class_ref=CLASS),
-            status=NodeClaimStatus(provider_id="fake:///1", conditions=[launched]),
+        claim = make_nodeclaim(
+            labels={**BOUGHT, **(carried or {})},
+            annotations=pool.metadata.annotations,
+            creation_timestamp=world.now,
+            provider_id="fake:///1",
+            conditions=[launched],
         )
         world.seed(make_nodeclass(), pool, claim)
 

@@ -9,45 +9,35 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.karpenter.nodeclaim import LAUNCHED, REGISTERED, NodeClaim, NodeClaimSpec
+from controller.apis.karpenter.nodeclaim import LAUNCHED, REGISTERED, NodeClaim
 from controller.apis.karpenter.sharedlaunch import SharedLaunch
-from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta
 from controller.cloudprovider.errors import CloudProviderError, ThrottledError
 from controller.reconcilers.nodeclaim.garbagecollection import (
     EAGER_RUNS,
     PERIOD,
     GarbageCollection,
 )
-from tests.builders import CLASS, make_nodeclass
+from tests.builders import changed, make_nodeclaim, make_nodeclass, true
 from tests.reconcilers.world import World
 
 
 @pytest.fixture
 def collector(world: World) -> GarbageCollection:
-    return GarbageCollection(
-        api=world.api,
-        cloud=world.cloud,
-        cluster=world.cluster,
-        metrics=world.metrics,
-        clock=world.clock,
-    )
+    return world.make(GarbageCollection)
 
 
 async def launched(world: World, name: str = "claim", *, recorded: bool = True) -> NodeClaim:
     """A claim with its instance, which a controller that died may not have written down."""
-    claim = NodeClaim(
-        metadata=ObjectMeta(
-            name=name, uid=f"uid-{name}", finalizers=[labels.TERMINATION_FINALIZER]
-        ),
-        spec=NodeClaimSpec(node_class_ref=CLASS),
+    claim = make_nodeclaim(
+        name, pool="", uid=f"uid-{name}", finalizers=[labels.TERMINATION_FINALIZER]
     )
     instance = await world.cloud.launch(claim, make_nodeclass())
-    held = [Condition(type=t, status="True", reason=t) for t in (LAUNCHED, REGISTERED)]
-    status = msgspec.structs.replace(
-        claim.status, provider_id=instance.provider_id, conditions=held
-    )
-    claim = msgspec.structs.replace(claim, status=status) if recorded else claim
+    if recorded:
+        status = {
+            "providerID": instance.provider_id,
+            "conditions": true(LAUNCHED, REGISTERED),
+        }
+        claim = changed(claim, status=status)
     world.seed(claim)
     world.pass_time(minutes=5)
     return claim

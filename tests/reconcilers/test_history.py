@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from controller.apis import kinds
@@ -13,7 +12,7 @@ from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
 from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import NotFoundError, UnavailableError
 from controller.reconcilers.disruption.history import MOST_KEPT
-from tests.builders import make_pod
+from tests.builders import changed, make_pod
 from tests.reconcilers.disrupting import make_disruptor
 from tests.reconcilers.test_consolidation import VALIDATION, ConsolidationScenario
 
@@ -33,8 +32,7 @@ class HistoryScenario(ConsolidationScenario):
 
     def web(self, name: str, node: str) -> Pod:
         pod = make_pod(name, node=node)
-        metadata = msgspec.structs.replace(pod.metadata, owner_references=[WEB])
-        return msgspec.structs.replace(pod, metadata=metadata)
+        return changed(pod, metadata={"owner_references": [WEB]})
 
     async def decided(self) -> None:
         await self.protect("a")
@@ -91,11 +89,7 @@ async def test_totals_survive_a_restart_and_the_end_of_their_records() -> None:
     history = scenario.disruptor.orchestrator.history
     record = scenario.record()
     old = [
-        msgspec.structs.replace(
-            record,
-            metadata=ObjectMeta(name=f"old-{number:04d}"),
-            status=msgspec.structs.replace(record.status, balance=None),
-        )
+        changed(record, metadata=ObjectMeta(name=f"old-{number:04d}"), status={"balance": None})
         for number in range(MOST_KEPT + 20)
     ]
     scenario.world.seed(*old)
@@ -159,8 +153,7 @@ async def test_a_decision_that_was_never_begun_is_closed() -> None:
     scenario = HistoryScenario()
     await scenario.decided()
     record = scenario.record()
-    unbegun = msgspec.structs.replace(record.status, state="Proposed", ended_at=None)
-    scenario.world.seed(msgspec.structs.replace(record, status=unbegun))
+    scenario.world.seed(changed(record, status={"state": "Proposed", "ended_at": None}))
 
     scenario.change_leader()
     await scenario.work(1)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 from controller.apis import labels
-from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.nodes import Node, NodeSpec
 from controller.apiserver.errors import UnavailableError
 from controller.reconcilers.interruption.listener import Listener
-from tests.builders import CLASS, make_nodeclass
+from tests.builders import changed, make_node, make_nodeclaim, make_nodeclass
 from tests.reconcilers.world import World, make_listener, make_status_listener
 
 
@@ -18,18 +15,12 @@ from tests.reconcilers.world import World, make_listener, make_status_listener
 async def world() -> World:
     world = World()
     carried = {labels.INSTANCE_TYPE: "m5.large", labels.ZONE: "us-west-2a"}
-    claim = NodeClaim(
-        metadata=ObjectMeta(
-            name="claim", labels=carried, finalizers=[labels.TERMINATION_FINALIZER]
-        ),
-        spec=NodeClaimSpec(node_class_ref=CLASS),
-    )
+    claim = make_nodeclaim(pool="", labels=carried, finalizers=[labels.TERMINATION_FINALIZER])
     world.seed(make_nodeclass(), claim)
     stored = world.claim("claim")
     assert stored is not None
     instance = await world.cloud.launch(stored, make_nodeclass())
-    status = NodeClaimStatus(provider_id=instance.provider_id)
-    world.seed(NodeClaim(metadata=stored.metadata, spec=stored.spec, status=status))
+    world.seed(changed(stored, status={"providerID": instance.provider_id}))
     return world
 
 
@@ -213,13 +204,10 @@ async def test_status_notices_are_counted_apart_from_messages(
 
 
 async def test_the_node_hears_of_the_end_too(world: World, listener: Listener) -> None:
-    world.seed(
-        Node(metadata=ObjectMeta(name="node"), spec=NodeSpec(provider_id=provider_id(world)))
-    )
+    world.seed(make_node(provider_id=provider_id(world)))
     claim = world.claim("claim")
     assert claim is not None
-    status = NodeClaimStatus(provider_id=provider_id(world), node_name="node")
-    world.seed(NodeClaim(metadata=claim.metadata, spec=claim.spec, status=status))
+    world.seed(changed(claim, status={"nodeName": "node"}))
     world.cloud.interrupt(provider_id(world))
 
     await listener.run_once()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from controller.apis import kinds, labels
 from controller.apis.karpenter.disruption import Disruption
 from controller.apiserver.errors import NotFoundError, UnavailableError
 from controller.disruption.modes import Mode
-from tests.builders import make_pod
+from tests.builders import changed, make_pod
 from tests.reconcilers.disrupting import make_disruptor
 from tests.reconcilers.test_consolidation import ConsolidationScenario
 
@@ -27,8 +26,7 @@ class ModeScenario(ConsolidationScenario):
 
     def set_mode(self, mode: str) -> None:
         pool = self.world.api.objects(kinds.NODE_POOL)[0]
-        metadata = msgspec.structs.replace(pool.metadata, annotations={MODE: mode})
-        self.world.seed(msgspec.structs.replace(pool, metadata=metadata))
+        self.world.seed(changed(pool, metadata={"annotations": {MODE: mode}}))
 
     def recommended(self, state: str = "Proposed") -> list[Disruption]:
         records = self.world.api.objects(kinds.DISRUPTION)

@@ -23,7 +23,7 @@ from controller.cloudprovider.errors import (
 )
 from controller.cloudprovider.provider import Instance
 from controller.reconcilers.nodeclaim.lifecycle import OTHERS_GRACE, Lifecycle
-from tests.builders import make_nodeclaim, make_nodeclass, make_nodepool, make_pod
+from tests.builders import changed, make_nodeclaim, make_nodeclass, make_nodepool, make_pod
 from tests.reconcilers.world import World, launched
 
 
@@ -89,8 +89,7 @@ async def test_claims_that_find_no_capacity_for_the_same_reason_are_logged_once(
     names = [f"claim-{number}" for number in range(9)]
     for name in names:
         claim = make_nodeclaim()
-        metadata = msgspec.structs.replace(claim.metadata, name=name)
-        world.seed(msgspec.structs.replace(claim, metadata=metadata))
+        world.seed(changed(claim, metadata={"name": name}))
 
     for name in names:
         world.cloud.fail("launch", InsufficientCapacityError("no m5.large in us-west-2a"))
@@ -293,8 +292,7 @@ async def test_a_node_that_is_made_unregistered_again_before_it_is_initialized_h
 
 def _bootstrapped(node: Node) -> Node:
     """The bootstrap script registered with the taints itself: they are not synced again."""
-    metadata = msgspec.structs.replace(node.metadata, labels={labels.DO_NOT_SYNC_TAINTS: "true"})
-    return msgspec.structs.replace(node, metadata=metadata)
+    return changed(node, metadata={"labels": {labels.DO_NOT_SYNC_TAINTS: "true"}})
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.kubernetes.meta import LabelSelector, OwnerReference
-from controller.apis.kubernetes.pods import Pod, PodStatus, TopologySpreadConstraint
+from controller.apis.kubernetes.meta import OwnerReference
+from controller.apis.kubernetes.pods import Pod, PodStatus
 from controller.apiserver.errors import ForbiddenError
 from controller.cloudprovider.errors import CloudProviderError
 from controller.reconcilers.newnodes.plan import NOMINATED_GRACE
 from controller.reconcilers.provisioning.nomination import nominated_together
-from tests.builders import make_pod
+from tests.builders import changed, make_pod, spread
 from tests.reconcilers.scenarios import NominationScenario, ProvisioningScenario, nominated
 
 
@@ -84,18 +84,8 @@ async def test_a_cloud_that_tells_no_name_yet_holds_nothing_up(
 
 
 def spread_pod(name: str, *, app: str = "web", hard: bool = True) -> Pod:
-    pod = make_pod(name)
-    constraint = TopologySpreadConstraint(
-        max_skew=1,
-        topology_key=labels.ZONE,
-        when_unsatisfiable="DoNotSchedule" if hard else "ScheduleAnyway",
-        label_selector=LabelSelector(match_labels={"app": app}),
-    )
-    return msgspec.structs.replace(
-        pod,
-        metadata=msgspec.structs.replace(pod.metadata, labels={"app": app}),
-        spec=msgspec.structs.replace(pod.spec, topology_spread_constraints=[constraint]),
-    )
+    when = "DoNotSchedule" if hard else "ScheduleAnyway"
+    return make_pod(name, labels={"app": app}, spreads=[spread({"app": app}, when=when)])
 
 
 async def test_a_pod_that_must_spread_is_nominated_where_no_other_of_its_kind_is(
@@ -112,8 +102,7 @@ async def test_a_pod_that_must_spread_is_nominated_where_no_other_of_its_kind_is
 def test_one_of_the_pods_that_spread_among_one_another_is_told_at_a_time() -> None:
     first, second, api = spread_pod("first"), spread_pod("second"), spread_pod("api", app="api")
     counted = msgspec.structs.replace(second, spec=make_pod("second").spec)
-    there = msgspec.structs.replace(second.metadata, namespace="elsewhere")
-    elsewhere = msgspec.structs.replace(second, metadata=there)
+    elsewhere = changed(second, metadata={"namespace": "elsewhere"})
     soft = [spread_pod(name, hard=False) for name in ("soft", "softer")]
 
     assert nominated_together([first, second, api]) == [first, api]
@@ -136,8 +125,7 @@ async def test_another_pod_that_must_spread_may_be_told_once_the_first_is_bound(
 
     node = await scenario.bring(claim)
     first = scenario.pod("first")
-    spec = msgspec.structs.replace(first.spec, node_name=node)
-    scenario.world.seed(msgspec.structs.replace(first, spec=spec))
+    scenario.world.seed(changed(first, spec={"node_name": node}))
     scenario.world.see()
     await scenario.nomination.reconcile(node)
 
@@ -249,8 +237,7 @@ async def test_the_nomination_of_a_pod_that_may_not_preempt_says_nothing(
     scenario: NominationScenario,
 ) -> None:
     web = make_pod("web")
-    spec = msgspec.structs.replace(web.spec, preemption_policy="Never")
-    scenario.world.seed(msgspec.structs.replace(web, spec=spec))
+    scenario.world.seed(changed(web, spec={"preemption_policy": "Never"}))
     await scenario.round()
     await scenario.join()
     await scenario.round()
@@ -300,8 +287,7 @@ async def test_a_pod_that_was_never_tried_keeps_its_place_when_its_twin_is_bound
     node = await scenario.join()
     await scenario.round()
     first = scenario.pod("first")
-    bound = msgspec.structs.replace(first.spec, node_name=node)
-    scenario.world.seed(msgspec.structs.replace(first, spec=bound))
+    scenario.world.seed(changed(first, spec={"node_name": node}))
     assert scenario.world.cluster.pending_pods() == ()
 
     for _ in range(4):
@@ -335,8 +321,7 @@ def make_replica(name: str) -> Pod:
     owner = OwnerReference(
         api_version="apps/v1", kind="ReplicaSet", name="web", uid="uid-of-web", controller=True
     )
-    metadata = msgspec.structs.replace(pod.metadata, owner_references=[owner])
-    return msgspec.structs.replace(pod, metadata=metadata)
+    return changed(pod, metadata={"owner_references": [owner]})
 
 
 def untried(pod: Pod) -> Pod:

@@ -12,13 +12,12 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-import msgspec
 import pytest
 
 from controller.apis import kinds, labels
 from controller.apis.kubernetes.conditions import Condition
 from controller.constraints import taints
-from tests.builders import make_pod
+from tests.builders import changed, make_pod
 from tests.reconcilers.scenarios import NominationScenario, nominated
 
 ZONES = ("us-west-2a", "us-west-2b", "us-west-2c")
@@ -59,8 +58,7 @@ class Scheduler:
             self.batch.world.seed(nominated(pod, ""))
             return
         self.bound[name] = chosen
-        spec = msgspec.structs.replace(pod.spec, node_name=chosen)
-        self.batch.world.seed(msgspec.structs.replace(pod, spec=spec))
+        self.batch.world.seed(changed(pod, spec={"node_name": chosen}))
 
     def _fits(self, node: str) -> bool:
         found = self.batch.world.node(node)
@@ -83,8 +81,7 @@ class Batch(NominationScenario):
         """Buy them, and let them come up."""
         for zone in ZONES:
             pod = make_pod(zone)
-            narrow = msgspec.structs.replace(pod.spec, node_selector={labels.ZONE: zone})
-            self.world.seed(msgspec.structs.replace(pod, spec=narrow))
+            self.world.seed(changed(pod, spec={"node_selector": {labels.ZONE: zone}}))
         await self.round()
         first, second, third = self.world.claims()
         for claim, zone in zip((first, second, third), ZONES, strict=True):
@@ -102,8 +99,7 @@ class Batch(NominationScenario):
             await self.lifecycle.reconcile(claim.metadata.name)
         for node in self.world.api.objects(kinds.NODE):
             ready = [Condition(type="Ready", status="True", reason="Kubelet")]
-            status = msgspec.structs.replace(node.status, conditions=ready)
-            self.world.seed(msgspec.structs.replace(node, status=status))
+            self.world.seed(changed(node, status={"conditions": ready}))
 
 
 @pytest.mark.virtual_clock

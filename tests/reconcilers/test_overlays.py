@@ -16,7 +16,7 @@ from controller.apis.kubernetes import conditions
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.manager.overlaidcloud import OverlaidCloud
 from controller.reconcilers.nodeoverlay.evaluation import ALL, PERIOD, UNRESOLVED, Evaluation
-from tests.builders import make_nodeclass, make_nodepool
+from tests.builders import changed, make_nodeclass, make_nodepool
 from tests.manager.wholecontroller import LivingCloud
 from tests.reconcilers.world import World
 
@@ -33,7 +33,7 @@ def make_world(*overlays: NodeOverlay) -> World:
 
 
 def evaluation(world: World) -> Evaluation:
-    return Evaluation(world.api, world.cloud, world.cluster, world.clock)
+    return world.make(Evaluation)
 
 
 def status(world: World, name: str) -> dict[str, tuple[str, str]]:
@@ -161,11 +161,8 @@ async def test_pools_that_overlays_do_not_tell_apart_see_the_same_types_only_onc
     cloud = OverlaidCloud(UnchangingCloud(clock=world.clock), world.cluster)
     pools = [make_nodepool("one"), make_nodepool("other"), make_nodepool("red")]
     template = pools[2].spec.template
-    labelled = msgspec.structs.replace(template.metadata, labels={"team": "red"})
-    template = msgspec.structs.replace(template, metadata=labelled)
-    pools[2] = msgspec.structs.replace(
-        pools[2], spec=msgspec.structs.replace(pools[2].spec, template=template)
-    )
+    template = changed(template, metadata={"labels": {"team": "red"}})
+    pools[2] = changed(pools[2], spec={"template": template})
     world.seed(*pools)
 
     one, other, red = [await cloud.instance_types(make_nodeclass(), pool) for pool in pools]

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
-from controller.apis.karpenter.nodepool import IN_SERVICE, SOLE_OWNER, NodePool, NodePoolStatus
+from controller.apis.karpenter.nodeclaim import NodeClaim
+from controller.apis.karpenter.nodepool import IN_SERVICE, SOLE_OWNER, NodePool
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.fake import make_instance_type
 from controller.reconcilers.nodeclaim.expiration import Expiration
 from controller.reconcilers.nodeclass.resolver import Resolver
 from controller.reconcilers.nodepool.readiness import OUT_OF_SERVICE, Readiness
-from tests.builders import CLASS, make_nodeclass, make_nodepool
+from tests.builders import changed, make_nodeclaim, make_nodeclass, make_nodepool, true
 from tests.reconcilers.world import World
 
 
@@ -27,29 +25,16 @@ def world() -> World:
 
 @pytest.fixture
 def readiness(world: World) -> Readiness:
-    return Readiness(world.api, world.cluster, world.clock, world.registrations, world.cloud)
+    return world.make(Readiness)
 
 
 @pytest.fixture
 def resolver(world: World) -> Resolver:
-    return Resolver(
-        api=world.api,
-        cloud=world.cloud,
-        cluster=world.cluster,
-        recorder=world.recorder,
-        clock=world.clock,
-    )
+    return world.make(Resolver)
 
 
 def fresh_pool(*requirements: Requirement) -> NodePool:
-    pool = make_nodepool()
-    spec = msgspec.structs.replace(pool.spec.template.spec, requirements=list(requirements))
-    template = msgspec.structs.replace(pool.spec.template, spec=spec)
-    return msgspec.structs.replace(
-        pool,
-        spec=msgspec.structs.replace(pool.spec, template=template),
-        status=NodePoolStatus(),
-    )
+    return make_nodepool(requirements=requirements, status={"conditions": []})
 
 
 def stored_pool(world: World) -> NodePool:
@@ -119,8 +104,7 @@ FLUX_HELM = {
 
 def pool_of(labels: dict[str, str], annotations: dict[str, str]) -> NodePool:
     pool = fresh_pool()
-    metadata = msgspec.structs.replace(pool.metadata, labels=labels, annotations=annotations)
-    return msgspec.structs.replace(pool, metadata=metadata)
+    return changed(pool, metadata={"labels": labels, "annotations": annotations})
 
 
 @pytest.mark.parametrize(
@@ -170,8 +154,7 @@ async def test_a_pool_out_of_service_buys_nothing_until_nobody_says_so_any_more(
         last_transition_time=world.clock(),
     )
     pool = fresh_pool()
-    status = msgspec.structs.replace(pool.status, conditions=[told])
-    world.seed(make_nodeclass(), msgspec.structs.replace(pool, status=status))
+    world.seed(make_nodeclass(), changed(pool, status={"conditions": [told]}))
 
     left = await readiness.reconcile("default")
 
@@ -257,7 +240,7 @@ async def test_a_static_pool_says_that_its_feature_gate_is_off(world: World, is_
     pool = fresh_pool()
     world.seed(
         make_nodeclass(),
-        msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, replicas=2)),
+        changed(pool, spec={"replicas": 2}),
     )
     readiness = Readiness(
         world.api, world.cluster, world.clock, world.registrations, world.cloud, is_on
@@ -287,14 +270,10 @@ async def test_a_pool_that_says_the_same_again_is_not_written(
 
 
 async def test_a_pool_counts_its_nodes(world: World, readiness: Readiness) -> None:
-    claim = NodeClaim(
-        metadata=ObjectMeta(name="claim", labels={labels.NODEPOOL: "default"}),
-        spec=NodeClaimSpec(node_class_ref=CLASS),
+    claim = make_nodeclaim(
+        provider_id="fake:///1", status={"capacity": {"cpu": "4", "memory": "8Gi"}}
     )
-    status = msgspec.structs.replace(
-        claim.status, provider_id="fake:///1", capacity={"cpu": "4", "memory": "8Gi"}
-    )
-    world.seed(make_nodeclass(), fresh_pool(), msgspec.structs.replace(claim, status=status))
+    world.seed(make_nodeclass(), fresh_pool(), claim)
 
     await readiness.reconcile("default")
 
@@ -321,8 +300,7 @@ async def test_a_class_that_finds_no_subnets_says_so(world: World, resolver: Res
 async def test_a_class_stays_while_a_claim_needs_it_and_then_leaves_nothing(
     world: World, resolver: Resolver
 ) -> None:
-    claim = NodeClaim(metadata=ObjectMeta(name="claim"), spec=NodeClaimSpec(node_class_ref=CLASS))
-    world.seed(make_nodeclass(), claim)
+    world.seed(make_nodeclass(), make_nodeclaim())
     await resolver.reconcile("default")
     await world.api.delete(kinds.EC2_NODE_CLASS, "default")
     world.see()
@@ -345,13 +323,12 @@ async def test_a_class_stays_while_a_claim_needs_it_and_then_leaves_nothing(
 async def test_a_claim_ends_when_its_time_is_up(
     world: World, expire_after: str, hours: int, ends: bool
 ) -> None:
-    claim = NodeClaim(
-        metadata=ObjectMeta(name="claim", finalizers=[labels.TERMINATION_FINALIZER]),
-        spec=NodeClaimSpec(node_class_ref=CLASS, expire_after=expire_after),
+    claim = make_nodeclaim(
+        finalizers=[labels.TERMINATION_FINALIZER], spec={"expireAfter": expire_after}
     )
     world.seed(claim)
     world.pass_time(hours=hours)
-    expiration = Expiration(world.api, world.cluster, world.metrics, world.clock)
+    expiration = world.make(Expiration)
 
     await expiration.reconcile("claim")
 
@@ -362,13 +339,7 @@ async def test_a_claim_ends_when_its_time_is_up(
 
 def made_by_karpenter(name: str, written: dict[str, str], *, drifted: bool = False) -> NodeClaim:
     """A claim of the default pool and class, with the annotations of another version."""
-    given = make_nodepool().spec.template.spec.node_class_ref
-    told = [conditions.Condition(type="Drifted", status="True")] if drifted else []
-    return NodeClaim(
-        metadata=ObjectMeta(name=name, labels={labels.NODEPOOL: "default"}, annotations=written),
-        spec=NodeClaimSpec(node_class_ref=given),
-        status=NodeClaimStatus(conditions=told),
-    )
+    return make_nodeclaim(name, annotations=written, conditions=true("Drifted") if drifted else [])
 
 
 @pytest.mark.parametrize(

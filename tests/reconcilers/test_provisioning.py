@@ -24,7 +24,7 @@ from controller.cloudprovider.provider import Instance
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.results import Results
 from controller.state.snapshot import Snapshot
-from tests.builders import make_nodeclass, make_nodepool, make_pod
+from tests.builders import changed, make_nodeclass, make_nodepool, make_pod
 from tests.reconcilers.scenarios import ProvisioningScenario
 from tests.reconcilers.world import World
 
@@ -97,9 +97,7 @@ async def test_a_pod_gets_one_claim_if_the_api_server_does_not_answer(
 def of_team(name: str) -> NodePool:
     """A pool whose nodes bear the label of a team."""
     pool = make_nodepool()
-    metadata = msgspec.structs.replace(pool.spec.template.metadata, labels={"team": name})
-    template = msgspec.structs.replace(pool.spec.template, metadata=metadata)
-    return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, template=template))
+    return changed(pool, spec={"template": {"metadata": {"labels": {"team": name}}}})
 
 
 async def test_a_pool_that_changes_during_a_solve_gets_claims_of_what_it_asks_for_now() -> None:
@@ -126,8 +124,7 @@ async def test_a_claim_bears_the_hash_of_what_it_was_made_from(
 ) -> None:
     pool = make_nodepool()
     stale = {labels.NODEPOOL_HASH: "of what it was", labels.NODEPOOL_HASH_VERSION: "v0"}
-    metadata = msgspec.structs.replace(pool.metadata, annotations=stale)
-    scenario.world.seed(msgspec.structs.replace(pool, metadata=metadata), make_pod("web"))
+    scenario.world.seed(changed(pool, metadata={"annotations": stale}), make_pod("web"))
 
     await scenario.round()
 
@@ -187,10 +184,10 @@ async def test_pods_on_their_way_to_a_node_repel_others_before_it_has_joined(
         pod = make_pod(name, cpu="1m", memory="1Mi")
         term = {"topologyKey": labels.HOSTNAME, "labelSelector": {"matchLabels": {"app": "web"}}}
         repelling = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-        return msgspec.structs.replace(
+        return changed(
             pod,
-            metadata=msgspec.structs.replace(pod.metadata, labels={"app": "web"}),
-            spec=msgspec.structs.replace(pod.spec, affinity=msgspec.convert(repelling, Affinity)),
+            metadata={"labels": {"app": "web"}},
+            spec={"affinity": msgspec.convert(repelling, Affinity)},
         )
 
     world = scenario.world
@@ -368,8 +365,7 @@ async def test_a_pod_is_told_of_pools_that_are_not_ready_and_what_they_lack(
         type="NodeClassReady", status="False", reason="NodeClassNotFound", message="create it"
     )
     pool = make_nodepool("unready")
-    status = msgspec.structs.replace(pool.status, conditions=[lacks])
-    scenario.world.seed(msgspec.structs.replace(pool, status=status))
+    scenario.world.seed(changed(pool, status={"conditions": [lacks]}))
     scenario.world.seed(make_pod("giant", cpu="9999"))
 
     await scenario.round()
@@ -401,8 +397,10 @@ async def test_a_pool_that_could_hold_the_pod_were_it_ready_is_told_of_first(
         {"type": "NodeClassReady", "status": "False", "reason": "NodeClassNotFound"}
     ]
     giant = make_pod("giant", cpu="9999")
-    spec = msgspec.structs.replace(giant.spec, node_selector=selector, tolerations=tolerations)
-    scenario.world.seed(msgspec.convert(wire, NodePool), msgspec.structs.replace(giant, spec=spec))
+    scenario.world.seed(
+        msgspec.convert(wire, NodePool),
+        changed(giant, spec={"node_selector": selector, "tolerations": tolerations}),
+    )
 
     await scenario.round()
 
@@ -422,8 +420,7 @@ def refusing_class(**refusals: str) -> EC2NodeClass:
         for kind, message in refusals.items()
     ]
     conditions = [*node_class.status.conditions, *said]
-    status = msgspec.structs.replace(node_class.status, conditions=conditions)
-    return msgspec.structs.replace(node_class, status=status)
+    return changed(node_class, status={"conditions": conditions})
 
 
 def pool_of_capacity_type(name: str, capacity_type: str, **more: Any) -> NodePool:

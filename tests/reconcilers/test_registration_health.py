@@ -6,19 +6,16 @@ import itertools
 from contextlib import suppress
 from datetime import timedelta
 
-import msgspec
 import pytest
 
-from controller.apis import kinds, labels
+from controller.apis import kinds
 from controller.apis.karpenter.ec2nodeclass import AMIStatus, SecurityGroupStatus, SubnetStatus
-from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
 from controller.apis.karpenter.nodepool import NODE_REGISTRATION_HEALTHY
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
 from controller.cloudprovider.errors import CreateError
 from controller.reconcilers.nodepool.readiness import Readiness
-from tests.builders import CLASS, make_nodeclass, make_nodepool
+from tests.builders import changed, make_nodeclaim, make_nodeclass, make_nodepool, owned_by
 from tests.reconcilers.world import Unprepared, World, make_lifecycle, make_listener
 
 OURS = "uid-of-default"
@@ -36,22 +33,18 @@ class Pool:
 
     def restart(self) -> None:
         world = self.world
-        self.readiness = Readiness(
-            world.api, world.cluster, world.clock, world.registrations, world.cloud
-        )
+        self.readiness = world.make(Readiness)
 
     def change(self, **status: object) -> None:
         """Have the controller find something else for the class of the pool."""
         node_class = self.world.api.find(kinds.EC2_NODE_CLASS, "default")
         assert node_class is not None
-        changed = msgspec.structs.replace(node_class.status, **status)
-        self.world.seed(msgspec.structs.replace(node_class, status=changed))
+        self.world.seed(changed(node_class, status=status))
 
     def annotate(self, **annotations: str) -> None:
         pool = self.world.api.find(kinds.NODE_POOL, "default")
         assert pool is not None
-        metadata = msgspec.structs.replace(pool.metadata, annotations=annotations)
-        self.world.seed(msgspec.structs.replace(pool, metadata=metadata))
+        self.world.seed(changed(pool, metadata={"annotations": annotations}))
 
     @property
     def pause(self) -> timedelta | None:
@@ -61,16 +54,10 @@ class Pool:
 
     async def launched(self, owner: str = OURS) -> str:
         name = f"claim-{next(self._numbers)}"
-        reference = OwnerReference(
-            api_version="karpenter.sh/v1", kind="NodePool", name="default", uid=owner
+        reference = owned_by("NodePool", "default", apiVersion="karpenter.sh/v1", uid=owner)
+        self.world.seed(
+            make_nodeclaim(name, ownerReferences=[reference], creationTimestamp=self.world.clock())
         )
-        metadata = ObjectMeta(
-            name=name,
-            labels={labels.NODEPOOL: "default"},
-            owner_references=[reference],
-            creation_timestamp=self.world.clock(),
-        )
-        self.world.seed(NodeClaim(metadata=metadata, spec=NodeClaimSpec(node_class_ref=CLASS)))
         await self.lifecycle.reconcile(name)
         return name
 
@@ -127,8 +114,7 @@ class Pool:
         pool = self.world.api.find(kinds.NODE_POOL, "default")
         assert pool is not None
         generation = pool.metadata.generation + 1
-        metadata = msgspec.structs.replace(pool.metadata, generation=generation)
-        self.world.seed(msgspec.structs.replace(pool, metadata=metadata))
+        self.world.seed(changed(pool, metadata={"generation": generation}))
 
     async def health(self) -> Condition:
         await self.readiness.reconcile("default")

@@ -6,13 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from controller.apis import labels
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.nodes import Node, NodeSpec
 from controller.reconcilers.nodepool.readiness import Readiness
 from controller.reconcilers.staticcapacity.replication import Replication
 from controller.state.registrations import PAUSES, Failure
-from tests.builders import make_nodeclass, make_nodepool, make_pod
+from tests.builders import make_node, make_nodeclass, make_nodepool, make_pod
 from tests.reconcilers.scenarios import ProvisioningScenario
 from tests.reconcilers.test_staticcapacity import make_static
 from tests.reconcilers.world import World
@@ -79,8 +76,7 @@ async def test_a_node_whose_claim_has_gone_does_not_stand_in_for_the_one_that_is
     scenario: ProvisioningScenario,
 ) -> None:
     world = scenario.world
-    left_over = ObjectMeta(name="left-over", labels={labels.NODEPOOL: "default"})
-    world.seed(Node(metadata=left_over, spec=NodeSpec(provider_id="fake:///left-over")))
+    world.seed(make_node("left-over", pool="default", provider_id="fake:///left-over"))
     fails(world)
     world.now += PAUSES[0]
 
@@ -91,7 +87,7 @@ async def test_a_node_whose_claim_has_gone_does_not_stand_in_for_the_one_that_is
 
 async def test_pods_are_told_what_they_wait_for(scenario: ProvisioningScenario) -> None:
     world = scenario.world
-    readiness = Readiness(world.api, world.cluster, world.clock, world.registrations, world.cloud)
+    readiness = world.make(Readiness)
     await readiness.reconcile("default")
     fails(world)
     await readiness.reconcile("default")
@@ -134,14 +130,7 @@ async def test_a_pool_of_fixed_size_tries_one_too() -> None:
     world = World()
     world.seed(make_nodeclass(), make_static(3))
     fails(world, "fixed")
-    replication = Replication(
-        world.api,
-        world.cluster,
-        world.recorder,
-        world.metrics,
-        world.clock,
-        world.registration_backoff,
-    )
+    replication = world.make(Replication)
 
     await replication.reconcile("fixed")
     assert made(world) == 0

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.nodes import Node
 from controller.reconcilers.nodehealth.repair import BLOCKED, Repair
-from tests.builders import CLASS, make_nodeclass, make_nodepool
+from tests.builders import changed, make_node, make_nodeclaim, make_nodeclass, make_nodepool
 from tests.reconcilers.world import Unprepared, World, make_lifecycle
 
 TOLERATED = timedelta(minutes=30)
@@ -27,31 +24,18 @@ class Fleet:
         self.world = world = World()
         world.seed(make_nodeclass(), make_nodepool())
         self.lifecycle = make_lifecycle(world, Unprepared())
-        self.repair = Repair(
-            api=world.api,
-            cloud=world.cloud,
-            cluster=world.cluster,
-            recorder=world.recorder,
-            metrics=world.metrics,
-            clock=world.clock,
-        )
+        self.repair = world.make(Repair)
 
     async def grow(self, count: int, **spec: object) -> list[str]:
         """Launch claims and let their nodes join; returns the nodes' names."""
         nodes = []
         for n in range(count):
-            metadata = ObjectMeta(name=f"claim-{n}", labels={labels.NODEPOOL: "default"})
-            self.world.seed(
-                NodeClaim(
-                    metadata=metadata,
-                    spec=NodeClaimSpec(node_class_ref=CLASS, **spec),  # type: ignore[arg-type]
-                )
-            )
-            await self.lifecycle.reconcile(metadata.name)
-            claim = self.world.claim(metadata.name)
+            self.world.seed(make_nodeclaim(f"claim-{n}", spec=spec))
+            await self.lifecycle.reconcile(f"claim-{n}")
+            claim = self.world.claim(f"claim-{n}")
             assert claim is not None
             node = self.world.join(claim)
-            await self.lifecycle.reconcile(metadata.name)
+            await self.lifecycle.reconcile(f"claim-{n}")
             nodes.append(node.metadata.name)
         return nodes
 
@@ -64,8 +48,7 @@ class Fleet:
             status=status,  # type: ignore[arg-type]
             last_transition_time=self.world.clock(),
         )
-        now = msgspec.structs.replace(node.status, conditions=[*others, said])
-        self.world.seed(msgspec.structs.replace(node, status=now))
+        self.world.seed(changed(node, status={"conditions": [*others, said]}))
 
     @property
     def going(self) -> set[str]:
@@ -154,7 +137,7 @@ async def test_where_many_are_unhealthy_at_once_none_is_replaced(
 
 
 async def test_nodes_of_others_are_not_ours_to_replace(fleet: Fleet) -> None:
-    fleet.world.seed(Node(metadata=ObjectMeta(name="foreign")))
+    fleet.world.seed(make_node("foreign", conditions=[]))
     fleet.says("foreign", "Ready", "False")
     fleet.world.now += TOLERATED
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
 from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import DISRUPTION_REASON
 from controller.apis.kubernetes.conditions import Condition, find
-from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta
-from controller.apis.kubernetes.workloads import PodDisruptionBudget, PodDisruptionBudgetSpec
+from tests.builders import changed, make_budget
 from tests.reconcilers.test_consolidation import ConsolidationScenario
 
 TOLERATED = timedelta(minutes=30)
@@ -33,17 +31,17 @@ class RepairScenario(ConsolidationScenario):
             type=kind, status="False", reason=reason, last_transition_time=self.world.now
         )
         others = [held for held in node.status.conditions if held.type != kind]
-        status = msgspec.structs.replace(node.status, conditions=[*others, ill])
-        self.world.seed(msgspec.structs.replace(node, status=status))
+        self.world.seed(changed(node, status={"conditions": [*others, ill]}))
 
     def annotate(self, name: str, **annotations: str) -> None:
         node = self.world.node(name)
         assert node is not None
         named = {key.replace("_", "-"): value for key, value in annotations.items()}
-        metadata = msgspec.structs.replace(
-            node.metadata, annotations={f"karpenter.sh/{k}": v for k, v in named.items()}
+        self.world.seed(
+            changed(
+                node, metadata={"annotations": {f"karpenter.sh/{k}": v for k, v in named.items()}}
+            )
         )
-        self.world.seed(msgspec.structs.replace(node, metadata=metadata))
 
     def drain_end(self, name: str) -> Any:
         claim = self.world.claim(f"claim-of-{name}")
@@ -112,8 +110,7 @@ async def test_the_bound_of_the_node_claim_is_kept_if_it_is_shorter() -> None:
     scenario = healthy_and_ill()
     claim = scenario.world.claim("claim-of-ill")
     assert claim is not None
-    spec = msgspec.structs.replace(claim.spec, termination_grace_period="1m")
-    scenario.world.seed(msgspec.structs.replace(claim, spec=spec))
+    scenario.world.seed(changed(claim, spec={"termination_grace_period": "1m"}))
 
     await scenario.work(1)
 
@@ -162,9 +159,7 @@ async def test_do_not_repair_prevents_a_repair_and_says_so() -> None:
 
 def guarded(scenario: RepairScenario) -> None:
     """Let a PodDisruptionBudget allow no eviction."""
-    spec = PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={}))
-    metadata = ObjectMeta(name="all", namespace="default")
-    scenario.world.seed(PodDisruptionBudget(metadata=metadata, spec=spec))
+    scenario.world.seed(make_budget())
 
 
 async def test_pods_that_may_not_be_evicted_do_not_prevent_a_repair_with_a_bound() -> None:
@@ -182,8 +177,7 @@ async def test_pods_that_may_not_be_evicted_prevent_a_repair_without_a_bound() -
     node = scenario.world.node("ill")
     assert node is not None
     well = [Condition(type="Ready", status="True", reason="KubeletReady")]
-    status = msgspec.structs.replace(node.status, conditions=well)
-    scenario.world.seed(msgspec.structs.replace(node, status=status))
+    scenario.world.seed(changed(node, status={"conditions": well}))
     scenario.fall_ill("ill", "AcceleratedHardwareReady", "Unknown")
     scenario.world.now += TOLERATED
 
@@ -227,8 +221,7 @@ async def test_a_node_that_never_initialized_is_repaired_whatever_budgets_say() 
     node = scenario.world.node("ill")
     assert node is not None
     carried = {k: v for k, v in node.metadata.labels.items() if k != labels.INITIALIZED}
-    metadata = msgspec.structs.replace(node.metadata, labels=carried)
-    scenario.world.seed(msgspec.structs.replace(node, metadata=metadata))
+    scenario.world.seed(changed(node, metadata={"labels": carried}))
 
     await scenario.work(2)
 

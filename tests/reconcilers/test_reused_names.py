@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-import msgspec
 import pytest
 
 from controller.apis import kinds, labels
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import ConflictError
 from controller.reconcilers.nodeclaim.consistency import Consistency
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle
 from controller.reconcilers.nodehealth.repair import Repair
-from tests.builders import true
+from tests.builders import changed, make_node
 from tests.reconcilers.scenarios import DisruptionScenario
 from tests.reconcilers.test_termination import NODE, TerminationScenario
 from tests.reconcilers.world import World, launched, make_listener
@@ -26,10 +24,8 @@ UNREGISTERED = {"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}
 
 def make_foreign_node(name: str, told: dict[str, str], **spec: object) -> Node:
     """A Node of a managed node group, on another machine, with these labels."""
-    return Node(
-        metadata=ObjectMeta(name=name, labels=told, finalizers=["example.com/held"]),
-        spec=msgspec.convert({"providerID": OTHER_MACHINE, **spec}, NodeSpec),
-        status=NodeStatus(conditions=true("Ready")),
+    return make_node(
+        name, labels=told, finalizers=["example.com/held"], provider_id=OTHER_MACHINE, spec=spec
     )
 
 
@@ -139,9 +135,7 @@ async def test_a_claim_is_not_compared_with_another_machines_node(
 ) -> None:
     world = scenario.world
     await replace_node(world)
-    consistency = Consistency(
-        api=world.api, cluster=world.cluster, recorder=world.recorder, clock=world.clock
-    )
+    consistency = world.make(Consistency)
 
     assert await consistency.reconcile("claim") is None
 
@@ -166,17 +160,10 @@ async def test_another_machines_broken_node_ends_no_claim(scenario: TerminationS
     foreign = await replace_node(world)
     long_ago = world.clock()
     broken = Condition(type="Ready", status="False", reason="Broken", last_transition_time=long_ago)
-    world.seed(msgspec.structs.replace(foreign, status=NodeStatus(conditions=[broken])))
+    world.seed(changed(foreign, status={"conditions": [broken]}))
     world.pass_time(hours=2)
 
-    repair = Repair(
-        api=world.api,
-        cloud=world.cloud,
-        cluster=world.cluster,
-        recorder=world.recorder,
-        metrics=world.metrics,
-        clock=world.clock,
-    )
+    repair = world.make(Repair)
     await repair.reconcile(NODE)
 
     assert not world.is_leaving("claim")

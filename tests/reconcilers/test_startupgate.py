@@ -13,17 +13,15 @@ from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.nodes import Node
-from controller.apis.kubernetes.pods import Pod, PodSpec, PodTemplateSpec
+from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.taints import Toleration
-from controller.apis.kubernetes.workloads import DaemonSet, DaemonSetSpec
 from controller.apiserver.errors import ConflictError
 from controller.constraints import taints
 from controller.reconcilers.newnodes.plan import MOST_REMINDERS
 from controller.reconcilers.provisioning import startupgate
 from controller.reconcilers.provisioning.startupgate import AGAIN, PATIENCE
-from tests.builders import make_pod
+from tests.builders import changed, make_daemonset, make_pod
 from tests.reconcilers.scenarios import NominationScenario, nominated
 
 ARCHITECTURES = {"web": "amd64", "arm": "arm64"}
@@ -36,8 +34,7 @@ class Batch(NominationScenario):
     async def buy(self) -> None:
         for name, arch in ARCHITECTURES.items():
             pod = make_pod(name)
-            spec = msgspec.structs.replace(pod.spec, node_selector={labels.ARCH: arch})
-            self.world.seed(msgspec.structs.replace(pod, spec=spec))
+            self.world.seed(changed(pod, spec={"node_selector": {labels.ARCH: arch}}))
         await self.round()
         for claim in self.world.claims():
             await self.lifecycle.reconcile(claim.metadata.name)
@@ -66,8 +63,7 @@ class Batch(NominationScenario):
         for pod in pods:
             node = self.node_for(pod)
             ready = [Condition(type="Ready", status="True", reason="Kubelet")]
-            status = msgspec.structs.replace(node.status, conditions=ready)
-            self.world.seed(msgspec.structs.replace(node, status=status))
+            self.world.seed(changed(node, status={"conditions": ready}))
 
     async def look(self, pod: str) -> timedelta | None:
         """Let the lifecycle look at the claim made for this pod."""
@@ -131,9 +127,7 @@ async def test_they_open_together_after_all_their_pods_have_been_told(batch: Bat
 @pytest.mark.parametrize("urgent", list(ARCHITECTURES))
 async def test_the_node_whose_pods_are_tried_first_opens_first(batch: Batch, urgent: str) -> None:
     pod = batch.pod(urgent)
-    batch.world.seed(
-        msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, priority=1000))
-    )
+    batch.world.seed(changed(pod, spec={"priority": 1000}))
     await batch.join_not_ready("web", "arm")
     batch.get_ready("web", "arm")
     batch.world.api.calls.clear()
@@ -190,11 +184,12 @@ async def test_it_does_not_wait_for_a_machine_that_was_launched_later(batch: Bat
     launched = conditions.find(claim.status.conditions, LAUNCHED)
     assert launched is not None
     later = batch.world.clock() + PATIENCE + timedelta(seconds=1)
-    status = msgspec.structs.replace(
-        claim.status,
-        conditions=[msgspec.structs.replace(launched, last_transition_time=later)],
+    batch.world.seed(
+        changed(
+            claim,
+            status={"conditions": [msgspec.structs.replace(launched, last_transition_time=later)]},
+        )
     )
-    batch.world.seed(msgspec.structs.replace(claim, status=status))
     await batch.join_not_ready("web")
     batch.get_ready("web")
 
@@ -226,8 +221,7 @@ async def test_nor_for_as_long_as_the_clock_is_set_back(batch: Batch) -> None:
 
 def untried(pod: Pod) -> Pod:
     """The pod before the scheduler has come to it."""
-    status = msgspec.structs.replace(pod.status, conditions=[])
-    return msgspec.structs.replace(pod, status=status)
+    return changed(pod, status={"conditions": []})
 
 
 async def test_they_wait_until_the_scheduler_has_tried_the_last_pods_for_the_first_time(
@@ -290,8 +284,7 @@ async def test_a_node_on_its_way_out_is_waited_for_by_nobody(batch: Batch) -> No
     await batch.join_not_ready("web", "arm")
     batch.get_ready("web")
     arm = batch.node_for("arm")
-    gone = msgspec.structs.replace(arm.metadata, deletion_timestamp=batch.world.now)
-    batch.world.seed(msgspec.structs.replace(arm, metadata=gone))
+    batch.world.seed(changed(arm, metadata={"deletion_timestamp": batch.world.now}))
 
     await batch.look("web")
 
@@ -343,12 +336,7 @@ async def test_a_new_leader_opens_what_the_last_one_held(batch: Batch) -> None:
 async def test_no_node_is_held_where_that_would_keep_off_what_makes_it_ready(
     batch: Batch, toleration: Toleration, is_held: bool
 ) -> None:
-    template = PodTemplateSpec(spec=PodSpec(tolerations=[toleration]))
-    agent = DaemonSet(
-        metadata=ObjectMeta(name="agent", namespace="kube-system"),
-        spec=DaemonSetSpec(template=template),
-    )
-    batch.world.seed(agent)
+    batch.world.seed(make_daemonset(requests={}, tolerations=[toleration]))
 
     await batch.join_not_ready("web", "arm")
 

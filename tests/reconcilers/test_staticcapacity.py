@@ -17,7 +17,7 @@ from controller.apiserver.errors import ForbiddenError, UnavailableError
 from controller.disruption.costs import eviction_cost, lifetime_remaining
 from controller.disruption.problem import DisruptionSettings
 from controller.reconcilers.staticcapacity.replication import AT_THE_LIMIT, PERIOD, Replication
-from tests.builders import make_nodeclass, make_nodepool, make_pod
+from tests.builders import changed, make_nodeclass, make_nodepool, make_pod
 from tests.reconcilers.scenarios import DisruptionScenario, ProvisioningScenario
 from tests.reconcilers.world import World
 
@@ -25,21 +25,12 @@ PLAIN = DisruptionSettings()
 
 
 def make_static(replicas: int, **spec: Any) -> NodePool:
-    pool = make_nodepool("fixed")
-    static = msgspec.structs.replace(pool.spec, replicas=replicas, **spec)
-    return msgspec.structs.replace(pool, spec=static)
+    return make_nodepool("fixed", spec={"replicas": replicas, **spec})
 
 
 async def replicated(world: World) -> timedelta | None:
     world.see()
-    pause = await Replication(
-        world.api,
-        world.cluster,
-        world.recorder,
-        world.metrics,
-        world.clock,
-        world.registration_backoff,
-    ).reconcile("fixed")
+    pause = await world.make(Replication).reconcile("fixed")
     world.see()
     return pause
 
@@ -79,11 +70,8 @@ async def test_its_claims_are_the_template_and_nothing_of_any_pod() -> None:
         Requirement(key=labels.INSTANCE_TYPE, operator="In", values=["m5.large", "m5.xlarge"]),
         Requirement(key="example.com/rack", operator="In", values=["r1", "r2"]),
     ]
-    spec = msgspec.structs.replace(template.spec, requirements=terms)
-    metadata = msgspec.structs.replace(template.metadata, labels={"team": "red"})
-    template = msgspec.structs.replace(template, spec=spec, metadata=metadata)
-    wanted = msgspec.structs.replace(pool.spec, template=template)
-    world.seed(make_nodeclass(), msgspec.structs.replace(pool, spec=wanted))
+    template = changed(template, spec={"requirements": terms}, metadata={"labels": {"team": "red"}})
+    world.seed(make_nodeclass(), changed(pool, spec={"template": template}))
 
     await replicated(world)
 
@@ -157,8 +145,7 @@ async def _joined(world: World, claim: NodeClaim) -> str:
     )
     node = world.join(launched)
     known = {labels.NODEPOOL: "fixed", labels.REGISTERED: "true", labels.INITIALIZED: "true"}
-    metadata = msgspec.structs.replace(node.metadata, labels=known)
-    world.seed(msgspec.structs.replace(node, metadata=metadata))
+    world.seed(changed(node, metadata={"labels": known}))
     return node.metadata.name
 
 
@@ -197,10 +184,17 @@ async def _replacing(world: World, protected: bool = False) -> tuple[NodeClaim, 
     node = await _joined(world, old)
     kept = {labels.DO_NOT_DISRUPT: "true"} if protected else {}
     world.seed(make_pod("web", node=node, annotations=kept))
-    metadata = msgspec.structs.replace(
-        old.metadata, name="replacement", uid="replacement", annotations={labels.REPLACES: node}
+    world.seed(
+        changed(
+            old,
+            metadata={
+                "name": "replacement",
+                "uid": "replacement",
+                "annotations": {labels.REPLACES: node},
+            },
+            status=NodeClaimStatus(),
+        )
     )
-    world.seed(msgspec.structs.replace(old, metadata=metadata, status=NodeClaimStatus()))
     replacement = next(claim for claim in world.claims() if claim.metadata.name == "replacement")
     return old, replacement
 
@@ -247,8 +241,7 @@ async def test_pods_never_make_nodes_of_a_static_pool() -> None:
 async def test_an_empty_node_of_a_static_pool_stays() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     pool = make_nodepool()
-    spec = msgspec.structs.replace(pool.spec, replicas=1)
-    scenario.world.seed(msgspec.structs.replace(pool, spec=spec))
+    scenario.world.seed(changed(pool, spec={"replicas": 1}))
 
     await scenario.work(seconds=60)
 
@@ -274,7 +267,7 @@ def test_the_cost_of_a_pod_follows_what_is_said_of_it(
 ) -> None:
     annotations = {labels.POD_DELETION_COST: annotation} if annotation else {}
     pod = make_pod("p", node="n", annotations=annotations)
-    pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, priority=priority))
+    pod = changed(pod, spec={"priority": priority})
 
     assert eviction_cost(pod, PLAIN) == cost
 
@@ -335,14 +328,7 @@ async def test_a_creation_whose_response_was_lost_makes_no_node_too_many(
 ) -> None:
     world = make_world(3)
     world.see()
-    replication = Replication(
-        world.api,
-        world.cluster,
-        world.recorder,
-        world.metrics,
-        world.clock,
-        world.registration_backoff,
-    )
+    replication = world.make(Replication)
     create, left = world.api.create, losses
 
     async def lost(kind: Any, *arguments: Any, **named: Any) -> Any:
@@ -373,14 +359,7 @@ async def test_a_deletion_whose_answer_was_lost_costs_no_other_claim(
     await replicated(world)
     nodes = {claim.metadata.name: await _joined(world, claim) for claim in world.claims()}
     world.seed(make_static(2))
-    replication = Replication(
-        world.api,
-        world.cluster,
-        world.recorder,
-        world.metrics,
-        world.clock,
-        world.registration_backoff,
-    )
+    replication = world.make(Replication)
     delete = world.api.delete
 
     async def lost(*arguments: Any, **named: Any) -> None:

@@ -38,11 +38,11 @@ class SurgeScenario(TerminationScenario):
 
     def __init__(self) -> None:
         super().__init__()
-        self.terminator.surge = Surge(self.world.api, self.world.recorder, self.world.clock)
+        self.terminator.surge = self.world.make(Surge)
 
     async def drains(self, pod: Pod, deployment: Deployment) -> None:
         replica_set = make_replicaset("web-abc", ownerReferences=[owned_by("Deployment", "web")])
-        self.world.seed(pod, deployment, replica_set, make_budget(allowed=1))
+        self.world.seed(pod, deployment, replica_set, make_budget(allowed=1, match={"app": "web"}))
         await self.delete_node()
         await self.work(seconds=3)
 
@@ -91,9 +91,7 @@ async def test_another_replica_of_the_controller_does_not_roll_it_again(
     scenario: SurgeScenario,
 ) -> None:
     await scenario.drains(only_pod(**{labels.SURGE: "true"}), make_deployment())
-    scenario.terminator.surge = Surge(
-        scenario.world.api, scenario.world.recorder, scenario.world.clock
-    )
+    scenario.terminator.surge = scenario.world.make(Surge)
     await scenario.work(seconds=3)
 
     assert scenario.patches == 1

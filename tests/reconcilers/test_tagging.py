@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from msgspec.structs import replace as replaced
 
 from controller.apis import labels
-from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.kubernetes.meta import ObjectMeta
 from controller.reconcilers.nodeclaim.tagging import Tagging
-from tests.builders import CLASS, make_nodeclass, make_nodepool
+from tests.builders import changed, make_nodeclaim, make_nodeclass, make_nodepool
 from tests.reconcilers.world import Unprepared, World, make_lifecycle
 
 NODE = "node-of-claim"
@@ -20,23 +17,14 @@ NODE = "node-of-claim"
 @pytest.fixture
 async def world() -> World:
     world = World()
-    world.seed(make_nodeclass(), make_nodepool())
-    metadata = ObjectMeta(name="claim", labels={labels.NODEPOOL: "default"})
-    world.seed(NodeClaim(metadata=metadata, spec=NodeClaimSpec(node_class_ref=CLASS)))
+    world.seed(make_nodeclass(), make_nodepool(), make_nodeclaim())
     await make_lifecycle(world, Unprepared()).reconcile("claim")
     return world
 
 
 @pytest.fixture
 def tagging(world: World) -> Tagging:
-    return Tagging(
-        api=world.api,
-        cloud=world.cloud,
-        cluster=world.cluster,
-        recorder=world.recorder,
-        cluster_name="prod",
-        installation="org/prod",
-    )
+    return world.make(Tagging, cluster_name="prod", installation="org/prod")
 
 
 async def joined(world: World) -> None:
@@ -80,7 +68,7 @@ async def test_an_instance_that_karpenter_has_tagged_becomes_ours(
     claim = world.claim("claim")
     assert claim is not None
     told = {**claim.metadata.annotations, labels.TAGGED: "true", labels.CLUSTER_NAME_TAGGED: "true"}
-    world.seed(replaced(claim, metadata=replaced(claim.metadata, annotations=told)))
+    world.seed(changed(claim, metadata={"annotations": told}))
 
     await tagging.reconcile("claim")
 

@@ -7,18 +7,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.karpenter.nodeclaim import DRAINED, NodeClaim, NodeClaimSpec
+from controller.apis.karpenter.nodeclaim import DRAINED
 from controller.apis.kubernetes import conditions
-from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta, OwnerReference, to_wire
+from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference, to_wire
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.workloads import (
-    PodDisruptionBudget,
-    PodDisruptionBudgetSpec,
-    PodDisruptionBudgetStatus,
     VolumeAttachment,
     VolumeAttachmentSource,
     VolumeAttachmentSpec,
@@ -28,7 +24,7 @@ from controller.cloudprovider.errors import CloudProviderError
 from controller.disruption.pods import DISRUPTED
 from controller.reconcilers.termination.eviction import Eviction, pause
 from controller.reconcilers.termination.terminator import Terminator
-from tests.builders import CLASS, make_nodeclass, make_pod
+from tests.builders import changed, make_budget, make_nodeclaim, make_nodeclass, make_pod
 from tests.reconcilers.world import Unprepared, World, make_lifecycle
 
 NODE = "node-of-claim"
@@ -40,22 +36,10 @@ class TerminationScenario:
     def __init__(self) -> None:
         self.world = world = World()
         self.lifecycle = make_lifecycle(world, Unprepared())
-        self.terminator = Terminator(
-            api=world.api,
-            cloud=world.cloud,
-            cluster=world.cluster,
-            recorder=world.recorder,
-            metrics=world.metrics,
-            clock=world.clock,
-            eviction=Eviction(world.api, world.recorder, world.metrics, world.clock),
-        )
+        self.terminator = world.make(Terminator, eviction=world.make(Eviction))
 
     async def up(self, **spec: object) -> None:
-        claim = NodeClaim(
-            metadata=ObjectMeta(name="claim"),
-            spec=NodeClaimSpec(node_class_ref=CLASS, **spec),  # type: ignore[arg-type]
-        )
-        self.world.seed(make_nodeclass(), claim)
+        self.world.seed(make_nodeclass(), make_nodeclaim(pool="", spec=spec))
         await self.lifecycle.reconcile("claim")
         launched = self.world.claim("claim")
         assert launched is not None
@@ -119,14 +103,6 @@ class TerminationScenario:
         return [name for verb, _, name in self.world.api.calls if verb == "evict"]
 
 
-def make_budget(*, allowed: int) -> PodDisruptionBudget:
-    return PodDisruptionBudget(
-        metadata=ObjectMeta(name="guard", namespace="default"),
-        spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "web"})),
-        status=PodDisruptionBudgetStatus(disruptions_allowed=allowed),
-    )
-
-
 @pytest.fixture
 async def scenario() -> TerminationScenario:
     scenario = TerminationScenario()
@@ -137,7 +113,10 @@ async def scenario() -> TerminationScenario:
 @pytest.fixture
 async def held(scenario: TerminationScenario) -> TerminationScenario:
     """The same node on its way out, with a pod that its budget does not let go."""
-    scenario.world.seed(make_budget(allowed=0), make_pod("web", node=NODE, labels={"app": "web"}))
+    scenario.world.seed(
+        make_budget(allowed=0, match={"app": "web"}),
+        make_pod("web", node=NODE, labels={"app": "web"}),
+    )
     await scenario.delete_node()
     return scenario
 
@@ -148,9 +127,7 @@ async def test_the_largest_pods_go_first(scenario: TerminationScenario) -> None:
     for name, (cpu, memory) in sizes.items():
         asking = make_pod(name, cpu=cpu, memory=memory).spec.containers
         pod = make_pod(name, node=NODE)
-        scenario.world.seed(
-            msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=asking))
-        )
+        scenario.world.seed(changed(pod, spec={"containers": asking}))
     await scenario.delete_node()
 
     await scenario.work()
@@ -262,7 +239,7 @@ async def test_a_pod_that_may_not_go_is_asked_for_ever_less_often_and_goes_when_
     await held.work(seconds=120)
     assert 10 <= len(held.evicted()) <= 20
 
-    held.world.seed(make_budget(allowed=1))
+    held.world.seed(make_budget(allowed=1, match={"app": "web"}))
     await held.work(seconds=10)
     assert held.is_going("web")
 
@@ -273,7 +250,7 @@ async def test_a_pod_that_might_not_go_is_asked_again_though_the_clock_is_set_ba
     await held.work(seconds=10)
 
     held.world.pass_time(minutes=-30)
-    held.world.seed(make_budget(allowed=1))
+    held.world.seed(make_budget(allowed=1, match={"app": "web"}))
     await held.work(seconds=10)
 
     assert held.is_going("web")
@@ -424,7 +401,7 @@ async def test_a_ready_node_is_drained_though_the_cloud_does_not_list_its_instan
     await held.work(seconds=60)
     assert held.world.node(NODE) is not None
 
-    held.world.seed(make_budget(allowed=1))
+    held.world.seed(make_budget(allowed=1, match={"app": "web"}))
     await held.work(seconds=15)
     held.world.api.finish_pods()
     held.world.see()

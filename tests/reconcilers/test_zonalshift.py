@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from controller.apis import kinds, labels
@@ -10,7 +9,7 @@ from controller.apis.karpenter.ec2nodeclass import SubnetStatus
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.taints import Requirement
 from controller.reconcilers.zonalshift.reporting import ZonalShiftReporting
-from tests.builders import make_nodeclass, make_nodepool
+from tests.builders import changed, make_nodeclass, make_nodepool
 from tests.reconcilers.world import World
 
 AZ1 = SubnetStatus(id="subnet-1", zone="us-west-2a", zone_id="usw2-az1")
@@ -20,18 +19,16 @@ AZ2 = SubnetStatus(id="subnet-2", zone="us-west-2b", zone_id="usw2-az2")
 def within(pool: NodePool, zone: str) -> NodePool:
     only = [Requirement(key=labels.ZONE, operator="In", values=[zone])]
     template = pool.spec.template
-    template_spec = msgspec.structs.replace(template.spec, requirements=only)
-    template = msgspec.structs.replace(template, spec=template_spec)
-    return msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, template=template))
+    template = changed(template, spec={"requirements": only})
+    return changed(pool, spec={"template": template})
 
 
 @pytest.fixture
 def world() -> World:
     world = World()
     node_class = make_nodeclass()
-    status = msgspec.structs.replace(node_class.status, subnets=[AZ1, AZ2])
     world.seed(
-        msgspec.structs.replace(node_class, status=status),
+        changed(node_class, status={"subnets": [AZ1, AZ2]}),
         make_nodepool("anywhere"),
         within(make_nodepool("only-b"), "us-west-2b"),
     )
@@ -48,9 +45,7 @@ async def told(world: World, reason: str) -> list[tuple[str, str, str]]:
 
 
 async def test_pools_that_may_use_the_zone_hear_of_its_shift_and_of_the_end(world: World) -> None:
-    reporting = ZonalShiftReporting(
-        cloud=world.cloud, cluster=world.cluster, recorder=world.recorder
-    )
+    reporting = world.make(ZonalShiftReporting)
     await reporting.run_once()
     assert await told(world, "ZonalShiftActive") == []
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
@@ -27,6 +28,20 @@ from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
 from tests.builders import changed, make_node, make_nodeclaim, make_nodepool
 
+PORTS = {
+    "api",
+    "cloud",
+    "cluster",
+    "recorder",
+    "metrics",
+    "clock",
+    "registrations",
+    "registration_backoff",
+}
+"""What a world gives to the parts of the controller."""
+
+Made = TypeVar("Made")
+
 
 class World:
     """The fakes, the controller's state of the cluster, and methods for changes from outside."""
@@ -43,6 +58,16 @@ class World:
         self.registration_backoff = RegistrationBackoff(
             self.cluster, self.clock, self.registrations
         )
+
+    def make(self, kind: Callable[..., Made], **more: Any) -> Made:
+        """Return a part of the controller that works on this world.
+
+        Its parameters that are named like one of `PORTS` get that; `more` are the others.
+        """
+        own = {
+            name: getattr(self, name) for name in PORTS & inspect.signature(kind).parameters.keys()
+        }
+        return kind(**{**own, **more})
 
     def clock(self) -> datetime:
         return self.now
@@ -129,21 +154,13 @@ async def launched(world: World, lifecycle: Lifecycle, **spec: Any) -> NodeClaim
 
 def make_handler(world: World) -> NoticeHandler:
     """Return the handler of the interruption notices of a world's cloud."""
-    return NoticeHandler(
-        api=world.api,
-        cloud=world.cloud,
-        cluster=world.cluster,
-        recorder=world.recorder,
-        metrics=world.metrics,
-        clock=world.clock,
-        registrations=world.registrations,
-    )
+    return world.make(NoticeHandler)
 
 
 def make_listener(world: World) -> Listener:
     """Return the reader of the interruption queue of a world's cloud."""
     handler = make_handler(world)
-    return Listener(cloud=world.cloud, handler=handler, metrics=world.metrics, clock=world.clock)
+    return world.make(Listener, handler=handler)
 
 
 def make_status_listener(world: World) -> StatusListener:
@@ -153,21 +170,4 @@ def make_status_listener(world: World) -> StatusListener:
 
 def make_lifecycle(world: World, preparation: NodePreparation) -> Lifecycle:
     """Return the lifecycle reconciler of a world's NodeClaims, including termination."""
-    return Lifecycle(
-        api=world.api,
-        cloud=world.cloud,
-        cluster=world.cluster,
-        recorder=world.recorder,
-        metrics=world.metrics,
-        clock=world.clock,
-        finalization=Finalization(
-            api=world.api,
-            cloud=world.cloud,
-            cluster=world.cluster,
-            recorder=world.recorder,
-            metrics=world.metrics,
-            clock=world.clock,
-        ),
-        preparation=preparation,
-        registrations=world.registrations,
-    )
+    return world.make(Lifecycle, finalization=world.make(Finalization), preparation=preparation)

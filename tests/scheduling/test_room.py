@@ -11,6 +11,7 @@ from controller.apis import labels
 from controller.apis.kubernetes.workloads import LimitRange
 from controller.state.nodes import StateNode
 from tests.builders import (
+    changed,
     make_daemonset,
     make_launched,
     make_node,
@@ -152,13 +153,12 @@ def test_a_daemon_whose_pod_runs_takes_what_that_pod_takes() -> None:
     daemon = make_daemonset(cpu="100m")
     admitted = make_pod("daemon-x", namespace="kube-system", cpu="1", node="old", owner="DaemonSet")
     owner = msgspec.structs.replace(admitted.metadata.owner_references[0], name="daemon")
-    metadata = msgspec.structs.replace(admitted.metadata, owner_references=[owner])
     snapshot = make_snapshot(
         make_nodepool(),
         types=make_types(4),
         daemon_sets=(daemon,),
         nodes=[make_node("old", cpu="1")],
-        pods=(msgspec.structs.replace(admitted, metadata=metadata),),
+        pods=(changed(admitted, metadata={"owner_references": [owner]}),),
     )
 
     expect_nodes(schedule_on(snapshot, make_pods(4, cpu="1")), 2)

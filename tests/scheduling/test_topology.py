@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from controller.apis import labels
@@ -13,6 +12,7 @@ from controller.scheduling.settings import Settings
 from controller.state.nodes import StateNode
 from tests.builders import (
     by_hostname,
+    changed,
     make_launched,
     make_namespace,
     make_node,
@@ -77,9 +77,7 @@ def test_a_pod_that_is_promised_a_claim_in_flight_keeps_others_off_it() -> None:
 
 def test_pods_that_are_leaving_or_finished_do_not_count() -> None:
     done = make_pod(labels=WEB, node="a")
-    done = msgspec.structs.replace(
-        done, status=msgspec.structs.replace(done.status, phase="Succeeded")
-    )
+    done = changed(done, status={"phase": "Succeeded"})
     snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a", cpu="1m")], pods=(done,))
     pods = make_pods(3, labels=WEB, spreads=[spread(WEB)])
 

@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
 from bench.faults.campaign import play
@@ -40,7 +39,7 @@ from controller.options import FeatureGates, Options
 from controller.reconcilers.featuregates.disabled import DisabledFeatures
 from controller.reconcilers.provisioning.arrivals import Arrivals
 from infra.deployment import Rule, cluster_rules, namespace_rules
-from tests.builders import make_nodeclass, make_nodepool, make_pod
+from tests.builders import changed, make_nodeclass, make_nodepool, make_pod
 from tests.manager.wholecontroller import WholeController
 from tests.reconcilers import (
     test_deletioncosts,
@@ -158,7 +157,7 @@ async def _every_feature() -> None:
     world.api.seed(
         make_nodeclass(),
         make_nodepool(),
-        msgspec.structs.replace(static, spec=msgspec.structs.replace(static.spec, replicas=1)),
+        changed(static, spec={"replicas": 1}),
         make_pod("web"),
         NodeOverlay(metadata=ObjectMeta(name="dearer"), spec=NodeOverlaySpec(price="1")),
         PodTemplate(metadata=ObjectMeta(name="room", namespace="default")),

@@ -22,7 +22,7 @@ from controller.apis.kubernetes.workloads import (
 from controller.apiserver.port import Change
 from controller.state.cluster import Cluster
 from controller.state.usage import usage
-from tests.builders import CLASS, make_pod
+from tests.builders import CLASS, changed, make_pod
 from tests.manager import largecontroller
 from tests.work import counted
 
@@ -155,8 +155,7 @@ def test_replicas_are_counted_while_they_neither_end_nor_terminate() -> None:
 
     cluster.observe(kinds.POD, owned("one", uid="one", deletionTimestamp=NOW))
     ended = owned("two", uid="two")
-    status = msgspec.structs.replace(ended.status, phase="Succeeded")
-    cluster.observe(kinds.POD, msgspec.structs.replace(ended, status=status))
+    cluster.observe(kinds.POD, changed(ended, status={"phase": "Succeeded"}))
     cluster.apply(kinds.POD, Change("DELETED", owned("three", uid="three")))
     assert cluster.replicas(["web"]) == {"web": 1}
 
