@@ -40,13 +40,10 @@ from bench.apifront import Front, kubeconfig
 from bench.memory import Meter, pss
 from bench.observedreplica import SENT
 from controller.apis import kinds
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.workloads import ReplicaSet, ScalableSpec
 from controller.apiserver.fake import FakeApiServer
 from testbed.environment import CHECKOUT
 from testbed.processes.ports import free_ports
-from tests.builders import make_nodeclass, make_nodepool, make_pod
-from tests.reconcilers.test_batchwindow import owned
+from tests.builders import make_nodeclass, make_nodepool, make_pod, make_replicaset
 
 REST_SECONDS = 20.0
 """Seconds of idle time before memory is measured."""
@@ -89,11 +86,8 @@ def filled(nodes: int, pods: int, *, is_managed: bool = False) -> FakeApiServer:
         body["metadata"]["namespace"] = crowd.NAMESPACE
         body["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
         api.store_json(kinds.POD, body)
-    replica_set = ReplicaSet(
-        metadata=ObjectMeta(name="web", namespace="default"), spec=ScalableSpec(replicas=1)
-    )
-    waiting = owned(make_pod("web-1"), kinds.REPLICA_SET)
-    api.seed(make_nodeclass(), make_nodepool(), replica_set, waiting)
+    waiting = make_pod("web-1", owner="ReplicaSet/web")
+    api.seed(make_nodeclass(), make_nodepool(), make_replicaset(), waiting)
     if is_managed:
         api.seed(*opening.pools())
     return api

@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from controller.apis import kinds
-from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta, OwnerReference
-from controller.apis.kubernetes.nodes import Node, NodeSpec
-from controller.apis.kubernetes.pods import Pod, PodSpec
-from controller.apis.kubernetes.workloads import (
-    PodDisruptionBudget,
-    PodDisruptionBudgetSpec,
-    PodDisruptionBudgetStatus,
-)
+from controller.apis.kubernetes.meta import OwnerReference
 from controller.apiserver.errors import (
     ConflictError,
     InvalidError,
@@ -26,26 +19,14 @@ from controller.apiserver.errors import (
 )
 from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.port import ApiServer, Change
+from tests.builders import make_budget, make_node, make_pod
+
+WEB = {"app": "web"}
 
 
 @pytest.fixture
 def api() -> FakeApiServer:
     return FakeApiServer(clock=lambda: datetime(2030, 1, 1, tzinfo=UTC))
-
-
-def make_pod(name: str, *, node: str = "n1", **labels: str) -> Pod:
-    return Pod(
-        metadata=ObjectMeta(name=name, namespace="default", labels=labels),
-        spec=PodSpec(node_name=node),
-    )
-
-
-def make_budget(allowed: int, name: str = "web") -> PodDisruptionBudget:
-    return PodDisruptionBudget(
-        metadata=ObjectMeta(name=name, namespace="default"),
-        spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "web"})),
-        status=PodDisruptionBudgetStatus(disruptions_allowed=allowed),
-    )
 
 
 async def until_synced(changes: AsyncIterator[Change[Any]]) -> list[str]:
@@ -79,7 +60,7 @@ async def test_creating_twice_is_a_conflict(api: FakeApiServer) -> None:
 
 
 async def test_status_and_the_rest_are_written_apart(api: FakeApiServer) -> None:
-    api.seed(Node(metadata=ObjectMeta(name="n1")))
+    api.seed(make_node("n1", status={"capacity": {}}))
     both = {"spec": {"unschedulable": True}, "status": {"capacity": {"cpu": "2"}}}
 
     after_spec = await api.patch(kinds.NODE, "n1", both)
@@ -93,7 +74,7 @@ async def test_status_and_the_rest_are_written_apart(api: FakeApiServer) -> None
 
 
 async def test_a_patch_of_what_changed_meanwhile_is_a_conflict(api: FakeApiServer) -> None:
-    api.seed(Node(metadata=ObjectMeta(name="n1")))
+    api.seed(make_node("n1"))
     before = await api.get(kinds.NODE, "n1")
     await api.patch(kinds.NODE, "n1", {"metadata": {"labels": {"a": "b"}}})
     with pytest.raises(ConflictError):
@@ -110,14 +91,14 @@ async def test_a_patch_of_what_changed_meanwhile_is_a_conflict(api: FakeApiServe
 
 
 async def test_a_patch_without_effect_keeps_the_resource_version(api: FakeApiServer) -> None:
-    api.seed(Node(metadata=ObjectMeta(name="n1", labels={"a": "b"})))
+    api.seed(make_node("n1", labels={"a": "b"}))
     before = await api.get(kinds.NODE, "n1")
     after = await api.patch(kinds.NODE, "n1", {"metadata": {"labels": {"a": "b"}}})
     assert after == before
 
 
 async def test_finalizers_hold_an_object_until_the_last_is_gone(api: FakeApiServer) -> None:
-    api.seed(Node(metadata=ObjectMeta(name="n1", finalizers=["karpenter.sh/termination"])))
+    api.seed(make_node("n1", finalizers=["karpenter.sh/termination"]))
     await api.delete(kinds.NODE, "n1")
     assert (await api.get(kinds.NODE, "n1")).metadata.is_deleting
     with pytest.raises(InvalidError):
@@ -128,7 +109,7 @@ async def test_finalizers_hold_an_object_until_the_last_is_gone(api: FakeApiServ
 
 
 async def test_a_bound_pod_goes_when_its_kubelet_has_finished_it(api: FakeApiServer) -> None:
-    api.seed(make_pod("a"), make_pod("waiting", node=""))
+    api.seed(make_pod("a", node="n1"), make_pod("waiting"))
     await api.delete(kinds.POD, "waiting", namespace="default")
     await api.delete(kinds.POD, "a", namespace="default", grace_period_seconds=5)
     assert [(p.key, p.metadata.deletion_grace_period_seconds) for p in api.objects(kinds.POD)] == [
@@ -139,7 +120,12 @@ async def test_a_bound_pod_goes_when_its_kubelet_has_finished_it(api: FakeApiSer
 
 
 async def test_evictions_use_up_the_disruption_budget(api: FakeApiServer) -> None:
-    api.seed(make_pod("a", app="web"), make_pod("b", app="web"), make_pod("c"), make_budget(1))
+    api.seed(
+        make_pod("a", node="n1", labels=WEB),
+        make_pod("b", node="n1", labels=WEB),
+        make_pod("c", node="n1"),
+        make_budget(allowed=1, match=WEB),
+    )
     for name in "ac":
         await api.evict(name, "default", uid="")
     with pytest.raises(TooManyRequestsError):
@@ -148,13 +134,17 @@ async def test_evictions_use_up_the_disruption_budget(api: FakeApiServer) -> Non
 
 
 async def test_two_budgets_over_one_pod_forbid_its_eviction(api: FakeApiServer) -> None:
-    api.seed(make_pod("a", app="web"), make_budget(1), make_budget(1, name="other"))
+    api.seed(
+        make_pod("a", node="n1", labels=WEB),
+        make_budget(allowed=1, match=WEB),
+        make_budget("other", allowed=1, match=WEB),
+    )
     with pytest.raises(UnavailableError):
         await api.evict("a", "default", uid="")
 
 
 async def test_a_watch_lists_first_and_then_follows(api: FakeApiServer) -> None:
-    api.seed(Node(metadata=ObjectMeta(name="n1")))
+    api.seed(make_node("n1"))
     changes = api.watch(kinds.NODE)
     assert await until_synced(changes) == ["RESET", "ADDED n1", "SYNCED"]
     await api.create(kinds.NODE, {"metadata": {"name": "n2"}})
@@ -168,11 +158,8 @@ async def test_a_watch_lists_first_and_then_follows(api: FakeApiServer) -> None:
 async def test_what_is_owned_goes_with_its_owner(api: FakeApiServer) -> None:
     owner = OwnerReference(kind="Node", name="n1", uid="owner")
     api.seed(
-        Node(metadata=ObjectMeta(name="n1", uid="owner")),
-        Node(
-            metadata=ObjectMeta(name="n2", owner_references=[owner], finalizers=["a/b"]),
-            spec=NodeSpec(),
-        ),
+        make_node("n1", uid="owner"),
+        make_node("n2", owner_references=[owner], finalizers=["a/b"]),
     )
     await api.delete(kinds.NODE, "n1", propagation="Foreground")
     assert [n.metadata.is_deleting for n in api.objects(kinds.NODE)] == [True, True]
@@ -181,7 +168,11 @@ async def test_what_is_owned_goes_with_its_owner(api: FakeApiServer) -> None:
 
 
 async def test_lists_can_be_narrowed(api: FakeApiServer) -> None:
-    api.seed(make_pod("a", app="web"), make_pod("b", node="n2"), make_pod("c", app="db"))
+    api.seed(
+        make_pod("a", node="n1", labels=WEB),
+        make_pod("b", node="n2"),
+        make_pod("c", node="n1", labels={"app": "db"}),
+    )
 
     async def names(**selectors: str) -> str:
         return "".join(p.metadata.name for p in await api.list(kinds.POD, **selectors))
@@ -193,7 +184,7 @@ async def test_lists_can_be_narrowed(api: FakeApiServer) -> None:
 
 
 async def test_a_refusal_is_given_as_often_as_asked(api: FakeApiServer) -> None:
-    api.seed(Node(metadata=ObjectMeta(name="n1")))
+    api.seed(make_node("n1"))
     api.refuse("get", UnavailableError("down", status=503), kind=kinds.NODE)
     with pytest.raises(UnavailableError):
         await api.get(kinds.NODE, "n1")

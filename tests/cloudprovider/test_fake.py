@@ -3,11 +3,7 @@ from __future__ import annotations
 import pytest
 
 from controller.apis import labels
-from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
-from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.karpenter.nodepool import NodeClassReference
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.pods import ResourceRequirements
+from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.errors import (
     CreateError,
@@ -16,25 +12,19 @@ from controller.cloudprovider.errors import (
 )
 from controller.cloudprovider.fake import EPOCH, FakeCloud
 from controller.cloudprovider.provider import CloudProvider
+from tests.builders import make_nodeclaim, make_nodeclass, needs
 
-NODE_CLASS = EC2NodeClass(metadata=ObjectMeta(name="default", generation=1))
+NODE_CLASS = make_nodeclass(metadata={"generation": 1})
 
 
 def claim(*requirements: Requirement, name: str = "claim", **requests: str) -> NodeClaim:
-    return NodeClaim(
-        metadata=ObjectMeta(name=name, uid=f"uid-{name}", labels={labels.NODEPOOL: "pool"}),
-        spec=NodeClaimSpec(
-            node_class_ref=NodeClassReference(
-                group="karpenter.k8s.aws", kind="EC2NodeClass", name="default"
-            ),
-            requirements=list(requirements),
-            resources=ResourceRequirements(requests=dict(requests)),
-        ),
+    return make_nodeclaim(
+        name, uid=f"uid-{name}", pool="pool", requirements=requirements, requests=requests
     )
 
 
 def within(key: str, *values: str) -> Requirement:
-    return Requirement(key=key, operator="In", values=list(values))
+    return needs(key, "In", *values)
 
 
 def test_the_fake_keeps_the_protocol() -> None:

@@ -26,6 +26,7 @@ from controller.disruption.proposals import spec_of
 from controller.disruption.simulation import Simulation
 from controller.offline.world import load
 from controller.scheduling.pods.kinds import PodKinds
+from tests import builders
 from tests.disruption.clusters import conditions, node_and_claim, underused
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -1373,7 +1374,7 @@ def test_a_drifted_node_that_keeps_room_for_a_buffer_is_replaced_with_that_room(
     (virtual,) = load(
         {**cluster, "pods": [*cluster["pods"], pod("buffer", cpu=1400, memory=256)]}
     ).pods
-    virtual = changed(
+    virtual = builders.changed(
         virtual, metadata={"annotations": {"karpenter.sh/capacity-buffer-fake-pod": "true"}}
     )
 

@@ -15,16 +15,14 @@ from controller.apis.karpenter.disruption import (
     DisruptionStatus,
     MovedWorkload,
 )
-from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
 from controller.apis.karpenter.nodepool import NodeClassReference
-from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
-from controller.apis.kubernetes.nodes import Node
-from controller.apis.kubernetes.pods import Pod, PodSpec, PodStatus
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.disruption import history
 from controller.disruption.history import Scene
 from controller.state.nodes import StateNode
+from tests.builders import make_node, make_nodeclaim, make_pod, owned_by, true
 
 BEGUN = datetime(2026, 11, 21, 12, 0, 0, 500_000, tzinfo=UTC)
 KIND = {labels.ZONE: "a", labels.CAPACITY_TYPE: "spot"}
@@ -33,31 +31,25 @@ REFERENCE = NodeClassReference(group="g", kind="k", name="n")
 
 
 def pod(name: str, *, owner: str, born: float, ready: float | None = None, node: str = "") -> Pod:
-    conditions = []
-    if ready is not None:
-        since = BEGUN.replace(microsecond=0) + timedelta(seconds=ready)
-        conditions = [Condition(type="Ready", status="True", last_transition_time=since)]
-    reference = OwnerReference(kind="ReplicaSet", name=owner, uid=owner, controller=True)
-    return Pod(
-        metadata=ObjectMeta(
-            name=name,
-            namespace="default",
-            uid=f"uid-{name}",
-            creation_timestamp=BEGUN.replace(microsecond=0) + timedelta(seconds=born),
-            owner_references=[reference],
-        ),
-        spec=PodSpec(node_name=node),
-        status=PodStatus(conditions=conditions),
+    begun = BEGUN.replace(microsecond=0)
+    since = [] if ready is None else true("Ready", since=begun + timedelta(seconds=ready))
+    return make_pod(
+        name,
+        uid=f"uid-{name}",
+        owner_references=[owned_by("ReplicaSet", owner, uid=owner)],
+        node=node,
+        conditions=since,
+        creationTimestamp=begun + timedelta(seconds=born),
     )
 
 
 def machine(name: str, *, minutes: float, pool: str = "default") -> StateNode:
-    carried = {labels.NODEPOOL: pool, labels.INSTANCE_TYPE: "small", labels.REGISTERED: "true"}
-    metadata = ObjectMeta(
-        name=name, labels=carried | KIND, creation_timestamp=BEGUN + timedelta(minutes=minutes)
+    carried = {labels.INSTANCE_TYPE: "small", labels.REGISTERED: "true", **KIND}
+    born = BEGUN + timedelta(minutes=minutes)
+    return StateNode(
+        node=make_node(name, pool=pool, labels=carried, creationTimestamp=born),
+        claim=make_nodeclaim(name, pool=pool, labels=carried, creationTimestamp=born),
     )
-    claim = NodeClaim(metadata=metadata, spec=NodeClaimSpec(node_class_ref=REFERENCE))
-    return StateNode(node=Node(metadata=metadata), claim=claim)
 
 
 def record(*workloads: tuple[str, int], replacements: tuple[str, ...] = ()) -> Disruption:

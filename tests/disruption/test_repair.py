@@ -7,18 +7,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.nodes import Node, NodeStatus
+from controller.apis.kubernetes.nodes import Node
 from controller.aws.provider import LEGACY_REPAIR_POLICIES, REPAIR_POLICIES
 from controller.disruption.repair import diagnosis
+from tests.builders import make_node
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 HARDWARE = "AcceleratedHardwareReady"
 
 
 def node(*conditions: Condition, age: timedelta = timedelta(days=1)) -> Node:
-    metadata = ObjectMeta(name="node", creation_timestamp=NOW - age)
-    return Node(metadata=metadata, status=NodeStatus(conditions=list(conditions)))
+    return make_node(conditions=conditions, creationTimestamp=NOW - age)
 
 
 def ill(kind: str, minutes: int | None, *, status: str = "False", reason: str = "") -> Condition:

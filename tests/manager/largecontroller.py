@@ -15,19 +15,14 @@ from controller.apis.karpenter.nodeclaim import (
     LAUNCHED,
     REGISTERED,
     NodeClaim,
-    NodeClaimSpec,
-    NodeClaimStatus,
 )
 from controller.apis.kinds import Kind, KubernetesObject
-from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta, OwnerReference
-from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
-from controller.apis.kubernetes.pods import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.taints import Taint
 from controller.apis.kubernetes.workloads import (
     PodDisruptionBudget,
-    PodDisruptionBudgetSpec,
-    PodDisruptionBudgetStatus,
     VolumeAttachment,
     VolumeAttachmentSource,
     VolumeAttachmentSpec,
@@ -37,11 +32,21 @@ from controller.constraints import taints
 from controller.manager.assembly import Assembly
 from controller.manager.loops import Loop, Singleton
 from controller.options import FeatureGates
-from tests.builders import CLASS, changed, make_nodeclass, make_nodepool, true
+from tests.builders import (
+    changed,
+    make_budget,
+    make_node,
+    make_nodeclaim,
+    make_nodeclass,
+    make_nodepool,
+    make_pod,
+    true,
+)
 from tests.manager.wholecontroller import OPTIONS, WholeController
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PODS_PER_NODE = 20
+SIZE = {"cpu": "8", "memory": "32Gi", "pods": "110"}
 POOLS = 10
 """NodePools that share the nodes of the cluster evenly."""
 
@@ -120,49 +125,33 @@ class LargeController(WholeController):
 
 def claim(number: int) -> NodeClaim:
     """Return an initialized NodeClaim."""
-    return NodeClaim(
-        metadata=ObjectMeta(
-            name=f"claim-{number}",
-            uid=f"claim-{number}",
-            labels=machine_labels(number),
-            finalizers=[labels.TERMINATION_FINALIZER],
-            creation_timestamp=NOW - timedelta(hours=2),
-        ),
-        spec=NodeClaimSpec(node_class_ref=CLASS),
-        status=NodeClaimStatus(
-            provider_id=f"fake:///{number}",
-            node_name=f"node-{number}",
-            capacity={"cpu": "8", "memory": "32Gi", "pods": "110"},
-            allocatable={"cpu": "8", "memory": "32Gi", "pods": "110"},
-            conditions=[
-                Condition(type=kind, status="True", reason=kind, last_transition_time=NOW)
-                for kind in (LAUNCHED, REGISTERED, INITIALIZED, "Ready")
-            ],
-        ),
+    return make_nodeclaim(
+        f"claim-{number}",
+        uid=f"claim-{number}",
+        labels=machine_labels(number),
+        finalizers=[labels.TERMINATION_FINALIZER],
+        creationTimestamp=NOW - timedelta(hours=2),
+        provider_id=f"fake:///{number}",
+        node=f"node-{number}",
+        conditions=true(LAUNCHED, REGISTERED, INITIALIZED, "Ready", since=NOW),
+        status={"capacity": SIZE, "allocatable": SIZE},
     )
 
 
 def node(number: int) -> Node:
     """Return the NodeClaim's node."""
-    return Node(
-        metadata=ObjectMeta(
-            name=f"node-{number}",
-            uid=f"node-{number}",
-            labels={
-                **machine_labels(number),
-                labels.REGISTERED: "true",
-                labels.INITIALIZED: "true",
-                labels.HOSTNAME: f"node-{number}",
-            },
-            finalizers=[labels.TERMINATION_FINALIZER],
-            creation_timestamp=NOW - timedelta(hours=2),
-        ),
-        spec=NodeSpec(provider_id=f"fake:///{number}"),
-        status=NodeStatus(
-            capacity={"cpu": "8", "memory": "32Gi", "pods": "110"},
-            allocatable={"cpu": "8", "memory": "32Gi", "pods": "110"},
-            conditions=true("Ready"),
-        ),
+    return make_node(
+        f"node-{number}",
+        uid=f"node-{number}",
+        labels={
+            **machine_labels(number),
+            labels.REGISTERED: "true",
+            labels.INITIALIZED: "true",
+        },
+        finalizers=[labels.TERMINATION_FINALIZER],
+        creationTimestamp=NOW - timedelta(hours=2),
+        provider_id=f"fake:///{number}",
+        capacity=SIZE,
     )
 
 
@@ -180,29 +169,18 @@ def machine_labels(number: int) -> dict[str, str]:
 def pod(number: int, place: int) -> Pod:
     """Return one of the pods of a node."""
     team = f"team-{(number * PODS_PER_NODE + place) % 500}"
-    return Pod(
-        metadata=ObjectMeta(
-            name=f"runs-{number}-{place}",
-            namespace="crowd",
-            uid=f"runs-{number}-{place}",
-            labels={"app": team},
-            creation_timestamp=NOW - timedelta(hours=1),
-            owner_references=[
-                OwnerReference(
-                    api_version="apps/v1", kind="ReplicaSet", name=team, uid=team, controller=True
-                )
-            ],
-        ),
-        spec=PodSpec(node_name=f"node-{number}", containers=[CONTAINER]),
-        status=PodStatus(
-            phase="Running", conditions=true("Ready"), start_time=NOW - timedelta(hours=1)
-        ),
+    return make_pod(
+        f"runs-{number}-{place}",
+        namespace="crowd",
+        uid=f"runs-{number}-{place}",
+        labels={"app": team},
+        owner=f"ReplicaSet/{team}",
+        cpu="400m",
+        memory="1600Mi",
+        node=f"node-{number}",
+        creationTimestamp=NOW - timedelta(hours=1),
+        status={"startTime": NOW - timedelta(hours=1)},
     )
-
-
-CONTAINER = Container(
-    name="main", resources=ResourceRequirements(requests={"cpu": "400m", "memory": "1600Mi"})
-)
 
 
 def attachment(number: int) -> VolumeAttachment:
@@ -216,13 +194,8 @@ def attachment(number: int) -> VolumeAttachment:
 
 
 def budget(number: int) -> PodDisruptionBudget:
-    return PodDisruptionBudget(
-        metadata=ObjectMeta(name=f"budget-{number}", namespace="crowd", uid=f"budget-{number}"),
-        spec=PodDisruptionBudgetSpec(
-            selector=LabelSelector(match_labels={"app": f"team-{number}"})
-        ),
-        status=PodDisruptionBudgetStatus(disruptions_allowed=1),
-    )
+    team = f"team-{number}"
+    return make_budget(f"budget-{number}", namespace="crowd", match={"app": team}, allowed=1)
 
 
 def held(value: Node) -> Node:

@@ -15,17 +15,22 @@ from controller.apis.karpenter.nodeclaim import (
     LAUNCHED,
     REGISTERED,
     NodeClaim,
-    NodeClaimSpec,
-    NodeClaimStatus,
 )
 from controller.apis.karpenter.nodepool import NodeClassReference, NodePool
 from controller.apis.kinds import Kind
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta, to_wire
-from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.taints import Taint
 from controller.options import FeatureGates
-from tests.builders import changed, make_nodeclass, make_nodepool, make_pod
+from tests.builders import (
+    make_node,
+    make_nodeclaim,
+    make_nodeclass,
+    make_nodepool,
+    make_pod,
+    true,
+)
 from tests.manager.wholecontroller import WholeController
 
 pytestmark = pytest.mark.virtual_clock
@@ -41,53 +46,40 @@ def clock() -> datetime:
 
 
 def their_pool(name: str = POOL, *, replicas: int | None = None) -> NodePool:
-    ours = make_nodepool(name, consolidateAfter="0s", budgets=[{"nodes": "100%"}])
-    return changed(
-        ours, spec={"template": {"spec": {"node_class_ref": THEIRS}}, "replicas": replicas}
+    return make_nodepool(
+        name,
+        template={"nodeClassRef": THEIRS},
+        spec={"replicas": replicas},
+        consolidateAfter="0s",
+        budgets=[{"nodes": "100%"}],
     )
 
 
 def their_claim(name: str, *held: str, node: bool = True, **metadata: Any) -> NodeClaim:
     when = BEGIN - timedelta(days=2)
-    return NodeClaim(
-        metadata=ObjectMeta(
-            name=name,
-            creation_timestamp=when,
-            finalizers=[labels.TERMINATION_FINALIZER],
-            labels={labels.NODEPOOL: POOL, "eks.amazonaws.com/nodeclass": "default"},
-            **metadata,
-        ),
-        spec=NodeClaimSpec(node_class_ref=THEIRS, expire_after="1h"),
-        status=NodeClaimStatus(
-            provider_id=f"aws:///zone-a/{name}" if held else "",
-            node_name=f"node-of-{name}" if node else "",
-            conditions=[
-                Condition(type=kind, status="True", reason=kind, last_transition_time=when)
-                for kind in held
-            ],
-        ),
+    return make_nodeclaim(
+        name,
+        pool=POOL,
+        labels={"eks.amazonaws.com/nodeclass": "default"},
+        provider_id=f"aws:///zone-a/{name}" if held else "",
+        node=f"node-of-{name}" if node else "",
+        conditions=true(*held, since=when),
+        spec={"nodeClassRef": THEIRS, "expireAfter": "1h"},
+        **{"creationTimestamp": when, "finalizers": [labels.TERMINATION_FINALIZER], **metadata},
     )
 
 
 def their_node(claim: str, *, ready: bool = True, taints: tuple[Taint, ...] = ()) -> Node:
     up = Condition(type="Ready", status="True" if ready else "False", reason="Kubelet")
-    return Node(
-        metadata=ObjectMeta(
-            name=f"node-of-{claim}",
-            finalizers=[labels.TERMINATION_FINALIZER],
-            labels={
-                labels.NODEPOOL: POOL,
-                labels.REGISTERED: "true",
-                labels.INITIALIZED: "true",
-                "eks.amazonaws.com/nodeclass": "default",
-            },
-        ),
-        spec=NodeSpec(provider_id=f"aws:///zone-a/{claim}", taints=list(taints)),
-        status=NodeStatus(
-            capacity={"cpu": "4", "memory": "16Gi", "pods": "20"},
-            allocatable={"cpu": "4", "memory": "16Gi", "pods": "20"},
-            conditions=[up],
-        ),
+    return make_node(
+        f"node-of-{claim}",
+        pool=POOL,
+        labels={"eks.amazonaws.com/nodeclass": "default"},
+        pods="20",
+        finalizers=[labels.TERMINATION_FINALIZER],
+        provider_id=f"aws:///zone-a/{claim}",
+        taints=taints,
+        conditions=[up],
     )
 
 

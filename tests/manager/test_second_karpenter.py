@@ -21,19 +21,15 @@ from controller.apis.karpenter.nodeclaim import (
     INITIALIZED,
     LAUNCHED,
     REGISTERED,
-    NodeClaim,
-    NodeClaimSpec,
     NodeClaimStatus,
 )
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL
 from controller.apis.kubernetes import conditions
-from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta, to_wire
-from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.kubernetes.meta import to_wire
 from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.provider import Instance
-from tests.builders import CLASS, make_nodeclass, make_nodepool
+from tests.builders import make_node, make_nodeclaim, make_nodeclass, make_nodepool, true
 from tests.manager.wholecontroller import OPTIONS, WholeController
 
 pytestmark = pytest.mark.virtual_clock
@@ -81,10 +77,7 @@ class Neighbourhood(WholeController):
 
     async def create(self, **metadata: Any) -> None:
         """Create a NodeClaim as Karpenter does: without a status."""
-        claim = NodeClaim(
-            metadata=ObjectMeta(name=CLAIM, labels={labels.NODEPOOL: "default"}, **metadata),
-            spec=NodeClaimSpec(node_class_ref=CLASS, expire_after="10m"),
-        )
+        claim = make_nodeclaim(CLAIM, spec={"expireAfter": "10m"}, **metadata)
         await self.api.create(NODE_CLAIM, to_wire(claim))
 
     async def launch(self) -> None:
@@ -99,16 +92,12 @@ class Neighbourhood(WholeController):
             is_ours=False,
             tags=self.tags,
         )
-        held = [
-            Condition(type=kind, status="True", reason=kind, last_transition_time=when)
-            for kind in (LAUNCHED, REGISTERED, INITIALIZED)
-        ]
         status = NodeClaimStatus(
             provider_id=PROVIDER_ID,
             node_name="node-1",
             capacity=ROOM,
             allocatable=ROOM,
-            conditions=held,
+            conditions=true(LAUNCHED, REGISTERED, INITIALIZED, since=when),
         )
         claim = self.api.find(NODE_CLAIM, CLAIM)
         assert claim is not None
@@ -117,18 +106,12 @@ class Neighbourhood(WholeController):
             await self.api.patch(NODE_CLAIM, CLAIM, {"metadata": finalized})
         await self.api.patch(NODE_CLAIM, CLAIM, {"status": to_wire(status)}, subresource="status")
         self.api.seed(
-            Node(
-                metadata=ObjectMeta(
-                    name="node-1",
-                    labels={**LABELS, labels.REGISTERED: "true", labels.INITIALIZED: "true"},
-                    finalizers=[labels.TERMINATION_FINALIZER],
-                ),
-                spec=NodeSpec(provider_id=PROVIDER_ID),
-                status=NodeStatus(
-                    capacity=ROOM,
-                    allocatable=ROOM,
-                    conditions=[Condition(type="Ready", status="True", reason="Kubelet")],
-                ),
+            make_node(
+                "node-1",
+                labels={**LABELS, labels.REGISTERED: "true", labels.INITIALIZED: "true"},
+                finalizers=[labels.TERMINATION_FINALIZER],
+                provider_id=PROVIDER_ID,
+                status={"capacity": ROOM, "allocatable": ROOM},
             )
         )
 

@@ -14,10 +14,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.pods import Pod, PodTemplateSpec
+from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.taints import Taint
-from controller.apis.kubernetes.workloads import DaemonSet, DaemonSetSpec
+from controller.apis.kubernetes.workloads import DaemonSet
 from controller.cloudprovider.fake import make_instance_type
 from controller.disruption import methods
 from controller.disruption.commands import Reason
@@ -39,7 +38,7 @@ from controller.scheduling.settings import Settings
 from controller.state.cluster import Cluster
 from controller.state.snapshot import Snapshot
 from controller.state.spreads import DefaultSpreads
-from tests.builders import changed, make_nodepool, make_pod
+from tests.builders import make_daemonset, make_nodepool, make_pod
 from tests.disruption.clusters import underused
 from tests.testbed.eventually import eventually
 
@@ -98,11 +97,8 @@ async def test_the_engine_answers_from_there_as_it_would_here(solver: SolverProc
 
 
 def snapshot_of(price: float, *daemons: DaemonSet, taint: str = "") -> Snapshot:
-    pool = make_nodepool()
-    if taint:
-        pool = changed(
-            pool, spec={"template": {"spec": {"taints": [Taint(key=taint, effect="NoSchedule")]}}}
-        )
+    taints = [Taint(key=taint, effect="NoSchedule")] if taint else []
+    pool = make_nodepool(taints=taints)
     types = {
         pool.metadata.name: (
             make_instance_type("m5.large", price=price),
@@ -112,10 +108,7 @@ def snapshot_of(price: float, *daemons: DaemonSet, taint: str = "") -> Snapshot:
     return Snapshot(node_pools=(pool,), instance_types=types, daemon_sets=daemons)
 
 
-AGENT = DaemonSet(
-    metadata=ObjectMeta(name="agent", namespace="default"),
-    spec=DaemonSetSpec(template=PodTemplateSpec(spec=make_pod("agent", cpu="1500m").spec)),
-)
+AGENT = make_daemonset("agent", cpu="1500m")
 
 WORLDS = {
     "as it was": snapshot_of(0.1),

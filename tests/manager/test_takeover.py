@@ -14,15 +14,16 @@ from controller.apis.karpenter.nodeclaim import (
     INITIALIZED,
     LAUNCHED,
     REGISTERED,
-    NodeClaim,
-    NodeClaimSpec,
-    NodeClaimStatus,
 )
-from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
 from controller.cloudprovider.provider import Instance
-from tests.builders import CLASS, make_nodeclass, make_nodepool, make_pod
+from tests.builders import (
+    make_node,
+    make_nodeclaim,
+    make_nodeclass,
+    make_nodepool,
+    make_pod,
+    true,
+)
 from tests.manager.wholecontroller import OPTIONS, WholeController
 
 pytestmark = pytest.mark.virtual_clock
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.virtual_clock
 BEGIN = datetime(2026, 11, 21, 12, tzinfo=UTC)
 YESTERDAY = BEGIN - timedelta(days=1)
 PROVIDER_ID = "aws:///us-west-2a/i-0123456789abcdef0"
-ROOM: dict[str, str | int | float] = {"cpu": "2", "memory": "7Gi", "pods": "29"}
+ROOM = {"cpu": "2", "memory": "7Gi", "pods": "29"}
 OURS = "organization/joiner/prod"
 
 
@@ -54,44 +55,25 @@ def settle(world: WholeController) -> None:
         labels.CAPACITY_TYPE: labels.ON_DEMAND,
         labels.ZONE: "us-west-2a",
     }
-    claim = NodeClaim(
-        metadata=ObjectMeta(
-            name="default-x7k2p",
-            uid="uid-of-the-claim",
-            creation_timestamp=YESTERDAY,
-            labels=is_what,
-            annotations={
-                **made_from,
-                labels.TAGGED: "true",
-                labels.CLUSTER_NAME_TAGGED: "true",
-            },
-            finalizers=[labels.TERMINATION_FINALIZER],
-        ),
-        spec=NodeClaimSpec(node_class_ref=CLASS),
-        status=NodeClaimStatus(
-            provider_id=PROVIDER_ID,
-            node_name="node-1",
-            capacity=ROOM,
-            allocatable=ROOM,
-            conditions=[
-                Condition(type=kind, status="True", reason=kind, last_transition_time=YESTERDAY)
-                for kind in (LAUNCHED, REGISTERED, INITIALIZED)
-            ],
-        ),
+    claim = make_nodeclaim(
+        "default-x7k2p",
+        uid="uid-of-the-claim",
+        creationTimestamp=YESTERDAY,
+        labels=is_what,
+        annotations={**made_from, labels.TAGGED: "true", labels.CLUSTER_NAME_TAGGED: "true"},
+        finalizers=[labels.TERMINATION_FINALIZER],
+        provider_id=PROVIDER_ID,
+        node="node-1",
+        conditions=true(LAUNCHED, REGISTERED, INITIALIZED, since=YESTERDAY),
+        status={"capacity": ROOM, "allocatable": ROOM},
     )
-    node = Node(
-        metadata=ObjectMeta(
-            name="node-1",
-            labels={**is_what, labels.REGISTERED: "true", labels.INITIALIZED: "true"},
-            annotations=made_from,
-            finalizers=[labels.TERMINATION_FINALIZER],
-        ),
-        spec=NodeSpec(provider_id=PROVIDER_ID),
-        status=NodeStatus(
-            capacity=ROOM,
-            allocatable=ROOM,
-            conditions=[Condition(type="Ready", status="True", reason="Kubelet")],
-        ),
+    node = make_node(
+        "node-1",
+        labels={**is_what, labels.REGISTERED: "true", labels.INITIALIZED: "true"},
+        annotations=made_from,
+        finalizers=[labels.TERMINATION_FINALIZER],
+        provider_id=PROVIDER_ID,
+        capacity=ROOM,
     )
     world.cloud.machines[PROVIDER_ID] = Instance(
         provider_id=PROVIDER_ID,

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from controller.apis import kinds
-from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
 from controller.apis.kinds import Kind
 from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.workloads import PodGroup
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.fake import FakeApiServer
@@ -20,7 +18,7 @@ from controller.apiserver.port import Change
 from controller.manager import watches as room
 from controller.manager.watches import Watches
 from controller.state.cluster import Cluster
-from tests.builders import CLASS
+from tests.builders import make_node, make_nodeclaim
 
 
 class WatchedCluster:
@@ -47,7 +45,7 @@ class WatchedCluster:
 @pytest.fixture
 async def world() -> AsyncIterator[WatchedCluster]:
     world = WatchedCluster()
-    world.api.seed(Node(metadata=ObjectMeta(name="old")))
+    world.api.seed(make_node("old"))
     tasks = [asyncio.create_task(world.watches.run())]
     await world.watches.list_custom_resources()
     async with asyncio.timeout(20):
@@ -56,10 +54,6 @@ async def world() -> AsyncIterator[WatchedCluster]:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
-
-
-def make_claim(name: str) -> NodeClaim:
-    return NodeClaim(metadata=ObjectMeta(name=name), spec=NodeClaimSpec(node_class_ref=CLASS))
 
 
 async def test_what_was_there_before_is_known_but_not_news(world: WatchedCluster) -> None:
@@ -104,7 +98,7 @@ async def test_custom_resources_are_waited_for_until_they_are_served(
     world = WatchedCluster()
     missing = NotFoundError("the server could not find the requested resource", status=404)
     world.api.refuse("list", missing, kind=kinds.NODE_CLAIM, times=3)
-    world.api.seed(make_claim("c1"))
+    world.api.seed(make_nodeclaim("c1"))
     async with asyncio.timeout(20):
         await world.watches.list_custom_resources()
     assert [c.metadata.name for c in world.cluster.list(kinds.NODE_CLAIM)] == ["c1"]
@@ -113,9 +107,9 @@ async def test_custom_resources_are_waited_for_until_they_are_served(
 async def test_rechecking_finds_what_no_event_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "RECHECK_SECONDS", 0.01)
     world = WatchedCluster()
-    world.api.seed(make_claim("missed"), make_claim("stays"))
+    world.api.seed(make_nodeclaim("missed"), make_nodeclaim("stays"))
     await world.watches.list_custom_resources()
-    ghost = make_claim("ghost")
+    ghost = make_nodeclaim("ghost")
     world.watches.take(kinds.NODE_CLAIM, Change("ADDED", ghost))
     await world.api.patch(kinds.NODE_CLAIM, "missed", {"metadata": {"labels": {"a": "b"}}})
     task = asyncio.create_task(world.watches.run())

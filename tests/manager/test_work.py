@@ -97,11 +97,7 @@ def prepared(nodes: int) -> LargeController:
         metadata=ObjectMeta(name="buffer", namespace="default"), spec=CapacityBufferSpec()
     )
     large.at_server(kinds.CAPACITY_BUFFER, buffer)
-    static = make_nodepool("static")
-    large.at_server(
-        kinds.NODE_POOL,
-        changed(static, spec={"replicas": 0}),
-    )
+    large.at_server(kinds.NODE_POOL, make_nodepool("static", spec={"replicas": 0}))
     for number in (STEADY, LEAVING, OPENING, OPENING_LATER):
         claim, node = largecontroller.claim(number), largecontroller.node(number)
         if number == LEAVING:

@@ -10,9 +10,6 @@ from datetime import UTC, datetime, timedelta
 from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kubernetes import conditions
-from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.fake import FakeApiServer
@@ -32,7 +29,7 @@ from controller.state.spreads import DefaultSpreads
 from controller.telemetry.events import Recorder
 from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics
-from tests.builders import changed
+from tests.builders import changed, make_node
 from tests.reconcilers.disrupting import SameProcess
 
 OPTIONS = Options(
@@ -126,19 +123,13 @@ class WholeController:
 
     def join(self, claim: NodeClaim) -> None:
         """Register a ready node for the NodeClaim's instance."""
-        node = Node(
-            metadata=ObjectMeta(name=f"node-of-{claim.metadata.name}"),
-            spec=NodeSpec(
-                provider_id=claim.status.provider_id,
-                taints=[Taint(key=labels.UNREGISTERED_TAINT, effect="NoExecute")],
-            ),
-            status=NodeStatus(
-                capacity=claim.status.capacity,
-                allocatable=claim.status.allocatable,
-                conditions=[Condition(type="Ready", status="True", reason="Kubelet")],
-            ),
+        node = make_node(
+            f"node-of-{claim.metadata.name}",
+            provider_id=claim.status.provider_id,
+            taints=[Taint(key=labels.UNREGISTERED_TAINT, effect="NoExecute")],
+            status={"capacity": claim.status.capacity, "allocatable": claim.status.allocatable},
         )
-        self.api.seed(node)
+        self.api.seed(changed(node, metadata={"labels": {}}))
 
     def bind(self, name: str, node: str) -> None:
         pod = self.api.find(kinds.POD, name, "default")

@@ -10,8 +10,14 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.taints import Toleration
 from controller.reconcilers.nodeclaim.consistency import PERIOD, Consistency
-from tests.builders import changed, make_nodeclaim, make_nodeclass, make_nodepool, make_pod
-from tests.reconcilers.test_termination import make_budget
+from tests.builders import (
+    changed,
+    make_budget,
+    make_nodeclaim,
+    make_nodeclass,
+    make_nodepool,
+    make_pod,
+)
 from tests.reconcilers.world import Unprepared, World, make_lifecycle
 
 NODE = "node-of-claim"

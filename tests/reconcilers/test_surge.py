@@ -12,8 +12,8 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import Deployment
 from controller.apiserver.errors import ForbiddenError
 from controller.reconcilers.termination.surge import PATIENCE, Surge
-from tests.builders import make_pod, make_replicaset, owned_by
-from tests.reconcilers.test_termination import NODE, TerminationScenario, make_budget
+from tests.builders import make_budget, make_pod, make_replicaset, owned_by
+from tests.reconcilers.test_termination import NODE, TerminationScenario
 
 
 def only_pod(**annotations: str) -> Pod:

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from bench.faults.campaign import play
-from controller.apis import kinds
 from controller.apis.karpenter.capacitybuffer import (
     CapacityBuffer,
     CapacityBufferSpec,
@@ -188,7 +187,7 @@ async def _what_is_seldom() -> None:
     await test_deletioncosts.test_drifted_nodes_go_before_all_others()
     await test_modes.test_a_pod_that_another_has_replaced_makes_it_no_other_recommendation()
     await cluster_dns(FakeApiServer())
-    world, pods = World(), waiting("web-0", kind=kinds.STATEFUL_SET)
+    world, pods = World(), waiting("web-0", owner="StatefulSet/web")
     world.seed(make_stateful_set(1, "Parallel"), *pods)
     assert await Arrivals(world.api, world.cluster).are_complete({pods[0].metadata.uid})
 

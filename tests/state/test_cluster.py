@@ -5,86 +5,26 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
 from controller.apis import kinds, labels
-from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
 from controller.apis.karpenter.nodepool import NodeClassReference
 from controller.apis.kinds import Kind
-from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import LabelSelector, ObjectMeta, OwnerReference
-from controller.apis.kubernetes.nodes import Node, NodeSpec
-from controller.apis.kubernetes.pods import Pod, PodSpec, PodStatus
+from controller.apis.kubernetes.meta import ObjectMeta
+from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import (
     Namespace,
-    PodDisruptionBudget,
-    PodDisruptionBudgetSpec,
-    PodDisruptionBudgetStatus,
 )
 from controller.apiserver.port import Change
 from controller.state.cluster import Cluster
-from tests.builders import CLASS
+from tests.builders import CLASS, changed, make_budget, make_node, make_nodeclaim, make_pod
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")
 
 
 @pytest.fixture
 def cluster() -> Cluster:
     return Cluster()
-
-
-def make_node(name: str, provider_id: str = "", **metadata: Any) -> Node:
-    return Node(
-        metadata=ObjectMeta(name=name, uid=f"node-{name}", **metadata),
-        spec=NodeSpec(provider_id=provider_id),
-    )
-
-
-def make_claim(name: str, provider_id: str = "", *, version: int = 1, **metadata: Any) -> NodeClaim:
-    return NodeClaim(
-        metadata=ObjectMeta(
-            name=name,
-            uid=f"claim-{name}",
-            resource_version=str(version),
-            labels={labels.NODEPOOL: "default"},
-            **metadata,
-        ),
-        spec=NodeClaimSpec(node_class_ref=CLASS),
-        status=NodeClaimStatus(provider_id=provider_id),
-    )
-
-
-def make_pod(
-    name: str,
-    *,
-    node: str = "",
-    phase: str = "Pending",
-    owner: tuple[str, str] | None = None,
-    annotations: dict[str, str] | None = None,
-    deleting: bool = False,
-    condition: Condition | None = UNSCHEDULABLE,
-    nominated: str = "",
-) -> Pod:
-    owners = [OwnerReference(api_version=owner[0], kind=owner[1], name="o")] if owner else []
-    return Pod(
-        metadata=ObjectMeta(
-            name=name,
-            namespace="default",
-            uid=f"pod-{name}",
-            owner_references=owners,
-            annotations=annotations or {},
-            deletion_timestamp=NOW if deleting else None,
-        ),
-        spec=PodSpec(node_name=node),
-        status=PodStatus(
-            phase=phase,
-            conditions=[condition] if condition else [],
-            nominated_node_name=nominated,
-            start_time=NOW - timedelta(hours=1),
-        ),
-    )
 
 
 def add(cluster: Cluster, kind: Kind[Any], *values: Any) -> None:
@@ -97,8 +37,13 @@ def names(pods: tuple[Pod, ...]) -> list[str]:
 
 
 def test_a_node_and_its_claim_are_one_machine(cluster: Cluster) -> None:
-    add(cluster, kinds.NODE_CLAIM, make_claim("c1", "aws:///a/i-1"))
-    add(cluster, kinds.NODE, make_node("n1", "aws:///a/i-1"), make_node("other", "aws:///a/i-2"))
+    add(cluster, kinds.NODE_CLAIM, make_nodeclaim("c1", provider_id="aws:///a/i-1"))
+    add(
+        cluster,
+        kinds.NODE,
+        make_node("n1", provider_id="aws:///a/i-1"),
+        make_node("other", provider_id="aws:///a/i-2"),
+    )
 
     machines = [
         (m.name, m.claim and m.claim.metadata.name, m.managed) for m in cluster.state_nodes(NOW)
@@ -107,21 +52,23 @@ def test_a_node_and_its_claim_are_one_machine(cluster: Cluster) -> None:
 
 
 def test_a_claim_just_created_is_a_machine_before_its_watch_tells(cluster: Cluster) -> None:
-    cluster.insert_claim(make_claim("c1"))
+    cluster.insert_claim(make_nodeclaim("c1"))
     snapshot = cluster.snapshot({}, (), now=NOW)
     assert [(m.name, m.node) for m in snapshot.nodes] == [("c1", None)]
 
 
 def test_an_older_version_never_replaces_a_newer_one(cluster: Cluster) -> None:
-    cluster.observe(kinds.NODE_CLAIM, make_claim("c1", "aws:///a/i-1", version=7))
-    add(cluster, kinds.NODE_CLAIM, make_claim("c1", version=5))
+    cluster.observe(
+        kinds.NODE_CLAIM, make_nodeclaim("c1", provider_id="aws:///a/i-1", resource_version="7")
+    )
+    add(cluster, kinds.NODE_CLAIM, make_nodeclaim("c1", resource_version="5"))
     claim = cluster.get(kinds.NODE_CLAIM, "c1")
     assert claim is not None
     assert claim.status.provider_id == "aws:///a/i-1"
 
 
 def test_what_has_gone_is_not_revived_by_a_late_echo(cluster: Cluster) -> None:
-    claim = make_claim("c1")
+    claim = make_nodeclaim("c1")
     cluster.apply(kinds.NODE_CLAIM, Change("ADDED", claim))
     cluster.apply(kinds.NODE_CLAIM, Change("DELETED", claim))
     cluster.observe(kinds.NODE_CLAIM, claim)
@@ -129,8 +76,10 @@ def test_what_has_gone_is_not_revived_by_a_late_echo(cluster: Cluster) -> None:
 
 
 def test_a_claim_without_its_last_finalizer_is_gone_at_once(cluster: Cluster) -> None:
-    add(cluster, kinds.NODE_CLAIM, make_claim("c1", finalizers=["a/b"]))
-    cluster.observe(kinds.NODE_CLAIM, make_claim("c1", version=2, deletion_timestamp=NOW))
+    add(cluster, kinds.NODE_CLAIM, make_nodeclaim("c1", resource_version="1", finalizers=["a/b"]))
+    cluster.observe(
+        kinds.NODE_CLAIM, make_nodeclaim("c1", resource_version="2", deletion_timestamp=NOW)
+    )
     assert cluster.list(kinds.NODE_CLAIM) == ()
 
 
@@ -141,7 +90,7 @@ def test_a_namespace_that_is_terminating_is_still_there(cluster: Cluster) -> Non
 
 
 def test_the_end_of_an_old_object_leaves_its_namesake_alone(cluster: Cluster) -> None:
-    old, new = make_node("n1"), Node(metadata=ObjectMeta(name="n1", uid="new"))
+    old, new = make_node("n1", uid="old"), make_node("n1", uid="new")
     add(cluster, kinds.NODE, old, new)
     cluster.apply(kinds.NODE, Change("DELETED", old))
     assert cluster.get(kinds.NODE, "n1") is new
@@ -158,7 +107,7 @@ def test_a_new_list_drops_what_it_does_not_name_only_when_it_is_complete(cluster
 
 def test_it_is_synced_when_every_kind_has_been_listed_whatever_is_in_flight() -> None:
     cluster = Cluster(mirrored=(kinds.NODE, kinds.NODE_CLAIM))
-    add(cluster, kinds.NODE_CLAIM, make_claim("unlaunched"))
+    add(cluster, kinds.NODE_CLAIM, make_nodeclaim("unlaunched"))
     cluster.apply(kinds.NODE_CLAIM, Change("SYNCED"))
     assert (cluster.synced, cluster.awaited) == (False, ("nodes",))
     cluster.apply(kinds.NODE, Change("RESET"))
@@ -170,9 +119,9 @@ def test_it_is_synced_when_every_kind_has_been_listed_whatever_is_in_flight() ->
     "pod",
     [
         pytest.param(make_pod("p", node="n1"), id="bound"),
-        pytest.param(make_pod("p", condition=None), id="not yet tried by the scheduler"),
-        pytest.param(make_pod("p", owner=("apps/v1", "DaemonSet")), id="daemon"),
-        pytest.param(make_pod("p", owner=("v1", "Node")), id="static"),
+        pytest.param(make_pod("p", conditions=[]), id="not yet tried by the scheduler"),
+        pytest.param(make_pod("p", owner="DaemonSet"), id="daemon"),
+        pytest.param(make_pod("p", owner="Node"), id="static"),
         pytest.param(make_pod("p", phase="Failed"), id="over"),
     ],
 )
@@ -182,7 +131,7 @@ def test_a_pod_does_not_wait_for_a_node_when_it_is(cluster: Cluster, pod: Pod) -
 
 
 def test_a_pod_with_a_nominated_node_waits_until_it_is_bound(cluster: Cluster) -> None:
-    add(cluster, kinds.POD, make_pod("p", nominated="n1"))
+    add(cluster, kinds.POD, make_pod("p", status={"nominatedNodeName": "n1"}))
     assert names(cluster.pending_pods()) == ["p"]
 
 
@@ -198,9 +147,7 @@ def test_a_pending_pod_stops_waiting_when_it_is_bound(cluster: Cluster) -> None:
 def test_pods_are_queued_as_they_came_and_the_urgent_first(cluster: Cluster) -> None:
     for name in ("second", "first-of-all", "third"):
         add(cluster, kinds.POD, make_pod(name))
-    urgent = make_pod("urgent")
-    urgent = msgspec.structs.replace(urgent, spec=PodSpec(priority=1000))
-    add(cluster, kinds.POD, urgent)
+    add(cluster, kinds.POD, make_pod("urgent", priority=1000))
     add(cluster, kinds.POD, make_pod("second"))  # a change is no new place in the queue
 
     queue = cluster.queued(cluster.list(kinds.POD))
@@ -216,19 +163,20 @@ def test_pods_that_ran_to_their_end_are_not_in_the_picture(cluster: Cluster) -> 
 def test_only_pods_that_will_come_back_are_rescheduled_from_a_node_on_its_way_out(
     cluster: Cluster,
 ) -> None:
-    add(cluster, kinds.NODE, make_node("n1", "aws:///a/i-1"), make_node("stays"))
-    add(cluster, kinds.NODE_CLAIM, make_claim("c1", "aws:///a/i-1"))
+    add(cluster, kinds.NODE, make_node("n1", provider_id="aws:///a/i-1"), make_node("stays"))
+    add(cluster, kinds.NODE_CLAIM, make_nodeclaim("c1", provider_id="aws:///a/i-1"))
+    since = {"startTime": NOW - timedelta(hours=1)}
     add(
         cluster,
         kinds.POD,
         make_pod("web", node="n1"),
         make_pod("elsewhere", node="stays"),
-        make_pod("daemon", node="n1", owner=("apps/v1", "DaemonSet")),
-        make_pod("terminating", node="n1", deleting=True),
-        make_pod("stateful", node="n1", deleting=True, owner=("apps/v1", "StatefulSet")),
+        make_pod("daemon", node="n1", owner="DaemonSet"),
+        make_pod("terminating", node="n1", deletion_timestamp=NOW),
+        make_pod("stateful", node="n1", deletion_timestamp=NOW, owner="StatefulSet"),
         make_pod("held", node="n1", annotations={labels.DO_NOT_DISRUPT: "true"}),
-        make_pod("held-2h", node="n1", annotations={labels.DO_NOT_DISRUPT: "2h"}),
-        make_pod("held-30m", node="n1", annotations={labels.DO_NOT_DISRUPT: "30m"}),
+        make_pod("held-2h", node="n1", annotations={labels.DO_NOT_DISRUPT: "2h"}, status=since),
+        make_pod("held-30m", node="n1", annotations={labels.DO_NOT_DISRUPT: "30m"}, status=since),
     )
     assert cluster.reschedulable_pods(NOW) == ()
     cluster.mark_for_deletion("n1")
@@ -239,34 +187,33 @@ def test_only_pods_that_will_come_back_are_rescheduled_from_a_node_on_its_way_ou
 def test_a_pod_that_no_budget_lets_go_needs_no_new_home_yet(
     cluster: Cluster, allowed: int, moving: list[str]
 ) -> None:
-    budget = PodDisruptionBudget(
-        metadata=ObjectMeta(name="all", namespace="default"),
-        spec=PodDisruptionBudgetSpec(selector=LabelSelector()),
-        status=PodDisruptionBudgetStatus(disruptions_allowed=allowed),
-    )
-    add(cluster, kinds.POD_DISRUPTION_BUDGET, budget)
+    add(cluster, kinds.POD_DISRUPTION_BUDGET, make_budget(allowed=allowed))
     add(
         cluster,
         kinds.NODE,
-        make_node("n1", "aws:///a/i-1", deletion_timestamp=NOW, finalizers=["f"]),
+        make_node("n1", provider_id="aws:///a/i-1", deletion_timestamp=NOW, finalizers=["f"]),
     )
-    add(cluster, kinds.NODE_CLAIM, make_claim("c1", "aws:///a/i-1"))
+    add(cluster, kinds.NODE_CLAIM, make_nodeclaim("c1", provider_id="aws:///a/i-1"))
     add(cluster, kinds.POD, make_pod("web", node="n1"))
     assert names(cluster.reschedulable_pods(NOW)) == moving
 
 
 def test_a_machine_is_deleting_when_either_of_its_objects_is(cluster: Cluster) -> None:
-    add(cluster, kinds.NODE_CLAIM, make_claim("c1", "id", deletion_timestamp=NOW, finalizers=["f"]))
-    add(cluster, kinds.NODE, make_node("n1", "id"))
+    add(
+        cluster,
+        kinds.NODE_CLAIM,
+        make_nodeclaim("c1", provider_id="id", deletion_timestamp=NOW, finalizers=["f"]),
+    )
+    add(cluster, kinds.NODE, make_node("n1", provider_id="id"))
     add(cluster, kinds.NODE, make_node("n2", deletion_timestamp=NOW, finalizers=["f"]))
     assert [m.deleting for m in cluster.state_nodes(NOW)] == [True, True]
 
 
 def test_a_nomination_follows_a_claim_to_its_node_and_runs_out(cluster: Cluster) -> None:
-    add(cluster, kinds.NODE_CLAIM, make_claim("c1", "id"))
+    add(cluster, kinds.NODE_CLAIM, make_nodeclaim("c1", provider_id="id"))
     add(cluster, kinds.POD, make_pod("web"))
     cluster.nominate("c1", [make_pod("web")], NOW + timedelta(seconds=20))
-    add(cluster, kinds.NODE, make_node("n1", "id"))
+    add(cluster, kinds.NODE, make_node("n1", provider_id="id"))
     assert [m.nominated for m in cluster.state_nodes(NOW)] == [True]
     assert [m.nominated for m in cluster.state_nodes(NOW + timedelta(seconds=20))] == [False]
 
@@ -276,7 +223,7 @@ def test_marks_do_not_outlive_the_machine(cluster: Cluster) -> None:
     add(cluster, kinds.NODE, node)
     cluster.mark_for_deletion("n1")
     cluster.apply(kinds.NODE, Change("DELETED", node))
-    add(cluster, kinds.NODE, Node(metadata=ObjectMeta(name="n1", uid="another")))
+    add(cluster, kinds.NODE, make_node("n1", uid="another"))
     assert [m.deleting for m in cluster.state_nodes(NOW)] == [False]
 
 
@@ -336,12 +283,9 @@ def test_a_neighbours_claim_never_enters_and_its_node_is_one_that_nobody_manages
     cluster: Cluster,
 ) -> None:
     theirs = NodeClassReference(group="eks.amazonaws.com", kind="NodeClass", name=CLASS.name)
-    ours = make_claim("claim", "aws:///a/i-1")
-    foreign = msgspec.structs.replace(
-        make_claim("claim", "aws:///a/i-1", version=2),
-        spec=msgspec.structs.replace(ours.spec, node_class_ref=theirs),
-    )
-    node = make_node("node", "aws:///a/i-1")
+    ours = make_nodeclaim("claim", provider_id="aws:///a/i-1", resource_version="1")
+    foreign = changed(ours, metadata={"resource_version": "2"}, spec={"node_class_ref": theirs})
+    node = make_node("node", provider_id="aws:///a/i-1")
     cluster.observe(kinds.NODE, node)
     cluster.observe(kinds.NODE_CLAIM, ours)
     assert cluster.manages(node)

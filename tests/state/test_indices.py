@@ -6,12 +6,10 @@ import random
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
 from controller.apis import kinds, labels
-from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec, NodeClaimStatus
+from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
+from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.taints import Taint
 from controller.apis.kubernetes.workloads import (
@@ -22,7 +20,7 @@ from controller.apis.kubernetes.workloads import (
 from controller.apiserver.port import Change
 from controller.state.cluster import Cluster
 from controller.state.usage import usage
-from tests.builders import CLASS, changed, make_pod
+from tests.builders import CLASS, changed, make_node, make_nodeclaim, make_pod
 from tests.manager import largecontroller
 from tests.work import counted
 
@@ -39,30 +37,25 @@ def random_node(chance: random.Random, number: int, version: int) -> Node:
     capacity: dict[str, str | int | float] = chance.choice(
         [{}, {"cpu": "4"}, {"cpu": "8", "memory": "1Gi", "gpu": "0"}]
     )
-    return Node(
-        metadata=ObjectMeta(
-            name=f"node-{number}",
-            uid=f"n{number}-{version // 20}",
-            resource_version=str(version),
-            labels=known,
-        ),
-        spec=NodeSpec(provider_id=chance.choice(PROVIDER_IDS), taints=taints),
-        status=NodeStatus(capacity=capacity),
+    node = make_node(
+        f"node-{number}",
+        uid=f"n{number}-{version // 20}",
+        resource_version=str(version),
+        provider_id=chance.choice(PROVIDER_IDS),
+        taints=taints,
+        status={"capacity": capacity},
     )
+    return changed(node, metadata={"labels": known})
 
 
 def random_claim(chance: random.Random, number: int, version: int) -> NodeClaim:
-    return NodeClaim(
-        metadata=ObjectMeta(
-            name=f"claim-{number}",
-            uid=f"c{number}-{version // 20}",
-            resource_version=str(version),
-            labels={labels.NODEPOOL: chance.choice(POOLS)},
-        ),
-        spec=NodeClaimSpec(node_class_ref=CLASS),
-        status=NodeClaimStatus(
-            provider_id=chance.choice(PROVIDER_IDS), capacity=chance.choice([{}, {"cpu": "2"}])
-        ),
+    return make_nodeclaim(
+        f"claim-{number}",
+        uid=f"c{number}-{version // 20}",
+        resource_version=str(version),
+        pool=chance.choice(POOLS),
+        provider_id=chance.choice(PROVIDER_IDS),
+        status={"capacity": chance.choice([{}, {"cpu": "2"}])},
     )
 
 
@@ -135,9 +128,9 @@ def test_a_bound_pod_is_queued_last_and_one_that_comes_again_by_its_name_is_a_ne
     assert [pod.metadata.name for pod in cluster.queued(queue)] == ["first", "third", "second"]
 
     first = queue[-1]
-    gone = msgspec.structs.replace(first.metadata, uid="gone")
-    cluster.observe(kinds.POD, msgspec.structs.replace(first, metadata=gone))
-    cluster.apply(kinds.POD, Change("DELETED", msgspec.structs.replace(first, metadata=gone)))
+    gone = changed(first, metadata={"uid": "gone"})
+    cluster.observe(kinds.POD, gone)
+    cluster.apply(kinds.POD, Change("DELETED", gone))
     cluster.observe(kinds.POD, first)
     assert [pod.metadata.name for pod in cluster.queued(queue)] == ["third", "first", "second"]
 

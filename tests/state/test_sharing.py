@@ -5,34 +5,27 @@ from __future__ import annotations
 import msgspec
 
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
+from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.pods import (
-    Container,
     PersistentVolumeClaimSource,
     Pod,
     PodSpec,
     PodStatus,
-    ResourceRequirements,
     Volume,
 )
 from controller.state.sharing import Replicas
+from tests.builders import make_pod
 
 
 def make_replica(name: str, *, owner: str = "web", cpu: str = "1", volumes: int = 0) -> Pod:
-    container = Container(name="c", resources=ResourceRequirements(requests={"cpu": cpu}))
-    return Pod(
-        metadata=ObjectMeta(
-            name=name,
-            labels={"app": owner},
-            owner_references=[
-                OwnerReference(kind="ReplicaSet", name=owner, uid=owner, controller=True)
-            ],
-        ),
-        spec=PodSpec(
-            node_name=f"node-of-{name}",
-            containers=[container],
-            volumes=[Volume(name=f"token-{name}-{number}") for number in range(volumes)],
-        ),
+    tokens = [{"name": f"token-{name}-{number}"} for number in range(volumes)]
+    return make_pod(
+        name,
+        labels={"app": owner},
+        owner=f"ReplicaSet/{owner}",
+        node=f"node-of-{name}",
+        cpu=cpu,
+        spec={"volumes": tokens},
     )
 
 

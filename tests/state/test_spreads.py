@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from bench.parity import worlds
@@ -38,9 +37,7 @@ CONSTRAINTS = default_constraints(CONFIG)
 
 def owned(name: str, kind: str, owner: str, *, is_controller: bool = True, **own: str) -> Pod:
     reference = {"kind": kind, "name": owner, "uid": "u", "controller": is_controller}
-    pod = make_pod(name, labels=own)
-    metadata = {"name": name, "namespace": "default", "labels": own, "ownerReferences": [reference]}
-    return msgspec.structs.replace(pod, metadata=msgspec.convert(metadata, ObjectMeta))
+    return make_pod(name, labels=own, owner_references=[reference])
 
 
 def service(namespace: str = "default", **selector: str) -> Service:

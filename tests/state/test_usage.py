@@ -5,21 +5,18 @@ from __future__ import annotations
 import pytest
 
 from controller.apis import labels
-from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
-from controller.apis.karpenter.nodepool import NodeClassReference
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.pods import ResourceRequirements
-from controller.apis.kubernetes.taints import Requirement
 from controller.constraints.resources import CPU, MEMORY, NODES
 from controller.state.nodes import StateNode
 from controller.state.usage import usage
 from tests.builders import (
     make_launched,
     make_node,
+    make_nodeclaim,
     make_nodepool,
     make_pod,
     make_snapshot,
     make_types,
+    needs,
 )
 from tests.expectations import expect_unschedulable, schedule_on
 
@@ -70,15 +67,10 @@ def test_a_claim_that_is_not_launched_counts_for_the_most_it_may_become(
     named: list[str], cpus: int
 ) -> None:
     coming = StateNode(
-        claim=NodeClaim(
-            metadata=ObjectMeta(name="coming", labels={labels.NODEPOOL: "default"}),
-            spec=NodeClaimSpec(
-                node_class_ref=NodeClassReference(
-                    group="karpenter.k8s.aws", kind="EC2NodeClass", name="default"
-                ),
-                requirements=[Requirement(key=labels.INSTANCE_TYPE, operator="In", values=named)],
-                resources=ResourceRequirements(requests={"cpu": "3"}),
-            ),
+        claim=make_nodeclaim(
+            "coming",
+            requirements=[needs(labels.INSTANCE_TYPE, "In", *named)],
+            requests={"cpu": "3"},
         )
     )
 

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
-from controller.apis.kubernetes.pods import Pod, PodSpec, PodStatus
+from controller.apis.kubernetes.pods import Pod
 from controller.state.waiting import Waiting
+from tests.builders import make_pod
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 REFUSED = Condition(type="PodScheduled", status="False", reason="Unschedulable")
@@ -28,20 +28,16 @@ def made(
     uid: str = "",
     labels: Mapping[str, str] | None = None,
 ) -> Pod:
-    reference = OwnerReference(
-        api_version="apps/v1", kind=kind, name=owner, uid=f"uid-{owner}", controller=True
-    )
-    return Pod(
-        metadata=ObjectMeta(
-            name=name,
-            namespace="default",
-            uid=uid or f"uid-{name}",
-            owner_references=[reference] if owner else [],
-            creation_timestamp=NOW,
-            labels=dict(labels or {}),
-        ),
-        spec=PodSpec(node_name=node, node_selector={"disk": selector} if selector else {}),
-        status=PodStatus(phase="Pending", conditions=[condition] if condition else []),
+    return make_pod(
+        name,
+        owner=owner and f"{kind}/{owner}",
+        uid=uid or f"uid-{name}",
+        creation_timestamp=NOW,
+        labels=labels,
+        node=node,
+        node_selector={"disk": selector} if selector else {},
+        phase="Pending",
+        conditions=[condition] if condition else [],
     )
 
 

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import prometheus_client
 import pytest
 from prometheus_client import CollectorRegistry
@@ -20,9 +19,8 @@ from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import Kind
 from controller.apis.kubernetes.conditions import Condition
-from controller.apis.kubernetes.meta import ObjectMeta, OwnerReference
-from controller.apis.kubernetes.nodes import Node, NodeSpec, NodeStatus
-from controller.apis.kubernetes.pods import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.port import Change
 from controller.cloudprovider.fake import DEFAULT_TYPES
 from controller.options import Options
@@ -31,7 +29,7 @@ from controller.telemetry.clusterstate import ClusterState, FromMirror, frozen
 from controller.telemetry.details import DashboardDetails, Details
 from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics
-from tests.builders import CLASS, make_nodeclass, make_nodepool
+from tests.builders import make_node, make_nodeclaim, make_nodeclass, make_nodepool, make_pod
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR_AGO = NOW - timedelta(hours=1)
@@ -80,57 +78,52 @@ class Observer:
             self.see(kinds.POD, pod(f"p-{number}", on=f"n-{number}"))
 
 
-def node(name: str = "n", *, of: str = "", **more: Any) -> Node:
+def node(name: str = "n", *, of: str = "") -> Node:
     """A node, on the machine of the claim of this name."""
-    carried = {labels.NODEPOOL: "default", labels.ZONE: "z", labels.INSTANCE_TYPE: TYPE.name}
-    return Node(
-        metadata=ObjectMeta(name=name, uid=name, labels=carried, creation_timestamp=HOUR_AGO),
-        status=NodeStatus(
-            capacity={"cpu": "4", "memory": "8Gi"}, allocatable={"cpu": "3500m", "memory": "7Gi"}
-        ),
-        spec=NodeSpec(provider_id=f"fake:///{of}" if of else ""),
-        **more,
+    return make_node(
+        name,
+        uid=name,
+        zone="z",
+        labels={labels.NODEPOOL: "default", labels.INSTANCE_TYPE: TYPE.name},
+        creationTimestamp=HOUR_AGO,
+        provider_id=f"fake:///{of}" if of else "",
+        status={
+            "capacity": {"cpu": "4", "memory": "8Gi"},
+            "allocatable": {"cpu": "3500m", "memory": "7Gi"},
+        },
     )
 
 
 def claim(name: str, node_name: str, **status: Any) -> NodeClaim:
-    return msgspec.convert(
-        {
-            "metadata": {
-                "name": name,
-                "uid": name,
-                "labels": {
-                    labels.NODEPOOL: "default",
-                    labels.INSTANCE_TYPE: TYPE.name,
-                    labels.ZONE: OFFERING.zone,
-                    labels.CAPACITY_TYPE: OFFERING.capacity_type,
-                },
-            },
-            "spec": {"nodeClassRef": msgspec.to_builtins(CLASS)},
-            "status": {"nodeName": node_name, "providerID": f"fake:///{name}", **status},
+    return make_nodeclaim(
+        name,
+        uid=name,
+        labels={
+            labels.INSTANCE_TYPE: TYPE.name,
+            labels.ZONE: OFFERING.zone,
+            labels.CAPACITY_TYPE: OFFERING.capacity_type,
         },
-        NodeClaim,
+        provider_id=f"fake:///{name}",
+        node=node_name,
+        status=status,
     )
 
 
 def pod(name: str, *, on: str = "", owner: str = "ReplicaSet", phase: str = "Running") -> Pod:
-    resources = ResourceRequirements(requests={"cpu": "700m"}, limits={"cpu": "2"})
-    return Pod(
-        metadata=ObjectMeta(
-            name=name,
-            namespace="default",
-            uid=name,
-            creation_timestamp=HOUR_AGO,
-            owner_references=[OwnerReference(api_version="apps/v1", kind=owner, name="web")],
-        ),
-        spec=PodSpec(node_name=on, containers=[Container(resources=resources)]),
-        status=PodStatus(phase=phase),
+    resources = {"requests": {"cpu": "700m"}, "limits": {"cpu": "2"}}
+    return make_pod(
+        name,
+        uid=name,
+        creationTimestamp=HOUR_AGO,
+        owner=f"{owner}/web",
+        node=on,
+        phase=phase,
+        spec={"containers": [{"resources": resources}]},
     )
 
 
 def pool(**status: Any) -> NodePool:
-    made = make_nodepool(limits={"cpu": "10"})
-    return msgspec.structs.replace(made, status=msgspec.structs.replace(made.status, **status))
+    return make_nodepool(limits={"cpu": "10"}, status=status)
 
 
 def test_the_mirror_says_whether_anything_is_missing() -> None:

@@ -14,8 +14,7 @@ from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
 from controller.apis.karpenter.nodepool import NodeClassReference
 from controller.apis.kubernetes.conditions import Condition, ConditionStatus
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.pods import Pod, PodStatus
+from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.errors import (
     CreateError,
     InsufficientCapacityError,
@@ -24,6 +23,7 @@ from controller.cloudprovider.errors import (
 )
 from controller.disruption.commands import Decision, Verdict
 from controller.telemetry.metrics import Metrics
+from tests.builders import make_nodeclaim, make_pod
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 REFERENCE = NodeClassReference(group="g", kind="k", name="n")
@@ -34,23 +34,13 @@ def metrics() -> Metrics:
     return Metrics(version="1.2.3")
 
 
-def make_claim() -> NodeClaim:
-    return NodeClaim(
-        metadata=ObjectMeta(
-            name="c",
-            labels={
-                labels.NODEPOOL: "default",
-                labels.CAPACITY_TYPE: "spot",
-                labels.ZONE: "us-west-2a",
-            },
-            deletion_timestamp=NOW,
-        ),
-        spec=NodeClaimSpec(node_class_ref=REFERENCE),
-    )
+def leaving_claim() -> NodeClaim:
+    carried = {labels.CAPACITY_TYPE: "spot", labels.ZONE: "us-west-2a"}
+    return make_nodeclaim("c", labels=carried, deletionTimestamp=NOW)
 
 
 def test_the_life_of_a_claim_is_counted_by_pool_capacity_type_and_zone(metrics: Metrics) -> None:
-    claim = make_claim()
+    claim = leaving_claim()
     metrics.claim_created(claim, "provisioned")
     metrics.disrupted(claim, "expired")
     metrics.terminated(claim, NOW + timedelta(seconds=3))
@@ -79,7 +69,7 @@ def test_pods_that_must_move_are_counted_as_karpenter_counts_them(
     metrics: Metrics, period: str | None, mode: str
 ) -> None:
     spec = NodeClaimSpec(node_class_ref=REFERENCE, termination_grace_period=period)
-    claim = msgspec.structs.replace(make_claim(), spec=spec)
+    claim = msgspec.structs.replace(leaving_claim(), spec=spec)
 
     metrics.disrupted(claim, "underutilized", pods=3, policy="WhenEmptyOrUnderutilized")
 
@@ -117,10 +107,7 @@ def test_consolidations_are_counted_with_the_scores_of_balanced_pools(metrics: M
 
 def test_a_pod_is_measured_when_it_is_bound_and_not_again(metrics: Metrics) -> None:
     def pod(*conditions: Condition) -> Pod:
-        return Pod(
-            metadata=ObjectMeta(name="p", creation_timestamp=NOW),
-            status=PodStatus(conditions=list(conditions)),
-        )
+        return make_pod("p", creationTimestamp=NOW, conditions=conditions)
 
     since = NOW + timedelta(seconds=7)
     bound = pod(Condition(type="PodScheduled", status="True", last_transition_time=since))
@@ -206,7 +193,7 @@ def test_failed_calls_to_the_cloud_are_counted_by_karpenters_errors(
 
 
 def test_a_claim_that_is_repaired_is_counted_with_its_termination_mode(metrics: Metrics) -> None:
-    metrics.repaired(make_claim(), "KernelReady")
+    metrics.repaired(leaving_claim(), "KernelReady")
 
     counted = {
         "condition": "kernel_ready", "nodepool": "default", "capacity_type": "spot",
@@ -219,13 +206,10 @@ def test_a_claim_that_is_repaired_is_counted_with_its_termination_mode(metrics: 
 def test_pods_that_ask_for_devices_are_timed_apart(metrics: Metrics) -> None:
     def pod(status: ConditionStatus) -> Pod:
         scheduled = Condition(type="PodScheduled", status=status, last_transition_time=NOW)
-        return msgspec.convert(
-            {
-                "metadata": {"name": "p", "creationTimestamp": NOW - timedelta(seconds=7)},
-                "spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]},
-                "status": msgspec.to_builtins(PodStatus(conditions=[scheduled])),
-            },
-            Pod,
+        return make_pod(
+            creationTimestamp=NOW - timedelta(seconds=7),
+            conditions=[scheduled],
+            spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]},
         )
 
     metrics.pod_changed(pod("False"), pod("True"))
