@@ -98,7 +98,13 @@ def test_cluster_autoscaler_protects_pods_as_karpenter_does(ask: Ask) -> None:
             }
 
     assert "general-7" not in ask(calm, "--obstacles", "1")["staying"]
-    assert "general-7" in ask(guarded, "--obstacles", "1")["staying"]
+    advice = ask(guarded)
+    assert "general-7" in advice["staying"]
+    assert any(
+        each["what"] == "cluster-autoscaler.kubernetes.io/safe-to-evict=false on 24 pods of "
+        "Deployment shop/web"
+        for each in advice["obstacles"]
+    )
 
 
 def test_a_node_group_that_is_kept_costs_what_it_did(ask: Ask) -> None:

@@ -187,24 +187,6 @@ def without_closed_budgets(pool: NodePool) -> NodePool:
     return _with_policy(pool, budgets=left)
 
 
-def without_protection(problem: DisruptionProblem) -> DisruptionProblem:
-    """Return the problem without `karpenter.sh/do-not-disrupt` on nodes."""
-
-    def unprotected(state: StateNode) -> StateNode:
-        if state.node is None or labels.DO_NOT_DISRUPT not in state.node.metadata.annotations:
-            return state
-        annotations = {
-            key: value
-            for key, value in state.node.metadata.annotations.items()
-            if key != labels.DO_NOT_DISRUPT
-        }
-        metadata = msgspec.structs.replace(state.node.metadata, annotations=annotations)
-        return replace(state, node=msgspec.structs.replace(state.node, metadata=metadata))
-
-    nodes = tuple(map(unprotected, problem.snapshot.nodes))
-    return replace(problem, snapshot=replace(problem.snapshot, nodes=nodes))
-
-
 def _with_requirements(pool: NodePool, terms: list[Requirement]) -> NodePool:
     template = pool.spec.template
     spec = msgspec.structs.replace(template.spec, requirements=terms)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import partial
 
+import msgspec
+
 from controller.apis import labels
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.pods import Pod
@@ -17,6 +19,7 @@ from controller.apis.kubernetes.workloads import PodDisruptionBudget
 from controller.apis.wording import counted
 from controller.disruption import candidates
 from controller.disruption.advice import nodepools
+from controller.disruption.advice.adoption import SAFE_TO_EVICT
 from controller.disruption.advice.forecast import NEVER, Forecast, never_allows
 from controller.disruption.advice.workloads import (
     PodChange,
@@ -147,10 +150,13 @@ def _without_budget(problem: DisruptionProblem, name: str) -> DisruptionProblem:
 def _protected_pods(reading: _Reading) -> Iterator[Obstacle]:
     protected = [pod for pod in reading.pods if forbids_disruption(pod, reading.problem.now)]
     for name, pods in by_workload(protected).items():
+        is_of_autoscaler = pods[0].metadata.annotations.get(SAFE_TO_EVICT) == "false"
+        annotation = f"{SAFE_TO_EVICT}=false" if is_of_autoscaler else labels.DO_NOT_DISRUPT
         yield Obstacle(
             kind="DoNotDisrupt",
-            what=f"{labels.DO_NOT_DISRUPT} on {counted(len(pods), 'pod')} of {name}",
-            change="remove the annotation, or give it a duration such as 4h",
+            what=f"{annotation} on {counted(len(pods), 'pod')} of {name}",
+            change="remove the annotation, or protect the pods for a time: "
+            f"{labels.DO_NOT_DISRUPT}=4h",
             made=_on_pods(pods, partial(without_annotation, name=labels.DO_NOT_DISRUPT)),
             weight=reading.weight(pods),
         )
@@ -173,9 +179,27 @@ def _protected_nodes(reading: _Reading) -> Iterator[Obstacle]:
             kind="DoNotDisrupt",
             what=f"{labels.DO_NOT_DISRUPT} on {counted(len(nodes), 'node')}",
             change="remove the annotation from the nodes",
-            made=nodepools.without_protection,
+            made=_without_protection,
             weight=reading.weight_of(nodes),
         )
+
+
+def _without_protection(problem: DisruptionProblem) -> DisruptionProblem:
+    """Return the problem without `karpenter.sh/do-not-disrupt` on nodes."""
+
+    def unprotected(state: StateNode) -> StateNode:
+        if state.node is None or labels.DO_NOT_DISRUPT not in state.node.metadata.annotations:
+            return state
+        annotations = {
+            key: value
+            for key, value in state.node.metadata.annotations.items()
+            if key != labels.DO_NOT_DISRUPT
+        }
+        metadata = msgspec.structs.replace(state.node.metadata, annotations=annotations)
+        return replace(state, node=msgspec.structs.replace(state.node, metadata=metadata))
+
+    nodes = tuple(map(unprotected, problem.snapshot.nodes))
+    return replace(problem, snapshot=replace(problem.snapshot, nodes=nodes))
 
 
 # Rules for where pods may run.

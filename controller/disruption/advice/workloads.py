@@ -8,7 +8,13 @@ from dataclasses import replace
 
 import msgspec
 
-from controller.apis.kubernetes.pods import NodeAffinity, NodeSelector, NodeSelectorTerm, Pod
+from controller.apis.kubernetes.pods import (
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorTerm,
+    Pod,
+    TopologySpreadConstraint,
+)
 from controller.apis.labels import normalized
 from controller.disruption.problem import DisruptionProblem
 
@@ -73,9 +79,9 @@ def without_strict_spreads(pod: Pod) -> Pod:
     return _with_spec(pod, topology_spread_constraints=left)
 
 
-def is_strict(spread: object) -> bool:
+def is_strict(spread: TopologySpreadConstraint) -> bool:
     """Whether a topology spread constraint binds."""
-    return getattr(spread, "when_unsatisfiable", "") == "DoNotSchedule"
+    return spread.when_unsatisfiable == "DoNotSchedule"
 
 
 def selected(pod: Pod) -> Mapping[str, tuple[str, ...]]:

@@ -351,7 +351,6 @@ class Moment:
     recorded_nodes: int
     joiner: float
     joiner_nodes: int
-    bound: float = 0.0
 
     @classmethod
     def of(cls, at: datetime, problem: DisruptionProblem, forecast: Forecast) -> Moment:
