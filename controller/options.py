@@ -162,8 +162,8 @@ class AWSFeatureGates:
     dra_efa: bool = field(default=False, metadata={"name": "DRAEFA", **UNBUILT})
     """Launches nodes for claims of the DRA driver `dra.net`."""
 
-    reboot_for_repair: bool = field(default=False, metadata=UNBUILT)
-    """Reboots a node before it replaces it, where a reboot clears the fault."""
+    reboot_for_repair: bool = False
+    """Reboots an unhealthy node before it is replaced, if a reboot clears the fault of its GPU."""
 
 
 GATE_DISABLED = "FeatureGateDisabled"

@@ -227,7 +227,7 @@ def node_lifecycle(place: Place, *, installation: str) -> Document:
         ),
         allow(
             "TerminateOnlyOwn",
-            ["ec2:TerminateInstances"],
+            ["ec2:RebootInstances", "ec2:TerminateInstances"],
             [place.ec2("instance")],
             StringEquals=owned,
             StringLike=of_a_pool,

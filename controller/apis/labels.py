@@ -87,6 +87,11 @@ ALIASES = {
 
 # Annotations.
 DO_NOT_REPAIR = "karpenter.sh/do-not-repair"
+REBOOT_PRE_BOOT_ID = "karpenter.sh/reboot-pre-boot-id"
+REBOOT_TERMINATION_GRACE_PERIOD = "karpenter.sh/reboot-termination-grace-period"
+REBOOTED_AT = "joiner.dev/rebooted-at"
+"""On a NodeClaim: when its node was rebooted for repair, separated by commas."""
+
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 EVICTION_PRICE = "joiner.dev/eviction-price"
 PREFERENCE_PRICE = "joiner.dev/preference-price"
@@ -152,6 +157,7 @@ POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 DISRUPTION_COST = "karpenter.sh/disruption-cost"
 
 # Taints.
+REBOOTING_TAINT = "karpenter.sh/rebooting"
 DISRUPTED_TAINT = "karpenter.sh/disrupted"
 UNREGISTERED_TAINT = "karpenter.sh/unregistered"
 NOT_READY_TAINT = "node.kubernetes.io/not-ready"

@@ -23,7 +23,11 @@ from controller.aws.errors import AwsError
 from controller.aws.network.zonalshift import ZonalShift
 from controller.aws.selectors import tag_list, tags_of
 from controller.aws.session import Aws
-from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
+from controller.cloudprovider.errors import (
+    CloudProviderError,
+    NodeClaimNotFoundError,
+    RebootRefusedError,
+)
 from controller.cloudprovider.provider import Instance
 
 SETTLING = 60.0
@@ -290,6 +294,25 @@ class Instances:
                 raise error
             self._settling.pop(wanted, None)
         return description
+
+    async def reboot(self, provider_id: str) -> None:
+        """Reboot an instance.
+
+        Raises:
+            NodeClaimNotFoundError: it is terminated.
+            RebootRefusedError: the controller lacks the right ec2:RebootInstances.
+            ZoneShiftedError: its zone has a zonal shift.
+            CloudProviderError: another installation launched it, or its tags name no installation.
+
+        """
+        self._refuse_held(provider_id)
+        self._refuse_foreign((await self.get(provider_id)).instance)
+        try:
+            await self._aws.call("ec2", "reboot_instances", InstanceIds=[instance_id(provider_id)])
+        except AwsError as exc:
+            if exc.is_unauthorized:
+                raise RebootRefusedError(f"{provider_id}: {exc}") from exc
+            raise
 
     async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
         """Add tags to an instance of this installation.

@@ -81,21 +81,26 @@ LEGACY_REPAIR_POLICIES = (
 )
 """The policies of Karpenter until 1.14."""
 
-GPU_FAULTS = "46|48|54|62|63|64|74|79|95|109|110|119|120|136|140|143|155|156|158"
+FATAL_GPU_FAULTS = "64|74|79|119|120"
+GPU_FAULTS_OF_A_BOOT = "46|48|54|62|63|95|109|110|136|140|143|155|156|158"
 """NVIDIA's XIDs after which a node is replaced sooner. The EKS node monitoring agent names the XID
-in the reason of the condition."""
+in the reason of the condition. Those of a boot are cleared by a reboot."""
 
 REPAIR_POLICIES = (
     *(
         replace(one, toleration=timedelta(minutes=30), drain_bound=timedelta(minutes=10))
         for one in LEGACY_REPAIR_POLICIES
     ),
-    RepairPolicy(
-        "AcceleratedHardwareReady",
-        "False",
-        timedelta(minutes=10),
-        reasons=f"XID({GPU_FAULTS})",
-        drain_bound=timedelta(minutes=5),
+    *(
+        RepairPolicy(
+            "AcceleratedHardwareReady",
+            "False",
+            timedelta(minutes=10),
+            reasons=f"XID({faults})",
+            drain_bound=timedelta(minutes=5),
+            reboots=reboots,
+        )
+        for faults, reboots in ((GPU_FAULTS_OF_A_BOOT, True), (FATAL_GPU_FAULTS, False))
     ),
 )
 """The policies of Karpenter 1.15."""
@@ -132,6 +137,7 @@ class AWSCloudProvider:
         self._evaluates = options.aws_feature_gates.node_class_cel
         self._shifts_zones = options.enable_zonal_shift
         self._repairs_as_before = options.legacy_node_repair
+        self._reboots = options.aws_feature_gates.reboot_for_repair
         self._loading = asyncio.Lock()
         self._in_reservation: dict[str, str] = {}
         self._types_due = self._prices_due = float("-inf")
@@ -320,6 +326,10 @@ class AWSCloudProvider:
         if ended is not None and ended.reserved_by:
             self._in_reservation[provider_id] = ended.reserved_by
 
+    async def reboot(self, provider_id: str) -> None:
+        """Reboot the instance; errors as in `Instances.reboot`."""
+        await self._instances.reboot(provider_id)
+
     async def get(self, provider_id: str) -> Instance:
         """Return one instance; errors as in `Instances.get`."""
         return (await self._instances.get(provider_id)).instance
@@ -409,7 +419,11 @@ class AWSCloudProvider:
 
     def repair_policies(self) -> Sequence[RepairPolicy]:
         """Return the unhealthy conditions of the kubelet and of the EKS node monitoring agent."""
-        return LEGACY_REPAIR_POLICIES if self._repairs_as_before else REPAIR_POLICIES
+        if self._repairs_as_before:
+            return LEGACY_REPAIR_POLICIES
+        if self._reboots:
+            return REPAIR_POLICIES
+        return [replace(policy, reboots=False) for policy in REPAIR_POLICIES]
 
     def _caveats(self, node_class: EC2NodeClass) -> Iterator[Caveat]:
         if self.pricing.caveat:

@@ -2,6 +2,7 @@
 
 * CloudProviderError            a call failed; carries a `reason` for conditions
   x NodeClaimNotFoundError      the instance is terminated: deletion is complete
+  x RebootRefusedError          the instance cannot be rebooted, however often it is tried
   x InsufficientCapacityError   every offering was refused; the NodeClaim is deleted
   x NodeClassNotReadyError      the NodeClass cannot launch instances yet
   x NodeClassUnknownError       the NodeClass has not been reconciled yet; retried soon
@@ -27,6 +28,10 @@ class NodeClaimNotFoundError(CloudProviderError):
     """The instance does not exist or is terminated: deletion is complete."""
 
     reason = "NodeClaimNotFound"
+
+
+class RebootRefusedError(CloudProviderError):
+    """The cloud refuses to reboot the instance for good."""
 
 
 class InsufficientCapacityError(CloudProviderError):

@@ -276,6 +276,11 @@ class FakeCloud:
         self.machines[provider_id] = replace(instance, deleting=True)
         self._closing.setdefault(provider_id, self.shutdown_calls)
 
+    async def reboot(self, provider_id: str) -> None:
+        """Record the reboot of an instance; its node's boot ID is up to the test."""
+        await self._called("reboot", provider_id)
+        self._living(provider_id)
+
     async def get(self, provider_id: str) -> Instance:
         """Return one instance."""
         await self._called("get", provider_id)

@@ -50,7 +50,7 @@ class RepairPolicy:
 
     `reasons` is a regular expression for the reason of the condition; empty for all that no other
     policy for the condition names. `drain_bound` is how long the drain may take; None for as long
-    as the NodeClaim allows.
+    as the NodeClaim allows. `reboots`: a reboot is tried before the node is replaced.
     """
 
     condition: str
@@ -58,6 +58,7 @@ class RepairPolicy:
     toleration: timedelta
     reasons: str = ""
     drain_bound: timedelta | None = None
+    reboots: bool = False
 
 
 STATUS_KINDS = frozenset({"instance_status", "system_status", "event_status"})
@@ -127,6 +128,15 @@ class CloudProvider(Protocol):
 
         Raises:
             NodeClaimNotFoundError: the instance is terminated.
+
+        """
+
+    async def reboot(self, provider_id: str) -> None:
+        """Reboot the instance.
+
+        Raises:
+            NodeClaimNotFoundError: it does not exist or is terminated.
+            RebootRefusedError: the cloud refuses it for good.
 
         """
 

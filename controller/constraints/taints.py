@@ -18,6 +18,9 @@ relaxed."""
 HELD = Taint(key=labels.NOMINATING_TAINT, effect=NO_SCHEDULE)
 """The taint that keeps pods off a node of ours until kube-scheduler knows the nominated pods."""
 
+REBOOTING = Taint(key=labels.REBOOTING_TAINT, effect=NO_SCHEDULE)
+"""The taint that keeps pods off a node while it is rebooted."""
+
 NOT_READY = Taint(key=labels.NOT_READY_TAINT, effect=NO_SCHEDULE)
 """The taint that keeps pods off a node that is not ready."""
 
@@ -29,6 +32,7 @@ _EPHEMERAL = frozenset(
         (labels.UNINITIALIZED_TAINT, NO_SCHEDULE),
         (labels.UNREGISTERED_TAINT, NO_EXECUTE),
         (HELD.key, HELD.effect),
+        (REBOOTING.key, REBOOTING.effect),
     }
 )
 

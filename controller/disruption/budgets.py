@@ -12,7 +12,7 @@ from datetime import datetime
 from croniter import croniter
 
 from controller.apis.karpenter import durations
-from controller.apis.karpenter.nodeclaim import INSTANCE_TERMINATING
+from controller.apis.karpenter.nodeclaim import INSTANCE_TERMINATING, REBOOTING
 from controller.apis.karpenter.nodepool import Budget, NodePool
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.nodes import Node
@@ -240,9 +240,12 @@ def _counted(
 ) -> Iterator[tuple[StateNode, bool]]:
     """Yield the nodes that budgets count, and whether each is not ready or being deleted."""
     for state in nodes:
-        if state.claim is None or not state.initialized:
+        if state.claim is None:
+            continue
+        is_rebooting = conditions.is_true(state.claim.status.conditions, REBOOTING)
+        if not state.initialized and not is_rebooting:
             continue
         if conditions.is_true(state.claim.status.conditions, INSTANCE_TERMINATING):
             continue
         ready = state.node is not None and conditions.is_true(state.node.status.conditions, "Ready")
-        yield state, state.deleting or (counts_unready and not ready)
+        yield state, state.deleting or is_rebooting or (counts_unready and not ready)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.apis import labels
+from controller.apis.karpenter.nodeclaim import REBOOTING
+from controller.apis.kubernetes.conditions import is_true
 from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.disruption.commands import Candidate
@@ -164,6 +166,8 @@ def pause(state: StateNode, problem: DisruptionProblem) -> str | None:
         return f"Waiting for its replacement {problem.awaiting[state.name]} to become ready"
     if state.name in problem.kept:
         return problem.kept[state.name]
+    if state.claim is not None and is_true(state.claim.status.conditions, REBOOTING):
+        return "Node is being rebooted"
     if state.nominated:
         return "Node is nominated for a pending pod"
     return None

@@ -103,7 +103,8 @@ class Command:
     them that give up preferences. An instalment is `part_of` a command that is too large for the
     budgets: its own `saving` may be negative. A repair names the node's `condition`, and how long
     the drain may take: `drain_bound`, or as long as the NodeClaim allows. `terminate_first` is why
-    the node is terminated before its replacement is launched, None otherwise.
+    the node is terminated before its replacement is launched, None otherwise. `reboots`: the node
+    is rebooted, and stays.
     """
 
     reason: Reason
@@ -118,6 +119,7 @@ class Command:
     condition: str = ""
     drain_bound: timedelta | None = None
     terminate_first: TerminateFirst | None = None
+    reboots: bool = False
 
     @property
     def names(self) -> frozenset[str]:
@@ -138,7 +140,9 @@ class Command:
 
     @property
     def decision(self) -> str:
-        """`replace`, `delete` or `terminate-first`, as the label of a metric."""
+        """`replace`, `delete`, `terminate-first` or `reboot`, as the label of a metric."""
+        if self.reboots:
+            return "reboot"
         if self.terminate_first is not None:
             return "terminate-first"
         return "replace" if self.replacements else "delete"

@@ -17,6 +17,8 @@ from datetime import datetime, timedelta
 
 from controller.apis import labels
 from controller.apis.karpenter import durations
+from controller.apis.karpenter.nodeclaim import REBOOTING, NodeClaim
+from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.nodes import Node
 from controller.cloudprovider.provider import RepairPolicy
@@ -30,6 +32,9 @@ from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Simulation
 from controller.disruption.staticdrift import means_of
 
+MOST_REBOOTS, REBOOT_WINDOW = 2, timedelta(hours=24)
+"""How often a node is rebooted within this time; if that does not help, it is replaced."""
+
 MOST_UNHEALTHY = 0.2
 """The share of a NodePool's nodes, rounded up, up to which unhealthy nodes are repaired."""
 
@@ -40,16 +45,16 @@ class Fault:
 
     condition: Condition
     policy: RepairPolicy
-    created: datetime | None
-    """When the node was created."""
+    since: datetime | None
+    """When the node was created, or last rebooted for repair."""
 
     @property
     def due(self) -> datetime | None:
         """When the condition is no longer tolerated; None if it is unknown since when it holds.
 
-        A condition cannot be older than its node.
+        A condition cannot be older than the boot of its node.
         """
-        known = [at for at in (self.condition.last_transition_time, self.created) if at is not None]
+        known = [at for at in (self.condition.last_transition_time, self.since) if at is not None]
         return max(known) + self.policy.toleration if known else None
 
 
@@ -58,11 +63,13 @@ class Diagnosis:
     """Why a node is repaired: the condition that was due first, and when.
 
     `drain_bound` is the shortest time that a policy gives the drain, None if no policy limits it.
+    `reboots`: the node is rebooted before it is replaced.
     """
 
     condition: Condition
     due: datetime
     drain_bound: timedelta | None
+    reboots: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,9 @@ class Unhealthy:
     suspended: Mapping[str, str] = field(default_factory=dict)
 
 
-def faults(node: Node, policies: Iterable[RepairPolicy]) -> Iterator[Fault]:
+def faults(
+    node: Node, policies: Iterable[RepairPolicy], claim: NodeClaim | None = None
+) -> Iterator[Fault]:
     """Yield the unhealthy conditions of a node, regardless of their age.
 
     A policy without reasons applies if no other policy for the condition names its reason.
@@ -90,14 +99,31 @@ def faults(node: Node, policies: Iterable[RepairPolicy]) -> Iterator[Fault]:
         every = by_condition.get((condition.type, condition.status), [])
         named = [p for p in every if p.reasons and re.search(p.reasons, condition.reason or "")]
         for policy in named or [policy for policy in every if not policy.reasons]:
-            yield Fault(condition, policy, node.metadata.creation_timestamp)
+            yield Fault(condition, policy, _since(node, claim))
 
 
-def diagnosis(node: Node, policies: Iterable[RepairPolicy], now: datetime) -> Diagnosis | None:
+def _since(node: Node, claim: NodeClaim | None) -> datetime | None:
+    """Return when a node was created, or when its last reboot ended."""
+    ended = conditions.find(claim.status.conditions, REBOOTING) if claim is not None else None
+    if ended is not None and ended.status == "False":
+        return ended.last_transition_time
+    return node.metadata.creation_timestamp
+
+
+def reboots(claim: NodeClaim, now: datetime) -> list[datetime]:
+    """Return when a node was rebooted for repair within `REBOOT_WINDOW`."""
+    named = claim.metadata.annotations.get(labels.REBOOTED_AT, "")
+    times = (datetime.fromisoformat(text) for text in filter(None, named.split(",")))
+    return [at for at in times if at > now - REBOOT_WINDOW]
+
+
+def diagnosis(
+    node: Node, policies: Iterable[RepairPolicy], now: datetime, claim: NodeClaim | None = None
+) -> Diagnosis | None:
     """Return why a node must be repaired now, or None if it must not."""
     found = [
         (at, fault)
-        for fault in faults(node, policies)
+        for fault in faults(node, policies, claim)
         if (at := fault.due) is not None and at <= now
     ]
     if not found:
@@ -105,7 +131,10 @@ def diagnosis(node: Node, policies: Iterable[RepairPolicy], now: datetime) -> Di
     due, first = min(found, key=lambda one: (one[0], one[1].condition.type))
     bounds = (fault.policy.drain_bound for _, fault in found)
     return Diagnosis(
-        first.condition, due, min((each for each in bounds if each is not None), default=None)
+        first.condition,
+        due,
+        min((each for each in bounds if each is not None), default=None),
+        first.policy.reboots and (claim is None or len(reboots(claim, now)) < MOST_REBOOTS),
     )
 
 
@@ -117,7 +146,7 @@ def unhealthy(problem: DisruptionProblem) -> Unhealthy:
     due: list[tuple[Candidate, Diagnosis]] = []
     blocked: dict[str, str] = {}
     for state, candidate in candidates.registered(problem):
-        found = diagnosis(candidate.node, policies, problem.now)
+        found = diagnosis(candidate.node, policies, problem.now, candidate.claim)
         if found is None:
             continue
         obstacle = candidates.pause(state, problem) or _veto(candidate, found, problem)
@@ -163,11 +192,15 @@ def _drain_bound(candidate: Candidate, found: Diagnosis) -> timedelta | None:
 def with_cause(command: Command, problem: DisruptionProblem) -> Command:
     """Return a command that repairs a node with the condition and the bound of its drain as now."""
     (candidate,) = command.candidates
-    found = diagnosis(candidate.node, problem.repair_policies, problem.now)
+    found = diagnosis(candidate.node, problem.repair_policies, problem.now, candidate.claim)
     if found is None:
         return command
-    bound = _drain_bound(candidate, found)
-    return replace(command, condition=found.condition.type, drain_bound=bound)
+    return replace(
+        command,
+        condition=found.condition.type,
+        drain_bound=_drain_bound(candidate, found),
+        reboots=found.reboots,
+    )
 
 
 def _closed_pools(problem: DisruptionProblem) -> frozenset[str]:
@@ -237,8 +270,9 @@ def _next(
             why=f"node {candidate.name} is unhealthy: {_described(found.condition)}",
             condition=found.condition.type,
             drain_bound=_drain_bound(candidate, found),
+            reboots=found.reboots,
         )
-        repaired = _replaced(command, context.problem, simulation)
+        repaired = command if found.reboots else _replaced(command, context.problem, simulation)
         if isinstance(repaired, Command):
             return Proposal((repaired,), blocked, frozenset(kept))
         blocked[candidate.name] = f"Unhealthy, but {repaired}"

@@ -53,6 +53,7 @@ from controller.reconcilers.provisioning.provisioner import Provisioner, Solve
 from controller.reconcilers.provisioning.startupgate import StartupGate
 from controller.reconcilers.staticcapacity.replication import Replication
 from controller.reconcilers.termination.eviction import Eviction
+from controller.reconcilers.termination.reboot import Reboots
 from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.termination.terminator import Terminator
 from controller.reconcilers.zonalshift.reporting import ZonalShiftReporting
@@ -163,6 +164,7 @@ class Assembly:
             nodes=loop("node.termination", _terminator(ports, options), MANY),
             nominations=loop("pod.nomination", nomination),
             repair=loop("node.health", _repair(ports)),
+            reboots=loop("nodeclaim.reboot", _reboots(ports)),
             overlays=loop("nodeoverlay.controller", Evaluation(api, cloud, cluster, clock), ONE),
             buffers=loop("capacitybuffer", Resolution(api, cluster, clock)),
             static=loop("static.provisioning", replication),
@@ -176,6 +178,7 @@ class Assembly:
             hears.expiration, hears.consistency, hears.tagging,
             hears.pod_events, hears.nodes, hears.nominations,
             *((hears.repair,) if gates.node_repair and options.legacy_node_repair else ()),
+            *((hears.reboots,) if gates.node_repair else ()),
             *((hears.overlays,) if gates.node_overlay else ()),
             *((hears.buffers,) if gates.capacity_buffer else ()),
             *((hears.static,) if gates.static_capacity else ()),
@@ -329,6 +332,18 @@ def _terminator(ports: ReconcilerPorts, options: Options) -> Terminator:
         clock=ports.clock,
         eviction=Eviction(ports.api, ports.recorder, ports.metrics, ports.clock),
         surge=surge if options.surge_single_replicas else None,
+    )
+
+
+def _reboots(ports: ReconcilerPorts) -> Reboots:
+    return Reboots(
+        api=ports.api,
+        cloud=ports.cloud,
+        cluster=ports.cluster,
+        recorder=ports.recorder,
+        metrics=ports.metrics,
+        clock=ports.clock,
+        eviction=Eviction(ports.api, ports.recorder, ports.metrics, ports.clock),
     )
 
 

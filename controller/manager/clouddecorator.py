@@ -51,6 +51,10 @@ class CloudDecorator:
         """Request the instance's termination."""
         await self._cloud.terminate(provider_id)
 
+    async def reboot(self, provider_id: str) -> None:
+        """Reboot the instance."""
+        await self._cloud.reboot(provider_id)
+
     async def get(self, provider_id: str) -> Instance:
         """Return one instance."""
         return await self._cloud.get(provider_id)

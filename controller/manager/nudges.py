@@ -13,6 +13,7 @@ from controller.apis.karpenter.nodeclaim import (
     DRIFTED,
     INITIALIZED,
     LAUNCHED,
+    REBOOTING,
     NodeClaim,
 )
 from controller.apis.karpenter.nodepool import NodePool
@@ -48,6 +49,7 @@ class Nudges:
     nodes: Loop
     nominations: Loop
     repair: Loop
+    reboots: Loop
     overlays: Loop
     buffers: Loop
     static: Loop
@@ -118,6 +120,8 @@ class Nudges:
         claim = self.cluster.claim_of(node)
         if claim is not None:
             self.claims.nudge(claim.metadata.name)
+            if _holds(claim, REBOOTING):
+                self.reboots.nudge(claim.metadata.name)
         is_leaving = after is None or after.metadata.is_deleting
         was_leaving = before is None or before.metadata.is_deleting
         if is_leaving and not was_leaving:
@@ -148,6 +152,8 @@ class Nudges:
 
     def _candidates_changed(self, before: NodeClaim | None, after: NodeClaim | None) -> None:
         self.disruption_queue.nudge()
+        if after is not None and _holds(after, REBOOTING):
+            self.reboots.nudge(after.metadata.name)
         if any(
             _holds(after, kind) and not _holds(before, kind) for kind in (CONSOLIDATABLE, DRIFTED)
         ):

@@ -51,6 +51,9 @@ LIFETIMES = (900, 1800, 3600, 7200, 14_400, 28_800, 43_200, DAY, *(DAY * n for n
     2, 3, 5, 7, 10, 15, 20, 25, 30,
 )))  # fmt: skip
 
+REBOOTS = (10, 20, 40, 80, 160, 320, 640, 1280)
+"""Buckets of reboots, in seconds."""
+
 GO_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 """The default buckets of Go's Prometheus client."""
 
@@ -231,6 +234,15 @@ class Metrics:
             if command.terminate_first is not None:
                 cause = command.terminate_first.value
                 self._terminate_first.labels(pool, command.reason.label, cause).inc()
+
+    def rebooted(self, result: str, duration: timedelta) -> None:
+        """Count a reboot that ended, and how long it took since repair requested it."""
+        self._reboots.labels(result).inc()
+        self._reboot_duration.labels(result).observe(duration.total_seconds())
+
+    def reboot_recovered(self, duration: timedelta) -> None:
+        """Observe the time from the request to the cloud until the node was Ready again."""
+        self._reboot_recovery.observe(duration.total_seconds())
 
     def deletion_costs_changed(self, nodes: Mapping[str, int]) -> None:
         """Set on how many nodes of each NodePool the last run changed deletion costs."""
@@ -500,6 +512,20 @@ class Metrics:
         )  # fmt: skip
         self._eligible = gauge(
             f"{disruption}_eligible_nodes", "Nodes eligible for disruption.", "reason"
+        )
+        self._reboots = counter(
+            "karpenter_nodes_reboots_total", "Reboots of nodes for repair, by result.", "result"
+        )
+        self._reboot_duration = histogram(
+            "karpenter_nodes_reboot_duration_seconds",
+            "Duration of a reboot from its request to its result, in seconds.",
+            "result",
+            buckets=REBOOTS,
+        )
+        self._reboot_recovery = histogram(
+            "karpenter_nodes_reboot_recovery_duration_seconds",
+            "Time from the reboot of an instance until its node was Ready again, in seconds.",
+            buckets=REBOOTS,
         )
         self._deletion_cost_nodes = gauge(
             "karpenter_pod_deletion_cost_nodes_with_pending_annotation_writes",

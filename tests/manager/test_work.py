@@ -44,6 +44,7 @@ LOOPS: Mapping[str, Sequence[str]] = {
     "nodeclaim.lifecycle": (f"claim-{STEADY}", f"claim-{LEAVING}", f"claim-{OPENING}"),
     "nodeclaim.disruption": (f"claim-{STEADY}",),
     "nodeclaim.drift": (f"claim-{STEADY}",),
+    "nodeclaim.reboot": (f"claim-{STEADY}",),
     "nodeclaim.expiration": (f"claim-{STEADY}",),
     "nodeclaim.consistency": (f"claim-{STEADY}", f"claim-{LEAVING}"),
     "nodeclaim.tagging": (f"claim-{STEADY}",),

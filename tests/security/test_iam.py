@@ -199,6 +199,7 @@ async def _live(provider: AWSCloudProvider, claim: NodeClaim, node_class: EC2Nod
     assert await provider.drift_reason(launched, node_class) is None
     tags = {"Name": "node", "karpenter.sh/nodeclaim": claim.metadata.name}
     await provider.tag(instance.provider_id, tags)
+    await provider.reboot(instance.provider_id)
     await provider.terminate(instance.provider_id)
     with pytest.raises(NodeClaimNotFoundError):
         await provider.terminate(instance.provider_id)

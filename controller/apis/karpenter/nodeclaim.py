@@ -23,6 +23,7 @@ VOLUMES_DETACHED = "VolumesDetached"
 INSTANCE_TERMINATING = "InstanceTerminating"
 CONSISTENT_STATE_FOUND = "ConsistentStateFound"
 DISRUPTION_REASON = "DisruptionReason"
+REBOOTING = "Rebooting"
 
 
 class NodeClaimSpec(Wire):

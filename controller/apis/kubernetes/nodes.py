@@ -18,12 +18,19 @@ class NodeSpec(Wire):
     unschedulable: bool = False
 
 
+class NodeInfo(Wire):
+    """What the kubelet reports of its machine."""
+
+    boot_id: str = msgspec.field(default="", name="bootID")
+
+
 class NodeStatus(Wire):
     """The state that the kubelet reports."""
 
     capacity: Quantities = {}
     allocatable: Quantities = {}
     conditions: list[Condition] = []
+    node_info: NodeInfo = NodeInfo()
 
 
 class Node(Wire):

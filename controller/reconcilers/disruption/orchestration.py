@@ -17,10 +17,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from controller.apis import labels
+from controller.apis.karpenter import durations
 from controller.apis.karpenter.disruption import Disruption
 from controller.apis.karpenter.nodeclaim import (
     DISRUPTION_REASON,
     INITIALIZED,
+    REBOOTING,
     REGISTERED,
     NodeClaim,
 )
@@ -40,6 +42,7 @@ from controller.disruption.commands import Candidate, Command, Reason
 from controller.disruption.pods import DISRUPTED
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.proposals import rest_of
+from controller.disruption.repair import reboots
 from controller.disruption.rollout import since
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.concurrency import all_ended
@@ -199,6 +202,8 @@ class Orchestrator:
             log.info("nodes changed before disruption; deciding again", extra=log_fields(command))
             return False
         log.info("disrupting nodes", extra={**log_fields(known), "why": known.why})
+        if known.reboots:
+            return await self._reboot(known, record)
         underway = InFlightCommand(command=known, since=self.clock(), left=list(known.candidates))
         could = await all_ended(*(self._mark(c, underway) for c in known.candidates))
         marked = [
@@ -288,8 +293,45 @@ class Orchestrator:
     async def mend(self) -> None:
         """Remove the marks of nodes that no command in flight disrupts."""
         for state in self.cluster.state_nodes(self.clock()):
-            if state.node is not None and not state.deleting and _is_marked(state):
+            stays = state.node is not None and not state.deleting and not _is_rebooted(state)
+            if stays and _is_marked(state):
                 await self._unmark(state)
+
+    async def _reboot(self, command: Command, record: str) -> bool:
+        """Request the reboot of a command's node; returns whether it is requested.
+
+        The reconciler of reboots does the rest.
+        """
+        (candidate,) = command.candidates
+        claim, now, bound = candidate.claim, self.clock(), command.drain_bound
+        times = [at.isoformat() for at in (*reboots(claim, now), now)]
+        drain = None if bound is None else durations.written(bound)
+        annotations = {
+            labels.REBOOTED_AT: ",".join(times),
+            labels.REBOOT_TERMINATION_GRACE_PERIOD: drain,
+        }
+        annotated = {"metadata": {"annotations": annotations}}
+        found = conditions.find(candidate.node.status.conditions, command.condition)
+        why = f"{command.condition}/{found.reason}" if found is not None else command.condition
+        reason = command.reason.value
+        try:
+            claim = await patched(self.api, self.cluster, NODE_CLAIM, claim, annotated)
+            claim = await with_condition(
+                self.api, self.cluster, claim, DISRUPTION_REASON, "True",
+                reason=reason, message=reason, now=now,
+            )  # fmt: skip
+            await with_condition(
+                self.api, self.cluster, claim, REBOOTING, "True",
+                reason="RebootRequested", message=f"rebooting for {why}", now=now,
+            )  # fmt: skip
+        except (ConflictError, NotFoundError) as error:
+            fields = {"Node": candidate.name, "error": str(error)}
+            log.info("node changed before its reboot; deciding again", extra=fields)
+            return False
+        self.metrics.decided(command)
+        name = await self.history.begun(command, (), record)
+        await self.history.ended(name, failed=False)
+        return True
 
     # Replacements.
 
@@ -572,6 +614,10 @@ def _is_marked(state: StateNode) -> bool:
         _is_tainted(state)
         or conditions.find(state.claim.status.conditions, DISRUPTION_REASON) is not None
     )
+
+
+def _is_rebooted(state: StateNode) -> bool:
+    return state.claim is not None and conditions.is_true(state.claim.status.conditions, REBOOTING)
 
 
 def _is_tainted(state: StateNode) -> bool:

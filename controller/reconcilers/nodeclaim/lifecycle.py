@@ -8,7 +8,13 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from controller.apis import labels
-from controller.apis.karpenter.nodeclaim import INITIALIZED, LAUNCHED, REGISTERED, NodeClaim
+from controller.apis.karpenter.nodeclaim import (
+    INITIALIZED,
+    LAUNCHED,
+    REBOOTING,
+    REGISTERED,
+    NodeClaim,
+)
 from controller.apis.kinds import (
     EC2_NODE_CLASS,
     NODE,
@@ -356,7 +362,8 @@ class Lifecycle:
     async def _initialize(self, claim: NodeClaim) -> NodeClaim:
         if not conditions.is_true(claim.status.conditions, REGISTERED):
             return claim
-        if conditions.is_true(claim.status.conditions, INITIALIZED):
+        done = (INITIALIZED, REBOOTING)  # a reboot ends before the node is initialized again
+        if any(conditions.is_true(claim.status.conditions, kind) for kind in done):
             return claim
         node = self.cluster.node_of(claim)
         followed = RESOURCE_SLICE in self.cluster.mirrored

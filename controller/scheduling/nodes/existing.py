@@ -215,7 +215,8 @@ def relevant_taints(state_node: StateNode) -> list[Taint]:
         return list(state_node.claim.spec.taints) if state_node.claim is not None else []
     node_taints = [*state_node.node.spec.taints, *_cordon(state_node.node)]
     if state_node.initialized:
-        return node_taints
+        # Pods of a node that is rebooted return to it.
+        return [taint for taint in node_taints if not taints.same(taint, taints.REBOOTING)]
     assert state_node.claim is not None
     startup = state_node.claim.spec.startup_taints
     return [

@@ -442,6 +442,16 @@ def start_instances(world: World, call: Call) -> Mapping[str, Any]:
     return {"StartingInstances": changes}
 
 
+@operation("ec2", "RebootInstances")
+def reboot_instances(world: World, call: Call) -> Mapping[str, Any]:
+    """Accept the reboot of running instances; the stand-ins of their kubelets do not notice it."""
+    for instance in get_all(world, call.require("InstanceIds")):
+        if instance.state != "running":
+            raise _wrong_state(instance, "rebooted")
+    call.stop_if_dry_run()
+    return {}
+
+
 def _later(world: World, instance: Instance, before: str, after: str, seconds: float) -> None:
     world.timers.after(seconds, lambda: _move(world, instance, before, after))
 

@@ -1,0 +1,241 @@
+"""Reboots the node of a NodeClaim for repair: taint, drain, reboot, and wait for the new boot.
+
+The conditions `Rebooting` and `Initialized` of the NodeClaim and its annotation with the boot ID
+hold the progress, so another leader continues. A node that does not come back is replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from controller.apis import labels
+from controller.apis.karpenter import durations
+from controller.apis.karpenter.nodeclaim import INITIALIZED, REBOOTING, NodeClaim
+from controller.apis.kinds import NODE, NODE_CLAIM
+from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.taints import Taint
+from controller.apiserver.errors import NotFoundError
+from controller.apiserver.port import ApiServer
+from controller.cloudprovider.errors import (
+    CloudProviderError,
+    NodeClaimNotFoundError,
+    RebootRefusedError,
+)
+from controller.cloudprovider.provider import CloudProvider
+from controller.constraints import taints
+from controller.constraints.resources import parsed
+from controller.reconcilers.clock import Clock
+from controller.reconcilers.concurrency import all_ended
+from controller.reconcilers.termination.drain import look
+from controller.reconcilers.termination.eviction import Eviction
+from controller.reconcilers.writing import patched, with_condition, with_drain_until
+from controller.state.cluster import Cluster
+from controller.telemetry.events import Recorder
+from controller.telemetry.metrics import Metrics
+
+POLL = timedelta(seconds=5)
+
+SHORTEST_DRAIN = timedelta(seconds=5)
+"""How long pods are evicted at least: kube-scheduler may still bind one it decided on."""
+
+ISSUANCE = timedelta(minutes=5)
+"""How long the request to the cloud is retried, from its first attempt by this process."""
+
+OBSERVATION = timedelta(minutes=20)
+"""How long the node may take to come back Ready with another boot ID."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Reboots:
+    """Carries out the reboots that repair requests."""
+
+    api: ApiServer
+    cloud: CloudProvider
+    cluster: Cluster
+    recorder: Recorder
+    metrics: Metrics
+    clock: Clock
+    eviction: Eviction
+    _tried: dict[str, datetime] = field(default_factory=dict)
+    """NodeClaim's UID → time of the first request to the cloud."""
+
+    async def reconcile(self, name: str) -> timedelta | None:
+        """Take the next step of a reboot; returns when to continue, None if there is none."""
+        claim = self.cluster.get(NODE_CLAIM, name)
+        if claim is None or claim.metadata.is_deleting or not self.cluster.is_adopted(claim):
+            return None
+        asked = conditions.find(claim.status.conditions, REBOOTING)
+        if asked is None or not asked.is_true:
+            return None
+        node = self.cluster.node_of(claim)
+        overdue = self._overdue(claim, asked)
+        if overdue is not None:
+            await self._fail(claim, node, *overdue)
+            return None
+        if node is None:
+            return POLL
+        if asked.reason == "RebootIssued":
+            return await self._observe(claim, node)
+        return await self._request(claim, node, asked)
+
+    async def _request(
+        self, claim: NodeClaim, node: Node, asked: conditions.Condition
+    ) -> timedelta | None:
+        """Taint and drain the node, and have the cloud reboot it."""
+        if not any(taints.same(taint, taints.REBOOTING) for taint in node.spec.taints):
+            await self._write_taints(node, [*node.spec.taints, taints.REBOOTING])
+            return POLL
+        before = claim.metadata.annotations.get(labels.REBOOT_PRE_BOOT_ID)
+        boot = node.status.node_info.boot_id
+        if before is None:
+            if not await self._drained(claim, node, _since(asked)):
+                return POLL
+            annotated = {"metadata": {"annotations": {labels.REBOOT_PRE_BOOT_ID: boot}}}
+            claim = await patched(self.api, self.cluster, NODE_CLAIM, claim, annotated)
+        elif before != boot:
+            return await self._issued(claim, node, asked)
+        self._tried.setdefault(claim.metadata.uid, self.clock())
+        try:
+            await self.cloud.reboot(claim.status.provider_id)
+        except (NodeClaimNotFoundError, RebootRefusedError) as error:
+            why = f"reboot rejected by the cloud provider: {error}"
+            await self._fail(claim, node, "provider_error", why)
+            return None
+        except CloudProviderError as error:
+            log.warning(
+                "cannot reboot instance; retrying",
+                extra={"NodeClaim": claim.metadata.name, "error": str(error)},
+            )
+            return POLL
+        return await self._issued(claim, node, asked)
+
+    async def _drained(self, claim: NodeClaim, node: Node, since: datetime) -> bool:
+        """Evict pods; returns whether all are gone or may stay. None is deleted otherwise."""
+        bound = durations.parse(
+            claim.metadata.annotations.get(labels.REBOOT_TERMINATION_GRACE_PERIOD)
+        )
+        if bound == timedelta(0):
+            return True
+        now = self.clock()
+        if bound is not None and now >= since + max(bound, SHORTEST_DRAIN):
+            return True
+        drain = look(
+            self.cluster.pods_on(node.metadata.name),
+            room=parsed(node.status.allocatable),
+            deadline=None,
+            now=now,
+        )
+        await all_ended(*(self.eviction.evict(pod, node) for pod in drain.evict))
+        return drain.is_done and now >= since + SHORTEST_DRAIN
+
+    async def _issued(
+        self, claim: NodeClaim, node: Node, asked: conditions.Condition
+    ) -> timedelta | None:
+        now = self.clock()
+        claim = await with_condition(
+            self.api, self.cluster, claim, INITIALIZED, "Unknown",
+            reason="Rebooting", message="node is rebooting", now=now,
+        )  # fmt: skip
+        await with_condition(
+            self.api, self.cluster, claim, REBOOTING, "True",
+            reason="RebootIssued", message=asked.message, now=now,
+        )  # fmt: skip
+        log.info("rebooting instance", extra={"NodeClaim": claim.metadata.name})
+        await self._forget_initialization(node)
+        return POLL
+
+    async def _forget_initialization(self, node: Node) -> None:
+        if labels.INITIALIZED in node.metadata.labels:
+            without = {"metadata": {"labels": {labels.INITIALIZED: None}}}
+            await patched(self.api, self.cluster, NODE, node, without)
+
+    async def _observe(self, claim: NodeClaim, node: Node) -> timedelta | None:
+        """Wait until the node is Ready after another boot."""
+        await self._forget_initialization(node)
+        if node.status.node_info.boot_id == claim.metadata.annotations.get(
+            labels.REBOOT_PRE_BOOT_ID
+        ):
+            return POLL
+        if any(taints.same(taint, taints.REBOOTING) for taint in node.spec.taints):
+            await self._untaint(node)
+            await self.recorder.publish(
+                NODE_CLAIM, claim, "Normal", "RebootObserved", "Node booted again"
+            )
+            return POLL
+        if not conditions.is_true(node.status.conditions, "Ready"):
+            return POLL
+        issued = conditions.find(claim.status.conditions, INITIALIZED)
+        if issued is not None:
+            self.metrics.reboot_recovered(self.clock() - _since(issued))
+        await self._end(claim, "RebootSucceeded", "node rebooted and rejoined the cluster")
+        self._count(claim, "succeeded")
+        return None
+
+    def _overdue(self, claim: NodeClaim, asked: conditions.Condition) -> tuple[str, str] | None:
+        """Return the result and the reason of a reboot that takes too long, or None."""
+        now = self.clock()
+        issued = conditions.find(claim.status.conditions, INITIALIZED)
+        if asked.reason == "RebootIssued":
+            if issued is not None and now > _since(issued) + OBSERVATION:
+                return "recovery_timeout", "node did not recover within the observation window"
+            return None
+        tried = self._tried.get(claim.metadata.uid)
+        if tried is not None and now > tried + ISSUANCE:
+            return "provider_error", "reboot was not issued within the issuance timeout"
+        return None
+
+    async def _fail(self, claim: NodeClaim, node: Node | None, result: str, why: str) -> None:
+        """Replace the node, as repair would have done without a reboot."""
+        if node is not None:
+            await self._untaint(node)
+        bound = durations.parse(
+            claim.metadata.annotations.get(labels.REBOOT_TERMINATION_GRACE_PERIOD)
+        )
+        try:
+            if bound is not None:
+                end = self.clock() + bound
+                await with_drain_until(self.api, self.cluster, claim, end)
+            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
+        except NotFoundError:
+            return
+        log.info(
+            "reboot failed, replacing node", extra={"NodeClaim": claim.metadata.name, "why": why}
+        )
+        await self.recorder.publish(NODE_CLAIM, claim, "Warning", "RebootFailed", why)
+        self._count(claim, result)
+
+    async def _end(self, claim: NodeClaim, reason: str, message: str) -> None:
+        without = {"metadata": {"annotations": {labels.REBOOT_PRE_BOOT_ID: None}}}
+        claim = await patched(self.api, self.cluster, NODE_CLAIM, claim, without)
+        await with_condition(
+            self.api, self.cluster, claim, REBOOTING, "False",
+            reason=reason, message=message, now=self.clock(),
+        )  # fmt: skip
+        log.info("rebooted instance", extra={"NodeClaim": claim.metadata.name})
+
+    def _count(self, claim: NodeClaim, result: str) -> None:
+        self._tried.pop(claim.metadata.uid, None)
+        asked = conditions.find(claim.status.conditions, REBOOTING)
+        if asked is not None:
+            self.metrics.rebooted(result, self.clock() - _since(asked))
+
+    async def _untaint(self, node: Node) -> None:
+        left = [taint for taint in node.spec.taints if not taints.same(taint, taints.REBOOTING)]
+        if len(left) < len(node.spec.taints):
+            await self._write_taints(node, left)
+
+    async def _write_taints(self, node: Node, every: list[Taint]) -> None:
+        patch = {"spec": {"taints": to_wire(every) or None}}
+        await patched(self.api, self.cluster, NODE, node, patch)
+
+
+def _since(condition: conditions.Condition) -> datetime:
+    """Return the time of a condition's last transition; this controller always writes it."""
+    assert condition.last_transition_time is not None
+    return condition.last_transition_time
