@@ -83,6 +83,22 @@ async def test_a_claim_nobody_has_capacity_for_is_given_up_with_an_event(
     assert await world.events("InsufficientCapacityError")
 
 
+async def test_the_pods_of_a_claim_nobody_has_capacity_for_are_told(
+    world: World, lifecycle: Lifecycle
+) -> None:
+    world.cloud.exhaust()
+    pod = make_pod("web")
+    world.seed(make_nodeclaim(), pod)
+    world.cluster.nominate("claim", [pod], world.now + timedelta(minutes=1))
+
+    await lifecycle.reconcile("claim")
+
+    told = await world.events("InsufficientCapacityError")
+    assert (
+        sum("NodeClaim claim nominated for this pod failed to launch" in each for each in told) == 1
+    )
+
+
 async def test_claims_that_find_no_capacity_for_the_same_reason_are_logged_once(
     world: World, lifecycle: Lifecycle, caplog: pytest.LogCaptureFixture
 ) -> None:

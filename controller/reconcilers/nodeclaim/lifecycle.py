@@ -226,6 +226,13 @@ class Lifecycle:
         capacity = isinstance(error, InsufficientCapacityError)
         event = "InsufficientCapacityError" if capacity else "NodeClassNotReady"
         await self.recorder.publish(NODE_CLAIM, claim, "Warning", event, str(error))
+        if capacity:
+            name = claim.metadata.name
+            failure = f"NodeClaim {name} nominated for this pod failed to launch: {error}"
+            for pod in self.cluster.nominated_for(name):
+                await self.recorder.publish(
+                    POD, pod, "Warning", "InsufficientCapacityError", failure[:MESSAGE_LIMIT]
+                )
         reason = "insufficient_capacity" if capacity else "nodeclass_not_ready"
         log.warning(
             "deleting nodeclaim that cannot be launched",
