@@ -27,6 +27,9 @@ from infra.nodepools import NodePools, NodePoolsArgs
 from infra.policies import Place
 from infra.policypack.enforcement import held_to_rules
 
+CLUSTER = "aws:eks/cluster:Cluster"
+"""Type of the cluster that a stack creates."""
+
 
 def platform(config: StackConfig) -> None:
     """Create or find the cluster, and create the controller and its NodePools.
@@ -39,7 +42,7 @@ def platform(config: StackConfig) -> None:
     location, installation = _location(config), _installation(config)
     made_at = ""
     if config.cluster == "create":
-        refuse_foreign_cluster(location, installation)
+        refuse_foreign_cluster(location, installation, is_recorded=lambda: _records(CLUSTER))
     else:
         made_at = refuse_missing_cluster(location)
     first = Installation("installation", location, installation, made_at=made_at)
@@ -320,6 +323,13 @@ def main() -> None:
     except pulumi.RunError:
         _keep_outputs()
         raise
+
+
+def _records(token: str) -> bool:
+    """Whether the stack's state has a resource of this type."""
+    read_resources = "pulumi:pulumi:readStackResourceOutputs"
+    last = pulumi.runtime.invoke(read_resources, {"name": full_name_of_stack()})
+    return any(f"{token}::" in urn for urn in last.value["outputs"])
 
 
 def _keep_outputs() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -367,12 +367,19 @@ def facts(cluster: Cluster, place: Place, location: ClusterLocation) -> EksClust
     )
 
 
-def refuse_foreign_cluster(location: ClusterLocation, installation: str) -> None:
-    """Check that no other installation has a cluster of this name, before anything is created.
+def refuse_foreign_cluster(
+    location: ClusterLocation, installation: str, *, is_recorded: Callable[[], bool]
+) -> None:
+    """Check that the stack can create or update the cluster, before anything is created.
+
+    Args:
+        location: of the cluster.
+        installation: value of the tag on what the stack created.
+        is_recorded: returns whether the stack's state has a cluster.
 
     Raises:
-        ConfigError: a cluster of this name exists that the installation did not create, or the
-            request to EKS failed.
+        ConfigError: a cluster of this name exists that the installation did not create, or that
+            is not in the stack's state; or the request to EKS failed.
 
     """
     setting = f"joiner:clusterName={location.cluster_name!r}"
@@ -381,11 +388,20 @@ def refuse_foreign_cluster(location: ClusterLocation, installation: str) -> None
     except ClusterGoneError:
         return
     except (BotoCoreError, ClientError) as exc:
-        raise ConfigError([f"{setting}: AWS does not tell of it: {exc}"]) from exc
+        raise ConfigError([f"{setting}: EKS does not describe the cluster: {exc}"]) from exc
     if tags.get(labels.TAG_INSTALLATION) != installation:
         raise ConfigError(
             [
-                f"{setting}: there is a cluster of this name in {location.region}, and this stack "
-                "did not make it: set another name, or joiner:cluster to existing"
+                f"{setting}: a cluster of this name exists in {location.region}, and this stack "
+                "did not create it: set another name, or joiner:cluster to existing"
+            ]
+        )
+    if not is_recorded():
+        raise ConfigError(
+            [
+                f"{setting}: this stack created the cluster, but the stack's state does not have "
+                "it, for example because that `pulumi up` was killed. Restore a state that has it "
+                "(pulumi stack import), or delete the cluster: aws eks delete-cluster --name "
+                f"{location.cluster_name} --region {location.region}"
             ]
         )

@@ -8,6 +8,8 @@ import json
 
 import pytest
 
+from infra.cluster import creation
+from infra.clusterapi import ClusterLocation
 from infra.config import ConfigError, parse
 from tests.infra.knownaws import NEW, connection
 from tests.infra.test_program import STACK, Made, run
@@ -322,9 +324,22 @@ def test_or_on_fargate_with_the_clusters_dns() -> None:
     assert json.loads(dns["configurationValues"]) == {"computeType": "Fargate"}
 
 
-def test_a_cluster_that_is_there_is_nobodys_to_make() -> None:
-    with pytest.raises(ConfigError, match="this stack did not make it"):
+def test_a_cluster_that_exists_is_not_created_again() -> None:
+    with pytest.raises(ConfigError, match="this stack did not create it"):
         run(cluster="create", publicAccessCidrs="none")
+
+
+def test_a_cluster_that_a_killed_up_left_out_of_the_state_is_named_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tags = {"joiner.dev/installation": "organization/joiner/dev"}
+    monkeypatch.setattr(creation, "described", lambda _: {"tags": tags})
+    location = ClusterLocation("prod", "us-west-2")
+    ours = "organization/joiner/dev"
+
+    creation.refuse_foreign_cluster(location, ours, is_recorded=lambda: True)
+    with pytest.raises(ConfigError, match="aws eks delete-cluster --name prod --region us-west-2"):
+        creation.refuse_foreign_cluster(location, ours, is_recorded=lambda: False)
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def test_a_change_that_replaces_the_cluster_is_refused_while_nodes_run_though_it
     def cluster(**settings: str) -> Props:
         given = {"clusterName": NEW, "confirmDelete": "cluster", "publicAccessCidrs": "none"}
         made: Made = run(None, cluster="create", **given, **settings)
-        return made.of("pulumi-python:dynamic:Resource")["cluster-holdings"]
+        return made.dynamic["cluster-holdings"]
 
     olds, news = cluster(**before), cluster(**after)
     assert refused(olds, news) == "", "no node runs"
@@ -269,7 +269,7 @@ def test_a_destroy_that_leaves_nodes_running_does_not_take_away_what_they_depend
 ) -> None:
     def refused_end(retained: str) -> str:
         made: Made = run(None, retainOnDelete=retained)
-        guards = made.of("pulumi-python:dynamic:Resource")
+        guards = made.dynamic
         try:
             _DeletionGuardProvider().end(guards["joiner-holdings-before-end"])
         except WouldBeDeletedError as exc:

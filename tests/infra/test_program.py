@@ -136,6 +136,7 @@ class Region(pulumi_mocks.Mocks):
             "aws:eks/getCluster:getCluster": CLUSTER
             | {"certificateAuthorities": [CLUSTER["certificateAuthority"]]},
             "pulumi:pulumi:readStackOutputs": {"outputs": {}},
+            "pulumi:pulumi:readStackResourceOutputs": {"outputs": {}},
         }
         name = args.args.get("name", "")
         answers["aws:iam/getRole:getRole"] = {
