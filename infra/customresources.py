@@ -199,7 +199,7 @@ def _is_pulumis(wire: Wire) -> bool:
 
 def _managers(wire: Wire) -> str:
     # The API server itself writes the status of each CRD, under its own manager name.
-    return ", ".join(sorted(_managed_by(wire) - {"kube-apiserver"})) or "somebody"
+    return ", ".join(sorted(_managed_by(wire) - {"kube-apiserver"})) or "an unknown field manager"
 
 
 def _managed_by(wire: Wire) -> set[str]:

@@ -127,7 +127,7 @@ def beside_others(args: DiscoveryTagsArgs, options: pulumi.InvokeOptions) -> Dis
 
 def _faults(args: DiscoveryTagsArgs, resource_id: str, held: Mapping[str, str]) -> Iterator[str]:
     marker = str(args.marker)
-    tagger = held.get(marker, "somebody else")
+    tagger = held.get(marker, "another tool")
     for key, value in _plain_tags(args).items():
         if (resource_id, key) in args.left_alone:
             continue

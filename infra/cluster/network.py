@@ -263,7 +263,7 @@ def zones_in_use(location: ClusterLocation, installation: str) -> dict[str, str]
         pages = location.client("ec2").get_paginator("describe_subnets").paginate(Filters=asked)
         subnets = [subnet for page in pages for subnet in page["Subnets"]]
     except (BotoCoreError, ClientError) as exc:
-        raise ConfigError([f"AWS does not tell which subnets there are: {exc}"]) from exc
+        raise ConfigError([f"EC2 does not list the subnets: {exc}"]) from exc
     return {subnet["CidrBlock"]: subnet["AvailabilityZone"] for subnet in subnets}
 
 

@@ -86,16 +86,16 @@ def kind_of_access(asked: Kind | None, cluster: EksCluster) -> Kind:
         raise ConfigError(
             [
                 f"joiner:nodeAccess={asked!r} cannot be used: the cluster's authentication mode "
-                "is CONFIG_MAP, which takes no access entries; set it to aws-auth or "
-                "aws-auth-windows, or have the cluster take both (aws eks update-cluster-config "
-                "--access-config authenticationMode=API_AND_CONFIG_MAP; there is no way back)"
+                "is CONFIG_MAP, which does not support access entries; set it to aws-auth or "
+                "aws-auth-windows, or enable both (aws eks update-cluster-config "
+                "--access-config authenticationMode=API_AND_CONFIG_MAP; this cannot be undone)"
             ]
         )
     if asked in MAPPED_GROUPS and mode == "API":
         raise ConfigError(
             [
                 f"joiner:nodeAccess={asked!r} cannot be used: the cluster's authentication mode "
-                "is API, and nobody reads aws-auth there; set it to EC2_LINUX or EC2_WINDOWS"
+                "is API, which ignores aws-auth; set it to EC2_LINUX or EC2_WINDOWS"
             ]
         )
     return asked

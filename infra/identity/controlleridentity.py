@@ -72,8 +72,8 @@ def refuse_unusable_provider(
     if wanted == "create" and tags is not None and not is_ours:
         raise ConfigError(
             [
-                f"joiner:oidcProvider='create' cannot be used: {arn} exists already, made by "
-                "somebody else; set it to existing"
+                f"joiner:oidcProvider='create' cannot be used: {arn} exists, and "
+                "this stack did not create it; set it to existing"
             ]
         )
     if wanted == "existing" and tags is None:

@@ -79,7 +79,7 @@ def test_the_way_in_is_the_one_that_the_cluster_takes(mode: str, kind: str) -> N
         ("CONFIG_MAP", "EC2_LINUX", "set it to aws-auth or aws-auth-windows"),
         ("CONFIG_MAP", "EC2_WINDOWS", "authenticationMode=API_AND_CONFIG_MAP"),
         ("API", "aws-auth", "set it to EC2_LINUX or EC2_WINDOWS"),
-        ("API", "aws-auth-windows", "nobody reads aws-auth there"),
+        ("API", "aws-auth-windows", "which ignores aws-auth"),
     ],
 )
 def test_a_way_in_that_the_cluster_does_not_take_is_refused(
