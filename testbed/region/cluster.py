@@ -81,6 +81,12 @@ class Cluster:
     Its keys can be read without credentials at `<server>/openid/v1/jwks`.
     """
 
+    feature_gates: Collection[str] = ()
+    """Feature gates of Kubernetes to enable in every component."""
+
+    served: Collection[str] = ()
+    """API versions to serve that are disabled by default, such as `scheduling.k8s.io/v1beta1`."""
+
     ports: dict[str, int] = field(default_factory=dict, init=False)
     _owned: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
     _restarts: Counter[str] = field(default_factory=Counter, init=False)
@@ -284,6 +290,8 @@ class Cluster:
                     "bindAddress": "127.0.0.1",
                     # Thousands of pods must not wait for a client's rate limit.
                     "disableQPSLimits": True,
+                    "kubeFeatureGates": ",".join(f"{gate}=true" for gate in self.feature_gates),
+                    "kubeRuntimeConfig": ",".join(f"{version}=true" for version in self.served),
                     "etcdPort": self.ports["etcd"],
                     "etcdPeerPort": self.ports["etcd-peer"],
                     "kubeApiserverPort": self.ports["kube-apiserver"],
