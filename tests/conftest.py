@@ -26,11 +26,18 @@ BUILT: dict[str, Callable[[], tuple[Toolset, ...]]] = {
     "kubernetes": lambda: (binaries.control_plane(), binaries.kubernetes()),
     "pulumi": lambda: (binaries.pulumi(),),
     "karpenter": lambda: (engines.toolset(), engines.hashing()),
-    "browser": tuple,  # its fixture downloads it
+    "browser": tuple,  # its fixture downloads it, like the next one's
+    "go": tuple,
 }
 """What a test may need that is built or downloaded, by the argument of its marker `needs`."""
 
-NEEDED = {"engine_on": "pulumi", "karpenter": "karpenter", "devtools": "browser"}
+NEEDED = {
+    "engine_on": "pulumi",
+    "greeter": "pulumi",
+    "karpenter": "karpenter",
+    "devtools": "browser",
+    "go": "go",
+}
 """What a fixture needs of it."""
 
 

@@ -37,6 +37,7 @@ def make_pod(cpu: str, memory: str) -> auditor.Body:
     return {"metadata": {}, "spec": {"containers": [{"resources": {"requests": requests}}]}}
 
 
+@pytest.mark.long
 def test_nothing_is_lost_or_leaked_whatever_goes_wrong() -> None:
     played = [*outcomes(SEEDS, "", pods=20, jobs=2)]
     assert sorted(outcome.seed for outcome in played) == SEEDS
@@ -66,6 +67,7 @@ def test_an_auditor_finds_nodes_for_a_part_of_a_gang() -> None:
     assert judge.findings == ["gang0 has nodes for 1500 of 3000 millicores, and none runs"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGINT])
 def test_a_campaign_that_is_ended_leaves_no_process_behind(ended_by: signal.Signals) -> None:
     command = [sys.executable, "-m", "bench.faults", "--jobs", "1", "--pods", "20"]

@@ -38,6 +38,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharedlaunches, "MOST", 1)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("alone")
 def test_claims_that_fail_and_wait_behind_others_are_not_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -55,6 +56,7 @@ def test_claims_that_fail_and_wait_behind_others_are_not_given_up(
     assert len(played.region.machines) == NODES
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("failures", [0, 2])
 def test_claims_that_wait_for_minutes_are_launched_once_and_none_is_given_up(

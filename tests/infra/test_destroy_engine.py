@@ -91,6 +91,7 @@ def refused(operation: Any) -> str:
     return said
 
 
+@pytest.mark.needs("pulumi")
 def test_a_destroy_is_refused_in_its_preview_already_and_by_what_the_state_says(
     server: str, tmp_path: Path
 ) -> None:

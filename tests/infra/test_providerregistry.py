@@ -80,6 +80,7 @@ def engine(tmp_path: Path) -> PulumiEngine:
     return engine
 
 
+@pytest.mark.needs("pulumi")
 def test_a_version_that_has_renamed_everything_destroys_what_this_one_made(
     engine: PulumiEngine, tmp_path: Path
 ) -> None:

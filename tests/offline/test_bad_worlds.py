@@ -71,6 +71,7 @@ def faults(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 
 # What tests before it have left is nobody's news here, though it may be collected meanwhile.
+@pytest.mark.long
 @pytest.mark.filterwarnings("error", "ignore::ResourceWarning")
 @settings(max_examples=400)
 @given(fault=faults(), output=st.sampled_from(["json", "table"]))

@@ -11,6 +11,7 @@ from controller.offline.world import load
 from tests.disruption.clusters import filled
 
 
+@pytest.mark.long
 def test_nobody_ends_below_what_is_proven_nor_with_fewer_evictions() -> None:
     world = filled(10, (0.3, 0.3))
     ours = Side.of(course(world, with_eviction_cost=False)[0])

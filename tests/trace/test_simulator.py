@@ -121,6 +121,7 @@ def assert_conserved(cluster: Cluster) -> None:
         assert machine.memory == machine.room.memory - sum(size.memory for size in taken) >= 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["rolling", "spot", "batch"])
 def test_every_pod_is_in_one_place_all_the_time(name: str) -> None:
     trace = next(one for one in TRACES if one.name == name)
@@ -132,6 +133,7 @@ def test_every_pod_is_in_one_place_all_the_time(name: str) -> None:
         assert len(workload.pods) >= workload.replicas
 
 
+@pytest.mark.long
 def test_the_same_seed_is_the_same_run() -> None:
     trace = next(one for one in TRACES if one.name == "spot")
 
