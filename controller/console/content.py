@@ -32,9 +32,6 @@ GIB = 2**30
 NODE_GROUPS = ("eks.amazonaws.com/nodegroup", "alpha.eksctl.io/nodegroup-name")
 """The labels that name a node's managed or self-managed node group."""
 
-GROUP_CAPACITY_TYPE = "eks.amazonaws.com/capacityType"
-"""The label of a managed node group's nodes: ON_DEMAND, SPOT or CAPACITY_BLOCK."""
-
 SHOWN_PODS = 20
 """The maximum number of pods that are named with one cause; the count has all of them."""
 
@@ -215,7 +212,7 @@ def _node(state: StateNode, pods: Sequence[Pod], price: float) -> dict[str, Any]
         "pool": state.node_pool or _node_group(state),
         "type": state.labels.get(labels.INSTANCE_TYPE, ""),
         "zone": state.labels.get(labels.ZONE, ""),
-        "capacityType": capacity_type(state),
+        "capacityType": state.capacity_type,
         "price": round(price, 4),
         "created": _moment(born.metadata.creation_timestamp if born is not None else None),
         "expires": _moment(_expiration(state.claim)),
@@ -230,12 +227,6 @@ def _node_group(state: StateNode) -> str:
     """Return the node group of a node without a NodePool, as it is shown; empty if unknown."""
     name = next((state.labels[key] for key in NODE_GROUPS if key in state.labels), "")
     return f"node group {name}" if name else ""
-
-
-def capacity_type(state: StateNode) -> str:
-    """Return the capacity type of a node of a NodePool or a managed node group; "" if unknown."""
-    own = state.labels.get(labels.CAPACITY_TYPE)
-    return own or state.labels.get(GROUP_CAPACITY_TYPE, "").lower().replace("_", "-")
 
 
 def _expiration(claim: NodeClaim | None) -> datetime | None:

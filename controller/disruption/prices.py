@@ -21,7 +21,7 @@ def node_offering(state: StateNode, types: Mapping[str, InstanceType]) -> Offeri
     It is that of the node's instance type, zone, capacity type and reservation, whether it is
     available now or not.
     """
-    carried = state.labels
+    carried = {**state.labels, labels.CAPACITY_TYPE: state.capacity_type}
     kind = types.get(carried.get(labels.INSTANCE_TYPE, ""))
     if kind is None:
         return None

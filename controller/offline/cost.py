@@ -112,7 +112,7 @@ def costs(problem: DisruptionProblem) -> dict[str, PoolCost]:
         pool = pools[state.node_pool]
         offering = offering_of(state)
         pool.nodes += 1
-        pool.spot += state.labels.get(labels.CAPACITY_TYPE) == labels.SPOT
+        pool.spot += state.capacity_type == labels.SPOT
         pool.unpriced += offering is None or not offering.price
         if offering is not None:
             pool.price += offering.price

@@ -59,7 +59,7 @@ from controller.offline.disrupt import CALMING
 from controller.offline.instancetypes import written
 from controller.offline.redacting import redacted
 from controller.offline.solve import read
-from controller.offline.world import KEYS, KINDS, World, load
+from controller.offline.world import KEYS, KINDS, NO_NODE_POOL, World, load
 from controller.options import Options, OptionsError, to_environment
 
 ESSENTIAL = ("pods", "nodes", "nodePools")
@@ -284,8 +284,9 @@ async def instance_types_of(
 ) -> list[dict[str, Any]]:
     """Return the instance types of Joiner's NodePools; equal lists are written once.
 
-    If there is no such NodePool, they are those of an EC2NodeClass with the alias al2023 and
-    subnets in the zones of the nodes.
+    Those of nodes without a NodePool are written for `NO_NODE_POOL`. They are taken from an
+    EC2NodeClass with the alias al2023 and subnets in the zones of these nodes. If there is no
+    NodePool, all its instance types are written.
     """
     if market is None:
         return []
@@ -297,8 +298,9 @@ async def instance_types_of(
         }
         await market.start()
         pools = await _existing(api, NODE_POOL)
+        nodes = await api.list(NODE)
         if not any(map(is_ours, pools)):
-            assumed = _assumed_class(await api.list(NODE))
+            assumed = _assumed_class(nodes)
             say(
                 f"no NodePool: instance types for {assumed.spec.resolved_ami_family} in the zones "
                 f"{', '.join(subnet.zone for subnet in assumed.status.subnets)}"
@@ -323,17 +325,28 @@ async def instance_types_of(
                 offers.append((offered, [name]))
             else:
                 known.append(name)
+        others = await _types_outside(nodes, market)
     except (ApiError, CloudProviderError) as error:
         say(f"cannot read instance types; the world will have none: {error}")
         return []
     finally:
         await market.settle()
-    alike = len(offers) == 1
+    alike = len(offers) == 1 and not others
     return [
         written(instance_type, node_pools=() if alike else pools)
-        for offered, pools in offers
+        for offered, pools in (*offers, (others, [NO_NODE_POOL]))
         for instance_type in offered
     ]
+
+
+async def _types_outside(nodes: Iterable[Node], market: InstanceTypeSource) -> list[InstanceType]:
+    """Return the instance types of the nodes without a NodePool."""
+    outside = [node for node in nodes if labels.NODEPOOL not in node.metadata.labels]
+    names = {node.metadata.labels.get(labels.INSTANCE_TYPE) for node in outside}
+    if not names - {None}:
+        return []
+    offered = await market.instance_types(_assumed_class(outside))
+    return [instance_type for instance_type in offered if instance_type.name in names]
 
 
 async def _existing(api: ApiServer, kind: Kind[_T]) -> Sequence[_T]:

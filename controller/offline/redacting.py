@@ -159,7 +159,7 @@ def _namespace(value: dict[str, Any], words: _Words) -> dict[str, Any]:
 
 def _type(row: dict[str, Any], words: _Words) -> dict[str, Any]:
     pools = row.get("nodePools")
-    return {**row, "nodePools": [words.plain(pool) for pool in pools]} if pools else row
+    return {**row, "nodePools": [pool and words.plain(pool) for pool in pools]} if pools else row
 
 
 def _hardware(value: dict[str, Any], words: _Words) -> dict[str, Any]:

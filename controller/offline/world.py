@@ -113,6 +113,9 @@ KINDS: Mapping[str, type[Wire]] = {
 KEYS: Mapping[type[Wire], str] = {kind: key for key, kind in KINDS.items()}
 """The keys of the objects in a world, by their type."""
 
+NO_NODE_POOL = ""
+"""Stands for a NodePool in the instance types of nodes that have none, such as node groups'."""
+
 _KNOWN = frozenset({*KINDS, "settings", "instanceTypes"})
 
 
@@ -202,13 +205,17 @@ def types_by_pool(
 ) -> dict[str, tuple[InstanceType, ...]]:
     """Return the instance types of each of Joiner's NodePools, with NodeOverlays and fees applied.
 
+    Under `NO_NODE_POOL` are those of nodes without a NodePool, which have neither.
+
     Raises:
         WorldError: a NodeOverlay is malformed, or the fee is not an amount.
 
     """
     pools = list(filter(is_ours, every))
     sold = _overlaid(types, pools, overlays)
-    return _with_fees(sold, pools, settings.get("NODE_PRICE_PER_HOUR", 0.0))
+    by_pool = _with_fees(sold, pools, settings.get("NODE_PRICE_PER_HOUR", 0.0))
+    outside = types.seen_by([NO_NODE_POOL])
+    return by_pool | outside if any(outside.values()) else by_pool
 
 
 def _overlaid(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.apis import labels
@@ -9,6 +10,12 @@ from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.nodes import Node
 from controller.constraints import taints
+
+LIFECYCLES: Mapping[str, str] = {
+    "eks.amazonaws.com/capacityType": "SPOT",
+    "node.kubernetes.io/lifecycle": "spot",
+}
+"""Labels that distinguish spot instances outside NodePools, with the value of spot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,15 @@ class StateNode:
     def node_pool(self) -> str:
         """The name of its NodePool; empty if unmanaged."""
         return self.labels.get(labels.NODEPOOL, "")
+
+    @property
+    def capacity_type(self) -> str:
+        """The capacity type; a node outside NodePools is on-demand unless a label says spot."""
+        carried = self.labels
+        if self.managed or labels.CAPACITY_TYPE in carried:
+            return carried.get(labels.CAPACITY_TYPE, "")
+        is_spot = any(carried.get(key) == value for key, value in LIFECYCLES.items())
+        return labels.SPOT if is_spot else labels.ON_DEMAND
 
 
 def is_up(node: Node) -> bool:

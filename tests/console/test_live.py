@@ -22,9 +22,11 @@ from controller.console import content
 from controller.console.feed import Feed
 from controller.console.live import TYPES_SECONDS, LiveCluster
 from controller.console.study import Source, studied
+from controller.offline.disrupt import problem_of
 from controller.offline.world import World
 from controller.options import Options
 from tests.disruption.clusters import lived_in
+from tests.disruption.test_consolidation import LARGE, NOW, SMALL, pods, world
 from tests.offline.test_record import InstanceTypeSource, cluster
 
 OPTIONS = Options(cluster_name="joiner")
@@ -85,13 +87,13 @@ async def test_a_new_pod_is_shown_without_another_list() -> None:
     made = lived_in(10, 3)
     api = cluster(made)
     async with followed(api, made) as following:
-        world = await following.until(has_types)
-        assert len(world.snapshot.nodes) == len(made["nodes"])
+        read = await following.until(has_types)
+        assert len(read.snapshot.nodes) == len(made["nodes"])
         api.refuse("list", UnavailableError("listed again"), times=1000)
         api.seed(Pod(metadata=ObjectMeta(name="fresh", namespace="default"), spec=PodSpec()))
 
-        world = await following.until(lambda world: bool(world.pods))
-        assert [pod.key for pod in world.pods] == ["default/fresh"]
+        read = await following.until(lambda world: bool(world.pods))
+        assert [pod.key for pod in read.pods] == ["default/fresh"]
         await api.delete(kinds.POD, "fresh", namespace="default")
         await following.until(lambda world: not world.pods)
 
@@ -130,10 +132,26 @@ async def test_a_cluster_of_node_groups_needs_no_custom_resources() -> None:
     for kind in (kinds.NODE_POOL, kinds.NODE_CLAIM, kinds.EC2_NODE_CLASS, kinds.DISRUPTION):
         api.refuse("list", NotFoundError("not served", status=404), kind=kind, times=1000)
     async with followed(api, made) as following:
-        world = await following.until(lambda _: True)
+        read = await following.until(has_types)
 
-        assert len(world.snapshot.nodes) == len(made["nodes"])
+        assert len(read.snapshot.nodes) == len(made["nodes"])
         assert following.cluster.error == ""
+
+
+async def test_nodes_of_a_node_group_have_a_price_beside_nodepools() -> None:
+    made = world(("a", "small", pods("web", 1)))
+    made["nodeClaims"] = []
+    own = made["nodes"][0]["metadata"]["labels"]
+    for name in ("karpenter.sh/nodepool", "karpenter.sh/capacity-type"):
+        del own[name]
+    own |= {"eks.amazonaws.com/capacityType": "SPOT", "eks.amazonaws.com/nodegroup": "system"}
+    made["instanceTypes"] = [{**LARGE, "nodePools": ["general"]}, {**SMALL, "nodePools": [""]}]
+    async with followed(cluster(made), made) as following:
+        read = await following.until(has_types)
+
+    (node,) = content.cluster(problem_of(read, now=NOW, with_eviction_cost=True))["nodes"]
+    assert (node["pool"], node["capacityType"]) == ("node group system", "spot")
+    assert node["price"] == 0.04
 
 
 async def test_a_kind_that_may_not_be_listed_is_named() -> None:
@@ -154,9 +172,9 @@ async def test_custom_resources_that_come_later_are_shown(
     api = cluster(made)
     api.refuse("list", NotFoundError("not served", status=404), kind=kinds.NODE_POOL, times=3)
     async with followed(api, made) as following:
-        world = await following.until(lambda world: bool(world.node_pools))
+        read = await following.until(lambda world: bool(world.node_pools))
 
-        assert {pool.metadata.name for pool in world.node_pools} == {
+        assert {pool.metadata.name for pool in read.node_pools} == {
             pool["metadata"]["name"] for pool in made["nodePools"]
         }
 

@@ -25,7 +25,7 @@ from controller.offline.disrupt import problem_of
 from controller.offline.instancetypes import stated
 from controller.offline.record import recorded
 from controller.offline.redacting import redacted
-from controller.offline.world import KINDS, load
+from controller.offline.world import KINDS, NO_NODE_POOL, load
 from controller.options import Options
 from controller.scheduling.scheduler import schedule
 from tests.builders import make_nodeclass
@@ -52,8 +52,7 @@ class InstanceTypeSource:
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
-        assert node_pool is not None
-        name = node_pool.metadata.name
+        name = node_pool.metadata.name if node_pool is not None else NO_NODE_POOL
         return self._sold.seen_by([name])[name]
 
 

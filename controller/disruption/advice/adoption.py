@@ -26,12 +26,6 @@ from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
 from controller.state.snapshot import Snapshot
 
-LIFECYCLES: Mapping[str, str] = {
-    "eks.amazonaws.com/capacityType": "SPOT",
-    "node.kubernetes.io/lifecycle": "spot",
-}
-"""Labels that distinguish spot instances in clusters without Karpenter, with the value of spot."""
-
 COMPUTE = "eks.amazonaws.com/compute-type"
 FARGATE = "fargate"
 CRITICAL = "CriticalAddonsOnly"
@@ -171,8 +165,7 @@ def _cordoned(problem: DisruptionProblem, names: Collection[str]) -> DisruptionP
 def _with_capacity_type(state: StateNode) -> StateNode:
     if state.node is None or state.managed or labels.CAPACITY_TYPE in state.labels:
         return state
-    is_spot = any(state.labels.get(key) == value for key, value in LIFECYCLES.items())
-    known = {labels.CAPACITY_TYPE: labels.SPOT if is_spot else labels.ON_DEMAND}
+    known = {labels.CAPACITY_TYPE: state.capacity_type}
     metadata = msgspec.structs.replace(state.node.metadata, labels={**state.labels, **known})
     return replace(state, node=msgspec.structs.replace(state.node, metadata=metadata))
 
