@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.apis import labels
-from controller.disruption.advice.adoption import COMPUTE, LIFECYCLES
+from controller.disruption.advice.adoption import COMPUTE
+from controller.state.nodes import LIFECYCLES
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 """The label that bears a namespace's own name."""
