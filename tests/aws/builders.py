@@ -7,19 +7,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from controller.apis import labels
-from controller.apis.karpenter.ec2nodeclass import EC2NodeClass, EC2NodeClassSpec, SelectorTerm
-from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimSpec
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass, SelectorTerm
+from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import (
-    NodeClaimTemplate,
-    NodeClaimTemplateSpec,
-    NodeClassReference,
     NodePool,
-    NodePoolSpec,
 )
-from controller.apis.kubernetes.meta import ObjectMeta
-from controller.apis.kubernetes.pods import ResourceRequirements
-from controller.apis.kubernetes.taints import Requirement, Taint
+from controller.apis.kubernetes.taints import Requirement
 from controller.aws.provider import AWSCloudProvider
+from tests.builders import make_nodeclaim, make_nodeclass, make_nodepool, needs
 
 CLUSTER = "joiner"
 QUEUE = "joiner"
@@ -43,66 +38,44 @@ class Clock:
 
 
 def make_node_class(**spec: Any) -> EC2NodeClass:
-    """Return an EC2NodeClass that finds its subnets and security groups by the discovery tag."""
+    """Return an EC2NodeClass that finds its subnets and security groups by the discovery tag.
+
+    It has not been resolved, and so is not ready.
+    """
     discovered = [SelectorTerm(tags={"karpenter.sh/discovery": CLUSTER})]
-    given: dict[str, Any] = {
+    given = {
         "subnet_selector_terms": discovered,
         "security_group_selector_terms": discovered,
         "ami_selector_terms": [SelectorTerm(alias="al2023@latest")],
         "role": ROLE,
-        **spec,
     }
-    return EC2NodeClass(
-        metadata=ObjectMeta(
-            name="default",
-            uid="7a0f9a4c-class",
-            generation=1,
-            annotations={labels.NODECLASS_HASH: "1", labels.NODECLASS_HASH_VERSION: "v6"},
-        ),
-        spec=EC2NodeClassSpec(**given),
-    )
+    metadata = {
+        "uid": "7a0f9a4c-class",
+        "generation": 1,
+        "annotations": {labels.NODECLASS_HASH: "1", labels.NODECLASS_HASH_VERSION: "v6"},
+    }
+    return make_nodeclass(metadata=metadata, status={"conditions": []}, **{**given, **spec})
 
 
-def make_claim(
-    *requirements: Requirement,
-    name: str | None = None,
-    uid: str | None = None,
-    requests: dict[str, Any] | None = None,
-    taints: list[Taint] | None = None,
-    created: datetime | None = None,
-) -> NodeClaim:
-    """Return a NodeClaim of the default NodePool."""
+def make_claim(*requirements: Requirement, name: str = "", **options: Any) -> NodeClaim:
+    """Return a NodeClaim of the default NodePool; its options are those of `make_nodeclaim`."""
     name = name or f"{POOL}-{uuid.uuid4().hex[:5]}"
-    return NodeClaim(
-        metadata=ObjectMeta(
-            name=name,
-            uid=uid or f"uid-{name}",
-            labels={labels.NODEPOOL: POOL, labels.EC2NODECLASS: "default", "team": "a"},
-            creation_timestamp=created,
-        ),
-        spec=NodeClaimSpec(
-            node_class_ref=NodeClassReference(
-                group=labels.AWS_GROUP, kind="EC2NodeClass", name="default"
-            ),
-            requirements=list(requirements),
-            resources=ResourceRequirements(requests=requests or {"cpu": "1", "memory": "2Gi"}),
-            taints=taints or [],
-        ),
-    )
+    given = {
+        "uid": f"uid-{name}",
+        "labels": {labels.EC2NODECLASS: "default", "team": "a"},
+        "requests": {"cpu": "1", "memory": "2Gi"},
+    }
+    return make_nodeclaim(name, requirements=requirements, **{**given, **options})
 
 
 def make_pool(*requirements: Requirement) -> NodePool:
     """Return the default NodePool with these requirements."""
-    reference = NodeClassReference(group=labels.AWS_GROUP, kind="EC2NodeClass", name="default")
-    spec = NodeClaimTemplateSpec(node_class_ref=reference, requirements=list(requirements))
-    return NodePool(
-        metadata=ObjectMeta(name=POOL), spec=NodePoolSpec(template=NodeClaimTemplate(spec=spec))
-    )
+    return make_nodepool(requirements=requirements)
 
 
 def within(key: str, *values: str, min_values: int | None = None) -> Requirement:
     """Return a requirement that a label has one of these values."""
-    return Requirement(key=key, operator="In", values=list(values), min_values=min_values)
+    return needs(key, "In", *values, min_values=min_values)
 
 
 ON_DEMAND = within(labels.CAPACITY_TYPE, labels.ON_DEMAND)

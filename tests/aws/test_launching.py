@@ -362,7 +362,7 @@ async def test_the_instance_is_found_by_its_tag_when_the_question_has_changed(
     provider: AWSCloudProvider, start: Start, region: Region
 ) -> None:
     created = datetime.now(UTC) - timedelta(seconds=5)
-    claim = make_claim(M5, created=created)
+    claim = make_claim(M5, creation_timestamp=created)
     before = await provider.launch(claim, await ready(provider))
 
     after = start()

@@ -35,7 +35,7 @@ def make_claims(size: int, *requirements: Any) -> list[NodeClaim]:
     token = new_token(CREATED, f"{id(object()):032x}")
     return [
         sharing(
-            make_claim(*(requirements or (SPOT, M5_LARGE)), created=CREATED),
+            make_claim(*(requirements or (SPOT, M5_LARGE)), creation_timestamp=CREATED),
             SharedLaunch(token, position, size),
         )
         for position in range(size)
@@ -164,8 +164,10 @@ async def test_a_copy_of_a_claim_gets_an_instance_of_its_own(
     instances = await launched(provider, claims)
     launch = shared_launch(claims[0])
     assert launch is not None
-    copied = sharing(make_claim(SPOT, M5_LARGE, created=CREATED), launch)
-    restored = sharing(make_claim(SPOT, M5_LARGE, created=CREATED + timedelta(days=1)), launch)
+    copied = sharing(make_claim(SPOT, M5_LARGE, creation_timestamp=CREATED), launch)
+    restored = sharing(
+        make_claim(SPOT, M5_LARGE, creation_timestamp=CREATED + timedelta(days=1)), launch
+    )
 
     others = await launched(provider, [copied, restored])
 
@@ -178,6 +180,6 @@ async def test_a_copy_of_a_claim_gets_an_instance_of_its_own(
     ["", "x", "1-abcdef12/0", "1-abcdef12/2/2", "1-abcdef12/0/1001", "1-abcdef12/-1/2", "abc/0/2"],
 )
 def test_what_is_not_a_shared_launch_is_launched_alone(written: str) -> None:
-    claim = make_claim(created=datetime.fromtimestamp(1, UTC))
+    claim = make_claim(creation_timestamp=datetime.fromtimestamp(1, UTC))
     metadata = msgspec.structs.replace(claim.metadata, annotations={labels.SHARED_LAUNCH: written})
     assert shared_launch(msgspec.structs.replace(claim, metadata=metadata)) is None
