@@ -144,6 +144,10 @@ def _is_for(claim: Body, gang: str) -> bool:
     return _annotation(claim, "joiner.dev/gang").rpartition("/")[2] == gang
 
 
+def _nominated(pod: Body) -> str:
+    return str(pod.get("status", {}).get("nominatedNodeName", ""))
+
+
 def _is_going(body: Body) -> bool:
     return "deletionTimestamp" in body["metadata"]
 
@@ -220,6 +224,10 @@ class Auditor:
             bought = [c for c in view.claims if _is_for(c, gang) and not _is_going(c)]
             wanted = sum(map(_requested_cpu, members))
             covered = sum(_cpu(c["spec"]["resources"]["requests"]["cpu"]) for c in bought)
+            # Some pods of the gang may go to nodes that were there before.
+            others = {n["metadata"]["name"] for n in view.nodes}
+            others -= {str(c.get("status", {}).get("nodeName")) for c in bought}
+            covered += sum(_requested_cpu(p) for p in members if _nominated(p) in others)
             runs = any(p["spec"].get("nodeName") for p in members)
             if not bought or runs or covered >= wanted:
                 self._incomplete.pop(gang, None)
