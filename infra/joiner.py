@@ -452,11 +452,17 @@ class Joiner(pulumi.ComponentResource):
         )
         groundwork: list[pulumi.Resource] = [node_role, access, *windows, queue, controller_role]
         groundwork += [discovery, kinds]
-        # A destroy deletes this guard after the controller and before the groundwork: it checks
-        # who owns the groundwork before any of it is deleted.
-        groundwork.append(self._holdings(f"{self._name}-holdings-before-end", after=groundwork))
+        # A destroy deletes this guard before the groundwork: it checks who owns the groundwork, and
+        # which nodes depend on it, before any of it is deleted. Where nodes stay, it is deleted
+        # before the controller too, so that a refused destroy has changed nothing.
+        guard = partial(self._holdings, f"{self._name}-holdings-before-end")
+        nodes_stay = "nodes" in self._args.retain_on_delete
+        if not nodes_stay:
+            groundwork.append(guard(after=groundwork))
         controller = self._controller(queue, controller_role, groundwork)
-        self._node_pools(roles, controller)
+        drain = self._node_pools(roles, controller)
+        if nodes_stay:
+            guard(after=[drain])
         self.node_role_name, self.node_role_arn = node_role.role_name, node_role.role_arn
         self.windows_node_role_name = roles[-1].role_name
         self.instance_profile = node_role.profile_name
@@ -785,8 +791,8 @@ class Joiner(pulumi.ComponentResource):
         )
         return image.ControllerImage(f"{self._name}-image", args, self._mine).reference
 
-    def _node_pools(self, roles: Sequence[NodeRole], controller: Controller) -> None:
-        """Create the NodePools between two drains.
+    def _node_pools(self, roles: Sequence[NodeRole], controller: Controller) -> Drain:
+        """Create the NodePools between two drains; return the drain that a destroy deletes first.
 
         A destroy deletes in reverse order: one drain before the NodePools, the other after them.
         """
@@ -831,7 +837,7 @@ class Joiner(pulumi.ComponentResource):
             ),
             self._in_cluster,
         )
-        Drain(
+        return Drain(
             f"{self._name}-drain",
             drain,
             self._ending([before_controller_goes, node_pools]),

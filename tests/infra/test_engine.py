@@ -202,12 +202,25 @@ def test_what_a_stack_has_made_stays_until_it_is_let_go_of(stage: Stage) -> None
     queue["retainOnDelete"] = "queue, nodes"
     stage.up(retainOnDelete=queue["retainOnDelete"])
     assert stage.up(**queue).delete > 1
-    instance = stage.run_instance(**OURS)
+    before, instance = stage.resources, stage.run_instance(**OURS)
     url = sqs.get_queue_url(QueueName="joiner")["QueueUrl"]
+    with pytest.raises(EngineError, match="joiner:retainOnDelete names nodes, but this would"):
+        stage.destroy()
+    assert stage.resources == before
+    stage.client("ec2").terminate_instances(InstanceIds=[instance])
+    iam = stage.client("iam")
+    iam.create_role(RoleName="of-others", AssumeRolePolicyDocument="{}")
+    profile = {"InstanceProfileName": "of-others"}
+    iam.create_instance_profile(**profile)
+    iam.add_role_to_instance_profile(**profile, RoleName="of-others")
+    instance = stage.run_instance("of-others", **OURS)
     stage.destroy()
 
     assert sqs.get_queue_url(QueueName="joiner")["QueueUrl"] == url
     assert stage.lives(instance)
+    iam.remove_role_from_instance_profile(**profile, RoleName="of-others")
+    iam.delete_instance_profile(**profile)
+    iam.delete_role(RoleName="of-others")
     of_instance = {"instances", "volumes", "networkInterfaces"}
     assert stage.cloud.leftovers().keys() - of_instance == {"queues", "rules"}
     stage.client("ec2").terminate_instances(InstanceIds=[instance])

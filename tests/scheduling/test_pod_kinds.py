@@ -32,6 +32,7 @@ OTHER: dict[str, Any] = {
     "hostNetwork": True,
     "resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}],
     "terminationGracePeriodSeconds": 5,
+    "schedulingGroup": {"podGroupName": "train"},
 }
 """Of each field of a spec another value than `make_pod` gives it, as it is on the wire."""
 
