@@ -314,6 +314,9 @@ def _installation(config: StackConfig) -> str:
 
 def main() -> None:
     """Check every setting, then create the resources of the stack."""
+    # Read in every run: the state then has the engine's own provider, which answers, from the
+    # first run on, and a refused run does not change it.
+    last = _recorded("readStackOutputs")
     try:
         config = read()
         if config.platform_stack:
@@ -321,27 +324,30 @@ def main() -> None:
         else:
             platform(config)
     except pulumi.RunError:
-        _keep_outputs()
+        # The engine removes outputs that the program does not export, also if it refuses to run.
+        # Stacks of NodePools read them.
+        for name, value in last.items():
+            pulumi.export(name, value)
         raise
+
+
+def _recorded(function: str) -> Mapping[str, Any]:
+    """Return what the stack's state had before this run, from a function of the engine.
+
+    Args:
+        function: `readStackOutputs` for the outputs by name, or `readStackResourceOutputs` for
+            those of each resource, by URN. Both are empty before the first run.
+
+    """
+    asked = {"name": full_name_of_stack()}
+    answer = pulumi.runtime.invoke(f"pulumi:pulumi:{function}", asked).value
+    recorded: Mapping[str, Any] = answer["outputs"]
+    return recorded
 
 
 def _records(token: str) -> bool:
     """Whether the stack's state has a resource of this type."""
-    read_resources = "pulumi:pulumi:readStackResourceOutputs"
-    last = pulumi.runtime.invoke(read_resources, {"name": full_name_of_stack()})
-    return any(f"{token}::" in urn for urn in last.value["outputs"])
-
-
-def _keep_outputs() -> None:
-    """Export the outputs of the last update again.
-
-    The engine removes outputs that the program does not export, also if it refuses to run. Stacks
-    of NodePools read them.
-    """
-    read_outputs = "pulumi:pulumi:readStackOutputs"
-    last = pulumi.runtime.invoke(read_outputs, {"name": full_name_of_stack()})
-    for name, value in last.value["outputs"].items():
-        pulumi.export(name, value)
+    return any(f"{token}::" in urn for urn in _recorded("readStackResourceOutputs"))
 
 
 main()
