@@ -219,8 +219,8 @@ MUTATIONS = (
     Mutation(
         "nodes of a command that failed keep their marks",
         f"{LOOP}/orchestration.py",
-        "and not state.deleting and _is_marked(state)",
-        "and state.deleting and _is_marked(state)",
+        "and not state.deleting and not _is_rebooted(state)",
+        "and state.deleting and not _is_rebooted(state)",
     ),
     Mutation(
         "what a pool asks for meanwhile is not looked at",

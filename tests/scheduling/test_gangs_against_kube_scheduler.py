@@ -20,6 +20,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import PodGroup
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import Settings
+from controller.state.nodes import is_up
 from controller.state.pods import is_provisionable
 from testbed.kube.client import KubeClient
 from testbed.kube.kubeconfig import Kubeconfig
@@ -73,6 +74,15 @@ async def test_kube_scheduler_binds_a_gang_once_the_planned_nodes_are_there(
 ) -> None:
     for number in range(3):
         await kube.create("/api/v1/nodes", node(f"node-{number}"))
+
+    async def nodes() -> list[Node]:
+        listed, _ = await kube.list("/api/v1/nodes")
+        return [msgspec.convert(one, Node) for one in listed]
+
+    async def all_open() -> bool:
+        return all(map(is_up, await nodes()))
+
+    assert await until(all_open)
     policy = {"gang": {"minCount": 4}}
     await kube.create(
         POD_GROUPS, {"metadata": {"name": "train"}, "spec": {"schedulingPolicy": policy}}
@@ -92,11 +102,10 @@ async def test_kube_scheduler_binds_a_gang_once_the_planned_nodes_are_there(
 
     assert await until(all_reported)
     groups, _ = await kube.list(POD_GROUPS)
-    nodes, _ = await kube.list("/api/v1/nodes")
     world = make_snapshot(
         make_nodepool(),
         types=[make_type("m", cpu="4")],
-        nodes=[msgspec.convert(one, Node) for one in nodes],
+        nodes=await nodes(),
         pod_groups=tuple(msgspec.convert(one, PodGroup) for one in groups),
     )
     results = schedule(await pods(), snapshot=world, settings=Settings(gangs=True))

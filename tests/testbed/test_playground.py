@@ -55,12 +55,14 @@ def typed(shell: Shell, *lines: str) -> str:
 
 @pytest.mark.usefixtures("folder")
 def test_the_commands_of_the_tutorial_work_as_typed(shell: Shell) -> None:
+    # The commands are typed into a shell of a user, not into one that `make test` started.
+    outside = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     # `make` finds the packages of this Python in the user's cache.
     (shell.cache / Path(sys.prefix).name).symlink_to(sys.prefix)
     told = subprocess.run(
         ["bash", "-ec", blocks("sh")],
         cwd=CHECKOUT,
-        env={**os.environ, "JOINER_CACHE": str(shell.cache)},
+        env={**outside, "JOINER_CACHE": str(shell.cache)},
         capture_output=True,
         text=True,
         check=False,
