@@ -8,6 +8,7 @@ from typing import Any
 
 import pulumi
 import pulumi_aws as aws
+import tenacity
 
 from controller.apis import labels
 from infra import nodepools, providers
@@ -331,6 +332,8 @@ def main() -> None:
         raise
 
 
+# The engine may write the state to a folder or bucket while it reads it for this program.
+@tenacity.retry(stop=tenacity.stop_after_attempt(5), wait=tenacity.wait_fixed(1), reraise=True)
 def _recorded(function: str) -> Mapping[str, Any]:
     """Return what the stack's state had before this run, from a function of the engine.
 

@@ -204,6 +204,23 @@ def _program() -> None:
     importlib.import_module("infra.__main__")
 
 
+def test_the_state_is_read_again_if_the_engine_is_writing_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer, failures = Region.call, [Exception("failed to load checkpoint: EOF")] * 2
+
+    def call(region: Region, args: pulumi_mocks.MockCallArgs) -> object:
+        if args.token == "pulumi:pulumi:readStackOutputs" and failures:
+            raise failures.pop()
+        return answer(region, args)
+
+    monkeypatch.setattr(Region, "call", call)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+
+    assert run().of("aws:iam/role:Role")
+    assert not failures
+
+
 def test_roles_policies_and_profile_bear_the_names_that_karpenters_guide_gives_them() -> None:
     made = run()
 

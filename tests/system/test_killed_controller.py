@@ -68,7 +68,8 @@ class Wave:
         steps = {kind: self.claims_that(kind) for kind in STEPS}
         return (
             f"{len(self.pods)} pods, {self.running} running; {len(self.claims)} NodeClaims, "
-            f"{steps}; {len(self.nodes)} nodes; {Counter(i.state for i in self.instances)}"
+            f"{steps}; {len(self.nodes)} nodes; {Counter(i.state for i in self.instances)}, "
+            f"{sum(CLAIM_TAG in i.tags for i in self.instances)} tagged"
         )
 
 
@@ -184,7 +185,9 @@ async def test_ten_kills_during_a_scale_up_lose_nothing_and_launch_nothing_twice
         await controllers.kill_leader()
 
     whole = await eventually(
-        "every pod runs", lambda: settled(growth), otherwise=lambda: growth.seen
+        "every pod runs and every instance is tagged",
+        lambda: settled(growth),
+        otherwise=lambda: growth.seen,
     )
 
     expect_one_instance_for_each_claim(whole)
@@ -203,7 +206,9 @@ def slow_down(region: Region, moment: Moment) -> None:
 async def settled(growth: Growth) -> Wave | None:
     now = await growth.look()
     wanted = len(MOMENTS) * WAVE
-    return now if now.running == wanted == now.claims_that("Initialized") else None
+    # Instances of a shared launch are tagged with their NodeClaims once these are registered.
+    tagged = sum(CLAIM_TAG in instance.tags for instance in now.instances)
+    return now if now.running == wanted == now.claims_that("Initialized") == tagged else None
 
 
 def expect_one_instance_for_each_claim(whole: Wave) -> None:
