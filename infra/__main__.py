@@ -342,7 +342,8 @@ def _recorded(function: str) -> Mapping[str, Any]:
             those of each resource, by URN. Both are empty before the first run.
 
     """
-    asked = {"name": full_name_of_stack()}
+    stack = full_name_of_stack()
+    asked = {"name": stack, "stackName": stack}  # each function reads the key of its own
     answer = pulumi.runtime.invoke(f"pulumi:pulumi:{function}", asked).value
     recorded: Mapping[str, Any] = answer["outputs"]
     return recorded
