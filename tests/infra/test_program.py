@@ -145,7 +145,7 @@ class Region(pulumi_mocks.Mocks):
             "aws:ssm/getParameter:getParameter": {"insecureValue": args.args.get("name")},
             "aws:eks/getCluster:getCluster": CLUSTER
             | {"certificateAuthorities": [CLUSTER["certificateAuthority"]]},
-            **dict.fromkeys(STATE_READS, {"outputs": {}}),
+            **{function: {"outputs": {}} for function in STATE_READS},
         }
         name = args.args.get("name", "")
         answers["aws:iam/getRole:getRole"] = {
