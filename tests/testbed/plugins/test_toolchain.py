@@ -14,6 +14,8 @@ from testbed.plugins.engine import EngineError, PulumiEngine
 from testbed.plugins.home import Plugins
 from tests.testbed.plugins.conftest import PROGRAMS
 
+pytestmark = pytest.mark.needs("pulumi")
+
 PROJECT = """
 name: greeter
 main: program
