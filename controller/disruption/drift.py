@@ -21,7 +21,7 @@ from controller.disruption.commands import (
 )
 from controller.disruption.method import Context, Proposal
 from controller.disruption.rollout import Rollout, since
-from controller.disruption.simulation import NOBODY, Simulation
+from controller.disruption.simulation import NO_NODES, Simulation
 
 NODE_POOL_DRIFTED = "NodePoolDrifted"
 REQUIREMENTS_DRIFTED = "RequirementsDrifted"
@@ -116,8 +116,8 @@ def _next(
     *,
     budgets: Budgets,
     rollout: Rollout,
-    leaving: frozenset[str] = NOBODY,
-    resting: Collection[str] = NOBODY,
+    leaving: frozenset[str] = NO_NODES,
+    resting: Collection[str] = NO_NODES,
 ) -> Proposal:
     """Return the command for the first of these nodes that can be disrupted.
 
@@ -171,7 +171,7 @@ def replaced(
     command: Command,
     simulation: Simulation,
     *,
-    closed: Collection[str] = NOBODY,
+    closed: Collection[str] = NO_NODES,
     terminate_first: bool,
 ) -> Command | None:
     """Return the command for one node with its replacements and where its pods move.

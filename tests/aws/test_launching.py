@@ -578,7 +578,7 @@ async def test_what_a_node_of_another_image_has_says_nothing(provider: AWSCloudP
     other = changed(
         claim,
         metadata={"labels": {**claim.metadata.labels, labels.INSTANCE_TYPE: "m5.large"}},
-        status=NodeClaimStatus(image_id="ami-of-somebody-else"),
+        status=NodeClaimStatus(image_id="ami-unrelated"),
     )
 
     provider.learn(other, {"memory": "1Gi"})

@@ -124,7 +124,7 @@ MUTATIONS = (
         "pods are moved to nodes where one has just come",
         f"{PURE}/simulation.py",
         "closed=self._settling,",
-        "closed=NOBODY,",
+        "closed=NO_NODES,",
     ),
     Mutation(
         "pods that last move to where Jobs are about to end",

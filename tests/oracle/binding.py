@@ -289,7 +289,7 @@ def bound_in_some_order(
 Owner = tuple[Ledger, bool]
 """A topology spread of some pods, and whether it counts those pods themselves."""
 
-NOBODY: Counter[Owner] = Counter()
+NO_OWNERS: Counter[Owner] = Counter()
 
 
 class Order:
@@ -375,7 +375,7 @@ class Order:
         mine = set(self._spread(pod, machine))
         harm = {True: 0, False: 0}
         for domain in machine.labels.items():
-            for (ledger, own), number in self._due.get(domain, NOBODY).items():
+            for (ledger, own), number in self._due.get(domain, NO_OWNERS).items():
                 others = number - ((domain, (ledger, own)) in mine)
                 if (
                     others > 0

@@ -316,7 +316,7 @@ class Top(App[None]):
         self._write("state", self._feed.error or self._state())
         self.query_one(Lines).show(self._sheet(page, plan), at=at)
         offered = [self.check_action(action, ()) for action in ("sort", "close")]
-        if offered != self._offered:  # every refresh makes the footer anew
+        if offered != self._offered:  # every refresh rebuilds the footer
             self._offered = offered
             self.refresh_bindings()
 

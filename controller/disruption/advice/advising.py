@@ -13,7 +13,7 @@ from controller.disruption.advice.nodepools import Edit, Pools
 from controller.disruption.advice.obstacles import Change, Obstacle, obstacles
 from controller.disruption.bounds import lower_bound
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.simulation import NOBODY
+from controller.disruption.simulation import NO_NODES
 from controller.scheduling.scheduler import never
 
 NEGLIGIBLE = 0.002
@@ -34,7 +34,7 @@ class Question:
     """
 
     problem: DisruptionProblem
-    leaving: frozenset[str] = NOBODY
+    leaving: frozenset[str] = NO_NODES
     deadline: Deadline = unlimited
 
     def forecast(self, changes: Iterable[Change] = ()) -> Forecast:

@@ -16,7 +16,7 @@ from controller.disruption.advice.adoption import drained
 from controller.disruption.course import Course
 from controller.disruption.drift import has_drifted, is_static
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.simulation import NOBODY
+from controller.disruption.simulation import NO_NODES
 from controller.scheduling.scheduler import never
 from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
@@ -58,7 +58,7 @@ class Forecast:
 def forecast(
     problem: DisruptionProblem,
     *,
-    leaving: Collection[str] = NOBODY,
+    leaving: Collection[str] = NO_NODES,
     deadline: Deadline = unlimited,
 ) -> Forecast:
     """Return the cluster once the nodes in `leaving` are replaced and nothing more is disrupted.

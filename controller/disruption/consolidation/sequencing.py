@@ -19,7 +19,7 @@ from controller.disruption.consolidation.evaluation import (
 )
 from controller.disruption.consolidation.kubescheduler import cost_of_left_over
 from controller.disruption.consolidation.plan import Plan
-from controller.disruption.simulation import NOBODY, Group, homes_of, joined, names_of
+from controller.disruption.simulation import NO_NODES, Group, homes_of, joined, names_of
 from controller.scheduling.results import NewNode
 from controller.state.nodes import StateNode
 
@@ -38,7 +38,7 @@ def taken_in(evaluator: Evaluator, approved: Sequence[Group]) -> list[Group]:
     while True:
         there = list(_bought_together(evaluator, left))
         new = _new_nodes(evaluator, there)
-        for empty in (names_of(there), NOBODY):
+        for empty in (names_of(there), NO_NODES):
             plan = evaluator.emptied_beside(new, empty)
             if plan is None:
                 return left

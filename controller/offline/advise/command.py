@@ -29,11 +29,8 @@ from controller.offline.commandline import (
     STDIN,
     QuestionError,
     add_now,
-    add_output,
-    add_source,
-    answered,
-    connection,
-    parsed_with_settings,
+    answer_on_cluster,
+    cluster_parser,
     positive,
     read_json,
     write_data,
@@ -87,23 +84,20 @@ class _Source:
 
 def command(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `advise`."""
-    chosen, settings = parsed_with_settings(parser(), argv)
-    return answered(lambda: _print(chosen, settings, connection(chosen, environ)))
+    return answer_on_cluster(parser(), _print, argv, environ)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
-    parser = argparse.ArgumentParser(
-        prog="joiner advise",
-        description="Print what the cluster costs, what it would cost under Joiner, and what "
+    parser = cluster_parser(
+        "advise",
+        "Print what the cluster costs, what it would cost under Joiner, and what "
         "prevents it from costing less: each obstacle with its price and the change that removes "
         "it, and a diff of the NodePools. The cluster may be run by Karpenter, Cluster "
         "Autoscaler or managed node groups. Reads the cluster, or a recorded world. If --world is "
         "a folder of worlds with times in their names, prints what the cluster would have cost "
-        "over that time. The command changes nothing.",
+        "over that time.",
     )
-    add_source(parser)
-    add_output(parser)
     add_now(parser)
     parser.add_argument(
         "--pools",

@@ -19,23 +19,17 @@ from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.errors import NotFoundError
-from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import (
     CloudProviderError,
     NodeClaimNotFoundError,
     RebootRefusedError,
 )
-from controller.cloudprovider.provider import CloudProvider
 from controller.constraints import taints
 from controller.constraints.resources import parsed
-from controller.reconcilers.clock import Clock
 from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.termination.drain import look
-from controller.reconcilers.termination.eviction import Eviction
+from controller.reconcilers.termination.ports import DrainPorts
 from controller.reconcilers.writing import patched, with_condition, with_drain_until
-from controller.state.cluster import Cluster
-from controller.telemetry.events import Recorder
-from controller.telemetry.metrics import Metrics
 
 POLL = timedelta(seconds=5)
 
@@ -52,16 +46,9 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Reboots:
+class Reboots(DrainPorts):
     """Carries out the reboots that repair requests."""
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
-    recorder: Recorder
-    metrics: Metrics
-    clock: Clock
-    eviction: Eviction
     _tried: dict[str, datetime] = field(default_factory=dict)
     """NodeClaim's UID → time of the first request to the cloud."""
 

@@ -20,21 +20,16 @@ from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import NotFoundError
-from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
-from controller.cloudprovider.provider import CloudProvider
 from controller.constraints.resources import parsed
 from controller.disruption.pods import DISRUPTED, is_drainable
-from controller.reconcilers.clock import Clock, noted
+from controller.reconcilers.clock import noted
 from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.termination import volumes
 from controller.reconcilers.termination.drain import Drain, look
-from controller.reconcilers.termination.eviction import Eviction
+from controller.reconcilers.termination.ports import DrainPorts
 from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.writing import patched, reason_for_end, with_condition
-from controller.state.cluster import Cluster
-from controller.telemetry.events import Recorder
-from controller.telemetry.metrics import Metrics
 
 POLL = timedelta(seconds=1)
 SETTLE = timedelta(seconds=5)
@@ -60,16 +55,9 @@ class _Progress:
 
 
 @dataclass(slots=True, kw_only=True)
-class Terminator:
+class Terminator(DrainPorts):
     """Taints and drains nodes, waits for volumes, terminates instances, removes finalizers."""
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
-    recorder: Recorder
-    metrics: Metrics
-    clock: Clock
-    eviction: Eviction
     surge: Surge | None = None
     _progress: dict[str, _Progress] = field(default_factory=dict)
     """By the node's UID."""

@@ -104,7 +104,7 @@ def admits(pins: Pins, rules: Rules, *, leaving: Pins = ()) -> bool:
 
     If the pod comes from other domains, `leaving` names those, and the pod is not counted there.
     """
-    away = Away(leaving, 1) if leaving else NOBODY
+    away = Away(leaving, 1) if leaving else NONE_AWAY
     least = {
         tally.group.index: _least(tally, own, among, away) for tally, own, among in rules.owned
     }
@@ -140,7 +140,7 @@ def strain(everyone: Iterable[Rules]) -> float:
     """Return the number of pods that break rules of placed pods, summed over the rules."""
     broken = 0.0
     for tally, own, universe in {spread for rules in everyone for spread in rules.owned}:
-        least = _least(tally, own, universe, NOBODY)
+        least = _least(tally, own, universe, NONE_AWAY)
         for domain, owners in tally.owners.items():
             if owners > 0:
                 count = tally.counts[domain]
@@ -156,7 +156,7 @@ class Away:
     number: int
 
 
-NOBODY = Away((), 0)
+NONE_AWAY = Away((), 0)
 
 
 def _count(tally: TopologyTally, domain: str, own: bool, away: Away) -> int:
@@ -184,11 +184,11 @@ def _best(options: Sequence[DomainOption], rules: Rules) -> DomainOption | None:
     lowest price. If `_slack` is true, options whose existing nodes hold the pod come first.
     """
     least = {
-        tally.group.index: _least(tally, own, among, NOBODY) for tally, own, among in rules.owned
+        tally.group.index: _least(tally, own, among, NONE_AWAY) for tally, own, among in rules.owned
     }
     best: tuple[tuple[bool, int, bool, float, Pins], DomainOption] | None = None
     for option in options:
-        if not option.is_open or not _admitted(option.pins, rules, least, NOBODY):
+        if not option.is_open or not _admitted(option.pins, rules, least, NONE_AWAY):
             continue
         free = option.is_free
         population = _population(option, rules)
