@@ -47,7 +47,7 @@ def allowance(clock: Clock, *found: Machine, dollars: float = 5, hours: float = 
     )
 
 
-def test_what_stands_and_what_runs_is_paid_for() -> None:
+def test_the_price_counts_fixed_resources_and_running_instances() -> None:
     clock = Clock()
     money = allowance(clock, Machine("i-1", 4), Machine("i-2", 2))
     money.check()
@@ -57,7 +57,7 @@ def test_what_stands_and_what_runs_is_paid_for() -> None:
     assert money.spent == pytest.approx(STANDING + 6 * CPU)
 
 
-def test_the_money_may_be_up() -> None:
+def test_a_campaign_ends_when_its_budget_is_spent() -> None:
     clock = Clock()
     money = allowance(clock, Machine("i-1", 64), dollars=3)
     money.check()
@@ -67,7 +67,7 @@ def test_the_money_may_be_up() -> None:
         money.check()
 
 
-def test_or_the_time() -> None:
+def test_a_campaign_ends_when_its_time_is_over() -> None:
     clock = Clock()
     money = allowance(clock, hours=0.5)
     money.check()
@@ -131,7 +131,7 @@ def cloud() -> Iterator[Cloud]:
         yield running
 
 
-def test_the_sweep_ends_what_runs_and_tells_of_the_rest(cloud: Cloud) -> None:
+def test_the_sweep_terminates_instances_and_lists_other_leftovers(cloud: Cloud) -> None:
     client = partial(administrator.client, cloud.url)
     ec2 = client("ec2")
     ours = [{"Key": labels.TAG_INSTALLATION, "Value": INSTALLATION}]

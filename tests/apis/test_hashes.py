@@ -27,13 +27,13 @@ def class_hash(*changes: tuple[str, Any], ca_bundle: str = "ca") -> str:
     return hashes.node_class_hash(msgspec.convert(wire, EC2NodeClass), ca_bundle=ca_bundle)
 
 
-def test_hashes_are_those_that_karpenter_writes() -> None:
+def test_hashes_equal_those_that_karpenter_writes() -> None:
     # Karpenter 1.15's own numbers for these; `tests/parity/test_hashes.py` asks it about more.
     assert pool_hash() == "6821555240594823858"
     assert class_hash() == "476107222237687172"
 
 
-def test_the_hash_of_a_class_is_the_one_that_karpenter_s_suite_expects() -> None:
+def test_the_hash_of_a_nodeclass_equals_that_of_karpenters_suite() -> None:
     volume = {
         "deleteOnTermination": False,
         "encrypted": False,
@@ -78,7 +78,7 @@ def test_the_hash_of_a_class_is_the_one_that_karpenter_s_suite_expects() -> None
         ("template.spec.expireAfter", "1h"),
     ],
 )
-def test_a_change_of_the_template_is_drift(path: str, value: Any) -> None:
+def test_a_change_of_the_nodepool_template_changes_the_hash(path: str, value: Any) -> None:
     assert pool_hash((path, value)) != pool_hash()
 
 
@@ -92,18 +92,18 @@ def test_a_change_of_the_template_is_drift(path: str, value: Any) -> None:
         ("weight", 5),
     ],
 )
-def test_a_change_outside_the_template_or_without_meaning_is_no_drift(
+def test_a_change_outside_the_template_or_without_meaning_keeps_the_hash(
     path: str, value: Any
 ) -> None:
     assert pool_hash((path, value)) == pool_hash()
 
 
 @pytest.mark.parametrize("path", ["template.spec.taints", "template.spec.startupTaints"])
-def test_a_list_that_is_empty_is_not_one_that_is_left_out_just_as_with_karpenter(path: str) -> None:
+def test_an_empty_list_and_a_missing_list_have_different_hashes_as_in_karpenter(path: str) -> None:
     assert pool_hash((path, [])) != pool_hash()
 
 
-def test_the_order_of_taints_is_no_drift() -> None:
+def test_the_order_of_taints_does_not_change_the_hash() -> None:
     first, second = taint(key="a"), taint(key="b")
 
     assert pool_hash(("template.spec.taints", first + second)) == pool_hash(
@@ -130,7 +130,7 @@ def test_the_order_of_taints_is_no_drift() -> None:
         ("blockDeviceMappings", [{"deviceName": "/dev/xvda", "ebs": {"volumeSize": "9Gi"}}]),
     ],
 )
-def test_a_change_of_how_instances_are_made_is_drift(path: str, value: Any) -> None:
+def test_a_change_of_launch_settings_changes_the_hash(path: str, value: Any) -> None:
     assert class_hash((path, value)) != class_hash()
 
 
@@ -147,17 +147,15 @@ def test_a_change_of_how_instances_are_made_is_drift(path: str, value: Any) -> N
         ("kubelet", {}),
     ],
 )
-def test_what_terms_find_is_compared_elsewhere_and_is_no_static_drift(
-    path: str, value: Any
-) -> None:
+def test_selector_terms_do_not_change_the_hash(path: str, value: Any) -> None:
     assert class_hash((path, value)) == class_hash()
 
 
-def test_a_new_certificate_authority_of_the_cluster_is_drift() -> None:
+def test_a_new_cluster_ca_changes_the_hash() -> None:
     assert class_hash(ca_bundle="new") != class_hash(ca_bundle="old")
 
 
-def test_the_order_of_kubelet_keys_is_no_drift() -> None:
+def test_the_order_of_kubelet_keys_does_not_change_the_hash() -> None:
     first, second = {"maxPods": 1, "podsPerCore": 2}, {"podsPerCore": 2, "maxPods": 1}
 
     assert class_hash(("kubelet", first)) == class_hash(("kubelet", second))

@@ -28,7 +28,7 @@ from controller.options import (
 NAMED = {"CLUSTER_NAME": "joiner"}
 
 
-def test_what_nobody_sets_has_the_default_that_karpenter_documents() -> None:
+def test_unset_options_have_the_default_that_karpenter_documents() -> None:
     options = Options.parse([], NAMED)
 
     assert options == Options(cluster_name="joiner")
@@ -66,7 +66,7 @@ def test_durations_are_written_as_in_go(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["99999999h", "9999999999999h", "9" * 400 + "s"])
-def test_a_duration_that_go_cannot_count_can_still_be_added_to_any_moment(text: str) -> None:
+def test_a_duration_beyond_gos_range_can_still_be_added_to_a_time(text: str) -> None:
     forever = durations.parse_finite(text)
 
     assert forever > timedelta(days=290 * 365)
@@ -75,7 +75,7 @@ def test_a_duration_that_go_cannot_count_can_still_be_added_to_any_moment(text: 
 
 
 @pytest.mark.parametrize("text", ["1", "1d", "s", "-1s", "1h 1m", ""])
-def test_what_is_no_duration_is_refused_as_one(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         durations.parse(text)
 
@@ -86,7 +86,7 @@ def test_gates_left_out_keep_their_defaults() -> None:
     assert gates.feature_gates == FeatureGates(node_repair=True, node_overlay=True)
 
 
-def test_ignored_gates_are_ignored_as_karpenter_does_and_each_is_named() -> None:
+def test_unknown_gates_are_ignored_as_in_karpenter_and_each_is_named() -> None:
     given = {
         "FEATURE_GATES": "GateOfLater=false,NodeRepiar=true,NodeOverlay=true",
         "AWS_FEATURE_GATES": "AnotherOfLater=true",
@@ -118,7 +118,7 @@ def test_the_defaults_of_karpenters_chart_are_accepted_without_a_warning() -> No
     assert ignored_gates([], chart) == []
 
 
-def test_a_gate_that_is_turned_on_in_vain_is_named() -> None:
+def test_a_gate_without_effect_is_named_in_a_warning() -> None:
     given = {"FEATURE_GATES": "NodeRepair=true", "AWS_FEATURE_GATES": "DRAEFA=true"}
 
     assert ignored_gates([], given) == [
@@ -146,7 +146,7 @@ def test_a_gate_that_is_turned_on_in_vain_is_named() -> None:
         ("AWS_FEATURE_GATES", "NodeClassCEL", "NodeClassCEL=true"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_what_is_allowed(
+def test_an_invalid_value_is_named_with_the_allowed_ones(
     key: str, value: str, allowed: str
 ) -> None:
     with pytest.raises(OptionsError, match=re.escape(allowed)) as refused:
@@ -157,7 +157,7 @@ def test_what_cannot_be_used_is_named_with_what_is_allowed(
 
 
 @pytest.mark.parametrize("argument", ["--colour=red", "run", "--log-level"])
-def test_a_flag_that_says_nothing_is_refused(argument: str) -> None:
+def test_a_flag_without_a_value_is_refused(argument: str) -> None:
     with pytest.raises(OptionsError, match=argument):
         Options.parse([argument], NAMED)
 
@@ -182,7 +182,7 @@ def test_a_mistyped_command_or_flag_is_answered_with_the_most_similar_one(
     assert len(printed.splitlines()[0]) < 100
 
 
-def test_settings_survive_the_way_through_the_environment() -> None:
+def test_options_survive_a_round_trip_through_the_environment() -> None:
     options = Options(
         cluster_name="joiner",
         batch_idle_duration=timedelta(milliseconds=1500),
@@ -207,12 +207,12 @@ def test_settings_survive_the_way_through_the_environment() -> None:
     }
 
 
-def test_every_setting_is_reached_by_its_own_name() -> None:
+def test_every_setting_has_its_own_flag_and_variable() -> None:
     assert len({setting.variable for setting in SETTINGS}) == len(SETTINGS)
     assert all(setting.flag.replace("-", "_").upper() == setting.variable for setting in SETTINGS)
 
 
-def test_the_manual_says_of_every_setting_what_it_is_and_what_it_is_by_default() -> None:
+def test_the_manual_describes_every_setting_and_its_default() -> None:
     page = manual.page()
 
     for setting in SETTINGS:
@@ -226,7 +226,7 @@ def test_asking_for_help_starts_nothing(capsys: pytest.CaptureFixture[str]) -> N
     assert "--metrics-port, METRICS_PORT (default 8080)" in capsys.readouterr().out
 
 
-def test_a_reader_who_has_read_enough_of_the_help_sees_no_traceback() -> None:
+def test_help_piped_into_a_closed_reader_prints_no_traceback() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "controller", "run", "--help"]
@@ -236,7 +236,7 @@ def test_a_reader_who_has_read_enough_of_the_help_sees_no_traceback() -> None:
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
-def test_every_gate_opens_something() -> None:
+def test_every_feature_gate_changes_something() -> None:
     room = Path(options.__file__).parent
     read = "".join(p.read_text() for p in room.rglob("*.py") if p.name != "options.py")
     gates = [*dataclasses.fields(FeatureGates), *dataclasses.fields(AWSFeatureGates)]

@@ -40,9 +40,7 @@ from controller.apis.kubernetes.quantities import MOST, amount, parse
         ("0." + "0" * 400 + "1e401", 1000),
     ],
 )
-def test_an_amount_is_rounded_away_from_zero_and_has_a_greatest(
-    text: str | float, milli: int
-) -> None:
+def test_a_quantity_is_rounded_away_from_zero_and_capped(text: str | float, milli: int) -> None:
     assert parse(text) == milli
 
 
@@ -66,19 +64,19 @@ def test_an_amount_is_rounded_away_from_zero_and_has_a_greatest(
         "--1",
     ],
 )
-def test_what_is_no_quantity_is_refused_with_its_text(text: str) -> None:
+def test_an_invalid_quantity_is_refused_with_its_text(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a quantity such as 100m, 2 or 1\.5Gi"):
         parse(text)
 
 
-def test_only_the_beginning_of_a_long_text_is_told() -> None:
+def test_an_error_quotes_only_the_beginning_of_a_long_text() -> None:
     with pytest.raises(ValueError, match=r"^'x{40}'… is not") as refused:
         parse("x" * 4000)
 
     assert len(str(refused.value)) < 120
 
 
-def test_nobody_has_or_asks_for_less_than_nothing() -> None:
+def test_a_negative_quantity_is_refused() -> None:
     assert amount("0") == 0
     with pytest.raises(ValueError, match="'-1n' is negative; allowed are 0 and more"):
         amount("-1n")

@@ -237,9 +237,7 @@ def test_a_malformed_node_pool_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize(("path", "value"), POOL_TAKEN)
-def test_a_node_pool_within_the_rules_is_taken(
-    api_server: ApiServer, path: str, value: Any
-) -> None:
+def test_a_valid_node_pool_is_accepted(api_server: ApiServer, path: str, value: Any) -> None:
     answer = api_server.create(with_field(NODE_POOL, path, value))
 
     assert answer.accepted, answer.message
@@ -253,7 +251,7 @@ def test_a_node_pool_within_the_rules_is_taken(
         ({"limits": {"cpu": "5"}}, "only 'limits.nodes' is supported on static NodePools"),
     ],
 )
-def test_a_static_pool_has_only_what_makes_sense_for_it(
+def test_a_static_pool_refuses_fields_that_do_not_apply_to_it(
     api_server: ApiServer, change: dict[str, Any], why: str
 ) -> None:
     static = with_field(NODE_POOL, "replicas", 3)
@@ -267,7 +265,9 @@ def test_a_static_pool_has_only_what_makes_sense_for_it(
     ).accepted
 
 
-def test_what_a_node_pool_is_cannot_be_changed_later(api_server: ApiServer) -> None:
+def test_whether_a_pool_is_static_and_the_kind_of_its_class_are_immutable(
+    api_server: ApiServer,
+) -> None:
     created = api_server.create(NODE_POOL, dry_run=False).body
 
     reference = f"{TEMPLATE}.nodeClassRef"
@@ -321,7 +321,7 @@ def test_a_malformed_node_claim_is_refused_with_the_reason(
     assert why in answer.message
 
 
-def test_a_node_claim_may_require_its_pool_but_never_change(api_server: ApiServer) -> None:
+def test_a_node_claim_may_require_its_pool_and_is_immutable(api_server: ApiServer) -> None:
     owned = with_field(NODE_CLAIM, "requirements", requires(labels.NODEPOOL, "In", "pool"))
     created = api_server.create(owned, dry_run=False)
     changed = api_server.replace(with_field(created.body, "expireAfter", "1h"))
@@ -331,7 +331,7 @@ def test_a_node_claim_may_require_its_pool_but_never_change(api_server: ApiServe
     assert "spec is immutable" in changed.message
 
 
-def test_a_condition_of_a_claim_may_come_without_a_reason(api_server: ApiServer) -> None:
+def test_a_condition_of_a_claim_needs_no_reason(api_server: ApiServer) -> None:
     created = api_server.create(NODE_CLAIM, dry_run=False).body
     fact = {"type": "Launched", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     loose = api_server.replace(created | {"status": {"conditions": [fact]}}, subresource="/status")
@@ -384,15 +384,13 @@ def test_a_malformed_node_overlay_is_refused_with_the_reason(
         ("weight", 10000),
     ],
 )
-def test_a_node_overlay_within_the_rules_is_taken(
-    api_server: ApiServer, path: str, value: Any
-) -> None:
+def test_a_valid_node_overlay_is_accepted(api_server: ApiServer, path: str, value: Any) -> None:
     answer = api_server.create(with_field(NODE_OVERLAY, path, value))
 
     assert answer.accepted, answer.message
 
 
-def test_an_overlay_says_a_price_or_its_change_not_both(api_server: ApiServer) -> None:
+def test_an_overlay_sets_a_price_or_a_price_adjustment_but_not_both(api_server: ApiServer) -> None:
     both = with_field(with_field(NODE_OVERLAY, "price", "1"), "priceAdjustment", "+1")
 
     assert "cannot set both 'price' and 'priceAdjustment'" in api_server.create(both).message
@@ -616,9 +614,7 @@ def test_a_malformed_node_class_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize(("path", "value"), CLASS_TAKEN)
-def test_a_node_class_within_the_rules_is_taken(
-    api_server: ApiServer, path: str, value: Any
-) -> None:
+def test_a_valid_node_class_is_accepted(api_server: ApiServer, path: str, value: Any) -> None:
     answer = api_server.create(with_field(EC2_NODE_CLASS, path, value))
 
     assert answer.accepted, answer.message
@@ -628,7 +624,7 @@ def test_a_node_class_within_the_rules_is_taken(
     assert place == value
 
 
-def test_a_node_class_of_an_own_image_names_its_family(api_server: ApiServer) -> None:
+def test_a_node_class_with_a_custom_ami_must_name_its_family(api_server: ApiServer) -> None:
     own = with_field(EC2_NODE_CLASS, AMIS, [{"ssmParameter": "/images/ours"}])
 
     assert api_server.create(with_field(own, "amiFamily", "AL2023")).accepted
@@ -645,7 +641,7 @@ def test_a_node_class_of_an_own_image_names_its_family(api_server: ApiServer) ->
     ],
     ids=lambda part: getattr(part, "name", ""),
 )
-def test_what_the_server_fills_in_is_what_the_controller_assumes(
+def test_defaults_of_the_schema_equal_those_of_the_controller(
     api_server: ApiServer, wire: dict[str, Any], kind: kinds.Kind[Any]
 ) -> None:
     filled = msgspec.convert(api_server.create(wire).body, kind.type)
@@ -654,7 +650,7 @@ def test_what_the_server_fills_in_is_what_the_controller_assumes(
     assert filled.spec == assumed.spec
 
 
-def test_defaults_stand_where_users_see_them(api_server: ApiServer) -> None:
+def test_defaults_are_visible_in_the_schema(api_server: ApiServer) -> None:
     pool = api_server.create(with_field(NODE_POOL, "disruption", {})).body["spec"]
     node_class = api_server.create(with_field(EC2_NODE_CLASS, "metadataOptions", {})).body["spec"]
 
@@ -673,7 +669,7 @@ def test_defaults_stand_where_users_see_them(api_server: ApiServer) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES | EXAMPLES))
-def test_every_sample_is_taken_and_has_no_problems(api_server: ApiServer, name: str) -> None:
+def test_every_sample_is_accepted_and_has_no_problems(api_server: ApiServer, name: str) -> None:
     for wire in yaml.safe_load_all((SAMPLES | EXAMPLES)[name]):
         answer = api_server.create(wire)
 

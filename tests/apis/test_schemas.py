@@ -39,14 +39,14 @@ def schema_of(kind: kinds.Kind[Any]) -> dict[str, Any]:
     return dict(version["schema"]["openAPIV3Schema"])
 
 
-def test_what_is_committed_is_what_the_types_render() -> None:
+def test_the_committed_crds_equal_those_rendered_from_the_types() -> None:
     committed = {path.name: path.read_text() for path in COMMITTED.glob("*.yaml")}
 
     assert committed == crds.rendered(), "run `python -m controller.apis.crds`"
 
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
-def test_a_definition_is_named_as_the_controller_asks_for_it(kind: kinds.Kind[Any]) -> None:
+def test_a_crd_has_the_names_with_which_the_controller_requests_it(kind: kinds.Kind[Any]) -> None:
     spec = definition_of(kind)["spec"]
 
     assert definition_of(kind)["metadata"]["name"] == f"{kind.plural}.{kind.group}"
@@ -76,14 +76,14 @@ def test_a_default_in_the_schema_is_the_default_in_the_type(kind: kinds.Kind[Any
 
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
-def test_every_field_says_what_it_is(kind: kinds.Kind[Any]) -> None:
+def test_every_field_has_a_description(kind: kinds.Kind[Any]) -> None:
     schema = schema_of(kind)
 
     assert list(_silent(schema["properties"]["spec"], "spec")) == []
 
 
 @pytest.mark.parametrize("sample", sorted(COMMITTED.glob("samples/*.yaml")), ids=lambda p: p.stem)
-def test_a_sample_says_its_idea_first_and_decodes(sample: Path) -> None:
+def test_a_sample_starts_with_its_purpose_and_decodes(sample: Path) -> None:
     text = sample.read_text()
     by_name = {kind.name: kind for kind in OURS}
 

@@ -48,7 +48,7 @@ def problems_with(path: str, value: Any) -> list[str]:
         (REQUIREMENTS, requires(TENANCY, "In", "host"), "dedicated, default"),
     ],
 )
-def test_a_pool_that_cannot_work_says_why(path: str, value: Any, why: str) -> None:
+def test_an_invalid_pool_reports_its_problem(path: str, value: Any, why: str) -> None:
     problems = problems_with(path, value)
 
     assert len(problems) == 1
@@ -65,7 +65,7 @@ def test_a_pool_that_cannot_work_says_why(path: str, value: Any, why: str) -> No
         requires("karpenter.k8s.aws/instance-cpu", "Gt", "3"),
     ],
 )
-def test_a_pool_that_can_work_has_no_problems(requirement: list[dict[str, Any]]) -> None:
+def test_a_valid_pool_reports_no_problems(requirement: list[dict[str, Any]]) -> None:
     assert problems_with(REQUIREMENTS, requirement) == []
 
 
@@ -75,14 +75,14 @@ def test_one_taint_may_have_two_effects() -> None:
     assert problems_with("template.spec.taints", both) == []
 
 
-def test_a_taint_at_startup_and_ever_after_is_given_twice() -> None:
+def test_a_taint_may_be_both_a_startup_taint_and_a_taint() -> None:
     wire = with_field(NODE_POOL, "template.spec.taints", taint())
     wire = with_field(wire, "template.spec.startupTaints", taint())
 
     assert "given twice" in problems(msgspec.convert(wire, NodePool))[0]
 
 
-def test_an_overlay_may_be_about_one_pool() -> None:
+def test_an_overlay_may_select_one_pool() -> None:
     overlay = with_field(NODE_OVERLAY, "requirements", requires(labels.NODEPOOL, "In", "pool"))
     bad = with_field(NODE_OVERLAY, "requirements", requires(labels.HOSTNAME))
 
@@ -101,7 +101,7 @@ def test_an_overlay_may_be_about_one_pool() -> None:
         ("capacity", {"example.com/a": "-1"}, "capacity: example.com/a: '-1' is negative"),
     ],
 )
-def test_an_overlay_that_says_no_number_says_why(field: str, value: Any, why: str) -> None:
+def test_an_overlay_with_an_invalid_number_reports_it(field: str, value: Any, why: str) -> None:
     overlay = with_field(NODE_OVERLAY, field, value)
 
     (problem,) = overlay_problems(msgspec.convert(overlay, NodeOverlay))
@@ -110,7 +110,7 @@ def test_an_overlay_that_says_no_number_says_why(field: str, value: Any, why: st
 
 
 @pytest.mark.parametrize("written", ["1e1.5", "-1", "much"])
-def test_a_limit_that_is_no_amount_keeps_its_pool_from_working(written: str) -> None:
+def test_an_invalid_limit_makes_its_pool_invalid(written: str) -> None:
     (problem,) = problems_with("limits", {"cpu": written})
 
     assert f"limits: cpu: {written!r} is" in problem

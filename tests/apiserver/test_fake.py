@@ -39,7 +39,7 @@ async def until_synced(changes: AsyncIterator[Change[Any]]) -> list[str]:
     return seen
 
 
-def test_it_is_an_api_server(api: FakeApiServer) -> None:
+def test_it_implements_the_api_server_port(api: FakeApiServer) -> None:
     port: ApiServer = api
     assert port is api
 
@@ -59,7 +59,7 @@ async def test_creating_twice_is_a_conflict(api: FakeApiServer) -> None:
         await api.create(kinds.NODE, {"metadata": {"name": "n1"}})
 
 
-async def test_status_and_the_rest_are_written_apart(api: FakeApiServer) -> None:
+async def test_status_and_spec_are_written_separately(api: FakeApiServer) -> None:
     api.seed(make_node("n1", status={"capacity": {}}))
     both = {"spec": {"unschedulable": True}, "status": {"capacity": {"cpu": "2"}}}
 
@@ -73,7 +73,7 @@ async def test_status_and_the_rest_are_written_apart(api: FakeApiServer) -> None
     assert after_status.metadata.generation == 2
 
 
-async def test_a_patch_of_what_changed_meanwhile_is_a_conflict(api: FakeApiServer) -> None:
+async def test_a_patch_of_an_outdated_version_is_a_conflict(api: FakeApiServer) -> None:
     api.seed(make_node("n1"))
     before = await api.get(kinds.NODE, "n1")
     await api.patch(kinds.NODE, "n1", {"metadata": {"labels": {"a": "b"}}})
@@ -97,7 +97,7 @@ async def test_a_patch_without_effect_keeps_the_resource_version(api: FakeApiSer
     assert after == before
 
 
-async def test_finalizers_hold_an_object_until_the_last_is_gone(api: FakeApiServer) -> None:
+async def test_an_object_is_deleted_when_its_last_finalizer_is_removed(api: FakeApiServer) -> None:
     api.seed(make_node("n1", finalizers=["karpenter.sh/termination"]))
     await api.delete(kinds.NODE, "n1")
     assert (await api.get(kinds.NODE, "n1")).metadata.is_deleting
@@ -108,7 +108,7 @@ async def test_finalizers_hold_an_object_until_the_last_is_gone(api: FakeApiServ
         await api.get(kinds.NODE, "n1")
 
 
-async def test_a_bound_pod_goes_when_its_kubelet_has_finished_it(api: FakeApiServer) -> None:
+async def test_a_deleted_bound_pod_ends_when_its_kubelet_stops_it(api: FakeApiServer) -> None:
     api.seed(make_pod("a", node="n1"), make_pod("waiting"))
     await api.delete(kinds.POD, "waiting", namespace="default")
     await api.delete(kinds.POD, "a", namespace="default", grace_period_seconds=5)
@@ -119,7 +119,7 @@ async def test_a_bound_pod_goes_when_its_kubelet_has_finished_it(api: FakeApiSer
     assert api.objects(kinds.POD) == []
 
 
-async def test_evictions_use_up_the_disruption_budget(api: FakeApiServer) -> None:
+async def test_evictions_consume_the_pod_disruption_budget(api: FakeApiServer) -> None:
     api.seed(
         make_pod("a", node="n1", labels=WEB),
         make_pod("b", node="n1", labels=WEB),
@@ -133,7 +133,7 @@ async def test_evictions_use_up_the_disruption_budget(api: FakeApiServer) -> Non
     assert [p.metadata.name for p in api.objects(kinds.POD) if p.metadata.is_deleting] == ["a", "c"]
 
 
-async def test_two_budgets_over_one_pod_forbid_its_eviction(api: FakeApiServer) -> None:
+async def test_a_pod_with_two_budgets_cannot_be_evicted(api: FakeApiServer) -> None:
     api.seed(
         make_pod("a", node="n1", labels=WEB),
         make_budget(allowed=1, match=WEB),
@@ -143,7 +143,7 @@ async def test_two_budgets_over_one_pod_forbid_its_eviction(api: FakeApiServer) 
         await api.evict("a", "default", uid="")
 
 
-async def test_a_watch_lists_first_and_then_follows(api: FakeApiServer) -> None:
+async def test_a_watch_lists_first_and_then_reports_changes(api: FakeApiServer) -> None:
     api.seed(make_node("n1"))
     changes = api.watch(kinds.NODE)
     assert await until_synced(changes) == ["RESET", "ADDED n1", "SYNCED"]
@@ -155,7 +155,7 @@ async def test_a_watch_lists_first_and_then_follows(api: FakeApiServer) -> None:
     assert await until_synced(changes) == ["RESET", "ADDED n2", "SYNCED"]
 
 
-async def test_what_is_owned_goes_with_its_owner(api: FakeApiServer) -> None:
+async def test_owned_objects_are_deleted_with_their_owner(api: FakeApiServer) -> None:
     owner = OwnerReference(kind="Node", name="n1", uid="owner")
     api.seed(
         make_node("n1", uid="owner"),
@@ -167,7 +167,7 @@ async def test_what_is_owned_goes_with_its_owner(api: FakeApiServer) -> None:
     assert api.objects(kinds.NODE) == []
 
 
-async def test_lists_can_be_narrowed(api: FakeApiServer) -> None:
+async def test_lists_can_be_filtered(api: FakeApiServer) -> None:
     api.seed(
         make_pod("a", node="n1", labels=WEB),
         make_pod("b", node="n2"),
@@ -183,7 +183,7 @@ async def test_lists_can_be_narrowed(api: FakeApiServer) -> None:
     assert await names(namespace="elsewhere") == ""
 
 
-async def test_a_refusal_is_given_as_often_as_asked(api: FakeApiServer) -> None:
+async def test_an_ordered_refusal_happens_as_often_as_ordered(api: FakeApiServer) -> None:
     api.seed(make_node("n1"))
     api.refuse("get", UnavailableError("down", status=503), kind=kinds.NODE)
     with pytest.raises(UnavailableError):

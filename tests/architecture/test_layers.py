@@ -54,7 +54,7 @@ def test_every_import_contract_holds() -> None:
     assert outcome.returncode == 0, outcome.stdout
 
 
-def test_the_root_holds_what_the_design_names_and_nothing_else() -> None:
+def test_the_repository_root_holds_only_what_the_design_names() -> None:
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=CHECKOUT,
@@ -66,7 +66,7 @@ def test_the_root_holds_what_the_design_names_and_nothing_else() -> None:
     assert {name.partition("/")[0] for name in listed if (CHECKOUT / name).is_file()} == ROOT
 
 
-def test_no_module_has_an_empty_name_such_as_utils() -> None:
+def test_no_module_has_a_meaningless_name_such_as_utils() -> None:
     named = {p.stem for p in modules()} | {p.parent.name for p in modules()}
 
     assert not named & FORBIDDEN
@@ -106,7 +106,7 @@ def test_nothing_machine_specific_is_in_the_repository() -> None:
     assert guilty == []
 
 
-def test_nothing_that_is_printed_is_read_as_markup() -> None:
+def test_printed_text_is_never_interpreted_as_markup() -> None:
     """Text of others has brackets and colons: rich would eat `In [..]`, and draw `:key:`."""
     plain = {"Console": {"markup", "emoji"}, "TextColumn": {"markup"}}
     printing = [*modules(), *(CHECKOUT / "bench").glob("*.py")]

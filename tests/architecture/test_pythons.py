@@ -24,25 +24,25 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_images_python_is_among_them() -> None:
+def test_the_images_python_is_a_supported_version() -> None:
     assert pythons.versions() == ["3.11", "3.13"]
 
 
-def test_one_on_the_path_is_taken(machine: Path) -> None:
+def test_a_supported_python_on_the_path_is_used(machine: Path) -> None:
     program(machine / "pyenv" / "versions" / "3.13.1" / "bin" / "python3.13", status=0)
     on_path = program(machine / "bin" / "python3.13", status=0)
 
     assert pythons.find("3.13") == on_path
 
 
-def test_a_shim_without_a_python_behind_it_is_passed_over(machine: Path) -> None:
+def test_a_shim_without_a_python_is_skipped(machine: Path) -> None:
     program(machine / "bin" / "python3.13", status=127)
     behind = program(machine / "pyenv" / "versions" / "3.13.1" / "bin" / "python3.13", status=0)
 
     assert pythons.find("3.13") == behind
 
 
-def test_where_there_is_none_it_says_what_to_do(
+def test_without_a_supported_python_the_message_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(pythons, "versions", lambda: ["3.13"])

@@ -273,7 +273,7 @@ every_speaker = pytest.mark.parametrize("speak", SPEAKERS, ids=lambda speaker: s
 
 
 @every_speaker
-def test_nobody_refuses_a_cluster_whose_authority_has_no_key_identifiers(
+def test_a_cluster_ca_without_key_identifiers_is_accepted(
     serve: Serve, tmp_path: Path, speak: Callable[[Path], None]
 ) -> None:
     authority = Authority()
@@ -282,7 +282,7 @@ def test_nobody_refuses_a_cluster_whose_authority_has_no_key_identifiers(
 
 
 @every_speaker
-def test_a_server_of_another_authority_is_refused(
+def test_a_server_with_a_certificate_of_another_ca_is_refused(
     serve: Serve, tmp_path: Path, speak: Callable[[Path], None]
 ) -> None:
     # Both bear the same name, so that the signature alone tells them apart.
@@ -293,7 +293,7 @@ def test_a_server_of_another_authority_is_refused(
 
 
 @every_speaker
-def test_a_server_of_another_name_is_refused(
+def test_a_server_with_a_certificate_for_another_name_is_refused(
     serve: Serve, tmp_path: Path, speak: Callable[[Path], None]
 ) -> None:
     authority = Authority()
@@ -318,7 +318,9 @@ def test_the_program_expects_the_certificate_name_that_a_kubeconfig_gives(
         version()
 
 
-async def test_so_do_the_controller_and_its_commands(serve: Serve, tmp_path: Path) -> None:
+async def test_the_controller_and_its_commands_use_the_tls_server_name_of_the_kubeconfig(
+    serve: Serve, tmp_path: Path
+) -> None:
     authority = Authority()
     site = serve(authority.server(ELSEWHERE))
 

@@ -75,7 +75,7 @@ def test_the_parameters_of_an_alias_are_cached_for_a_day() -> None:
     assert Options(cluster_name="prod").ssm_refresh_interval.total_seconds() == 24 * HOUR
 
 
-async def test_a_new_ami_does_not_reach_every_cluster_within_a_minute(
+async def test_a_new_ami_reaches_clusters_at_different_times(
     published: Published,
 ) -> None:
     cluster = Cluster(published, LATEST)
@@ -86,7 +86,7 @@ async def test_a_new_ami_does_not_reach_every_cluster_within_a_minute(
     assert await cluster.images(after=0.2 * HOUR) == {"ami-2"}
 
 
-async def test_a_setting_says_how_soon_a_new_ami_is_followed(published: Published) -> None:
+async def test_a_setting_bounds_the_time_until_a_new_ami_is_used(published: Published) -> None:
     cluster = Cluster(published, LATEST, alias_period=300.0)
     await cluster.images()
 
@@ -122,7 +122,7 @@ async def test_an_alias_whose_newest_ami_is_deprecated_is_read_every_half_hour(
     assert published.reads == 2 * once
 
 
-async def test_an_ami_that_is_gone_is_replaced_within_two_minutes(published: Published) -> None:
+async def test_a_deregistered_ami_is_replaced_within_two_minutes(published: Published) -> None:
     cluster = Cluster(published, LATEST)
     await cluster.images()
 

@@ -40,14 +40,16 @@ def session(answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Session:
         pytest.param({"Instances": [{"InstanceType": "m5.large"}]}, "InstanceIds", id="what was"),
     ],
 )
-async def test_a_launch_that_is_not_told_of_is_in_doubt(
+async def test_an_incomplete_createfleet_response_leaves_the_launch_uncertain(
     answer: dict[str, Any], missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UnreachableError, match=missing):
         await session(answer, monkeypatch).call("ec2", "create_fleet")
 
 
-async def test_a_launch_that_brought_nothing_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_createfleet_response_without_instances_is_returned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     answer: dict[str, Any] = {"Instances": [], "Errors": [{"ErrorCode": "Unsupported"}]}
     assert await session(answer, monkeypatch).call("ec2", "create_fleet") == answer
 
@@ -59,7 +61,7 @@ async def test_a_launch_that_brought_nothing_is_told_of(monkeypatch: pytest.Monk
         pytest.param({"Reservations": [{"Instances": [{"InstanceId": "i-1"}]}]}, id="half a row"),
     ],
 )
-async def test_of_machines_that_are_half_described_nothing_is_concluded(
+async def test_incomplete_instance_descriptions_lead_to_no_conclusion(
     answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking = session(answer, monkeypatch)

@@ -56,7 +56,7 @@ def refuse() -> Any:
 # What cannot be read.
 
 
-async def test_a_machine_that_cannot_be_read_costs_only_itself(
+async def test_one_unreadable_instance_does_not_hide_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     described = [TYPES["m5.large"], {"InstanceType": "x99.large", "VCpuInfo": {}}]
@@ -77,7 +77,7 @@ async def test_a_machine_that_cannot_be_read_costs_only_itself(
 
 
 @pytest.mark.parametrize("error", [KeyError("VCpuInfo"), ThrottledError("slow down")])
-async def test_what_fails_in_the_background_is_logged_once_and_does_not_end_the_leader(
+async def test_a_failing_background_refresh_is_logged_once_and_does_not_stop_the_leader(
     provider: AWSCloudProvider,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
@@ -106,7 +106,7 @@ async def test_what_fails_in_the_background_is_logged_once_and_does_not_end_the_
     running.cancel()
 
 
-async def test_types_that_cannot_be_read_again_stay_as_they_were_known(
+async def test_instance_types_stay_known_if_a_refresh_fails(
     provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     node_class = await ready(provider)
@@ -124,7 +124,7 @@ async def test_types_that_cannot_be_read_again_stay_as_they_were_known(
 # The cluster.
 
 
-async def test_a_cluster_that_is_known_needs_no_answer_from_eks(
+async def test_a_known_cluster_needs_no_answer_from_eks(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
     node_class = await ready(provider)
@@ -135,7 +135,7 @@ async def test_a_cluster_that_is_known_needs_no_answer_from_eks(
     assert (await provider.launch(make_claim(), node_class)).instance_type
 
 
-async def test_the_version_of_the_cluster_is_followed() -> None:
+async def test_a_new_cluster_version_is_noticed() -> None:
     cluster = {"version": "1.35", "endpoint": "https://a"}
     aws = Answering(describe_cluster=lambda: {"cluster": cluster})
     facts = ClusterFacts(aws, Options(cluster_name=CLUSTER))
@@ -150,7 +150,7 @@ async def test_the_version_of_the_cluster_is_followed() -> None:
     assert (await facts.get()).version == "1.37"
 
 
-async def test_what_eks_left_out_once_is_not_missing_for_ever() -> None:
+async def test_a_field_that_eks_omitted_once_is_read_later() -> None:
     cluster: dict[str, Any] = {"version": "1.37", "endpoint": "https://a"}
     facts = ClusterFacts(
         Answering(describe_cluster=lambda: {"cluster": cluster}), Options(cluster_name=CLUSTER)
@@ -166,7 +166,7 @@ async def test_what_eks_left_out_once_is_not_missing_for_ever() -> None:
 GROUP = PlacementGroupSelector(name="together")
 
 
-async def test_a_placement_group_is_asked_for_once_and_kept_while_ec2_does_not_answer() -> None:
+async def test_a_placement_group_is_read_once_and_kept_while_ec2_does_not_answer() -> None:
     clock = Clock()
     row = {"GroupId": "pg-1", "GroupName": "together", "Strategy": "cluster"}
     aws = Answering(describe_placement_groups=lambda: {"PlacementGroups": [row]})
@@ -201,7 +201,7 @@ async def test_a_placement_group_that_another_account_shares_is_found_by_its_id(
 SUBNET = {"SubnetId": "s-1", "AvailabilityZone": "a", "AvailableIpAddressCount": 9}
 
 
-async def test_a_launch_does_not_wait_for_what_classes_ask() -> None:
+async def test_a_launch_does_not_wait_for_requests_of_nodeclass_reconciliation() -> None:
     answered = asyncio.Event()
 
     class Slow(Answering):
@@ -221,7 +221,7 @@ async def test_a_launch_does_not_wait_for_what_classes_ask() -> None:
     await asking
 
 
-async def test_addresses_that_cannot_be_counted_again_stay_as_they_were_known() -> None:
+async def test_free_addresses_stay_known_if_a_refresh_fails() -> None:
     clock = Clock()
     aws = Answering(describe_subnets=lambda: [SUBNET])
     subnets = Subnets(aws, clock=clock)
@@ -238,7 +238,7 @@ async def test_addresses_that_cannot_be_counted_again_stay_as_they_were_known() 
 # Templates.
 
 
-async def test_a_template_whose_answer_was_lost_is_found_again(
+async def test_a_launch_template_whose_response_was_lost_is_found(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
     await provider.start()
@@ -261,7 +261,7 @@ async def test_a_template_whose_answer_was_lost_is_found_again(
     assert ec2.describe_launch_templates()["LaunchTemplates"] == []
 
 
-async def test_templates_of_an_earlier_process_are_taken_over_once_they_can_be_listed(
+async def test_launch_templates_of_an_earlier_process_are_adopted_once_they_are_listed(
     provider: AWSCloudProvider, start: Start, region: Region, clock: Clock
 ) -> None:
     await provider.launch(make_claim(), await ready(provider))
@@ -279,7 +279,7 @@ async def test_templates_of_an_earlier_process_are_taken_over_once_they_can_be_l
 # Our own mistakes.
 
 
-async def test_a_request_that_breaks_the_rules_is_our_fault_and_not_the_clouds(
+async def test_an_invalid_request_is_reported_as_an_error_of_the_controller(
     session: Session,
 ) -> None:
     with pytest.raises(RequestError) as raised:

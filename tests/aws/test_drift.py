@@ -44,12 +44,12 @@ def with_status(node_class: EC2NodeClass, **changes: Any) -> EC2NodeClass:
     )
 
 
-async def test_what_was_just_launched_has_not_drifted(provider: AWSCloudProvider) -> None:
+async def test_a_new_instance_has_not_drifted(provider: AWSCloudProvider) -> None:
     node_class = await ready(provider)
     assert await provider.drift_reason(await launched(provider, node_class), node_class) is None
 
 
-async def test_each_way_to_differ_has_its_reason(provider: AWSCloudProvider) -> None:
+async def test_each_difference_has_its_drift_reason(provider: AWSCloudProvider) -> None:
     node_class = await ready(provider)
     claim = await launched(provider, node_class)
     revised = changed(
@@ -68,7 +68,7 @@ async def test_each_way_to_differ_has_its_reason(provider: AWSCloudProvider) -> 
     assert await provider.drift_reason(claim, subnets) == "SubnetDrift"
 
 
-async def test_without_security_groups_to_compare_with_nothing_is_said(
+async def test_without_known_security_groups_no_drift_is_reported(
     provider: AWSCloudProvider,
 ) -> None:
     node_class = await ready(provider)
@@ -78,7 +78,7 @@ async def test_without_security_groups_to_compare_with_nothing_is_said(
         await provider.drift_reason(claim, with_status(node_class, security_groups=[]))
 
 
-async def test_an_instance_drifts_from_a_reservation_that_is_not_selected_and_not_by_its_end(
+async def test_an_instance_drifts_if_its_reservation_is_deselected_but_not_if_it_ends(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     ec2 = region.client("ec2")
@@ -102,7 +102,7 @@ async def test_an_instance_drifts_from_a_reservation_that_is_not_selected_and_no
     assert await provider.drift_reason(claim, await ready(provider, **selecting)) is None
 
 
-async def test_a_hash_of_another_version_says_nothing(provider: AWSCloudProvider) -> None:
+async def test_a_hash_of_another_hash_version_is_no_drift(provider: AWSCloudProvider) -> None:
     node_class = await ready(provider)
     claim = await launched(provider, node_class)
     newer = changed(

@@ -49,11 +49,11 @@ def failed(part: str, minutes: float) -> dict[str, Any]:
         ({}, []),
     ],
 )
-def test_a_status_calls_for_a_notice(status: dict[str, Any], kinds: list[str]) -> None:
+def test_a_failed_status_check_creates_a_notice(status: dict[str, Any], kinds: list[str]) -> None:
     assert list(findings(status, NOW)) == kinds
 
 
-def test_what_the_monitoring_agent_of_eks_says_is_repaired_after_the_time_karpenter_gives_it(
+def test_conditions_of_the_eks_monitoring_agent_have_karpenters_tolerations(
     provider: AWSCloudProvider,
 ) -> None:
     tolerated = {(p.condition, p.status): p.toleration for p in provider.repair_policies()}
@@ -70,7 +70,7 @@ def test_what_the_monitoring_agent_of_eks_says_is_repaired_after_the_time_karpen
     }
 
 
-async def test_a_broken_instance_is_told_once_until_it_is_well_again(
+async def test_an_impaired_instance_is_reported_once_until_it_recovers(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     instance = await provider.launch(make_claim(M5), await ready(provider))
@@ -100,7 +100,7 @@ async def test_a_broken_instance_is_told_once_until_it_is_well_again(
     assert [n.kind for n in statuses.waiting()] == ["event_status"]
 
 
-async def test_without_the_right_to_ask_nothing_is_asked_for_a_while(
+async def test_without_permission_status_checks_pause(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     statuses = InstanceStatuses(provider.aws)
@@ -152,7 +152,7 @@ async def shift(session: Session, region: Region) -> AsyncIterator[Shift]:
     region.control.shift_zone(zone_id, active=False)
 
 
-async def test_no_node_is_put_into_a_zone_that_traffic_was_shifted_from(shift: Shift) -> None:
+async def test_no_node_is_launched_in_a_zone_with_a_zonal_shift(shift: Shift) -> None:
     await shift.begin()
 
     types = await shift.provider.instance_types(shift.node_class)
@@ -160,7 +160,7 @@ async def test_no_node_is_put_into_a_zone_that_traffic_was_shifted_from(shift: S
     assert zones == {"us-west-2b", "us-west-2c"}
 
 
-async def test_in_a_zone_that_traffic_was_shifted_from_nothing_is_ended(shift: Shift) -> None:
+async def test_no_instance_is_terminated_in_a_zone_with_a_zonal_shift(shift: Shift) -> None:
     provider, region = shift.provider, shift.region
     here, elsewhere = [await shift.launch(zone) for zone in ("us-west-2a", "us-west-2b")]
     await provider.instances()
@@ -185,7 +185,7 @@ async def test_in_a_zone_that_traffic_was_shifted_from_nothing_is_ended(shift: S
         await provider.terminate(here)
 
 
-async def test_a_controller_that_starts_during_a_shift_ends_nothing_before_it_knows_any_class(
+async def test_a_controller_that_starts_during_a_zonal_shift_terminates_nothing_at_first(
     shift: Shift, session: Session
 ) -> None:
     here = await shift.launch("us-west-2a")
@@ -203,7 +203,7 @@ async def test_a_controller_that_starts_during_a_shift_ends_nothing_before_it_kn
     await started.terminate(here)
 
 
-async def test_a_class_says_from_which_of_its_zones_traffic_is_shifted_away(shift: Shift) -> None:
+async def test_a_class_reports_the_zones_with_a_zonal_shift(shift: Shift) -> None:
     await shift.begin()
 
     told = conditions.find((await ready(shift.provider)).status.conditions, "ZonesInUse")
@@ -216,7 +216,7 @@ async def test_a_class_says_from_which_of_its_zones_traffic_is_shifted_away(shif
     assert conditions.find(now.status.conditions, "ZonesInUse") is None
 
 
-async def test_a_shift_whose_time_is_over_ends_though_arc_does_not_answer(
+async def test_an_expired_zonal_shift_ends_even_if_arc_does_not_answer(
     shift: Shift, session: Session
 ) -> None:
     now = datetime.now(UTC)

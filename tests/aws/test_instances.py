@@ -23,7 +23,7 @@ M5 = within("karpenter.k8s.aws/instance-family", "m5")
 Start = Callable[[], AWSCloudProvider]
 
 
-async def test_a_terminated_instance_is_asked_for_until_it_is_gone(
+async def test_a_terminated_instance_is_read_until_it_is_gone(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     instance = await provider.launch(make_claim(M5), await ready(provider))
@@ -41,7 +41,7 @@ async def test_a_terminated_instance_is_asked_for_until_it_is_gone(
         await provider.get(second.provider_id)
 
 
-async def test_every_instance_of_the_cluster_is_listed_with_what_it_is(
+async def test_every_instance_of_the_cluster_is_listed_with_its_properties(
     provider: AWSCloudProvider, start: Start
 ) -> None:
     node_class = await ready(provider)
@@ -75,7 +75,7 @@ async def test_a_tag_without_a_value_hides_no_instance(
         await start().get(instance.provider_id)
 
 
-async def test_an_instance_that_another_installation_launched_is_known_but_not_ours(
+async def test_an_instance_of_another_installation_is_listed_but_not_managed(
     provider: AWSCloudProvider, start: Start, region: Region
 ) -> None:
     instance = await provider.launch(make_claim(M5), await ready(provider))
@@ -90,7 +90,7 @@ async def test_an_instance_that_another_installation_launched_is_known_but_not_o
     await provider.terminate(instance.provider_id)  # a claim of it may still end it
 
 
-async def test_instances_of_others_are_neither_seen_nor_touched(
+async def test_foreign_instances_are_neither_listed_nor_changed(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     ec2 = region.client("ec2")
@@ -133,7 +133,7 @@ async def test_instances_of_others_are_neither_seen_nor_touched(
     "lost",
     ["eks:eks-cluster-name", "karpenter.sh/nodepool", "karpenter.k8s.aws/ec2nodeclass"],
 )
-async def test_a_machine_that_has_lost_a_tag_is_not_gone_and_ends_with_its_claim(
+async def test_an_instance_without_one_tag_still_exists_and_terminates_with_its_claim(
     provider: AWSCloudProvider, start: Start, region: Region, lost: str
 ) -> None:
     instance = await provider.launch(make_claim(M5), await ready(provider))
@@ -147,7 +147,7 @@ async def test_a_machine_that_has_lost_a_tag_is_not_gone_and_ends_with_its_claim
     assert instance_id not in {i.instance_id for i in region.instances()}
 
 
-async def test_a_machine_that_has_lost_every_tag_is_not_gone_and_not_ended(
+async def test_an_instance_without_any_tag_still_exists_and_is_not_terminated(
     provider: AWSCloudProvider, start: Start, region: Region
 ) -> None:
     """To say that it is gone would drop its pods undrained, and leave it running for ever."""
@@ -183,7 +183,7 @@ async def test_an_instance_that_ec2_does_not_list_yet_is_not_gone(
     region.cloud.world.instances[gone.identity] = gone
 
 
-async def test_instances_of_many_claims_are_found_by_one_question_about_them_alone(
+async def test_instances_of_many_claims_are_found_by_one_request(
     provider: AWSCloudProvider, start: Start, region: Region
 ) -> None:
     node_class = await ready(provider)
@@ -200,7 +200,7 @@ async def test_instances_of_many_claims_are_found_by_one_question_about_them_alo
     assert calls == {"ec2:DescribeInstances": 1}
 
 
-async def test_an_instance_just_launched_is_found_by_its_claim_before_ec2_lists_it(
+async def test_a_new_instance_is_found_by_its_claim_before_ec2_lists_it(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     claim = make_claim(M5)
@@ -213,7 +213,7 @@ async def test_an_instance_just_launched_is_found_by_its_claim_before_ec2_lists_
 
 
 @pytest.mark.parametrize("call", ["get", "terminate", "instances"])
-async def test_a_throttled_question_is_never_read_as_gone(
+async def test_a_throttled_request_never_means_that_the_instance_is_gone(
     provider: AWSCloudProvider, region: Region, call: str
 ) -> None:
     instance = await provider.launch(make_claim(M5), await ready(provider))
@@ -268,7 +268,7 @@ async def ended_together(aws: Refusing, count: int) -> list[str]:
     return [each for each, end in zip(ids, ends, strict=True) if isinstance(end, AwsError)]
 
 
-async def test_one_protected_instance_does_not_cost_a_call_for_each_of_the_others() -> None:
+async def test_one_protected_instance_does_not_split_the_batch_into_single_calls() -> None:
     aws = Refusing("i-70")
 
     refused = await ended_together(aws, 128)
@@ -278,7 +278,7 @@ async def test_one_protected_instance_does_not_cost_a_call_for_each_of_the_other
     assert aws.calls == 1 + 2 * 7
 
 
-async def test_a_fault_of_ec2_is_not_looked_for_in_each_instance() -> None:
+async def test_a_server_error_of_ec2_does_not_split_the_batch() -> None:
     aws = Refusing("i-7", status=503)
 
     assert len(await ended_together(aws, 128)) == 128
@@ -291,12 +291,12 @@ async def test_tags_are_added(provider: AWSCloudProvider, region: Region) -> Non
     assert (await provider.get(instance.provider_id)).tags["Name"] == "node-1"
 
 
-async def test_what_is_no_id_of_ec2_is_not_found(provider: AWSCloudProvider) -> None:
+async def test_an_invalid_instance_id_is_not_found(provider: AWSCloudProvider) -> None:
     with pytest.raises(NodeClaimNotFoundError):
         await provider.get("kwok://node-1")
 
 
-async def test_an_instance_whose_tags_are_not_seen_yet_is_not_gone_and_not_made_again(
+async def test_an_instance_whose_tags_are_not_visible_yet_is_neither_gone_nor_launched_again(
     provider: AWSCloudProvider, start: Start, region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node_class, claim = await ready(provider), make_claim(M5)

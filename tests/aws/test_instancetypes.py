@@ -62,7 +62,7 @@ def alias(name: str) -> dict[str, Any]:
         ("t2.small", 11),
     ],
 )
-def test_pods_are_as_many_as_the_interfaces_have_addresses_for(name: str, count: int) -> None:
+def test_max_pods_follows_the_addresses_of_the_network_interfaces(name: str, count: int) -> None:
     assert eni_pods(known(name)) == count
 
 
@@ -82,7 +82,9 @@ def test_pods_are_as_many_as_the_interfaces_have_addresses_for(name: str, count:
         pytest.param(alias("windows2022"), LIMITS, 110, id="Windows is not limited by interfaces"),
     ],
 )
-def test_pods_follow_class_and_settings(spec: dict[str, Any], limits: Limits, count: int) -> None:
+def test_max_pods_follows_the_nodeclass_and_the_settings(
+    spec: dict[str, Any], limits: Limits, count: int
+) -> None:
     assert pods(known("m5.large"), make_node_class(**spec), limits) == count
 
 
@@ -97,7 +99,7 @@ def test_pods_follow_class_and_settings(spec: dict[str, Any], limits: Limits, co
         pytest.param("t2.small", 11, id="not on Nitro"),
     ],
 )
-def test_pods_with_prefixes_are_as_many_as_aws_advises(name: str, count: int) -> None:
+def test_max_pods_with_prefix_delegation_is_as_aws_advises(name: str, count: int) -> None:
     assert pods(known(name), make_node_class(), Limits(prefix_delegation=True)) == count
 
 
@@ -110,14 +112,14 @@ def test_pods_with_prefixes_are_as_many_as_aws_advises(name: str, count: int) ->
         pytest.param("m5.large", alias("windows2022"), LIMITS, 110, id="Windows"),
     ],
 )
-def test_pods_with_prefixes_follow_class_and_settings(
+def test_max_pods_with_prefix_delegation_follows_the_nodeclass_and_the_settings(
     name: str, spec: dict[str, Any], limits: Limits, count: int
 ) -> None:
     with_prefixes = dataclasses.replace(limits, prefix_delegation=True)
     assert pods(known(name), make_node_class(**spec), with_prefixes) == count
 
 
-def test_the_image_reserves_the_memory_that_it_would_without_prefixes() -> None:
+def test_prefix_delegation_does_not_change_the_reserved_memory() -> None:
     of_addresses, of_prefixes = (
         kube_reserved(known("m5.large"), make_node_class(), Limits(prefix_delegation=by_prefixes))
         for by_prefixes in (False, True)
@@ -128,7 +130,7 @@ def test_the_image_reserves_the_memory_that_it_would_without_prefixes() -> None:
 @pytest.mark.parametrize(
     ("name", "memory"), [("m5.large", "7577Mi"), ("m6g.large", "7518Mi"), ("c5.large", "3788Mi")]
 )
-def test_memory_is_what_hypervisor_and_firmware_leave(name: str, memory: str) -> None:
+def test_memory_excludes_the_share_of_hypervisor_and_firmware(name: str, memory: str) -> None:
     assert capacity(known(name), make_node_class(), LIMITS)["memory"] == parse(memory)
 
 
@@ -151,7 +153,7 @@ def test_overhead_is_reservation_and_eviction_threshold() -> None:
     }
 
 
-def test_what_the_user_reserves_replaces_the_formula_key_by_key() -> None:
+def test_user_reservations_replace_the_formula_key_by_key() -> None:
     node_class = make_node_class(
         kubelet={
             "kubeReserved": {"cpu": "200m"},
@@ -204,7 +206,7 @@ def disk(name: str, size: str, *, root: bool = False) -> BlockDeviceMapping:
         pytest.param("m5.large", alias("windows2022"), "50Gi", id="Windows"),
     ],
 )
-def test_ephemeral_storage_comes_from(name: str, spec: dict[str, Any], storage: str) -> None:
+def test_ephemeral_storage_is_computed_from(name: str, spec: dict[str, Any], storage: str) -> None:
     resources = capacity(known(name), make_node_class(**spec), LIMITS)
     assert resources["ephemeral-storage"] == parse(storage)
 
@@ -218,7 +220,7 @@ def test_ephemeral_storage_comes_from(name: str, spec: dict[str, Any], storage: 
         ("inf1.24xlarge", {"aws.amazon.com/neuron": 16, "aws.amazon.com/neuroncore": 64}),
     ],
 )
-def test_devices_are_resources(name: str, resources: dict[str, int]) -> None:
+def test_devices_become_extended_resources(name: str, resources: dict[str, int]) -> None:
     offered = capacity(known(name), make_node_class(), LIMITS)
     assert {k: offered[k] // 1000 for k in resources} == resources
 
@@ -261,14 +263,14 @@ def test_branch_interfaces_are_read_from_the_table_of_the_vpc_resource_controlle
     ("manufacturer", "resource"),
     [("NVIDIA", "nvidia.com/gpu"), ("AMD", "amd.com/gpu"), ("Habana", "habana.ai/gaudi")],
 )
-def test_a_gpu_is_the_resource_of_its_maker(manufacturer: str, resource: str) -> None:
+def test_a_gpu_is_the_extended_resource_of_its_vendor(manufacturer: str, resource: str) -> None:
     gpus = [{"Name": "X", "Manufacturer": manufacturer, "Count": 8}]
     made = machine({**INSTANCE_TYPES["m5.large"], "GpuInfo": {"Gpus": gpus}})
     assert capacity(made, make_node_class(), LIMITS)[resource] == 8000
 
 
 @pytest.mark.parametrize("name", ["g6f.large", "g6f.4xlarge", "gr6f.4xlarge"])
-def test_a_share_of_a_gpu_is_no_gpu_until_shares_are_counted(name: str) -> None:
+def test_a_fractional_gpu_is_not_counted_as_a_gpu(name: str) -> None:
     assert "nvidia.com/gpu" not in capacity(known(name), make_node_class(), LIMITS)
     counting = known(name).counting_shares
     assert capacity(counting, make_node_class(), LIMITS)["nvidia.com/gpu"] == 1000
@@ -276,7 +278,7 @@ def test_a_share_of_a_gpu_is_no_gpu_until_shares_are_counted(name: str) -> None:
     assert whole.counting_shares == whole
 
 
-def test_listed_interfaces_say_how_many_efa_devices_there_are() -> None:
+def test_the_number_of_efa_devices_follows_the_network_cards() -> None:
     listed = [
         NetworkInterface(network_card_index=0, device_index=0, interface_type="interface"),
         NetworkInterface(network_card_index=0, device_index=1, interface_type="efa-only"),
@@ -296,7 +298,7 @@ def labels_of(name: str, family: Any = AL2023) -> dict[str, Requirement]:
     return {r.key: r for r in terms}
 
 
-def test_a_type_says_what_it_is() -> None:
+def test_an_instance_type_has_its_labels() -> None:
     terms = labels_of("m5.large")
     single = {k: r.values[0] for k, r in terms.items() if len(r.values) == 1}
     assert (
@@ -345,11 +347,11 @@ def test_a_type_says_what_it_is() -> None:
         ("m6g.large", "instance-cpu-manufacturer", "aws"),
     ],
 )
-def test_special_types_say_what_is_special(name: str, label: str, value: str) -> None:
+def test_special_instance_types_have_their_labels(name: str, label: str, value: str) -> None:
     assert labels_of(name)[f"{AWS}{label}"].values == [value]
 
 
-def test_windows_nodes_say_their_build() -> None:
+def test_windows_nodes_have_the_label_of_their_build() -> None:
     terms = labels_of("m5.large", WINDOWS2022)
     assert terms["kubernetes.io/os"].values == ["windows"]
     assert terms["node.kubernetes.io/windows-build"].values == ["10.0.20348"]
@@ -362,12 +364,12 @@ def test_windows_nodes_say_their_build() -> None:
         pytest.param("m6g.large", alias("windows2022"), id="Windows does not run on Arm"),
     ],
 )
-def test_a_class_does_not_suit_every_machine(name: str, spec: dict[str, Any]) -> None:
+def test_a_nodeclass_excludes_incompatible_instance_types(name: str, spec: dict[str, Any]) -> None:
     assert not suits(known(name), make_node_class(**spec))
     assert suits(known("m5.large"), make_node_class(**spec))
 
 
-def test_a_class_with_enclaves_takes_only_machines_that_support_them() -> None:
+def test_a_nodeclass_with_enclaves_uses_only_types_that_support_them() -> None:
     with_enclaves = make_node_class(enclave_options=EnclaveOptions(enabled=True))
     able = dataclasses.replace(known("m5.large"), enclaves=True)
     unable = dataclasses.replace(able, enclaves=False)

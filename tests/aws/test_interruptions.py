@@ -81,14 +81,14 @@ STATE = "EC2 Instance State-change Notification"
         (event("com.example", "Something Else", {}), "no_op", ()),
     ],
 )
-def test_each_event_is_understood(body: str, kind: str, instances: tuple[str, ...]) -> None:
+def test_each_event_is_parsed(body: str, kind: str, instances: tuple[str, ...]) -> None:
     assert parsed(body)[:2] == (kind, instances)
 
 
 @pytest.mark.parametrize(
     "body", ["", "not json", "[]", '{"detail": "text"}', '{"detail": {"a": ' + "[" * 100_000]
 )
-def test_what_is_no_event_is_refused(body: str) -> None:
+def test_an_invalid_event_is_refused(body: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parsed(body)
 
@@ -121,7 +121,7 @@ async def test_a_notice_comes_from_the_queue_and_is_acknowledged(
     assert set(counts.values()) == {"0"}
 
 
-async def test_a_flood_is_read_side_by_side_and_deleted_in_batches(
+async def test_many_messages_are_received_concurrently_and_deleted_in_batches(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     sqs = region.client("sqs")
@@ -175,7 +175,7 @@ class Queue:
     async def settle(self) -> None: ...
 
 
-async def test_one_receiver_that_fails_hides_no_message_that_the_others_received() -> None:
+async def test_a_failing_receiver_hides_no_message_of_the_other_receivers() -> None:
     queue = Queue(messages=40)
     interruptions = Interruptions(queue, QUEUE, Reservations(queue))
     assert len(await interruptions.notices()) == 10
@@ -189,7 +189,7 @@ async def test_one_receiver_that_fails_hides_no_message_that_the_others_received
         await interruptions.notices()
 
 
-async def test_several_receivers_do_not_wait_for_messages_while_they_hold_some() -> None:
+async def test_receivers_do_not_wait_for_more_messages_while_they_hold_some() -> None:
     """None else receives them for 20 s, and a spot instance has two minutes."""
     queue = Queue(messages=13)
     interruptions = Interruptions(queue, QUEUE, Reservations(queue))

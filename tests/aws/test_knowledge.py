@@ -80,7 +80,7 @@ def test_a_refused_offering_is_avoided_for_three_minutes() -> None:
     assert not unavailable.is_marked("m5.large", "us-west-2a", "spot")
 
 
-def test_news_of_a_type_changes_its_number_also_when_a_mark_expires() -> None:
+def test_the_version_of_a_type_changes_when_a_mark_is_set_and_when_it_expires() -> None:
     clock = Clock()
     unavailable = Unavailable(clock=clock)
     before = unavailable.sequence("m5.large")
@@ -109,7 +109,7 @@ def fleet_error(code: str, message: str = "") -> FleetError:
     return FleetError(code, message)
 
 
-def test_only_refusals_for_want_of_capacity_give_a_claim_up() -> None:
+def test_only_insufficient_capacity_deletes_a_claim() -> None:
     scarce = fleet_error("InsufficientInstanceCapacity")
     assert isinstance(launch_failure([scarce]), InsufficientCapacityError)
     mixed = launch_failure([scarce, fleet_error("InvalidAMIID.NotFound", "no such image")])
@@ -136,7 +136,7 @@ def test_only_refusals_for_want_of_capacity_give_a_claim_up() -> None:
         ("Whatever", "", "LaunchFailed"),
     ],
 )  # fmt: skip
-def test_the_reason_of_a_failed_launch_is_read_from_its_text(
+def test_the_reason_of_a_failed_launch_is_parsed_from_its_message(
     code: str, message: str, reason: str
 ) -> None:
     assert launch_reason(code, message) == reason
@@ -161,7 +161,7 @@ def test_free_products_have_no_price() -> None:
     assert parsed([product("m5.large", "0.7", "CNY")], "CNY") == {"m5.large": 0.7}
 
 
-async def test_the_last_known_price_is_kept_and_none_is_made_up() -> None:
+async def test_the_last_known_price_is_kept_and_none_is_invented() -> None:
     refused = CloudProviderError("pricing:GetProducts is not allowed")
     aws = Scripted(get_products=[product("m5.large", "0.123")], describe_spot_price_history=[])
     pricing = Pricing(aws)
@@ -179,7 +179,7 @@ async def test_the_last_known_price_is_kept_and_none_is_made_up() -> None:
     )
 
 
-async def test_prices_that_were_never_read_are_those_that_ship_and_say_their_day() -> None:
+async def test_without_the_pricing_api_the_shipped_prices_are_used_with_their_date() -> None:
     refused = CloudProviderError("could not connect to the endpoint")
     pricing = Pricing(Scripted(get_products=refused, describe_spot_price_history=refused))
     assert pricing.on_demand("m5.large") == pytest.approx(0.096)
@@ -205,7 +205,7 @@ async def test_prices_that_were_never_read_are_those_that_ship_and_say_their_day
         ("cn-northwest-1", "cn-north-1"),
     ],
 )
-def test_every_region_has_prices_that_ship_dated(home: str, priced_as: str) -> None:
+def test_every_region_has_shipped_prices_with_a_date(home: str, priced_as: str) -> None:
     prices = shipped(home)
     assert prices.region == priced_as
     date.fromisoformat(prices.day)
@@ -213,7 +213,7 @@ def test_every_region_has_prices_that_ship_dated(home: str, priced_as: str) -> N
     assert all(price > 0 for price in prices.prices.values())
 
 
-def test_the_list_that_ships_is_rendered_from_a_table_of_karpenters() -> None:
+def test_the_shipped_prices_are_rendered_from_karpenters_table() -> None:
     text = """// generated at 2026-07-20T13:44:30Z for us-east-1
     var Prices = map[string]map[ec2types.InstanceType]float64{
 \t"us-east-1": {
@@ -229,7 +229,7 @@ def test_the_list_that_ships_is_rendered_from_a_table_of_karpenters() -> None:
     assert written["regions"]["us-east-1"] == {"day": "2026-07-20", "prices": expected}
 
 
-async def test_a_price_that_cannot_be_read_costs_only_itself(
+async def test_one_unreadable_price_does_not_hide_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rows = [
@@ -260,7 +260,7 @@ def spot_row(instance_type: str, zone: str, price: str) -> dict[str, Any]:
     }
 
 
-async def test_without_a_way_to_the_pricing_api_it_is_not_asked() -> None:
+async def test_without_access_to_the_pricing_api_it_is_not_called() -> None:
     rows = [spot_row("m5.large", "us-west-2a", "0.04")]
     aws = Scripted(describe_spot_price_history=rows)
     pricing = Pricing(aws, isolated=True)
@@ -282,11 +282,11 @@ async def test_without_a_way_to_the_pricing_api_it_is_not_asked() -> None:
         ("sa-east-1", "us-east-1"),
     ],
 )
-def test_prices_are_asked_for_where_they_are_known(home: str, endpoint: str) -> None:
+def test_prices_are_requested_from_a_region_that_serves_them(home: str, endpoint: str) -> None:
     assert pricing_region(home) == endpoint
 
 
-async def test_without_a_way_to_prices_nodes_are_bought_by_those_that_ship_and_the_class_says_so(
+async def test_without_current_prices_the_shipped_ones_apply_and_the_nodeclass_reports_it(
     provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(*_: object) -> None:
@@ -351,7 +351,7 @@ def subnet(name: str, zone: str, free: int) -> dict[str, Any]:
 TERMS = [SelectorTerm(tags={"a": "b"})]
 
 
-async def test_of_a_zones_subnets_the_one_with_most_room_is_used() -> None:
+async def test_the_subnet_with_the_most_free_addresses_of_a_zone_is_used() -> None:
     aws = Scripted(
         describe_subnets=[subnet("s-1", "a", 100), subnet("s-2", "a", 50), subnet("s-3", "b", 9)]
     )
@@ -392,14 +392,14 @@ async def test_a_subnet_without_a_free_address_is_full_until_ec2_counts_one() ->
     assert (await subnets.for_launch(ids))["a"].id == "s-1"
 
 
-async def test_launches_under_way_close_no_subnet() -> None:
+async def test_launches_in_progress_do_not_exclude_a_subnet() -> None:
     subnets = Subnets(Scripted(describe_subnets=[subnet("s-1", "a", 20)]), clock=Clock())
     ids = [s.id for s in await subnets.find(TERMS)]
     subnets.take({"s-1": 29})
     assert set(await subnets.for_launch(ids)) == {"a"}
 
 
-async def test_classes_with_the_same_terms_share_one_question() -> None:
+async def test_nodeclasses_with_equal_terms_share_one_request() -> None:
     clock = Clock()
     aws = Scripted(describe_subnets=[subnet("s-1", "a", 100)])
     subnets = Subnets(aws, clock=clock)
@@ -413,7 +413,7 @@ async def test_classes_with_the_same_terms_share_one_question() -> None:
 # Offerings.
 
 
-async def test_offerings_are_made_once_and_shared(provider: AWSCloudProvider) -> None:
+async def test_offerings_are_computed_once_and_shared(provider: AWSCloudProvider) -> None:
     node_class = await ready(provider)
     first = await provider.instance_types(node_class)
     assert await provider.instance_types(node_class) is first
@@ -421,7 +421,7 @@ async def test_offerings_are_made_once_and_shared(provider: AWSCloudProvider) ->
     assert len(places) == 6
 
 
-async def test_pools_that_name_a_share_of_a_gpu_share_every_other_machine(
+async def test_pools_with_fractional_gpus_share_the_other_instance_types(
     provider: AWSCloudProvider,
 ) -> None:
     node_class = await ready(provider)
@@ -433,7 +433,7 @@ async def test_pools_that_name_a_share_of_a_gpu_share_every_other_machine(
     assert await provider.instance_types(node_class, naming("g6f.large")) is seen
 
 
-async def test_a_share_of_a_gpu_that_no_image_of_the_class_drives_is_not_to_be_had(
+async def test_fractional_gpus_without_a_suitable_ami_are_unavailable(
     provider: AWSCloudProvider,
 ) -> None:
     node_class = await ready(provider)
@@ -455,7 +455,7 @@ def naming(instance_type: str) -> NodePool:
     return make_pool(within(labels.INSTANCE_TYPE, instance_type))
 
 
-async def test_types_of_every_class_in_use_are_kept_and_those_of_others_forgotten(
+async def test_instance_types_are_cached_only_for_nodeclasses_in_use(
     provider: AWSCloudProvider, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node_class = await ready(provider)
@@ -486,7 +486,7 @@ async def test_types_of_every_class_in_use_are_kept_and_those_of_others_forgotte
     assert len(provider._types._built) == 1
 
 
-async def test_news_about_one_type_leaves_the_others_as_they_are(
+async def test_a_change_of_one_type_does_not_recompute_the_others(
     provider: AWSCloudProvider, clock: Clock
 ) -> None:
     node_class = await ready(provider)
@@ -501,7 +501,7 @@ async def test_news_about_one_type_leaves_the_others_as_they_are(
     assert all(o.available for o in reopened.offerings)
 
 
-async def test_prices_are_those_of_the_cloud(provider: AWSCloudProvider, region: Region) -> None:
+async def test_prices_equal_those_of_the_cloud(provider: AWSCloudProvider, region: Region) -> None:
     types = {t.name: t for t in await provider.instance_types(await ready(provider))}
     for offering in types["c5.xlarge"].offerings:
         assert offering.instance_price == pytest.approx(
@@ -514,7 +514,7 @@ async def test_prices_are_those_of_the_cloud(provider: AWSCloudProvider, region:
         assert offering.requirements[labels.ZONE_ID].startswith("usw2-az")
 
 
-async def test_the_price_of_a_node_has_its_volumes_and_its_address_as_the_cloud_lists_them(
+async def test_the_price_of_a_node_includes_its_volumes_and_its_public_address(
     provider: AWSCloudProvider,
 ) -> None:
     device = BlockDevice(volume_type="gp3", volume_size="73Gi", iops=3730, throughput=198)
@@ -533,7 +533,7 @@ async def test_the_price_of_a_node_has_its_volumes_and_its_address_as_the_cloud_
         assert offering.price == pytest.approx(sum(offering.price_parts.values()))
 
 
-async def test_prices_of_volumes_that_cannot_be_read_stay_as_they_were() -> None:
+async def test_volume_prices_stay_known_if_a_refresh_fails() -> None:
     rate = {"pricePerUnit": {"USD": "0.07"}, "unit": "GB-Mo"}
     listed = {
         "product": {"attributes": {"volumeApiName": "gp3"}, "productFamily": "Storage"},
@@ -554,7 +554,9 @@ async def test_prices_of_volumes_that_cannot_be_read_stay_as_they_were() -> None
     assert "not allowed" in pricing.problems["volumes"]
 
 
-async def test_no_type_is_offered_that_no_image_runs_on(provider: AWSCloudProvider) -> None:
+async def test_an_instance_type_without_a_suitable_ami_is_not_offered(
+    provider: AWSCloudProvider,
+) -> None:
     term = SelectorTerm(name="amazon-eks-node-al2023-arm64-standard-1.37-*")
     node_class = await ready(provider, ami_family="AL2023", ami_selector_terms=[term])
     types = await provider.instance_types(node_class)
@@ -581,7 +583,7 @@ class Asked:
         return {key: key.upper() for key in keys if key != "missing"}
 
 
-async def test_questions_that_come_together_are_asked_as_one() -> None:
+async def test_concurrent_requests_are_batched_into_one_call() -> None:
     asked = Asked()
     batcher: Batcher[str, str] = Batcher(asked, idle=0.01)
     answers = await asyncio.gather(*(batcher.get(k) for k in ("a", "b", "a", "missing")))
@@ -595,13 +597,13 @@ async def test_a_full_batch_does_not_wait() -> None:
     assert await asyncio.gather(*map(batcher.get, "ab")) == ["A", "B"]
 
 
-async def test_all_who_asked_hear_of_a_failure() -> None:
+async def test_a_failed_batch_fails_every_request_in_it() -> None:
     batcher: Batcher[str, str] = Batcher(Asked(CloudProviderError("no")), idle=0.01)
     answers = await asyncio.gather(batcher.get("a"), batcher.get("b"), return_exceptions=True)
     assert [str(a) for a in answers] == ["no", "no"]
 
 
-async def test_who_gives_up_leaves_the_others_their_answer() -> None:
+async def test_a_cancelled_request_does_not_cancel_its_batch() -> None:
     batcher: Batcher[str, str] = Batcher(Asked(), idle=0.01)
     impatient = asyncio.create_task(batcher.get("a"))
     patient = asyncio.create_task(batcher.get("a"))

@@ -37,7 +37,7 @@ from controller.aws.bootstrap.kubelet import problems, unsupported
         ),
     ],
 )
-def test_what_a_kubelet_reads_is_taken(kubelet: dict[str, Any]) -> None:
+def test_valid_kubelet_settings_are_accepted(kubelet: dict[str, Any]) -> None:
     assert problems(kubelet) == []
 
 
@@ -109,7 +109,9 @@ def test_what_a_kubelet_reads_is_taken(kubelet: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_a_kubelet_would_refuse_is_named(kubelet: dict[str, Any], says: str) -> None:
+def test_kubelet_settings_that_the_kubelet_refuses_are_named(
+    kubelet: dict[str, Any], says: str
+) -> None:
     (problem,) = problems(kubelet)
     assert says in problem
 
@@ -124,7 +126,7 @@ def test_what_a_kubelet_would_refuse_is_named(kubelet: dict[str, Any], says: str
         ("Bottlerocket", {"podsPerCore": 3}, ["podsPerCore"]),
     ],
 )
-def test_only_al2023_takes_every_setting(
+def test_only_al2023_accepts_every_kubelet_setting(
     family: str, kubelet: dict[str, Any], refused: list[str]
 ) -> None:
     assert unsupported(kubelet, FAMILIES[family]) == refused

@@ -75,7 +75,7 @@ def of_a_machine(**told: Any) -> Callable[[Any], Variables]:
         ),
     ],
 )
-def test_an_expression_is_answered_for_the_machine(
+def test_an_expression_is_evaluated_for_the_instance_type(
     kubelet: dict[str, Any], told: dict[str, Any]
 ) -> None:
     assert misread(kubelet) == ""
@@ -93,7 +93,7 @@ def test_an_expression_is_answered_for_the_machine(
         ("", "Syntax error"),
     ],
 )
-def test_what_is_no_expression_is_named(expression: str, says: str) -> None:
+def test_an_invalid_expression_is_named(expression: str, says: str) -> None:
     told = misread({"kubeReserved": {"cpu": expression}})
     assert told.startswith(f"spec.kubelet.kubeReserved.cpu: {expression!r}")
     assert says in told
@@ -109,7 +109,9 @@ def test_what_is_no_expression_is_named(expression: str, says: str) -> None:
         ("9223372036854775807 + vcpus", "overflow"),
     ],
 )
-def test_what_comes_to_nothing_is_named_with_its_machine(expression: str, says: str) -> None:
+def test_an_expression_without_a_valid_result_is_named_with_its_instance_type(
+    expression: str, says: str
+) -> None:
     with pytest.raises(CelError, match=r"c6a\.4xlarge") as raised:
         resolved({"maxPods": expression}, of_a_machine())
     assert says in str(raised.value)
@@ -169,7 +171,7 @@ async def test_a_class_says_which_expression_is_wrong(
     assert says in held.message
 
 
-async def test_what_is_planned_with_is_what_the_kubelet_is_told(
+async def test_the_engine_and_the_kubelet_use_the_same_evaluated_settings(
     evaluating: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(evaluating, kubelet=SCALED)

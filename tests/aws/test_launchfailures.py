@@ -79,14 +79,14 @@ async def offered(
         ("x2gd.large", "X"),
     ],
 )
-def test_every_machine_counts_against_one_quota(instance_type: str, quota: str) -> None:
+def test_every_instance_counts_against_one_quota(instance_type: str, quota: str) -> None:
     assert quota_of(instance_type) == quota
 
 
 @pytest.mark.parametrize(
     ("code", "bought"), [("VcpuLimitExceeded", ON_DEMAND), ("MaxSpotInstanceCountExceeded", SPOT)]
 )
-async def test_a_quota_that_is_used_up_is_not_asked_for_again_and_said(
+async def test_an_exhausted_quota_is_reported_and_not_requested_again(
     provider: AWSCloudProvider, region: Region, clock: Clock, code: str, bought: Any
 ) -> None:
     node_class = await ready(provider)
@@ -113,7 +113,7 @@ async def test_a_quota_that_is_used_up_is_not_asked_for_again_and_said(
     assert find((await again(provider, node_class)).status.conditions, "WithinQuotas") is None
 
 
-async def test_a_quota_that_has_held_more_than_it_had_left_is_open_again(
+async def test_an_exhausted_quota_is_used_again_after_launches_beyond_its_remainder(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(provider)
@@ -130,7 +130,7 @@ async def test_a_quota_that_has_held_more_than_it_had_left_is_open_again(
     assert await offered(provider, node_class, "on-demand") == before
 
 
-async def test_where_spot_has_become_dearer_than_on_demand_that_is_bought_next(
+async def test_if_spot_costs_more_than_on_demand_the_next_launch_is_on_demand(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     """EC2 pays for spot what on-demand costs at most; a claim must not insist for minutes."""
@@ -149,7 +149,7 @@ async def test_where_spot_has_become_dearer_than_on_demand_that_is_bought_next(
     assert second.capacity_type == "on-demand"
 
 
-async def test_an_account_that_may_have_no_more_fleets_launches_nothing_for_a_while(
+async def test_after_a_fleet_quota_error_launches_pause(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
     node_class = await ready(provider)
@@ -170,7 +170,7 @@ async def test_an_account_that_may_have_no_more_fleets_launches_nothing_for_a_wh
 
 
 @pytest.mark.parametrize("times", [1, 3])
-async def test_a_launch_template_that_is_too_new_to_be_seen_is_asked_for_again(
+async def test_a_launch_with_a_template_that_is_not_visible_yet_is_retried(
     provider: AWSCloudProvider, region: Region, times: int
 ) -> None:
     node_class = await ready(provider)
@@ -181,7 +181,7 @@ async def test_a_launch_template_that_is_too_new_to_be_seen_is_asked_for_again(
     assert launched.instance_type == "m5.large"
 
 
-async def test_a_launch_template_that_never_comes_to_be_seen_is_said(
+async def test_a_launch_template_that_never_becomes_visible_is_reported(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(provider)
@@ -194,7 +194,7 @@ async def test_a_launch_template_that_never_comes_to_be_seen_is_said(
     region.control.clear_faults()
 
 
-async def test_throttling_at_launch_is_told_by_the_class_until_a_launch_succeeds(
+async def test_the_nodeclass_reports_throttled_launches_until_one_succeeds(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(provider)
@@ -213,7 +213,7 @@ async def test_throttling_at_launch_is_told_by_the_class_until_a_launch_succeeds
     assert find(mended.status.conditions, "LaunchSucceeded") is None
 
 
-async def test_a_refusal_that_is_long_past_is_told_no_more(
+async def test_an_old_refusal_is_no_longer_reported(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
     node_class = await ready(provider)
@@ -224,7 +224,7 @@ async def test_a_refusal_that_is_long_past_is_told_no_more(
     assert find((await again(provider, node_class)).status.conditions, "LaunchSucceeded") is None
 
 
-async def test_a_right_that_is_taken_away_makes_the_class_unready_at_the_next_look(
+async def test_a_removed_permission_makes_the_nodeclass_unready_at_its_next_reconciliation(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(provider)
@@ -260,7 +260,7 @@ def foreign_group(region: Region) -> Iterator[str]:
     ec2.delete_vpc(VpcId=vpc)
 
 
-async def test_a_security_group_of_another_vpc_is_told_by_a_new_class(
+async def test_a_new_nodeclass_reports_a_security_group_of_another_vpc(
     provider: AWSCloudProvider, foreign_group: str
 ) -> None:
     node_class = await ready(
@@ -285,14 +285,14 @@ async def test_every_refusal_of_a_dry_run_ends_in_a_condition(
     assert "these two" in told.message
 
 
-async def test_want_of_capacity_says_nothing_against_a_class(
+async def test_insufficient_capacity_does_not_make_a_nodeclass_unready(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     region.control.order_fault(action="RunInstances", code="VcpuLimitExceeded", times=None)
     assert condition(await ready(provider, tags={"for": "capacity"}), "Ready").is_true
 
 
-async def test_while_nothing_can_be_verified_a_new_class_waits_and_a_known_one_stays(
+async def test_without_validation_a_new_nodeclass_is_not_ready_and_a_known_one_stays_ready(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
     region.control.order_fault(
@@ -323,7 +323,7 @@ async def test_while_nothing_can_be_verified_a_new_class_waits_and_a_known_one_s
         ("AuthFailure", "AWS was not able to validate the provided access credentials"),
     ],
 )
-async def test_from_credentials_or_a_clock_that_are_out_of_date_nothing_follows_for_a_class(
+async def test_expired_credentials_or_a_wrong_clock_do_not_change_a_nodeclass(
     provider: AWSCloudProvider, region: Region, clock: Clock, action: str, code: str, says: str
 ) -> None:
     known = await ready(provider)
@@ -336,7 +336,7 @@ async def test_from_credentials_or_a_clock_that_are_out_of_date_nothing_follows_
     assert raised.value.reason == "NoCredentials"
 
 
-async def test_a_request_that_breaks_the_rules_is_told_by_the_class(
+async def test_the_nodeclass_reports_an_invalid_request(
     provider: AWSCloudProvider, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -349,7 +349,7 @@ async def test_a_request_that_breaks_the_rules_is_told_by_the_class(
 # Instance profiles.
 
 
-async def test_a_profile_that_was_deleted_by_hand_is_made_again(
+async def test_an_instance_profile_that_was_deleted_by_hand_is_created_again(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     iam = region.client("iam")
@@ -371,7 +371,7 @@ async def test_a_profile_that_was_deleted_by_hand_is_made_again(
     await provider.release(mended)
 
 
-async def test_a_missing_profile_is_noticed_without_a_launch(
+async def test_a_missing_instance_profile_is_noticed_without_a_launch(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
     iam = region.client("iam")
@@ -386,7 +386,7 @@ async def test_a_missing_profile_is_noticed_without_a_launch(
     await provider.release(node_class)
 
 
-async def test_a_profile_that_is_known_needs_no_answer_from_iam(
+async def test_a_known_instance_profile_needs_no_answer_from_iam(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
     node_class = await ready(provider)
@@ -395,7 +395,7 @@ async def test_a_profile_that_is_known_needs_no_answer_from_iam(
     assert condition(await again(provider, node_class), "InstanceProfileReady").is_true
 
 
-async def test_without_the_right_to_list_profiles_a_class_is_released_and_its_profile_stays(
+async def test_without_permission_to_list_profiles_a_deleted_class_keeps_its_profile(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(provider)

@@ -50,7 +50,7 @@ M5 = within("karpenter.k8s.aws/instance-family", "m5")
 M5_LARGE = within(labels.INSTANCE_TYPE, "m5.large")
 
 
-async def test_a_claim_becomes_the_cheapest_instance_that_meets_it(
+async def test_a_claim_launches_the_cheapest_instance_that_satisfies_it(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     claim = make_claim(ON_DEMAND, M5, requests={"cpu": "3"})
@@ -64,7 +64,7 @@ async def test_a_claim_becomes_the_cheapest_instance_that_meets_it(
     assert instance.image_id == machine.image_id
 
 
-async def test_corrected_prices_and_capacities_decide_what_is_launched(
+async def test_overlays_of_prices_and_capacities_decide_what_is_launched(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(provider)
@@ -88,7 +88,9 @@ async def test_corrected_prices_and_capacities_decide_what_is_launched(
     assert instance.allocatable["example.com/disk"] == "2"
 
 
-async def test_a_launch_says_what_its_node_will_be(provider: AWSCloudProvider) -> None:
+async def test_a_launch_returns_the_labels_and_capacity_of_its_node(
+    provider: AWSCloudProvider,
+) -> None:
     instance = await provider.launch(make_claim(ON_DEMAND, M5_LARGE), await ready(provider))
 
     assert instance.labels[labels.INSTANCE_TYPE] == "m5.large"
@@ -118,7 +120,7 @@ async def test_a_launch_says_what_its_node_will_be(provider: AWSCloudProvider) -
     assert instance.allocatable["memory"] == "6903Mi"
 
 
-async def test_an_instance_carries_at_once_the_tags_that_say_whose_it_is(
+async def test_an_instance_has_its_ownership_tags_from_its_launch(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     claim = make_claim(ON_DEMAND, M5_LARGE)
@@ -145,7 +147,9 @@ async def test_an_instance_carries_at_once_the_tags_that_say_whose_it_is(
     assert {t["Key"]: t["Value"] for t in volume["Tags"]}["joiner.dev/installation"] == CLUSTER
 
 
-async def test_the_machine_is_told_how_to_join(provider: AWSCloudProvider, region: Region) -> None:
+async def test_the_user_data_lets_the_instance_join(
+    provider: AWSCloudProvider, region: Region
+) -> None:
     claim = make_claim(
         ON_DEMAND, M5_LARGE, taints=[Taint(key="team", value="a", effect="NoSchedule")]
     )
@@ -168,7 +172,7 @@ async def test_the_machine_is_told_how_to_join(provider: AWSCloudProvider, regio
     assert bootstrap.max_pods == 29
 
 
-async def test_with_prefixes_the_kubelet_takes_the_pods_that_were_counted_on(
+async def test_with_prefix_delegation_the_kubelets_max_pods_equals_that_of_the_engine(
     session: Session, region: Region
 ) -> None:
     options = Options(cluster_name=CLUSTER, prefix_delegation=True)
@@ -180,7 +184,7 @@ async def test_with_prefixes_the_kubelet_takes_the_pods_that_were_counted_on(
     assert parse_user_data(region.instances()[0].user_data).max_pods == 110
 
 
-async def test_the_launch_template_holds_what_the_class_asks_for(
+async def test_the_launch_template_has_the_settings_of_the_nodeclass(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(
@@ -207,12 +211,14 @@ async def test_the_launch_template_holds_what_the_class_asks_for(
     assert b"NodeConfig" in base64.b64decode(content["UserData"])
 
 
-async def test_spot_is_taken_where_both_are_allowed(provider: AWSCloudProvider) -> None:
+async def test_spot_is_launched_if_both_capacity_types_are_allowed(
+    provider: AWSCloudProvider,
+) -> None:
     instance = await provider.launch(make_claim(M5), await ready(provider))
     assert instance.capacity_type == "spot"
 
 
-async def test_without_spot_capacity_the_next_attempt_goes_on_demand(
+async def test_without_spot_capacity_the_next_attempt_is_on_demand(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(provider)
@@ -227,7 +233,7 @@ async def test_without_spot_capacity_the_next_attempt_goes_on_demand(
     assert {o.capacity_type for o in known.offerings if not o.available} == {"spot"}
 
 
-async def test_a_pool_without_capacity_is_passed_over_in_the_same_launch(
+async def test_a_capacity_pool_without_capacity_is_skipped_in_the_same_launch(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(provider)
@@ -241,7 +247,7 @@ async def test_a_pool_without_capacity_is_passed_over_in_the_same_launch(
     assert any(o.available for o in known.offerings if o.capacity_type == "spot")
 
 
-async def test_nothing_that_meets_the_claim_is_told_as_insufficient_capacity(
+async def test_a_claim_without_a_compatible_type_fails_with_insufficient_capacity(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     with pytest.raises(InsufficientCapacityError):
@@ -249,13 +255,13 @@ async def test_nothing_that_meets_the_claim_is_told_as_insufficient_capacity(
     assert region.instances() == []
 
 
-async def test_a_zone_that_is_asked_for_is_kept(provider: AWSCloudProvider) -> None:
+async def test_a_required_zone_is_respected(provider: AWSCloudProvider) -> None:
     claim = make_claim(within(labels.ZONE, "us-west-2b"), LINUX)
     instance = await provider.launch(claim, await ready(provider))
     assert instance.zone == "us-west-2b"
 
 
-async def test_arm_machines_start_from_arm_images(
+async def test_arm_instances_launch_with_arm_amis(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     claim = make_claim(within(labels.ARCH, "arm64"))
@@ -264,7 +270,7 @@ async def test_arm_machines_start_from_arm_images(
     assert "arm64" in region.instances()[0].image_name
 
 
-async def test_a_gpu_is_given_to_who_asks_for_one_and_to_nobody_else(
+async def test_gpu_types_are_launched_only_for_claims_that_request_a_gpu(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(provider)
@@ -280,7 +286,7 @@ async def test_a_gpu_is_given_to_who_asks_for_one_and_to_nobody_else(
     assert "nvidia" in images[gpu.instance_type]
 
 
-async def test_a_share_of_a_gpu_is_bought_only_where_it_is_named(
+async def test_fractional_gpu_types_are_launched_only_if_requested_by_name(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(provider)
@@ -300,7 +306,7 @@ async def test_a_share_of_a_gpu_is_bought_only_where_it_is_named(
     assert joining.extended_resources == {"nvidia.com/gpu": 1}, "its device plugin sees a device"
 
 
-async def test_a_pool_that_names_shares_of_gpus_sees_them_and_the_others_do_not(
+async def test_only_pools_that_name_fractional_gpus_are_offered_them(
     provider: AWSCloudProvider,
 ) -> None:
     node_class = await ready(provider)
@@ -317,7 +323,7 @@ async def test_a_pool_that_names_shares_of_gpus_sees_them_and_the_others_do_not(
     assert (seen["g6f.large"], seen["g6f.xlarge"], seen["g6.xlarge"]) == (1, 0, 1)
 
 
-async def test_a_pod_without_a_gpu_gets_no_share_of_one_where_there_is_something_plain(
+async def test_a_pod_without_a_gpu_request_gets_no_fractional_gpu_type_if_another_fits(
     provider: AWSCloudProvider,
 ) -> None:
     either = within(labels.INSTANCE_TYPE, "g6f.large", "m5.24xlarge")
@@ -325,7 +331,7 @@ async def test_a_pod_without_a_gpu_gets_no_share_of_one_where_there_is_something
     assert plain.instance_type == "m5.24xlarge"
 
 
-async def test_min_values_that_cannot_be_had_stop_the_launch(provider: AWSCloudProvider) -> None:
+async def test_unmet_min_values_prevent_the_launch(provider: AWSCloudProvider) -> None:
     family = within("karpenter.k8s.aws/instance-family", "m5", "c5", min_values=2)
     large = within("karpenter.k8s.aws/instance-size", "large")
     node_class = await ready(provider)
@@ -337,14 +343,14 @@ async def test_min_values_that_cannot_be_had_stop_the_launch(provider: AWSCloudP
 # Once, whatever happens.
 
 
-async def test_the_same_claim_is_launched_once(provider: AWSCloudProvider, region: Region) -> None:
+async def test_a_claim_is_launched_once(provider: AWSCloudProvider, region: Region) -> None:
     node_class, claim = await ready(provider), make_claim(M5)
     first = await provider.launch(claim, node_class)
     assert (await provider.launch(claim, node_class)).provider_id == first.provider_id
     assert len(region.instances()) == 1
 
 
-async def test_a_controller_that_died_after_the_launch_finds_its_instance(
+async def test_a_controller_that_stopped_after_the_launch_finds_its_instance(
     provider: AWSCloudProvider, start: Start, region: Region
 ) -> None:
     node_class, claim = await ready(provider), make_claim(M5)
@@ -358,7 +364,7 @@ async def test_a_controller_that_died_after_the_launch_finds_its_instance(
     assert len(region.instances()) == 1
 
 
-async def test_the_instance_is_found_by_its_tag_when_the_question_has_changed(
+async def test_the_instance_is_found_by_its_tag_if_the_request_has_changed(
     provider: AWSCloudProvider, start: Start, region: Region
 ) -> None:
     created = datetime.now(UTC) - timedelta(seconds=5)
@@ -375,7 +381,7 @@ async def test_the_instance_is_found_by_its_tag_when_the_question_has_changed(
     assert len(region.instances()) == 1
 
 
-async def test_an_answer_that_is_lost_does_not_launch_twice(
+async def test_a_lost_response_does_not_launch_twice(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class, claim = await ready(provider), make_claim(M5)
@@ -389,7 +395,7 @@ async def test_an_answer_that_is_lost_does_not_launch_twice(
 
 
 @pytest.mark.parametrize("crashed", [False, True], ids=["same process", "after a crash"])
-async def test_a_failed_attempt_can_be_made_again(
+async def test_a_failed_launch_can_be_retried(
     provider: AWSCloudProvider, start: Start, clock: Clock, region: Region, crashed: bool
 ) -> None:
     node_class, claim = await ready(provider), make_claim(ON_DEMAND, M5_LARGE)
@@ -410,7 +416,7 @@ async def test_a_failed_attempt_can_be_made_again(
     assert len(region.instances()) == 1
 
 
-async def test_a_launch_that_left_nothing_behind_is_made_again_when_lists_have_settled(
+async def test_a_launch_without_an_instance_is_retried_once_ec2_is_consistent(
     provider: AWSCloudProvider, start: Start, clock: Clock, region: Region
 ) -> None:
     claim = make_claim(M5)
@@ -446,7 +452,7 @@ async def test_many_claims_at_once_get_an_instance_each(
 # What cannot be launched says why.
 
 
-async def test_a_throttled_launch_is_told_as_throttled(
+async def test_a_throttled_launch_is_reported_as_throttled(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(provider)
@@ -492,7 +498,7 @@ async def test_a_subnet_that_is_full_is_avoided(provider: AWSCloudProvider, regi
     region.control.set_free_addresses(full, 16000)
 
 
-async def test_a_subnet_without_a_free_address_is_told_of_before_a_launch_fails(
+async def test_a_subnet_without_free_addresses_is_reported_before_a_launch_fails(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
     full = (await ready(provider)).status.subnets[0]
@@ -521,7 +527,7 @@ async def test_a_subnet_without_a_free_address_is_told_of_before_a_launch_fails(
     assert conditions.find(mended.status.conditions, "AddressesLeft") is None
 
 
-async def test_a_launch_template_that_vanished_is_made_again(
+async def test_a_deleted_launch_template_is_created_again(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(provider)
@@ -535,7 +541,7 @@ async def test_a_launch_template_that_vanished_is_made_again(
     assert len(region.instances()) == 2
 
 
-async def test_an_unreachable_cloud_is_no_verdict(
+async def test_an_unreachable_cloud_does_not_delete_the_claim(
     region: Region, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
@@ -546,7 +552,7 @@ async def test_an_unreachable_cloud_is_no_verdict(
     assert raised.value.reason == "CloudUnreachable"
 
 
-async def test_memory_is_what_the_first_node_of_a_type_was_found_to_have(
+async def test_the_first_node_of_a_type_corrects_its_memory_capacity(
     provider: AWSCloudProvider,
 ) -> None:
     node_class = await ready(provider)
@@ -571,7 +577,9 @@ async def test_memory_is_what_the_first_node_of_a_type_was_found_to_have(
     assert after["m5.xlarge"] == before["m5.xlarge"]
 
 
-async def test_what_a_node_of_another_image_has_says_nothing(provider: AWSCloudProvider) -> None:
+async def test_a_node_with_another_ami_does_not_correct_the_capacity(
+    provider: AWSCloudProvider,
+) -> None:
     node_class = await ready(provider)
     before = await provider.instance_types(node_class)
     claim = make_claim(M5)

@@ -21,7 +21,7 @@ def names(region: Region) -> set[str]:
     return {t["LaunchTemplateName"] for t in templates}
 
 
-async def test_launches_of_one_content_share_a_template(
+async def test_launches_with_equal_settings_share_a_launch_template(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(provider)
@@ -46,7 +46,7 @@ async def test_a_template_is_named_by_its_content(provider: AWSCloudProvider) ->
     assert len(set(provider.templates._used_at) - before) == 2
 
 
-async def test_templates_nobody_uses_are_deleted_also_those_of_a_process_that_died(
+async def test_unused_launch_templates_are_deleted_including_those_of_earlier_processes(
     provider: AWSCloudProvider, start: Start, clock: Clock, region: Region
 ) -> None:
     await provider.launch(make_claim(ON_DEMAND, LARGE), await ready(provider))
@@ -60,7 +60,7 @@ async def test_templates_nobody_uses_are_deleted_also_those_of_a_process_that_di
     assert names(region) == set()
 
 
-async def test_a_template_is_not_idle_while_a_launch_waits_for_its_turn(
+async def test_a_launch_template_is_in_use_while_a_launch_waits_for_the_rate_limit(
     provider: AWSCloudProvider, clock: Clock, region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node_class = await ready(provider)
@@ -91,7 +91,7 @@ async def test_a_template_is_not_idle_while_a_launch_waits_for_its_turn(
     assert names(region) == set()
 
 
-async def test_a_class_that_goes_takes_its_templates_along_and_no_others(
+async def test_a_deleted_nodeclass_deletes_its_own_launch_templates_only(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     ec2 = region.client("ec2")
@@ -107,7 +107,7 @@ async def test_a_class_that_goes_takes_its_templates_along_and_no_others(
     ec2.delete_launch_template(LaunchTemplateName="someone-elses")
 
 
-async def test_templates_of_another_cluster_are_left_alone(
+async def test_launch_templates_of_another_cluster_are_not_deleted(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
     await provider.launch(make_claim(ON_DEMAND, LARGE), await ready(provider))
@@ -115,7 +115,7 @@ async def test_templates_of_another_cluster_are_left_alone(
     assert await other.hydrate() == 0
 
 
-async def test_templates_that_another_installation_made_for_the_class_are_left_alone(
+async def test_launch_templates_of_another_installation_are_not_deleted(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     node_class = await ready(provider)
@@ -141,7 +141,7 @@ async def test_templates_that_another_installation_made_for_the_class_are_left_a
     ec2.delete_launch_template(LaunchTemplateName=theirs)
 
 
-async def test_a_template_that_could_not_be_deleted_is_deleted_later(
+async def test_a_launch_template_whose_deletion_failed_is_deleted_later(
     provider: AWSCloudProvider, clock: Clock, region: Region
 ) -> None:
     await provider.start()

@@ -26,7 +26,7 @@ def condition(node_class: EC2NodeClass, kind: str) -> Condition:
     return held
 
 
-async def test_a_class_that_finds_everything_is_ready(provider: AWSCloudProvider) -> None:
+async def test_a_nodeclass_with_all_resources_is_ready(provider: AWSCloudProvider) -> None:
     node_class = await ready(provider)
     assert condition(node_class, "Ready").is_true, node_class.status.conditions
     status = node_class.status
@@ -46,7 +46,7 @@ async def test_a_class_that_finds_everything_is_ready(provider: AWSCloudProvider
     }
 
 
-async def test_looking_again_changes_nothing(provider: AWSCloudProvider) -> None:
+async def test_a_second_reconciliation_changes_nothing(provider: AWSCloudProvider) -> None:
     first = await ready(provider)
     again = await provider.resolve(first, now=NOW + timedelta(minutes=1))
     assert again.status == first.status
@@ -147,7 +147,7 @@ async def test_looking_again_changes_nothing(provider: AWSCloudProvider) -> None
         ),
     ],
 )
-async def test_a_class_that_lacks_something_says_what_to_change(
+async def test_a_nodeclass_without_a_resource_reports_what_to_change(
     provider: AWSCloudProvider, spec: dict[str, Any], kind: str, reason: str, says: str
 ) -> None:
     node_class = await ready(provider, **spec)
@@ -180,7 +180,7 @@ NAMELESS = SelectorTerm()
         ({"ami_family": "AL2023", "ami_selector_terms": [NAMELESS]}, "AMIsReady", "AMINotFound"),
     ],
 )
-async def test_a_term_that_names_nothing_selects_nothing(
+async def test_an_empty_selector_term_selects_nothing(
     provider: AWSCloudProvider, spec: dict[str, Any], kind: str, reason: str
 ) -> None:
     held = condition(await ready(provider, **spec), kind)
@@ -188,7 +188,7 @@ async def test_a_term_that_names_nothing_selects_nothing(
     assert "owner amazon" in held.message or "a term that names nothing" in held.message
 
 
-async def test_a_reservation_is_used_only_where_a_term_names_it(
+async def test_a_reservation_is_used_only_if_a_term_selects_it(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     ec2 = region.client("ec2")
@@ -256,7 +256,7 @@ async def test_a_reservation_is_used_only_where_a_term_names_it(
         ),
     ],
 )
-async def test_what_aws_does_not_take_is_told_by_the_class_that_names_it(
+async def test_a_nodeclass_reports_a_value_that_aws_refuses(
     provider: AWSCloudProvider,
     region: Region,
     action: str,
@@ -276,7 +276,7 @@ async def test_what_aws_does_not_take_is_told_by_the_class_that_names_it(
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidClientTokenId", "OptInRequired"])
-async def test_credentials_that_aws_refuses_say_nothing_of_a_class(
+async def test_refused_credentials_do_not_change_a_nodeclass(
     provider: AWSCloudProvider, region: Region, code: str
 ) -> None:
     region.control.order_fault(action="DescribeSubnets", code=code, status=400, times=None)
@@ -308,7 +308,7 @@ async def test_a_missing_permission_is_named_in_the_condition(
     assert f"ec2:{action}" in held.message
 
 
-async def test_throttling_concludes_nothing(
+async def test_throttling_does_not_change_a_nodeclass(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
     await ready(provider)
@@ -318,14 +318,14 @@ async def test_throttling_concludes_nothing(
         await ready(provider)
 
 
-async def test_user_data_that_is_too_long_is_found_before_a_node_needs_it(
+async def test_user_data_that_is_too_long_is_reported_before_a_launch(
     provider: AWSCloudProvider,
 ) -> None:
     held = condition(await ready(provider, user_data="x" * 17000), "ValidationSucceeded")
     assert (held.status, held.reason) == ("False", "UserDataSizeLimitExceeded")
 
 
-async def test_what_was_verified_is_not_asked_again_for_half_an_hour(
+async def test_a_validated_nodeclass_is_not_validated_again_for_half_an_hour(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
     await ready(provider)
@@ -342,7 +342,7 @@ async def test_what_was_verified_is_not_asked_again_for_half_an_hour(
 # Images.
 
 
-async def test_an_alias_finds_an_image_for_each_architecture_and_variant(
+async def test_an_alias_selects_an_ami_for_each_architecture_and_variant(
     provider: AWSCloudProvider,
 ) -> None:
     amis = (await ready(provider)).status.amis
@@ -357,12 +357,12 @@ async def test_an_alias_finds_an_image_for_each_architecture_and_variant(
     assert all("v20261105" in a.name for a in amis)
 
 
-async def test_a_pinned_version_finds_that_version(provider: AWSCloudProvider) -> None:
+async def test_a_pinned_version_selects_that_ami(provider: AWSCloudProvider) -> None:
     node_class = await ready(provider, ami_selector_terms=[SelectorTerm(alias="al2023@v20261015")])
     assert {a.name.rpartition("-")[2] for a in node_class.status.amis} == {"v20261015"}
 
 
-async def test_of_images_that_serve_the_same_machines_the_newest_is_taken(
+async def test_of_amis_for_the_same_instance_types_the_newest_is_used(
     provider: AWSCloudProvider,
 ) -> None:
     term = SelectorTerm(name="amazon-eks-node-al2023-*-standard-1.37-*", owner="amazon")
@@ -377,13 +377,15 @@ async def test_of_images_that_serve_the_same_machines_the_newest_is_taken(
     ("alias", "images"),
     [("bottlerocket@latest", 5), ("windows2022@latest", 1), ("windows2025@latest", 1)],
 )
-async def test_every_family_is_ready(provider: AWSCloudProvider, alias: str, images: int) -> None:
+async def test_a_nodeclass_of_every_ami_family_becomes_ready(
+    provider: AWSCloudProvider, alias: str, images: int
+) -> None:
     node_class = await ready(provider, ami_selector_terms=[SelectorTerm(alias=alias)])
     assert condition(node_class, "Ready").is_true, node_class.status.conditions
     assert len(node_class.status.amis) == images
 
 
-async def test_a_new_release_is_found(
+async def test_a_new_ami_release_is_found(
     provider: AWSCloudProvider, region: Region, clock: Clock
 ) -> None:
     term = SelectorTerm(
@@ -399,7 +401,7 @@ async def test_a_new_release_is_found(
     assert after.id in published
 
 
-async def test_an_image_is_found_by_any_parameter_that_the_role_may_read(
+async def test_an_ami_is_found_by_any_ssm_parameter_that_the_role_may_read(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     (plain, *_) = (await ready(provider)).status.amis
@@ -411,7 +413,7 @@ async def test_an_image_is_found_by_any_parameter_that_the_role_may_read(
 
 
 @pytest.mark.parametrize("code", ["ParameterNotFound", "ParameterVersionNotFound"])
-async def test_a_parameter_that_does_not_exist_or_not_in_that_version_is_named(
+async def test_a_missing_ssm_parameter_or_version_is_named(
     provider: AWSCloudProvider, region: Region, code: str
 ) -> None:
     region.control.order_fault(
@@ -426,7 +428,7 @@ async def test_a_parameter_that_does_not_exist_or_not_in_that_version_is_named(
     assert "ssmParameter /team/image:7" in held.message
 
 
-async def test_a_parameter_that_the_role_may_not_read_is_told_of(
+async def test_an_ssm_parameter_without_permission_is_reported(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     region.control.order_fault(
@@ -445,12 +447,12 @@ async def test_a_parameter_that_the_role_may_not_read_is_told_of(
 # Instance profiles.
 
 
-async def test_a_named_profile_is_taken_at_its_word(provider: AWSCloudProvider) -> None:
+async def test_a_named_instance_profile_is_not_verified(provider: AWSCloudProvider) -> None:
     node_class = await ready(provider, role=None, instance_profile=ROLE)
     assert node_class.status.instance_profile == ROLE
 
 
-async def test_without_a_role_in_any_class_iam_is_never_called(
+async def test_if_no_nodeclass_has_a_role_iam_is_never_called(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     region.control.clear_calls()
@@ -466,7 +468,7 @@ async def test_without_a_role_in_any_class_iam_is_never_called(
     assert not [operation for operation in called if operation.startswith("iam:")]
 
 
-async def test_without_rights_in_iam_the_profile_of_the_roles_name_is_used(
+async def test_without_iam_permissions_the_profile_with_the_roles_name_is_used(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     region.control.order_fault(
@@ -482,7 +484,7 @@ async def test_without_rights_in_iam_the_profile_of_the_roles_name_is_used(
     assert not [operation for operation in called if operation.startswith("iam:")]
 
 
-async def test_a_role_without_a_profile_says_which_setting_lets_the_controller_make_one(
+async def test_a_role_without_a_profile_names_the_setting_that_lets_the_controller_create_one(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     iam = region.client("iam")
@@ -504,7 +506,7 @@ async def test_a_role_without_a_profile_says_which_setting_lets_the_controller_m
     await provider.release(granted)
 
 
-async def test_a_name_that_is_no_profile_is_not_blamed_on_rights(
+async def test_a_missing_profile_is_not_reported_as_a_missing_permission(
     provider: AWSCloudProvider,
 ) -> None:
     node_class = await ready(provider, role=None, instance_profile="nothing")
@@ -514,7 +516,7 @@ async def test_a_name_that_is_no_profile_is_not_blamed_on_rights(
     assert "joiner:" not in lacking.message
 
 
-async def test_profiles_that_may_be_seen_and_not_made_are_named_with_the_setting(
+async def test_if_profiles_cannot_be_created_the_message_names_the_setting(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     region.client("iam").create_role(RoleName="Unmade", AssumeRolePolicyDocument="{}")
@@ -528,7 +530,7 @@ async def test_profiles_that_may_be_seen_and_not_made_are_named_with_the_setting
     assert "set joiner:instanceProfiles to managed" in lacking.message
 
 
-async def test_without_a_profile_of_the_cluster_one_is_made_and_removed_with_the_class(
+async def test_an_instance_profile_is_created_for_the_nodeclass_and_deleted_with_it(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     iam = region.client("iam")
@@ -556,7 +558,7 @@ async def test_without_a_profile_of_the_cluster_one_is_made_and_removed_with_the
     assert left == {ROLE, "Other"}
 
 
-async def test_a_changed_role_leaves_a_profile_that_is_removed_when_nobody_bears_it(
+async def test_the_profile_of_a_former_role_is_deleted_when_no_instance_uses_it(
     provider: AWSCloudProvider, region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     iam = region.client("iam")
@@ -583,7 +585,7 @@ async def test_a_changed_role_leaves_a_profile_that_is_removed_when_nobody_bears
     await provider.release(after)
 
 
-async def test_a_profile_that_another_installation_made_for_a_class_stays(
+async def test_an_instance_profile_of_another_installation_is_not_deleted(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     iam = region.client("iam")
@@ -606,7 +608,7 @@ async def test_a_profile_that_another_installation_made_for_a_class_stays(
     iam.delete_instance_profile(InstanceProfileName=f"{CLUSTER}_theirs")
 
 
-async def test_another_controller_made_the_same_profile(
+async def test_an_instance_profile_that_another_replica_created_is_used(
     provider: AWSCloudProvider, start: Any
 ) -> None:
     first = await ready(provider)
@@ -614,7 +616,7 @@ async def test_another_controller_made_the_same_profile(
     assert first.status.instance_profile == second.status.instance_profile
 
 
-async def test_network_interfaces_limit_what_can_be_launched(provider: AWSCloudProvider) -> None:
+async def test_network_interfaces_limit_the_instance_types(provider: AWSCloudProvider) -> None:
     interfaces = [
         NetworkInterface(network_card_index=0, device_index=0, interface_type="interface"),
         NetworkInterface(network_card_index=1, device_index=1, interface_type="efa-only"),
@@ -630,7 +632,7 @@ async def test_a_class_without_a_found_subnet_has_no_types_yet(provider: AWSClou
         await provider.instance_types(make_node_class())
 
 
-async def test_a_changed_class_is_looked_at_with_its_new_generation(
+async def test_a_changed_nodeclass_is_validated_with_its_new_generation(
     provider: AWSCloudProvider,
 ) -> None:
     node_class = await ready(provider)

@@ -13,7 +13,7 @@ from tests.aws.builders import make_node_class
 from tests.aws.conftest import REGION, Region
 
 
-async def test_types_are_told_as_to_a_controller_that_acts_and_nothing_is_written(
+async def test_a_read_only_provider_lists_the_same_types_and_writes_nothing(
     region: Region, options: Options, start: Callable[[], AWSCloudProvider]
 ) -> None:
     acting = start()

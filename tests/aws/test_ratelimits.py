@@ -70,11 +70,11 @@ class Clocked:
         ("terminate_instances", Size(100, 5)),
     ],
 )
-def test_buckets_are_of_the_size_that_ec2_documents(operation: str, size: Size) -> None:
+def test_token_buckets_have_the_sizes_that_ec2_documents(operation: str, size: Size) -> None:
     assert size_of(operation) == size
 
 
-async def test_launches_beyond_the_burst_wait_for_their_turn_in_the_order_they_came() -> None:
+async def test_launches_beyond_the_burst_wait_in_order() -> None:
     aws = Clocked()
     paced = Paced(aws)
     order: list[int] = []
@@ -90,7 +90,7 @@ async def test_launches_beyond_the_burst_wait_for_their_turn_in_the_order_they_c
     assert aws.times()[45:] == pytest.approx([0.2 * n for n in range(1, 16)])
 
 
-async def test_what_botocore_asks_again_counts_too() -> None:
+async def test_retries_of_botocore_consume_tokens() -> None:
     aws = Clocked()
     aws.repeats = 2
     paced = Paced(aws)
@@ -102,7 +102,7 @@ async def test_what_botocore_asks_again_counts_too() -> None:
     assert aws.times()[15:] == pytest.approx([0.2, 0.8])
 
 
-async def test_what_botocore_asks_again_in_vain_counts_too() -> None:
+async def test_failed_retries_of_botocore_consume_tokens() -> None:
     aws = Clocked()
     aws.repeats, aws.fails = 4, True
     paced = Paced(aws)
@@ -114,7 +114,7 @@ async def test_what_botocore_asks_again_in_vain_counts_too() -> None:
     assert aws.times() == [0.0] * 9 + [0.2], "five tokens each, of forty-five"
 
 
-async def test_each_api_has_a_bucket_of_its_own_and_other_services_have_none() -> None:
+async def test_each_ec2_api_has_its_own_bucket_and_other_services_have_none() -> None:
     aws = Clocked()
     paced = Paced(aws)
     await asyncio.gather(*(paced.call("ec2", "run_instances") for _ in range(7)))
@@ -127,7 +127,7 @@ async def test_each_api_has_a_bucket_of_its_own_and_other_services_have_none() -
     assert asyncio.get_running_loop().time() == began
 
 
-async def test_a_bucket_fills_again_and_never_overflows() -> None:
+async def test_a_bucket_refills_up_to_its_size() -> None:
     aws = Clocked()
     paced = Paced(aws)
     await asyncio.gather(*(paced.call("ec2", "create_fleet") for _ in range(45)))
@@ -138,7 +138,7 @@ async def test_a_bucket_fills_again_and_never_overflows() -> None:
     assert aws.times()[45:] == [3600.0] * 45 + [3600.2]
 
 
-async def test_instances_that_are_ended_cost_a_token_each() -> None:
+async def test_each_terminated_instance_costs_a_token() -> None:
     aws = Clocked()
     paced = Paced(aws)
     many = [f"i-{n}" for n in range(450)]
@@ -149,7 +149,7 @@ async def test_instances_that_are_ended_cost_a_token_each() -> None:
     assert aws.times() == [0.0, 0.0, 22.5]
 
 
-async def test_an_answer_of_many_pages_is_paid_for_when_its_length_is_known() -> None:
+async def test_the_pages_of_a_response_consume_tokens_once_their_number_is_known() -> None:
     aws = Clocked()
     paced = Paced(aws)
     aws.pages_each = 120
@@ -163,7 +163,7 @@ async def test_an_answer_of_many_pages_is_paid_for_when_its_length_is_known() ->
 
 
 @pytest.mark.parametrize("asked", ["call", "pages"])
-async def test_throttling_slows_everybody_down_who_asks_the_same(asked: str) -> None:
+async def test_throttling_slows_all_requests_of_the_same_api(asked: str) -> None:
     aws = Clocked()
     paced = Paced(aws)
     aws.throttles["describe_subnets"] = 1

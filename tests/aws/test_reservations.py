@@ -54,7 +54,7 @@ def selecting(**term: Any) -> dict[str, Any]:
     return {"capacity_reservation_selector_terms": [SelectorTerm(**term)]}
 
 
-async def test_what_is_paid_for_is_used_first_and_only_as_far_as_it_goes(
+async def test_reserved_capacity_is_used_first_and_only_up_to_its_count(
     provider: AWSCloudProvider, reservation: str
 ) -> None:
     node_class = await ready(provider, **selecting(tags={"team": "a"}))
@@ -71,7 +71,7 @@ async def test_what_is_paid_for_is_used_first_and_only_as_far_as_it_goes(
     assert listed[first.provider_id] == "reserved"
 
 
-async def test_a_capacity_block_ends_soon_forty_minutes_before_its_end(options: Options) -> None:
+async def test_a_capacity_block_is_expiring_forty_minutes_before_its_end(options: Options) -> None:
     def described() -> list[dict[str, Any]]:
         return [
             {
@@ -94,7 +94,7 @@ async def test_a_capacity_block_ends_soon_forty_minutes_before_its_end(options: 
     assert list(await provider.ending({"cr-soon", "cr-later", "cr-ordinary"})) == ["cr-soon"]
 
 
-async def test_who_does_not_allow_reserved_capacity_does_not_use_it_up(
+async def test_a_claim_without_reserved_capacity_uses_no_reservation(
     provider: AWSCloudProvider, reservation: str
 ) -> None:
     node_class = await ready(provider, **selecting(id=reservation))
@@ -104,7 +104,7 @@ async def test_who_does_not_allow_reserved_capacity_does_not_use_it_up(
     assert RESERVATION_ID not in instance.labels
 
 
-async def test_an_ended_instance_gives_its_reservation_back(
+async def test_a_terminated_instance_frees_its_reservation(
     provider: AWSCloudProvider, reservation: str
 ) -> None:
     node_class = await ready(provider, **selecting(id=reservation))
@@ -164,7 +164,7 @@ M5_LARGE_HERE = (
 )
 
 
-async def test_what_a_placement_group_lacks_is_avoided_in_that_group_alone(
+async def test_insufficient_capacity_in_a_placement_group_is_avoided_in_that_group_only(
     provider: AWSCloudProvider,
     group: PlacementGroupSelector,
     monkeypatch: pytest.MonkeyPatch,
@@ -183,7 +183,7 @@ async def test_what_a_placement_group_lacks_is_avoided_in_that_group_alone(
 
 
 @pytest.mark.parametrize("group", ["spread"], indirect=True)
-async def test_a_spread_group_that_is_full_in_a_zone_is_left_for_other_zones(
+async def test_a_spread_placement_group_that_is_full_in_a_zone_uses_other_zones(
     provider: AWSCloudProvider,
     group: PlacementGroupSelector,
     monkeypatch: pytest.MonkeyPatch,
@@ -228,7 +228,7 @@ async def test_a_spread_group_that_is_full_in_a_zone_is_left_for_other_zones(
         ),
     ],
 )
-async def test_a_refusal_that_names_no_zone_is_about_every_zone_that_was_shown(
+async def test_a_refusal_without_a_zone_applies_to_every_zone_of_the_request(
     provider: AWSCloudProvider,
     region: Region,
     group: PlacementGroupSelector,
@@ -256,7 +256,7 @@ async def test_a_refusal_that_names_no_zone_is_about_every_zone_that_was_shown(
     assert ("m5.large", "us-west-2a") in await offered(provider, elsewhere)
 
 
-async def test_types_that_a_strategy_does_not_take_cannot_be_had(
+async def test_types_that_a_placement_strategy_excludes_are_unavailable(
     provider: AWSCloudProvider, group: PlacementGroupSelector
 ) -> None:
     """EC2 puts no burstable machine into a cluster placement group."""
@@ -271,7 +271,7 @@ async def test_types_that_a_strategy_does_not_take_cannot_be_had(
     }
 
 
-async def test_a_group_is_meant_by_its_whole_name(
+async def test_a_placement_group_is_selected_by_its_whole_name(
     provider: AWSCloudProvider, group: PlacementGroupSelector
 ) -> None:
     named_like_it = PlacementGroupSelector(name=f"{group.name[:-1]}*")
@@ -284,7 +284,7 @@ async def test_a_group_is_meant_by_its_whole_name(
 
 
 @pytest.mark.parametrize("group", ["partition"], indirect=True)
-async def test_each_partition_of_a_group_is_a_way_to_buy(
+async def test_each_partition_of_a_placement_group_is_an_offering(
     provider: AWSCloudProvider, group: PlacementGroupSelector
 ) -> None:
     node_class = await ready(provider, placement_group_selector=group)
@@ -301,7 +301,7 @@ async def test_each_partition_of_a_group_is_a_way_to_buy(
 
 
 @pytest.mark.parametrize("group", ["partition"], indirect=True)
-async def test_a_machine_goes_into_the_partition_that_is_asked_for(
+async def test_an_instance_launches_in_the_required_partition(
     provider: AWSCloudProvider, region: Region, group: PlacementGroupSelector
 ) -> None:
     node_class = await ready(provider, placement_group_selector=group)
@@ -313,7 +313,7 @@ async def test_a_machine_goes_into_the_partition_that_is_asked_for(
 
 
 @pytest.mark.parametrize("group", ["partition"], indirect=True)
-async def test_a_partition_that_ec2_chooses_is_told_by_the_instance(
+async def test_a_partition_that_ec2_chooses_is_read_from_the_instance(
     provider: AWSCloudProvider, group: PlacementGroupSelector
 ) -> None:
     node_class = await ready(provider, placement_group_selector=group)
@@ -325,7 +325,7 @@ async def test_a_partition_that_ec2_chooses_is_told_by_the_instance(
 
 
 @pytest.mark.parametrize("group", ["partition"], indirect=True)
-async def test_what_a_partition_lacks_the_others_may_have(
+async def test_insufficient_capacity_in_a_partition_does_not_exclude_the_others(
     provider: AWSCloudProvider, group: PlacementGroupSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node_class = await ready(provider, placement_group_selector=group)
@@ -353,7 +353,7 @@ async def test_what_a_partition_lacks_the_others_may_have(
     assert await partitions() == set()
 
 
-async def test_machines_are_put_into_the_placement_group(
+async def test_instances_launch_in_the_placement_group(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     ec2 = region.client("ec2")

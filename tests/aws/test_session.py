@@ -62,7 +62,7 @@ def web_identity(role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(held))
 
 
-async def test_who_only_observes_changes_nothing_in_aws(
+async def test_an_observing_provider_changes_nothing_in_aws(
     region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -111,7 +111,7 @@ async def test_a_service_accounts_role(region: Region, role: str) -> None:
 
 @pytest.mark.parametrize("role", [trusting("another")], indirect=True)
 @pytest.mark.usefixtures("web_identity")
-async def test_a_role_that_trusts_another_is_no_refusal_of_what_was_asked() -> None:
+async def test_a_refused_assume_role_is_not_a_refusal_of_the_request() -> None:
     session = Session(attempts=1)
 
     with pytest.raises(UnreachableError, match="trust policy") as raised:
@@ -121,7 +121,7 @@ async def test_a_role_that_trusts_another_is_no_refusal_of_what_was_asked() -> N
     assert raised.value.reason == "NoCredentials"
 
 
-async def test_without_credentials_the_message_says_where_they_come_from(
+async def test_without_credentials_the_message_names_the_source_to_set_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
@@ -152,7 +152,9 @@ async def test_the_calls_that_an_answer_took_are_counted(
     assert rows.calls == asked["ec2:DescribeInstanceTypes"] > 2
 
 
-async def test_a_long_wait_holds_nobody_up(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_call_does_not_delay_others(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     session = Session(attempts=1, threads=1)
@@ -182,7 +184,7 @@ class Slow(Session):
         return {}
 
 
-async def test_once_settled_no_call_can_reach_aws_any_more() -> None:
+async def test_after_settling_no_call_reaches_aws() -> None:
     session = Slow()
     calls = [asyncio.create_task(session.call("ec2", name)) for name in ("create", "delete")]
     await asyncio.to_thread(session.begun.wait)

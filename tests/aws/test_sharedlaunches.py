@@ -58,7 +58,7 @@ def fleets(region: Region) -> int:
     return len({machine.tags["aws:ec2:fleet-id"] for machine in region.instances()})
 
 
-async def test_equal_claims_are_launched_by_one_call_and_get_an_instance_each(
+async def test_equal_claims_share_one_createfleet_call(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     claims = make_claims(30)
@@ -76,7 +76,7 @@ async def test_equal_claims_are_launched_by_one_call_and_get_an_instance_each(
 
 
 @pytest.mark.parametrize("changed", [False, True], ids=["same request", "other request"])
-async def test_after_a_crash_the_token_tells_which_instance_belongs_to_which_claim(
+async def test_after_a_crash_the_client_token_assigns_the_instances_to_the_claims(
     provider: AWSCloudProvider, start: Start, region: Region, changed: bool
 ) -> None:
     claims = make_claims(8)
@@ -99,7 +99,7 @@ async def test_after_a_crash_the_token_tells_which_instance_belongs_to_which_cla
     assert orphan.provider_id == before[claims[0].metadata.name].provider_id
 
 
-async def test_an_answer_that_is_lost_does_not_launch_twice(
+async def test_a_lost_response_does_not_launch_twice(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     claims = make_claims(5)
@@ -113,7 +113,7 @@ async def test_an_answer_that_is_lost_does_not_launch_twice(
     assert len(set(ids(instances))) == len(region.instances()) == 5
 
 
-async def test_claims_for_which_there_was_no_capacity_are_told_so_and_launched_alone_later(
+async def test_claims_without_capacity_in_a_shared_launch_fail_and_launch_alone_later(
     provider: AWSCloudProvider, start: Start, region: Region, clock: Clock
 ) -> None:
     claims = make_claims(5, ON_DEMAND, M5_LARGE)
@@ -140,7 +140,7 @@ async def test_claims_for_which_there_was_no_capacity_are_told_so_and_launched_a
     }
 
 
-async def test_a_claim_whose_instance_ended_before_it_was_written_gets_another(
+async def test_a_claim_whose_instance_terminated_before_it_was_recorded_gets_another(
     provider: AWSCloudProvider, start: Start, region: Region
 ) -> None:
     claims = make_claims(3)
@@ -157,7 +157,7 @@ async def test_a_claim_whose_instance_ended_before_it_was_written_gets_another(
     assert await after.launched_for(claims[1]) is not None
 
 
-async def test_a_copy_of_a_claim_gets_an_instance_of_its_own(
+async def test_a_copied_claim_gets_its_own_instance(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     claims = make_claims(2)
@@ -179,7 +179,7 @@ async def test_a_copy_of_a_claim_gets_an_instance_of_its_own(
     "written",
     ["", "x", "1-abcdef12/0", "1-abcdef12/2/2", "1-abcdef12/0/1001", "1-abcdef12/-1/2", "abc/0/2"],
 )
-def test_what_is_not_a_shared_launch_is_launched_alone(written: str) -> None:
+def test_a_claim_outside_a_shared_launch_launches_alone(written: str) -> None:
     claim = make_claim(creation_timestamp=datetime.fromtimestamp(1, UTC))
     metadata = msgspec.structs.replace(claim.metadata, annotations={labels.SHARED_LAUNCH: written})
     assert shared_launch(msgspec.structs.replace(claim, metadata=metadata)) is None

@@ -51,7 +51,7 @@ def of_class(
         ({"volume_type": "gp3", "volume_size": "20G"}, 1.52),
     ],
 )
-def test_a_volume_costs_its_size_and_what_exceeds_the_free_performance(
+def test_a_volume_costs_its_size_and_the_performance_above_the_free_share(
     fields: dict[str, Any], monthly: float
 ) -> None:
     assert PRICES.monthly(volume(**fields)) == pytest.approx(monthly)
@@ -85,7 +85,7 @@ def test_a_node_has_the_volumes_of_its_class_and_of_its_image(
     assert charged["a"] is charged["b"], "offerings share what is equal"
 
 
-def test_an_address_is_billed_where_the_node_gets_a_public_one() -> None:
+def test_the_price_includes_an_address_only_for_nodes_with_a_public_one() -> None:
     by_subnet = of_class("b")
     assert (by_subnet["a"].address, by_subnet["b"].address) == (0.0, 0.005)
     always = of_class(associate_public_ip_address=True)
@@ -96,7 +96,7 @@ def test_an_address_is_billed_where_the_node_gets_a_public_one() -> None:
 
 
 @pytest.mark.parametrize("home", ["eu-central-1", "us-gov-west-1", "ap-southeast-9"])
-def test_every_region_has_prices_of_volumes_that_ship(home: str) -> None:
+def test_every_region_has_shipped_volume_prices(home: str) -> None:
     prices = VolumePrices(shipped_volumes(home))
     assert prices.monthly(volume(volume_type="gp3", volume_size="100Gi")) >= 8.0
     assert prices.monthly(volume(volume_type="io2", volume_size="1Gi", iops=1000)) >= 65.0

@@ -36,7 +36,7 @@ def avoided_for(unavailable: Unavailable, clock: Clock) -> float:
     return clock.now - began
 
 
-def test_what_is_refused_again_and_again_is_avoided_for_longer_each_time(
+def test_repeated_refusals_double_the_time_an_offering_is_avoided(
     unavailable: Unavailable, clock: Clock
 ) -> None:
     lengths = []
@@ -47,16 +47,16 @@ def test_what_is_refused_again_and_again_is_avoided_for_longer_each_time(
     assert lengths == [TTL, 2 * TTL, 4 * TTL, LONGEST_TTL, LONGEST_TTL, LONGEST_TTL]
 
 
-def test_launches_that_are_refused_side_by_side_count_once(
-    unavailable: Unavailable, clock: Clock
-) -> None:
+def test_concurrent_refusals_count_once(unavailable: Unavailable, clock: Clock) -> None:
     for _ in range(20):
         unavailable.mark(*OFFERING)
 
     assert avoided_for(unavailable, clock) == TTL
 
 
-def test_what_has_been_good_for_a_while_begins_anew(unavailable: Unavailable, clock: Clock) -> None:
+def test_an_offering_without_recent_refusals_starts_with_the_shortest_time(
+    unavailable: Unavailable, clock: Clock
+) -> None:
     unavailable.mark(*OFFERING)
     unavailable.mark(*OFFERING)
     clock.now += 2 * TTL
@@ -65,7 +65,7 @@ def test_what_has_been_good_for_a_while_begins_anew(unavailable: Unavailable, cl
     assert avoided_for(unavailable, clock) == TTL
 
 
-def test_whoever_caches_offerings_hears_of_every_mark_and_of_its_end(
+def test_caches_of_offerings_see_every_mark_and_its_expiry(
     unavailable: Unavailable, clock: Clock
 ) -> None:
     seen = [unavailable.sequence("m5.large")]
@@ -80,7 +80,9 @@ def test_whoever_caches_offerings_hears_of_every_mark_and_of_its_end(
     assert unavailable.sequence("m5.large") == seen[-1]
 
 
-def test_what_a_placement_group_lacks_others_may_have(unavailable: Unavailable) -> None:
+def test_insufficient_capacity_in_a_placement_group_does_not_exclude_other_groups(
+    unavailable: Unavailable,
+) -> None:
     unavailable.mark(*OFFERING, group="pg-1")
 
     assert unavailable.is_marked(*OFFERING, group="pg-1")
@@ -88,13 +90,15 @@ def test_what_a_placement_group_lacks_others_may_have(unavailable: Unavailable) 
     assert not unavailable.is_marked(*OFFERING)
 
 
-def test_what_the_zone_lacks_no_placement_group_has(unavailable: Unavailable) -> None:
+def test_insufficient_capacity_in_a_zone_applies_to_every_placement_group(
+    unavailable: Unavailable,
+) -> None:
     unavailable.mark(*OFFERING)
 
     assert unavailable.is_marked(*OFFERING, group="pg-1")
 
 
-def test_a_placement_group_that_is_full_in_a_zone_takes_no_type_there(
+def test_a_placement_group_that_is_full_in_a_zone_excludes_every_type_there(
     unavailable: Unavailable, clock: Clock
 ) -> None:
     before = unavailable.sequence("c5.large")

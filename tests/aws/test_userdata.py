@@ -125,7 +125,7 @@ def bootstrap(**given: Any) -> Bootstrap:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_user_data_is_as_the_family_wants_it(name: str) -> None:
+def test_user_data_has_the_format_of_the_ami_family(name: str) -> None:
     family, given = CASES[name]
     text = user_data(FAMILIES[family], bootstrap(**given))
     golden = GOLDEN / f"{name}.txt"
@@ -135,7 +135,7 @@ def test_user_data_is_as_the_family_wants_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if not n.startswith(("custom", "windows"))])
-def test_the_machine_understands_what_it_is_told(name: str) -> None:
+def test_the_node_parses_its_user_data(name: str) -> None:
     family, given = CASES[name]
     understood = parse_user_data(user_data(FAMILIES[family], bootstrap(**given)))
     assert understood.cluster_name == "joiner"
@@ -157,7 +157,7 @@ def test_our_settings_win_over_the_users_in_bottlerocket() -> None:
     assert "mine" not in kubernetes["node-taints"]
 
 
-def test_what_is_no_toml_is_refused_in_words() -> None:
+def test_invalid_toml_is_refused_with_a_message() -> None:
     with pytest.raises(UserDataError, match="not TOML"):
         user_data(FAMILIES["Bottlerocket"], bootstrap(custom="echo hello\n"))
 
@@ -172,13 +172,13 @@ def test_what_is_no_toml_is_refused_in_words() -> None:
         ("a = " + "[" * 5000, "nested too deeply"),
     ],
 )
-def test_settings_of_another_shape_are_refused_in_words(text: str, says: str) -> None:
+def test_settings_of_the_wrong_shape_are_refused_with_a_message(text: str, says: str) -> None:
     with pytest.raises(UserDataError, match=says):
         user_data(FAMILIES["Bottlerocket"], bootstrap(custom=text, raid=True))
 
 
 @pytest.mark.parametrize("family", ["AL2", "AL2023"])
-def test_a_part_in_any_language_is_passed_on_and_one_that_is_no_text_is_refused(
+def test_a_mime_part_in_any_encoding_is_kept_and_a_binary_one_is_refused(
     family: str,
 ) -> None:
     told = user_data(FAMILIES[family], bootstrap(custom=MIME.replace("first", "für alle")))
@@ -194,7 +194,7 @@ def test_a_part_in_any_language_is_passed_on_and_one_that_is_no_text_is_refused(
     "text",
     ["y", "N", "on", "true", "null", "7", "1e9", "5E2", "+1e3", ".5e3", "0o17", "0XF", "1e_3"],
 )
-def test_what_parsers_of_yaml_may_take_for_no_text_is_quoted(text: str) -> None:
+def test_values_that_yaml_may_not_read_as_text_are_quoted(text: str) -> None:
     taints = (Taint(key="dedicated", value=text, effect="NoSchedule"),)
     kubelet = {"maxPods": 29, "kubeReserved": {"memory": text}, "cpuCFSQuota": False}
 
@@ -207,12 +207,12 @@ def test_what_parsers_of_yaml_may_take_for_no_text_is_quoted(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["on: 2001-13-45", "[" * 5000])
-def test_what_yaml_cannot_read_is_a_script(text: str) -> None:
+def test_user_data_that_is_not_yaml_is_a_script(text: str) -> None:
     told = user_data(FAMILIES["AL2023"], bootstrap(custom=text))
     assert f'Content-Type: text/x-shellscript; charset="us-ascii"\n\n{text}\n' in told
 
 
-def test_written_toml_reads_back_the_same() -> None:
+def test_written_toml_parses_to_the_same_value() -> None:
     document = {
         "plain": 'text with "quotes" and \\ and \n a line',
         "number": 3,
@@ -226,7 +226,7 @@ def test_written_toml_reads_back_the_same() -> None:
     assert tomllib.loads(bottlerocket.written(document)) == document
 
 
-def test_a_new_bottlerocket_knows_which_directories_to_bind() -> None:
+def test_only_older_bottlerocket_versions_get_the_directories_to_bind() -> None:
     old = user_data(FAMILIES["Bottlerocket"], bootstrap(raid=True, image_version=""))
     new = user_data(FAMILIES["Bottlerocket"], bootstrap(raid=True, image_version="v1.46.0-abc"))
     assert "--dirs" in old

@@ -27,12 +27,12 @@ def within(key: str, *values: str) -> Requirement:
     return needs(key, "In", *values)
 
 
-def test_the_fake_keeps_the_protocol() -> None:
+def test_the_fake_implements_the_cloud_provider_protocol() -> None:
     cloud: CloudProvider = FakeCloud()
     assert cloud.name == "fake"
 
 
-async def test_the_cheapest_machine_that_meets_the_claim_is_launched() -> None:
+async def test_the_cheapest_instance_that_satisfies_the_claim_is_launched() -> None:
     cloud = FakeCloud()
     instance = await cloud.launch(claim(cpu="3", memory="10Gi"), NODE_CLASS)
     assert (instance.instance_type, instance.capacity_type) == ("m5.xlarge", "spot")
@@ -54,14 +54,14 @@ async def test_requirements_choose_zone_capacity_type_and_architecture() -> None
     assert instance.capacity_type == "on-demand"
 
 
-async def test_the_same_claim_is_launched_once() -> None:
+async def test_a_claim_is_launched_once() -> None:
     cloud = FakeCloud()
     first = await cloud.launch(claim(), NODE_CLASS)
     assert await cloud.launch(claim(), NODE_CLASS) == first
     assert len(await cloud.instances()) == 1
 
 
-async def test_without_capacity_the_next_best_offering_is_taken_and_at_last_an_error_told() -> None:
+async def test_without_capacity_the_next_offering_is_used_and_finally_an_error_is_raised() -> None:
     cloud = FakeCloud()
     cloud.exhaust(capacity_type="spot")
     assert (await cloud.launch(claim(name="a"), NODE_CLASS)).capacity_type == "on-demand"
@@ -73,7 +73,7 @@ async def test_without_capacity_the_next_best_offering_is_taken_and_at_last_an_e
     assert not any(o.available for t in types for o in t.offerings)
 
 
-async def test_a_terminated_instance_shuts_down_and_is_then_gone() -> None:
+async def test_a_terminated_instance_shuts_down_and_then_no_longer_exists() -> None:
     cloud = FakeCloud(shutdown_calls=1)
     instance = await cloud.launch(claim(), NODE_CLASS)
     await cloud.terminate(instance.provider_id)
@@ -91,7 +91,7 @@ async def test_an_ordered_failure_happens_as_often_as_it_was_ordered() -> None:
     await cloud.launch(claim(), NODE_CLASS)
 
 
-async def test_a_notice_comes_until_it_is_acknowledged() -> None:
+async def test_a_notice_is_delivered_until_it_is_acknowledged() -> None:
     cloud = FakeCloud()
     instance = await cloud.launch(claim(), NODE_CLASS)
     cloud.interrupt(instance.provider_id)
@@ -101,7 +101,7 @@ async def test_a_notice_comes_until_it_is_acknowledged() -> None:
     assert await cloud.notices() == ()
 
 
-async def test_a_class_is_ready_until_a_test_says_what_is_wrong() -> None:
+async def test_a_nodeclass_is_ready_unless_a_test_makes_it_unready() -> None:
     cloud = FakeCloud()
     ready = (await cloud.resolve(NODE_CLASS, now=EPOCH)).status
     assert {c.type: c.status for c in ready.conditions}["Ready"] == "True"

@@ -121,7 +121,7 @@ def test_a_stack_names_its_region_or_has_that_of_the_provider() -> None:
         ("imageParameters", "/golden/*, *", "a list of names of SSM parameters such as"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_what_is_allowed(
+def test_an_invalid_value_is_named_with_the_allowed_ones(
     key: str, value: str, allowed: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:

@@ -54,7 +54,7 @@ async def first(changes: AsyncIterator[Change[Any]], type_: str, name: str = "")
     raise AssertionError("a watch never ends")
 
 
-def test_it_is_an_api_server(cluster: Cluster) -> None:
+def test_it_implements_the_api_server_port(cluster: Cluster) -> None:
     port: ApiServer = Client(from_kubeconfig(cluster.kubeconfig))
     assert port
 
@@ -119,7 +119,7 @@ async def test_a_list_is_complete_however_many_pages_it_has(api: Client, namespa
     assert [lease.metadata.name for lease in leases] == names
 
 
-async def test_lists_can_be_narrowed(api: Client, namespace: str) -> None:
+async def test_lists_can_be_filtered(api: Client, namespace: str) -> None:
     for name, app in (("a", "web"), ("b", "db")):
         body = {"metadata": {"name": name, "labels": {"app": app}}}
         await api.create(kinds.LEASE, body, namespace)
