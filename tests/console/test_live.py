@@ -154,7 +154,7 @@ async def test_nodes_of_a_node_group_have_a_price_beside_nodepools() -> None:
     assert node["price"] == 0.04
 
 
-async def test_a_kind_that_may_not_be_listed_is_named() -> None:
+async def test_a_resource_without_list_permission_is_named() -> None:
     made = lived_in(10, 3)
     api = cluster(made)
     api.refuse("list", ForbiddenError("no right", status=403), kind=kinds.POD)
@@ -164,7 +164,7 @@ async def test_a_kind_that_may_not_be_listed_is_named() -> None:
         assert following.cluster.error == "cannot list pods: no right"
 
 
-async def test_custom_resources_that_come_later_are_shown(
+async def test_custom_resources_that_are_installed_later_are_shown(
     monkeypatch: Any,
 ) -> None:
     monkeypatch.setattr("controller.console.live.AGAIN_SECONDS", 0.0)
@@ -179,7 +179,7 @@ async def test_custom_resources_that_come_later_are_shown(
         }
 
 
-async def test_recorded_decisions_are_shown_the_newest_first() -> None:
+async def test_recorded_decisions_are_shown_newest_first() -> None:
     made = lived_in(10, 3)
     api = cluster(made)
     for name, saving in (("old", 0.1), ("new", 0.2)):

@@ -63,7 +63,7 @@ def open_page(devtools: str, problem: DisruptionProblem) -> OpenPage:
     return opened
 
 
-async def test_the_page_shows_every_node_and_breaks_no_rule_of_its_policy(
+async def test_the_page_shows_every_node_within_its_content_security_policy(
     open_page: OpenPage, feed: Feed
 ) -> None:
     async with open_page(feed) as page:
@@ -92,7 +92,7 @@ async def test_a_change_of_the_cluster_appears_without_a_reload(
         await page.until("document.getElementById('totals').innerText.includes('$123.45')")
 
 
-async def test_a_change_leaves_what_the_user_unfolded(open_page: OpenPage, feed: Feed) -> None:
+async def test_a_change_keeps_what_the_user_expanded(open_page: OpenPage, feed: Feed) -> None:
     async with open_page(feed) as page:
         await page.until("document.body.dataset.version")
         await page.value("document.querySelector('#pending details').open = true")
@@ -116,7 +116,7 @@ async def test_names_from_the_cluster_are_never_read_as_markup(
         assert await page.value("document.querySelector('#pending b')") is None
 
 
-async def test_a_node_is_opened_and_its_drain_answered_with_the_keyboard_alone(
+async def test_a_node_is_opened_and_its_drain_simulated_with_the_keyboard_only(
     open_page: OpenPage, feed: Feed
 ) -> None:
     async with open_page(feed) as page:
@@ -136,7 +136,7 @@ async def test_a_node_is_opened_and_its_drain_answered_with_the_keyboard_alone(
         assert "pods to move" in await page.text("#answer")
 
 
-async def test_the_table_has_what_the_map_shows(open_page: OpenPage, feed: Feed) -> None:
+async def test_the_table_shows_the_same_nodes_as_the_map(open_page: OpenPage, feed: Feed) -> None:
     async with open_page(feed) as page:
         await page.until("document.body.dataset.version")
         await page.click("#as-table")
@@ -160,7 +160,7 @@ async def test_the_table_has_what_the_map_shows(open_page: OpenPage, feed: Feed)
         ("evictionPrice", "-1", "not an eviction price"),
     ],
 )
-async def test_a_question_is_answered_before_anything_is_done(
+async def test_a_what_if_question_is_answered_on_the_page(
     open_page: OpenPage, feed: Feed, kind: str, subject: str, expected: str
 ) -> None:
     async with open_page(feed) as page:
@@ -174,7 +174,7 @@ async def test_a_question_is_answered_before_anything_is_done(
         assert expected in await page.text("#answer")
 
 
-async def test_a_token_is_asked_for_and_a_wrong_one_refused(
+async def test_the_page_asks_for_a_token_and_refuses_a_wrong_one(
     open_page: OpenPage, feed: Feed
 ) -> None:
     async with open_page(feed, token="0123456789abcdef") as page:
@@ -234,7 +234,7 @@ async def test_a_cluster_without_nodes_shows_where_its_pending_pods_will_run(
         assert page.faults == []
 
 
-async def test_two_thousand_nodes_fit_in_one_window(open_page: OpenPage, feed: Feed) -> None:
+async def test_two_thousand_nodes_fit_in_the_window(open_page: OpenPage, feed: Feed) -> None:
     assert feed.page is not None
     feed.page = multiplied(feed.page, 2000)
     feed.announce()

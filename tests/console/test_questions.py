@@ -61,7 +61,7 @@ def test_a_question_changes_nothing(problem: DisruptionProblem) -> None:
 @pytest.mark.parametrize(
     "question", [DrainNode("gone"), DeleteNodePool("gone"), EvictionPrice(float("nan"))]
 )
-def test_a_question_on_nothing_is_refused(
+def test_a_question_about_a_missing_object_is_refused(
     problem: DisruptionProblem, question: DrainNode | DeleteNodePool | EvictionPrice
 ) -> None:
     with pytest.raises(UnanswerableError):

@@ -43,14 +43,14 @@ async def status(
         return answer.status
 
 
-async def test_a_site_that_rebinds_its_name_to_this_address_is_refused() -> None:
+async def test_dns_rebinding_is_refused() -> None:
     async with server() as (session, url):
         assert await status(session, f"{url}/api/cluster", Host="evil.example:8090") == 421
         assert await status(session, f"{url}/", Host="evil.example") == 421
         assert await status(session, f"{url}/api/cluster", Host="localhost:1") == 200
 
 
-async def test_other_origins_can_neither_ask_nor_read() -> None:
+async def test_other_origins_can_neither_post_nor_read() -> None:
     async with server() as (session, url):
         path = f"{url}/api/questions"
         evil = {"Origin": "http://evil.example", "Content-Type": "application/json"}
@@ -60,7 +60,7 @@ async def test_other_origins_can_neither_ask_nor_read() -> None:
             assert not [name for name in answer.headers if name.startswith("Access-Control")]
 
 
-async def test_a_form_of_another_site_cannot_ask() -> None:
+async def test_a_form_of_another_site_is_refused() -> None:
     async with server() as (session, url):
         assert (
             await status(session, f"{url}/api/questions", "POST", **{"Content-Type": "text/plain"})
@@ -69,7 +69,7 @@ async def test_a_form_of_another_site_cannot_ask() -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/cluster", "/api/events", "/api/questions"])
-async def test_without_its_token_nothing_of_the_cluster_is_served(path: str) -> None:
+async def test_without_the_token_nothing_of_the_cluster_is_served(path: str) -> None:
     async with server(TOKEN) as (session, url):
         method = "POST" if path.endswith("questions") else "GET"
         assert await status(session, url + path, method) == 401
@@ -78,7 +78,7 @@ async def test_without_its_token_nothing_of_the_cluster_is_served(path: str) -> 
         assert await status(session, f"{url}/") == 200
 
 
-async def test_the_token_opens_it() -> None:
+async def test_the_token_gives_access() -> None:
     async with server(TOKEN) as (session, url):
         right = {"Authorization": f"Bearer {TOKEN}"}
         assert await status(session, f"{url}/api/cluster", **right) == 200
@@ -110,7 +110,9 @@ async def test_a_question_that_is_too_long_is_refused() -> None:
             assert answer.status == 413
 
 
-def test_other_machines_reach_it_only_with_a_token(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_listens_beyond_loopback_only_with_a_token(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["web", "--bind", "0.0.0.0", "world.json"], {}) == 2
     assert "JOINER_WEB_TOKEN" in capsys.readouterr().err
 
@@ -120,7 +122,7 @@ def test_a_short_token_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "at least 16" in capsys.readouterr().err
 
 
-async def test_the_command_serves_a_recorded_cluster(tmp_path: Path) -> None:
+async def test_the_command_serves_a_recorded_world(tmp_path: Path) -> None:
     recorded(tmp_path / "world.json", nodes=10)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "controller", "web", tmp_path / "world.json", "--port=0",
@@ -156,7 +158,7 @@ async def _answered_at_last(session: aiohttp.ClientSession, url: str) -> int:
     return await status(session, url)
 
 
-def test_the_controller_serves_it_to_those_who_may_forward_a_port(
+def test_the_controller_serves_the_page_on_loopback_for_port_forwarding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (port,) = free_ports(1)
@@ -180,7 +182,7 @@ def test_the_controller_serves_it_to_those_who_may_forward_a_port(
     assert answers == [200, 421]
 
 
-async def test_a_world_that_cannot_be_read_is_said_on_the_page(tmp_path: Path) -> None:
+async def test_the_page_reports_a_world_that_cannot_be_read(tmp_path: Path) -> None:
     feed = Feed()
     async with studied(Source(world=tmp_path / "missing.json", interval=None), feed):
         await feed.changed()

@@ -80,7 +80,7 @@ def keys_shown(pilot: Pilot[None]) -> set[str]:
     }
 
 
-async def test_it_shows_the_cost_and_every_node(app: Top, page: Content, plan: Content) -> None:
+async def test_top_shows_the_cost_and_every_node(app: Top, page: Content, plan: Content) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause()
 
@@ -204,7 +204,7 @@ async def test_a_change_keeps_the_cursor_on_its_node(page: Content, plan: Conten
         assert now.key == line.key
 
 
-async def test_a_cluster_that_cannot_be_read_says_why() -> None:
+async def test_the_error_of_a_cluster_that_cannot_be_read_is_shown() -> None:
     feed = Feed()
     async with Top(feed, lambda _: ()).run_test(size=SIZE) as pilot:
         feed.error = "cannot list pods: 403"
@@ -262,7 +262,7 @@ async def test_a_note_is_shown_above_the_table(page: Content, tmp_path: Path) ->
         assert text(pilot, "#note") == "200 pods are created"
 
 
-def test_on_a_terminal_it_evaluates_the_cluster_until_q_is_pressed(tmp_path: Path) -> None:
+def test_on_a_terminal_top_evaluates_the_cluster_until_q_is_pressed(tmp_path: Path) -> None:
     recorded(tmp_path / "world.json", nodes=10)
     ours, theirs = pty.openpty()
     shown = subprocess.Popen(
@@ -281,7 +281,7 @@ def test_on_a_terminal_it_evaluates_the_cluster_until_q_is_pressed(tmp_path: Pat
     assert shown.wait() == 0
 
 
-def test_without_a_terminal_it_says_what_to_use(
+def test_without_a_terminal_top_names_the_command_to_use(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "world.json"

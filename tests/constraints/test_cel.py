@@ -78,7 +78,7 @@ isSemver("1.2.3") && !isSemver("1.2") && isQuantity("1Gi") && !isQuantity("much"
 
 
 @pytest.mark.parametrize("text", TRUE.strip().splitlines())
-def test_what_is_true_is_true(text: str) -> None:
+def test_a_true_expression_is_true(text: str) -> None:
     assert expression(text).is_true(DEVICE)
 
 
@@ -86,7 +86,7 @@ def test_what_is_true_is_true(text: str) -> None:
     "text",
     ["true || device.there", "device.there || true", "[0, 1].exists(n, 1 / n == 1)"],
 )
-def test_or_outlives_an_error_when_the_other_side_is_true(text: str) -> None:
+def test_or_is_true_if_one_side_is_true_and_the_other_an_error(text: str) -> None:
     assert expression(text).is_true({})
 
 
@@ -94,7 +94,7 @@ def test_or_outlives_an_error_when_the_other_side_is_true(text: str) -> None:
     "text",
     ["false && device.there", "device.there && false", "[0, 1].all(n, 1 / n == 2)"],
 )
-def test_and_outlives_an_error_when_the_other_side_is_false(text: str) -> None:
+def test_and_is_false_if_one_side_is_false_and_the_other_an_error(text: str) -> None:
     assert not expression(text).is_true({})
 
 
@@ -125,7 +125,7 @@ def test_and_outlives_an_error_when_the_other_side_is_false(text: str) -> None:
         ),
     ],
 )
-def test_errors_say_what_is_wrong(text: str, reason: str) -> None:
+def test_evaluation_errors_name_the_cause(text: str, reason: str) -> None:
     with pytest.raises(CelError) as caught:
         expression(text).is_true(DEVICE)
 
@@ -144,14 +144,14 @@ def test_errors_say_what_is_wrong(text: str, reason: str) -> None:
         ("a" * 20000, "longer than"),
     ],
 )
-def test_what_cannot_be_read_is_refused(text: str, reason: str) -> None:
+def test_an_unparsable_expression_is_refused(text: str, reason: str) -> None:
     with pytest.raises(CelError) as caught:
         expression(text)
 
     assert reason in str(caught.value)
 
 
-def test_what_a_map_with_a_default_lacks_is_the_default() -> None:
+def test_a_missing_key_of_a_map_with_a_default_is_the_default() -> None:
     """As Kubernetes has it with domains: of one that a device knows nothing of, it is empty."""
     variables = {"device": {"attributes": Domains()}}
 
@@ -170,12 +170,12 @@ def test_what_a_map_with_a_default_lacks_is_the_default() -> None:
         expression("device.attributes['a'].x == 1").is_true(variables)
 
 
-def test_a_map_without_a_default_lacks_what_it_lacks() -> None:
+def test_a_missing_key_of_a_map_without_a_default_is_an_error() -> None:
     with pytest.raises(CelError, match='"a"'):
         expression("has(device.attributes['a'].x)").is_true({"device": {"attributes": {}}})
 
 
-def test_an_expression_that_misses_ever_more_is_given_up() -> None:
+def test_an_expression_over_many_missing_keys_fails_with_the_missing_key() -> None:
     asked = ", ".join(f"'{n}'" for n in range(100))
     missing = expression(f"[{asked}].all(one, !has(device[one].x))")
 
@@ -183,7 +183,7 @@ def test_an_expression_that_misses_ever_more_is_given_up() -> None:
         missing.is_true({"device": Domains()})
 
 
-def test_each_device_has_its_own_answer() -> None:
+def test_each_device_is_evaluated_separately() -> None:
     large = expression("device.memory.isGreaterThan(quantity('20Gi'))")
     sizes = ["10Gi", "40Gi", "10Gi", "80Gi"]
 
@@ -192,7 +192,7 @@ def test_each_device_has_its_own_answer() -> None:
     assert answers == [False, True, False, True]
 
 
-def test_asking_again_takes_no_memory() -> None:
+def test_repeated_evaluation_uses_no_more_memory() -> None:
     """The library never frees what it hands to functions that are not its own."""
     large = expression("device.memory.isGreaterThan(quantity('20Gi'))")
     variables = {"device": {"memory": Quantity(parse("40Gi"))}}
@@ -234,7 +234,7 @@ def test_versions_are_ordered_as_semver_says() -> None:
         ("v", None),
     ],
 )
-def test_forgiving_reading_of_versions_forgives_what_kubernetes_does(
+def test_lenient_version_parsing_accepts_what_kubernetes_accepts(
     text: str, read: str | None
 ) -> None:
     """Kubernetes' `semver(text, true)`: a "v" in front, zeros, and a short version that ends there.

@@ -34,15 +34,13 @@ def test_an_intersection_has_exactly_the_values_both_have(
 
 
 @given(_sets(), _sets())
-def test_an_intersection_does_not_mind_the_order(one: ValueSet, other: ValueSet) -> None:
+def test_intersection_is_commutative(one: ValueSet, other: ValueSet) -> None:
     assert one.intersection(other) == other.intersection(one)
     assert one.meets(other) == other.meets(one)
 
 
 @given(_sets(), _sets(), _sets())
-def test_an_intersection_does_not_mind_the_grouping(
-    one: ValueSet, other: ValueSet, third: ValueSet
-) -> None:
+def test_intersection_is_associative(one: ValueSet, other: ValueSet, third: ValueSet) -> None:
     left = one.intersection(other).intersection(third)
     right = one.intersection(other.intersection(third))
 
@@ -50,7 +48,7 @@ def test_an_intersection_does_not_mind_the_grouping(
 
 
 @given(_sets(), st.sampled_from([*VALUES, ""]))
-def test_labels_meet_a_set_as_kubernetes_says(allowed: ValueSet, value: str) -> None:
+def test_labels_match_requirements_as_in_kubernetes(allowed: ValueSet, value: str) -> None:
     values = {"key": value} if value else {}
 
     expected = allowed.has(value) if value else allowed.allows_absence
@@ -58,7 +56,7 @@ def test_labels_meet_a_set_as_kubernetes_says(allowed: ValueSet, value: str) -> 
 
 
 @given(_sets())
-def test_what_is_written_reads_back_the_same(allowed: ValueSet) -> None:
+def test_a_written_value_parses_to_the_same_value(allowed: ValueSet) -> None:
     terms = requirements.written({"key": allowed})
 
     again = requirements.read(terms)["key"]
@@ -66,13 +64,13 @@ def test_what_is_written_reads_back_the_same(allowed: ValueSet) -> None:
 
 
 @given(_sets())
-def test_a_chosen_value_is_an_allowed_one(allowed: ValueSet) -> None:
+def test_a_chosen_value_is_allowed(allowed: ValueSet) -> None:
     value = requirements.a_value(allowed)
 
     assert value is None or allowed.has(value)
 
 
-def test_terms_over_one_label_all_hold() -> None:
+def test_all_terms_of_one_label_apply() -> None:
     needed = requirements.read(
         [
             Requirement(key="cpu", operator="Gt", values=["2"]),
@@ -92,12 +90,14 @@ def test_bounds_that_contradict_each_other_leave_nothing() -> None:
     ("operator", "values", "words"),
     [("Near", [], "Near"), ("Gt", [], "exactly one integer"), ("Lt", ["x"], "exactly one integer")],
 )
-def test_a_malformed_term_says_what_is_wrong(operator: str, values: list[str], words: str) -> None:
+def test_a_malformed_term_is_refused_with_the_reason(
+    operator: str, values: list[str], words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
         value_set(operator, values)
 
 
-def test_only_labels_the_cloud_fills_in_may_be_left_open() -> None:
+def test_only_labels_that_the_cloud_sets_may_be_undefined() -> None:
     wanted = requirements.one_of("x")
 
     assert requirements.meets(None, wanted, key="topology.kubernetes.io/zone")

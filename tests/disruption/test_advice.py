@@ -59,7 +59,7 @@ def test_nodes_of_node_groups_have_a_capacity_type_and_a_price() -> None:
     assert outside(known) == {"plain", "spot"}
 
 
-def test_nodes_that_run_the_system_stay_outside() -> None:
+def test_nodes_that_run_the_system_are_excluded() -> None:
     critical = StateNode(
         node=make_node(
             "system",
@@ -113,7 +113,7 @@ def test_a_copy_of_a_node_pool_with_the_missing_label_takes_the_pods() -> None:
     assert drained(changed, {"a"}).staying == {}
 
 
-def test_a_forecast_ends_where_nothing_saves_any_more() -> None:
+def test_a_forecast_ends_when_no_command_saves() -> None:
     before = problem(*(worker(f"node-{number}") for number in range(4)))
     question = Question(problem=before, leaving=outside(before))
 
@@ -147,7 +147,7 @@ def test_a_requirement_is_widened_by_the_values_that_are_used() -> None:
     ]
 
 
-def test_pods_stay_where_they_are_from_one_recording_to_the_next() -> None:
+def test_pods_keep_their_nodes_from_one_recorded_world_to_the_next() -> None:
     first = problem(worker("a"), worker("b"), pods=2)
     before = Question(problem=first, leaving=outside(first)).forecast()
     home = {pod.key: pod.spec.node_name for pod in before.problem.snapshot.pods}

@@ -23,7 +23,7 @@ def left(*budgets: Budget, nodes: int = 10, consuming: int = 0, now: datetime = 
     return allowed(pool, Reason.DRIFTED, nodes=nodes, consuming=consuming, now=now)
 
 
-def test_without_a_budget_everything_may_go() -> None:
+def test_without_a_budget_every_node_may_be_disrupted() -> None:
     assert left() == UNLIMITED
 
 
@@ -37,16 +37,16 @@ def test_a_percentage_is_of_the_pools_nodes_rounded_up(
     assert left(Budget(nodes=budget), nodes=nodes) == expected
 
 
-def test_the_strictest_counts() -> None:
+def test_the_strictest_budget_applies() -> None:
     assert left(Budget(nodes="5"), Budget(nodes="20%"), Budget(nodes="100%")) == 2
 
 
-def test_those_on_their_way_out_or_not_ready_count_already() -> None:
+def test_deleting_and_not_ready_nodes_consume_the_budget() -> None:
     assert left(Budget(nodes="3"), consuming=2) == 1
     assert left(Budget(nodes="3"), consuming=4) == 0
 
 
-def test_a_budget_for_other_reasons_does_not_count() -> None:
+def test_a_budget_for_other_reasons_does_not_apply() -> None:
     assert left(Budget(nodes="0", reasons=["Empty", "Underutilized"])) == UNLIMITED
     assert left(Budget(nodes="0", reasons=["Empty", "Drifted"])) == 0
 
@@ -61,7 +61,7 @@ def test_a_budget_for_other_reasons_does_not_count() -> None:
         pytest.param(timedelta(days=-1, hours=12), True, id="on a Sunday"),
     ],
 )
-def test_a_budget_with_a_schedule_counts_for_as_long_as_it_says(
+def test_a_budget_with_a_schedule_applies_for_its_duration(
     hour: timedelta, *, is_open: bool
 ) -> None:
     assert left(WORKING_HOURS, now=MONDAY + hour) == (UNLIMITED if is_open else 0)
@@ -71,7 +71,7 @@ def test_a_budget_with_a_schedule_counts_for_as_long_as_it_says(
     "schedule",
     ["@hourly", "@weekly", "*/15 9-17 * JAN-DEC mon-fri", "5/20 0,12 ? * 1", "0 9 1 * MON"],
 )
-def test_a_budget_of_a_hundred_centuries_counts_always(schedule: str) -> None:
+def test_a_budget_with_a_duration_of_a_hundred_centuries_always_applies(schedule: str) -> None:
     assert left(Budget(nodes="1", schedule=schedule, duration="99999999h")) == 1
 
 
@@ -87,5 +87,5 @@ def test_a_budget_of_a_hundred_centuries_counts_always(schedule: str) -> None:
         Budget(nodes="1", schedule="TZ=Europe/Vienna 0 9 * * *", duration="8h"),
     ],
 )
-def test_a_budget_that_cannot_be_read_lets_nothing_go(unreadable: Budget) -> None:
+def test_an_invalid_budget_allows_no_disruption(unreadable: Budget) -> None:
     assert left(unreadable) == 0

@@ -126,7 +126,7 @@ def going(decision: Decision) -> set[str]:
     return {candidate.name for command in decision.commands for candidate in command.candidates}
 
 
-def test_a_node_whose_pool_has_gone_stays_and_says_so() -> None:
+def test_a_node_of_a_deleted_pool_is_not_disrupted_and_reports_it() -> None:
     cluster = world(("a", "small", pods("a", 1)), ("idle", "small", []))
     cluster["nodePools"] = [pool("other")]
 
@@ -153,7 +153,9 @@ RULES_ABOUT_OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("rule", RULES_ABOUT_OTHERS.values(), ids=RULES_ABOUT_OTHERS)
-def test_pods_whose_rules_are_about_other_pods_may_share_one_node(rule: dict[str, Any]) -> None:
+def test_pods_with_constraints_on_other_pods_are_consolidated_onto_one_node(
+    rule: dict[str, Any],
+) -> None:
     unavailable = {**SMALL, "offerings": [offering(ZONE, "on-demand", 0.1, available=False)]}
     cluster = world(
         *((name, "small", [pod(name, cpu=400, memory=256, **rule)]) for name in "abcd"),
@@ -173,7 +175,7 @@ def test_pods_whose_rules_are_about_other_pods_may_share_one_node(rule: dict[str
     assert relaxed(model, np.zeros(4)).bound <= staying
 
 
-def test_a_node_whose_price_is_not_known_is_told_why() -> None:
+def test_a_node_with_an_unknown_price_reports_it() -> None:
     cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
     cluster["instanceTypes"] = [LARGE]
 
@@ -182,7 +184,7 @@ def test_a_node_whose_price_is_not_known_is_told_why() -> None:
     assert "EC2NodeClass" in why
 
 
-def test_empty_nodes_go_before_anything_is_weighed() -> None:
+def test_empty_nodes_are_disrupted_before_consolidation_is_evaluated() -> None:
     decision = decided(world(("idle", "large", []), ("busy", "small", pods("web", 1))))
 
     (command,) = decision.commands
@@ -191,7 +193,7 @@ def test_empty_nodes_go_before_anything_is_weighed() -> None:
     assert command.saving == pytest.approx(0.4)
 
 
-def test_of_empty_nodes_the_dearest_go_first_where_budgets_let_few_go() -> None:
+def test_within_budgets_the_most_expensive_empty_nodes_go_first() -> None:
     one = [pool(budgets=[{"nodes": "1"}])]
     decision = decided(world(("a", "small", []), ("b", "large", []), ("c", "small", []), pools=one))
 
@@ -200,7 +202,7 @@ def test_of_empty_nodes_the_dearest_go_first_where_budgets_let_few_go() -> None:
     assert "No allowed disruptions" in decision.blocked["a"]
 
 
-def test_a_node_whose_pods_fit_elsewhere_goes_without_replacement() -> None:
+def test_a_node_whose_pods_fit_on_other_nodes_is_deleted_without_replacement() -> None:
     decision = decided(world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3))))
 
     (command,) = decision.commands
@@ -211,7 +213,7 @@ def test_a_node_whose_pods_fit_elsewhere_goes_without_replacement() -> None:
     assert command.evictions == 1
 
 
-def test_a_large_node_becomes_several_small_ones_where_those_are_cheaper() -> None:
+def test_a_large_node_is_replaced_by_several_smaller_ones_if_they_are_cheaper() -> None:
     decision = decided(world(("big", "large", pods("web", 7))))
 
     (command,) = decision.commands
@@ -223,7 +225,7 @@ def test_a_large_node_becomes_several_small_ones_where_those_are_cheaper() -> No
     assert command.saving == pytest.approx(0.2)
 
 
-def test_a_node_that_nothing_cheaper_replaces_stays_and_says_so() -> None:
+def test_a_node_without_a_cheaper_replacement_stays_and_reports_it() -> None:
     decision = decided(world(("a", "small", pods("a", 4))))
 
     assert not decision.commands
@@ -237,7 +239,9 @@ def test_a_node_that_nothing_cheaper_replaces_stays_and_says_so() -> None:
         ({"consolidateAfter": "Never"}, "has consolidation disabled"),
     ],
 )
-def test_a_pool_may_forbid_consolidation(disruption: dict[str, Any], why: str) -> None:
+def test_when_empty_forbids_consolidation_of_nodes_with_pods(
+    disruption: dict[str, Any], why: str
+) -> None:
     decision = decided(
         world(
             ("a", "small", pods("a", 1)),
@@ -250,7 +254,7 @@ def test_a_pool_may_forbid_consolidation(disruption: dict[str, Any], why: str) -
     assert why in decision.blocked["a"]
 
 
-def test_a_node_whose_pods_changed_lately_stays() -> None:
+def test_a_node_with_recent_pod_changes_is_not_yet_consolidatable() -> None:
     cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
     for claim in cluster["nodeClaims"]:
         claim["status"]["conditions"] = conditions(("Launched", "Registered", "Initialized"))
@@ -267,7 +271,7 @@ def test_a_node_whose_pods_changed_lately_stays() -> None:
     ],
 )
 @pytest.mark.parametrize("intricate", [False, True], ids=["by arrays", "by the engine"])
-def test_no_pod_is_moved_to_save_to_a_node_where_one_has_just_come(
+def test_consolidation_moves_no_pod_to_a_node_with_recent_pod_changes(
     ago: timedelta, names: list[str], *, intricate: bool
 ) -> None:
     cluster = where_a_pod_came(ago)
@@ -284,9 +288,7 @@ def test_no_pod_is_moved_to_save_to_a_node_where_one_has_just_come(
 
 
 @pytest.mark.parametrize(("wait", "names"), [("5m", []), ("0s", ["a"]), ("Never", ["a"])])
-def test_it_is_the_pool_of_the_node_that_says_how_long_pods_settle_there(
-    wait: str, names: list[str]
-) -> None:
+def test_consolidateafter_of_the_destinations_pool_applies(wait: str, names: list[str]) -> None:
     cluster = where_a_pod_came(timedelta(minutes=1))
     cluster["nodePools"] = [pool(), pool("other", consolidateAfter=wait)]
     there = (cluster["nodes"][1], cluster["nodeClaims"][1])
@@ -303,7 +305,7 @@ def test_it_is_the_pool_of_the_node_that_says_how_long_pods_settle_there(
         pytest.param(timedelta(minutes=6), ["a"], id="it is quiet"),
     ],
 )
-def test_a_node_without_any_event_of_pods_settles_since_it_was_initialized(
+def test_without_pod_events_consolidateafter_starts_at_initialization(
     ago: timedelta, names: list[str]
 ) -> None:
     cluster = where_a_pod_came(ago)
@@ -315,7 +317,7 @@ def test_a_node_without_any_event_of_pods_settles_since_it_was_initialized(
     assert [name for command in decided(cluster).commands for name in command.names] == names
 
 
-def test_pods_of_a_drifted_node_go_also_to_where_one_has_just_come() -> None:
+def test_pods_of_a_drifted_node_may_move_to_a_node_with_recent_pod_changes() -> None:
     cluster = where_a_pod_came(timedelta(minutes=1))
     cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
 
@@ -325,7 +327,7 @@ def test_pods_of_a_drifted_node_go_also_to_where_one_has_just_come() -> None:
     assert not command.replacements
 
 
-def test_the_next_step_of_a_plan_follows_at_once_to_what_the_first_has_made() -> None:
+def test_the_next_step_of_a_plan_may_use_the_replacement_of_the_first_at_once() -> None:
     cluster = where_a_pod_came(timedelta(minutes=1))
     cluster["nodeClaims"][1]["metadata"]["annotations"] = {"joiner.dev/replaces": "a,gone"}
 
@@ -355,7 +357,9 @@ def where_a_pod_came(ago: timedelta) -> dict[str, Any]:
         pytest.param(timedelta(minutes=-5), False, id="long ago"),
     ],
 )
-def test_room_that_is_free_in_a_moment_is_waited_for(ends: timedelta, waits: bool) -> None:
+def test_consolidation_waits_for_the_capacity_of_terminating_pods(
+    ends: timedelta, waits: bool
+) -> None:
     """Pods of 1.2 CPUs are ending on all of three nodes: until then nothing else fits there."""
     cluster = world(
         *((name, "small", [*pods(name, 1), *pods(f"{name}-ends", 1, cpu=1200)]) for name in "abc")
@@ -372,7 +376,7 @@ def test_room_that_is_free_in_a_moment_is_waited_for(ends: timedelta, waits: boo
     assert waits == (set(decision.blocked.values()) == {consolidation.ENDING})
 
 
-def test_a_budget_holds_back_what_the_plan_wants_gone() -> None:
+def test_a_budget_limits_how_many_nodes_of_a_plan_are_disrupted() -> None:
     nodes = [(f"n{n}", "small", pods(f"n{n}", 1)) for n in range(8)]
     decision = decided(world(*nodes, pools=[pool(budgets=[{"nodes": "1"}])]))
 
@@ -380,7 +384,7 @@ def test_a_budget_holds_back_what_the_plan_wants_gone() -> None:
     assert any("No allowed disruptions" in why for why in decision.blocked.values())
 
 
-def test_pods_held_back_by_a_budget_are_not_moved_twice() -> None:
+def test_pods_on_nodes_held_back_by_a_budget_are_not_moved_twice() -> None:
     nodes = [(f"n{n}", "small", pods(f"n{n}", 1)) for n in range(8)]
     current = problem(world(*nodes, pools=[pool(budgets=[{"nodes": "2"}])]))
     moved: list[str] = []
@@ -393,7 +397,7 @@ def test_pods_held_back_by_a_budget_are_not_moved_twice() -> None:
     assert cost(current) == pytest.approx(0.2)
 
 
-def test_what_was_read_of_pods_before_changes_no_answer() -> None:
+def test_the_cache_of_pod_properties_changes_no_answer() -> None:
     nodes = [(f"n{n}", "small", pods(f"n{n}", 1)) for n in range(8)]
     current = problem(world(*nodes, pools=[pool(budgets=[{"nodes": "2"}])]))
     kinds, looks = PodKinds(), 0
@@ -408,7 +412,7 @@ def test_what_was_read_of_pods_before_changes_no_answer() -> None:
 
 
 @pytest.mark.parametrize("value", ["true", "100000h", "99999999h"])
-def test_a_pod_that_forbids_disruption_keeps_its_node(value: str) -> None:
+def test_a_pod_with_do_not_disrupt_keeps_its_node(value: str) -> None:
     guarded = pods("a", 1)
     guarded[0]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": value}
     decision = decided(world(("a", "small", guarded), ("b", "small", pods("b", 1))))
@@ -421,7 +425,7 @@ def test_a_pod_that_forbids_disruption_keeps_its_node(value: str) -> None:
     ("value", "deletion"),
     [("true", {"deletionTimestamp": "2026-10-31T23:00:00Z"}), ("0s", {}), ("1d", {}), ("no", {})],
 )
-def test_a_pod_that_is_ending_or_says_what_nobody_knows_forbids_nothing(
+def test_a_terminating_pod_or_an_unknown_do_not_disrupt_value_forbids_nothing(
     value: str, deletion: dict[str, str]
 ) -> None:
     cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
@@ -432,7 +436,7 @@ def test_a_pod_that_is_ending_or_says_what_nobody_knows_forbids_nothing(
     assert going(decided(cluster)) == {"a"}
 
 
-def test_a_pod_whose_volume_lies_on_the_disk_of_its_node_is_not_moved_for_a_saving() -> None:
+def test_a_pod_with_a_local_volume_is_not_moved_by_consolidation() -> None:
     cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
     term = {"key": HOSTNAME, "operator": "In", "values": ["a"]}
     affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [term]}]}}
@@ -459,7 +463,7 @@ def test_a_pod_whose_volume_lies_on_the_disk_of_its_node_is_not_moved_for_a_savi
     assert going(decided(cluster)) == {"a"}
 
 
-def test_a_node_with_a_pod_that_cannot_be_placed_anywhere_is_no_empty_node() -> None:
+def test_a_node_with_an_unschedulable_pod_is_not_empty() -> None:
     cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
     claims = [{"name": "gpu", "resourceClaimName": "gpu"}]
     cluster["pods"][0]["spec"]["resourceClaims"] = claims
@@ -470,14 +474,14 @@ def test_a_node_with_a_pod_that_cannot_be_placed_anywhere_is_no_empty_node() -> 
     assert decided(alone).blocked["a"] == "Not all pods would schedule on other nodes"
 
 
-def test_a_pool_that_never_consolidates_keeps_nodes_that_became_empty_before_it_said_so() -> None:
+def test_consolidateafter_never_keeps_nodes_that_were_already_empty() -> None:
     late = world(("a", "small", []), ("b", "small", []), pools=[pool(consolidateAfter="Never")])
     late["nodeClaims"][1]["metadata"]["annotations"] = {"joiner.dev/replaces": "gone"}
 
     assert going(decided(late)) == {"b"}
 
 
-def test_a_pod_that_has_moved_is_protected_from_its_new_start() -> None:
+def test_do_not_disrupt_of_a_moved_pod_starts_again_at_its_new_start() -> None:
     guarded = pods("a", 1)
     guarded[0]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "1h"}
     guarded[0]["status"]["startTime"] = "2026-01-01T00:00:00Z"
@@ -493,7 +497,7 @@ def test_a_pod_that_has_moved_is_protected_from_its_new_start() -> None:
     ("rule", "for_ever"),
     [({"maxUnavailable": 1}, False), ({"minAvailable": "90%"}, True)],
 )
-def test_a_budget_for_pods_that_allows_nothing_keeps_the_node(
+def test_an_exhausted_pod_disruption_budget_keeps_the_node(
     rule: dict[str, object], for_ever: bool
 ) -> None:
     guard = {
@@ -524,7 +528,7 @@ def test_a_budget_for_pods_that_allows_nothing_keeps_the_node(
         pytest.param("true", 2, False, id="is not the only one"),
     ],
 )
-def test_a_budget_of_a_single_pod_does_not_keep_one_that_is_rolled(
+def test_a_pod_disruption_budget_does_not_keep_a_single_replica_with_surge(
     asks: str, expected: int, goes: bool
 ) -> None:
     guarded = pods("a", 1)
@@ -552,14 +556,14 @@ def test_a_budget_of_a_single_pod_does_not_keep_one_that_is_rolled(
     assert not going(decided(cluster))
 
 
-def test_room_of_pods_that_wait_is_not_given_away() -> None:
+def test_capacity_for_pending_pods_is_not_consolidated() -> None:
     cluster = world(("a", "small", pods("a", 2)), ("b", "small", pods("b", 2)))
     cluster["pods"].append(pod("waits", cpu=1000, memory=256))
 
     assert not decided(cluster).commands
 
 
-def test_moved_pods_do_not_go_to_nodes_that_are_still_starting() -> None:
+def test_moved_pods_do_not_go_to_uninitialized_nodes() -> None:
     cluster = world(("a", "small", pods("a", 1)), ("young", "small", []))
     del cluster["nodes"][1]["metadata"]["labels"]["karpenter.sh/initialized"]
 
@@ -578,7 +582,7 @@ def level(max_skew: int = 1) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("max_skew", "goes"), [(1, False), (2, True)])
-def test_pods_stay_as_evenly_spread_over_zones_as_they_need(max_skew: int, goes: bool) -> None:
+def test_topology_spread_over_zones_holds_after_consolidation(max_skew: int, goes: bool) -> None:
     web = [pod(name, cpu=400, memory=256, **level(max_skew)) for name in ("web-0", "web-1")]
     cluster = world(("a", "small", web[:1]), ("b", "small", web[1:]), instanceTypes=[IN_BOTH_ZONES])
     cluster["nodes"][1]["metadata"]["labels"]["topology.kubernetes.io/zone"] = "zone-b"
@@ -609,7 +613,7 @@ def crossing(budget: str = "100%") -> dict[str, Any]:
     return cluster
 
 
-def test_nodes_whose_pods_stay_level_only_together_go_together() -> None:
+def test_nodes_whose_spread_holds_only_together_are_disrupted_together() -> None:
     cluster = crossing()
     decision = decided(cluster)
 
@@ -622,12 +626,12 @@ def test_nodes_whose_pods_stay_level_only_together_go_together() -> None:
     assert confirm(problem(cluster), decision).commands == decision.commands
 
 
-def test_nodes_that_go_only_together_stay_where_the_budgets_let_one_go() -> None:
+def test_nodes_that_must_be_disrupted_together_stay_if_the_budget_allows_one() -> None:
     assert not decided(crossing(budget="1")).commands
 
 
 @pytest.mark.parametrize("what", ["a pod must not be moved", "pods came or went"])
-def test_nodes_that_were_to_go_together_both_stay_when_one_may_not_go(what: str) -> None:
+def test_nodes_that_must_be_disrupted_together_stay_if_one_is_not_a_candidate(what: str) -> None:
     cluster = crossing()
     decision = decided(cluster)
 
@@ -637,7 +641,7 @@ def test_nodes_that_were_to_go_together_both_stay_when_one_may_not_go(what: str)
     assert confirmed.rejected.keys() == {"a", "b"}
 
 
-def test_a_node_goes_when_its_pods_may_come_while_the_others_still_run() -> None:
+def test_nodes_are_disrupted_in_an_order_that_keeps_the_spread() -> None:
     kept = [pod("computes", cpu=1400, memory=256), pod("remembers", cpu=100, memory=6656)]
     counted = [pod(f"kept-{n}", cpu=10, memory=16, **level()) for n in range(2)]
     for one in (*kept, *counted):
@@ -658,7 +662,7 @@ def test_a_node_goes_when_its_pods_may_come_while_the_others_still_run() -> None
 
 
 @pytest.mark.parametrize("names", [("web-0", "web-1"), ("web-1", "web-0")])
-def test_what_is_bought_for_a_node_suits_its_pods_while_others_are_held_back(
+def test_a_replacement_suits_its_pods_while_budgets_hold_back_other_nodes(
     names: tuple[str, str],
 ) -> None:
     prices = {ZONE: 0.1, "zone-b": 0.3}
@@ -689,7 +693,7 @@ def test_what_is_bought_for_a_node_suits_its_pods_while_others_are_held_back(
     assert zone == ["zone-b"]
 
 
-def test_rules_over_a_label_that_no_node_has_are_no_obstacle_to_a_look() -> None:
+def test_a_spread_over_a_label_that_no_node_has_does_not_block_consolidation() -> None:
     web = level()
     web["topologySpreadConstraints"][0]["topologyKey"] = "example.com/rack"
     cluster = world(
@@ -703,7 +707,7 @@ def test_rules_over_a_label_that_no_node_has_are_no_obstacle_to_a_look() -> None
     assert going(decision) == {"a"}
 
 
-def test_pods_may_move_to_a_node_whose_pool_has_gone() -> None:
+def test_pods_may_move_to_a_node_of_a_deleted_pool() -> None:
     cluster = world(("a", "small", pods("a", 1)), ("orphan", "small", pods("b", 3)))
     orphan = cluster["nodes"][1]["metadata"], cluster["nodeClaims"][1]["metadata"]
     for metadata in orphan:
@@ -715,14 +719,14 @@ def test_pods_may_move_to_a_node_whose_pool_has_gone() -> None:
     assert command.moves == {"orphan": ("default/a-0",)}
 
 
-def test_spot_is_not_replaced_by_spot_unless_the_gate_is_on() -> None:
+def test_spot_is_replaced_by_spot_only_with_the_feature_gate() -> None:
     both = [pool(on_demand=False)]
     cluster = world(("big", "large/spot", pods("web", 7)), pools=both)
 
     assert not decided(cluster).commands
 
 
-def test_a_single_spot_node_needs_fifteen_cheaper_types_to_become_another() -> None:
+def test_a_spot_to_spot_replacement_of_one_node_needs_fifteen_cheaper_types() -> None:
     both = [pool(on_demand=False)]
     few = world(("big", "large/spot", pods("web", 4)), pools=both)
     many = world(("big", "large/spot", pods("web", 4)), pools=both)
@@ -745,7 +749,7 @@ def _named(name: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_its_own_type_is_none_of_the_fifteen_cheaper_ones() -> None:
+def test_the_current_type_is_not_one_of_the_fifteen_cheaper_types() -> None:
     cluster = world(("a", "small/spot", pods("a", 1)), pools=[pool(on_demand=False)])
     names = [f"t{n}" for n in range(14)]
     prices = {"small": 0.059, **{name: 0.04 + n / 1000 for n, name in enumerate(names)}}
@@ -767,7 +771,7 @@ def test_its_own_type_is_none_of_the_fifteen_cheaper_ones() -> None:
     assert set(command.replacements[0].instance_types) == {*names, "t14"}
 
 
-def test_on_demand_that_becomes_spot_is_bound_to_spot() -> None:
+def test_an_on_demand_node_that_is_replaced_by_spot_requires_spot() -> None:
     decision = decided(world(("a", "small", pods("a", 4)), pools=[pool(on_demand=False)]))
 
     (command,) = decision.commands
@@ -780,7 +784,7 @@ def test_on_demand_that_becomes_spot_is_bound_to_spot() -> None:
     assert list(term.values) == ["spot"]
 
 
-def test_a_saving_that_moves_many_pods_must_pay_for_them() -> None:
+def test_a_saving_must_exceed_the_cost_of_its_evictions() -> None:
     cluster = world(("a", "small", pods("a", 20, cpu=10)), ("guarded", "small", pods("b", 2)))
     cluster["nodes"][1]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
 
@@ -790,13 +794,13 @@ def test_a_saving_that_moves_many_pods_must_pay_for_them() -> None:
     assert "less than the cost of evicting 20 pods" in calm.blocked["a"]
 
 
-def test_of_two_nodes_that_could_go_the_one_with_fewer_pods_does() -> None:
+def test_of_two_candidates_the_one_with_fewer_pods_is_disrupted() -> None:
     decision = decided(world(("a", "small", pods("a", 20, cpu=10)), ("b", "small", pods("b", 2))))
 
     assert going(decision) == {"b"}
 
 
-def test_an_owner_may_price_the_move_of_a_pod() -> None:
+def test_an_annotation_sets_the_eviction_cost_of_a_pod() -> None:
     cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 1)))
     for member in cluster["pods"]:
         member["metadata"]["annotations"] = {"joiner.dev/eviction-price": "5"}
@@ -807,7 +811,7 @@ def test_an_owner_may_price_the_move_of_a_pod() -> None:
     assert "less than the cost of evicting" in calm.blocked["a"]
 
 
-def test_a_pod_that_was_moved_a_moment_ago_is_dearer_to_move() -> None:
+def test_a_recently_moved_pod_costs_more_to_evict() -> None:
     cluster = world(("a", "small", pods("a", 8, cpu=10)), ("b", "small", pods("b", 8, cpu=10)))
     settings = DisruptionSettings(eviction_price=0.015)
     assert going(decided(cluster, settings))
@@ -817,7 +821,7 @@ def test_a_pod_that_was_moved_a_moment_ago_is_dearer_to_move() -> None:
     assert not decided(cluster, settings).commands
 
 
-def test_a_job_that_has_run_for_long_is_not_begun_again_for_cents() -> None:
+def test_a_long_running_job_is_not_restarted_for_a_small_saving() -> None:
     cluster = world(("a", "small", pods("a", 2)), ("b", "small", pods("b", 1)))
     settings = DisruptionSettings(eviction_price=0.001)
     assert going(decided(cluster, settings))
@@ -829,7 +833,7 @@ def test_a_job_that_has_run_for_long_is_not_begun_again_for_cents() -> None:
     assert not going(decided(cluster, settings))
 
 
-def test_of_a_plan_that_is_too_large_for_the_budgets_what_pays_alone_goes() -> None:
+def test_if_budgets_block_a_plan_the_part_that_pays_alone_is_executed() -> None:
     small = [(f"n{n}", "small", pods(f"n{n}", 1)) for n in range(6)]
     cluster = world(*small, pools=[pool(budgets=[{"nodes": "1"}])])
 
@@ -849,9 +853,7 @@ def of_job(running: dict[str, Any]) -> dict[str, Any]:
         pytest.param([], False, id="nobody any more"),
     ],
 )
-def test_pods_do_not_move_to_a_node_that_goes_by_itself(
-    there: list[dict[str, Any]], goes: bool
-) -> None:
+def test_pods_move_only_to_a_node_whose_pods_last(there: list[dict[str, Any]], goes: bool) -> None:
     cluster = world(("a", "small", pods("a", 1)), ("b", "small", there))
     now = changed(cluster, "pods came or went", "b")
 
@@ -860,7 +862,7 @@ def test_pods_do_not_move_to_a_node_that_goes_by_itself(
 
 
 @pytest.mark.parametrize("why", ["it is protected", "no budget lets it go"])
-def test_pods_move_to_an_empty_node_that_stays_all_the_same(why: str) -> None:
+def test_pods_move_to_an_empty_node_that_cannot_be_disrupted(why: str) -> None:
     cluster = world(("a", "small", pods("a", 1)), ("b", "small", []))
     if why == "it is protected":
         cluster["nodes"][1]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
@@ -871,7 +873,7 @@ def test_pods_move_to_an_empty_node_that_stays_all_the_same(why: str) -> None:
     assert going(decided(cluster, DisruptionSettings())) == {"a"}
 
 
-def test_a_job_moves_to_where_others_run() -> None:
+def test_a_job_moves_to_a_node_with_other_jobs() -> None:
     sums = [of_job(one) for one in pods("sum", 2)]
     cluster = world(("a", "small", sums[:1]), ("b", "small", sums[1:]))
     now = changed(cluster, "pods came or went", "b")
@@ -887,7 +889,7 @@ def lonely(count: int, budget: str) -> dict[str, Any]:
     return world(*nodes, pools=[pool(budgets=[{"nodes": budget}])])
 
 
-def test_what_pays_as_a_whole_goes_one_after_the_other_where_budgets_ask_for_that() -> None:
+def test_a_plan_that_pays_as_a_whole_is_executed_node_by_node_within_budgets() -> None:
     current = problem(lonely(5, budget="1"), DisruptionSettings())
     steps = []
     while commands := decide(current).commands:
@@ -909,11 +911,13 @@ def test_what_pays_as_a_whole_goes_one_after_the_other_where_budgets_ask_for_tha
         ),
     ],
 )
-def test_what_does_not_pay_for_its_first_steps_is_not_begun(settings: DisruptionSettings) -> None:
+def test_a_plan_that_does_not_pay_for_its_first_step_is_not_started(
+    settings: DisruptionSettings,
+) -> None:
     assert not going(decided(lonely(5, budget="1"), settings))
 
 
-def test_a_first_step_stands_as_long_as_those_that_are_to_follow_may() -> None:
+def test_a_first_step_stays_valid_only_while_the_following_steps_are() -> None:
     cluster = lonely(5, budget="1")
     settings = DisruptionSettings()
     decision = decide(problem(cluster, settings))
@@ -931,7 +935,7 @@ def test_a_first_step_stands_as_long_as_those_that_are_to_follow_may() -> None:
     assert not other.commands
 
 
-def test_balanced_pools_refuse_savings_that_disturb_more_than_their_share() -> None:
+def test_the_balanced_policy_rejects_savings_that_disrupt_too_many_pods() -> None:
     full = [(f"full-{n}", "large", pods(f"full-{n}", 7, cpu=1100)) for n in range(3)]
     nodes = (("harmed", "small", pods("a", 20, cpu=10)), *full, ("room", "small", []))
     guarded = world(*nodes)
@@ -947,7 +951,7 @@ def test_balanced_pools_refuse_savings_that_disturb_more_than_their_share() -> N
     assert all(verdict.score is not None and verdict.score < 0.5 for verdict in rejected)
 
 
-def test_a_balanced_pool_is_measured_with_the_nodes_that_may_not_go() -> None:
+def test_the_balanced_policy_counts_nodes_that_cannot_be_disrupted() -> None:
     busy = [(f"busy-{n}", "small", pods(f"busy-{n}", 18, cpu=10)) for n in range(3)]
     cluster = world(
         *busy, ("a", "large", pods("a", 3, cpu=1800)), pools=[pool(consolidationPolicy="Balanced")]
@@ -964,7 +968,7 @@ def test_a_balanced_pool_is_measured_with_the_nodes_that_may_not_go() -> None:
 
 
 @pytest.mark.parametrize("policy", ["WhenEmptyOrUnderutilized", "Balanced"])
-def test_what_was_weighed_is_told_by_pool_and_policy(policy: str) -> None:
+def test_evaluations_are_counted_by_pool_and_policy(policy: str) -> None:
     cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
 
     verdicts = decided({**cluster, "nodePools": [pool(consolidationPolicy=policy)]}).verdicts
@@ -974,7 +978,7 @@ def test_what_was_weighed_is_told_by_pool_and_policy(policy: str) -> None:
     assert (verdict.score is not None) is (policy == "Balanced")
 
 
-def test_a_look_that_ran_out_of_time_says_so() -> None:
+def test_a_decision_that_reached_its_timeout_reports_it() -> None:
     cluster = problem(world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3))))
 
     assert decide(cluster, expired=lambda: True).timed_out
@@ -982,7 +986,7 @@ def test_a_look_that_ran_out_of_time_says_so() -> None:
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.95])
-def test_what_a_look_has_found_when_its_time_runs_out_goes(share: float) -> None:
+def test_at_the_timeout_the_commands_found_so_far_are_returned(share: float) -> None:
     cluster = problem(underused(150, 7), DisruptionSettings())
     calls = itertools.count()
     decide(cluster, expired=lambda: next(calls) < 0)
@@ -994,7 +998,7 @@ def test_what_a_look_has_found_when_its_time_runs_out_goes(share: float) -> None
     assert decision.commands
 
 
-def test_a_drifted_node_is_replaced_whatever_it_costs() -> None:
+def test_a_drifted_node_is_replaced_regardless_of_cost() -> None:
     cluster = world(("old", "small", pods("a", 4)), pools=[pool(consolidateAfter="Never")])
     cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
     (command,) = decided(cluster).commands
@@ -1004,7 +1008,7 @@ def test_a_drifted_node_is_replaced_whatever_it_costs() -> None:
     assert len(command.replacements) == 1
 
 
-def test_a_drifted_node_goes_however_little_time_there_is() -> None:
+def test_a_drifted_node_is_replaced_even_at_the_timeout() -> None:
     cluster = world(("old", "small", pods("a", 4)), pools=[pool(consolidateAfter="Never")])
     cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
 
@@ -1023,7 +1027,7 @@ def one_to_empty(leaving: list[dict[str, Any]], *, free: Mapping[str, int]) -> d
     return cluster
 
 
-def test_kube_scheduler_is_relied_on_to_place_the_largest_first() -> None:
+def test_the_plan_assumes_that_kube_scheduler_binds_the_largest_pods_first() -> None:
     # A drain evicts them in that order. Were a small one first, it would go to b.
     leaving = [*pods("first", 1), *pods("large", 1, cpu=1000), *pods("last", 1)]
 
@@ -1039,7 +1043,7 @@ def test_kube_scheduler_is_relied_on_to_place_the_largest_first() -> None:
         pytest.param(EVICTIONS_FREE, {"a"}, {}, id="where savings alone count"),
     ],
 )
-def test_what_fits_in_one_way_only_does_not_rely_on_kube_scheduler_to_find_it(
+def test_a_plan_does_not_depend_on_a_binding_that_kube_scheduler_may_not_find(
     settings: DisruptionSettings, goes: set[str], why: dict[str, str]
 ) -> None:
     # The large one comes first and goes to b, where more is free than on c, and then one of the
@@ -1055,7 +1059,7 @@ def test_what_fits_in_one_way_only_does_not_rely_on_kube_scheduler_to_find_it(
         assert said in decision.blocked[name]
 
 
-def test_pods_that_bear_a_soft_taint_where_they_are_bear_it_on_a_smaller_node() -> None:
+def test_pods_on_a_node_with_a_soft_taint_accept_it_on_a_smaller_node() -> None:
     taint = {"key": "tier", "value": "reliable", "effect": "PreferNoSchedule"}
     softly = pool()
     softly["spec"]["template"]["spec"]["taints"] = [taint]
@@ -1068,7 +1072,7 @@ def test_pods_that_bear_a_soft_taint_where_they_are_bear_it_on_a_smaller_node() 
     assert [new.instance_types[0] for new in command.replacements] == ["small"]
 
 
-def test_pods_that_limits_keep_where_they_are_do_not_raise_the_bound() -> None:
+def test_pods_that_limits_keep_on_their_nodes_do_not_raise_the_bound() -> None:
     # Were both to move, one node of two CPUs would be all there is for them.
     cluster = world(
         ("a", "small", pods("a", 1, cpu=1500)),
@@ -1108,7 +1112,7 @@ def test_drift_waits_for_its_budget() -> None:
         pytest.param({"old-0", "old-1"}, False, id="sixteen CPUs of twelve"),
     ],
 )
-def test_many_small_replacements_do_not_let_all_large_nodes_go_at_once(
+def test_a_percentage_budget_of_drift_also_limits_the_share_of_cpus(
     already: set[str], *, goes: bool
 ) -> None:
     # A quarter of twelve nodes are three, and of 48 CPUs one large node and a half.
@@ -1126,7 +1130,7 @@ def test_many_small_replacements_do_not_let_all_large_nodes_go_at_once(
 
 
 @pytest.mark.parametrize(("budget", "count"), [("10%", 1), ("11%", 2), ("25%", 3), ("100%", 10)])
-def test_of_nodes_alike_as_many_are_replaced_at_once_as_a_percentage_says(
+def test_a_percentage_budget_limits_concurrent_replacements_of_a_static_pool(
     budget: str, count: int
 ) -> None:
     static = pool(budgets=[{"nodes": budget}])
@@ -1139,7 +1143,7 @@ def test_of_nodes_alike_as_many_are_replaced_at_once_as_a_percentage_says(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_steady_cluster_is_reached_and_nobody_is_left_behind(seed: int) -> None:
+def test_repeated_decisions_end_in_a_steady_cluster_without_pending_pods(seed: int) -> None:
     cluster = underused(250, seed)
     for declared in cluster["nodePools"]:
         declared["spec"]["disruption"] = {"consolidateAfter": "0s", "budgets": [{"nodes": "30%"}]}
@@ -1159,7 +1163,7 @@ def test_a_steady_cluster_is_reached_and_nobody_is_left_behind(seed: int) -> Non
     assert cost(current) < cost(start)
 
 
-def test_what_is_applied_offline_is_quiet_before_the_next_look() -> None:
+def test_nodes_of_applied_commands_are_consolidatable_in_the_next_decision() -> None:
     cluster = world(
         *((f"n{n}", "large", pods(f"n{n}", 1)) for n in range(3)),
         pools=[pool(consolidateAfter="5m")],
@@ -1178,7 +1182,7 @@ def test_the_same_cluster_gets_the_same_answer() -> None:
     assert decided(cluster) == decided(cluster)
 
 
-def test_when_time_is_up_nothing_more_is_asked_of_the_engine() -> None:
+def test_after_the_timeout_the_engine_is_not_called() -> None:
     nodes = [(f"n{n}", "small", pods(f"n{n}", 3)) for n in range(5)]
 
     decision = decide(problem(world(*nodes)), expired=lambda: True)
@@ -1186,7 +1190,7 @@ def test_when_time_is_up_nothing_more_is_asked_of_the_engine() -> None:
     assert set(decision.blocked.values()) == {consolidation.UNSEEN}
 
 
-def test_what_would_be_decided_again_stands() -> None:
+def test_a_command_that_would_be_decided_again_is_confirmed() -> None:
     cluster = world(("big", "large", pods("a", 4)), ("b", "small", pods("b", 3)))
     current = problem(cluster)
     decision = decide(current)
@@ -1198,7 +1202,7 @@ def test_what_would_be_decided_again_stands() -> None:
     assert not confirmed.rejected
 
 
-def test_what_the_engine_alone_can_judge_stands_when_it_judges_so_again() -> None:
+def test_a_command_that_only_the_engine_evaluates_is_confirmed_by_the_engine() -> None:
     together = {"podAffinity": required({"app": "pair"}, HOSTNAME)}
     pair = [
         pod(f"pair-{n}", cpu=400, memory=256, labels={"app": "pair"}, affinity=together)
@@ -1249,7 +1253,7 @@ def changed(cluster: dict[str, Any], what: str, victim: str) -> dict[str, Any]:
         "the homes are full",
     ],
 )
-def test_what_has_changed_meanwhile_does_not_stand(what: str) -> None:
+def test_a_command_is_not_confirmed_after_a_relevant_change(what: str) -> None:
     cluster = world(*HALF_EMPTY, pools=[pool(budgets=[{"nodes": "1"}])])
     decision = decide(problem(cluster))
     ((victim,),) = (command.names for command in decision.commands)
@@ -1260,7 +1264,7 @@ def test_what_has_changed_meanwhile_does_not_stand(what: str) -> None:
     assert victim in confirmed.rejected
 
 
-def test_of_several_commands_those_stand_that_nothing_has_happened_to() -> None:
+def test_of_several_commands_only_the_unaffected_ones_are_confirmed() -> None:
     nodes = [(f"big{n}", "large", pods(f"big{n}", 4)) for n in range(3)]
     cluster = world(*nodes)
     decision = decide(problem(cluster))
@@ -1298,7 +1302,7 @@ def drifted(*names: str, replicas: int, **more: Any) -> dict[str, Any]:
     return cluster
 
 
-def test_a_drifted_node_of_a_pool_of_fixed_size_gets_an_heir_from_the_template() -> None:
+def test_a_drifted_node_of_a_static_pool_gets_a_replacement_from_the_template() -> None:
     decision = decided(drifted("n0", "n2", replicas=3))
 
     assert [command.names for command in decision.commands] == [{"n0"}, {"n2"}]
@@ -1307,7 +1311,7 @@ def test_a_drifted_node_of_a_pool_of_fixed_size_gets_an_heir_from_the_template()
         assert (command.reason, replacement.instance_types) == (Reason.DRIFTED, ())
 
 
-def test_a_pool_of_fixed_size_for_which_nothing_can_be_had_keeps_its_drifted_nodes() -> None:
+def test_a_static_pool_without_available_types_keeps_its_drifted_nodes() -> None:
     cluster = drifted("n0", replicas=3)
     cluster["instanceTypes"] = [
         {**kind, "offerings": [offering(ZONE, "on-demand", 0.1, available=False)]}
@@ -1319,7 +1323,7 @@ def test_a_pool_of_fixed_size_for_which_nothing_can_be_had_keeps_its_drifted_nod
     assert "is available now" in decision.blocked["n0"]
 
 
-def test_a_node_that_goes_in_spite_of_its_pods_is_not_blocked() -> None:
+def test_a_drifted_node_is_disrupted_despite_pods_that_cannot_be_consolidated() -> None:
     cluster = drifted("n0", replicas=3)
     cluster["nodeClaims"][0]["spec"]["terminationGracePeriod"] = "1h"
     cluster["pods"][0]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
@@ -1336,7 +1340,7 @@ def test_a_node_that_goes_in_spite_of_its_pods_is_not_blocked() -> None:
         pytest.param(3, {"limits": {"nodes": "4"}}, 1, "at its node limit", id="limit"),
     ],
 )
-def test_heirs_come_within_the_limits_of_their_pool(
+def test_replacements_respect_the_limits_of_their_pool(
     replicas: int, more: dict[str, Any], count: int, why: str
 ) -> None:
     decision = decided(drifted("n0", "n2", replicas=replicas, **more))
@@ -1352,7 +1356,7 @@ def test_heirs_come_within_the_limits_of_their_pool(
         pytest.param({"cpu": "2"}, 0, id="where nothing else can be had they do"),
     ],
 )
-def test_pods_of_a_drifted_node_do_not_go_to_another_drifted_one(
+def test_pods_of_a_drifted_node_do_not_move_to_another_drifted_node(
     limits: dict[str, str], bought: int
 ) -> None:
     cluster = world(*((name, "small", pods(name, 1)) for name in ("first", "next")), pools=[pool()])
@@ -1367,7 +1371,7 @@ def test_pods_of_a_drifted_node_do_not_go_to_another_drifted_one(
     assert set(command.moves) == ({"next"} if not bought else set())
 
 
-def test_a_drifted_node_that_keeps_room_for_a_buffer_is_replaced_with_that_room() -> None:
+def test_the_replacement_of_a_drifted_node_keeps_its_capacity_buffer() -> None:
     cluster = world(("old", "small", pods("old", 1)), pools=[pool(consolidateAfter="Never")])
     cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
     asked = problem(cluster)
@@ -1386,7 +1390,7 @@ def test_a_drifted_node_that_keeps_room_for_a_buffer_is_replaced_with_that_room(
     assert replacement.requests["cpu"] == 1800
 
 
-def test_a_drifted_node_that_a_pod_waits_to_come_to_stays_for_now() -> None:
+def test_a_drifted_node_that_pending_pods_will_use_stays() -> None:
     cluster = world(("old", "small", pods("old", 1)), pools=[pool(consolidateAfter="Never")])
     cluster["nodeClaims"][0]["status"]["conditions"] += conditions(("Drifted",))
     cluster["pods"].append(pod("waits", cpu=1400, memory=256))
@@ -1396,7 +1400,7 @@ def test_a_drifted_node_that_a_pod_waits_to_come_to_stays_for_now() -> None:
     assert "pending pods" in decision.blocked["old"]
 
 
-def test_after_a_replacement_that_came_to_nothing_its_pool_waits_a_moment() -> None:
+def test_after_a_failed_replacement_drift_of_the_pool_pauses() -> None:
     nodes = [(f"n{n}", "small", pods(f"n{n}", 4)) for n in range(2)]
     cluster = world(*nodes, pools=[pool(consolidateAfter="Never")])
     for claim in cluster["nodeClaims"]:

@@ -36,7 +36,7 @@ def life(pods: Sequence[Pod]) -> timedelta:
     return SETTINGS.eviction_price / Lives(pods, SETTINGS, NOW).hourly_price(pods[0]) * HOUR
 
 
-def test_a_saving_lasts_as_long_again_as_the_workload_has_run_two_hours_at_most() -> None:
+def test_a_saving_counts_for_the_age_of_the_workload_up_to_two_hours() -> None:
     assert life(running("web", 4, HOUR)) == HOUR
     assert life(running("web", 4, DAY)) == SETTINGS.horizon
 
@@ -48,7 +48,7 @@ def test_a_saving_lasts_as_long_again_as_the_workload_has_run_two_hours_at_most(
         pytest.param(4, timedelta(minutes=15), id="a tenth and more"),
     ],
 )
-def test_where_many_pods_came_anew_savings_last_until_as_many_come_again(
+def test_after_many_new_pods_a_saving_counts_for_the_time_since_then(
     fresh: int, lasts: timedelta
 ) -> None:
     pods = running("web", 20, DAY) + running("rolled-out", fresh, timedelta(minutes=15))
@@ -56,7 +56,7 @@ def test_where_many_pods_came_anew_savings_last_until_as_many_come_again(
     assert life(pods) == lasts
 
 
-def test_a_workload_whose_pods_have_all_been_moved_is_as_old_as_it_was() -> None:
+def test_a_workload_keeps_its_age_when_all_its_pods_are_moved() -> None:
     before = [*running("web", 20, DAY), *running("single", 3, DAY)]
     moved = running("single", 3, timedelta(minutes=1))
     after = [*running("web", 20, DAY), *moved]
@@ -70,7 +70,7 @@ def test_a_workload_whose_pods_have_all_been_moved_is_as_old_as_it_was() -> None
     assert remembered.hourly_price(after[0]) == forgotten.hourly_price(after[0]) / 12
 
 
-def test_workloads_are_remembered_as_long_as_they_have_pods() -> None:
+def test_the_start_of_a_workload_is_kept_while_it_has_pods() -> None:
     before = beginnings([*running("web", 1, DAY), *running("gone", 1, DAY)], {})
     waits = running("web", 1, HOUR)[0]
     waits = changed(waits, status={"start_time": None})
@@ -79,7 +79,7 @@ def test_workloads_are_remembered_as_long_as_they_have_pods() -> None:
     assert beginnings([waits], {}) == {}
 
 
-def test_daemons_of_new_nodes_say_nothing_of_how_soon_pods_will_come() -> None:
+def test_daemonset_pods_of_new_nodes_do_not_count_as_new_pods() -> None:
     agents = running("agent", 20, timedelta(minutes=15), kind="DaemonSet")
 
     assert life(running("web", 20, DAY) + agents) == SETTINGS.horizon

@@ -25,7 +25,7 @@ def with_gang(world: dict[str, Any], node: str) -> dict[str, Any]:
     return {**world, "pods": pods}
 
 
-def test_a_node_with_pods_of_a_gang_stays_and_says_why() -> None:
+def test_a_node_with_pods_of_a_gang_is_not_disrupted_and_reports_it() -> None:
     world = opened(underused(60, 2))
     (first, *_) = decide(problem(world)).commands
     name = next(iter(first.names))

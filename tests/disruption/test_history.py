@@ -73,7 +73,7 @@ def scene(*nodes: StateNode, pods: tuple[Pod, ...] = ()) -> Scene:
     )
 
 
-def test_pods_of_the_same_workloads_made_since_are_those_that_were_moved() -> None:
+def test_pods_created_since_by_the_same_workloads_count_as_moved() -> None:
     pods = (
         pod("old", owner="web", born=-60, ready=-50),
         pod("at-once", owner="web", born=0, ready=12),
@@ -88,7 +88,7 @@ def test_pods_of_the_same_workloads_made_since_are_those_that_were_moved() -> No
     assert (outcome.moved, outcome.running, outcome.slowest_seconds) == (4, 2, 40)
 
 
-def test_a_saving_is_what_the_nodes_cost_less_what_came_in_their_place() -> None:
+def test_a_saving_is_the_price_of_the_nodes_minus_that_of_their_replacements() -> None:
     outcome = history.outcome(
         record(("web", 1), replacements=("replacement",)), scene(machine("replacement", minutes=1))
     )
@@ -98,13 +98,13 @@ def test_a_saving_is_what_the_nodes_cost_less_what_came_in_their_place() -> None
     assert (outcome.unplanned_nodes, outcome.replacements_disrupted) == (0, 0)
 
 
-def test_a_replacement_that_has_gone_is_counted() -> None:
+def test_a_deleted_replacement_is_still_counted() -> None:
     outcome = history.outcome(record(("web", 1), replacements=("replacement",)), scene())
 
     assert outcome.replacements_disrupted == 1
 
 
-def test_a_node_that_the_moved_pods_needed_after_all_costs_its_share() -> None:
+def test_an_additional_node_for_moved_pods_reduces_the_saving() -> None:
     pods = (
         pod("web-1", owner="web", born=5, ready=60, node="late"),
         pod("other", owner="else", born=5, ready=60, node="late"),
@@ -119,7 +119,7 @@ def test_a_node_that_the_moved_pods_needed_after_all_costs_its_share() -> None:
     assert outcome.saving == pytest.approx(0.25)
 
 
-def test_the_balance_takes_each_fact_once() -> None:
+def test_the_balance_counts_each_result_once() -> None:
     proposed = msgspec.structs.replace(record(("web", 2)), status=DisruptionStatus())
     done = record(("web", 2))
     measured = history.with_status(done, after_hour=history.outcome(done, scene()))

@@ -72,12 +72,12 @@ def command(decision: Decision) -> Command:
 
 
 @pytest.mark.parametrize("preference", [APART, SPREAD], ids=["anti-affinity", "spread"])
-def test_what_pods_prefer_they_keep_where_nobody_has_put_a_price_to_it(preference: Any) -> None:
+def test_without_a_price_preferences_of_pods_are_kept(preference: Any) -> None:
     assert not decided(apart(preference=preference)).commands
 
 
 @pytest.mark.parametrize("preference", [APART, SPREAD], ids=["anti-affinity", "spread"])
-def test_what_pods_prefer_goes_for_a_saving_above_its_price(preference: Any) -> None:
+def test_a_preference_is_dropped_for_a_saving_above_its_price(preference: Any) -> None:
     removal = command(decided(apart("0.08", preference)))
 
     assert len(removal.names) == removal.conceding == 1
@@ -85,11 +85,11 @@ def test_what_pods_prefer_goes_for_a_saving_above_its_price(preference: Any) -> 
     assert "1 pod will run without preferences" in removal.why
 
 
-def test_a_saving_below_the_price_leaves_pods_what_they_prefer() -> None:
+def test_a_preference_is_kept_if_the_saving_is_below_its_price() -> None:
     assert not decided(apart("0.11")).commands
 
 
-def test_a_price_comes_on_top_of_what_moving_costs() -> None:
+def test_the_preference_price_is_added_to_the_eviction_cost() -> None:
     calm = DisruptionSettings(eviction_price=0.04)  # spread over two hours
 
     assert decided(apart("0.07"), calm).commands
@@ -97,11 +97,11 @@ def test_a_price_comes_on_top_of_what_moving_costs() -> None:
 
 
 @pytest.mark.parametrize("price", ["", "much", "nan", "inf", "-1"])
-def test_a_price_that_is_no_amount_leaves_pods_what_they_prefer(price: str) -> None:
+def test_an_invalid_preference_price_keeps_the_preference(price: str) -> None:
     assert not decided(apart(price)).commands
 
 
-def test_a_pool_may_price_what_the_pods_on_its_nodes_prefer() -> None:
+def test_a_nodepool_may_set_the_preference_price_of_its_pods() -> None:
     cheap = pool()
     cheap["metadata"]["annotations"] = {PRICE: "0.01"}
 
@@ -109,13 +109,13 @@ def test_a_pool_may_price_what_the_pods_on_its_nodes_prefer() -> None:
     assert not decided(apart("0.11", pools=[cheap])).commands, "the pod's own word counts"
 
 
-def test_where_preferences_are_ignored_no_price_is_asked() -> None:
+def test_ignored_preferences_have_no_price() -> None:
     removal = command(decided(apart("0.11"), scheduling=Settings(preference_policy=IGNORE)))
 
     assert not removal.conceding
 
 
-def test_nothing_is_given_up_where_the_same_is_saved_without() -> None:
+def test_no_preference_is_dropped_if_the_same_is_saved_without() -> None:
     cluster = world(
         ("a", "small", [web("web-0", "0.01")]),
         ("b", "small", [web("web-1", "0.01"), *pods("b", 3)]),
@@ -129,7 +129,7 @@ def test_nothing_is_given_up_where_the_same_is_saved_without() -> None:
     assert not removal.conceding
 
 
-def test_what_is_needed_is_never_given_up() -> None:
+def test_a_required_term_is_never_dropped() -> None:
     needed: dict[str, Any] = {
         "affinity": {
             "podAntiAffinity": {
@@ -142,7 +142,7 @@ def test_what_is_needed_is_never_given_up() -> None:
     assert not decided(apart("0", needed | SPREAD)).commands
 
 
-def test_a_concession_stands_as_long_as_its_price_does() -> None:
+def test_a_command_that_drops_a_preference_is_confirmed_only_while_its_price_is_the_same() -> None:
     decision = decided(apart("0.08"))
 
     assert confirm(problem(apart("0.08")), decision).commands == decision.commands
@@ -150,7 +150,7 @@ def test_a_concession_stands_as_long_as_its_price_does() -> None:
     assert not confirm(problem(apart()), decision).commands
 
 
-def test_pods_that_move_are_named_as_they_are() -> None:
+def test_commands_name_moved_pods_with_their_original_spec() -> None:
     asked = problem(apart("0.08"))
     here = {each.key: each for each in asked.snapshot.pods}
 

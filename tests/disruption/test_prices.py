@@ -11,7 +11,7 @@ from tests.aws.builders import make_pool
 from tests.builders import make_offering, make_type, needs
 
 
-def test_a_replacement_costs_what_the_types_cost_that_are_left() -> None:
+def test_the_price_of_a_replacement_is_that_of_its_remaining_types() -> None:
     cheap_in_one_zone = [
         make_offering("us-west-2a", "spot", 0.1),
         make_offering("us-west-2b", "spot", 0.9),

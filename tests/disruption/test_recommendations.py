@@ -172,7 +172,7 @@ def obstructed(seed: int) -> World:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_node_goes_once_what_is_recommended_has_been_done(seed: int) -> None:
+def test_a_node_is_disrupted_after_the_recommended_change(seed: int) -> None:
     cluster = obstructed(seed)
     tried = 0
     for node in [each["metadata"]["name"] for each in cluster["nodes"]]:
@@ -193,7 +193,7 @@ def dear(age: str) -> World:
     return cluster | {"settings": {"DISRUPTION_EVICTION_PRICE": "0.04"}}
 
 
-def test_a_longer_horizon_is_not_recommended_where_workloads_are_young() -> None:
+def test_a_longer_horizon_is_not_recommended_for_young_workloads() -> None:
     cluster = dear("2026-11-01T11:30:00Z")
 
     found = explanation(cluster, "a")
@@ -205,7 +205,7 @@ def test_a_longer_horizon_is_not_recommended_where_workloads_are_young() -> None
     assert all(after(cluster, "a", change).goes for change in found.changes)
 
 
-def test_a_longer_horizon_is_recommended_where_it_is_what_bounds_the_saving() -> None:
+def test_a_longer_horizon_is_recommended_if_it_limits_the_saving() -> None:
     cluster = dear("2026-10-01T00:00:00Z")
     cluster["settings"] = {"DISRUPTION_EVICTION_PRICE": "0.1"}
 
@@ -215,7 +215,7 @@ def test_a_longer_horizon_is_recommended_where_it_is_what_bounds_the_saving() ->
     assert all(after(cluster, "a", change).goes for change in found.changes)
 
 
-def test_a_spot_node_that_the_price_of_evictions_keeps_says_so() -> None:
+def test_a_spot_node_kept_by_its_eviction_cost_reports_it() -> None:
     cluster = dear("2026-11-01T11:30:00Z")
     for each in (cluster["nodes"][0], cluster["nodeClaims"][0]):
         each["metadata"]["labels"]["karpenter.sh/capacity-type"] = "spot"
@@ -237,7 +237,7 @@ def test_a_spot_node_that_the_price_of_evictions_keeps_says_so() -> None:
     assert not any("SpotToSpot" in change for change in found.changes)
 
 
-def test_a_node_that_costs_what_its_pods_cost_elsewhere_reads_so() -> None:
+def test_a_node_without_a_cheaper_alternative_reports_it() -> None:
     found = explanation(world(("a", "small", pods("web", 4))), "a")
 
     assert found.changes == (
@@ -246,7 +246,7 @@ def test_a_node_that_costs_what_its_pods_cost_elsewhere_reads_so() -> None:
     )
 
 
-def test_it_says_when_a_node_becomes_consolidatable() -> None:
+def test_the_explanation_states_when_a_node_becomes_consolidatable() -> None:
     cluster = world(("idle", "small", []), pools=[pool(consolidateAfter="5m")])
     status = cluster["nodeClaims"][0]["status"]
     status["lastPodEventTime"] = "2026-11-01T11:59:00Z"
@@ -261,7 +261,7 @@ def test_it_says_when_a_node_becomes_consolidatable() -> None:
     )
 
 
-def test_a_price_of_preferences_that_is_recommended_lets_the_node_go() -> None:
+def test_the_recommended_preference_price_lets_the_node_be_disrupted() -> None:
     found = explanation(apart(), "a")
 
     (change,) = (change for change in found.changes if "preference-price" in change)
@@ -277,5 +277,5 @@ def test_a_price_of_preferences_that_is_recommended_lets_the_node_go() -> None:
         (timedelta(hours=3), "in about 3 h"),
     ],
 )
-def test_times_are_said_as_people_say_them(left: timedelta, said: str) -> None:
+def test_durations_are_written_in_words(left: timedelta, said: str) -> None:
     assert in_about(left) == said

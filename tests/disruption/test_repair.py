@@ -43,7 +43,7 @@ def ill(kind: str, minutes: int | None, *, status: str = "False", reason: str = 
     ],
     ids=lambda value: f"{value.type}-{value.reason}" if isinstance(value, Condition) else None,
 )
-def test_each_condition_is_tolerated_and_drained_as_karpenters_policies_say(
+def test_each_condition_has_karpenters_toleration_and_drain_bound(
     condition: Condition, drain_minutes: int | None
 ) -> None:
     found = diagnosis(node(condition), REPAIR_POLICIES, NOW)
@@ -56,7 +56,7 @@ def test_each_condition_is_tolerated_and_drained_as_karpenters_policies_say(
         assert found.drain_bound == timedelta(minutes=drain_minutes)
 
 
-def test_a_condition_is_not_older_than_its_node() -> None:
+def test_the_age_of_a_condition_is_at_most_that_of_its_node() -> None:
     young = node(ill("Ready", 600), age=timedelta(minutes=20))
     undated = node(ill("Ready", None), age=timedelta(minutes=40))
 
@@ -66,7 +66,7 @@ def test_a_condition_is_not_older_than_its_node() -> None:
     assert found.due == NOW - timedelta(minutes=10)
 
 
-def test_of_several_conditions_the_first_is_named_and_the_shortest_drain_applies() -> None:
+def test_of_several_conditions_the_first_is_reported_and_the_shortest_drain_applies() -> None:
     both = node(ill("Ready", 120), ill(HARDWARE, 11, reason="XID79"))
 
     found = diagnosis(both, REPAIR_POLICIES, NOW)
@@ -76,7 +76,7 @@ def test_of_several_conditions_the_first_is_named_and_the_shortest_drain_applies
     assert found.drain_bound == timedelta(minutes=5)
 
 
-def test_the_policies_of_before_know_no_reasons_and_no_bound() -> None:
+def test_former_repair_policies_have_no_reasons_and_no_drain_bound() -> None:
     found = diagnosis(node(ill(HARDWARE, 10, reason="XID13")), LEGACY_REPAIR_POLICIES, NOW)
 
     assert found is not None

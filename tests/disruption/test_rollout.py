@@ -71,13 +71,13 @@ def decided(cluster: dict[str, Any], now: datetime, *, waits: bool = True) -> De
     return decide(problem if waits else without_waits(problem))
 
 
-def test_the_first_node_with_a_new_image_goes_at_once() -> None:
+def test_the_first_node_with_an_outdated_ami_is_replaced_at_once() -> None:
     (command,) = decided(rolling(), CHANGED).commands
 
     assert len(command.names) == 1
 
 
-def test_others_follow_once_the_first_has_run_for_a_while() -> None:
+def test_the_other_nodes_follow_after_the_ami_soak_time() -> None:
     up = CHANGED + timedelta(minutes=2)
     cluster = rolling(newcomer_since=up)
 
@@ -97,7 +97,7 @@ def test_others_follow_once_the_first_has_run_for_a_while() -> None:
         pytest.param({"joins": False}, "do not join the cluster", id="never joins"),
     ],
 )
-def test_nodes_that_work_are_left_alone_while_those_with_the_new_image_do_not(
+def test_no_node_is_replaced_while_nodes_with_the_new_ami_are_not_ready(
     trouble: dict[str, Any], why: str
 ) -> None:
     cluster = rolling(newcomer_since=CHANGED + timedelta(minutes=2), **trouble)
@@ -108,7 +108,7 @@ def test_nodes_that_work_are_left_alone_while_those_with_the_new_image_do_not(
     assert "EC2NodeClass" in decision.blocked["n0"]
 
 
-def test_a_pool_of_fixed_size_tries_a_new_image_on_one_node_too() -> None:
+def test_a_static_pool_tries_a_new_ami_on_one_node() -> None:
     first = decided(rolling(replicas=3), CHANGED)
     assert [len(command.names) for command in first.commands] == [1]
     (tried,) = going(first)
@@ -119,19 +119,19 @@ def test_a_pool_of_fixed_size_tries_a_new_image_on_one_node_too() -> None:
     assert going(later) == {"n0", "n1", "n2"}
 
 
-def test_what_is_not_about_images_does_not_wait() -> None:
+def test_drift_for_other_reasons_does_not_wait_for_the_ami_soak_time() -> None:
     cluster = rolling(newcomer_since=CHANGED + timedelta(minutes=2), reason="NodePoolDrifted")
 
     assert decided(cluster, CHANGED + timedelta(minutes=3)).commands
 
 
-def test_who_wants_no_calm_rolls_as_fast_as_budgets_allow() -> None:
+def test_without_waits_an_ami_rolls_out_as_fast_as_budgets_allow() -> None:
     cluster = rolling(newcomer_since=CHANGED + timedelta(minutes=2))
 
     assert decided(cluster, CHANGED + timedelta(minutes=3), waits=False).commands
 
 
-def test_a_node_of_another_image_that_was_there_before_proves_nothing() -> None:
+def test_a_node_with_an_older_ami_does_not_prove_the_new_one() -> None:
     cluster = rolling(newcomer_since=CHANGED - timedelta(days=30))
     cluster["nodeClaims"][-1]["metadata"]["creationTimestamp"] = "2026-10-01T00:00:00Z"
     problem = problem_of(load(cluster), now=CHANGED, with_eviction_cost=True)

@@ -77,7 +77,7 @@ def judged(world: dict[str, Any], commands: Sequence[Command]) -> list[Finding]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_planned_breaks_no_rule(seed: int) -> None:
+def test_a_plan_breaks_no_constraint(seed: int) -> None:
     world = opened(underused(400, seed))
 
     commands = decide(problem(world)).commands

@@ -33,7 +33,7 @@ def model_of(seed: int) -> ClusterModel:
     return model
 
 
-def test_no_node_could_go_instead_of_another_for_less() -> None:
+def test_no_exchange_of_two_nodes_lowers_the_cost() -> None:
     model = model_of(8)
     evictions = model.present.sum(axis=1) * EVICTION
 
@@ -48,7 +48,7 @@ def test_no_node_could_go_instead_of_another_for_less() -> None:
             plan.undo(before)
 
 
-def test_a_search_ends_sooner_where_places_are_long_looked_for(
+def test_the_search_ends_earlier_if_placements_are_expensive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = model_of(8)
@@ -72,7 +72,7 @@ def test_a_search_ends_sooner_where_places_are_long_looked_for(
     assert plan.cost < float(model.price[model.candidate].sum())
 
 
-def test_pods_that_fill_corners_of_new_nodes_are_bought_for_though_that_costs_nothing() -> None:
+def test_pods_that_fill_new_nodes_count_as_bought_even_if_that_is_free() -> None:
     model = model_of(8)
     free = replace(model, worth_new=np.zeros_like(model.worth_new))
     plan = Plan(free, np.zeros(len(model.names)), np.zeros_like(model.room))

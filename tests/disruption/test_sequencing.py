@@ -95,7 +95,7 @@ def running(name: str, app: str, cpu: int, node: str, *, is_spread: bool) -> Any
 
 @pytest.mark.parametrize("with_eviction_cost", [False, True])
 @pytest.mark.parametrize("seed", [0, 8, 22, 23, 27])
-def test_every_command_is_valid_when_those_before_it_are_done(
+def test_every_command_is_valid_after_the_commands_before_it(
     seed: int, *, with_eviction_cost: bool
 ) -> None:
     cluster = exchanging(seed)

@@ -62,7 +62,7 @@ def decided(cluster: dict[str, Any]) -> Decision:
     return decide(problem(cluster, DRIFT_FIRST))
 
 
-def test_a_full_reservation_rolls_without_ever_holding_one_node_more() -> None:
+def test_drift_in_a_full_reservation_never_exceeds_its_instance_count() -> None:
     now = problem(reserved(8), DRIFT_FIRST)
     rolled: set[str] = set()
 
@@ -101,7 +101,7 @@ def test_the_next_node_stays_until_the_freed_instance_is_used_again() -> None:
     assert decide(provisioned(now, "new")).commands
 
 
-def test_what_is_terminated_first_is_validated_like_any_drifted_node() -> None:
+def test_terminate_before_launch_is_validated_as_any_drift() -> None:
     asked = problem(reserved(2), DRIFT_FIRST)
     decision = decide(asked)
 
@@ -163,7 +163,7 @@ def test_a_static_pool_at_its_node_limit_terminates_first_within_its_budget() ->
     assert command.replacements == ()
 
 
-def test_a_static_pool_with_room_for_one_more_replaces_first() -> None:
+def test_a_static_pool_below_its_node_limit_replaces_first() -> None:
     decision = decided(drifted("n0", "n2", replicas=3, limits={"nodes": "4"}))
 
     assert [command.decision for command in decision.commands] == ["replace"]
@@ -191,7 +191,7 @@ def test_without_the_gate_nothing_is_terminated_first() -> None:
 
 
 @pytest.mark.parametrize("at_limit", [True, False], ids=["static at its limit", "reservation"])
-def test_an_unhealthy_node_is_terminated_first_if_the_gate_of_repair_says_so(
+def test_an_unhealthy_node_is_terminated_first_if_the_repair_gate_is_on(
     at_limit: bool,
 ) -> None:
     cluster = drifted(replicas=3, limits={"nodes": "3"}) if at_limit else reserved(5, replicas=None)

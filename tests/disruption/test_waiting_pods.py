@@ -34,7 +34,7 @@ def noting(results: list[R], function: Callable[P, R]) -> Callable[P, R]:
     return noted
 
 
-def test_pods_that_wait_find_the_room_there_is_and_nodes_for_the_rest_are_not_weighed(
+def test_pending_pods_use_existing_capacity_and_no_new_nodes_are_considered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ways: list[packer.Packing] = []
@@ -51,9 +51,7 @@ def test_pods_that_wait_find_the_room_there_is_and_nodes_for_the_rest_are_not_we
 
 
 @pytest.mark.parametrize(("runs_on", "goes"), [("leaving", False), ("takes-held", True)])
-def test_a_pod_held_on_a_node_that_is_deleting_counts_where_it_runs(
-    runs_on: str, goes: bool
-) -> None:
+def test_a_pod_on_a_deleting_node_counts_on_that_node(runs_on: str, goes: bool) -> None:
     held = pod("held", cpu=50, memory=256, nodeSelector={"tier": "held"}, **level())
     on: dict[str, list[dict[str, Any]]] = {
         "a": [pod("moves", cpu=600, memory=256, **level())],

@@ -37,13 +37,13 @@ def reasons(known: Mapping[str, Any]) -> set[str]:
     return {*own, *known["rolled_up"], *known["aws"]}
 
 
-def test_the_page_is_what_the_generator_prints() -> None:
+def test_the_page_equals_the_output_of_the_generator() -> None:
     assert PAGE.read_text() == messages.page(), (
         "python -m tests.docs.messages > docs/reference/messages.md"
     )
 
 
-def test_each_link_of_the_page_leads_somewhere() -> None:
+def test_each_link_of_the_page_has_a_target() -> None:
     text = PAGE.read_text()
     headings = {line.lstrip("# ").lower().replace(" ", "-") for line in text.splitlines()}
     links = re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text)
@@ -90,7 +90,7 @@ def test_the_code_has_each_reason_of_the_page(known: Mapping[str, Any]) -> None:
     assert reasons(known) - written.condition_reasons() == set()
 
 
-def test_a_reason_that_the_code_gives_a_condition_stands_under_that_condition(
+def test_a_reason_is_listed_under_the_condition_that_has_it(
     known: Mapping[str, Any],
 ) -> None:
     said = {
@@ -112,7 +112,7 @@ def test_the_page_has_each_error_that_ends_a_command(known: Mapping[str, Any]) -
     assert known["commands"].keys() == written.errors(*written.COMMAND_ERRORS)
 
 
-def test_each_entry_says_what_it_means_and_what_to_do(known: Mapping[str, Any]) -> None:
+def test_each_entry_has_a_meaning_and_a_remedy(known: Mapping[str, Any]) -> None:
     parts = ["events", "rolled_up", "aws", "stack", "commands"]
     entries = [*((name, entry) for part in parts for name, entry in known[part].items())]
     for _, type_, condition in conditions(known):

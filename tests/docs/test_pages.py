@@ -27,7 +27,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_link_leads_to_a_page_and_a_heading(name: str) -> None:
+def test_every_link_targets_an_existing_page_and_heading(name: str) -> None:
     page = CHECKOUT / name
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if link.startswith("http"):

@@ -13,13 +13,13 @@ NO_NAMES = {labels.GROUP, labels.AWS_GROUP, labels.ON_DEMAND, labels.SPOT, label
 
 
 @pytest.mark.parametrize("name", references.PAGES)
-def test_a_page_is_what_the_code_renders(name: str) -> None:
+def test_a_page_equals_the_rendered_one(name: str) -> None:
     page = CHECKOUT / "docs" / "reference" / name
 
     assert page.read_text() == references.PAGES[name](), "make reference"
 
 
-def test_the_page_of_labels_has_each_name_that_the_code_uses_and_no_other() -> None:
+def test_the_page_of_labels_lists_exactly_the_names_in_the_code() -> None:
     own = {value for key, value in vars(labels).items() if key.isupper() and type(value) is str}
     used = own | labels.WELL_KNOWN | {appliers.STACK, deployment.IDENTITY_ANNOTATION}
 

@@ -58,7 +58,7 @@ def test_a_command_on_the_recorded_world_runs(
     assert done.stdout
 
 
-def test_each_command_of_the_tutorial_prints_what_follows_it(
+def test_each_command_of_the_tutorial_prints_the_output_shown(
     tmp_path: Path, environment: Mapping[str, str]
 ) -> None:
     output, compared = "", 0

@@ -25,7 +25,7 @@ def steps(name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_target_that_a_workflow_makes_is_there(name: str) -> None:
+def test_every_make_target_of_a_workflow_exists(name: str) -> None:
     commands = [step["run"] for step in steps(name) if "run" in step]
     targets = {found for run in commands for found in re.findall(r"make (?:-s )?([a-z]+)", run)}
 
@@ -34,12 +34,12 @@ def test_every_target_that_a_workflow_makes_is_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_workflow_may_only_read_unless_a_job_says_more(name: str) -> None:
+def test_a_workflow_has_read_permissions_unless_a_job_requests_more(name: str) -> None:
     assert workflow(name)["permissions"] == {"contents": "read"}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_workflow_that_another_one_calls_is_there(name: str) -> None:
+def test_every_called_workflow_exists(name: str) -> None:
     called = [job["uses"] for job in workflow(name)["jobs"].values() if "uses" in job]
 
     assert [path for path in called if not (CHECKOUT / path).is_file()] == []

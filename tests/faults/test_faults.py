@@ -38,7 +38,7 @@ def make_pod(cpu: str, memory: str) -> auditor.Body:
 
 
 @pytest.mark.long
-def test_nothing_is_lost_or_leaked_whatever_goes_wrong() -> None:
+def test_under_faults_no_pod_is_lost_and_no_instance_leaks() -> None:
     played = [*outcomes(SEEDS, "", pods=20, jobs=2)]
     assert sorted(outcome.seed for outcome in played) == SEEDS
     assert [(outcome.seed, *outcome.findings) for outcome in played if outcome.findings] == []
@@ -49,7 +49,7 @@ def test_no_gang_is_split_where_ec2_runs_out_of_capacity() -> None:
     assert list(played.findings) == []
 
 
-def test_an_auditor_finds_nodes_for_a_part_of_a_gang() -> None:
+def test_the_auditor_finds_nodes_for_a_part_of_a_gang() -> None:
     pod = make_pod("1500m", "1024Mi")
     members = [
         {**pod, "metadata": {"name": f"g-{n}", "labels": {"app": "gang0"}}} for n in range(2)
@@ -69,7 +69,7 @@ def test_an_auditor_finds_nodes_for_a_part_of_a_gang() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGINT])
-def test_a_campaign_that_is_ended_leaves_no_process_behind(ended_by: signal.Signals) -> None:
+def test_a_stopped_campaign_leaves_no_process(ended_by: signal.Signals) -> None:
     command = [sys.executable, "-m", "bench.faults", "--jobs", "1", "--pods", "20"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as campaign:
         assert campaign.stdout is not None
@@ -80,7 +80,7 @@ def test_a_campaign_that_is_ended_leaves_no_process_behind(ended_by: signal.Sign
     assert campaign.returncode == -ended_by
 
 
-def test_every_seed_has_a_kind_and_every_kind_its_turn() -> None:
+def test_every_seed_has_a_fault_kind_and_every_fault_kind_occurs() -> None:
     kinds = [kind_and_number(seed, "")[0] for seed in range(1, len(KINDS) + 1)]
     assert sorted(kinds) == sorted(KINDS)
 
@@ -98,11 +98,11 @@ def test_every_seed_has_a_kind_and_every_kind_its_turn() -> None:
         ),
     ],
 )
-def test_the_auditor_finds_what_is_out_of_order(view: View, finding: str) -> None:
+def test_the_auditor_finds_inconsistencies(view: View, finding: str) -> None:
     assert any(finding in each for each in auditor.unsettled(view))
 
 
-def test_kube_scheduler_looks_at_nodes_without_room_once_for_all_pods_alike() -> None:
+def test_the_scheduler_checks_full_nodes_once_for_equal_pods() -> None:
     looks: list[str] = []
 
     class Left(Counter[str]):
@@ -126,12 +126,12 @@ def test_kube_scheduler_looks_at_nodes_without_room_once_for_all_pods_alike() ->
     assert len(looks) < 3 * len(room), "pods by nodes"
 
 
-def test_the_auditor_finds_nothing_where_all_is_in_order() -> None:
+def test_the_auditor_finds_nothing_in_a_consistent_cluster() -> None:
     view = make_view(claims=[CLAIM], nodes=[NODE], instances=[RUNNING])
     assert auditor.unsettled(view) == []
 
 
-def test_the_auditor_sees_a_machine_that_ends_beneath_its_pods() -> None:
+def test_the_auditor_sees_an_instance_that_terminates_under_running_pods() -> None:
     watching = Auditor([Machine(1000, 1024, 1.0)])
     pod = {"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": []}}
     running = replace(RUNNING, node="n")
@@ -177,7 +177,7 @@ OTHERS = replace(RUNNING, id="i-2", foreign=True, tags={"owner": "another"})
         ),
     ],
 )
-def test_the_auditor_sees_what_is_done_to_others(after: View, finding: str) -> None:
+def test_the_auditor_sees_changes_of_foreign_objects(after: View, finding: str) -> None:
     watching = Auditor([Machine(1000, 1024, 1.0)])
     before = make_view(nodes=[STRANGER], instances=[OTHERS])
     watching.look(before)
@@ -187,13 +187,13 @@ def test_the_auditor_sees_what_is_done_to_others(after: View, finding: str) -> N
     assert watching.findings == [f"foreign {finding}"]
 
 
-def test_the_auditor_sees_a_foreign_object_that_went_between_two_looks() -> None:
+def test_the_auditor_sees_a_foreign_object_that_was_deleted_between_two_audits() -> None:
     watching = Auditor([Machine(1000, 1024, 1.0)])
     watching.look(make_view(foreign=["NodeClaim c"]))
     assert watching.findings == ["foreign NodeClaim c was deleted"]
 
 
-def test_an_address_is_free_once_the_last_instance_that_had_it_has_ended() -> None:
+def test_an_address_is_free_after_its_last_instance_terminated() -> None:
     async def freed() -> list[list[str]]:
         region = Region(EPOCH, random.Random(0))
         first = region.launch("m5.large", "us-west-2a", {})
@@ -215,7 +215,7 @@ def test_the_auditor_sees_an_eviction_that_a_budget_forbids() -> None:
     assert any("its budget needs 2" in finding for finding in watching.findings)
 
 
-def test_the_auditor_sees_a_second_instance_of_one_claim() -> None:
+def test_the_auditor_sees_a_second_instance_of_a_claim() -> None:
     watching = Auditor([Machine(1000, 1024, 1.0)])
     watching.look(make_view(instances=[RUNNING]))
     second = Instance("i-2", "aws:///z/i-2", "running", "a", price=0.0)
@@ -223,13 +223,13 @@ def test_the_auditor_sees_a_second_instance_of_one_claim() -> None:
     assert any("second instance" in finding for finding in watching.findings)
 
 
-def test_what_pods_need_is_bounded_by_both_resources_together() -> None:
+def test_the_bound_on_demand_considers_both_resources_together() -> None:
     lean, rich = Machine(1000, 1024, 1.0), Machine(1000, 3072, 2.0)
     pods = [make_pod("1000m", "1024Mi"), make_pod("1000m", "3072Mi")]
     assert auditor.least_cost(pods, [lean, rich]) == pytest.approx(3.0)
 
 
-def test_what_pods_need_is_reckoned_without_what_no_pod_can_fill() -> None:
+def test_the_bound_on_demand_excludes_capacity_that_no_pod_can_use() -> None:
     pods = [make_pod("1000m", "1024Mi"), make_pod("500m", "1024Mi")]
     assert auditor.least_cost(pods, [Machine(1880, 8192, 1.0)]) == pytest.approx(1.0)
     assert auditor.least_cost([], [Machine(1880, 8192, 1.0)]) == 0

@@ -19,7 +19,7 @@ SLOW = ratelimits.Size(5, 0.1)
 
 
 @pytest.mark.parametrize("failures", [0, 2])
-def test_equal_claims_share_a_call_and_are_launched_within_seconds(
+def test_equal_claims_share_a_call_and_launch_within_seconds(
     caplog: pytest.LogCaptureFixture, failures: int
 ) -> None:
     caplog.set_level(logging.CRITICAL)
@@ -40,7 +40,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("alone")
-def test_claims_that_fail_and_wait_behind_others_are_not_given_up(
+def test_failed_claims_that_wait_behind_others_are_not_deleted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Few may launch at once, as of two thousand claims: one whose launch has failed waits for all
@@ -59,7 +59,7 @@ def test_claims_that_fail_and_wait_behind_others_are_not_given_up(
 @pytest.mark.long
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("failures", [0, 2])
-def test_claims_that_wait_for_minutes_are_launched_once_and_none_is_given_up(
+def test_claims_that_wait_for_minutes_launch_once_and_none_is_deleted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failures: int
 ) -> None:
     monkeypatch.setattr(ratelimits, "OF_WRITES", SLOW)
