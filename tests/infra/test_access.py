@@ -28,7 +28,7 @@ OTHERS = """
 """
 
 
-def test_the_node_role_joins_those_who_are_mapped_already() -> None:
+def test_mapping_a_node_role_keeps_existing_mappings() -> None:
     entries = yaml.safe_load(with_mapping(OTHERS, OURS))
 
     assert entries[0]["username"] == "admin"
@@ -39,11 +39,11 @@ def test_the_node_role_joins_those_who_are_mapped_already() -> None:
     }
 
 
-def test_mapping_twice_is_mapping_once() -> None:
+def test_mapping_a_node_role_is_idempotent() -> None:
     assert with_mapping(with_mapping(OTHERS, OURS), OURS) == with_mapping(OTHERS, OURS)
 
 
-def test_unmapping_leaves_the_others_as_they_were() -> None:
+def test_unmapping_a_node_role_keeps_the_other_mappings() -> None:
     mapped = with_mapping(OTHERS, OURS)
 
     assert yaml.safe_load(without_mapping(mapped, OURS)) == yaml.safe_load(OTHERS)
@@ -69,7 +69,7 @@ CLUSTER = EksCluster(
         ("CONFIG_MAP", "aws-auth"),
     ],
 )
-def test_the_way_in_is_the_one_that_the_cluster_takes(mode: str, kind: str) -> None:
+def test_the_node_access_follows_the_clusters_authentication_mode(mode: str, kind: str) -> None:
     assert kind_of_access(None, replace(CLUSTER, authentication_mode=mode)) == kind
 
 
@@ -82,7 +82,7 @@ def test_the_way_in_is_the_one_that_the_cluster_takes(mode: str, kind: str) -> N
         ("API", "aws-auth-windows", "which ignores aws-auth"),
     ],
 )
-def test_a_way_in_that_the_cluster_does_not_take_is_refused(
+def test_a_node_access_that_the_cluster_does_not_support_is_refused(
     mode: str, asked: Any, advice: str
 ) -> None:
     with pytest.raises(ConfigError, match=advice):
@@ -90,7 +90,7 @@ def test_a_way_in_that_the_cluster_does_not_take_is_refused(
 
 
 @pytest.mark.parametrize("mapped", ["nonsense", "- just text", "{a: b}", "[1", "- 1"])
-def test_an_aws_auth_that_is_no_list_of_roles_is_refused(
+def test_an_aws_auth_config_map_without_a_list_of_roles_is_refused(
     monkeypatch: pytest.MonkeyPatch, mapped: str
 ) -> None:
     have_aws_auth(monkeypatch, {"data": {"mapRoles": mapped}})
@@ -99,7 +99,7 @@ def test_an_aws_auth_that_is_no_list_of_roles_is_refused(
         refuse_unreadable_mapping(ClusterLocation("joiner", "us-west-2"))
 
 
-def test_so_is_one_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_aws_auth_config_map_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     have_aws_auth(monkeypatch, ApiError(403, "configmaps is forbidden"))
 
     with pytest.raises(ConfigError, match="cannot be read: 403: configmaps is forbidden"):
@@ -107,7 +107,7 @@ def test_so_is_one_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("held", [None, {}, {"data": {"mapRoles": OTHERS}}])
-def test_one_that_is_not_there_yet_or_in_order_is_taken(
+def test_a_missing_or_valid_aws_auth_config_map_is_accepted(
     monkeypatch: pytest.MonkeyPatch, held: Any
 ) -> None:
     have_aws_auth(monkeypatch, held)
@@ -115,7 +115,7 @@ def test_one_that_is_not_there_yet_or_in_order_is_taken(
     refuse_unreadable_mapping(ClusterLocation("joiner", "us-west-2"))
 
 
-def test_windows_nodes_are_mapped_to_one_group_more() -> None:
+def test_windows_nodes_are_mapped_to_an_additional_group() -> None:
     (entry,) = yaml.safe_load(with_mapping("", OURS, MAPPED_GROUPS["aws-auth-windows"]))
 
     assert entry["groups"] == ["system:bootstrappers", "system:nodes", "eks:kube-proxy-windows"]

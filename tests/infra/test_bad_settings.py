@@ -69,7 +69,7 @@ def assert_written(options: Options) -> None:
 
 
 @given(key=st.sampled_from(sorted(KEYS)), value=st.one_of(texts, structures))
-def test_a_broken_setting_is_refused_by_its_key_with_its_value_and_what_is_allowed(
+def test_an_invalid_setting_is_refused_with_key_value_and_allowed_values(
     key: str, value: str
 ) -> None:
     try:
@@ -92,7 +92,7 @@ def test_a_broken_setting_is_refused_by_its_key_with_its_value_and_what_is_allow
 )
 @example(variable="CLUSTER_NAME", value="")
 @example(variable="LOG_ERROR_OUTPUT_PATHS", value=" ")
-def test_a_broken_setting_of_the_controller_is_refused_by_its_name(
+def test_an_invalid_setting_of_the_controller_is_refused_by_name(
     variable: str, value: object
 ) -> None:
     try:
@@ -107,11 +107,11 @@ def test_a_broken_setting_of_the_controller_is_refused_by_its_name(
 
 
 @given(st.dictionaries(st.sampled_from(sorted(KEYS)) | st.text(min_size=1), texts))
-def test_many_broken_settings_are_refused_together_each_by_its_key(given: dict[str, str]) -> None:
+def test_all_invalid_settings_are_refused_together_by_key(given: dict[str, str]) -> None:
     read_or_refused(given)
 
 
 @pytest.mark.parametrize("value", ODD)
-def test_odd_values_end_no_setting_in_a_traceback(value: str) -> None:
+def test_no_invalid_value_causes_a_traceback(value: str) -> None:
     for key in KEYS:
         read_or_refused(ENOUGH | {key: value})

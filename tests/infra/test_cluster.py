@@ -35,7 +35,7 @@ def made(**settings: str) -> Made:
     return run(None, cluster="create", clusterName=NEW, **given)
 
 
-def test_a_network_spans_three_zones_and_lets_private_subnets_out_by_nat() -> None:
+def test_a_network_spans_three_zones_with_private_subnets_behind_nat() -> None:
     asked = made()
 
     subnets = asked.of("aws:ec2/subnet:Subnet")
@@ -58,7 +58,7 @@ def test_a_network_spans_three_zones_and_lets_private_subnets_out_by_nat() -> No
     assert asked.of("aws:ec2/securityGroup:SecurityGroup") == {}
 
 
-def test_interface_endpoints_cost_money_and_are_made_where_they_are_listed() -> None:
+def test_interface_endpoints_are_created_only_if_listed() -> None:
     asked = made(interfaceEndpoints="ecr.api, ecr.dkr")
 
     endpoints = asked.of("aws:ec2/vpcEndpoint:VpcEndpoint").values()
@@ -88,7 +88,7 @@ def zone_by_cidr(asked: Made) -> dict[str, str]:
     return {each["cidrBlock"]: each["availabilityZone"] for each in subnets}
 
 
-def test_a_zone_that_aws_opens_moves_no_subnet_and_no_nat() -> None:
+def test_a_new_zone_of_the_region_moves_no_subnet_and_no_nat_gateway() -> None:
     before = made(natGateways="zonal")
     own_subnets("us-west-2b", "us-west-2c", "us-west-2d")
 
@@ -113,7 +113,7 @@ def test_a_zone_that_aws_opens_moves_no_subnet_and_no_nat() -> None:
     }
 
 
-def test_a_zone_that_aws_opens_is_taken_by_a_network_of_two() -> None:
+def test_a_network_of_two_zones_uses_a_new_zone() -> None:
     own_subnets("us-west-2b", "us-west-2c")
 
     asked = made()
@@ -152,7 +152,7 @@ def test_each_zone_can_have_a_nat_gateway_of_its_own() -> None:
     assert len(set(places)) == 3
 
 
-def test_nodes_start_in_private_subnets_alone() -> None:
+def test_nodes_start_in_private_subnets_only() -> None:
     asked = made()
 
     subnets = asked.of("aws:ec2/subnet:Subnet").values()
@@ -163,7 +163,7 @@ def test_nodes_start_in_private_subnets_alone() -> None:
     assert tagged == {"sg-1"}, "what a subnet's own tags say must not be said a second time"
 
 
-def test_a_cluster_lets_principals_in_by_entries_and_has_its_addons() -> None:
+def test_a_created_cluster_has_access_entries_and_addons() -> None:
     asked = made(kubernetesVersion="1.35")
 
     cluster = asked.one("aws:eks/cluster:Cluster")
@@ -180,7 +180,7 @@ def test_a_cluster_lets_principals_in_by_entries_and_has_its_addons() -> None:
     }
 
 
-def test_addons_and_the_controllers_nodes_follow_the_version() -> None:
+def test_addons_and_the_controllers_nodes_follow_the_kubernetes_version() -> None:
     asked = made(kubernetesVersion="1.35")
 
     addons = asked.of("aws:eks/addon:Addon").values()
@@ -196,9 +196,7 @@ def test_addons_and_the_controllers_nodes_follow_the_version() -> None:
 @pytest.mark.parametrize(
     ("cidrs", "is_public"), [("203.0.113.0/24, 198.51.100.7/32", True), ("none", False)]
 )
-def test_the_api_server_is_reached_from_the_networks_that_are_stated(
-    cidrs: str, is_public: bool
-) -> None:
+def test_the_api_server_accepts_the_configured_networks(cidrs: str, is_public: bool) -> None:
     network = made(publicAccessCidrs=cidrs).one("aws:eks/cluster:Cluster")["vpcConfig"]
 
     assert network["endpointPrivateAccess"] is True
@@ -206,7 +204,7 @@ def test_the_api_server_is_reached_from_the_networks_that_are_stated(
     assert network.get("publicAccessCidrs", []) == (cidrs.split(", ") if is_public else [])
 
 
-def test_a_cluster_is_as_the_settings_say() -> None:
+def test_a_created_cluster_has_the_configured_properties() -> None:
     asked = made(
         controlPlaneLogs="audit, api",
         secretsKey=KEY,
@@ -226,7 +224,7 @@ def test_a_cluster_is_as_the_settings_say() -> None:
     assert cluster["zonalShiftConfig"] == {"enabled": True}
 
 
-def test_a_cluster_goes_into_subnets_that_exist() -> None:
+def test_a_cluster_can_be_created_in_existing_subnets() -> None:
     subnets = ["subnet-8", "subnet-9"]
 
     asked = made(subnetIds=", ".join(subnets))
@@ -238,7 +236,7 @@ def test_a_cluster_goes_into_subnets_that_exist() -> None:
     assert tagged == {*subnets, "sg-1"}
 
 
-def test_roles_of_the_cluster_are_named_and_bounded_as_the_others() -> None:
+def test_the_clusters_roles_follow_the_settings_for_names_and_boundaries() -> None:
     boundary = "arn:aws:iam::123456789012:policy/boundary"
     asked = made(namePrefix="Platform", iamPath="/platform/", permissionsBoundary=boundary)
 
@@ -251,7 +249,7 @@ def test_roles_of_the_cluster_are_named_and_bounded_as_the_others() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"windowsNodes": "true"}, {"nodeAccess": "EC2_WINDOWS"}])
-def test_with_windows_nodes_the_control_plane_gives_their_pods_addresses(
+def test_with_windows_nodes_the_cluster_role_manages_their_addresses(
     settings: dict[str, str],
 ) -> None:
     asked = made(**settings)
@@ -262,7 +260,7 @@ def test_with_windows_nodes_the_control_plane_gives_their_pods_addresses(
     assert json.loads(values) == {"enableWindowsIpam": "true"}
 
 
-def test_others_are_let_in_as_a_setting_says() -> None:
+def test_a_setting_adds_access_entries() -> None:
     entries = [
         {"principal": OPS, "policy": "AmazonEKSClusterAdminPolicy"},
         {"principal": DEVELOPER, "policy": "AmazonEKSEditPolicy", "namespaces": ["team-a"]},
@@ -284,7 +282,7 @@ def test_others_are_let_in_as_a_setting_says() -> None:
     }
 
 
-def test_the_controller_is_at_home_on_two_graviton_nodes() -> None:
+def test_the_controller_runs_on_two_graviton_nodes_by_default() -> None:
     asked = made()
 
     home = asked.one("aws:eks/nodeGroup:NodeGroup")
@@ -299,7 +297,7 @@ def test_the_controller_is_at_home_on_two_graviton_nodes() -> None:
     assert asked.of("aws:eks/fargateProfile:FargateProfile") == {}
 
 
-def test_the_home_has_the_instance_types_and_size_that_are_asked_for() -> None:
+def test_the_controllers_node_group_has_the_configured_types_and_size() -> None:
     home = made(controllerInstanceTypes="m7i.large, m6i.large", controllerSize="3").one(
         "aws:eks/nodeGroup:NodeGroup"
     )
@@ -310,7 +308,7 @@ def test_the_home_has_the_instance_types_and_size_that_are_asked_for() -> None:
     assert home["scalingConfig"] == {"minSize": 3, "maxSize": 4, "desiredSize": 3}
 
 
-def test_or_on_fargate_with_the_clusters_dns() -> None:
+def test_the_controller_can_run_on_fargate_with_coredns() -> None:
     asked = made(**ON_FARGATE, name="autoscaler")
 
     assert asked.of("aws:eks/nodeGroup:NodeGroup") == {}
@@ -324,12 +322,12 @@ def test_or_on_fargate_with_the_clusters_dns() -> None:
     assert json.loads(dns["configurationValues"]) == {"computeType": "Fargate"}
 
 
-def test_a_cluster_that_exists_is_not_created_again() -> None:
+def test_an_existing_cluster_is_not_created_again() -> None:
     with pytest.raises(ConfigError, match="this stack did not create it"):
         run(cluster="create", publicAccessCidrs="none")
 
 
-def test_a_cluster_that_a_killed_up_left_out_of_the_state_is_named_with_the_way_out(
+def test_a_cluster_that_an_interrupted_up_did_not_record_is_named_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tags = {"joiner.dev/installation": "organization/joiner/dev"}
@@ -389,6 +387,6 @@ def test_a_cluster_that_a_killed_up_left_out_of_the_state_is_named_with_the_way_
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_what_does_not_go_together_is_refused_by_name(settings: dict[str, str], words: str) -> None:
+def test_conflicting_settings_are_refused_by_name(settings: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse(ENOUGH | settings)

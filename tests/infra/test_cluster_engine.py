@@ -60,7 +60,7 @@ def urns(engine: PulumiEngine) -> set[str]:
     return {resource["urn"] for resource in engine.state("dev")["deployment"]["resources"]}
 
 
-async def test_a_cluster_of_ones_own_lets_others_in_and_is_not_deleted_unawares(
+async def test_a_created_cluster_has_extra_access_entries_and_is_protected_from_deletion(
     tmp_path: Path, with_docker: str
 ) -> None:
     with Testbed(

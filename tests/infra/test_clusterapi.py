@@ -90,7 +90,7 @@ def test_a_collection_is_read_page_by_page(site: Site) -> None:
     assert site.asked[0][2] == "Bearer secret"
 
 
-def test_what_does_not_exist_is_no_error(site: Site) -> None:
+def test_a_missing_object_is_not_an_error(site: Site) -> None:
     api = site.api()
 
     assert api.list("/nodepools") == []
@@ -99,14 +99,14 @@ def test_what_does_not_exist_is_no_error(site: Site) -> None:
     api.merge("/nodepools/a", {"metadata": {}})
 
 
-def test_a_refusal_carries_the_servers_words(site: Site) -> None:
+def test_a_refusal_has_the_servers_message(site: Site) -> None:
     site.answers = {"/nodes": (403, {"message": "you may not"})}
 
     with pytest.raises(ApiError, match="403: you may not"):
         site.api().list("/nodes")
 
 
-def test_credentials_that_the_server_does_not_accept_are_no_way_to_it(site: Site) -> None:
+def test_refused_credentials_make_the_cluster_unreachable(site: Site) -> None:
     site.answers = {"/nodes": (401, {"message": "Unauthorized"})}
 
     with pytest.raises(ClusterUnreachableError, match=r"does not accept the credentials .*renew"):
@@ -114,7 +114,7 @@ def test_credentials_that_the_server_does_not_accept_are_no_way_to_it(site: Site
 
 
 @pytest.mark.usefixtures("cluster")
-def test_the_way_leads_through_the_proxy_of_a_kubeconfig(site: Site, tmp_path: Path) -> None:
+def test_requests_use_the_proxy_of_the_kubeconfig(site: Site, tmp_path: Path) -> None:
     path = kubeconfig_in(tmp_path, server="http://cluster.internal", proxy_url=site.url)
     site.answers = {"/version": (200, {"minor": "33"})}
     location = ClusterLocation("joiner", REGION, kubeconfig=str(path))
@@ -125,7 +125,7 @@ def test_the_way_leads_through_the_proxy_of_a_kubeconfig(site: Site, tmp_path: P
         ClusterApi.find(location)
 
 
-def test_a_server_that_does_not_answer_is_waited_for_and_then_given_up(site: Site) -> None:
+def test_a_silent_server_is_retried_until_the_timeout(site: Site) -> None:
     said: list[str] = []
     nowhere = ClusterApi(
         Server("http://127.0.0.1:1", ssl.create_default_context()),
@@ -152,7 +152,7 @@ def cluster(account: None) -> str:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_cluster_that_is_gone_is_told_from_one_that_is_silent(tmp_path: Path) -> None:
+def test_a_deleted_cluster_is_distinguished_from_a_silent_one(tmp_path: Path) -> None:
     with pytest.raises(ClusterGoneError, match='EKS cluster "other" not found in us-west-2'):
         ClusterApi.find(ClusterLocation("other", REGION))
     with pytest.raises(ClusterUnreachableError, match="none cannot be used"):
@@ -173,7 +173,7 @@ FORGETS = {"PULUMI_K8S_DELETE_UNREACHABLE": "true"}
         (SILENT, FORGETS | {"JOINER_ABANDON_CLUSTER": "joiner"}),
     ],
 )
-def test_a_cluster_that_was_given_up_is_not_needed(
+def test_an_abandoned_cluster_is_not_needed(
     problem: ClusterGoneError | ClusterUnreachableError, environment: dict[str, str]
 ) -> None:
     require_given_up(ClusterLocation("joiner", REGION), problem, environment)
@@ -189,7 +189,7 @@ def test_a_cluster_that_was_given_up_is_not_needed(
         (SILENT, FORGETS | {"JOINER_ABANDON_CLUSTER": "other"}, "Nothing has been removed"),
     ],
 )
-def test_nothing_ends_without_a_cluster_that_nobody_gave_up(
+def test_nothing_is_destroyed_without_a_cluster_that_was_not_abandoned(
     problem: ClusterGoneError | ClusterUnreachableError,
     environment: dict[str, str],
     next_step: str,
@@ -209,7 +209,7 @@ def test_nothing_ends_without_a_cluster_that_nobody_gave_up(
     ],
     ids=lambda user: "-".join(map(str, user.get("exec", user).values())),
 )
-def test_without_credentials_a_cluster_is_unreachable_and_not_gone(
+def test_without_credentials_a_cluster_is_unreachable_but_not_gone(
     site: Site, tmp_path: Path, user: dict[str, Any]
 ) -> None:
     path = kubeconfig_in(tmp_path, server=site.url, user=user)
@@ -220,7 +220,7 @@ def test_without_credentials_a_cluster_is_unreachable_and_not_gone(
     assert site.asked == []
 
 
-def test_an_answer_of_somebody_else_in_the_servers_place_is_none(site: Site) -> None:
+def test_a_response_from_another_server_is_not_accepted(site: Site) -> None:
     site.answers = {"/nodes": (200, "")}
     site.plain = "<html>please log in</html>"
 
@@ -246,7 +246,7 @@ def test_a_kubeconfigs_credential_plugin_is_asked_for_the_token(site: Site, tmp_
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_token_file_is_read_anew_each_time(site: Site, tmp_path: Path) -> None:
+def test_a_token_file_is_read_for_each_request(site: Site, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("first\n")
     path = kubeconfig_in(tmp_path, server=site.url, user={"tokenFile": "token"})
     api = ClusterApi.find(ClusterLocation("joiner", REGION, kubeconfig=str(path)))

@@ -46,14 +46,14 @@ def test_a_helm_release_of_the_same_name_is_named_before_anything_is_created(
     assert "Set joiner:name to another name" in problem
 
 
-def test_what_a_stack_made_is_no_other_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stacks_own_deployment_is_not_another_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, {"Deployment": held_by("pulumi-kubernetes-1a2b3c4d")})
 
     refuse_foreign_objects(HERE, "kube-system", "karpenter")
 
 
 @pytest.mark.parametrize("problem", [ClusterUnreachableError("no answer"), ApiError(403, "no")])
-def test_a_cluster_that_does_not_answer_is_not_judged(
+def test_a_silent_cluster_is_not_checked(
     monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:
     def silent(location: ClusterLocation) -> ClusterApi:

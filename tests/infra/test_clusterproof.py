@@ -44,7 +44,7 @@ def left() -> str:
     return ""
 
 
-def test_resources_of_others_are_not_named() -> None:
+def test_foreign_resources_are_not_named() -> None:
     vpc("organization/joiner/another")
     vpc("")
 
@@ -75,7 +75,7 @@ def test_network_and_cluster_are_named_with_the_commands_that_delete_them() -> N
     assert f"aws ec2 delete-vpc --vpc-id {name}" in said
 
 
-def test_a_nat_gateway_that_is_deleted_is_not_named() -> None:
+def test_a_deleted_nat_gateway_is_not_named() -> None:
     ec2, name = boto3.client("ec2", REGION), vpc()
     subnet = ec2.create_subnet(VpcId=name, CidrBlock="10.0.0.0/24")["Subnet"]["SubnetId"]
     gateway = ec2.create_nat_gateway(SubnetId=subnet, **tagged("natgateway", OURS))
@@ -85,7 +85,7 @@ def test_a_nat_gateway_that_is_deleted_is_not_named() -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_roles_of_the_cluster_that_an_up_left_are_deleted() -> None:
+def test_leftover_roles_of_the_cluster_are_deleted() -> None:
     iam, said = boto3.client("iam", REGION), list[str]()
     settings = {"cluster": "create", "clusterName": NEW, "publicAccessCidrs": "none"}
     made: Made = run(None, **settings)

@@ -26,7 +26,7 @@ from tests.infra.kubeconfigs import kubeconfig_in
 ENOUGH = {"clusterName": "joiner", "region": "us-west-2", "image": "joiner:1"}
 
 
-def test_a_cluster_a_region_and_an_image_are_enough() -> None:
+def test_cluster_region_and_image_are_the_only_required_settings() -> None:
     config = parse(ENOUGH)
 
     assert (config.namespace, config.name, config.replicas) == ("kube-system", "karpenter", 2)
@@ -34,7 +34,7 @@ def test_a_cluster_a_region_and_an_image_are_enough() -> None:
     assert not config.delete_foreign_node_pools
 
 
-def test_the_controller_gets_what_the_stack_says() -> None:
+def test_the_controller_gets_the_settings_of_the_stack() -> None:
     settings = '{"BATCH_IDLE_DURATION": "2s", "FEATURE_GATES": "NodeRepair=true"}'
 
     options = require_options(parse(ENOUGH | {"settings": settings}).settings)
@@ -43,7 +43,7 @@ def test_the_controller_gets_what_the_stack_says() -> None:
     assert options.feature_gates.node_repair
 
 
-def test_lists_and_maps_are_read_as_pulumi_writes_them() -> None:
+def test_lists_and_maps_are_parsed_as_pulumi_writes_them() -> None:
     config = parse(
         ENOUGH
         | {
@@ -58,7 +58,7 @@ def test_lists_and_maps_are_read_as_pulumi_writes_them() -> None:
     assert config.drain_timeout == timedelta(seconds=90)
 
 
-def test_a_stack_names_its_region_or_has_that_of_the_provider() -> None:
+def test_the_region_defaults_to_that_of_the_aws_provider() -> None:
     named = {key: value for key, value in ENOUGH.items() if key != "region"}
 
     assert parse(named, regions={"aws:region": "", "AWS_REGION": "eu-central-1"}).region == (
@@ -132,7 +132,7 @@ def test_an_invalid_value_is_named_with_the_allowed_ones(
     assert allowed in refused.value.problems[0]
 
 
-def test_every_problem_is_named_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
         parse({"region": "Oregon", "replicas": "0", "colour": "red"})
 
@@ -140,7 +140,7 @@ def test_every_problem_is_named_at_once() -> None:
     assert "joiner:clusterName is missing" in str(refused.value)
 
 
-def test_without_an_image_docker_must_be_there_to_build_one(
+def test_without_an_image_docker_is_required(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -154,7 +154,7 @@ def test_without_an_image_docker_must_be_there_to_build_one(
             parse(without)
 
 
-def test_without_a_kubeconfig_the_aws_cli_must_be_there_to_sign_in(
+def test_without_a_kubeconfig_the_aws_cli_is_required(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kubeconfig = kubeconfig_in(tmp_path)
@@ -175,7 +175,7 @@ def test_without_a_kubeconfig_the_aws_cli_must_be_there_to_sign_in(
         ("contexts: [", "cannot be used"),
     ],
 )
-def test_a_kubeconfig_that_names_no_cluster_is_refused_in_words(
+def test_a_kubeconfig_without_a_cluster_is_refused_with_a_message(
     tmp_path: Path, text: str, words: str
 ) -> None:
     path = tmp_path / "config"
@@ -190,7 +190,7 @@ def test_a_kubeconfig_that_names_no_cluster_is_refused_in_words(
 
 
 @pytest.mark.parametrize("user", [None, {}])
-def test_a_kubeconfig_without_credentials_is_refused_unless_its_server_asks_for_none(
+def test_a_kubeconfig_without_credentials_is_refused_unless_the_server_needs_none(
     tmp_path: Path, user: dict[str, str] | None
 ) -> None:
     anonymous = kubeconfig_in(tmp_path, user=user)
@@ -202,27 +202,27 @@ def test_a_kubeconfig_without_credentials_is_refused_unless_its_server_asks_for_
     assert parse(ENOUGH | {"kubeconfig": str(of_kubectl_proxy)}).kubeconfig_path
 
 
-def test_every_setting_stands_in_the_table_as_it_is() -> None:
+def test_the_table_of_settings_equals_the_code() -> None:
     page = (CHECKOUT / "docs" / "reference" / "settings.md").read_text()
 
     assert page == table(), "python -m infra.settings > docs/reference/settings.md"
 
 
-def test_readme_names_no_setting_that_is_not_there() -> None:
+def test_readme_names_only_existing_settings() -> None:
     named = set(re.findall(r"joiner:([a-zA-Z]+)", (CHECKOUT / "README.md").read_text()))
 
     assert named
     assert named <= set(KEYS)
 
 
-def test_docs_set_values_inside_a_setting_with_the_path_that_pulumi_needs() -> None:
+def test_docs_set_nested_values_with_pulumis_path_flag() -> None:
     pages = [CHECKOUT / "README.md", *(CHECKOUT / "docs").rglob("*.md")]
     bare = re.compile(r"(?<!pulumi config set --path joiner:)\bsettings\.[A-Z_]{2,}")
 
     assert {page.name: found for page in pages if (found := bare.findall(page.read_text()))} == {}
 
 
-def test_a_gate_of_a_later_karpenter_does_not_stop_the_stack(
+def test_an_unknown_feature_gate_does_not_stop_the_stack(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     warned: list[str] = []
@@ -241,7 +241,7 @@ def test_a_gate_of_a_later_karpenter_does_not_stop_the_stack(
     assert warned == ["joiner:settings: FEATURE_GATES: unknown feature gate GateOfLater is ignored"]
 
 
-def test_a_stack_of_node_pools_needs_no_image() -> None:
+def test_a_stack_with_only_node_pools_needs_no_image() -> None:
     without = {key: value for key, value in ENOUGH.items() if key != "image"}
 
     assert parse(without | {"platformStack": "organization/joiner/platform"}).platform_stack

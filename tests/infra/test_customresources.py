@@ -44,18 +44,18 @@ def have(
     monkeypatch.setattr(ClusterApi, "find", lambda location: Cluster())
 
 
-def test_kinds_of_somebody_else_are_left_out_by_name() -> None:
+def test_existing_crds_are_excluded_by_name() -> None:
     names = {wire["metadata"]["name"] for wire in wanted([POOLS, CLAIMS])}
 
     assert names == {wire["metadata"]["name"] for wire in definitions()} - {POOLS, CLAIMS}
 
 
-def test_a_name_that_is_none_of_ours_is_refused() -> None:
+def test_an_unknown_crd_name_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"pods: there is no such kind; there are .*nodepools"):
         wanted(["pods"])
 
 
-def test_kinds_that_are_there_and_not_named_are_refused_together(
+def test_existing_crds_that_are_not_listed_are_refused_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     have(monkeypatch, "eks", POOLS, CLAIMS)
@@ -68,13 +68,13 @@ def test_kinds_that_are_there_and_not_named_are_refused_together(
     refuse_other_kinds(HERE, [POOLS, CLAIMS], OURS)
 
 
-def test_those_that_a_stack_made_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crds_that_the_stack_created_belong_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, "pulumi-kubernetes-1a2b3c4d", POOLS)
 
     refuse_other_kinds(HERE, [], OURS)
 
 
-def test_those_of_another_installation_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crds_of_another_installation_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     have(monkeypatch, "pulumi-kubernetes", POOLS, installation="organization/joiner/other")
 
     with pytest.raises(ConfigError, match="belongs to the installation organization/joiner/other"):
@@ -93,7 +93,7 @@ def checked(before: list[str] | None, after: list[str]) -> str:
     return ""
 
 
-def test_those_that_another_pulumi_stack_made_are_refused_before_anything_is_created(
+def test_crds_of_another_pulumi_stack_are_refused_before_anything_is_created(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     have(monkeypatch, "pulumi-kubernetes-1a2b3c4d", POOLS)
@@ -106,7 +106,7 @@ def test_those_that_another_pulumi_stack_made_are_refused_before_anything_is_cre
     assert checked(None, [CLAIMS]) == ""
 
 
-def test_those_that_an_earlier_version_made_leave_the_stack_in_two_steps(
+def test_crds_of_an_earlier_version_leave_the_stack_in_two_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     have(monkeypatch, "pulumi-kubernetes-1a2b3c4d", POOLS)
@@ -117,7 +117,7 @@ def test_those_that_an_earlier_version_made_leave_the_stack_in_two_steps(
     _DeletionGuardProvider().check(earlier, earlier | {"shared": {"definitions": [POOLS, CLAIMS]}})
 
 
-def test_those_that_are_named_must_be_there_and_of_our_version(
+def test_listed_existing_crds_must_exist_in_the_supported_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     have(monkeypatch, "helm", POOLS, version="v1beta1")
@@ -128,7 +128,7 @@ def test_those_that_are_named_must_be_there_and_of_our_version(
         refuse_other_kinds(HERE, [POOLS], OURS)
 
 
-def test_a_cluster_that_does_not_answer_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_cluster_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(location: ClusterLocation) -> ClusterApi:
         raise ClusterUnreachableError("no answer")
 

@@ -46,7 +46,7 @@ def refused(olds: Props, news: Props) -> str:
 
 
 @pytest.mark.parametrize("key", MADE)
-def test_what_was_made_is_not_deleted_unawares(key: str) -> None:
+def test_a_created_object_is_not_deleted_without_confirmation(key: str) -> None:
     said = refused(held(), held(made=without(key)))
 
     assert f"joiner:{key} changes from create to existing" in said
@@ -56,7 +56,7 @@ def test_what_was_made_is_not_deleted_unawares(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", MADE)
-def test_what_stays_or_may_go_is_let_go_of(key: str) -> None:
+def test_retained_and_confirmed_objects_may_leave_the_stack(key: str) -> None:
     absent: Props = {"cluster_name": NEW}  # so that it is nobody else's
 
     assert not refused(held(retained=[key]), held(made=without(key)))
@@ -64,7 +64,7 @@ def test_what_stays_or_may_go_is_let_go_of(key: str) -> None:
     assert refused(held(), held(made=without(key), retained=[key])), "it has not been done yet"
 
 
-def test_what_is_not_known_yet_is_not_taken_for_gone() -> None:
+def test_an_unknown_value_does_not_count_as_a_deletion() -> None:
     assert not refused(held(), held(made={**MADE, "queue": None}))
 
 
@@ -87,7 +87,7 @@ def test_another_network_is_another_cluster() -> None:
         ({}, {"secretsKey": "a"}, ""),
     ],
 )
-def test_what_a_cluster_keeps_for_life_is_not_changed_unawares(
+def test_an_immutable_cluster_property_is_not_changed_without_confirmation(
     before: Props, after: Props, words: str
 ) -> None:
     fixed = {"vpcCidr": "10.0.0.0/16", "ipFamily": "ipv4", "subnetIds": "made here"}
@@ -113,7 +113,7 @@ def make_queue(name: str, installation: str) -> None:
     connection("sqs", "us-west-2").create_queue(QueueName=name, tags=tags)
 
 
-def test_what_somebody_else_has_taken_over_is_not_deleted_for_a_new_name() -> None:
+def test_a_renamed_queue_that_another_installation_adopted_is_not_deleted() -> None:
     make_queue("events", "theirs")
     make_role("controller", OURS)
     renamed = {**MADE, "queue": "other", "controllerRole": "other"}
@@ -126,7 +126,7 @@ def test_what_somebody_else_has_taken_over_is_not_deleted_for_a_new_name() -> No
     assert "controller" not in said
 
 
-def test_nor_by_a_destroy() -> None:
+def test_a_destroy_does_not_delete_a_role_of_another_installation() -> None:
     make_queue("events", OURS)
     make_role("nodes", "theirs")
     only_roles = {"nodeRole": "nodes", "controllerRole": "gone", "queue": "events"}
@@ -139,7 +139,7 @@ def test_nor_by_a_destroy() -> None:
     _DeletionGuardProvider().end(held(made={"queue": "events", "controllerRole": "gone"}))
 
 
-def test_a_cluster_that_is_gone_holds_nothing_up(entries: Entries) -> None:
+def test_a_deleted_cluster_does_not_block_the_destroy(entries: Entries) -> None:
     gone = held(cluster_name=NEW, made={"cluster": NEW})
 
     _DeletionGuardProvider().end(gone)
@@ -147,7 +147,7 @@ def test_a_cluster_that_is_gone_holds_nothing_up(entries: Entries) -> None:
         _DeletionGuardProvider().end(held(made={"cluster": "joiner"}))
 
 
-def test_a_cluster_with_deletion_protection_keeps_all_that_runs_there(
+def test_deletion_protection_of_the_cluster_blocks_the_destroy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = run(None, cluster="create", clusterName=NEW, publicAccessCidrs="none")
@@ -164,7 +164,7 @@ def test_a_cluster_with_deletion_protection_keeps_all_that_runs_there(
     _DeletionGuardProvider().end(before_drain)
 
 
-def test_a_network_that_somebody_else_has_taken_over_stays() -> None:
+def test_a_network_that_another_installation_adopted_is_not_deleted() -> None:
     ec2 = connection("ec2", "us-west-2")
     vpc = ec2.create_vpc(CidrBlock="10.7.0.0/16")["Vpc"]["VpcId"]
     of_cluster = held(cluster_name=NEW, made={"cluster": NEW, "network": vpc})
@@ -183,7 +183,7 @@ def test_a_network_that_somebody_else_has_taken_over_stays() -> None:
     _DeletionGuardProvider().end(of_cluster)
 
 
-def test_a_cluster_that_is_made_anew_brings_its_network() -> None:
+def test_a_recreated_cluster_recreates_its_network() -> None:
     before = held(cluster_name=NEW, made={"cluster": NEW, "network": "vpc-1"})
 
     assert not refused(before, before | {"made": {"cluster": NEW, "network": "vpc-2"}})
@@ -194,7 +194,7 @@ def holdings(made: Made) -> dict[str, Props]:
     return {name: props for name, props in resources.items() if "holdings" in name}
 
 
-def test_a_stack_remembers_what_it_makes_before_and_after_everything() -> None:
+def test_the_deletion_guard_records_created_objects_first_and_last() -> None:
     all_made = {
         "nodeRole": "KarpenterNodeRole-joiner",
         "controllerRole": "KarpenterControllerRole-joiner",

@@ -92,7 +92,7 @@ def refused(operation: Any) -> str:
 
 
 @pytest.mark.needs("pulumi")
-def test_a_destroy_is_refused_in_its_preview_already_and_by_what_the_state_says(
+def test_a_destroy_is_refused_during_its_preview_from_the_recorded_state(
     server: str, tmp_path: Path
 ) -> None:
     project = tmp_path / "project"

@@ -28,12 +28,12 @@ PROGRAM = "from infra.lifecycle.destroying import is_destroying; print(is_destro
         ("", False),
     ],
 )
-def test_a_destroy_is_known_by_the_engines_command_line(line: str, expected: bool) -> None:
+def test_a_destroy_is_recognized_by_the_engines_command_line(line: str, expected: bool) -> None:
     assert is_destroy(line.split()) is expected
 
 
 @pytest.mark.parametrize(("operation", "expected"), [("destroy", "True"), ("preview", "False")])
-def test_it_is_found_among_the_processes_that_started_the_program(
+def test_the_engine_is_found_among_the_programs_parent_processes(
     tmp_path: Path, operation: str, expected: str
 ) -> None:
     engine = tmp_path / "pulumi"
@@ -53,7 +53,7 @@ def test_it_is_found_among_the_processes_that_started_the_program(
 
 
 @pytest.mark.usefixtures("entries")
-def test_a_cluster_that_does_not_answer_refuses_the_destroy_ahead_as_it_would_then() -> None:
+def test_a_silent_cluster_refuses_the_destroy_before_it_starts() -> None:
     props = {
         "cluster_name": "joiner",
         "region": "us-west-2",
@@ -79,7 +79,7 @@ def test_a_cluster_that_does_not_answer_refuses_the_destroy_ahead_as_it_would_th
         ("python tool --replace urn:x", False),
     ],
 )
-def test_an_up_that_replaces_what_has_not_changed_is_known_as_such(
+def test_a_forced_replacement_is_recognized_by_the_command_line(
     line: str, *, expected: bool
 ) -> None:
     assert is_replacement(line.split()) is expected

@@ -32,7 +32,7 @@ def said(word: str) -> list[str]:
     return [rest for other, rest in LAST_STAGE if other == word]
 
 
-def test_every_stage_is_of_the_one_base_and_that_is_pinned_by_digest() -> None:
+def test_every_stage_uses_the_same_base_pinned_by_digest() -> None:
     bases = [rest for word, rest in INSTRUCTIONS if word == "FROM"]
 
     assert len(PINNED.findall(TEXT)) == 1
@@ -40,7 +40,7 @@ def test_every_stage_is_of_the_one_base_and_that_is_pinned_by_digest() -> None:
     assert len(bases) == 2
 
 
-def test_no_step_of_a_foreign_architecture_is_emulated() -> None:
+def test_no_build_step_runs_under_emulation() -> None:
     (first,) = (rest for word, rest in INSTRUCTIONS if word == "FROM" and " AS " in rest)
 
     assert "--platform=$BUILDPLATFORM" in first
@@ -51,7 +51,7 @@ def test_no_step_of_a_foreign_architecture_is_emulated() -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_nobody_in_it_has_privileges_and_it_runs_what_the_deployment_runs() -> None:
+def test_the_image_runs_unprivileged_with_the_deployments_command() -> None:
     options = Options(cluster_name="joiner")
     deployment = run().one("kubernetes:apps/v1:Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -61,7 +61,7 @@ def test_nobody_in_it_has_privileges_and_it_runs_what_the_deployment_runs() -> N
     assert said("EXPOSE") == [f"{options.metrics_port} {options.health_probe_port}"]
 
 
-def test_what_is_copied_into_it_counts_for_its_tag_and_is_sent_to_the_builder() -> None:
+def test_copied_files_determine_the_tag_and_are_sent_to_the_builder() -> None:
     copied = [rest.split()[:-1] for word, rest in INSTRUCTIONS if word == "COPY"]
     ours = {source for sources in copied if "--from=build" not in sources for source in sources}
     ignored = (CHECKOUT / ".dockerignore").read_text().splitlines()
@@ -71,14 +71,14 @@ def test_what_is_copied_into_it_counts_for_its_tag_and_is_sent_to_the_builder() 
     assert {line.removeprefix("!") for line in ignored if line.startswith("!")} == set(SOURCES)
 
 
-def test_it_says_what_it_is_and_what_it_stands_on() -> None:
+def test_the_image_labels_name_its_source_and_its_base() -> None:
     (labels,) = said("LABEL")
 
     for label in ("title", "description", "licenses", 'base.name="$PYTHON"'):
         assert f"org.opencontainers.image.{label}" in labels
 
 
-def test_its_python_is_one_that_the_project_is_for() -> None:
+def test_the_images_python_is_supported_by_the_project() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     ((base, _),) = PINNED.findall(TEXT)
     (version,) = re.findall(r"python:(\d+\.\d+)", base)
@@ -97,13 +97,13 @@ def requirements(tmp_path: Path) -> list[str]:
     return done.stdout.split()
 
 
-def test_it_holds_the_controllers_dependencies_at_their_pins(requirements: list[str]) -> None:
+def test_the_image_has_the_controllers_pinned_dependencies(requirements: list[str]) -> None:
     assert all(fnmatch(requirement, "*==*") for requirement in requirements)
     assert not any(requirement.startswith("pulumi") for requirement in requirements)
     assert {"numpy", "kopf", "boto3"} <= {r.partition("==")[0] for r in requirements}
 
 
-def test_packages_of_packages_are_installed_at_the_versions_of_the_lock(
+def test_transitive_dependencies_are_installed_at_locked_versions(
     requirements: list[str], tmp_path: Path
 ) -> None:
     (written,) = re.findall(r"(grep [^|&]*? > lock.txt)", TEXT)
@@ -119,9 +119,7 @@ def test_packages_of_packages_are_installed_at_the_versions_of_the_lock(
     assert closure(requirements).keys() <= locked.keys()
 
 
-def test_fixes_of_the_base_are_taken_in_by_a_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_updates_the_base_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("Dockerfile", "Makefile"):
         (tmp_path / name).write_text((CHECKOUT / name).read_text())
     ((base, before),) = PINNED.findall(TEXT)

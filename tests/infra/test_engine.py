@@ -88,7 +88,7 @@ def stage(testbed: Testbed, tmp_path: Path) -> Iterator[Stage]:
     assert left == set(), "the next test would find these CRDs"
 
 
-def test_a_stack_comes_stays_as_it_is_and_goes_without_a_trace(
+def test_up_creates_a_stack_a_second_up_changes_nothing_and_destroy_leaves_nothing(
     stage: Stage, tmp_path: Path
 ) -> None:
     before = stage.installed
@@ -110,7 +110,7 @@ def test_a_stack_comes_stays_as_it_is_and_goes_without_a_trace(
     assert beyond(stage.cloud) == set(), "rights that docs/how-to/clusters.md does not name"
 
 
-def test_pools_that_no_stack_owns_stop_the_destroy_until_they_are_allowed_to_go(
+def test_pools_that_no_stack_owns_block_the_destroy_until_confirmed(
     stage: Stage,
 ) -> None:
     stage.up()
@@ -142,7 +142,7 @@ def test_pools_that_no_stack_owns_stop_the_destroy_until_they_are_allowed_to_go(
     assert stage.cloud.leftovers() == {}
 
 
-def test_an_up_that_failed_halfway_says_why_and_is_taken_down_all_the_same(
+def test_a_partly_failed_up_reports_the_cause_and_can_be_destroyed(
     stage: Stage, tmp_path: Path
 ) -> None:
     pool = tmp_path / "pools" / "team.yaml"
@@ -160,7 +160,7 @@ def test_an_up_that_failed_halfway_says_why_and_is_taken_down_all_the_same(
     assert stage.installed == set()
 
 
-def test_without_a_controller_instances_go_by_their_tags(stage: Stage) -> None:
+def test_without_a_controller_instances_are_terminated_by_tag(stage: Stage) -> None:
     stage.up()
     stage.launch("claim-1")
     stage.cluster.delete(DEPLOYMENT)
@@ -183,7 +183,7 @@ def test_without_a_controller_instances_go_by_their_tags(stage: Stage) -> None:
     assert beyond(stage.cloud) == set(), "rights that docs/how-to/clusters.md does not name"
 
 
-def test_what_a_stack_has_made_stays_until_it_is_let_go_of(stage: Stage) -> None:
+def test_created_objects_stay_until_their_removal_is_confirmed(stage: Stage) -> None:
     stage.up()
     sqs, queue = stage.client("sqs"), {"retainOnDelete": "queue", "queue": "existing"}
     admin = {"nodePolicies": "arn:aws:iam::aws:policy/AdministratorAccess"}
@@ -231,7 +231,7 @@ def test_what_a_stack_has_made_stays_until_it_is_let_go_of(stage: Stage) -> None
         events.delete_rule(Name=rule["Name"])
 
 
-def test_what_was_there_before_stops_the_up_and_outlives_it(stage: Stage) -> None:
+def test_existing_objects_stop_the_up_and_stay(stage: Stage) -> None:
     sqs, events = stage.client("sqs"), stage.client("events")
     attributes = {"MessageRetentionPeriod": "300", "SqsManagedSseEnabled": "true"}
     url = sqs.create_queue(QueueName="joiner", Attributes=attributes)["QueueUrl"]
@@ -251,7 +251,7 @@ def test_what_was_there_before_stops_the_up_and_outlives_it(stage: Stage) -> Non
     assert stage.cloud.leftovers() == {}
 
 
-def test_only_subnets_with_a_way_out_are_for_nodes(stage: Stage) -> None:
+def test_only_subnets_with_a_route_to_the_internet_are_for_nodes(stage: Stage) -> None:
     stage.up()
 
     ec2 = stage.client("ec2")
@@ -263,7 +263,7 @@ def test_only_subnets_with_a_way_out_are_for_nodes(stage: Stage) -> None:
     stage.destroy()
 
 
-def test_nodes_are_let_in_by_aws_auth_where_the_cluster_knows_nothing_else(stage: Stage) -> None:
+def test_nodes_join_by_aws_auth_if_the_cluster_supports_only_that(stage: Stage) -> None:
     stage.cloud.set_authentication_mode("CONFIG_MAP")
     by_hand = yaml.safe_dump([{"rolearn": "arn:aws:iam::123456789012:role/others"}])
     config_map = {"metadata": {"name": "aws-auth"}, "data": {"mapRoles": by_hand}}
@@ -288,7 +288,7 @@ def test_nodes_are_let_in_by_aws_auth_where_the_cluster_knows_nothing_else(stage
     stage.cloud.set_authentication_mode("API_AND_CONFIG_MAP")
 
 
-def test_a_stack_beside_karpenter_leaves_all_of_it_alone(stage: Stage) -> None:
+def test_a_stack_beside_karpenter_changes_nothing_of_karpenter(stage: Stage) -> None:
     definition = "nodepools.karpenter.sh"
     file = CHECKOUT / "crds" / "karpenter.sh_nodepools.yaml"
     stage.cluster.request("POST", DEFINITIONS, yaml.safe_load(file.read_text()))
@@ -319,7 +319,7 @@ def test_a_stack_beside_karpenter_leaves_all_of_it_alone(stage: Stage) -> None:
     stage.remove_definitions(definition)
 
 
-def test_definitions_in_which_eks_auto_mode_keeps_objects_outlive_the_stack(stage: Stage) -> None:
+def test_crds_with_objects_of_eks_auto_mode_stay_after_the_destroy(stage: Stage) -> None:
     stage.up()
     reference = {"group": "eks.amazonaws.com", "kind": "NodeClass", "name": "default"}
     claim = claim_of("team", "auto-mode-1")
@@ -340,7 +340,7 @@ def test_definitions_in_which_eks_auto_mode_keeps_objects_outlive_the_stack(stag
     stage.remove_definitions(kept)
 
 
-def test_definitions_that_leave_the_stack_stay_with_their_objects(stage: Stage) -> None:
+def test_crds_that_leave_the_stack_stay_with_their_objects(stage: Stage) -> None:
     stage.up()
     ours = ("nodepools.karpenter.sh", "nodeclaims.karpenter.sh")
     (before,) = stage.cluster.list(NODE_POOLS)
@@ -356,7 +356,7 @@ def test_definitions_that_leave_the_stack_stay_with_their_objects(stage: Stage) 
     stage.remove_definitions(*ours)
 
 
-def test_the_way_from_karpenter_and_back_leaves_all_that_is_his(stage: Stage) -> None:
+def test_migration_from_karpenter_and_back_keeps_everything_of_karpenter(stage: Stage) -> None:
     """As docs/how-to/migrate-from-karpenter.md says it, step by step."""
     names = (
         "nodepools.karpenter.sh",
@@ -410,7 +410,7 @@ def test_the_way_from_karpenter_and_back_leaves_all_that_is_his(stage: Stage) ->
     assert stage.cloud.leftovers().keys() <= {"instances", "volumes", "networkInterfaces"}
 
 
-def test_instances_that_the_controller_did_not_launch_outlive_the_stack(stage: Stage) -> None:
+def test_instances_that_the_controller_did_not_launch_stay_after_the_destroy(stage: Stage) -> None:
     stage.up()
     of_auto_mode = stage.run_instance()
     ours = stage.launch("claim-1")
@@ -423,7 +423,7 @@ def test_instances_that_the_controller_did_not_launch_outlive_the_stack(stage: S
     stage.client("ec2").terminate_instances(InstanceIds=[of_auto_mode])
 
 
-def test_a_stack_that_is_told_to_move_says_no_and_stays_as_it_is(stage: Stage) -> None:
+def test_changing_cluster_region_or_installation_of_a_stack_is_refused(stage: Stage) -> None:
     stage.up()
     instance = stage.launch("claim-1")
     before = stage.resources
@@ -446,7 +446,9 @@ def test_a_stack_that_is_told_to_move_says_no_and_stays_as_it_is(stage: Stage) -
     stage.destroy()
 
 
-def test_another_way_to_the_same_cluster_replaces_nothing(stage: Stage, tmp_path: Path) -> None:
+def test_another_kubeconfig_for_the_same_cluster_replaces_nothing(
+    stage: Stage, tmp_path: Path
+) -> None:
     stage.up()
     pool = stage.cluster.list(NODE_POOLS)[0]["metadata"]["uid"]
     document = yaml.safe_load(stage.testbed.cluster.kubeconfig.read_text())
@@ -462,7 +464,7 @@ def test_another_way_to_the_same_cluster_replaces_nothing(stage: Stage, tmp_path
     stage.destroy()
 
 
-def test_a_preview_says_what_becomes_of_nodes_that_run(stage: Stage, tmp_path: Path) -> None:
+def test_a_preview_states_which_nodes_a_change_disrupts(stage: Stage, tmp_path: Path) -> None:
     stage.up()
     (pool,) = stage.cluster.list(NODE_POOLS)
     name = pool["metadata"]["name"]
@@ -508,7 +510,7 @@ def test_a_preview_says_what_becomes_of_nodes_that_run(stage: Stage, tmp_path: P
     stage.destroy()
 
 
-def test_what_running_nodes_depend_on_stays_until_they_have_ended(stage: Stage) -> None:
+def test_objects_that_running_nodes_need_stay_until_the_nodes_terminated(stage: Stage) -> None:
     stage.up()
     instance = stage.launch("claim-1")
     before, outputs = stage.resources, stage.engine.outputs("dev")
@@ -534,7 +536,7 @@ def test_what_running_nodes_depend_on_stays_until_they_have_ended(stage: Stage) 
     assert stage.cloud.leftovers() == {}
 
 
-def test_without_nodes_what_they_would_depend_on_is_replaced(stage: Stage) -> None:
+def test_without_nodes_their_dependencies_are_replaced(stage: Stage) -> None:
     stage.up()
 
     assert stage.up(nodeAccess="EC2_WINDOWS").replace == 1
@@ -548,7 +550,7 @@ def test_without_nodes_what_they_would_depend_on_is_replaced(stage: Stage) -> No
     assert stage.cloud.leftovers() == {}
 
 
-def test_replacing_is_not_ending(stage: Stage) -> None:
+def test_a_replacement_of_dynamic_resources_terminates_nothing(stage: Stage) -> None:
     stage.up()
     instance = stage.launch("claim-1")
     ours = [urn for urn in stage.resources if "pulumi-python:dynamic" in urn]
@@ -561,7 +563,7 @@ def test_replacing_is_not_ending(stage: Stage) -> None:
     stage.destroy()
 
 
-def test_the_accounts_spot_role_stays_when_the_stack_goes(stage: Stage) -> None:
+def test_the_spot_service_linked_role_stays_after_the_destroy(stage: Stage) -> None:
     name = "AWSServiceRoleForEC2Spot"
 
     for _ in range(2):  # the second time it is there already
@@ -572,7 +574,7 @@ def test_the_accounts_spot_role_stays_when_the_stack_goes(stage: Stage) -> None:
     assert iam.get_role(RoleName=name)["Role"]["RoleName"] == name
 
 
-def test_without_a_kubeconfig_nothing_ends(stage: Stage, tmp_path: Path) -> None:
+def test_without_a_kubeconfig_the_destroy_terminates_nothing(stage: Stage, tmp_path: Path) -> None:
     location = tmp_path / "kubeconfig"
     location.write_text(stage.testbed.cluster.kubeconfig.read_text())
     stage.up(kubeconfig=str(location))
@@ -591,7 +593,7 @@ def test_without_a_kubeconfig_nothing_ends(stage: Stage, tmp_path: Path) -> None
     assert stage.cloud.leftovers() == {}
 
 
-def test_settings_that_cannot_be_used_are_named_and_nothing_is_made(stage: Stage) -> None:
+def test_invalid_settings_are_named_and_nothing_is_created(stage: Stage) -> None:
     with pytest.raises(EngineError, match="joiner:replicas='0' cannot be used") as refused:
         stage.up(replicas="0", identity="root")
 
@@ -600,7 +602,7 @@ def test_settings_that_cannot_be_used_are_named_and_nothing_is_made(stage: Stage
     assert stage.cloud.leftovers() == {}
 
 
-def test_pools_live_in_a_stack_of_their_own(stage: Stage, tmp_path: Path) -> None:
+def test_pools_can_be_a_stack_of_their_own(stage: Stage, tmp_path: Path) -> None:
     platform = {k: v for k, v in stage.settings.items() if k != "nodePools"}
     team = {k: v for k, v in stage.settings.items() if k != "image"} | {
         "platformStack": "organization/joiner/dev"
@@ -644,7 +646,7 @@ def test_pools_live_in_a_stack_of_their_own(stage: Stage, tmp_path: Path) -> Non
     assert stage.installed == set()
 
 
-def test_a_silent_cluster_is_not_gone_until_somebody_gives_it_up(
+def test_a_silent_cluster_counts_as_existing_until_it_is_abandoned(
     testbed: Testbed, tmp_path: Path
 ) -> None:
     """The last test: the control plane does not come back."""

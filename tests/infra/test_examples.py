@@ -43,7 +43,7 @@ def made() -> Made:
     )
 
 
-def test_every_example_is_run_here() -> None:
+def test_every_example_is_tested() -> None:
     assert {path.parent.name for path in EXAMPLES.rglob("__main__.py")} == {
         "component",
         "iam",
@@ -65,7 +65,7 @@ def test_iam_without_the_controller_creates_no_object_in_the_cluster() -> None:
     assert association["serviceAccount"] == "karpenter"
 
 
-def test_names_and_policies_follow_from_the_cluster_that_the_program_makes(made: Made) -> None:
+def test_names_and_policies_follow_from_the_programs_cluster(made: Made) -> None:
     roles = made.of("aws:iam/role:Role")
     policies = made.of("aws:iam/policy:Policy")
 
@@ -76,7 +76,7 @@ def test_names_and_policies_follow_from_the_cluster_that_the_program_makes(made:
     assert made.one("aws:sqs/queue:Queue")["name"] == "cluster"
 
 
-def test_the_controller_runs_where_the_program_says_and_is_told_of_it(made: Made) -> None:
+def test_the_controller_runs_in_the_programs_namespace_with_its_settings(made: Made) -> None:
     deployment = made.one("kubernetes:apps/v1:Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     told = {entry["name"]: entry.get("value") for entry in container["env"]}
@@ -88,14 +88,14 @@ def test_the_controller_runs_where_the_program_says_and_is_told_of_it(made: Made
     assert container["image"] == "registry.example.com/joiner:1"
 
 
-def test_every_resource_says_who_has_made_it_whatever_the_provider_does(made: Made) -> None:
+def test_every_resource_has_the_installation_tag_regardless_of_the_provider(made: Made) -> None:
     tags = made.of("aws:iam/role:Role")["joiner-controller"]["tags"]
 
     assert tags == {"team": "platform", "joiner.dev/installation": "organization/component/dev"}
     assert made.one("aws:eks/accessEntry:AccessEntry")["tags"] == tags
 
 
-def test_typed_pools_stand_beside_the_default_ones(made: Made) -> None:
+def test_typed_pools_are_created_beside_the_default_ones(made: Made) -> None:
     pools = made.of("kubernetes:karpenter.sh/v1:NodePool")
 
     assert {pool["metadata"]["name"] for pool in pools.values()} == {"default", "arm"}
@@ -103,7 +103,7 @@ def test_typed_pools_stand_beside_the_default_ones(made: Made) -> None:
     assert node_class["spec"]["instanceProfile"] == "KarpenterNodeRole-cluster"
 
 
-def test_nothing_in_the_cluster_is_made_by_a_provider_that_nobody_named(made: Made) -> None:
+def test_every_object_in_the_cluster_uses_the_given_provider(made: Made) -> None:
     providers = {
         provider for name, provider in made.providers.items() if name.startswith("kubernetes:")
     }
@@ -134,7 +134,7 @@ def pack(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return made
 
 
-def test_the_policy_pack_holds_any_program_to_the_rules(pack: SimpleNamespace) -> None:
+def test_the_policy_pack_applies_the_rules_to_any_program(pack: SimpleNamespace) -> None:
     (policy,) = pack.policies
 
     def told(kind: str, props: dict[str, Any]) -> list[str]:

@@ -51,7 +51,7 @@ def checked(wires: list[Wire], folder: Path) -> list[Wire]:
 
 @pytest.mark.usefixtures("entries")
 @pytest.mark.parametrize("team", TEAMS)
-def test_each_team_has_a_stack_of_its_own_on_the_platforms(team: str) -> None:
+def test_each_team_has_its_own_stack_on_the_platform_stack(team: str) -> None:
     stack = yaml.safe_load((EXAMPLES / "teams" / f"Pulumi.{team}.yaml").read_text())
 
     made = made_by(settings_in(stack["config"]))
@@ -92,7 +92,7 @@ def test_pulumi_deployments_install_what_the_program_requires_and_run_where_it_i
     assert settings["operationContext"]["oidc"]["aws"].keys() == {"roleArn", "sessionName"}
 
 
-def test_flux_fills_in_what_a_stack_would(tmp_path: Path) -> None:
+def test_flux_sets_the_values_that_a_stack_would_set(tmp_path: Path) -> None:
     text = (EXAMPLES / "flux" / "pools.yaml").read_text()
     spec = documents("flux/pools.yaml")["Kustomization"]["spec"]
     outputs = dict(CREATED.findall(text))
@@ -103,7 +103,7 @@ def test_flux_fills_in_what_a_stack_would(tmp_path: Path) -> None:
     assert {wire["kind"] for wire in wires} == {"EC2NodeClass", "NodePool"}
 
 
-def test_argo_cd_patches_everything_that_differs_from_cluster_to_cluster(tmp_path: Path) -> None:
+def test_argo_cd_patches_every_value_that_differs_between_clusters(tmp_path: Path) -> None:
     source = documents("argocd/application.yaml")["Application"]["spec"]["source"]
     folder = CHECKOUT / source["path"]
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
@@ -131,7 +131,7 @@ def replace(wire: Any, step: Wire) -> None:
 
 
 @pytest.mark.parametrize("team", TEAMS)
-def test_kustomize_is_told_of_every_file(team: str) -> None:
+def test_kustomize_lists_every_file(team: str) -> None:
     folder = EXAMPLES / "pools" / team
     named = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
 

@@ -59,7 +59,7 @@ def remove(eks: Eks) -> bool:
     )
 
 
-def test_the_association_that_the_stack_made_is_removed_and_no_other() -> None:
+def test_only_the_stacks_own_association_is_removed() -> None:
     eks = Eks()
     eks.associate("karpenter", {"joiner.dev/stack": STACK})
     other = eks.associate("external-dns", {})
@@ -70,7 +70,7 @@ def test_the_association_that_the_stack_made_is_removed_and_no_other() -> None:
     assert list(eks.associations) == [other]
 
 
-def test_an_association_of_somebody_else_is_named_and_stays() -> None:
+def test_a_foreign_association_is_named_and_kept() -> None:
     eks = Eks()
     theirs = eks.associate("karpenter", {"joiner.dev/stack": "organization/joiner/other"})
 
@@ -88,7 +88,7 @@ def test_an_association_of_somebody_else_is_named_and_stays() -> None:
         ("existing", None, "set it to create"),
     ],
 )
-def test_a_provider_that_is_not_as_the_setting_says_is_refused_with_what_to_set(
+def test_an_oidc_provider_that_contradicts_the_setting_is_refused_with_the_remedy(
     wanted: Any, made_by: str | None, advice: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -105,7 +105,7 @@ def test_a_provider_that_is_not_as_the_setting_says_is_refused_with_what_to_set(
     ("wanted", "made_by"),
     [("create", None), ("create", STACK), ("existing", "somebody"), ("existing", STACK)],
 )
-def test_a_provider_that_is_as_the_setting_says_is_not_refused(
+def test_an_oidc_provider_that_matches_the_setting_is_accepted(
     wanted: Any, made_by: str | None
 ) -> None:
     look(wanted, made_by)

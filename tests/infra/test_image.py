@@ -51,9 +51,7 @@ def test_an_image_is_built_for_both_architectures_and_named_by_its_digest(docker
     assert stop == "buildx stop joiner"
 
 
-def test_a_builder_is_made_where_there_is_none(
-    docker: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_builder_is_created(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAILING", "buildx inspect")
 
     _PushedImageProvider().create(PROPS)
@@ -61,7 +59,7 @@ def test_a_builder_is_made_where_there_is_none(
     assert "buildx create --name joiner --driver docker-container" in docker.read_text()
 
 
-def test_a_build_that_fails_carries_dockers_words_and_leaves_no_builder_running(
+def test_a_failed_build_has_dockers_message_and_leaves_no_builder_running(
     docker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAILING", "buildx build")
@@ -72,7 +70,7 @@ def test_a_build_that_fails_carries_dockers_words_and_leaves_no_builder_running(
     assert docker.read_text().splitlines()[-1] == "buildx stop joiner"
 
 
-def test_only_other_sources_make_another_image() -> None:
+def test_only_changed_sources_replace_the_image() -> None:
     provider = _PushedImageProvider()
 
     assert not provider.diff("x", PROPS, {**PROPS, "__provider": "y"}).changes

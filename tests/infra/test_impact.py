@@ -66,7 +66,7 @@ def said(nodes: list[Node], planned: Plan, *pools: Wire) -> list[str]:
     return list(lines(nodes, pools, planned, lambda node: 0.25))
 
 
-def test_a_change_is_said_to_disrupt_no_node_and_a_destroy_to_end_them_all() -> None:
+def test_an_update_reports_no_disrupted_nodes_and_a_destroy_all_of_them() -> None:
     nodes, same = [node(), node()], plan(*manifests())
 
     assert said(nodes, same, owned("default")) == [
@@ -77,7 +77,7 @@ def test_a_change_is_said_to_disrupt_no_node_and_a_destroy_to_end_them_all() -> 
     ]
 
 
-def test_nodes_of_a_template_that_changes_drift() -> None:
+def test_a_changed_template_reports_the_nodes_that_drift() -> None:
     node_class, pool = manifests()
     pool["spec"]["template"]["metadata"] = {"labels": {"team": "b"}}
     node_class["spec"]["tags"] = {"team": "b"}
@@ -91,28 +91,28 @@ def test_nodes_of_a_template_that_changes_drift() -> None:
     ]
 
 
-def test_what_does_not_make_nodes_is_no_drift() -> None:
+def test_a_change_outside_the_template_reports_no_drift() -> None:
     node_class, pool = manifests()
     pool["spec"]["limits"] = {"cpu": "1"}
 
     assert len(said([node()], plan(node_class, pool), owned("default"))) == 1
 
 
-def test_nodes_go_with_a_pool_that_the_stack_no_longer_has() -> None:
+def test_a_removed_pool_reports_the_nodes_that_terminate() -> None:
     told = said([node("old"), node()], plan(*manifests()), owned("old"), owned("default"))
 
     (line,) = told
     assert line == "NodePool old would be deleted with 1 node ($0.25 an hour)"
 
 
-def test_pools_of_other_stacks_stay_and_their_nodes_with_them() -> None:
+def test_pools_of_other_stacks_and_their_nodes_are_not_reported() -> None:
     theirs = owned("theirs", "organization/joiner/other")
 
     assert said([node("theirs")], plan(*manifests(), has_controller=False), theirs) == []
     assert len(said([node("theirs")], plan(*manifests()), theirs)) == 1
 
 
-def test_what_has_no_price_is_said_to_have_none() -> None:
+def test_a_node_without_a_price_is_reported_without_one() -> None:
     told = list(lines([node(), node()], [], plan(*manifests()), lambda node: None))
     dear = replace(node(), instance_type="m5.24xlarge")
     some = list(
@@ -125,7 +125,7 @@ def test_what_has_no_price_is_said_to_have_none() -> None:
     ]
 
 
-def test_claims_of_other_controllers_are_none_of_ours() -> None:
+def test_nodeclaims_of_other_controllers_are_not_reported() -> None:
     claims = [
         {"metadata": {"name": name}, "spec": {"nodeClassRef": {"group": group, "kind": kind}}}
         for name, group, kind in (
@@ -138,13 +138,15 @@ def test_claims_of_other_controllers_are_none_of_ours() -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_a_cluster_that_does_not_answer_is_said_not_to() -> None:
+def test_a_silent_cluster_is_reported() -> None:
     (line,) = forecast(HERE, plan())
 
     assert line == "the effect of this change on nodes is unknown: nobody answers for joiner"
 
 
-def test_prices_that_nobody_may_read_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_permission_to_read_prices_none_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refused(service: str, **_: object) -> Any:
         raise ClientError({"Error": {"Code": "AccessDeniedException"}}, service)
 

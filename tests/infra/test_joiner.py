@@ -43,7 +43,7 @@ def test_settings_have_the_same_defaults_in_a_stack_and_in_a_program() -> None:
     assert {name: program[name] for name in shared} == {name: stack[name] for name in shared}
 
 
-def test_a_cluster_and_an_image_are_enough() -> None:
+def test_cluster_and_image_are_the_only_required_arguments() -> None:
     everything = made(lambda: Joiner("a", JoinerArgs(cluster=found(), image=IMAGE)))
 
     kubernetes = everything.of("pulumi:providers:kubernetes")
@@ -56,7 +56,7 @@ def test_a_cluster_and_an_image_are_enough() -> None:
     assert len(everything.dynamic) == 10
 
 
-def test_two_of_them_stand_side_by_side() -> None:
+def test_two_installations_coexist() -> None:
     def program() -> None:
         for name, region in (("west", "us-west-2"), ("central", "eu-central-1")):
             cluster = dataclasses.replace(found("shared", region), subnet_ids=[])
@@ -78,7 +78,7 @@ def test_two_of_them_stand_side_by_side() -> None:
     assert set(everything.of("joiner:infra:Joiner")) == {"west", "central"}
 
 
-def test_providers_of_the_program_are_the_ones_that_are_used() -> None:
+def test_the_programs_providers_are_used() -> None:
     def program() -> None:
         theirs = aws.Provider("theirs", region="us-west-2")
         Joiner(
@@ -98,7 +98,7 @@ def test_providers_of_the_program_are_the_ones_that_are_used() -> None:
     assert "::theirs::" in one
 
 
-def test_so_are_those_of_its_parent() -> None:
+def test_the_parents_providers_are_used() -> None:
     def program() -> None:
         theirs = aws.Provider("theirs", region="us-west-2")
         platform = pulumi.ComponentResource(
@@ -115,7 +115,7 @@ def test_so_are_those_of_its_parent() -> None:
     assert "::theirs::" in everything.providers["aws:sqs/queue:Queue a-interruption"]
 
 
-def test_what_it_depends_on_is_there_before_any_part_of_it(
+def test_every_part_depends_on_the_components_dependencies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     depends: dict[str, set[str]] = {}
@@ -144,7 +144,9 @@ def test_what_it_depends_on_is_there_before_any_part_of_it(
     assert all({"home", "a-installation"} <= depends[name] for name in parts)
 
 
-def test_what_is_protected_is_protected_in_all_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_protection_of_the_component_applies_to_all_its_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     protected: dict[str, bool] = {}
     register: Any = mocks.MockMonitor.RegisterResource
 
@@ -165,7 +167,7 @@ def test_what_is_protected_is_protected_in_all_its_parts(monkeypatch: pytest.Mon
     assert all(parts.values())
 
 
-def test_what_is_to_stay_leaves_the_stack_and_not_aws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retained_objects_leave_the_stack_but_not_aws(monkeypatch: pytest.MonkeyPatch) -> None:
     staying: set[str] = set()
     register: Any = mocks.MockMonitor.RegisterResource
 
@@ -186,7 +188,7 @@ def test_what_is_to_stay_leaves_the_stack_and_not_aws(monkeypatch: pytest.Monkey
     assert len(policies) == 4
 
 
-def test_what_is_known_later_is_waited_for() -> None:
+def test_arguments_may_be_outputs_of_other_resources() -> None:
     def program() -> None:
         boundary = aws.iam.Policy("boundary", policy="{}")
         queue = pulumi.Output.concat("queue-of-", boundary.name)
@@ -223,14 +225,14 @@ def test_what_is_known_later_is_waited_for() -> None:
         ({"node_pools": STATIC}, "NodePool static would never be Ready: .*StaticCapacity=true"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_made(
+def test_invalid_arguments_are_refused_before_anything_is_created(
     args: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         made(lambda: Joiner("a", JoinerArgs(cluster=found(), image=IMAGE, **args)))
 
 
-def test_a_static_node_pool_is_made_while_its_feature_gate_is_on() -> None:
+def test_a_static_node_pool_is_created_with_its_feature_gate() -> None:
     settings = {"FEATURE_GATES": "StaticCapacity=true"}
     args = JoinerArgs(cluster=found(), image=IMAGE, settings=settings, node_pools=STATIC)
 

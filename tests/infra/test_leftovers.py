@@ -45,7 +45,7 @@ def profile(name: str, path: str, by: str = STACK) -> None:
 
 
 @pytest.mark.usefixtures("account")
-def test_only_instances_of_this_cluster_and_of_this_installation_are_found() -> None:
+def test_only_instances_of_this_cluster_and_installation_are_found() -> None:
     ours = launched("joiner")
     launched("other")
     launched("joiner", by="")  # as Karpenter's, or EKS Auto Mode's
@@ -59,7 +59,7 @@ def test_only_instances_of_this_cluster_and_of_this_installation_are_found() -> 
 
 
 @pytest.mark.usefixtures("account")
-def test_what_a_claim_names_ends_only_if_it_is_the_clusters() -> None:
+def test_an_instance_named_by_a_claim_is_terminated_only_if_it_belongs_to_the_cluster() -> None:
     """A claim that was restored from another cluster's backup names a machine of that one."""
     ec2 = boto3.client("ec2", REGION)
     adopted = launched("joiner", by="")
@@ -129,7 +129,7 @@ def test_everything_else_that_carries_the_tags_is_found_and_removed() -> None:
 
 
 @pytest.mark.usefixtures("account")
-def test_volumes_are_left_to_the_instances_that_use_them() -> None:
+def test_volumes_in_use_are_not_deleted() -> None:
     ec2 = boto3.client("ec2", REGION)
     ours = launched("joiner")
     volume = ec2.describe_volumes()["Volumes"][0]["VolumeId"]

@@ -12,7 +12,7 @@ from tests.infra.lockfile import CHECKOUT, LOCK, closure, direct
 LINES = [line for line in LOCK.read_text().splitlines() if not line.startswith("#")]
 
 
-def test_the_project_says_how_its_packages_are_installed() -> None:
+def test_the_project_file_states_how_packages_are_installed() -> None:
     project = yaml.safe_load((CHECKOUT / "Pulumi.yaml").read_text())
 
     assert project["runtime"]["name"] == "python"
@@ -30,7 +30,7 @@ def test_program_and_providers_find_the_same_packages() -> None:
     assert (CHECKOUT / project["main"] / environment).resolve() == CHECKOUT / environment
 
 
-def test_every_line_is_the_project_or_one_version_of_a_package() -> None:
+def test_every_line_of_the_lock_is_the_project_or_one_pinned_package() -> None:
     project, *pins = LINES
 
     assert project == "--editable .."
@@ -39,7 +39,7 @@ def test_every_line_is_the_project_or_one_version_of_a_package() -> None:
     assert names == sorted(set(names))
 
 
-def test_what_the_project_asks_for_is_locked_at_its_version() -> None:
+def test_direct_dependencies_are_locked_at_their_version() -> None:
     locked = dict(line.split("==") for line in LINES[1:])
 
     for text in direct():
@@ -47,7 +47,7 @@ def test_what_the_project_asks_for_is_locked_at_its_version() -> None:
         assert asked.specifier.contains(locked[asked.name.lower()]), text
 
 
-def test_packages_of_packages_are_found() -> None:
+def test_transitive_dependencies_are_locked() -> None:
     found = closure(["pulumi"])
 
     assert {"pulumi", "grpcio", "protobuf"} <= found.keys()

@@ -133,7 +133,7 @@ def test_the_chart_renders_what_the_stack_creates(case: str) -> None:
 
 
 @pytest.mark.cluster
-def test_the_chart_of_crds_renders_those_of_the_stack() -> None:
+def test_the_chart_of_crds_renders_the_stacks_crds() -> None:
     assert rendered("joiner-crds", {}) == keyed(definitions())
 
 
@@ -145,7 +145,7 @@ def test_the_chart_names_a_value_that_is_missing(missing: str) -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_the_manifests_have_placeholders_where_clusters_differ() -> None:
+def test_the_manifests_have_placeholders_for_cluster_specific_values() -> None:
     text = manifests.plain()
     known = {
         "CLUSTER_NAME": "joiner",
@@ -163,11 +163,11 @@ def test_the_manifests_have_placeholders_where_clusters_differ() -> None:
 
 
 @pytest.mark.parametrize("path", manifests.files(), ids=str)
-def test_a_rendered_file_is_what_the_code_renders(path: Path) -> None:
+def test_a_rendered_file_equals_the_output_of_the_code(path: Path) -> None:
     assert (CHECKOUT / path).read_text() == manifests.files()[path], "make manifests"
 
 
-def test_the_chart_of_crds_has_every_definition() -> None:
+def test_the_chart_of_crds_has_every_crd() -> None:
     links = {path.name: path.resolve() for path in (CHARTS / "joiner-crds/templates").iterdir()}
 
     assert links == {path.name: path for path in (CHECKOUT / "crds").glob("*.yaml")}

@@ -51,7 +51,7 @@ def refused(made: Made) -> list[str]:
 
 
 @pytest.mark.usefixtures("entries")
-def test_the_longest_name_that_eks_takes_makes_nothing_that_aws_refuses() -> None:
+def test_the_longest_cluster_name_gives_only_valid_aws_names() -> None:
     made = run(clusterName="Prod" + "x" * 96, image="")
 
     assert refused(made) == []
@@ -60,7 +60,7 @@ def test_the_longest_name_that_eks_takes_makes_nothing_that_aws_refuses() -> Non
     assert len(set(rules)) == len(EVENTS)
 
 
-def test_a_name_that_fits_is_left_as_karpenters_guide_has_it() -> None:
+def test_a_short_name_equals_that_of_karpenters_guide() -> None:
     assert names.queue("shop") == "shop"
     assert names.node_role("Shop_1") == "KarpenterNodeRole-Shop_1"
     assert names.controller_role("shop") == "KarpenterControllerRole-shop"
@@ -71,7 +71,7 @@ def test_a_name_that_fits_is_left_as_karpenters_guide_has_it() -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_clusters_of_one_name_in_two_regions_share_nothing_once_their_roles_are_named() -> None:
+def test_clusters_of_one_name_in_two_regions_share_nothing_if_their_roles_are_named() -> None:
     here = run()
     there = run(region="eu-west-1", nodeRoleName="JoinerNodes-eu", controllerRoleName="Joiner-eu")
 
@@ -88,14 +88,14 @@ def test_clusters_of_one_name_in_two_regions_share_nothing_once_their_roles_are_
         assert not ours & theirs
 
 
-def test_policies_say_whose_and_where() -> None:
+def test_policy_names_have_cluster_and_region() -> None:
     name = names.controller_policy("Interruption", "shop", "us-west-2")
 
     assert name == "KarpenterControllerInterruptionPolicy-shop-us-west-2"
 
 
 @given(cluster=clusters, region=regions)
-def test_every_cluster_gets_names_that_aws_takes(cluster: str, region: str) -> None:
+def test_every_cluster_name_gives_valid_aws_names(cluster: str, region: str) -> None:
     assert QUEUE.fullmatch(names.queue(cluster))
     assert ROLE.fullmatch(names.node_role(cluster))
     assert ROLE.fullmatch(names.controller_role(cluster))
@@ -109,7 +109,7 @@ def test_every_cluster_gets_names_that_aws_takes(cluster: str, region: str) -> N
     change=st.sampled_from([str.lower, str.upper, str.swapcase, lambda c: c[:99] + "x"]),
     region=regions,
 )
-def test_no_two_clusters_of_an_account_share_a_policy(
+def test_two_clusters_of_an_account_have_different_policy_names(
     one: tuple[str, str], change: object, region: str
 ) -> None:
     assert callable(change)
@@ -127,14 +127,14 @@ def test_no_two_clusters_of_an_account_share_a_policy(
 
 
 @given(cluster=clusters)
-def test_clusters_whose_names_differ_in_case_alone_share_no_repository(cluster: str) -> None:
+def test_clusters_whose_names_differ_only_in_case_have_different_repositories(cluster: str) -> None:
     other = cluster.swapcase()
 
     assert (names.repository(cluster) == names.repository(other)) == (cluster == other)
 
 
 @given(one=queues, other=queues)
-def test_rules_of_two_queues_never_take_one_anothers_place(one: str, other: str) -> None:
+def test_two_queues_have_different_rule_names(one: str, other: str) -> None:
     of_one, of_other = ({names.rule(queue, event) for event in EVENTS} for queue in (one, other))
 
     assert len(of_one) == len(EVENTS)

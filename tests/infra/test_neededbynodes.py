@@ -96,7 +96,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("before", "change", "setting"), CHANGES.values(), ids=CHANGES)
-def test_what_nodes_depend_on_is_not_deleted_while_they_run(
+def test_objects_that_nodes_need_are_not_deleted_while_nodes_run(
     launch: Launch, before: dict[str, str], change: dict[str, str], setting: str
 ) -> None:
     olds, news = recorded(**before), recorded(**before | change)
@@ -140,13 +140,13 @@ def test_only_nodes_that_use_an_object_protect_it(launch: Launch) -> None:
     assert f"the Windows node role {ARN}:role/{WINDOWS}" in said
 
 
-def test_instances_of_others_protect_nothing(launch: Launch) -> None:
+def test_foreign_instances_protect_nothing(launch: Launch) -> None:
     launch(**{"joiner.dev/installation": "theirs"})
 
     assert refused(recorded(), recorded(iamPath="/team/")) == ""
 
 
-def test_a_node_claim_without_an_instance_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_claim_without_an_instance_protects_too(monkeypatch: pytest.MonkeyPatch) -> None:
     class Cluster:
         def list(self, _path: str) -> list[Props]:
             ours = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
@@ -165,7 +165,7 @@ def test_a_node_claim_without_an_instance_counts(monkeypatch: pytest.MonkeyPatch
     assert "1 node depends on them: NodeClaim new" in refused(olds, news)
 
 
-def test_a_profile_of_the_controller_keeps_the_role_from_being_deleted() -> None:
+def test_an_instance_profile_of_the_controller_protects_the_role() -> None:
     iam = connection("iam", "us-west-2")
     tags = [{"Key": key, "Value": value} for key, value in TAGS.items()]
     iam.create_role(RoleName=LINUX, AssumeRolePolicyDocument="{}", Tags=tags)
@@ -183,7 +183,7 @@ def test_a_profile_of_the_controller_keeps_the_role_from_being_deleted() -> None
     assert refused(recorded(), recorded(nodeAccess="none")) == ""
 
 
-def test_the_other_way_in_for_the_same_system_is_made_before_the_first_is_deleted(
+def test_a_new_node_access_is_created_before_the_former_is_deleted(
     launch: Launch,
 ) -> None:
     launch()
@@ -193,7 +193,7 @@ def test_the_other_way_in_for_the_same_system_is_made_before_the_first_is_delete
     assert refused(entry, mapping) == ""
 
 
-def test_what_stays_in_aws_may_leave_the_stack(launch: Launch) -> None:
+def test_an_object_that_stays_in_aws_may_leave_the_stack(launch: Launch) -> None:
     launch()
     olds = recorded(retainOnDelete="nodeRole")
     without = olds | {"needed": {k: v for k, v in olds["needed"].items() if k != "nodeRole"}}
@@ -203,7 +203,7 @@ def test_what_stays_in_aws_may_leave_the_stack(launch: Launch) -> None:
     assert refused(olds, recorded(retainOnDelete="nodeRole", iamPath="/team/"))
 
 
-def test_the_network_of_a_created_cluster_stays_though_its_deletion_is_confirmed(
+def test_running_nodes_protect_the_network_even_if_its_deletion_is_confirmed(
     launch: Launch,
 ) -> None:
     def cluster(**settings: str) -> Props:
@@ -246,7 +246,7 @@ KEY = "arn:aws:kms:us-west-2:123456789012:key/1"
         ({}, {"secretsKey": KEY}, ""),
     ],
 )
-def test_a_change_that_replaces_the_cluster_is_refused_while_nodes_run_though_it_is_confirmed(
+def test_running_nodes_protect_the_cluster_even_if_its_replacement_is_confirmed(
     launch: Launch, before: dict[str, str], after: dict[str, str], words: str
 ) -> None:
     def cluster(**settings: str) -> Props:
@@ -264,7 +264,7 @@ def test_a_change_that_replaces_the_cluster_is_refused_while_nodes_run_though_it
     assert bool(said) == bool(words)
 
 
-def test_a_destroy_that_leaves_nodes_running_does_not_take_away_what_they_depend_on(
+def test_a_destroy_that_leaves_nodes_running_keeps_what_they_need(
     launch: Launch,
 ) -> None:
     def refused_end(retained: str) -> str:
@@ -291,7 +291,7 @@ def test_a_destroy_that_leaves_nodes_running_does_not_take_away_what_they_depend
     assert refused_end("") == "", "such a destroy drains the nodes first"
 
 
-def test_what_is_not_known_yet_is_not_taken_for_another(launch: Launch) -> None:
+def test_an_unknown_arn_does_not_count_as_a_replacement(launch: Launch) -> None:
     launch()
     unknown = {"arn": "04da6b54-80e4-46f7-96ec-b56ff0331ba9"}
     olds = recorded()
@@ -299,7 +299,7 @@ def test_what_is_not_known_yet_is_not_taken_for_another(launch: Launch) -> None:
     assert refused(olds, olds | {"needed": dict.fromkeys(olds["needed"], unknown)}) == ""
 
 
-def test_where_aws_does_not_say_what_runs_nothing_is_deleted(
+def test_if_instances_cannot_be_listed_nothing_is_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     olds, news = recorded(), recorded(iamPath="/team/")

@@ -113,7 +113,7 @@ class Clock:
         self.now += seconds
 
 
-def test_what_the_clusters_controllers_made_goes_and_all_else_stays(network: Network) -> None:
+def test_only_network_objects_of_the_clusters_controllers_are_deleted(network: Network) -> None:
     network.balancer("of-cluster", {"elbv2.k8s.aws/cluster": "joiner"})
     network.classic("classic-of-cluster", OF_CLUSTER)
     of_eks, ours = network.group("eks-cluster-sg", OF_CLUSTER), network.group("ours", OURS)
@@ -178,7 +178,7 @@ def props(network: Network, *, retained: bool = False) -> dict[str, Any]:
     return {**HERE.location, **more}
 
 
-def test_things_of_others_stop_the_destroy_with_a_list_and_nothing_is_deleted(
+def test_foreign_network_objects_block_the_destroy_and_are_listed(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [*things_of_others(network)]
@@ -192,7 +192,7 @@ def test_things_of_others_stop_the_destroy_with_a_list_and_nothing_is_deleted(
     assert len(network.elbv2.describe_load_balancers()["LoadBalancers"]) == 2
 
 
-def test_a_network_that_stays_is_not_swept(network: Network) -> None:
+def test_a_retained_network_is_not_swept(network: Network) -> None:
     network.balancer("of-cluster", OF_CLUSTER)
 
     _NetworkSweepProvider().end(props(network, retained=True))
@@ -200,7 +200,7 @@ def test_a_network_that_stays_is_not_swept(network: Network) -> None:
     assert network.elbv2.describe_load_balancers()["LoadBalancers"]
 
 
-def test_in_a_network_of_the_user_only_the_clusters_controllers_delete_load_balancers(
+def test_in_the_users_network_the_sweep_deletes_no_load_balancers(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released: list[Any] = []
@@ -215,7 +215,7 @@ def test_in_a_network_of_the_user_only_the_clusters_controllers_delete_load_bala
     assert len(network.elbv2.describe_load_balancers()["LoadBalancers"]) == 2
 
 
-def test_nothing_goes_while_the_cluster_cannot_be_reached(
+def test_nothing_is_deleted_while_the_cluster_is_unreachable(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def silent(location: ClusterLocation) -> ClusterApi:
@@ -230,7 +230,9 @@ def test_nothing_goes_while_the_cluster_cannot_be_reached(
     assert network.elbv2.describe_load_balancers()["LoadBalancers"]
 
 
-def test_what_does_not_go_ends_the_destroy_in_words(network: Network) -> None:
+def test_a_network_object_that_cannot_be_deleted_fails_the_destroy_with_a_message(
+    network: Network,
+) -> None:
     group = network.group("k8s-elb-x", OF_CLUSTER)
     said = {"Error": {"Code": "DependencyViolation", "Message": "has a dependent object"}}
 
@@ -273,7 +275,7 @@ class Cluster:
 
 
 @pytest.mark.parametrize("is_alive", [True, False])
-def test_services_and_ingresses_with_load_balancers_go_while_their_controllers_run(
+def test_services_and_ingresses_are_deleted_while_their_controllers_run(
     is_alive: bool,
 ) -> None:
     cluster, clock = Cluster(is_alive=is_alive), Clock()

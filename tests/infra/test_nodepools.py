@@ -77,7 +77,7 @@ def _list(value: object) -> list[object]:
     return value
 
 
-def test_every_file_of_a_folder_is_read_in_one_order(tmp_path: Path) -> None:
+def test_the_files_of_a_folder_are_read_in_a_fixed_order(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(POOL)
     (tmp_path / "team").mkdir()
     (tmp_path / "team" / "a.yml").write_text(f"{CLASS}---\n---{POOL.replace('web', 'api')}")
@@ -106,7 +106,7 @@ def test_every_file_of_a_folder_is_read_in_one_order(tmp_path: Path) -> None:
         ("[" * 5000, "this is not YAML"),
     ],
 )
-def test_what_cannot_work_is_named_with_its_file(tmp_path: Path, text: str, why: str) -> None:
+def test_an_invalid_manifest_is_named_with_its_file(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "good.yaml").write_text(POOL)
     (tmp_path / "bad.yaml").write_text(text)
 
@@ -118,14 +118,14 @@ def test_what_cannot_work_is_named_with_its_file(tmp_path: Path, text: str, why:
     assert "good.yaml" not in str(refused.value)
 
 
-def test_text_that_is_no_text_is_named_too(tmp_path: Path) -> None:
+def test_a_binary_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe")
 
     with pytest.raises(ConfigError, match=r"bad\.yaml: this is not YAML"):
         manifests_in(tmp_path)
 
 
-def test_an_object_that_stands_twice_is_named(tmp_path: Path) -> None:
+def test_a_duplicate_object_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(POOL)
     (tmp_path / "b.yaml").write_text(POOL)
 
@@ -133,7 +133,7 @@ def test_an_object_that_stands_twice_is_named(tmp_path: Path) -> None:
         manifests_in(tmp_path)
 
 
-def test_buffers_of_one_name_in_two_namespaces_are_two(tmp_path: Path) -> None:
+def test_buffers_of_one_name_in_two_namespaces_are_different_objects(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(BUFFER)
     (tmp_path / "b.yaml").write_text(BUFFER.replace("shop", "bank"))
 
@@ -141,7 +141,7 @@ def test_buffers_of_one_name_in_two_namespaces_are_two(tmp_path: Path) -> None:
 
 
 @given(broken=broken_manifests())
-def test_a_manifest_with_one_broken_leaf_is_taken_or_refused_and_never_a_traceback(
+def test_a_manifest_with_one_invalid_value_never_causes_a_traceback(
     broken: dict[str, object],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -157,7 +157,7 @@ def test_a_manifest_with_one_broken_leaf_is_taken_or_refused_and_never_a_traceba
     assert all("broken.yaml: " in problem for problem in told)
 
 
-def test_placeholders_become_what_the_stack_knows_and_other_dollars_stay() -> None:
+def test_placeholders_are_replaced_and_other_dollar_signs_kept() -> None:
     known = {"CLUSTER_NAME": "joiner", "NODE_ROLE": "NodeRole"}
 
     spec = filled(yaml.safe_load(CLASS)["spec"], known)
@@ -167,7 +167,7 @@ def test_placeholders_become_what_the_stack_knows_and_other_dollars_stay() -> No
     assert spec["userData"] == "echo ${HOME}"
 
 
-def test_the_default_pool_can_work_and_refers_to_the_default_class() -> None:
+def test_the_default_pool_is_valid_and_refers_to_the_default_class() -> None:
     node_class, pool = default_manifests()
 
     typed = msgspec.convert(pool, NodePool)

@@ -52,7 +52,7 @@ def policies_of(made: Made) -> dict[str, str]:
     return {name: policy["policy"] for name, policy in inputs.items()}
 
 
-def test_roles_and_a_queue_that_exist_are_named_and_not_made() -> None:
+def test_existing_roles_and_queue_are_used_and_not_created() -> None:
     made = run(
         nodeRole="existing",
         nodeRoleName="nodes",
@@ -84,7 +84,7 @@ def _container(made: Made) -> dict[str, Any]:
     return dict(container)
 
 
-def test_what_exists_is_not_taken_for_a_name_that_is_taken(entries: Any) -> None:
+def test_an_existing_object_in_use_is_not_a_name_conflict(entries: Any) -> None:
     have_every_name(entries, {"team": "network"})
     with pytest.raises(ConfigError) as refused:
         run(nodeRole="existing", controllerRole="existing", queue="existing")
@@ -95,7 +95,7 @@ def test_what_exists_is_not_taken_for_a_name_that_is_taken(entries: Any) -> None
         assert kind not in said
 
 
-def test_paths_prefixes_and_boundaries_are_on_everything_in_iam() -> None:
+def test_paths_prefixes_and_boundaries_apply_to_everything_in_iam() -> None:
     boundary = "arn:aws:iam::aws:policy/PowerUserAccess"
     made = run(iamPath="/platform/", namePrefix="Acme", permissionsBoundary=boundary)
 
@@ -110,7 +110,7 @@ def test_paths_prefixes_and_boundaries_are_on_everything_in_iam() -> None:
         assert {one["path"] for one in made.of(f"aws:iam/{kind}").values()} == {"/platform/"}
 
 
-def test_statements_and_policies_of_ones_own_come_beside_ours() -> None:
+def test_own_statements_and_policies_are_added() -> None:
     secrets = f"arn:aws:iam::{ACCOUNT}:policy/secrets"
     made = run(
         controllerStatements=json.dumps([STATEMENT]),
@@ -127,7 +127,7 @@ def test_statements_and_policies_of_ones_own_come_beside_ours() -> None:
     assert secrets in {one["policyArn"] for one in attached}
 
 
-def test_a_queue_may_be_encrypted_with_a_key_that_the_controller_may_use() -> None:
+def test_an_encrypted_queue_grants_the_controller_its_kms_key() -> None:
     made = run(queueKey=KEY)
 
     queue = made.one("aws:sqs/queue:Queue")
@@ -138,7 +138,7 @@ def test_a_queue_may_be_encrypted_with_a_key_that_the_controller_may_use() -> No
     assert not evaluate([decryption], action="kms:Decrypt", resource=KEY + "5", context={}).allowed
 
 
-def test_nodes_of_an_ipv6_cluster_may_give_their_pods_addresses() -> None:
+def test_nodes_of_an_ipv6_cluster_may_assign_ipv6_addresses() -> None:
     def program() -> None:
         cluster = EksCluster.found(ClusterLocation("joiner", "us-west-2"))
         cluster = dataclasses.replace(cluster, ip_family="ipv6")
@@ -158,14 +158,14 @@ def test_nodes_of_an_ipv6_cluster_may_give_their_pods_addresses() -> None:
         assert asked.allowed is allowed
 
 
-def test_more_parameters_than_a_policy_holds_are_refused_in_words() -> None:
+def test_too_many_ssm_parameters_for_a_policy_are_refused_with_a_message() -> None:
     parameters = [f"/golden/{'a' * 90}{number}" for number in range(60)]
 
     with pytest.raises(ConfigError, match=r"ImageParameters has .* IAM takes 6,144"):
         run(imageParameters=json.dumps(parameters))
 
 
-def test_a_component_is_held_to_the_same_quotas() -> None:
+def test_the_component_has_the_same_policy_quotas() -> None:
     def program() -> None:
         cluster = EksCluster.found(ClusterLocation("joiner", "us-west-2"))
         policy = f"{AWS_POLICY}/AmazonEKSWorkerNodePolicy"
@@ -179,7 +179,7 @@ def test_a_component_is_held_to_the_same_quotas() -> None:
     ("stated", "actual", "words"),
     [("ipv6", "ipv6", ""), ("ipv4", "ipv6", "set ip_family='ipv6'"), ("ipv4", None, "")],
 )
-def test_a_cluster_of_the_program_says_of_which_family_it_is(
+def test_a_program_states_the_ip_family_of_its_cluster(
     stated: IpFamily, actual: str | None, words: str
 ) -> None:
     def program() -> None:
@@ -200,7 +200,7 @@ def test_a_cluster_of_the_program_says_of_which_family_it_is(
         assert made_by(program, {}).one("aws:eks/cluster:Cluster")
 
 
-def test_pods_bear_what_they_are_given_and_nothing_of_ours_is_lost() -> None:
+def test_added_pod_labels_and_annotations_keep_the_default_ones() -> None:
     made = run(
         extraLabels='{"team": "platform"}',
         podAnnotations='{"example.com/owner": "me"}',
@@ -230,7 +230,7 @@ def test_pods_bear_what_they_are_given_and_nothing_of_ours_is_lost() -> None:
     assert made.one("kubernetes:core/v1:Service")["metadata"]["labels"]["team"] == "platform"
 
 
-def test_an_affinity_takes_the_place_of_ours_but_never_leads_to_our_own_nodes() -> None:
+def test_a_custom_affinity_still_excludes_nodes_that_joiner_launches() -> None:
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     terms = [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {"matchFields": []}]
     affinity = {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}, "podAntiAffinity": {}}
@@ -250,7 +250,7 @@ def test_an_affinity_takes_the_place_of_ours_but_never_leads_to_our_own_nodes() 
     ("field", "placeholder"),
     [("role", "${WINDOWS_NODE_ROLE}"), ("instanceProfile", "${WINDOWS_INSTANCE_PROFILE}")],
 )
-def test_windows_nodes_have_a_role_and_a_way_in_of_their_own(
+def test_windows_nodes_have_their_own_role_and_access_entry(
     tmp_path: Path, field: str, placeholder: str
 ) -> None:
     (tmp_path / "class.yaml").write_text(
@@ -272,7 +272,7 @@ def test_windows_nodes_have_a_role_and_a_way_in_of_their_own(
     assert node_class["spec"][field] == "KarpenterWindowsNodeRole-joiner"
 
 
-def test_a_namespace_and_a_service_monitor_are_made_where_asked() -> None:
+def test_a_namespace_and_a_service_monitor_are_created_on_request() -> None:
     made = run(namespace="karpenter", createNamespace="true", metricsDiscovery="service-monitor")
 
     assert made.one("kubernetes:core/v1:Namespace")["metadata"]["name"] == "karpenter"
@@ -287,9 +287,7 @@ def test_a_namespace_and_a_service_monitor_are_made_where_asked() -> None:
     [("{}", "given"), ('{"ISOLATED_VPC": "true"}', "managed")],
     ids=["by default", "in an isolated VPC"],
 )
-def test_the_default_class_takes_the_profile_that_the_stack_made(
-    settings: str, profiles: str
-) -> None:
+def test_the_default_class_uses_the_stacks_instance_profile(settings: str, profiles: str) -> None:
     made = run(settings=settings, instanceProfiles=profiles)
 
     spec = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")["spec"]
@@ -297,13 +295,13 @@ def test_the_default_class_takes_the_profile_that_the_stack_made(
     assert "role" not in spec
 
 
-def test_the_controller_may_do_nothing_in_iam_but_pass_on_the_role_of_nodes() -> None:
+def test_the_controllers_only_iam_permission_is_to_pass_the_node_role() -> None:
     rights = _iam_rights(run())
 
     assert rights == {"iam:PassRole": ["joiner-controller-IAMIntegration"]}
 
 
-def test_where_the_controller_makes_profiles_it_has_the_rights_and_classes_name_the_role() -> None:
+def test_if_the_controller_creates_profiles_it_has_permissions_and_classes_name_the_role() -> None:
     made = run(instanceProfiles="managed")
 
     rights = _iam_rights(made)
@@ -328,7 +326,7 @@ def _iam_rights(made: Made) -> dict[str, list[str]]:
     return rights
 
 
-def test_parameters_that_name_images_of_ones_own_may_be_read() -> None:
+def test_custom_ssm_parameters_may_be_read() -> None:
     theirs = "arn:aws:ssm:us-west-2:210987654321:parameter/shared/*"
     made = run(imageParameters=f"/golden/*, {theirs}")
 
@@ -342,7 +340,7 @@ def test_parameters_that_name_images_of_ones_own_may_be_read() -> None:
 @pytest.mark.parametrize(
     "region", ["us-west-2", "us-gov-east-1", "cn-northwest-1", "eusc-de-east-1", "us-isob-east-1"]
 )
-def test_regions_of_every_partition_are_taken(region: str) -> None:
+def test_regions_of_every_partition_are_accepted(region: str) -> None:
     assert parse(ENOUGH | {"region": region}).region == region
 
 
@@ -358,7 +356,7 @@ def test_regions_of_every_partition_are_taken(region: str) -> None:
         ("allowedAccountIds", '["210987654321"]', f"excludes the account {ACCOUNT}"),
     ],
 )
-def test_settings_of_the_aws_provider_are_honoured_or_refused_by_name(
+def test_settings_of_the_aws_provider_are_applied_or_refused_by_name(
     key: str, value: str, instead: str
 ) -> None:
     settings = {f"joiner:{name}": text for name, text in SETTINGS.items()}
@@ -369,7 +367,7 @@ def test_settings_of_the_aws_provider_are_honoured_or_refused_by_name(
     assert "secret" not in str(refused.value)
 
 
-def test_the_account_that_is_allowed_is_used() -> None:
+def test_the_allowed_account_is_accepted() -> None:
     settings = {f"joiner:{name}": text for name, text in SETTINGS.items()}
 
     made = made_by(_program, {**settings, "aws:allowedAccountIds": f'["{ACCOUNT}"]'})
@@ -378,14 +376,14 @@ def test_the_account_that_is_allowed_is_used() -> None:
 
 
 @pytest.mark.parametrize("value", ["owned", "shared"])
-def test_the_tag_that_eks_sets_on_its_own_is_left_as_it_is(value: str) -> None:
+def test_the_tag_that_eks_sets_is_not_changed(value: str) -> None:
     tags = tagged(run(held={CLUSTER_TAG: value}, clusterTags="true"))
 
     assert not any(key == CLUSTER_TAG for _, key, _ in tags)
     assert ("subnet-1", "karpenter.sh/discovery", "joiner") in tags
 
 
-def test_clusters_that_share_subnets_have_a_discovery_tag_each() -> None:
+def test_clusters_that_share_subnets_have_different_discovery_tags() -> None:
     held = {"karpenter.sh/discovery": "other", "joiner.dev/discovery/other": "another"}
     with pytest.raises(ConfigError, match="set joiner:discoveryTagKey"):
         run(held=held)
@@ -401,7 +399,7 @@ def test_clusters_that_share_subnets_have_a_discovery_tag_each() -> None:
     assert spec["subnetSelectorTerms"] == [{"tags": {"joiner.dev/nodes-of": "joiner"}}]
 
 
-def test_a_buffer_and_the_pod_template_it_names_are_made(tmp_path: Path) -> None:
+def test_a_buffer_and_its_pod_template_are_created(tmp_path: Path) -> None:
     (tmp_path / "buffer.yaml").write_text((SAMPLES / "capacity-buffer.yaml").read_text())
 
     made = run(nodePools=str(tmp_path))
@@ -455,7 +453,7 @@ def test_a_buffer_and_the_pod_template_it_names_are_made(tmp_path: Path) -> None
         ("region", "moon", "an AWS region"),
     ],
 )
-def test_what_cannot_be_used_is_named(key: str, value: str, allowed: str) -> None:
+def test_an_invalid_value_is_named(key: str, value: str, allowed: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse(ENOUGH | {key: value})
 

@@ -21,7 +21,7 @@ def left(entries: Entries) -> None:
     entries.tags[NODE_ROLE] = OURS
 
 
-def test_what_an_up_has_made_is_found_by_the_id_that_pulumi_imports_it_by() -> None:
+def test_created_objects_are_found_with_their_import_id() -> None:
     found = refuse_taken(LINUX, location=HERE, installation=STACK)
 
     assert {logical: name.identity for logical, name in found.items() if name.identity} == {
@@ -33,7 +33,7 @@ def test_what_an_up_has_made_is_found_by_the_id_that_pulumi_imports_it_by() -> N
     }
 
 
-def test_what_pulumi_would_replace_is_not_imported() -> None:
+def test_an_object_that_pulumi_would_replace_is_not_imported() -> None:
     moved = replace(LINUX, iam_path="/team/")
     other_way = replace(LINUX, entry_types={"node": "EC2_WINDOWS"})
 

@@ -80,19 +80,19 @@ def found(*subnets: str, isolated: bool = False) -> Placement:
     return find(ClusterLocation("joiner", REGION), subnets, isolated=isolated)
 
 
-def test_private_subnets_with_a_way_out_are_preferred(site: Site) -> None:
+def test_private_subnets_with_internet_access_are_preferred(site: Site) -> None:
     intra, private, public = (site.subnet(way) for way in ("intra", "private", "public"))
 
     assert found(intra, private, public) == Placement((private,))
 
 
-def test_public_ones_serve_where_their_nodes_have_addresses(site: Site) -> None:
+def test_public_subnets_are_used_if_nodes_get_public_addresses(site: Site) -> None:
     intra, bare, public = (site.subnet(way) for way in ("intra", "public, bare", "public"))
 
     assert found(intra, bare, public) == Placement((public,))
 
 
-def test_without_any_way_out_the_clusters_own_serve_and_it_is_said(site: Site) -> None:
+def test_without_internet_access_the_clusters_subnets_are_used_with_a_warning(site: Site) -> None:
     intra = site.subnet("intra")
 
     assert found(intra) == Placement(
@@ -101,7 +101,7 @@ def test_without_any_way_out_the_clusters_own_serve_and_it_is_said(site: Site) -
     assert found(intra, isolated=True) == Placement((intra,))
 
 
-def test_where_managed_nodes_are_others_can_join_and_with_their_groups(site: Site) -> None:
+def test_subnets_and_security_groups_of_managed_nodes_are_used(site: Site) -> None:
     intra, first, second = (site.subnet(way) for way in ("intra", "private", "private"))
     site.groups["a"] = {"subnets": [second], "launchTemplate": site.template("sg-1", "sg-9")}
     site.groups["b"] = {"subnets": [first], "launchTemplate": site.template("sg-2", "sg-9")}
@@ -109,7 +109,7 @@ def test_where_managed_nodes_are_others_can_join_and_with_their_groups(site: Sit
     assert found(intra) == Placement(tuple(sorted([first, second])), ("sg-9",))
 
 
-def test_a_node_group_without_groups_of_its_own_is_in_the_clusters(site: Site) -> None:
+def test_a_node_group_without_security_groups_has_that_of_the_cluster(site: Site) -> None:
     private = site.subnet("private")
     site.groups["a"] = {"subnets": [private], "launchTemplate": site.template("sg-1")}
     site.groups["b"] = {"subnets": [private]}
@@ -117,11 +117,11 @@ def test_a_node_group_without_groups_of_its_own_is_in_the_clusters(site: Site) -
     assert found() == Placement((private,))
 
 
-def test_subnets_that_ec2_does_not_tell_of_are_taken_for_good(site: Site) -> None:
+def test_subnets_that_ec2_does_not_describe_are_assumed_suitable(site: Site) -> None:
     assert found("subnet-1", "subnet-2") == Placement(("subnet-1", "subnet-2"))
 
 
-def test_a_refusal_of_aws_stops_nothing_and_is_said(site: Site) -> None:
+def test_a_refused_request_is_reported_and_stops_nothing(site: Site) -> None:
     site.refuses = True
 
     answer = found("subnet-1")

@@ -79,7 +79,7 @@ class Eks:
         )
 
 
-def test_the_first_pod_waits_until_the_association_is_seen() -> None:
+def test_the_first_pod_starts_after_eks_serves_the_association() -> None:
     eks = Eks(seen_after=7)
 
     eks.settle()
@@ -91,7 +91,7 @@ def test_the_first_pod_waits_until_the_association_is_seen() -> None:
 @pytest.mark.parametrize(
     ("eks", "waited"), [(Eks(seen_until=7), 8), (Eks(has_webhook=False), 0), (Eks(seen_until=0), 0)]
 )
-def test_the_end_of_an_association_is_waited_for(eks: Eks, waited: float) -> None:
+def test_the_deletion_of_an_association_is_awaited(eks: Eks, waited: float) -> None:
     eks.pods = [pod("before", identity=True)]
 
     eks.identities.end()
@@ -101,7 +101,7 @@ def test_the_end_of_an_association_is_waited_for(eks: Eks, waited: float) -> Non
     assert eks.said == []
 
 
-def test_an_association_that_does_not_end_is_said() -> None:
+def test_an_association_that_is_not_deleted_is_reported() -> None:
     eks = Eks()
 
     eks.identities.end()
@@ -109,7 +109,7 @@ def test_an_association_that_does_not_end_is_said() -> None:
     assert "identity of a Pod Identity association that is gone" in eks.said[0]
 
 
-def test_pods_that_came_too_early_are_made_again_and_no_others() -> None:
+def test_only_pods_that_started_too_early_are_restarted() -> None:
     early, late = pod("early", identity=False), pod("late", identity=True)
     other = pod("other", identity=False, account="coredns")
     eks = Eks(seen_after=3, pods=[early, late, other])
@@ -120,7 +120,7 @@ def test_pods_that_came_too_early_are_made_again_and_no_others() -> None:
     assert "pod early was created before its identity was there" in eks.said[0]
 
 
-def test_no_pod_goes_while_it_would_come_back_without_identity() -> None:
+def test_no_pod_is_restarted_while_it_would_again_lack_its_identity() -> None:
     eks = Eks(seen_after=PATIENCE_SECONDS * 2, pods=[pod("early", identity=False)])
 
     eks.settle()
@@ -132,7 +132,7 @@ def test_no_pod_goes_while_it_would_come_back_without_identity() -> None:
 @pytest.mark.parametrize(
     "eks", [Eks(has_webhook=False), Eks(refusal=ApiError(400, "does not support dry run"))]
 )
-def test_where_nobody_can_tell_nobody_waits(eks: Eks) -> None:
+def test_without_information_about_the_agent_nothing_waits(eks: Eks) -> None:
     eks.pods = [pod("early", identity=False)]
 
     eks.settle()
@@ -141,7 +141,7 @@ def test_where_nobody_can_tell_nobody_waits(eks: Eks) -> None:
     assert len(eks.pods) == 1
 
 
-def test_a_later_up_finds_pods_without_identity_and_heals_them(
+def test_a_later_up_restarts_pods_without_identity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     eks = Eks(pods=[pod("early", identity=False)])

@@ -34,7 +34,7 @@ def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
         yield running
 
 
-def test_pods_that_came_before_their_association_are_made_again_and_have_it(
+def test_pods_older_than_their_association_are_restarted_with_credentials(
     testbed: Testbed,
 ) -> None:
     cluster, said = api_of(testbed), list[str]()

@@ -68,13 +68,13 @@ def holding(tags: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("kind", ["image", "subnet", "security-group", "capacity-reservation"])
-def test_what_exists_may_be_launched_with(kind: str) -> None:
+def test_existing_resources_may_be_used_for_launches(kind: str) -> None:
     assert may("ec2:RunInstances", ec2(kind))
     assert may("ec2:CreateFleet", ec2(kind))
 
 
 @pytest.mark.parametrize("kind", ["fleet", "instance", "volume", "network-interface"])
-def test_what_is_launched_carries_the_tags_of_the_cluster_and_a_pool(kind: str) -> None:
+def test_launched_resources_need_the_tags_of_cluster_and_pool(kind: str) -> None:
     assert may("ec2:CreateFleet", ec2(kind), asking(OURS))
     assert not may("ec2:CreateFleet", ec2(kind))
     assert not may("ec2:CreateFleet", ec2(kind), asking(THEIRS))
@@ -83,7 +83,7 @@ def test_what_is_launched_carries_the_tags_of_the_cluster_and_a_pool(kind: str) 
         assert not may("ec2:CreateFleet", ec2(kind), asking(some))
 
 
-def test_only_templates_of_the_cluster_are_launched_from() -> None:
+def test_only_launch_templates_of_the_cluster_may_be_used() -> None:
     assert may("ec2:CreateFleet", ec2("launch-template"), holding(OURS))
     assert not may("ec2:CreateFleet", ec2("launch-template"), holding(THEIRS))
     assert may("ec2:CreateLaunchTemplate", ec2("launch-template"), asking(OURS))
@@ -94,13 +94,13 @@ def test_only_templates_of_the_cluster_are_launched_from() -> None:
     ("action", "kind"),
     [("ec2:TerminateInstances", "instance"), ("ec2:DeleteLaunchTemplate", "launch-template")],
 )
-def test_only_what_the_cluster_owns_may_go(action: str, kind: str) -> None:
+def test_only_resources_of_the_cluster_may_be_deleted(action: str, kind: str) -> None:
     assert may(action, ec2(kind), holding(OURS))
     assert not may(action, ec2(kind), holding(THEIRS))
     assert not may(action, ec2(kind))
 
 
-def test_what_another_installation_made_may_not_go() -> None:
+def test_resources_of_another_installation_may_not_be_deleted() -> None:
     another = OURS | {labels.TAG_INSTALLATION: "organization/joiner/another"}
     adopted = {key: value for key, value in OURS.items() if key != labels.TAG_INSTALLATION}
 
@@ -110,7 +110,7 @@ def test_what_another_installation_made_may_not_go() -> None:
         assert not may("ec2:DeleteLaunchTemplate", ec2("launch-template"), holding(tags))
 
 
-def test_tags_are_set_while_something_is_made_and_few_of_them_later() -> None:
+def test_tags_may_be_set_at_creation_and_few_of_them_later() -> None:
     later = {"Name": "node-1", labels.TAG_NODECLAIM: "default-x", labels.TAG_CLUSTER_NAME: "joiner"}
     creating = asking(OURS, **{"ec2:CreateAction": "CreateFleet"})
 
@@ -121,7 +121,7 @@ def test_tags_are_set_while_something_is_made_and_few_of_them_later() -> None:
     assert not may("ec2:CreateTags", ec2("instance"), {**holding(OURS), **asking({"team": "x"})})
 
 
-def test_the_node_role_is_handed_to_instances_and_to_nothing_else() -> None:
+def test_the_node_role_may_be_passed_to_instances_only() -> None:
     to_ec2 = {"iam:PassedToService": ["ec2.amazonaws.com"]}
 
     assert may("iam:PassRole", NODE_ROLE, to_ec2)
@@ -129,7 +129,7 @@ def test_the_node_role_is_handed_to_instances_and_to_nothing_else() -> None:
     assert not may("iam:PassRole", NODE_ROLE.replace("Node", "Admin"), to_ec2)
 
 
-def test_only_instance_profiles_of_the_cluster_are_made_and_changed() -> None:
+def test_only_instance_profiles_of_the_cluster_may_be_created_and_changed() -> None:
     tags = OURS | {labels.REGION: "us-west-2"}
     elsewhere = "arn:aws:iam::123456789012:instance-profile/production"
 
@@ -143,7 +143,7 @@ def test_only_instance_profiles_of_the_cluster_are_made_and_changed() -> None:
     assert not may("iam:DeleteInstanceProfile", PROFILE, {}, PROFILES)
 
 
-def test_without_the_setting_no_instance_profile_is_so_much_as_seen() -> None:
+def test_without_the_setting_instance_profiles_may_not_even_be_read() -> None:
     tags = OURS | {labels.REGION: "us-west-2"}
 
     assert not may("iam:CreateInstanceProfile", PROFILE, asking(tags))
@@ -166,9 +166,7 @@ def test_without_the_setting_no_instance_profile_is_so_much_as_seen() -> None:
         ),
     ],
 )
-def test_parameters_of_ones_own_are_read_where_they_are_named(
-    said: str, readable: str, hidden: str
-) -> None:
+def test_custom_ssm_parameters_may_be_read_if_listed(said: str, readable: str, hidden: str) -> None:
     account = "210987654321" if said.startswith("arn:") else "123456789012"
     named = policies.image_parameters(HERE, [said])
     parameter = f"arn:aws:ssm:us-west-2:{account}:parameter"
@@ -195,7 +193,7 @@ def test_parameters_of_ones_own_are_read_where_they_are_named(
         ),
     ],
 )
-def test_what_the_controller_looks_at(action: str, resource: str) -> None:
+def test_the_controllers_read_permissions(action: str, resource: str) -> None:
     assert may(action, resource)
 
 
@@ -211,11 +209,11 @@ def test_what_the_controller_looks_at(action: str, resource: str) -> None:
         ("s3:GetObject", "arn:aws:s3:::bucket/key"),
     ],
 )
-def test_what_the_controller_may_never_do(action: str, resource: str) -> None:
+def test_permissions_that_the_controller_never_has(action: str, resource: str) -> None:
     assert not may(action, resource)
 
 
-def test_looking_around_ends_at_the_region() -> None:
+def test_read_permissions_are_limited_to_the_region() -> None:
     assert not may("ec2:DescribeInstances", "*", {"aws:RequestedRegion": ["eu-west-1"]})
 
 
@@ -231,7 +229,7 @@ def test_looking_around_ends_at_the_region() -> None:
         pytest.param({"secure": "false"}, False, id="without TLS"),
     ],
 )
-def test_the_queue_takes_events_of_its_own_rules_and_only_over_tls(
+def test_the_queue_accepts_events_of_its_own_rules_over_tls_only(
     changed: dict[str, str], is_let_in: bool
 ) -> None:
     asked = {
@@ -260,7 +258,7 @@ def test_the_queue_takes_events_of_its_own_rules_and_only_over_tls(
     assert answer.allowed is is_let_in
 
 
-def test_a_token_of_one_service_account_of_one_cluster_becomes_the_role() -> None:
+def test_only_the_controllers_service_account_may_assume_the_role() -> None:
     issuer = "https://oidc.example.com/id/ABC"
     trust = policies.irsa_trust("arn", issuer, namespace="kube-system", service_account="karpenter")
 
@@ -307,18 +305,18 @@ LONGEST = Place("aws-us-gov", "ap-southeast-4", "123456789012", "c" * 100)
     ],
     ids=lambda document: document["Statement"][0]["Sid"],
 )
-def test_a_policy_of_the_longest_names_is_within_the_size_that_iam_takes(
+def test_a_policy_with_the_longest_names_is_within_iams_size_limit(
     document: dict[str, Any],
 ) -> None:
     assert policies.size_of(policies.text_of(document)) <= policies.MANAGED_SIZE
 
 
-def test_white_space_between_members_takes_nothing_of_the_quota() -> None:
+def test_whitespace_between_members_does_not_count_towards_the_quota() -> None:
     assert policies.size_of('{ "a" : [ 1,  2 ] }') == len('{"a":[1,2]}')
 
 
 @pytest.mark.parametrize("service", ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"])
-def test_in_china_the_node_role_is_passed_to_ec2_by_either_of_its_names(service: str) -> None:
+def test_in_china_the_node_role_may_be_passed_to_either_name_of_ec2(service: str) -> None:
     china = Place("aws-cn", "cn-north-1", "123456789012", "joiner")
     role = NODE_ROLE.replace(":aws:", ":aws-cn:")
     document = policies.iam_integration(china, node_role_arns=[role])

@@ -55,7 +55,7 @@ def remembered(*pools: str, has_controller: bool = False) -> Props:
     }
 
 
-def test_a_pool_that_flux_applies_too_does_not_go_with_its_file(pools: Pools) -> None:
+def test_a_pool_that_flux_also_applies_is_not_deleted_with_its_file(pools: Pools) -> None:
     pools.put("web", **FLUX)
     pools.put("batch")
 
@@ -68,14 +68,14 @@ def test_a_pool_that_flux_applies_too_does_not_go_with_its_file(pools: Pools) ->
     assert "batch" not in str(refused.value)
 
 
-def test_nor_with_its_stack(pools: Pools) -> None:
+def test_a_pool_that_flux_also_applies_is_not_deleted_with_its_stack(pools: Pools) -> None:
     pools.put("web", stack="organization/joiner/another")
 
     with pytest.raises(SharedPoolsError, match="stack organization/joiner/another also applies it"):
         _PoolOwnersProvider().end(remembered("web"))
 
 
-def test_what_becomes_of_pools_that_lose_their_controller_is_the_drains_concern(
+def test_pools_that_are_deleted_with_their_controller_are_left_to_the_drain(
     pools: Pools,
 ) -> None:
     pools.put("web", **FLUX)
@@ -87,14 +87,14 @@ def test_what_becomes_of_pools_that_lose_their_controller_is_the_drains_concern(
         )
 
 
-def test_a_pool_of_the_stacks_own_goes(pools: Pools) -> None:
+def test_a_pool_that_only_the_stack_applies_is_deleted(pools: Pools) -> None:
     pools.put("web")
 
     assert _PoolOwnersProvider().diff("id", remembered("web", "gone"), remembered()).changes
     _PoolOwnersProvider().end(remembered("web", "gone"))
 
 
-def test_pools_that_stay_are_nobodys_concern(pools: Pools) -> None:
+def test_retained_pools_are_not_checked(pools: Pools) -> None:
     pools.put("web", **FLUX)
 
     _PoolOwnersProvider().diff("id", remembered("web"), remembered("web", "batch"))
@@ -110,7 +110,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
 UNREACHABLE = ClusterUnreachableError("https://x does not answer: certificate verify failed")
 
 
-def test_a_cluster_that_is_gone_holds_nothing_up_once_it_is_given_up(
+def test_an_abandoned_cluster_does_not_block_the_removal_of_pools(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fail(monkeypatch, ClusterGoneError("EKS has no cluster joiner in us-west-2"))
@@ -123,7 +123,7 @@ def test_a_cluster_that_is_gone_holds_nothing_up_once_it_is_given_up(
     _PoolOwnersProvider().read("id", remembered("web"))
 
 
-def test_a_cluster_that_does_not_answer_still_has_the_pools(
+def test_a_silent_cluster_blocks_the_removal_of_pools(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fail(monkeypatch, UNREACHABLE)

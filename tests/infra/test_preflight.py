@@ -57,7 +57,7 @@ def pool(*requirements: tuple[str, list[str]]) -> dict[str, Any]:
         ((("Exists", []), ("In", ["reserved"])), False),
     ],
 )
-def test_pools_of_spot_need_ec2s_role_for_spot(
+def test_spot_pools_need_the_spot_service_linked_role(
     requirements: tuple[tuple[str, list[str]], ...], is_warned: bool
 ) -> None:
     said = list(preflight.of_account(HERE, [pool(*requirements)]))
@@ -80,7 +80,7 @@ def test_the_agent_may_be_an_addon_or_a_daemonset(monkeypatch: pytest.MonkeyPatc
     assert not list(preflight.of_agent(HERE))
 
 
-def test_nodes_of_auto_mode_have_the_agent_in_them(
+def test_auto_mode_nodes_include_the_pod_identity_agent(
     entries: Entries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     have(monkeypatch, {})
@@ -99,7 +99,7 @@ def test_nodes_of_auto_mode_have_the_agent_in_them(
         ({}, False),
     ],
 )
-def test_dns_that_waits_for_nodes_is_noticed(
+def test_pending_coredns_pods_are_noticed(
     objects: dict[str, Any], is_warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     have(monkeypatch, objects)
@@ -111,7 +111,7 @@ def test_dns_that_waits_for_nodes_is_noticed(
 
 
 @pytest.mark.usefixtures("entries")
-def test_a_cluster_that_does_not_answer_has_no_dns_that_waits() -> None:
+def test_a_silent_cluster_reports_no_pending_coredns() -> None:
     with pytest.raises(ClusterUnreachableError):
         ClusterApi.find(HERE)
 
@@ -119,7 +119,7 @@ def test_a_cluster_that_does_not_answer_has_no_dns_that_waits() -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_the_program_warns_and_settings_that_help_end_it(
+def test_each_preflight_warning_names_a_setting_that_ends_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     have(monkeypatch, {COREDNS: {}})

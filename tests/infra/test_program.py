@@ -229,7 +229,7 @@ def test_the_state_is_read_again_if_the_engine_is_writing_it(
     assert not failures
 
 
-def test_roles_policies_and_profile_bear_the_names_that_karpenters_guide_gives_them() -> None:
+def test_roles_policies_and_profile_have_the_names_of_karpenters_guide() -> None:
     made = run()
 
     assert {r["name"] for r in made.of("aws:iam/role:Role").values()} == ROLES
@@ -238,7 +238,7 @@ def test_roles_policies_and_profile_bear_the_names_that_karpenters_guide_gives_t
     assert len(made.of("aws:iam/rolePolicyAttachment:RolePolicyAttachment")) == 4 + 6
 
 
-def test_the_region_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_region_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
 
     made = run(region="")
@@ -246,7 +246,7 @@ def test_the_region_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch
     assert made.one("pulumi:providers:aws")["region"] == "eu-central-1"
 
 
-def test_the_controller_becomes_its_role_by_pod_identity() -> None:
+def test_the_controller_assumes_its_role_by_pod_identity() -> None:
     made = run()
 
     association = made.one("aws:eks/podIdentityAssociation:PodIdentityAssociation")
@@ -258,7 +258,7 @@ def test_the_controller_becomes_its_role_by_pod_identity() -> None:
 
 
 @pytest.mark.usefixtures("known_issuer")
-def test_or_by_the_token_of_its_service_account() -> None:
+def test_the_controller_assumes_its_role_by_irsa() -> None:
     made = run(identity="irsa")
 
     assert not made.of("aws:eks/podIdentityAssociation:PodIdentityAssociation")
@@ -271,7 +271,7 @@ def test_or_by_the_token_of_its_service_account() -> None:
 
 
 @pytest.mark.usefixtures("known_issuer")
-def test_another_identity_or_another_role_makes_other_pods() -> None:
+def test_a_change_of_identity_or_role_restarts_the_pods() -> None:
     stacks = [run(), run(identity="irsa"), run(controllerRoleName="other")]
 
     templates = [made.one("kubernetes:apps/v1:Deployment")["spec"]["template"] for made in stacks]
@@ -281,7 +281,7 @@ def test_another_identity_or_another_role_makes_other_pods() -> None:
     )
 
 
-def test_the_clusters_oidc_provider_is_made_where_asked() -> None:
+def test_the_clusters_oidc_provider_is_created_on_request() -> None:
     made = run(identity="irsa", oidcProvider="create")
 
     provider = made.one("aws:iam/openIdConnectProvider:OpenIdConnectProvider")
@@ -290,22 +290,22 @@ def test_the_clusters_oidc_provider_is_made_where_asked() -> None:
 
 
 @pytest.mark.usefixtures("known_issuer")
-def test_but_not_where_somebody_else_has_made_it() -> None:
+def test_an_existing_oidc_provider_is_not_created() -> None:
     with pytest.raises(ConfigError, match=r"joiner:oidcProvider='create' .*set it to existing"):
         run(identity="irsa", oidcProvider="create")
 
 
-def test_and_it_is_asked_for_where_nobody_has() -> None:
+def test_a_missing_oidc_provider_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"joiner:oidcProvider='existing' .*set it to create"):
         run(identity="irsa")
 
 
 @pytest.mark.parametrize("kind", ["EC2_LINUX", "EC2_WINDOWS"])
-def test_nodes_are_let_in_by_an_access_entry(kind: str) -> None:
+def test_nodes_join_by_an_access_entry(kind: str) -> None:
     assert run(nodeAccess=kind).one("aws:eks/accessEntry:AccessEntry")["type"] == kind
 
 
-def test_or_by_aws_auth_or_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_join_by_aws_auth_or_without_any_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joiner, "refuse_unreadable_mapping", lambda location: None)
     mapped, none = run(nodeAccess="aws-auth"), run(nodeAccess="none")
 
@@ -315,7 +315,7 @@ def test_or_by_aws_auth_or_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not mapped.of("aws:eks/accessEntry:AccessEntry")
 
 
-def test_five_rules_bring_events_to_a_queue_named_as_the_cluster() -> None:
+def test_five_rules_send_events_to_a_queue_with_the_clusters_name() -> None:
     made = run()
 
     assert made.one("aws:sqs/queue:Queue")["name"] == "joiner"
@@ -349,7 +349,7 @@ def test_the_clusters_subnets_and_security_group_are_tagged_for_discovery() -> N
     }
 
 
-def test_or_those_that_are_named_and_with_the_clusters_tag_where_asked() -> None:
+def test_the_listed_subnets_and_groups_are_tagged_and_the_cluster_tag_added_on_request() -> None:
     pairs = tagged(run(subnetIds='["subnet-9"]', securityGroupIds='["sg-9"]', clusterTags="true"))
 
     assert ("subnet-9", "kubernetes.io/cluster/joiner", "shared") in pairs
@@ -357,24 +357,24 @@ def test_or_those_that_are_named_and_with_the_clusters_tag_where_asked() -> None
     assert not tagged(run(discoveryTags="false"))
 
 
-def test_what_somebody_else_has_tagged_otherwise_is_left_alone() -> None:
+def test_a_different_existing_discovery_tag_is_not_changed() -> None:
     with pytest.raises(ConfigError, match="subnet-1 is tagged karpenter"):
         run(held={"karpenter.sh/discovery": "other"})
 
 
 @pytest.mark.parametrize("marker", [{}, {MARKER: "organization/joiner/another"}])
-def test_a_tag_of_equal_value_is_not_ours_unless_it_says_so(marker: dict[str, str]) -> None:
+def test_an_equal_discovery_tag_without_our_installation_is_foreign(marker: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="set joiner:discoveryTags to false"):
         run(held={"karpenter.sh/discovery": "joiner", **marker})
 
 
-def test_what_the_stack_has_tagged_itself_stays_its_own() -> None:
+def test_a_tag_that_the_stack_created_stays_its_own() -> None:
     tags = {"karpenter.sh/discovery": "joiner", MARKER: STACK, "team": "network"}
 
     assert len(tagged(run(held=tags))) == 6
 
 
-def test_the_pod_identity_agent_and_the_spot_role_are_made_where_asked() -> None:
+def test_the_pod_identity_agent_and_the_spot_role_are_created_on_request() -> None:
     made = run(podIdentityAgent="create", spotRole="create")
 
     assert made.one("aws:eks/addon:Addon")["addonName"] == "eks-pod-identity-agent"
@@ -383,7 +383,7 @@ def test_the_pod_identity_agent_and_the_spot_role_are_made_where_asked() -> None
     assert not run().of("aws:eks/addon:Addon")
 
 
-def test_every_kind_is_installed() -> None:
+def test_every_crd_is_installed() -> None:
     definitions = run().of("kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition")
     names = {wire["metadata"]["name"] for wire in definitions.values()}
 
@@ -397,7 +397,7 @@ def test_every_kind_is_installed() -> None:
     }
 
 
-def test_two_controllers_stand_apart_from_one_another_and_from_our_nodes() -> None:
+def test_two_replicas_run_on_different_nodes_that_joiner_did_not_launch() -> None:
     made = run()
     wire = made.one("kubernetes:apps/v1:Deployment")
     pod = wire["spec"]["template"]["spec"]
@@ -418,7 +418,7 @@ def test_two_controllers_stand_apart_from_one_another_and_from_our_nodes() -> No
     assert made.one("kubernetes:core/v1:Service")["spec"]["ports"][0]["port"] == 8080
 
 
-def test_the_controller_is_told_its_settings() -> None:
+def test_the_controller_gets_its_settings() -> None:
     made = run(settings='{"BATCH_IDLE_DURATION": "2s", "METRICS_PORT": "9090"}')
     container = made.one("kubernetes:apps/v1:Deployment")["spec"]["template"]["spec"]["containers"][
         0
@@ -442,7 +442,7 @@ def test_the_lease_is_the_only_one_the_controller_may_take() -> None:
     assert taking["resourceNames"] == ["karpenter-leader-election"]
 
 
-def test_a_default_pool_is_there_and_owned_by_the_stack() -> None:
+def test_a_default_pool_exists_and_is_owned_by_the_stack() -> None:
     made = run()
     pool = made.one("kubernetes:karpenter.sh/v1:NodePool")
     node_class = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")
@@ -452,7 +452,7 @@ def test_a_default_pool_is_there_and_owned_by_the_stack() -> None:
     assert not run(defaultNodePool="false").of("kubernetes:karpenter.sh/v1:NodePool")
 
 
-def test_a_folder_of_yaml_takes_the_place_of_the_default_pool(tmp_path: Path) -> None:
+def test_a_folder_of_yaml_replaces_the_default_pool(tmp_path: Path) -> None:
     (tmp_path / "budgets.yaml").write_text((SAMPLES / "budgets.yaml").read_text())
 
     pools = run(nodePools=str(tmp_path)).of("kubernetes:karpenter.sh/v1:NodePool")
@@ -460,7 +460,7 @@ def test_a_folder_of_yaml_takes_the_place_of_the_default_pool(tmp_path: Path) ->
     assert list(pools) == ["joiner-node-pools-NodePool-budgets"]
 
 
-def test_a_stack_of_pools_alone_stands_on_another(tmp_path: Path) -> None:
+def test_a_stack_with_only_pools_uses_another_stacks_controller(tmp_path: Path) -> None:
     (tmp_path / "class.yaml").write_text(
         "apiVersion: karpenter.k8s.aws/v1\nkind: EC2NodeClass\nmetadata: {name: team}\n"
         "spec: {instanceProfile: '${INSTANCE_PROFILE}'}\n"
@@ -476,7 +476,7 @@ def test_a_stack_of_pools_alone_stands_on_another(tmp_path: Path) -> None:
     assert set(made.dynamic) == {"installation", "node-pools-owners"}
 
 
-def test_an_endpoint_serves_every_api() -> None:
+def test_one_endpoint_serves_every_api() -> None:
     provider = run(awsEndpoint="http://127.0.0.1:4566").one("pulumi:providers:aws")
 
     (endpoints,) = json.loads(provider["endpoints"])
@@ -485,7 +485,7 @@ def test_an_endpoint_serves_every_api() -> None:
     assert json.loads(provider["skipCredentialsValidation"])
 
 
-def test_a_real_cluster_is_reached_as_the_aws_cli_does() -> None:
+def test_without_a_kubeconfig_the_cluster_is_reached_as_by_the_aws_cli() -> None:
     kubeconfig = json.loads(run().one("pulumi:providers:kubernetes")["kubeconfig"])
 
     assert kubeconfig["clusters"][0]["cluster"]["server"] == "https://cluster.example.com"
@@ -497,7 +497,7 @@ def test_a_real_cluster_is_reached_as_the_aws_cli_does() -> None:
     ]
 
 
-def test_a_kubeconfig_is_kept_as_any_machine_finds_it(
+def test_a_kubeconfig_is_stored_independently_of_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kubeconfig_in(tmp_path)
@@ -513,7 +513,7 @@ def test_a_kubeconfig_is_kept_as_any_machine_finds_it(
         assert {resource["kubeconfig"] for resource in remembered} == {kept}
 
 
-def test_no_resource_is_made_by_a_provider_that_nobody_named() -> None:
+def test_no_resource_uses_a_default_provider() -> None:
     made = run()
 
     unnamed = [
@@ -524,7 +524,7 @@ def test_no_resource_is_made_by_a_provider_that_nobody_named() -> None:
     assert unnamed == []
 
 
-def test_bad_settings_end_the_program_before_anything_is_made() -> None:
+def test_invalid_settings_end_the_program_before_anything_is_created() -> None:
     with pytest.raises(ConfigError, match="joiner:replicas"):
         run(replicas="0", identity="root")
 
@@ -562,7 +562,7 @@ def have_every_name(entries: Entries, tags: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("tags", [{"team": "network"}, {"joiner.dev/installation": "another"}])
-def test_names_that_somebody_else_has_given_stop_the_program_before_anything_is_made(
+def test_names_in_use_stop_the_program_before_anything_is_created(
     entries: Entries, tags: dict[str, str]
 ) -> None:
     have_every_name(entries, tags)
@@ -581,7 +581,7 @@ def test_names_that_somebody_else_has_given_stop_the_program_before_anything_is_
 
 
 @pytest.mark.usefixtures("hooks")
-def test_what_the_stack_has_made_itself_is_its_own(entries: Entries) -> None:
+def test_an_object_that_the_stack_created_is_its_own(entries: Entries) -> None:
     have_every_name(entries, {"joiner.dev/installation": STACK})
 
     made = run(image="")
@@ -589,7 +589,7 @@ def test_what_the_stack_has_made_itself_is_its_own(entries: Entries) -> None:
     assert made.one("aws:sqs/queue:Queue")
 
 
-def test_what_bears_our_tag_is_imported_where_aws_would_refuse_a_second_one(
+def test_an_existing_object_with_our_tag_is_imported(
     entries: Entries, hooks: Mapping[str, Callable[[Any], None]]
 ) -> None:
     have_every_name(entries, {"joiner.dev/installation": STACK})
@@ -620,7 +620,7 @@ def test_what_bears_our_tag_is_imported_where_aws_would_refuse_a_second_one(
     assert ecr.describe_repositories()["repositories"] == []
 
 
-def test_the_wish_to_forget_a_cluster_does_not_stay_in_the_state(
+def test_the_abandon_variable_is_not_stored_in_the_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PULUMI_K8S_DELETE_UNREACHABLE", "true")
@@ -631,7 +631,7 @@ def test_the_wish_to_forget_a_cluster_does_not_stay_in_the_state(
 EXTRA_TAGS: list[dict[str, Any]] = [{}, {"installation": "prod", "tags": '{"team": "a"}'}]
 
 
-def test_everything_in_aws_says_which_installation_made_it() -> None:
+def test_everything_in_aws_has_the_installation_tag() -> None:
     tags = [
         json.loads(run(**more).one("pulumi:providers:aws")["defaultTags"])["tags"]
         for more in EXTRA_TAGS
@@ -643,7 +643,7 @@ def test_everything_in_aws_says_which_installation_made_it() -> None:
     ]
 
 
-def test_a_cluster_that_does_not_exist_is_named_before_anything_is_made() -> None:
+def test_a_missing_cluster_is_named_before_anything_is_created() -> None:
     with pytest.raises(ConfigError, match="'other': No cluster found"):
         run(clusterName="other")
 
@@ -657,7 +657,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
     monkeypatch.setattr(ownership, "described", described)
 
 
-def test_a_region_that_does_not_answer_is_not_blamed_on_the_credentials(
+def test_a_silent_region_is_not_reported_as_a_credentials_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     url = "https://eks.us-wets-2.amazonaws.com"
@@ -674,7 +674,7 @@ def test_a_region_that_does_not_answer_is_not_blamed_on_the_credentials(
 @pytest.mark.parametrize(
     ("code", "may_be_region"), [("UnrecognizedClientException", True), ("AccessDenied", False)]
 )
-def test_credentials_that_a_region_does_not_know_may_be_the_regions_fault(
+def test_refused_credentials_also_name_the_region_as_a_possible_cause(
     monkeypatch: pytest.MonkeyPatch, code: str, may_be_region: bool
 ) -> None:
     error = {"Error": {"Code": code, "Message": "no"}}
@@ -687,7 +687,7 @@ def test_credentials_that_a_region_does_not_know_may_be_the_regions_fault(
     assert ("not have opted in" in problem) is may_be_region
 
 
-def test_a_secret_environment_is_in_a_secret_and_not_in_the_deployment() -> None:
+def test_secret_environment_variables_are_in_a_secret_and_not_in_the_deployment() -> None:
     given = {f"joiner:{key}": value for key, value in SETTINGS.items()}
     env = {"joiner:env": '{"HTTPS_PROXY": "http://me:hunter2@proxy"}'}
 
@@ -732,7 +732,7 @@ def test_karpenter_installed_by_helm_stops_the_program_before_anything_is_made(
     assert run(name="joiner").one("kubernetes:apps/v1:Deployment")
 
 
-def test_a_stack_remembers_which_cluster_of_the_name_it_was_made_on() -> None:
+def test_a_stack_records_the_identity_of_its_cluster() -> None:
     def remembered(made: Made) -> str | None:
         installation = made.dynamic["installation"]
         made_at: str | None = installation.get("cluster_made_at")
@@ -743,7 +743,7 @@ def test_a_stack_remembers_which_cluster_of_the_name_it_was_made_on() -> None:
     assert remembered(run(cluster="create", clusterName=NEW, publicAccessCidrs="none")) is None
 
 
-def test_a_changed_way_to_the_cluster_is_no_other_cluster() -> None:
+def test_a_changed_kubeconfig_does_not_replace_the_clusters_provider() -> None:
     provider = run().one("pulumi:providers:kubernetes")
 
     assert provider["clusterIdentifier"] == "us-west-2/joiner"

@@ -43,7 +43,7 @@ KINDS: dict[str, type[ResourceProvider]] = {
 
 
 @pytest.mark.parametrize(("kind", "provider"), KINDS.items(), ids=str)
-def test_a_state_holds_no_more_of_us_than_a_kind(
+def test_a_state_references_a_provider_only_by_its_kind(
     kind: str, provider: type[ResourceProvider]
 ) -> None:
     module = "infra.lifecycle.providerregistry"
@@ -55,7 +55,7 @@ def test_a_state_holds_no_more_of_us_than_a_kind(
     assert type(pickle.loads(held)) is provider
 
 
-def test_every_kind_is_known_here() -> None:
+def test_every_provider_kind_is_registered() -> None:
     assert KINDS.keys() == PROVIDERS.keys()
 
 
@@ -81,7 +81,7 @@ def engine(tmp_path: Path) -> PulumiEngine:
 
 
 @pytest.mark.needs("pulumi")
-def test_a_version_that_has_renamed_everything_destroys_what_this_one_made(
+def test_a_later_version_with_renamed_modules_can_destroy_the_stack(
     engine: PulumiEngine, tmp_path: Path
 ) -> None:
     later = tmp_path / "later" / "infra"

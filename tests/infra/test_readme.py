@@ -103,7 +103,7 @@ def lines_with(word: str, blocks: Sequence[str] = BLOCKS) -> Iterator[str]:
             yield "\n".join(line for line in block.splitlines() if "pip install" not in line)
 
 
-def test_the_stacks_that_readme_sets_up_are_complete(desk: Path) -> None:
+def test_the_stacks_in_readme_have_all_required_settings(desk: Path) -> None:
     typed("\n".join(lines_with("pulumi")), desk / "checkout")
 
     stacks = told(desk)
@@ -116,7 +116,7 @@ def test_the_stacks_that_readme_sets_up_are_complete(desk: Path) -> None:
 @pytest.mark.parametrize(
     "page", [page for page, text in PAGES.items() if "config set joiner:clusterName" in text]
 )
-def test_the_stacks_that_a_page_sets_up_are_complete(desk: Path, page: str) -> None:
+def test_the_stacks_on_a_page_have_all_required_settings(desk: Path, page: str) -> None:
     typed("\n".join(lines_with("pulumi", blocks_of(PAGES[page]))), desk / "checkout")
 
     stacks = told(desk)
@@ -127,7 +127,7 @@ def test_the_stacks_that_a_page_sets_up_are_complete(desk: Path, page: str) -> N
 
 
 @pytest.mark.usefixtures("entries")
-def test_a_teams_stack_makes_its_pools_on_what_the_platforms_stack_has_made(desk: Path) -> None:
+def test_a_teams_stack_creates_its_pools_on_the_platform_stack(desk: Path) -> None:
     typed("\n".join(lines_with("pulumi")), desk / "checkout")
     stacks = told(desk)
     assert stacks["team-a"]["platformStack"] in stacks
@@ -152,7 +152,7 @@ def settings_in_running_text(text: str) -> list[str]:
     ]
 
 
-def test_settings_in_running_text_are_taken(desk: Path) -> None:
+def test_settings_in_the_text_of_readme_are_accepted(desk: Path) -> None:
     more = settings_in_running_text(README)
     assert more
 
@@ -167,7 +167,7 @@ def test_settings_in_running_text_are_taken(desk: Path) -> None:
 @pytest.mark.parametrize(
     "page", [page for page, text in PAGES.items() if settings_in_running_text(text)]
 )
-def test_settings_in_the_running_text_of_a_page_are_taken(desk: Path, page: str) -> None:
+def test_settings_in_the_text_of_a_page_are_accepted(desk: Path, page: str) -> None:
     more = settings_in_running_text(PAGES[page])
 
     typed("\n".join([next(lines_with("pulumi")), *more]), desk / "checkout")
@@ -175,7 +175,7 @@ def test_settings_in_the_running_text_of_a_page_are_taken(desk: Path, page: str)
     config.parse(told(desk)["prod"])
 
 
-def test_settings_that_readme_writes_in_yaml_are_taken(desk: Path) -> None:
+def test_yaml_settings_in_readme_are_accepted(desk: Path) -> None:
     typed(next(lines_with("pulumi")), desk / "checkout")
     (written,) = (yaml.safe_load(block)["config"] for block in YAML)
     settings = {key.removeprefix("joiner:"): json.dumps(value) for key, value in written.items()}
@@ -186,7 +186,7 @@ def test_settings_that_readme_writes_in_yaml_are_taken(desk: Path) -> None:
 
 
 @pytest.mark.usefixtures("desk")
-def test_the_engine_answers_what_readme_asks_it() -> None:
+def test_the_solve_example_in_readme_works() -> None:
     (block,) = lines_with("python -m controller")
     script = "\n".join(line for line in block.splitlines() if not line.startswith("make"))
 
@@ -196,7 +196,7 @@ def test_the_engine_answers_what_readme_asks_it() -> None:
     assert "default/web-1 schedules on a new node" in said
 
 
-def test_every_target_that_a_page_names_is_there() -> None:
+def test_every_make_target_on_a_page_exists() -> None:
     text = "\n".join(
         code for page in (README, *PAGES.values()) for code in (*blocks_of(page), *inline_of(page))
     )

@@ -61,7 +61,7 @@ def is_of_controller(resource: Resource) -> bool:
     return "joiner-controller" in str(resource["urn"]) and is_in_aws(resource)
 
 
-def test_an_up_that_was_killed_is_taken_up_again(stage: Stage) -> None:
+def test_a_killed_up_is_continued_by_the_next_up(stage: Stage) -> None:
     stage.up()
     assert forget(stage, is_of_controller) > 5
 
@@ -73,7 +73,7 @@ def test_an_up_that_was_killed_is_taken_up_again(stage: Stage) -> None:
     assert stage.installed == set()
 
 
-def test_and_is_destroyed_without_a_trace(stage: Stage) -> None:
+def test_a_killed_up_can_be_destroyed_completely(stage: Stage) -> None:
     stage.up()
     assert forget(stage, is_in_aws) > 20
 
@@ -84,7 +84,7 @@ def test_and_is_destroyed_without_a_trace(stage: Stage) -> None:
     assert any(deleted in line for line in stage.said)
 
 
-def test_a_lost_state_is_made_again_from_what_is_there(stage: Stage) -> None:
+def test_a_lost_state_is_restored_from_existing_objects(stage: Stage) -> None:
     stage.up()
     instance = stage.launch("claim-1")
     before = stage.resources
@@ -139,7 +139,7 @@ def forgetful(stage: Stage, tmp_path: Path) -> Stage:
     return stage
 
 
-def test_what_a_refresh_forgot_is_taken_over_again(forgetful: Stage) -> None:
+def test_objects_that_a_refresh_removed_from_the_state_are_adopted_again(forgetful: Stage) -> None:
     stage = forgetful
 
     with_environment(stage, UPSERT).up()
@@ -151,7 +151,7 @@ def test_what_a_refresh_forgot_is_taken_over_again(forgetful: Stage) -> None:
     assert stage.cluster.get(DEPLOYMENT) is None
 
 
-def test_or_stops_the_destroy_until_it_is_gone(forgetful: Stage) -> None:
+def test_objects_that_a_refresh_removed_from_the_state_block_the_destroy(forgetful: Stage) -> None:
     stage = forgetful
 
     with pytest.raises(EngineError, match="still in the cluster, though") as refused:
@@ -169,7 +169,7 @@ def test_or_stops_the_destroy_until_it_is_gone(forgetful: Stage) -> None:
     assert stage.installed == set()
 
 
-def test_what_is_set_as_a_secret_is_readable_in_its_secret_alone(stage: Stage) -> None:
+def test_a_secret_value_is_readable_only_in_its_kubernetes_secret(stage: Stage) -> None:
     secret = {"joiner:env": '{"HTTPS_PROXY": "http://me:hunter2@proxy"}'}
 
     stage.engine.up("dev", stage.settings, secrets=secret)

@@ -112,7 +112,7 @@ def what_there_is() -> set[str]:
 
 
 @pytest.mark.usefixtures("entries")
-def test_what_an_up_has_left_in_aws_is_deleted_by_its_tag() -> None:
+def test_leftovers_of_an_up_are_deleted_by_tag() -> None:
     make_everything(PAIRS)
 
     said = sweep()
@@ -123,7 +123,7 @@ def test_what_an_up_has_left_in_aws_is_deleted_by_its_tag() -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_what_bears_no_tag_of_ours_stays() -> None:
+def test_objects_without_our_tag_stay() -> None:
     make_everything([{"Key": "joiner.dev/installation", "Value": "another"}])
     before = what_there_is()
 
@@ -133,7 +133,7 @@ def test_what_bears_no_tag_of_ours_stays() -> None:
 
 
 @pytest.mark.usefixtures("entries")
-def test_what_aws_refuses_to_delete_ends_the_destroy_in_words() -> None:
+def test_a_refused_deletion_fails_the_destroy_with_a_message() -> None:
     make_everything(PAIRS)
     boto3.client("iam").create_instance_profile(InstanceProfileName="by-hand")
     boto3.client("iam").add_role_to_instance_profile(
@@ -144,7 +144,7 @@ def test_what_aws_refuses_to_delete_ends_the_destroy_in_words() -> None:
         sweep()
 
 
-def test_the_names_are_the_same_after_a_stay_in_the_state() -> None:
+def test_names_survive_a_round_trip_through_the_state() -> None:
     without = replace(MADE, repository=None, windows_node_role=None)
 
     for given in (MADE, without):
@@ -169,7 +169,7 @@ class Cluster:
         raise AssertionError(path)
 
 
-def test_what_is_left_in_the_cluster_is_named_with_how_to_delete_it() -> None:
+def test_leftovers_in_the_cluster_are_named_with_the_command_that_deletes_them() -> None:
     deployment = "/apis/apps/v1/namespaces/kube-system/deployments/karpenter"
     roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
     by_us = {"metadata": {"managedFields": [{"manager": "pulumi-kubernetes-12"}]}}
@@ -188,7 +188,7 @@ def test_what_is_left_in_the_cluster_is_named_with_how_to_delete_it() -> None:
     ]
 
 
-def test_definitions_that_another_installation_has_taken_over_do_not_stop_a_destroy() -> None:
+def test_crds_of_another_installation_do_not_block_a_destroy() -> None:
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodepools.karpenter.sh"
     taken_over = {
         "metadata": {
@@ -213,7 +213,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
 
 
 @pytest.mark.parametrize("problem", [UNREACHABLE, SILENT])
-def test_a_refresh_refuses_to_take_an_unreachable_cluster_for_gone(
+def test_a_refresh_fails_on_an_unreachable_cluster(
     monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:
     answering(monkeypatch, problem)
@@ -226,7 +226,7 @@ def test_a_refresh_refuses_to_take_an_unreachable_cluster_for_gone(
     refuse_unreachable(HERE, {"JOINER_ABANDON_CLUSTER": "joiner"})
 
 
-def test_a_refresh_forgets_what_was_in_a_cluster_that_eks_does_not_have(
+def test_a_refresh_removes_the_objects_of_a_deleted_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answering(monkeypatch, ClusterGoneError("EKS has no cluster joiner in us-west-2"))
@@ -234,7 +234,7 @@ def test_a_refresh_forgets_what_was_in_a_cluster_that_eks_does_not_have(
     refuse_unreachable(HERE, {})
 
 
-def test_each_refresh_looks(entries: Entries) -> None:
+def test_every_refresh_checks_the_cluster(entries: Entries) -> None:
     props = {**HERE.location, "installation": STACK}
 
     with pytest.raises(UnreachableIsNotGoneError, match="nobody answers for joiner"):

@@ -77,7 +77,7 @@ def of_queue(principal: Any, **more: Wire) -> list[str]:
     ],
     ids=str,
 )
-def test_a_statement_that_opens_too_much_is_told_with_what_to_do(
+def test_a_too_permissive_statement_is_reported_with_the_remedy(
     statement: Wire, words: str
 ) -> None:
     (fault,) = of_policy(statement)
@@ -98,7 +98,7 @@ def test_a_statement_that_opens_too_much_is_told_with_what_to_do(
     ],
     ids=str,
 )
-def test_a_statement_that_says_what_it_opens_is_nobodys_concern(statement: Wire) -> None:
+def test_a_restricted_statement_is_accepted(statement: Wire) -> None:
     assert of_policy(statement) == []
 
 
@@ -112,7 +112,7 @@ def test_a_statement_that_says_what_it_opens_is_nobodys_concern(statement: Wire)
     ],
     ids=str,
 )
-def test_nobody_else_becomes_a_role(principal: Any) -> None:
+def test_other_principals_may_not_assume_a_role(principal: Any) -> None:
     (fault,) = of_trust(principal)
 
     assert "assume the role" in fault
@@ -129,7 +129,7 @@ def test_a_token_must_name_its_service_account() -> None:
 
 
 @pytest.mark.parametrize("principal", ["*", {"AWS": "*"}, {"Service": "events.amazonaws.com"}])
-def test_a_queue_is_open_only_to_whom_a_condition_names(principal: Any) -> None:
+def test_a_queue_policy_needs_a_condition(principal: Any) -> None:
     here = {"StringEquals": {"aws:SourceAccount": PLACE.account}}
     safe = {"Bool": {"aws:SecureTransport": "true"}}
 
@@ -138,7 +138,7 @@ def test_a_queue_is_open_only_to_whom_a_condition_names(principal: Any) -> None:
     assert of_queue(principal, Condition=here) == []
 
 
-def test_a_queue_may_be_open_to_somebody_by_name() -> None:
+def test_a_queue_policy_may_name_a_principal() -> None:
     assert of_queue({"AWS": ROLE}) == []
 
 
@@ -185,7 +185,7 @@ def of_rights(group: str, resource: str, *verbs: str, **more: Any) -> list[str]:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
 )
-def test_rights_in_the_cluster_are_named_one_by_one_and_give_no_more_of_them(
+def test_rbac_rules_have_no_wildcards_and_no_escalation(
     rights: tuple[str, ...], words: str
 ) -> None:
     faults = of_rights(*rights)
@@ -193,7 +193,7 @@ def test_rights_in_the_cluster_are_named_one_by_one_and_give_no_more_of_them(
     assert any(words in fault for fault in faults)
 
 
-def test_every_path_that_is_no_resource_is_too_much() -> None:
+def test_a_wildcard_non_resource_url_is_refused() -> None:
     def reading(path: str) -> list[str]:
         rights = {"nonResourceURLs": [path], "verbs": ["get"]}
         return list(violations(f"{RBAC}:ClusterRole", {"rules": [rights]}))
@@ -202,14 +202,14 @@ def test_every_path_that_is_no_resource_is_too_much() -> None:
     assert reading("/metrics") == []
 
 
-def test_rights_that_say_what_they_open_are_nobodys_concern() -> None:
+def test_restricted_rbac_rules_are_accepted() -> None:
     assert of_rights("", "pods", *READ, "delete") == []
     assert of_rights("", "secrets", "get", resourceNames=["registry"]) == []
     assert of_rights("rbac.authorization.k8s.io", "clusterroles", *READ) == []
 
 
 @pytest.mark.parametrize("kind", ["ClusterRoleBinding", "RoleBinding"])
-def test_nobody_is_made_an_administrator_of_the_cluster_and_everybody_is_nobody(kind: str) -> None:
+def test_no_binding_to_cluster_admin_or_to_all_users_is_accepted(kind: str) -> None:
     def bound(role: str, subject: str, name: str) -> list[str]:
         binding = {"roleRef": {"name": role}, "subjects": [{"kind": subject, "name": name}]}
         return list(violations(f"{RBAC}:{kind}", binding))
@@ -221,7 +221,7 @@ def test_nobody_is_made_an_administrator_of_the_cluster_and_everybody_is_nobody(
     assert bound("karpenter", "ServiceAccount", "karpenter") == []
 
 
-def test_the_controllers_own_rights_are_within_the_rules() -> None:
+def test_the_controllers_own_permissions_satisfy_the_rules() -> None:
     everything = FeatureGates(node_overlay=True, capacity_buffer=True, static_capacity=True)
     options = Options(
         cluster_name="joiner",
@@ -302,7 +302,7 @@ OPEN = json.dumps(policies.document({**allowing("sqs:SendMessage", QUEUE), "Prin
     ],
     ids=["policy", "inline", "attachment", "trust", "queue", "cluster role"],
 )
-def test_a_program_that_breaks_a_rule_ends_with_the_next_step(
+def test_a_program_that_breaks_a_rule_fails_with_the_next_step(
     args: dict[str, Any], transformation: pulumi.ResourceTransformation | None, words: str
 ) -> None:
     def program() -> None:
@@ -323,7 +323,7 @@ def test_a_program_that_breaks_a_rule_ends_with_the_next_step(
 
 
 @pytest.mark.usefixtures("entries")
-def test_what_is_known_later_is_looked_at_then() -> None:
+def test_a_value_that_is_known_later_is_checked_then() -> None:
     def program() -> None:
         arn = aws.iam.Policy("theirs", policy="{}").arn
         admin = arn.apply(lambda _: "arn:aws:iam::aws:policy/AdministratorAccess")
@@ -342,7 +342,7 @@ def test_what_is_known_later_is_looked_at_then() -> None:
         made_by(program, {})
 
 
-def test_a_stacks_statement_is_refused_as_it_is_read() -> None:
+def test_an_invalid_statement_in_a_setting_is_refused() -> None:
     statement = json.dumps([allowing("ec2:*")])
 
     with pytest.raises(ConfigError, match=r"joiner:nodeStatements: .*ec2:\* on everything: name"):

@@ -82,7 +82,7 @@ def end(
     return said
 
 
-def test_definitions_without_objects_of_others_go_with_the_stack(
+def test_crds_without_foreign_objects_are_deleted_with_the_stack(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster()
@@ -94,7 +94,7 @@ def test_definitions_without_objects_of_others_go_with_the_stack(
     assert cluster.held == {}
 
 
-def test_definitions_with_objects_of_others_stay_and_the_user_is_told(
+def test_crds_with_foreign_objects_stay_and_are_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster()
@@ -115,7 +115,7 @@ def test_definitions_with_objects_of_others_stay_and_the_user_is_told(
     )
 
 
-def test_nodes_that_stay_keep_their_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crds_of_remaining_nodes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
     cluster.objects[CLAIMS] = [named("ours", {"nodeClassRef": OF_OURS})]
 
@@ -124,7 +124,7 @@ def test_nodes_that_stay_keep_their_definitions(monkeypatch: pytest.MonkeyPatch)
     assert cluster.held.keys() == {CLAIMS}
 
 
-def test_a_pool_that_is_being_deleted_does_not_keep_its_definition(
+def test_a_terminating_pool_does_not_keep_its_crd(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Late(Cluster):
@@ -143,7 +143,7 @@ def test_a_pool_that_is_being_deleted_does_not_keep_its_definition(
     assert cluster.held == {}
 
 
-def test_definitions_that_another_installation_took_over_stay(
+def test_crds_that_another_installation_adopted_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster("organization/joiner/other")

@@ -42,12 +42,12 @@ class Recording(StatefulProvider):
         ({"installation": "x"}, "joiner:installation changes from organization/joiner/dev to x"),
     ],
 )
-def test_a_stack_does_not_move(changed: dict[str, str], setting: str) -> None:
+def test_the_cluster_of_a_stack_cannot_change(changed: dict[str, str], setting: str) -> None:
     with pytest.raises(ChangedPlaceError, match=setting):
         StatefulProvider().diff("id", HERE, HERE | changed)
 
 
-def test_a_cluster_that_was_made_anew_under_its_name_is_told_from_the_former() -> None:
+def test_a_recreated_cluster_is_distinguished_from_the_former() -> None:
     former = HERE | {"cluster_made_at": "2026-01-01T00:00:00+00:00"}
     anew = HERE | {"cluster_made_at": "2026-02-01T00:00:00+00:00"}
 
@@ -62,7 +62,7 @@ def test_a_cluster_that_was_made_anew_under_its_name_is_told_from_the_former() -
     StatefulProvider().diff("id", former, HERE)
 
 
-def test_what_an_older_version_did_not_remember_is_no_move() -> None:
+def test_a_value_missing_from_an_older_state_is_not_a_change() -> None:
     before = {key: value for key, value in HERE.items() if key != "installation"}
 
     answer = StatefulProvider().diff("id", before, HERE)
@@ -70,7 +70,7 @@ def test_what_an_older_version_did_not_remember_is_no_move() -> None:
     assert (answer.changes, answer.replaces) == (True, [])
 
 
-def test_other_changes_are_kept_and_nothing_is_deleted_first() -> None:
+def test_other_changes_update_without_deletion() -> None:
     provider = Recording()
 
     kept = provider.diff("id", HERE | {"kubeconfig": "a"}, HERE | {"kubeconfig": "b"})
@@ -81,7 +81,7 @@ def test_other_changes_are_kept_and_nothing_is_deleted_first() -> None:
     assert not provider.diff("id", HERE, HERE | {"__provider": "code"}).changes
 
 
-def test_what_was_made_again_is_replaced_and_not_ended() -> None:
+def test_a_recreated_object_is_replaced_without_cleanup() -> None:
     provider = Recording()
     props = HERE | {"role_arn": "made-again"}
 
@@ -91,7 +91,7 @@ def test_what_was_made_again_is_replaced_and_not_ended() -> None:
     assert provider.ended == []
 
 
-def test_what_makes_room_for_something_else_and_what_is_destroyed_ends() -> None:
+def test_a_replaced_or_destroyed_object_is_cleaned_up() -> None:
     provider = Recording()
     provider.create(HERE | {"role_arn": "new"})
 
@@ -165,7 +165,7 @@ def host() -> Iterator[grpc.Channel]:
         ("Diff", "this stack cannot be moved: joiner:region changes"),
     ],
 )
-def test_a_refusal_reaches_the_engine_in_its_own_words(
+def test_a_refusal_reaches_the_engine_with_its_message(
     host: grpc.Channel, caplog: pytest.LogCaptureFixture, method: str, words: str
 ) -> None:
     with pytest.raises(grpc.RpcError) as refused:
@@ -184,12 +184,12 @@ def test_a_fault_of_the_program_keeps_its_traceback(
     assert any(record.exc_info for record in caplog.records)
 
 
-def test_outside_of_the_engine_errors_are_raised_as_they_are() -> None:
+def test_outside_the_engine_errors_are_raised_unchanged() -> None:
     with pytest.raises(RefusedError, match="the queue stays"):
         Refusing().delete("id", HERE)
 
 
-def test_a_kind_of_a_later_version_leaves_the_state_with_a_warning_and_nothing_ends(
+def test_an_unknown_provider_kind_leaves_the_state_with_a_warning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     of_later = provider("of-a-later-version")
@@ -205,5 +205,5 @@ def test_a_kind_of_a_later_version_leaves_the_state_with_a_warning_and_nothing_e
     assert "joiner-x" in said
 
 
-def test_every_kind_that_a_state_may_name_has_its_class() -> None:
+def test_every_provider_kind_of_a_state_has_a_class() -> None:
     assert {kind: type(provider(kind)).kind for kind in PROVIDERS} == {k: k for k in PROVIDERS}

@@ -205,7 +205,7 @@ def make_scenario(*pools: Wire, with_controller: bool = True) -> TeardownScenari
     return made
 
 
-def test_the_controller_drains_every_node_before_it_goes() -> None:
+def test_the_controller_drains_every_node_before_it_is_deleted() -> None:
     scenario = make_scenario(pool("default"))
 
     scenario.drain()
@@ -218,7 +218,7 @@ def test_the_controller_drains_every_node_before_it_goes() -> None:
     assert not any("found by tags" in line for line in scenario.said)
 
 
-def test_progress_is_said_even_when_nothing_moves() -> None:
+def test_progress_is_reported_even_without_changes() -> None:
     scenario = make_scenario(pool("default"))
 
     scenario.drain()
@@ -226,7 +226,7 @@ def test_progress_is_said_even_when_nothing_moves() -> None:
     assert len([line for line in scenario.said if line.startswith("draining: 2 nodes")]) >= 2
 
 
-def test_pools_that_no_stack_owns_are_named_and_nothing_is_touched() -> None:
+def test_pools_that_no_stack_owns_are_named_and_nothing_is_changed() -> None:
     scenario = make_scenario(pool("default"), pool("by-hand", owned=False))
 
     with pytest.raises(ForeignNodePoolsError, match="by-hand"):
@@ -236,7 +236,7 @@ def test_pools_that_no_stack_owns_are_named_and_nothing_is_touched() -> None:
     assert all("deletionTimestamp" not in c["metadata"] for c in scenario.cluster.objects[CLAIMS])
 
 
-def test_pools_that_no_stack_owns_go_too_where_that_is_allowed() -> None:
+def test_pools_that_no_stack_owns_are_deleted_if_confirmed() -> None:
     scenario = make_scenario(pool("by-hand", owned=False))
 
     scenario.drain(delete_foreign=True)
@@ -245,7 +245,7 @@ def test_pools_that_no_stack_owns_go_too_where_that_is_allowed() -> None:
     assert scenario.said[0] == "deleting NodePool by-hand (owner: no stack)"
 
 
-def test_pools_of_other_stacks_go_only_when_that_is_confirmed() -> None:
+def test_pools_of_other_stacks_are_deleted_only_if_confirmed() -> None:
     scenario = make_scenario(pool("default"))
     (theirs,) = scenario.cluster.objects[POOLS]
     owner = theirs["metadata"]["annotations"]["joiner.dev/stack"]
@@ -262,7 +262,7 @@ def test_pools_of_other_stacks_go_only_when_that_is_confirmed() -> None:
     assert scenario.left == {}
 
 
-def test_claims_without_a_pool_go_as_well() -> None:
+def test_claims_without_a_pool_are_deleted_too() -> None:
     scenario = make_scenario()
 
     scenario.drain()
@@ -271,7 +271,7 @@ def test_claims_without_a_pool_go_as_well() -> None:
 
 
 @pytest.mark.parametrize("with_controller", [True, False])
-def test_what_eks_auto_mode_runs_beside_ours_is_left_alone(with_controller: bool) -> None:
+def test_nodes_of_eks_auto_mode_are_not_deleted(with_controller: bool) -> None:
     scenario = make_scenario(pool("default"), with_controller=with_controller)
     theirs = {
         POOLS: pool("system", owned=False, reference=AUTO_MODE),
@@ -288,7 +288,7 @@ def test_what_eks_auto_mode_runs_beside_ours_is_left_alone(with_controller: bool
     assert "i-theirs" not in scenario.cloud.terminated
 
 
-def test_an_instance_that_only_a_claim_knows_ends_with_its_claim() -> None:
+def test_an_instance_that_only_a_claim_names_terminates_with_it() -> None:
     scenario = make_scenario(pool("default"), with_controller=False)
     scenario.cluster.objects[CLAIMS].append(claim("adopted", instance="i-adopted"))
 
@@ -298,7 +298,7 @@ def test_an_instance_that_only_a_claim_knows_ends_with_its_claim() -> None:
     assert scenario.left == {}
 
 
-def test_an_instance_that_a_claim_names_and_that_is_anothers_is_told_of() -> None:
+def test_a_foreign_instance_that_a_claim_names_is_reported() -> None:
     scenario = make_scenario(pool("default"), with_controller=False)
     scenario.cloud.others.add("i-theirs")
     scenario.cluster.objects[CLAIMS].append(claim("restored", instance="i-theirs"))
@@ -313,7 +313,7 @@ def test_an_instance_that_a_claim_names_and_that_is_anothers_is_told_of() -> Non
     assert scenario.left == {}
 
 
-def test_a_controller_that_does_not_finish_is_given_up() -> None:
+def test_the_drain_stops_waiting_for_a_controller_that_does_not_finish() -> None:
     scenario = make_scenario(pool("default"), with_controller=False)
 
     scenario.drain(timeout_seconds=120)
@@ -326,7 +326,7 @@ def test_a_controller_that_does_not_finish_is_given_up() -> None:
     )
 
 
-def test_a_controller_that_is_gone_is_not_waited_for() -> None:
+def test_the_drain_does_not_wait_for_a_deleted_controller() -> None:
     scenario = make_scenario(pool("default"), with_controller=False)
     scenario.cluster.ready_replicas = None
 
@@ -340,7 +340,7 @@ def test_a_controller_that_is_gone_is_not_waited_for() -> None:
     )
 
 
-def test_controllers_that_never_get_ready_are_given_up() -> None:
+def test_the_drain_stops_waiting_for_controllers_that_never_become_ready() -> None:
     scenario = make_scenario(pool("default"), with_controller=False)
     scenario.cluster.ready_replicas = 0
 
@@ -351,7 +351,7 @@ def test_controllers_that_never_get_ready_are_given_up() -> None:
     assert any(line.startswith("the controller has had no ready pod for") for line in scenario.said)
 
 
-def test_a_controller_that_is_replaced_meanwhile_is_waited_for() -> None:
+def test_the_drain_waits_for_a_controller_that_is_being_rolled() -> None:
     scenario = make_scenario(pool("default"))
     controller = scenario.clock.passed
 
@@ -374,7 +374,7 @@ def test_an_empty_cluster_is_drained_at_once() -> None:
     assert scenario.clock.now == 0
 
 
-def test_nothing_left_is_proven_by_a_look_that_finds_nothing() -> None:
+def test_the_absence_of_leftovers_is_verified_by_a_search() -> None:
     said: list[str] = []
 
     prove_nothing_is_left(FakeCloud(), clock=FakeClock(), say=said.append)
@@ -384,7 +384,7 @@ def test_nothing_left_is_proven_by_a_look_that_finds_nothing() -> None:
     ]
 
 
-def test_what_is_left_behind_is_named_and_removed() -> None:
+def test_leftovers_are_named_and_removed() -> None:
     said: list[str] = []
     cloud = FakeCloud({"volumes": ["vol-1"], "instances": ["i-9"]})
 
@@ -395,7 +395,7 @@ def test_what_is_left_behind_is_named_and_removed() -> None:
     assert said[-1].startswith("nothing is left")
 
 
-def test_what_cannot_be_removed_fails_the_destroy_by_name() -> None:
+def test_leftovers_that_cannot_be_removed_fail_the_destroy_by_name() -> None:
     cloud = FakeCloud({"network interfaces": ["eni-1"]}, lasting=True)
 
     with pytest.raises(StillThereError, match="eni-1"):
@@ -408,7 +408,7 @@ FLUX = {
 }
 
 
-def test_what_gitops_would_bring_back_is_taken_out_of_service_and_stays_there() -> None:
+def test_pools_that_gitops_would_restore_are_taken_out_of_service() -> None:
     flux = pool("flux", owned=False)
     flux["metadata"]["labels"] = FLUX
     flux["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -433,7 +433,7 @@ def test_what_gitops_would_bring_back_is_taken_out_of_service_and_stays_there() 
     assert "finalizers" not in flux_class["metadata"]
 
 
-def test_a_pool_that_comes_back_meanwhile_is_taken_out_of_service_too() -> None:
+def test_a_pool_that_is_restored_during_the_drain_is_taken_out_of_service() -> None:
     scenario = make_scenario(pool("default"))
     back = pool("late", owned=False)
     back["metadata"]["labels"] = FLUX
@@ -452,7 +452,7 @@ def test_a_pool_that_comes_back_meanwhile_is_taken_out_of_service_too() -> None:
     assert scenario.left == {POOLS: [back]}
 
 
-def test_a_long_drain_says_again_that_a_pool_is_out_of_service() -> None:
+def test_a_long_drain_reports_again_that_a_pool_is_out_of_service() -> None:
     flux = pool("flux")
     flux["metadata"]["labels"] = FLUX
     scenario = make_scenario(flux, with_controller=False)

@@ -183,7 +183,7 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
         pytest.param({"tokenFile": "missing"}, "cannot read the token", id="no token"),
     ],
 )
-def test_what_cannot_be_used_is_named(tmp_path: Path, user: dict[str, Any], says: str) -> None:
+def test_an_invalid_value_is_named(tmp_path: Path, user: dict[str, Any], says: str) -> None:
     write_kubeconfig(tmp_path / "config", user, {})
     with pytest.raises(AccessError, match=says):
         assert from_environment({"KUBECONFIG": str(tmp_path / "config")}).token
