@@ -28,7 +28,7 @@ def write_kubeconfig(path: Path, user: dict[str, Any], cluster: dict[str, Any]) 
     path.write_text(yaml.safe_dump(config))
 
 
-def test_a_kubeconfig_may_hold_its_credentials_or_point_at_files_beside_it(
+def test_a_kubeconfig_may_embed_credentials_or_name_files_relative_to_it(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "ca.pem").write_text("the ca")
@@ -45,7 +45,7 @@ def test_a_kubeconfig_may_hold_its_credentials_or_point_at_files_beside_it(
     assert access.namespace == "shop"
 
 
-def test_another_context_than_the_current_one_can_be_chosen(tmp_path: Path) -> None:
+def test_a_context_other_than_the_current_one_can_be_selected(tmp_path: Path) -> None:
     path = tmp_path / "config"
     write_kubeconfig(path, {"token": "abc"}, {})
     config = yaml.safe_load(path.read_text())
@@ -59,7 +59,7 @@ def test_another_context_than_the_current_one_can_be_chosen(tmp_path: Path) -> N
         from_environment(environ, context="nowhere")
 
 
-def test_a_kubeconfig_may_name_a_proxy_and_the_name_in_the_certificate(tmp_path: Path) -> None:
+def test_a_kubeconfig_may_set_a_proxy_and_a_tls_server_name(tmp_path: Path) -> None:
     path = tmp_path / "config"
     write_kubeconfig(
         path, {}, {"proxy-url": "http://proxy:3128", "tls-server-name": "api.internal"}
@@ -85,7 +85,7 @@ def test_a_token_file_is_read_again_when_it_was_replaced(tmp_path: Path) -> None
     assert access.token == "second"
 
 
-def test_a_program_prints_tokens_and_runs_again_before_they_expire(tmp_path: Path) -> None:
+def test_a_credential_plugin_runs_again_before_its_token_expires(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     program = tmp_path / "get-token"
     program.write_text(
@@ -129,7 +129,7 @@ def token_until(end: str, *, then: str = "") -> str:
     )
 
 
-async def test_the_event_loop_goes_on_while_a_program_prints_the_token(tmp_path: Path) -> None:
+async def test_the_event_loop_is_not_blocked_by_a_credential_plugin(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     wait = "read go < gate\n"  # until the event loop opens it
     source = token_command(tmp_path, wait + token_until("2999-01-01T00:00:00Z"))
@@ -144,7 +144,7 @@ async def test_the_event_loop_goes_on_while_a_program_prints_the_token(tmp_path:
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
-async def test_requests_use_a_token_that_is_about_to_expire_until_the_new_one_is_there(
+async def test_requests_use_an_expiring_token_until_the_new_one_arrives(
     tmp_path: Path,
 ) -> None:
     soon = datetime.now(UTC) + EARLY / 2
@@ -159,7 +159,7 @@ async def test_requests_use_a_token_that_is_about_to_expire_until_the_new_one_is
     assert (tmp_path / "runs").read_text() == "run\n" * 2
 
 
-def test_a_pod_uses_what_the_kubelet_mounts(tmp_path: Path) -> None:
+def test_a_pod_uses_its_mounted_service_account_token(tmp_path: Path) -> None:
     for name, text in (("token", "t"), ("ca.crt", "ca"), ("namespace", "kube-system")):
         (tmp_path / name).write_text(text)
     environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -189,7 +189,7 @@ def test_an_invalid_value_is_named(tmp_path: Path, user: dict[str, Any], says: s
         assert from_environment({"KUBECONFIG": str(tmp_path / "config")}).token
 
 
-def test_without_either_it_says_what_was_looked_for(tmp_path: Path) -> None:
+def test_without_credentials_the_error_names_the_sources_searched(tmp_path: Path) -> None:
     with pytest.raises(AccessError, match="KUBECONFIG is not set"):
         from_environment({}, mount=tmp_path)
 
@@ -217,7 +217,7 @@ def test_without_either_it_says_what_was_looked_for(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_that_is_no_kubeconfig_is_refused_in_words(
+def test_an_invalid_kubeconfig_is_refused_with_a_message(
     tmp_path: Path, content: bytes, said: str
 ) -> None:
     path = tmp_path / "config"

@@ -75,7 +75,7 @@ async def test_objects_are_created_read_changed_and_deleted(api: Client, namespa
         await api.get(kinds.LEASE, name, namespace)
 
 
-async def test_status_is_written_apart(api: Client) -> None:
+async def test_status_is_written_separately(api: Client) -> None:
     await api.create(kinds.NODE, {"metadata": {"name": "status-apart"}})
     patch = {"spec": {"unschedulable": True}, "status": {"capacity": {"cpu": "2"}}}
     node = await api.patch(kinds.NODE, "status-apart", patch, subresource="status")
@@ -83,7 +83,7 @@ async def test_status_is_written_apart(api: Client) -> None:
     await api.delete(kinds.NODE, "status-apart")
 
 
-async def test_what_changed_meanwhile_is_a_conflict(api: Client, namespace: str) -> None:
+async def test_a_write_of_an_outdated_version_is_a_conflict(api: Client, namespace: str) -> None:
     lease = await api.create(kinds.LEASE, {"metadata": {"name": "l"}}, namespace)
     await api.patch(kinds.LEASE, "l", {"spec": {"holderIdentity": "x"}}, namespace=namespace)
     old = lease.metadata.resource_version
@@ -129,7 +129,7 @@ async def test_lists_can_be_filtered(api: Client, namespace: str) -> None:
     assert [lease.metadata.name for lease in leases] == ["a"]
 
 
-async def test_a_watch_lists_and_then_tells_every_change(api: Client, namespace: str) -> None:
+async def test_a_watch_lists_and_then_reports_every_change(api: Client, namespace: str) -> None:
     await api.create(kinds.LEASE, {"metadata": {"name": f"{namespace}-1"}}, namespace)
     changes = api.watch(kinds.LEASE)
     await first(changes, "RESET")
@@ -144,7 +144,7 @@ async def test_a_watch_lists_and_then_tells_every_change(api: Client, namespace:
     await first(changes, "DELETED", name)
 
 
-async def test_evictions_ask_the_disruption_budget(api: Client, namespace: str) -> None:
+async def test_evictions_respect_the_pod_disruption_budget(api: Client, namespace: str) -> None:
     selector = {"matchLabels": {"app": "web"}}
     budget = {"metadata": {"name": "b"}, "spec": {"selector": selector, "minAvailable": 1}}
     await api.create(kinds.POD_DISRUPTION_BUDGET, budget, namespace)
@@ -162,7 +162,7 @@ async def test_evictions_ask_the_disruption_budget(api: Client, namespace: str) 
 
 
 @pytest.mark.usefixtures("custom_resources")
-async def test_a_rule_that_refuses_says_so_in_its_own_words(api: Client) -> None:
+async def test_a_validation_error_has_the_message_of_the_rule(api: Client) -> None:
     reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
     requirement = {"key": "karpenter.sh/nodepool", "operator": "Exists"}
     spec = {"nodeClassRef": reference, "requirements": [requirement]}
@@ -202,14 +202,14 @@ async def test_a_token_is_read_again_when_its_file_changes(
         assert f"system:serviceaccount:{namespace}:nobody" in str(known.value)
 
 
-async def test_a_server_that_is_not_there_is_unavailable(cluster: Cluster) -> None:
+async def test_an_unreachable_server_raises_unavailable(cluster: Cluster) -> None:
     access = replace(from_kubeconfig(cluster.kubeconfig), server="https://127.0.0.1:1")
     async with Client(access) as api:
         with pytest.raises(UnavailableError):
             await api.create(kinds.NODE, {"metadata": {"name": "n"}})
 
 
-async def test_a_watch_of_what_never_changes_goes_on_without_a_word(
+async def test_a_watch_without_changes_continues_silently(
     cluster: Cluster,
     api: Client,
     monkeypatch: pytest.MonkeyPatch,

@@ -130,7 +130,7 @@ async def heard(api: Client, count: int) -> list[str]:
     return seen
 
 
-async def test_a_watch_that_ends_goes_on_where_it_was(script: Script, api: Client) -> None:
+async def test_a_watch_that_ends_resumes_at_its_last_version(script: Script, api: Client) -> None:
     script.answers = [
         listed("5", node("a", "3")),
         told(("MODIFIED", node("a", "6")), ("BOOKMARK", node("", "9"))),
@@ -140,7 +140,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was(script: Script, api: Clien
     assert script.versions() == ["list", "5", "9"]
 
 
-async def test_a_line_cut_in_half_is_asked_for_again(script: Script, api: Client) -> None:
+async def test_a_watch_resumes_after_a_truncated_line(script: Script, api: Client) -> None:
     script.answers = [
         listed("5"),
         told(("ADDED", node("a", "6")), then="break", cut=b'{"type":"ADDED","obj'),
@@ -150,7 +150,9 @@ async def test_a_line_cut_in_half_is_asked_for_again(script: Script, api: Client
     assert script.versions() == ["list", "5", "6"]
 
 
-async def test_an_answer_that_is_no_kubernetes_is_not_the_end(script: Script, api: Client) -> None:
+async def test_a_watch_survives_a_response_that_is_not_from_kubernetes(
+    script: Script, api: Client
+) -> None:
     async def page(_: web.Request) -> web.Response:
         return web.Response(text="<html>\nbad gateway\n</html>\n")
 
@@ -159,7 +161,7 @@ async def test_an_answer_that_is_no_kubernetes_is_not_the_end(script: Script, ap
 
 
 @pytest.mark.usefixtures("short_silence")
-async def test_a_silent_watch_is_taken_up_anew_as_a_matter_of_course(
+async def test_a_silent_watch_is_restarted_without_a_warning(
     script: Script,
     api: Client,
     caplog: pytest.LogCaptureFixture,
@@ -181,7 +183,7 @@ async def test_a_silent_watch_is_taken_up_anew_as_a_matter_of_course(
 
 
 @pytest.mark.usefixtures("short_silence")
-async def test_a_server_that_does_not_even_answer_is_said_and_given_time(
+async def test_a_silent_server_is_reported_and_retried_with_a_pause(
     script: Script,
     api: Client,
     caplog: pytest.LogCaptureFixture,
@@ -217,7 +219,7 @@ async def test_a_server_that_does_not_even_answer_is_said_and_given_time(
         pytest.param(told(("ERROR", {"code": 410, "message": "too old"})), id="within the watch"),
     ],
 )
-async def test_a_version_the_server_forgot_makes_a_new_list(
+async def test_an_expired_resource_version_causes_a_new_list(
     script: Script, api: Client, gone: Answer
 ) -> None:
     script.answers = [listed("5", node("a", "3")), gone, listed("20", node("b", "19"))]
@@ -226,18 +228,18 @@ async def test_a_version_the_server_forgot_makes_a_new_list(
     assert script.versions() == ["list", "5", "list"]
 
 
-async def test_a_list_that_expires_between_pages_begins_anew(script: Script, api: Client) -> None:
+async def test_a_list_that_expires_between_pages_is_restarted(script: Script, api: Client) -> None:
     script.answers = [listed("5", node("a", "3"), more="x"), refused(410), listed("6")]
     assert await heard(api, 4) == ["RESET", "ADDED a", "RESET", "SYNCED"]
     assert script.asked[1]["continue"] == "x"
 
 
-async def test_no_refusal_ends_a_watch(script: Script, api: Client) -> None:
+async def test_a_watch_survives_every_refusal(script: Script, api: Client) -> None:
     script.answers = [refused(403), refused(404), listed("5"), refused(403), listed("1")]
     assert await heard(api, 4) == ["RESET", "RESET", "RESET", "SYNCED"]
 
 
-async def test_an_object_that_cannot_be_read_hides_no_other(
+async def test_an_undecodable_object_hides_no_other(
     script: Script, api: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = node("broken", "4", spec={"taints": "all of them"})
@@ -249,21 +251,19 @@ async def test_an_object_that_cannot_be_read_hides_no_other(
     assert "ignoring an object with an unexpected format" in caplog.text
 
 
-async def test_reads_are_repeated_when_the_server_is_busy(script: Script, api: Client) -> None:
+async def test_reads_are_retried_if_the_server_is_busy(script: Script, api: Client) -> None:
     script.answers = [refused(429), refused(503), listed("5", node("a", "3"))]
     assert [n.metadata.name for n in await api.list(kinds.NODE)] == ["a"]
 
 
-async def test_an_eviction_that_a_budget_forbids_is_not_repeated(
-    script: Script, api: Client
-) -> None:
+async def test_an_eviction_refused_by_a_budget_is_not_retried(script: Script, api: Client) -> None:
     script.answers = [refused(429, "Cannot evict pod")]
     with pytest.raises(TooManyRequestsError, match="Cannot evict pod"):
         await api.evict("p", "default", uid="u")
     assert len(script.asked) == 1
 
 
-async def test_every_write_bears_the_same_field_manager(script: Script, api: Client) -> None:
+async def test_every_write_has_the_same_field_manager(script: Script, api: Client) -> None:
     async def written(_: web.Request) -> web.Response:
         return web.json_response(node("a", "1"))
 
@@ -275,7 +275,7 @@ async def test_every_write_bears_the_same_field_manager(script: Script, api: Cli
 
 
 @pytest.mark.parametrize("body", ["<html>please log in</html>", "{}", "[]"])
-async def test_an_answer_of_another_server_is_an_error_in_words(
+async def test_a_response_of_another_server_is_an_error_with_a_message(
     script: Script, api: Client, body: str
 ) -> None:
     async def answer(_: web.Request) -> web.Response:
@@ -286,7 +286,7 @@ async def test_an_answer_of_another_server_is_an_error_in_words(
         await api.list(kinds.NODE)
 
 
-async def test_requests_go_through_the_proxy_of_the_access(script: Script) -> None:
+async def test_requests_use_the_configured_proxy(script: Script) -> None:
     script.answers = [listed("1", node("a", "1"))]
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", script.answer)
@@ -307,7 +307,7 @@ async def test_requests_go_through_the_proxy_of_the_access(script: Script) -> No
         pytest.param(lambda api: api.create(kinds.EVENT, {}, "default"), id="events"),
     ],
 )
-async def test_crowds_that_hang_leave_connections_for_everything_else(
+async def test_hanging_evictions_leave_connections_for_other_requests(
     script: Script, api: Client, ask: Callable[[Client], Awaitable[object]]
 ) -> None:
     everywhere = asyncio.Event()

@@ -88,7 +88,7 @@ async def test_overlays_get_their_conditions(api: Client) -> None:
     await api.delete(kinds.NODE_POOL, "overlaid")
 
 
-async def test_buffers_get_their_status_and_lose_what_no_longer_holds(
+async def test_buffers_get_their_status_and_outdated_fields_are_removed(
     api: Client, namespace: str
 ) -> None:
     container = {"name": "web", "image": "web", "resources": {"requests": {"cpu": "1"}}}
@@ -130,7 +130,7 @@ async def test_buffers_get_their_status_and_lose_what_no_longer_holds(
     assert by_share.pod_template_generation is None
 
 
-async def test_objects_are_told_that_their_feature_gate_is_off(api: Client, namespace: str) -> None:
+async def test_objects_report_that_their_feature_gate_is_off(api: Client, namespace: str) -> None:
     overlay = {"metadata": {"name": "off"}, "spec": {"requirements": [], "price": "1"}}
     await api.create(kinds.NODE_OVERLAY, overlay)
     spec = {"podTemplateRef": {"name": "web"}, "replicas": 2}
@@ -150,7 +150,7 @@ async def test_objects_are_told_that_their_feature_gate_is_off(api: Client, name
     await api.delete(kinds.NODE_OVERLAY, "off")
 
 
-async def test_a_static_pool_gets_claims_that_the_schema_takes(api: Client) -> None:
+async def test_a_static_pool_creates_valid_claims(api: Client) -> None:
     created = await api.create(kinds.NODE_POOL, pool("fixed", replicas=2, limits={"nodes": "3"}))
     ready = {"type": "Ready", "status": "True", "reason": "Ready", "message": ""}
     ready["lastTransitionTime"] = now().strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -45,7 +45,7 @@ def told(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
         runner.run(story())
 
 
-def test_a_burst_goes_at_once_and_the_rest_at_its_rate(crowd: Crowd) -> None:
+def test_a_burst_is_sent_at_once_and_the_rest_at_the_rate(crowd: Crowd) -> None:
     async def story() -> None:
         await asyncio.gather(*crowd.asking("a", Priority.WORK, BURST + 3))
 
@@ -67,7 +67,7 @@ def test_a_full_queue_of_evictions_does_not_delay_a_claim(crowd: Crowd) -> None:
     assert crowd.names[BURST:] == ["claim"]
 
 
-def test_evictions_go_on_while_there_is_more_urgent_work_than_can_be_done(crowd: Crowd) -> None:
+def test_evictions_are_not_starved_by_urgent_requests(crowd: Crowd) -> None:
     async def story() -> None:
         crowd.asking("claim", Priority.WORK, 100)
         await asyncio.gather(*crowd.asking("eviction", Priority.BACKGROUND, 3))
@@ -89,7 +89,7 @@ def test_the_rate_holds_for_all_priorities_together(crowd: Crowd) -> None:
     assert crowd.served[-1][1] == pytest.approx((40 - BURST) / QPS)
 
 
-def test_who_gives_up_takes_no_token(crowd: Crowd) -> None:
+def test_a_cancelled_request_uses_no_token(crowd: Crowd) -> None:
     async def story() -> None:
         await asyncio.gather(*crowd.asking("first", Priority.WORK, BURST))
         waiting = crowd.asking("waiting", Priority.WORK, 50)
@@ -103,7 +103,7 @@ def test_who_gives_up_takes_no_token(crowd: Crowd) -> None:
     assert (name, round(at, 3)) == ("last", 1 / QPS)
 
 
-def test_a_token_granted_to_who_just_gave_up_goes_to_the_next(crowd: Crowd) -> None:
+def test_the_token_of_a_cancelled_request_goes_to_the_next(crowd: Crowd) -> None:
     async def story() -> None:
         await asyncio.gather(*crowd.asking("first", Priority.WORK, BURST))
         unlucky = asyncio.create_task(crowd.ask("unlucky", Priority.WORK))

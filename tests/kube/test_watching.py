@@ -26,7 +26,7 @@ class OnePage:
         yield b""
 
 
-async def test_others_have_their_turn_while_a_page_is_taken_in() -> None:
+async def test_other_tasks_run_while_a_page_is_processed() -> None:
     turns: list[int] = []
     taken = 0
 

@@ -48,7 +48,7 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[WholeController
     await asyncio.wait([task])
 
 
-async def test_a_pod_gets_a_node_and_the_node_goes_when_its_claim_is_deleted(
+async def test_a_pod_gets_a_node_that_is_deleted_with_its_claim(
     world: WholeController,
 ) -> None:
     world.api.seed(make_nodeclass(), make_nodepool(), make_pod("web"))
@@ -76,7 +76,7 @@ async def test_a_pod_gets_a_node_and_the_node_goes_when_its_claim_is_deleted(
 
 
 @pytest.mark.parametrize("change", ["pool", "class"])
-async def test_a_node_is_told_when_its_pool_or_class_asks_for_something_else(
+async def test_a_changed_pool_or_class_marks_its_nodes_as_drifted(
     world: WholeController, change: str
 ) -> None:
     pool, node_class = make_nodepool(), make_nodeclass()
@@ -104,7 +104,7 @@ async def test_a_node_is_told_when_its_pool_or_class_asks_for_something_else(
     assert drifted.reason == {"pool": "NodePoolDrifted", "class": "AMIDrift"}[change]
 
 
-async def test_what_the_clouds_own_checks_find_ends_a_node_without_any_queue(
+async def test_failed_status_checks_delete_a_node_without_a_queue(
     world: WholeController,
 ) -> None:
     assert OPTIONS.interruption_queue == ""
@@ -124,7 +124,7 @@ async def test_what_the_clouds_own_checks_find_ends_a_node_without_any_queue(
 
 
 @pytest.mark.virtual_clock
-async def test_the_controller_has_not_stopped_while_calls_to_the_cloud_are_under_way() -> None:
+async def test_the_controller_stops_only_after_cloud_calls_in_progress() -> None:
     world = WholeController(FeatureGates())
     task = asyncio.create_task(world.live())
     world.api.seed(make_nodeclass(), make_nodepool(), make_pod("web"))
@@ -136,7 +136,7 @@ async def test_the_controller_has_not_stopped_while_calls_to_the_cloud_are_under
     assert world.cloud.is_settled
 
 
-async def test_disruption_looks_at_once_at_a_node_that_has_been_quiet_for_long_enough(
+async def test_disruption_runs_at_once_when_a_node_becomes_consolidatable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[bool] = []
@@ -166,7 +166,7 @@ async def test_disruption_looks_at_once_at_a_node_that_has_been_quiet_for_long_e
     assert seen == [False, True]
 
 
-async def test_a_nomination_that_the_scheduler_drops_is_looked_at_again(
+async def test_a_nomination_that_the_scheduler_removes_is_reconciled_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked: asyncio.Queue[str] = asyncio.Queue()
@@ -191,7 +191,7 @@ async def test_a_nomination_that_the_scheduler_drops_is_looked_at_again(
 
 
 @pytest.mark.parametrize("world", [FeatureGates(node_overlay=True)], indirect=True)
-async def test_an_overlay_decides_what_is_bought_once_it_is_ready(world: WholeController) -> None:
+async def test_a_ready_overlay_affects_launches(world: WholeController) -> None:
     wanted = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=["m5.xlarge"])
     spec = NodeOverlaySpec(requirements=[wanted], price="0.0001")
     world.api.seed(make_nodeclass(), make_nodepool())
@@ -241,7 +241,7 @@ SCALED: dict[str, Any] = {"replicas": 4, "template": BLUEPRINT}
         ),
     ],
 )
-async def test_a_buffer_gets_its_room_though_no_pod_waits_and_as_soon_as_what_it_follows_is_there(
+async def test_a_buffer_gets_capacity_without_pending_pods_once_its_workload_exists(
     world: WholeController, spec: CapacityBufferSpec, shape: PodTemplate | Scalable
 ) -> None:
     world.api.seed(make_nodeclass(), make_nodepool(), CapacityBuffer(metadata=BUFFERED, spec=spec))
@@ -257,7 +257,7 @@ async def test_a_buffer_gets_its_room_though_no_pod_waits_and_as_soon_as_what_it
 
 
 @pytest.mark.parametrize("world", [FeatureGates(static_capacity=True)], indirect=True)
-async def test_a_static_pool_is_kept_at_its_number_whatever_becomes_of_its_claims(
+async def test_a_static_pool_keeps_its_replicas(
     world: WholeController,
 ) -> None:
     pool = make_nodepool("fixed")

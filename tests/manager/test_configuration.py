@@ -27,7 +27,7 @@ def options(config: str) -> Options:
     return Options(cluster_name="c", scheduler_config=config)
 
 
-def test_the_scheduler_config_is_a_file_or_stands_in_the_setting(tmp_path: Path) -> None:
+def test_the_scheduler_config_is_a_file_or_inline(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.yaml"
     path.write_text(INLINE)
 
@@ -50,6 +50,6 @@ def test_the_scheduler_config_is_a_file_or_stands_in_the_setting(tmp_path: Path)
         ("podTopologySpread:\n- a: [", "expected"),
     ],
 )
-def test_a_scheduler_config_that_cannot_be_used_names_the_setting(config: str, why: str) -> None:
+def test_an_invalid_scheduler_config_names_the_setting(config: str, why: str) -> None:
     with pytest.raises(OptionsError, match=f"SCHEDULER_CONFIG.*{why}"):
         default_constraints(options(config))

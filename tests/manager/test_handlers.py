@@ -125,7 +125,7 @@ class FakeReplica:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_it_starts_is_told_in_its_own_loop_and_has_ended_when_a_signal_ended_the_frame(
+async def test_kopf_starts_the_replica_and_a_signal_stops_it_completely(
     server: Access, number: signal.Signals, caplog: pytest.LogCaptureFixture
 ) -> None:
     replica = FakeReplica()
@@ -137,7 +137,7 @@ async def test_it_starts_is_told_in_its_own_loop_and_has_ended_when_a_signal_end
     assert [r for r in caplog.records if r.levelno > logging.INFO] == []
 
 
-async def test_a_second_signal_while_it_stops_changes_nothing(
+async def test_a_second_signal_during_shutdown_changes_nothing(
     server: Access, caplog: pytest.LogCaptureFixture
 ) -> None:
     replica = FakeReplica()
@@ -150,7 +150,7 @@ async def test_a_second_signal_while_it_stops_changes_nothing(
     assert [r for r in caplog.records if r.levelno > logging.INFO] == []
 
 
-async def test_a_signal_before_the_custom_resources_are_served_ends_it_as_well(
+async def test_a_signal_before_the_crds_are_served_stops_the_replica(
     server: Access,
 ) -> None:
     replica = FakeReplica(is_listed=False)
@@ -161,14 +161,14 @@ async def test_a_signal_before_the_custom_resources_are_served_ends_it_as_well(
     assert replica.story == ["began", "ended", "returned"]
 
 
-async def test_what_fails_inside_ends_the_frame_and_is_raised_by_it(server: Access) -> None:
+async def test_an_error_of_the_replica_stops_kopf_and_is_raised(server: Access) -> None:
     replica = FakeReplica(failure=RuntimeError("the lease was lost"))
     with pytest.raises(RuntimeError, match="the lease was lost"):
         await replica.operate(server)
     assert replica.story == ["began", "MODIFIED NodePool default", "ended"]
 
 
-async def test_whoever_calls_the_frame_off_finds_all_ended(server: Access) -> None:
+async def test_cancelling_kopf_stops_everything(server: Access) -> None:
     replica = FakeReplica()
     operating = asyncio.create_task(replica.operate(server))
     await replica.told.wait()
@@ -178,7 +178,7 @@ async def test_whoever_calls_the_frame_off_finds_all_ended(server: Access) -> No
     assert replica.story[-1] == "ended"
 
 
-async def test_kopfs_own_probe_is_silent_until_the_start_is_over_and_has_one_path(
+async def test_kopfs_probe_answers_one_path_and_only_after_the_start(
     server: Access,
 ) -> None:
     """Why `probes` answers the kubelet: the day this fails, `on.probe` may do it."""
@@ -219,7 +219,7 @@ async def test_kopfs_own_probe_is_silent_until_the_start_is_over_and_has_one_pat
 
 
 @pytest.mark.parametrize("server", [1_000], indirect=True)
-async def test_kopf_handles_few_objects_of_a_long_list_at_once(server: Access) -> None:
+async def test_kopf_handles_a_limited_number_of_objects_at_once(server: Access) -> None:
     seen, at_once = 0, 0
     stop = asyncio.Event()
 

@@ -77,7 +77,7 @@ async def election() -> AsyncIterator[Election]:
         await candidate.stop()
 
 
-async def test_the_first_acts_and_the_second_waits(election: Election) -> None:
+async def test_the_first_replica_leads_and_the_second_waits(election: Election) -> None:
     first = election.enter("first")
     await first.leads()
     second = election.enter("second")
@@ -93,7 +93,7 @@ async def test_the_first_acts_and_the_second_waits(election: Election) -> None:
     assert after.spec.lease_transitions == 0
 
 
-async def test_a_leader_that_stops_gives_the_lease_back(election: Election) -> None:
+async def test_a_stopping_leader_releases_the_lease(election: Election) -> None:
     first = election.enter("first")
     await first.leads()
     second = election.enter("second")
@@ -106,7 +106,7 @@ async def test_a_leader_that_stops_gives_the_lease_back(election: Election) -> N
     assert (lease.spec.holder_identity, lease.spec.lease_transitions) == ("second", 1)
 
 
-async def test_a_leader_keeps_the_lease_until_all_it_began_has_ended(election: Election) -> None:
+async def test_a_leader_holds_the_lease_until_its_work_has_ended(election: Election) -> None:
     acting, ended = asyncio.Event(), asyncio.Event()
 
     async def act() -> None:
@@ -165,7 +165,7 @@ async def test_a_leader_whose_lease_was_taken_stops(election: Election) -> None:
     assert election.holder == "thief"
 
 
-async def test_one_conflict_does_not_cost_the_lease(election: Election) -> None:
+async def test_one_conflict_does_not_lose_the_lease(election: Election) -> None:
     first = election.enter("first")
     await first.leads()
     before = election.api.find(LEASE, "lease", "kube-system")
@@ -178,7 +178,7 @@ async def test_one_conflict_does_not_cost_the_lease(election: Election) -> None:
 
 
 @pytest.mark.parametrize("request_", ["get", "patch"])
-async def test_one_request_that_hangs_does_not_cost_the_lease(
+async def test_one_hanging_request_does_not_lose_the_lease(
     election: Election, monkeypatch: pytest.MonkeyPatch, request_: str
 ) -> None:
     first = election.enter("first")
@@ -205,7 +205,7 @@ async def test_one_request_that_hangs_does_not_cost_the_lease(
     assert election.holder == "first"
 
 
-async def test_what_the_leader_raises_is_raised_and_the_lease_given_back() -> None:
+async def test_an_error_of_the_leader_is_raised_and_the_lease_released() -> None:
     api = FakeApiServer()
 
     async def fail() -> None:
@@ -218,7 +218,7 @@ async def test_what_the_leader_raises_is_raised_and_the_lease_given_back() -> No
     assert lease.spec.holder_identity == ""
 
 
-def test_a_process_too_stuck_to_stop_itself_is_ended() -> None:
+def test_a_blocked_process_is_killed() -> None:
     ended = threading.Event()
     codes: list[int] = []
 

@@ -66,7 +66,7 @@ async def running(
         await asyncio.wait([task])
 
 
-async def test_a_key_nudged_many_times_is_looked_at_once(metrics: Metrics) -> None:
+async def test_a_key_nudged_many_times_is_reconciled_once(metrics: Metrics) -> None:
     reconciler = Scripted()
     async with running(reconciler, metrics) as loop:
         for key in ("a", "a", "b", "a"):
@@ -75,7 +75,7 @@ async def test_a_key_nudged_many_times_is_looked_at_once(metrics: Metrics) -> No
     assert reconciler.passes == ["a", "b"]
 
 
-async def test_a_key_nudged_while_it_is_worked_on_is_looked_at_again_afterwards(
+async def test_a_key_nudged_during_its_reconciliation_is_reconciled_again(
     metrics: Metrics,
 ) -> None:
     gate, underway = asyncio.Event(), 0
@@ -100,7 +100,7 @@ async def test_a_key_nudged_while_it_is_worked_on_is_looked_at_again_afterwards(
 
 
 @pytest.mark.virtual_clock
-async def test_what_comes_one_by_one_is_seen_together_where_a_pass_looks_at_much(
+async def test_nudges_within_the_minimum_interval_share_a_reconciliation(
     metrics: Metrics,
 ) -> None:
     passed_at: list[float] = []
@@ -118,7 +118,7 @@ async def test_what_comes_one_by_one_is_seen_together_where_a_pass_looks_at_much
 
 
 @pytest.mark.virtual_clock
-async def test_a_pass_asked_for_by_the_reconciler_waits_for_its_time_where_passes_are_apart(
+async def test_a_requested_reconciliation_waits_for_its_time_despite_a_minimum_interval(
     metrics: Metrics,
 ) -> None:
     async def later(_: str) -> timedelta:
@@ -132,7 +132,7 @@ async def test_a_pass_asked_for_by_the_reconciler_waits_for_its_time_where_passe
     assert len(reconciler.passes) == 3
 
 
-async def test_different_keys_are_worked_on_together(metrics: Metrics) -> None:
+async def test_different_keys_are_reconciled_concurrently(metrics: Metrics) -> None:
     together = asyncio.Barrier(3)
 
     async def meet(_: str) -> None:
@@ -146,7 +146,7 @@ async def test_different_keys_are_worked_on_together(metrics: Metrics) -> None:
     assert sorted(reconciler.passes) == ["a", "b", "c"]
 
 
-async def test_a_key_comes_back_when_the_reconciler_says_so(metrics: Metrics) -> None:
+async def test_a_key_is_requeued_after_the_returned_time(metrics: Metrics) -> None:
     async def soon(_: str) -> timedelta:
         return timedelta(milliseconds=1)
 
@@ -157,7 +157,7 @@ async def test_a_key_comes_back_when_the_reconciler_says_so(metrics: Metrics) ->
     assert set(reconciler.passes) == {"a"}
 
 
-async def test_a_nudge_takes_the_place_of_a_later_look(metrics: Metrics) -> None:
+async def test_a_nudge_replaces_a_later_requeue(metrics: Metrics) -> None:
     pauses = iter([timedelta(hours=1), None, None])
 
     async def once(_: str) -> timedelta | None:
@@ -172,7 +172,7 @@ async def test_a_nudge_takes_the_place_of_a_later_look(metrics: Metrics) -> None
         assert loop._timers == {}
 
 
-async def test_a_failure_is_tried_again_and_forgotten_after_a_success(metrics: Metrics) -> None:
+async def test_a_failure_is_retried_and_cleared_by_a_success(metrics: Metrics) -> None:
     failures = iter([ConflictError("changed", status=409), ValueError("odd"), None])
 
     async def fail(_: str) -> None:
@@ -202,7 +202,7 @@ async def test_a_failure_is_tried_again_and_forgotten_after_a_success(metrics: M
         (ThrottledError("slower"), "WARNING"),
     ],
 )
-def test_what_mends_itself_asks_nobody_to_look(
+def test_a_transient_failure_is_not_logged_as_an_error(
     caplog: pytest.LogCaptureFixture, passing: Exception, level: str
 ) -> None:
     caplog.set_level("DEBUG")
@@ -219,7 +219,7 @@ def test_what_mends_itself_asks_nobody_to_look(
         ValueError("ours"),
     ],
 )
-def test_what_somebody_must_mend_is_an_error(
+def test_a_permanent_failure_is_logged_as_an_error(
     caplog: pytest.LogCaptureFixture, lasting: Exception
 ) -> None:
     loops.report_failure(lasting, 1, ChangeMonitor())
@@ -227,7 +227,7 @@ def test_what_somebody_must_mend_is_an_error(
 
 
 @pytest.mark.parametrize("error", [ConflictError, NotFoundError])
-async def test_what_should_have_mended_itself_and_does_not_becomes_an_error(
+async def test_a_lasting_transient_failure_is_logged_as_an_error(
     metrics: Metrics,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -246,7 +246,7 @@ async def test_what_should_have_mended_itself_and_does_not_becomes_an_error(
     assert len(errors) == 1  # the same again is no news
 
 
-async def test_what_many_objects_fail_of_alike_is_logged_once_and_again_when_it_changes(
+async def test_equal_failures_of_many_objects_are_logged_once_until_they_change(
     metrics: Metrics, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loops, "back_off", lambda _: 0)
@@ -271,7 +271,7 @@ def test_pauses_after_failures_grow_up_to_a_minute() -> None:
     assert pauses[-1] == 60
 
 
-async def test_nudges_are_forgotten_while_nobody_works(metrics: Metrics) -> None:
+async def test_nudges_are_dropped_while_the_loop_is_stopped(metrics: Metrics) -> None:
     reconciler = Scripted()
     loop = Loop("x", reconciler, metrics)
     loop.nudge("early")
@@ -282,7 +282,7 @@ async def test_nudges_are_forgotten_while_nobody_works(metrics: Metrics) -> None
     assert reconciler.passes == ["a"]
 
 
-async def test_rounds_go_on_after_a_failure(metrics: Metrics) -> None:
+async def test_rounds_continue_after_a_failure(metrics: Metrics) -> None:
     class Rounds:
         def __init__(self) -> None:
             self.count = 0
@@ -304,7 +304,7 @@ async def test_rounds_go_on_after_a_failure(metrics: Metrics) -> None:
     assert rounds.count == 2
 
 
-async def test_a_nudge_ends_the_pause_and_many_are_one(
+async def test_many_nudges_end_a_pause_with_one_round(
     monkeypatch: pytest.MonkeyPatch, metrics: Metrics
 ) -> None:
     monkeypatch.setattr(loops, "GATHER_SECONDS", 0.01)
@@ -371,7 +371,7 @@ async def test_a_nudge_wakes_one_worker_however_many_wait(
         assert len(steps) < 50
 
 
-async def test_thousands_of_keys_that_wait_for_nothing_leave_others_their_turns(
+async def test_thousands_of_ready_keys_do_not_starve_other_tasks(
     metrics: Metrics,
 ) -> None:
     worked = 0.0

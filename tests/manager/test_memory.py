@@ -45,7 +45,7 @@ async def looked(monkeypatch: pytest.MonkeyPatch, *seen: int) -> None:
 
 @pytest.mark.usefixtures("no_collection_by_itself")
 @pytest.mark.parametrize(("used", "collected"), [(900, False), (901, True)])
-async def test_garbage_goes_from_nine_tenths_of_the_limit_on(
+async def test_garbage_is_collected_above_nine_tenths_of_the_memory_limit(
     monkeypatch: pytest.MonkeyPatch, used: int, collected: bool
 ) -> None:
     garbage = weakref.ref(Cyclic())
@@ -55,7 +55,7 @@ async def test_garbage_goes_from_nine_tenths_of_the_limit_on(
     assert (garbage() is None) is collected
 
 
-async def test_it_is_said_once_each_time_the_line_is_crossed(
+async def test_high_memory_usage_is_logged_once_per_crossing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Above, after the collection, above, below, above, after the collection.
@@ -65,11 +65,11 @@ async def test_it_is_said_once_each_time_the_line_is_crossed(
     assert "raise the container's memory" in caplog.text
 
 
-async def test_without_a_limit_it_ends_at_once() -> None:
+async def test_without_a_memory_limit_the_watch_ends_at_once() -> None:
     async with asyncio.timeout(20) as patience:
         await memory.keep_below(-1)
     assert not patience.expired()
 
 
-def test_what_a_process_holds_is_counted() -> None:
+def test_the_memory_of_a_process_is_measured() -> None:
     assert 2**20 < memory.resident() < 2**36

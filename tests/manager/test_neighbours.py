@@ -116,7 +116,9 @@ async def world() -> WholeController:
     return WholeController(FeatureGates(static_capacity=True), clock)
 
 
-async def test_nothing_of_a_neighbour_is_written_deleted_or_counted(world: WholeController) -> None:
+async def test_no_object_of_another_controller_is_written_deleted_or_counted(
+    world: WholeController,
+) -> None:
     await neighbours(world)
     before = theirs(world)
     world.api.seed(make_nodeclass(), make_nodepool(limits={"cpu": "8"}))
@@ -138,7 +140,9 @@ async def test_nothing_of_a_neighbour_is_written_deleted_or_counted(world: Whole
     assert theirs(world) == before
 
 
-async def test_pods_find_the_room_on_a_neighbours_node_and_buy_none(world: WholeController) -> None:
+async def test_pods_use_capacity_of_other_controllers_nodes_without_a_launch(
+    world: WholeController,
+) -> None:
     world.api.seed(their_pool(), their_claim("theirs", LAUNCHED, REGISTERED), their_node("theirs"))
     world.api.seed(make_nodeclass(), make_nodepool())
     life = asyncio.create_task(world.live())
@@ -152,7 +156,7 @@ async def test_pods_find_the_room_on_a_neighbours_node_and_buy_none(world: Whole
     assert not world.cloud.machines
 
 
-async def test_a_neighbours_claims_do_not_hold_a_class_of_the_same_name(
+async def test_claims_of_another_controller_do_not_keep_a_class_of_the_same_name(
     world: WholeController,
 ) -> None:
     world.api.seed(their_pool(), their_claim("theirs", LAUNCHED), make_nodeclass())

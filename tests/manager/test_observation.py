@@ -26,7 +26,7 @@ def counted(world: WholeController, metric: str) -> float:
     )
 
 
-async def test_while_all_is_observed_no_write_leaves_the_process() -> None:
+async def test_in_observe_mode_no_write_leaves_the_process() -> None:
     there = ConsolidationScenario()
     there.add("idle", "c5.large")
     there.add("big", "m5.4xlarge", pods=1)
@@ -48,7 +48,7 @@ async def test_while_all_is_observed_no_write_leaves_the_process() -> None:
     assert counted(world, "joiner_scheduler_cost_dollars_per_hour") > 0
 
 
-async def test_a_write_is_refused_before_it_leaves_the_process() -> None:
+async def test_in_observe_mode_a_write_is_refused_within_the_process() -> None:
     behind = FakeApiServer()
     api = ReadOnlyApiServer(behind)
     behind.seed(make_pod("web"))

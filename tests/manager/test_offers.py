@@ -28,7 +28,7 @@ def of_pools(
     return {f"pool-{number}": sold for number in range(count)}
 
 
-def test_nothing_is_lost_on_the_way() -> None:
+def test_instance_types_survive_the_transfer() -> None:
     plain = SOLD[0]
     reserved = Offering(
         {labels.ZONE: "us-west-2a", labels.CAPACITY_TYPE: labels.RESERVED}, 0.01,
@@ -47,7 +47,7 @@ def test_nothing_is_lost_on_the_way() -> None:
     assert offers.read(OfferWriter().written(sold)) == sold
 
 
-def test_each_machine_is_there_once_for_however_many_pools() -> None:
+def test_equal_instance_types_of_pools_are_one_object_after_the_transfer() -> None:
     own = (*SOLD[:-1], make_instance_type("m29.large", price=7.0))
 
     types = offers.read(OfferWriter().written({**of_pools(8), "own": own}))
@@ -57,7 +57,7 @@ def test_each_machine_is_there_once_for_however_many_pools() -> None:
     assert len({id(types[f"pool-{number}"]) for number in range(8)}) == 1
 
 
-def test_labels_and_places_that_types_share_are_shared_still() -> None:
+def test_shared_labels_and_zones_of_types_stay_shared_after_the_transfer() -> None:
     shared, place = SOLD[0].requirements, SOLD[0].offerings[0].requirements
     sold = tuple(
         dataclasses.replace(instance_type, requirements=shared, offerings=(Offering(place, price),))
@@ -81,12 +81,12 @@ def test_labels_and_places_that_types_share_are_shared_still() -> None:
     )
 
 
-def test_a_pool_more_adds_its_name_to_what_is_sent() -> None:
+def test_another_pool_adds_only_its_name_to_the_transfer() -> None:
     one, nine = (OfferWriter().written(of_pools(count)) for count in (1, 9))
     assert len(nine) - len(one) <= 8 * len("pool-0" + "nn")
 
 
-def test_what_has_not_changed_is_not_written_again() -> None:
+def test_unchanged_instance_types_are_not_written_again() -> None:
     writer = OfferWriter()
     first = writer.written(of_pools(9))
     assert writer.written(of_pools(9)) is first
@@ -104,13 +104,13 @@ def test_what_has_not_changed_is_not_written_again() -> None:
         pytest.param({}, id="no pool"),
     ],
 )
-def test_what_has_changed_is_written_as_it_is(changed: dict[str, Sequence[InstanceType]]) -> None:
+def test_changed_instance_types_are_written(changed: dict[str, Sequence[InstanceType]]) -> None:
     writer = OfferWriter()
     writer.written(of_pools(2))
     assert offers.read(writer.written(changed)) == changed
 
 
-def test_what_was_sold_before_is_gone_before_the_new_is_read(
+def test_former_instance_types_are_freed_before_new_ones_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     left: list[int] = []

@@ -26,7 +26,7 @@ async def get(port: int, path: str) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-async def test_readiness_names_what_it_waits_for() -> None:
+async def test_readiness_names_what_is_missing() -> None:
     missing = ["pods", "nodes"]
     (port,) = free_ports(1)
     async with probes.serving(probes.health(lambda: tuple(missing)), "127.0.0.1", port):
@@ -47,7 +47,7 @@ async def test_metrics_are_text_for_prometheus() -> None:
     assert "seen_total 3.0" in page
 
 
-async def test_the_page_is_collected_beside_the_event_loop_from_what_does_not_change() -> None:
+async def test_metrics_are_collected_in_a_thread_from_a_frozen_state() -> None:
     registry = CollectorRegistry()
     frozen, threads = [False], list[tuple[int, bool]]()
 
@@ -77,7 +77,7 @@ async def test_the_page_is_collected_beside_the_event_loop_from_what_does_not_ch
     assert all(thread != own and was_frozen for thread, was_frozen in threads)
 
 
-async def test_nobody_is_told_which_versions_answer() -> None:
+async def test_responses_reveal_no_versions() -> None:
     ports = free_ports(2)
     async with (
         probes.serving(probes.health(lambda: ()), "127.0.0.1", ports[0]),
@@ -98,7 +98,7 @@ async def test_port_0_serves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert opened == []
 
 
-async def test_profiles_are_served_beside_the_metrics_where_asked() -> None:
+async def test_profiles_are_served_beside_the_metrics_if_enabled() -> None:
     async def a_task_with_a_name() -> None:
         await asyncio.Event().wait()
 
@@ -115,7 +115,7 @@ async def test_profiles_are_served_beside_the_metrics_where_asked() -> None:
     waiting.cancel()
 
 
-async def test_a_profile_that_cannot_be_taken_says_what_can() -> None:
+async def test_an_unknown_profile_names_the_available_ones() -> None:
     (port,) = free_ports(1)
     application = probes.metrics(CollectorRegistry(), with_profiles=True)
     async with probes.serving(application, "127.0.0.1", port):
@@ -144,7 +144,7 @@ async def test_one_profile_is_taken_at_a_time(monkeypatch: pytest.MonkeyPatch) -
         assert await first == (200, "taken")
 
 
-async def test_and_nowhere_else() -> None:
+async def test_profiles_are_not_served_by_default() -> None:
     assert not Options(cluster_name="joiner").enable_profiling
     (port,) = free_ports(1)
     async with probes.serving(probes.metrics(CollectorRegistry()), "127.0.0.1", port):

@@ -187,7 +187,7 @@ async def holder(kube: KubeClient) -> str:
     return str(spec.get("holderIdentity", "")).partition("_")[0]
 
 
-async def test_the_first_leads_the_second_is_ready_and_follows_when_the_first_stops(
+async def test_the_second_replica_is_ready_and_leads_when_the_first_stops(
     kube: KubeClient, replica: Callable[[str], Any]
 ) -> None:
     async with replica("first") as first:
@@ -204,7 +204,7 @@ async def test_the_first_leads_the_second_is_ready_and_follows_when_the_first_st
             assert {line["level"] for line in first.lines()} == {"INFO"}
 
 
-async def test_a_killed_leader_is_followed_when_its_lease_has_run_out(
+async def test_the_next_replica_leads_when_the_lease_of_a_killed_leader_expires(
     kube: KubeClient, replica: Callable[[str], Any]
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -217,7 +217,7 @@ async def test_a_killed_leader_is_followed_when_its_lease_has_run_out(
         assert await holder(kube) == "replacement"
 
 
-async def test_pods_that_wait_get_a_node_and_users_objects_stay_as_they_are(
+async def test_pending_pods_get_a_node_and_user_objects_are_unchanged(
     kube: KubeClient, replica: Callable[[str], Any]
 ) -> None:
     node_class = {

@@ -153,7 +153,7 @@ def make_eager_pool() -> NodePool:
 
 
 @pytest.mark.parametrize("exhausted", [False, True], ids=["capacity", "no capacity"])
-async def test_a_claim_without_a_status_yet_is_not_ended_with_its_instance(
+async def test_a_claim_without_a_status_is_not_deleted_with_its_instance(
     exhausted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Joiner tries to launch it too; that must not end what the other has launched meanwhile."""
@@ -180,7 +180,7 @@ async def test_a_claim_without_a_status_yet_is_not_ended_with_its_instance(
     await world.end()
 
 
-async def test_an_instance_that_takes_the_place_of_joiners_in_a_status_is_left_alone() -> None:
+async def test_a_foreign_instance_in_a_claims_status_is_not_terminated() -> None:
     """Both launch for one claim, and it is being deleted when the other writes its status."""
     world = Neighbourhood()
     await world.begin(make_eager_pool(), make_nodeclass())
@@ -203,7 +203,7 @@ async def test_an_instance_that_takes_the_place_of_joiners_in_a_status_is_left_a
     await world.end()
 
 
-async def test_a_claim_that_has_no_status_at_the_takeover_is_not_adopted_with_the_next_one(
+async def test_a_claim_without_a_status_at_the_takeover_is_not_adopted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A status that comes later proves that another controller is still at work."""
@@ -226,7 +226,7 @@ async def test_a_claim_that_has_no_status_at_the_takeover_is_not_adopted_with_th
     await world.end()
 
 
-async def test_a_claim_of_a_second_controller_is_left_alone_and_says_so(
+async def test_a_claim_of_a_second_controller_is_not_managed_and_reports_it(
     world: Neighbourhood,
 ) -> None:
     """It is empty, drifted and expired, and its node fails."""
@@ -243,7 +243,7 @@ async def test_a_claim_of_a_second_controller_is_left_alone_and_says_so(
     assert any("joiner.dev/adopt=true" in message for message in said)
 
 
-async def test_a_claim_of_a_second_controller_is_adopted_on_purpose(world: Neighbourhood) -> None:
+async def test_a_claim_of_a_second_controller_is_adopted_on_request(world: Neighbourhood) -> None:
     await asyncio.sleep(120)
     world.expect_untouched()
 
@@ -255,7 +255,7 @@ async def test_a_claim_of_a_second_controller_is_adopted_on_purpose(world: Neigh
     assert world.is_ended()
 
 
-async def test_a_claim_that_a_user_deletes_ends_once_it_is_adopted(world: Neighbourhood) -> None:
+async def test_a_deleted_claim_terminates_once_it_is_adopted(world: Neighbourhood) -> None:
     await world.api.delete(NODE_CLAIM, CLAIM)
     await asyncio.sleep(120)
     assert world.api.find(NODE, "node-1") is not None
@@ -266,7 +266,7 @@ async def test_a_claim_that_a_user_deletes_ends_once_it_is_adopted(world: Neighb
     assert world.is_ended()
 
 
-async def test_what_one_leader_leaves_alone_the_next_does_too(world: Neighbourhood) -> None:
+async def test_unmanaged_claims_stay_unmanaged_for_the_next_leader(world: Neighbourhood) -> None:
     await asyncio.sleep(60)
     await world.end()
 
@@ -297,7 +297,7 @@ async def test_an_instance_of_another_installation_is_not_adopted_at_all() -> No
     await world.end()
 
 
-async def test_what_karpenter_was_ending_when_it_stopped_is_ended() -> None:
+async def test_terminations_that_karpenter_started_are_completed() -> None:
     world = Neighbourhood()
     world.api.seed(make_eager_pool(), make_nodeclass())
     await world.create(finalizers=[labels.TERMINATION_FINALIZER])
@@ -311,7 +311,7 @@ async def test_what_karpenter_was_ending_when_it_stopped_is_ended() -> None:
     await world.end()
 
 
-async def test_a_claim_that_a_user_creates_is_launched_and_ends_when_it_is_deleted(
+async def test_a_claim_created_by_a_user_is_launched_and_terminated(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

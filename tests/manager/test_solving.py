@@ -71,7 +71,7 @@ def until_opened(place: Path) -> str:
     return "through"
 
 
-async def test_the_loop_goes_on_while_something_is_solved(
+async def test_the_event_loop_is_not_blocked_by_a_solve(
     solver: SolverProcess, tmp_path: Path
 ) -> None:
     solving = asyncio.create_task(solver.solve(until_opened, tmp_path))
@@ -84,7 +84,7 @@ async def test_the_loop_goes_on_while_something_is_solved(
     assert await solving == "through"
 
 
-async def test_the_engine_answers_from_there_as_it_would_here(solver: SolverProcess) -> None:
+async def test_the_solver_process_gives_the_same_answer(solver: SolverProcess) -> None:
     pod = make_pod("web")
     pool = make_nodepool()
     types = {pool.metadata.name: (make_instance_type("m5.large"),)}
@@ -119,14 +119,14 @@ WORLDS = {
 
 
 @pytest.mark.parametrize("world", [pytest.param(WORLDS[name], id=name) for name in WORLDS])
-def test_what_was_read_before_is_used_for_nothing_else(world: Snapshot) -> None:
+def test_a_former_snapshot_does_not_affect_the_next_solve(world: Snapshot) -> None:
     solve(WORLDS["as it was"], make_pod("before"))
     pod = make_pod("web")
 
     assert solve(world, pod) == schedule([pod], snapshot=world)
 
 
-def test_what_can_be_bought_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instance_types_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Snapshot] = []
     encode = offerings.catalog
 
@@ -152,7 +152,7 @@ def solve(world: Snapshot, *pods: Pod) -> Results:
     return results
 
 
-async def test_a_failure_says_what_it_was_and_the_next_question_is_answered(
+async def test_an_error_of_the_solver_is_reported_and_the_next_solve_works(
     solver: SolverProcess,
 ) -> None:
     with pytest.raises(SolverError, match="ValueError"):
@@ -160,13 +160,13 @@ async def test_a_failure_says_what_it_was_and_the_next_question_is_answered(
     assert await solver.solve(int, "7") == 7
 
 
-async def test_a_solver_that_died_is_replaced(solver: SolverProcess) -> None:
+async def test_a_dead_solver_process_is_replaced(solver: SolverProcess) -> None:
     with pytest.raises(SolverError):
         await solver.solve(os._exit, 1)
     assert await solver.solve(int, "7") == 7
 
 
-async def test_an_answer_nobody_waits_for_ends_the_process(solver: SolverProcess) -> None:
+async def test_a_cancelled_solve_kills_the_solver_process(solver: SolverProcess) -> None:
     pid = await solver.solve(os.getpid)
     solving = asyncio.create_task(solver.solve(time.sleep, 600))
     await asyncio.sleep(0.05)
@@ -176,7 +176,7 @@ async def test_an_answer_nobody_waits_for_ends_the_process(solver: SolverProcess
     assert await solver.solve(int, "7") == 7
 
 
-async def test_a_question_that_is_never_answered_ends_the_process_and_the_next_is_answered(
+async def test_a_solve_that_never_ends_kills_the_process_and_the_next_one_works(
     solver: SolverProcess,
 ) -> None:
     pid = await solver.solve(os.getpid)
@@ -190,7 +190,7 @@ def never(*_: object) -> None:
     time.sleep(600)
 
 
-async def test_an_engine_that_heeds_no_time_limit_is_not_waited_for_long(
+async def test_a_solve_beyond_its_time_limit_is_stopped_soon(
     monkeypatch: pytest.MonkeyPatch, solver: SolverProcess
 ) -> None:
     monkeypatch.setattr(solving, "schedule", never)
@@ -200,7 +200,7 @@ async def test_an_engine_that_heeds_no_time_limit_is_not_waited_for_long(
         await solve([make_pod("web")], WORLDS["as it was"])
 
 
-async def test_a_process_that_took_the_place_of_another_is_told_of_all_pods_that_run(
+async def test_a_replaced_solver_process_receives_all_running_pods(
     solver: SolverProcess,
 ) -> None:
     world = load(underused(30, 1)).snapshot
@@ -215,7 +215,7 @@ async def test_a_process_that_took_the_place_of_another_is_told_of_all_pods_that
     assert await solve([waiting], world) == expected
 
 
-async def test_disruption_is_decided_there_as_it_would_be_here(solver: SolverProcess) -> None:
+async def test_the_solver_process_decides_the_same_disruption(solver: SolverProcess) -> None:
     cluster = load(underused(30, 1))
     problem = DisruptionProblem(
         snapshot=cluster.snapshot,

@@ -87,7 +87,7 @@ def settle(world: WholeController) -> None:
     world.api.seed(node_class, pool, claim, node, make_pod("web", node="node-1"))
 
 
-async def test_nodes_that_karpenter_made_are_kept_and_become_ours() -> None:
+async def test_nodes_of_karpenter_are_kept_and_adopted() -> None:
     options = dataclasses.replace(OPTIONS, installation=OURS)
     world = WholeController(clock=clock, options=options)
     settle(world)

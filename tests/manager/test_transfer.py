@@ -20,14 +20,14 @@ def sent(sender: PodSender, receiver: PodReceiver, *pods: Pod) -> int:
 A, B, C = (make_pod(name, node="node") for name in "abc")
 
 
-def test_a_pod_that_is_as_it_was_is_not_sent_again() -> None:
+def test_an_unchanged_pod_is_not_sent_again() -> None:
     sender, receiver = PodSender(), PodReceiver()
     assert sent(sender, receiver, A, B) == 1
     assert sent(sender, receiver, B, A) == 0
     assert sent(sender, receiver, A) == 0
 
 
-def test_a_pod_that_is_new_comes_to_those_that_are_there_already() -> None:
+def test_only_new_and_changed_pods_are_sent() -> None:
     sender, receiver = PodSender(), PodReceiver()
     sent(sender, receiver, A)
     assert sent(sender, receiver, A, B) == 1
@@ -35,19 +35,19 @@ def test_a_pod_that_is_new_comes_to_those_that_are_there_already() -> None:
     assert sent(sender, receiver, moved, B) == 1
 
 
-def test_pods_that_were_gone_are_sent_again() -> None:
+def test_a_removed_pod_is_sent_again_when_it_returns() -> None:
     sender, receiver = PodSender(), PodReceiver()
     sent(sender, receiver, A, B)
     sent(sender, receiver, B)
     assert sent(sender, receiver, A, B, C) == 1
 
 
-def test_many_pods_are_sent_some_at_a_time() -> None:
+def test_many_pods_are_sent_in_portions() -> None:
     pods = [make_pod(f"p-{n}", node=f"node-{n}") for n in range(transfer.AT_ONCE + 1)]
     assert sent(PodSender(), PodReceiver(), *pods) == 2
 
 
-def test_a_process_that_was_sent_nothing_knows_no_pods() -> None:
+def test_a_new_process_has_no_pods() -> None:
     sender = PodSender()
     list(sender.batches([A]))
     assert PodReceiver().pods(sender.numbers([A])) is None

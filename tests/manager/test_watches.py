@@ -56,12 +56,14 @@ async def world() -> AsyncIterator[WatchedCluster]:
     await asyncio.wait(tasks)
 
 
-async def test_what_was_there_before_is_known_but_not_news(world: WatchedCluster) -> None:
+async def test_existing_objects_are_known_but_not_reported_as_changes(
+    world: WatchedCluster,
+) -> None:
     assert [n.metadata.name for n in world.cluster.list(kinds.NODE)] == ["old"]
     assert world.told == []
 
 
-async def test_every_change_is_told_with_what_was_before(world: WatchedCluster) -> None:
+async def test_every_change_is_reported_with_the_former_object(world: WatchedCluster) -> None:
     await world.api.create(kinds.NODE, {"metadata": {"name": "new"}})
     await world.api.patch(kinds.NODE, "new", {"spec": {"unschedulable": True}})
     await world.api.delete(kinds.NODE, "new")
@@ -73,7 +75,7 @@ async def test_every_change_is_told_with_what_was_before(world: WatchedCluster) 
     ]
 
 
-async def test_what_vanished_while_nobody_watched_is_told_after_a_new_list(
+async def test_objects_deleted_during_a_gap_are_reported_after_a_new_list(
     world: WatchedCluster,
 ) -> None:
     world.api.break_watches()
@@ -83,7 +85,7 @@ async def test_what_vanished_while_nobody_watched_is_told_after_a_new_list(
     assert world.cluster.list(kinds.NODE) == ()
 
 
-async def test_our_own_write_is_told_once_though_it_comes_back(world: WatchedCluster) -> None:
+async def test_an_own_write_is_reported_once_despite_its_watch_event(world: WatchedCluster) -> None:
     created = await world.api.create(kinds.NODE, {"metadata": {"name": "mine"}})
     world.cluster.observe(kinds.NODE, created)
     await world.api.create(kinds.NODE, {"metadata": {"name": "next"}})
@@ -91,7 +93,7 @@ async def test_our_own_write_is_told_once_though_it_comes_back(world: WatchedClu
     assert world.told == [("nodes", None, "mine"), ("nodes", None, "next")]
 
 
-async def test_custom_resources_are_waited_for_until_they_are_served(
+async def test_watches_wait_until_custom_resources_are_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(room, "NOT_SERVED_SECONDS", 0)
@@ -104,7 +106,7 @@ async def test_custom_resources_are_waited_for_until_they_are_served(
     assert [c.metadata.name for c in world.cluster.list(kinds.NODE_CLAIM)] == ["c1"]
 
 
-async def test_rechecking_finds_what_no_event_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_recheck_finds_changes_without_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "RECHECK_SECONDS", 0.01)
     world = WatchedCluster()
     world.api.seed(make_nodeclaim("missed"), make_nodeclaim("stays"))
@@ -121,7 +123,7 @@ async def test_rechecking_finds_what_no_event_told_of(monkeypatch: pytest.Monkey
     assert [c.metadata.name for c in world.cluster.list(kinds.NODE_CLAIM)] == ["missed", "stays"]
 
 
-async def test_a_kind_that_is_not_served_yet_is_logged_once_however_often_it_is_listed(
+async def test_a_missing_kind_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(room, "NOT_SERVED_SECONDS", 0)
@@ -138,7 +140,7 @@ async def test_a_kind_that_is_not_served_yet_is_logged_once_however_often_it_is_
 
 
 @pytest.mark.virtual_clock
-async def test_kinds_of_gangs_that_the_api_server_does_not_serve_hold_nothing_up() -> None:
+async def test_missing_kinds_of_gangs_do_not_block_the_start() -> None:
     api = FakeApiServer()
     api.refuse("list", NotFoundError("no such kind"), kind=kinds.POD_GROUP)
     cluster = Cluster((kinds.NODE, *room.GANGS))

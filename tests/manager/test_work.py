@@ -142,7 +142,7 @@ def test_every_reconciler_is_counted_here() -> None:
 
 
 @pytest.mark.parametrize("name", LOOPS)
-async def test_a_pass_of_a_reconciler_costs_the_same_in_a_larger_cluster(
+async def test_the_cost_of_a_reconciliation_is_independent_of_cluster_size(
     clusters: list[LargeController], name: str
 ) -> None:
     costs = []
@@ -209,7 +209,7 @@ def volume_attached(large: LargeController) -> None:
         volume_attached,
     ],
 )
-async def test_an_event_costs_the_same_in_a_larger_cluster(
+async def test_the_cost_of_an_event_is_independent_of_cluster_size(
     clusters: list[LargeController], happens: Callable[[LargeController], None]
 ) -> None:
     costs = []
@@ -222,9 +222,7 @@ async def test_an_event_costs_the_same_in_a_larger_cluster(
 
 
 @pytest.mark.parametrize("name", ROUNDS)
-async def test_a_round_reads_each_node_some_times_and_no_pod_that_has_not_changed(
-    clusters: list[LargeController], name: str
-) -> None:
+async def test_a_round_reads_no_unchanged_pod(clusters: list[LargeController], name: str) -> None:
     costs = []
     for large in clusters:
         singleton = next(s for s in large.singletons if s.name == name)
@@ -242,7 +240,7 @@ async def test_a_round_reads_each_node_some_times_and_no_pod_that_has_not_change
     assert (costs[2] - costs[1]) / (SIZES[1] - SIZES[0]) <= ROUNDS[name]
 
 
-async def test_opening_nodes_reads_no_pod_that_does_not_wait(
+async def test_opening_nodes_reads_only_pending_pods(
     clusters: list[LargeController],
 ) -> None:
     costs = []

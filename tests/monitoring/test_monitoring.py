@@ -50,7 +50,7 @@ def test_the_dashboards_are_rendered_from_their_source() -> None:
     }
 
 
-def test_prometheus_accepts_the_rules_and_finds_what_they_read() -> None:
+def test_prometheus_accepts_the_rules_and_finds_their_metrics() -> None:
     queries = [alert["expr"] for alert in alerts()]
     results, faults = evaluated(queries, rules=RULES.read_text())
 
@@ -60,7 +60,7 @@ def test_prometheus_accepts_the_rules_and_finds_what_they_read() -> None:
         assert missing(result) == [], query
 
 
-def test_alerts_fire_when_what_they_are_for_happens() -> None:
+def test_each_alert_fires_on_its_fault() -> None:
     """The page has errors, no ready NodePool, a full NodePool and pods without a node."""
     results, _ = evaluated([alert["expr"] for alert in alerts()])
 
@@ -88,7 +88,7 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
         assert anchor == alert["alert"].lower()
 
 
-def test_the_docs_say_of_every_published_query_whether_it_works() -> None:
+def test_the_docs_state_for_every_published_query_whether_it_works() -> None:
     assert len(list(listed())) > 100
     page = CHECKOUT / "docs" / "reference" / "dashboards.md"
 

@@ -73,7 +73,7 @@ def test_node_groups_are_priced_and_every_obstacle_has_its_price(ask: Ask) -> No
     assert savings == sorted(savings, reverse=True)
 
 
-def test_nodes_that_cannot_be_drained_stay_and_say_why(ask: Ask) -> None:
+def test_nodes_that_cannot_be_drained_stay_and_report_the_reason(ask: Ask) -> None:
     staying = ask(cluster(first_pool()), "--obstacles", "1")["staying"]
 
     assert "shop/payments" in staying["general-0"]
@@ -82,7 +82,7 @@ def test_nodes_that_cannot_be_drained_stay_and_say_why(ask: Ask) -> None:
     assert "general-7" not in staying
 
 
-def test_a_cluster_without_its_names_costs_the_same(ask: Ask) -> None:
+def test_a_redacted_cluster_costs_the_same(ask: Ask) -> None:
     named = ask(cluster(first_pool()), "--obstacles", "1")
     nameless = ask(redacted(cluster(first_pool())), "--obstacles", "1")
 
@@ -107,7 +107,7 @@ def test_cluster_autoscaler_protects_pods_as_karpenter_does(ask: Ask) -> None:
     )
 
 
-def test_a_node_group_that_is_kept_costs_what_it_did(ask: Ask) -> None:
+def test_a_kept_node_group_costs_the_same(ask: Ask) -> None:
     keep = ("--keep", "eks.amazonaws.com/nodegroup=general")
 
     answer = ask(cluster(first_pool()), "--obstacles", "1", *keep)
@@ -116,7 +116,7 @@ def test_a_node_group_that_is_kept_costs_what_it_did(ask: Ask) -> None:
     assert answer["joiner"]["cost"] >= 8 * 0.384
 
 
-def test_the_default_pool_of_a_new_stack_is_assumed_where_there_is_none(ask: Ask) -> None:
+def test_without_node_pools_the_default_pool_is_assumed(ask: Ask) -> None:
     sample = yaml.safe_load_all((CHECKOUT / "crds/samples/default.yaml").read_text())
     assert DEFAULT in list(sample)
 
@@ -180,7 +180,7 @@ def karpenter_cluster() -> World:
         ),
     ],
 )
-def test_a_pull_request_says_which_nodes_drift_and_why(
+def test_a_pull_request_report_names_drifting_nodes_and_reasons(
     ask: Ask, tmp_path: Path, change: Callable[[Object], None], reason: str, why: str
 ) -> None:
     running = karpenter_cluster()
@@ -212,7 +212,7 @@ def test_a_pull_request_that_changes_nothing_costs_nothing(ask: Ask, tmp_path: P
         ({"kind": "Deployment", "metadata": {"name": "a"}}, "no NodePool found"),
     ],
 )
-def test_an_invalid_pull_request_fails_and_says_where(
+def test_an_invalid_pull_request_fails_with_the_location(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], pool: Object, said: str
 ) -> None:
     path = tmp_path / "world.json"
@@ -252,7 +252,7 @@ def test_a_history_is_replayed_in_order_and_its_costs_are_added_up(
     assert costs[1][1] < costs[0][1] <= costs[2][1]
 
 
-def test_a_history_needs_times_in_its_names(
+def test_a_history_needs_times_in_its_file_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "monday.json").write_text("{}")
@@ -283,7 +283,7 @@ def assert_shown(block: str, lines: list[str]) -> None:
     assert [line for line in block.splitlines() if line != "…" and line not in left] == []
 
 
-def test_the_page_shows_what_is_printed(
+def test_the_page_has_the_content_of_the_printed_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     advice, manifest, request = BLOCKS
@@ -302,7 +302,7 @@ def test_the_page_shows_what_is_printed(
     assert_shown(request, changed)
 
 
-def test_the_table_says_what_to_change_and_what_to_check_first(
+def test_the_table_states_what_to_change_and_what_to_check_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = json.dumps(cluster(first_pool())).encode()
@@ -327,7 +327,7 @@ def test_the_table_says_what_to_change_and_what_to_check_first(
         ('{"pods": [], "instanceTypes": [], "nodePools": [7]}', "nodePools[0]"),
     ],
 )
-def test_a_world_that_cannot_be_read_says_where(
+def test_an_invalid_world_is_refused_with_the_location(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, said: str
 ) -> None:
     path = tmp_path / "world.json"

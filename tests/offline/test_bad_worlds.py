@@ -75,7 +75,9 @@ def faults(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 @pytest.mark.filterwarnings("error", "ignore::ResourceWarning")
 @settings(max_examples=400)
 @given(fault=faults(), output=st.sampled_from(["json", "table"]))
-def test_one_fault_is_answered_or_refused(fault: tuple[str, dict[str, Any]], output: str) -> None:
+def test_a_world_with_one_fault_is_solved_or_refused(
+    fault: tuple[str, dict[str, Any]], output: str
+) -> None:
     where, world = fault
 
     code, out, err = asked(json.dumps(world), "--output", output)
@@ -88,7 +90,7 @@ def test_one_fault_is_answered_or_refused(fault: tuple[str, dict[str, Any]], out
 
 
 @pytest.mark.parametrize("number", range(len(BASES)))
-def test_the_worlds_that_are_broken_are_good(number: int) -> None:
+def test_the_worlds_are_valid_before_they_are_broken(number: int) -> None:
     code, _, err = asked(json.dumps(BASES[number]))
 
     assert code in (0, 1), err
@@ -103,7 +105,7 @@ def test_the_worlds_that_are_broken_are_good(number: int) -> None:
         ('{"pods": [], "instanceTypes": {"file": "."}}', "Is a directory"),
     ],
 )
-def test_what_is_no_world_at_all_is_refused(text: str, told: str) -> None:
+def test_a_file_that_is_not_a_world_is_refused(text: str, told: str) -> None:
     code, _, err = asked(text)
 
     assert code == 2

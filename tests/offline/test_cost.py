@@ -12,7 +12,7 @@ from controller.__main__ import main
 from tests.disruption.test_consolidation import pods, world
 
 
-def test_it_adds_up_the_nodes_of_each_pool_and_gives_the_lower_bound(
+def test_cost_sums_the_nodes_of_each_pool_and_prints_the_lower_bound(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "world.json"
@@ -33,7 +33,7 @@ def test_it_adds_up_the_nodes_of_each_pool_and_gives_the_lower_bound(
     assert "0.2000 $/h" in capsys.readouterr().out
 
 
-def test_the_price_of_a_node_is_told_apart_into_its_parts(
+def test_the_price_of_a_node_is_split_into_its_parts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded = deepcopy(world(("a", "small", pods("web", 1)), ("b", "small", pods("db", 1))))
@@ -62,6 +62,6 @@ def test_the_price_of_a_node_is_told_apart_into_its_parts(
     assert "0.1500 $/h (instance 0.1000, volumes 0.0250, address 0.0050, fee 0.0200)" in told
 
 
-def test_without_a_way_to_the_cluster_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_cluster_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost"], {}) == 2
     assert "KUBECONFIG" in capsys.readouterr().err

@@ -35,7 +35,7 @@ async def settings(
     return await controller_options(api, argv, SHELL, heard.append)
 
 
-async def test_settings_come_from_the_deployment_and_not_from_the_shell() -> None:
+async def test_settings_come_from_the_deployment_and_not_from_the_environment() -> None:
     said: list[str] = []
     env = [
         {"name": "CLUSTER_NAME", "value": "prod"},
@@ -63,7 +63,7 @@ async def test_a_flag_wins_over_the_deployment() -> None:
     assert options.disruption_horizon.total_seconds() == 300
 
 
-async def test_without_a_deployment_the_shell_is_read_with_a_warning() -> None:
+async def test_without_a_deployment_the_environment_is_used_with_a_warning() -> None:
     said: list[str] = []
     other = deployment("web")
     other["metadata"]["labels"] = {"app.kubernetes.io/name": "web"}
@@ -75,7 +75,7 @@ async def test_without_a_deployment_the_shell_is_read_with_a_warning() -> None:
     assert "this shell's environment" in said[0]
 
 
-async def test_a_deployment_that_may_not_be_read_is_said() -> None:
+async def test_an_unreadable_deployment_is_reported() -> None:
     said: list[str] = []
     api = FakeApiServer()
     api.refuse("list", ForbiddenError("deployments is forbidden", status=403))
@@ -87,7 +87,7 @@ async def test_a_deployment_that_may_not_be_read_is_said() -> None:
     assert "this shell's environment" in said[0]
 
 
-async def test_of_two_controllers_neither_is_chosen_in_silence() -> None:
+async def test_two_controllers_are_reported() -> None:
     said: list[str] = []
 
     options = await settings(deployment("karpenter"), deployment("joiner"), said=said)
@@ -96,7 +96,7 @@ async def test_of_two_controllers_neither_is_chosen_in_silence() -> None:
     assert "kube-system/joiner, kube-system/karpenter" in said[0]
 
 
-async def test_a_setting_from_a_secret_is_not_read_and_that_is_said() -> None:
+async def test_a_setting_from_a_secret_is_not_read_and_reported() -> None:
     said: list[str] = []
     secret = {"secretKeyRef": {"name": "joiner-env", "key": "DISRUPTION_HORIZON"}}
 
@@ -108,6 +108,6 @@ async def test_a_setting_from_a_secret_is_not_read_and_that_is_said() -> None:
     assert any("DISRUPTION_HORIZON comes from a secretKeyRef" in sentence for sentence in said)
 
 
-async def test_a_value_of_the_deployment_that_cannot_be_used_is_named() -> None:
+async def test_an_invalid_value_of_the_deployment_is_named() -> None:
     with pytest.raises(OptionsError, match="DISRUPTION_HORIZON"):
         await settings(deployment(env=[{"name": "DISRUPTION_HORIZON", "value": "soon"}]))

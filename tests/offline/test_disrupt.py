@@ -33,7 +33,7 @@ def asked(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     return answer
 
 
-def test_one_look_ends_with_the_first_method_that_finds_something(
+def test_a_decision_ends_with_the_first_method_that_finds_a_command(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = asked(capsys, str(file), "--ignore-eviction-cost")
@@ -44,9 +44,7 @@ def test_one_look_ends_with_the_first_method_that_finds_something(
     assert answer["costAfter"] == pytest.approx(0.2)
 
 
-def test_until_steady_carries_out_what_it_decides(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_until_steady_executes_its_commands(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer = asked(capsys, str(file), "--ignore-eviction-cost", "--until-steady")
 
     assert [command["reason"] for command in answer["commands"]] == ["Empty", "Underutilized"]
@@ -56,7 +54,7 @@ def test_until_steady_carries_out_what_it_decides(
     assert set(answer["blocked"]) == {"b"}
 
 
-def test_the_world_that_comes_of_it_is_written_and_is_steady(
+def test_the_resulting_world_is_written_and_steady(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     after = tmp_path / "after.json"
@@ -70,7 +68,7 @@ def test_the_world_that_comes_of_it_is_written_and_is_steady(
     assert not asked(capsys, str(after), "--ignore-eviction-cost")["commands"]
 
 
-def test_a_pod_that_moved_has_started_anew_in_the_written_world(
+def test_a_moved_pod_has_a_new_start_time_in_the_written_world(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster, after = json.loads(file.read_text()), tmp_path / "after.json"
@@ -90,7 +88,7 @@ def test_a_pod_that_moved_has_started_anew_in_the_written_world(
     assert "do-not-disrupt" in asked(capsys, str(after), *now)["blocked"]["b"]
 
 
-def test_new_nodes_say_what_they_are_and_are_in_the_written_world(
+def test_new_nodes_have_their_labels_and_are_in_the_written_world(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, after = tmp_path / "world.json", tmp_path / "after.json"
@@ -151,7 +149,7 @@ def test_daemons_run_on_new_nodes_in_the_written_world(
     assert not asked(capsys, str(after), "--ignore-eviction-cost")["commands"]
 
 
-def test_nodes_of_a_pool_of_fixed_size_are_paid_for_and_replaced_one_for_one(
+def test_nodes_of_a_static_pool_are_priced_and_replaced_one_for_one(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster, after = json.loads(file.read_text()), tmp_path / "after.json"
@@ -172,7 +170,7 @@ def test_nodes_of_a_pool_of_fixed_size_are_paid_for_and_replaced_one_for_one(
     assert list(costs) == pytest.approx([0.6, 0.6, 0.6])
 
 
-def test_heirs_in_a_pool_of_fixed_size_are_priced_and_their_pods_have_places(
+def test_replacements_in_a_static_pool_are_priced_and_hold_their_pods(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster, after = json.loads(file.read_text()), tmp_path / "after.json"
@@ -199,7 +197,7 @@ def test_heirs_in_a_pool_of_fixed_size_are_priced_and_their_pods_have_places(
     assert written["costBefore"] == pytest.approx(answer["costAfter"])
 
 
-def test_the_bound_holds_where_a_drifted_node_goes_in_spite_of_its_pods(
+def test_the_bound_holds_if_a_drifted_node_is_disrupted_despite_its_pods(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = json.loads(file.read_text())
@@ -215,7 +213,7 @@ def test_the_bound_holds_where_a_drifted_node_goes_in_spite_of_its_pods(
     assert answer["lowerBound"] <= answer["costAfter"] == pytest.approx(0.1)
 
 
-def test_every_node_of_ours_that_stays_has_a_reason_and_a_price(
+def test_every_managed_node_that_stays_has_a_reason_and_a_price(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = json.loads(file.read_text())
@@ -236,7 +234,7 @@ def test_every_node_of_ours_that_stays_has_a_reason_and_a_price(
     assert answer["costBefore"] == pytest.approx(0.6)
 
 
-def test_a_node_that_is_looked_at_later_is_told_so(
+def test_a_node_that_is_evaluated_later_reports_it(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = asked(capsys, str(file), "--ignore-eviction-cost")
@@ -245,7 +243,7 @@ def test_a_node_that_is_looked_at_later_is_told_so(
     assert answer["blocked"] == {"a": later, "b": later}
 
 
-def test_a_capacity_reservation_is_used_up_from_look_to_look(
+def test_a_capacity_reservation_is_consumed_across_decisions(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = world(
@@ -277,7 +275,7 @@ def test_a_capacity_reservation_is_used_up_from_look_to_look(
     assert asked(capsys, str(after), "--ignore-eviction-cost")["commands"] == []
 
 
-def test_nodes_of_a_pool_of_another_provider_are_no_part_of_the_costs(
+def test_nodes_of_another_provider_are_excluded_from_the_costs(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = json.loads(file.read_text())
@@ -291,7 +289,7 @@ def test_nodes_of_a_pool_of_another_provider_are_no_part_of_the_costs(
     assert (answer["commands"], answer["costBefore"]) == ([], 0.0)
 
 
-def test_an_empty_node_that_keeps_room_for_a_buffer_stays(
+def test_an_empty_node_with_buffer_capacity_stays(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = pod("any", cpu=7800, memory=256)["spec"]
@@ -321,7 +319,7 @@ def test_an_empty_node_that_keeps_room_for_a_buffer_stays(
     assert "idle" in answer["blocked"]
 
 
-def test_pods_are_spread_as_the_cluster_spreads_those_that_state_nothing(
+def test_the_default_topology_spread_of_the_cluster_applies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spread = {"maxSkew": 1, "topologyKey": HOSTNAME, "whenUnsatisfiable": "DoNotSchedule"}
@@ -343,7 +341,7 @@ def test_pods_are_spread_as_the_cluster_spreads_those_that_state_nothing(
     assert not asked(capsys, str(path), "--ignore-eviction-cost")["commands"]
 
 
-def test_tables_are_for_people(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_default_output_is_a_table(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["disrupt", str(file), "--until-steady", "--ignore-eviction-cost"], {}) == 0
 
     said = capsys.readouterr().out
@@ -361,7 +359,7 @@ def test_tables_are_for_people(file: Path, capsys: pytest.CaptureFixture[str]) -
         (["{file}", "--time-limit", "nan"], "'nan' is not a number of seconds"),
     ],
 )
-def test_bad_input_is_told_in_words(
+def test_invalid_input_is_reported_with_a_message(
     file: Path, argv: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [argument.format(file=file, missing=file.parent / "none.json") for argument in argv]

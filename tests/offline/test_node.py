@@ -28,7 +28,7 @@ def asked(capsys: pytest.CaptureFixture[str], path: str, node: str) -> dict[str,
     return answer
 
 
-def test_of_a_node_that_costs_less_than_any_alternative_it_says_what_that_would_cost(
+def test_the_cheapest_alternative_of_a_node_is_explained_with_its_cost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = asked(capsys, written(tmp_path, world(("a", "small", pods("web", 4)))), "a")
@@ -41,7 +41,7 @@ def test_of_a_node_that_costs_less_than_any_alternative_it_says_what_that_would_
     assert answer["changes"]
 
 
-def test_it_says_what_holds_each_pod_and_what_would_let_it_go(
+def test_the_explanation_names_what_blocks_each_pod_and_the_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held, guarded, free = pods("web", 3)
@@ -70,7 +70,7 @@ def test_it_says_what_holds_each_pod_and_what_would_let_it_go(
     assert any("default/web-0, default/web-1" in change for change in answer["changes"])
 
 
-def test_a_saving_that_does_not_pay_says_from_when_on_it_would(
+def test_a_saving_that_does_not_pay_yet_is_explained_with_the_time_when_it_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = world(("a", "small", pods("a", 4, cpu=10)), ("b", "large", pods("b", 15)))
@@ -85,7 +85,7 @@ def test_a_saving_that_does_not_pay_says_from_when_on_it_would(
     assert any("DISRUPTION_HORIZON" in change for change in answer["changes"])
 
 
-def test_a_node_that_only_preferences_keep_says_at_which_price_it_would_go(
+def test_a_node_kept_by_preferences_is_explained_with_the_required_price(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = asked(capsys, written(tmp_path, apart()), "a")
@@ -97,7 +97,9 @@ def test_a_node_that_only_preferences_keep_says_at_which_price_it_would_go(
     assert asked(capsys, priced, "a")["goes"] or asked(capsys, priced, "b")["goes"]
 
 
-def test_a_node_that_would_go_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_that_would_be_disrupted_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     busy = ("a", "small", pods("a", 1)), ("b", "small", pods("b", 3))
     cluster = world(*busy, ("idle", "large", []))
     path = written(tmp_path, cluster)
@@ -109,7 +111,7 @@ def test_a_node_that_would_go_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
     assert answer["changes"] == []
 
 
-def test_an_empty_node_that_a_budget_keeps_says_which(
+def test_the_budget_that_keeps_an_empty_node_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     none = [pool(budgets=[{"nodes": "0", "reasons": ["Empty"]}])]
@@ -122,7 +124,7 @@ def test_an_empty_node_that_a_budget_keeps_says_which(
     ]
 
 
-def test_people_get_a_table_and_a_name_that_is_none_is_refused(
+def test_explain_prints_a_table_and_refuses_an_unknown_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, world(("a", "small", pods("web", 2))))
@@ -137,7 +139,7 @@ def test_people_get_a_table_and_a_name_that_is_none_is_refused(
 
 
 @pytest.mark.parametrize("command", [["record"], ["explain", "node", "a"]])
-def test_without_a_way_to_the_cluster_that_is_said(
+def test_an_unreachable_cluster_is_reported(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command, {}) == 2

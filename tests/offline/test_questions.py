@@ -64,7 +64,7 @@ def test_solve_prints_the_answer_in_the_documented_form(
     assert "cpu" in answer["unschedulable"]["default/huge"][0]
 
 
-def test_solve_proves_a_bound_that_knows_whole_nodes_when_asked(
+def test_solve_proves_an_integer_bound_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "world.json"
@@ -77,7 +77,7 @@ def test_solve_proves_a_bound_that_knows_whole_nodes_when_asked(
     assert answer["lowerBound"] == pytest.approx(answer["cost"]) == pytest.approx(4 * 0.096)
 
 
-def test_solve_prints_tables_for_people(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_solve_prints_tables_by_default(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["solve", str(file)], {}) == 1
 
     printed = capsys.readouterr().out
@@ -85,7 +85,7 @@ def test_solve_prints_tables_for_people(file: Path, capsys: pytest.CaptureFixtur
     assert "0.0960 $/h" in printed
 
 
-def test_the_tables_show_text_in_brackets_as_it_is(
+def test_tables_print_text_in_brackets_unchanged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = worlds.requirement("x", "[bold]", ":key:", "[/x]")
@@ -101,15 +101,13 @@ def test_the_tables_show_text_in_brackets_as_it_is(
     assert all(text in printed for text in ("[bold]", ":key:", "[/x]"))
 
 
-def test_explain_names_the_node_a_pod_goes_to(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_names_the_node_of_a_pod(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "pod", "web", "--world", str(file)], {}) == 0
 
     assert "default/web schedules on a new node" in capsys.readouterr().out
 
 
-def test_explain_names_what_stands_in_the_way(
+def test_explain_names_what_prevents_scheduling(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["explain", "pod", "default/huge", "--world", str(file)], {}) == 0
@@ -143,7 +141,7 @@ def test_explain_names_what_stands_in_the_way(
         ),
     ],
 )
-def test_a_world_that_cannot_be_read_says_where(
+def test_an_invalid_world_is_refused_with_the_location(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, told: str
 ) -> None:
     path = tmp_path / "world.json"
@@ -154,7 +152,7 @@ def test_a_world_that_cannot_be_read_says_where(
     assert told in capsys.readouterr().err
 
 
-def test_a_pod_that_is_not_there_is_no_traceback(
+def test_a_missing_pod_is_reported_without_a_traceback(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["explain", "pod", "nobody", "--world", str(file)], {}) == 2
@@ -170,7 +168,7 @@ def test_a_pod_that_is_not_there_is_no_traceback(
         (["--repaet", "2"], "unrecognized arguments: --repaet 2; did you mean --repeat?"),
     ],
 )
-def test_an_option_that_cannot_be_used_is_refused_in_words(
+def test_an_invalid_option_is_refused_with_a_message(
     file: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -188,7 +186,7 @@ def test_an_option_that_cannot_be_used_is_refused_in_words(
         (["explain", "node", "a", "--outptu", "json"], "did you mean --output?"),
     ],
 )
-def test_a_mistyped_option_of_a_command_that_takes_settings_is_answered_too(
+def test_a_mistyped_option_gets_a_suggestion_in_commands_with_settings(
     capsys: pytest.CaptureFixture[str], typed: list[str], meant: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -205,7 +203,7 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(command in printed for command in ("run", "solve", "explain", "cost"))
 
 
-def test_room_for_buffers_is_told_apart_from_pods(
+def test_buffer_capacity_is_reported_separately_from_pods(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     blueprint = worlds.pod("blueprint", cpu=500, memory=512)
@@ -243,7 +241,7 @@ def test_room_for_buffers_is_told_apart_from_pods(
     assert "Capacity buffers" in capsys.readouterr().out
 
 
-def test_a_buffer_of_something_that_is_not_in_the_world_is_refused(
+def test_a_buffer_of_a_missing_workload_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "world.json"
@@ -255,7 +253,7 @@ def test_a_buffer_of_something_that_is_not_in_the_world_is_refused(
     assert "capacityBuffers default/spare" in capsys.readouterr().err
 
 
-def test_devices_of_a_type_that_cannot_be_read_are_named(
+def test_invalid_devices_of_an_instance_type_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpu = {"name": "gpu-0", "capacity": {"memory": {"value": "much"}}}
@@ -272,7 +270,7 @@ def test_devices_of_a_type_that_cannot_be_read_are_named(
     assert "devices[0].capacity.memory.value: 'much' is not a quantity" in refusal
 
 
-def test_solve_tells_how_it_goes_when_asked_and_answers_the_same(
+def test_solve_prints_progress_on_request_with_the_same_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wish = {"weight": 1, "preference": {"matchExpressions": [worlds.requirement("x", "y")]}}
@@ -305,7 +303,7 @@ def test_solve_reads_standard_input(
     assert yaml.safe_load(capsys.readouterr().out)["cost"] == pytest.approx(0.096)
 
 
-def test_no_column_is_cut_where_no_terminal_shows_it(
+def test_without_a_terminal_no_column_is_cut(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "longer-than-a-terminal-is-wide-" + "x" * 150
@@ -320,13 +318,13 @@ def test_no_column_is_cut_where_no_terminal_shows_it(
     assert "\x1b" not in printed
 
 
-def test_explain_asks_for_a_pod_or_a_node(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_requires_a_pod_or_a_node(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain"], {}) == 2
     assert "joiner explain pod POD" in capsys.readouterr().err
     assert main(["explain", "--help"], {}) == 0
 
 
-def test_the_installed_command_is_this_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_installed_command_runs_this_code(capsys: pytest.CaptureFixture[str]) -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
 
     for place in (project["scripts"]["joiner"], project["scripts"]["kubectl-joiner"]):

@@ -96,7 +96,7 @@ def placed(of: World) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_a_recorded_cluster_and_one_without_names_are_disrupted_alike(seed: int) -> None:
+async def test_a_recorded_and_a_redacted_cluster_have_the_same_disruptions(seed: int) -> None:
     original = underused(80, seed)
 
     written = await record(original)
@@ -106,7 +106,7 @@ async def test_a_recorded_cluster_and_one_without_names_are_disrupted_alike(seed
 
 
 @pytest.mark.parametrize("seed", [3, 4])
-async def test_pods_of_a_recorded_cluster_go_where_they_would_go(seed: int) -> None:
+async def test_pods_of_a_recorded_cluster_schedule_as_in_the_cluster(seed: int) -> None:
     original = mixed(100, seed)
 
     written = await record(original)
@@ -155,7 +155,7 @@ def private() -> World:
     return cluster
 
 
-async def test_secrets_images_and_what_nothing_reads_are_never_recorded() -> None:
+async def test_secrets_images_and_unused_fields_are_never_recorded() -> None:
     text = json.dumps(await record(private()))
 
     assert SECRET not in text
@@ -163,7 +163,7 @@ async def test_secrets_images_and_what_nothing_reads_are_never_recorded() -> Non
     assert labels.DO_NOT_DISRUPT in text
 
 
-async def test_without_names_nothing_tells_whose_cluster_it_is() -> None:
+async def test_a_redacted_world_does_not_identify_its_cluster() -> None:
     written = redacted(await record(private()))
 
     assert "acme" not in json.dumps(written)
@@ -181,7 +181,7 @@ async def test_without_names_nothing_tells_whose_cluster_it_is() -> None:
     assert claim["metadata"]["name"] == f"{web['metadata']['name']}-{volume}"
 
 
-async def test_numbers_that_are_compared_stay() -> None:
+async def test_redaction_keeps_compared_numbers() -> None:
     gpus = {"key": "example.com/slots", "operator": "Gt", "values": ["4"]}
     original = world(pools=[node_pool("a", requirements=[gpus])])
 
@@ -191,7 +191,7 @@ async def test_numbers_that_are_compared_stay() -> None:
     assert pool["spec"]["template"]["spec"]["requirements"][0]["values"] == ["4"]
 
 
-async def test_types_are_told_by_pool_where_pools_see_others() -> None:
+async def test_instance_types_are_recorded_per_pool_if_pools_differ() -> None:
     original = world(pools=[node_pool("a"), node_pool("b")])
     original["instanceTypes"] = [{**SMALL, "nodePools": ["a"]}, {**LARGE, "nodePools": ["b"]}]
 
@@ -203,7 +203,7 @@ async def test_types_are_told_by_pool_where_pools_see_others() -> None:
     ]
 
 
-async def test_what_cannot_be_read_is_said_and_left_out() -> None:
+async def test_unreadable_kinds_are_reported_and_left_out() -> None:
     said: list[str] = []
     original = world(("a", "small", pods("web", 1)))
     api, market = cluster(original), InstanceTypeSource(original)
@@ -225,7 +225,7 @@ async def test_what_cannot_be_read_is_said_and_left_out() -> None:
     assert re.search("pods: 1", "\n".join(said))
 
 
-async def test_the_world_is_disrupted_as_calmly_as_the_cluster() -> None:
+async def test_the_recorded_world_has_the_eviction_cost_settings_of_the_cluster() -> None:
     original = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
     dear = Options(cluster_name="joiner", disruption_eviction_price=1000.0)
 
@@ -238,7 +238,7 @@ async def test_the_world_is_disrupted_as_calmly_as_the_cluster() -> None:
     assert not decide(asked).commands
 
 
-async def test_without_pods_there_is_no_world() -> None:
+async def test_recording_fails_without_permission_to_list_pods() -> None:
     original = world(("a", "small", []))
     api = cluster(original)
     api.refuse("list", ForbiddenError("not allowed", status=403), kind=kinds.POD)
@@ -266,7 +266,7 @@ class Seller(InstanceTypeSource):
         return self._sold.all
 
 
-async def test_a_cluster_without_karpenter_has_the_types_of_its_zones() -> None:
+async def test_a_cluster_without_karpenter_is_recorded_with_the_types_of_its_zones() -> None:
     original = world(("a", "small", pods("web", 1)))
     api, market = Bare(), Seller(original)
     api.seed(*msgspec.convert(original["nodes"], list[Node]))

@@ -27,7 +27,7 @@ def test_equal_nodes_share_a_row() -> None:
     assert sum(int(row[0]) for row in new.rows) == len(results.new_nodes)
 
 
-def test_a_pod_hears_where_it_goes_or_what_keeps_it_out() -> None:
+def test_each_pod_is_reported_with_its_node_or_the_cause() -> None:
     snapshot = make_snapshot(make_nodepool())
     lucky, large = make_pod(), make_pod(cpu="900")
     results = schedule_on(snapshot, [lucky, large])

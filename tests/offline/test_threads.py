@@ -16,7 +16,7 @@ import pytest
         pytest.param("controller.scheduling.scheduler", "None", id="a pure room"),
     ],
 )
-def test_the_number_of_threads_is_set_where_a_process_starts(module: str, threads: str) -> None:
+def test_the_number_of_threads_is_set_when_a_process_starts(module: str, threads: str) -> None:
     environ = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
     script = f"import os, {module}; print(os.environ.get('OPENBLAS_NUM_THREADS'))"
 

@@ -46,12 +46,12 @@ POOL: dict[str, Any] = {
         ),
     ],
 )
-def test_what_is_malformed_is_named(world: dict[str, Any], words: str) -> None:
+def test_a_malformed_world_is_named(world: dict[str, Any], words: str) -> None:
     with pytest.raises(WorldError, match=words):
         load(world)
 
 
-def test_bound_pods_run_and_the_others_wait_unless_finished_or_daemons() -> None:
+def test_unbound_pods_are_pending_unless_finished_or_of_daemonsets() -> None:
     bound = {"metadata": {"name": "bound"}, "spec": {"nodeName": "n"}}
     done = {"metadata": {"name": "done"}, "spec": {}, "status": {"phase": "Failed"}}
     daemon = {"metadata": {"name": "d", "ownerReferences": [{"kind": "DaemonSet"}]}, "spec": {}}
@@ -74,7 +74,7 @@ def test_a_priority_class_gives_pods_their_priority() -> None:
     assert [pod.spec.priority for pod in world.pods] == [1000, 7]
 
 
-def test_pools_that_cannot_serve_take_no_part() -> None:
+def test_pools_that_are_not_ready_are_excluded() -> None:
     static = {**POOL, "metadata": {"name": "static"}, "spec": {**POOL["spec"], "replicas": 2}}
     unready = {
         **POOL,

@@ -41,27 +41,27 @@ def stuck(*placed: tuple[Any, Machine]) -> list[str]:
 FULL, EMPTY = machine("full", "a"), machine("empty", "b")
 
 
-def test_whoever_minds_comes_before_those_that_only_count() -> None:
+def test_pods_with_a_spread_bind_before_pods_that_only_count() -> None:
     webs = [small(f"web-{n}", WEB) for n in range(4)]
     minds = small("minds", DB, **spread(WEB, HOSTNAME))
 
     assert stuck(*((pod, FULL) for pod in (*webs, minds))) == []
 
 
-def test_who_minds_in_a_zone_waits_for_the_zones_to_be_even() -> None:
+def test_a_pod_with_a_spread_waits_until_its_zones_are_even() -> None:
     webs = [small(f"web-{n}", WEB, **spread(WEB, ZONE)) for n in range(6)]
     minds = small("minds", DB, **spread(WEB, HOSTNAME))
 
     assert stuck((minds, FULL), *((web, (FULL, EMPTY)[n % 2]) for n, web in enumerate(webs))) == []
 
 
-def test_too_many_of_one_spread_are_too_many_in_any_order() -> None:
+def test_an_unsatisfiable_spread_fails_in_any_order() -> None:
     webs = [small(f"web-{n}", WEB, **spread(WEB, HOSTNAME)) for n in range(3)]
 
     assert len(stuck(*((web, FULL) for web in webs))) == 2
 
 
-def test_two_that_each_must_come_before_the_other_s_likes_are_in_each_other_s_way() -> None:
+def test_mutually_blocking_spreads_fail_in_any_order() -> None:
     """The first database must come before a second web server, and the other way round."""
     webs = [small(f"web-{n}", WEB, **spread(DB, HOSTNAME)) for n in range(3)]
     dbs = [small(f"db-{n}", DB, **spread(WEB, HOSTNAME)) for n in range(3)]

@@ -44,7 +44,7 @@ def rules(cluster: dict[str, Any], *looks: list[dict[str, Any]]) -> set[str]:
     return {finding.rule for finding in findings}
 
 
-def test_a_course_that_keeps_the_rules_is_played_to_its_end() -> None:
+def test_a_course_that_keeps_the_rules_is_replayed_to_its_end() -> None:
     cluster = half_empty()
     big = world(("big", "large", pods("big", 4)))
     for kind in ("nodes", "nodeClaims", "pods"):
@@ -140,21 +140,21 @@ def test_a_broken_rule_is_found(
     assert rule in rules(cluster, look)
 
 
-def test_protection_ends_with_its_duration() -> None:
+def test_do_not_disrupt_ends_with_its_duration() -> None:
     cluster = half_empty()
     cluster["pods"][0]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "1h30m"}
 
     assert rules(cluster, [A_TO_B]) == set()
 
 
-def test_a_budget_counts_only_while_it_is_open_and_for_its_reasons() -> None:
+def test_a_budget_applies_only_while_active_and_for_its_reasons() -> None:
     closed = {"nodes": "0", "schedule": "0 1 * * *", "duration": "8h"}
     drift = {"nodes": "0", "reasons": ["Drifted"]}
 
     assert rules(half_empty(pools=[pool(budgets=[closed, drift])]), [A_TO_B]) == set()
 
 
-def test_daemons_start_on_new_nodes_and_keep_their_room() -> None:
+def test_daemonset_pods_start_on_new_nodes_and_keep_their_capacity() -> None:
     agent = {"requests": {"cpu": "1500m"}}
     template = {"spec": {"containers": [{"name": "agent", "image": "a", "resources": agent}]}}
     daemon = {

@@ -45,7 +45,7 @@ def test_no_step_breaks_a_rule(courses: list[Course]) -> None:
     assert {course.seed: course.failures for course in courses if course.failures} == {}
 
 
-def test_clusters_end_no_dearer_than_with_karpenter(courses: list[Course]) -> None:
+def test_clusters_end_at_most_as_expensive_as_with_karpenter(courses: list[Course]) -> None:
     at_rest = [course for course in courses if kind_of(course.seed) != "restless"]
     dearer = [course.seed for course in at_rest if course.ours.after > course.theirs.after + 1e-6]
 
@@ -53,7 +53,7 @@ def test_clusters_end_no_dearer_than_with_karpenter(courses: list[Course]) -> No
     assert any(course.ours.after < course.ours.before for course in at_rest)
 
 
-def test_pods_that_mind_others_are_taken_in_where_they_go() -> None:
+def test_pods_with_affinities_are_accepted_by_their_destinations() -> None:
     """What a pod was planned to be near, or level with, may leave later in the same plan."""
     _, failures = broken(settled(underused(300, 10)), with_eviction_cost=False)
 

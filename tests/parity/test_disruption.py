@@ -22,7 +22,7 @@ def karpenter() -> Iterator[Karpenter]:
         yield asked
 
 
-def test_one_look_ends_with_the_first_method_that_finds_something(karpenter: Karpenter) -> None:
+def test_a_decision_ends_with_the_first_method_that_finds_a_command(karpenter: Karpenter) -> None:
     cluster = world(
         ("idle", "large", []), ("a", "small", pods("a", 1)), ("b", "small", pods("b", 3))
     )
@@ -35,7 +35,7 @@ def test_one_look_ends_with_the_first_method_that_finds_something(karpenter: Kar
     assert answer["costBefore"] - answer["costAfter"] == pytest.approx(0.4)
 
 
-def test_until_steady_every_command_is_carried_out(karpenter: Karpenter) -> None:
+def test_until_steady_every_command_is_executed(karpenter: Karpenter) -> None:
     cluster = world(
         ("idle", "large", []), ("a", "small", pods("a", 1)), ("b", "small", pods("b", 3))
     )
@@ -49,7 +49,7 @@ def test_until_steady_every_command_is_carried_out(karpenter: Karpenter) -> None
     assert answer["complete"]
 
 
-def test_a_replacement_is_the_cheapest_machine_and_is_left_alone_afterwards(
+def test_a_replacement_is_the_cheapest_type_and_is_not_disrupted_afterwards(
     karpenter: Karpenter,
 ) -> None:
     answer = karpenter.until_steady(world(("big", "large", pods("web", 4))), now=NOW)
@@ -65,7 +65,7 @@ def test_a_replacement_is_the_cheapest_machine_and_is_left_alone_afterwards(
     assert answer["costAfter"] == pytest.approx(node["price"]) == pytest.approx(0.1)
 
 
-def test_budgets_protected_pods_and_pools_that_never_consolidate_are_heeded(
+def test_budgets_protected_pods_and_consolidateafter_never_are_respected(
     karpenter: Karpenter,
 ) -> None:
     nodes = (("a", "small", pods("a", 1)), ("b", "small", pods("b", 1)))
@@ -99,14 +99,14 @@ def test_drifted_nodes_are_replaced(karpenter: Karpenter) -> None:
     assert len(command["newNodes"]) == 1
 
 
-def test_pods_that_wait_keep_their_room(karpenter: Karpenter) -> None:
+def test_pending_pods_keep_their_capacity(karpenter: Karpenter) -> None:
     cluster = world(("a", "small", pods("a", 2)), ("b", "small", pods("b", 2)))
     cluster["pods"].append(pod("waits", cpu=1000, memory=256))
 
     assert karpenter.disrupt(cluster, now=NOW)["commands"] == []
 
 
-def test_waiting_pods_are_placed_at_the_moment_asked_for(karpenter: Karpenter) -> None:
+def test_pending_pods_are_scheduled_at_the_given_time(karpenter: Karpenter) -> None:
     cluster = world(("a", "small", pods("a", 4)))
     cluster["pods"].append(pod("waits", cpu=1000, memory=256))
 
@@ -115,7 +115,7 @@ def test_waiting_pods_are_placed_at_the_moment_asked_for(karpenter: Karpenter) -
     assert [node["pods"] for node in answer["newNodes"]] == [["default/waits"]]
 
 
-def test_a_bad_question_is_answered_and_the_next_one_heard(karpenter: Karpenter) -> None:
+def test_an_invalid_request_gets_an_error_and_the_next_one_is_served(karpenter: Karpenter) -> None:
     with pytest.raises(EngineFailedError, match="instanceTypes"):
         karpenter.disrupt({"pods": [], "instanceTypes": 3}, now=NOW)
 

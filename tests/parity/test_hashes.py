@@ -25,7 +25,7 @@ SIZES = ("1Gi", "20Gi", "1024Gi", "1536Gi", "2048Gi", "59000Gi", "58Ti", "1G", "
 Maker = Callable[[random.Random], Any]
 
 
-def test_hashes_of_pools_are_karpenters() -> None:
+def test_nodepool_hashes_equal_karpenters() -> None:
     pools = [node_pool(random.Random(seed)) for seed in SEEDS]
 
     ours = [hashes.node_pool_hash(msgspec.convert(pool, NodePool)) for pool in pools]
@@ -33,7 +33,7 @@ def test_hashes_of_pools_are_karpenters() -> None:
     assert_same(pools, ours)
 
 
-def test_hashes_of_classes_are_karpenters() -> None:
+def test_nodeclass_hashes_equal_karpenters() -> None:
     classes = [node_class(random.Random(seed)) for seed in SEEDS]
 
     ours = [

@@ -12,5 +12,5 @@ MUTATIONS: tuple[Mutation, ...] = (*engine.MUTATIONS, *disruption.MUTATIONS)
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_the_line_to_break_is_there_once(mutation: Mutation) -> None:
+def test_the_line_to_mutate_exists_once(mutation: Mutation) -> None:
     assert (CHECKOUT / mutation.file).read_text().count(mutation.old) == 1

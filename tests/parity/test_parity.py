@@ -41,7 +41,9 @@ def verdicts(karpenter: list[dict[str, Any]]) -> list[Verdict]:
 @pytest.mark.parametrize(
     "first", range(FEATURES), ids=[feature.__name__ for feature in generated.FEATURES]
 )
-def test_no_rule_is_broken_and_no_pod_left_over(verdicts: list[Verdict], first: int) -> None:
+def test_no_constraint_is_broken_and_no_pod_stays_pending(
+    verdicts: list[Verdict], first: int
+) -> None:
     failures = {
         seed: [f for f in verdicts[seed].failures if not f.startswith("dearer")]
         for seed in range(first, len(verdicts), FEATURES)
@@ -51,7 +53,7 @@ def test_no_rule_is_broken_and_no_pod_left_over(verdicts: list[Verdict], first: 
     assert {seed: failed for seed, failed in failures.items() if failed} == {}
 
 
-def test_few_worlds_are_dearer_than_with_karpenter_and_all_of_them_far_cheaper(
+def test_few_worlds_cost_more_than_with_karpenter_and_their_sum_costs_far_less(
     verdicts: list[Verdict],
 ) -> None:
     dearer = [v for v in verdicts if any(f.startswith("dearer") for f in v.failures)]
@@ -86,7 +88,7 @@ def needing(*terms: Any) -> dict[str, Any]:
 
 
 @pytest.mark.needs("karpenter")
-def test_a_label_that_no_pool_brings_is_not_invented_because_another_pod_avoids_a_value() -> None:
+def test_a_label_without_a_pool_is_not_invented_if_another_pod_excludes_a_value() -> None:
     """Karpenter's node takes on `team NotIn [red]` from one pod, and then lets another make
     `team` black: whether a pod runs depends on who else is waiting. With us it never does.
     """
@@ -103,7 +105,7 @@ def test_a_label_that_no_pool_brings_is_not_invented_because_another_pod_avoids_
 
 
 @pytest.mark.needs("karpenter")
-def test_what_no_label_can_meet_is_not_placed_where_the_label_is_absent() -> None:
+def test_an_unsatisfiable_label_is_not_met_by_its_absence() -> None:
     """`arch In [amd64]` and `arch NotIn [amd64]` leave no value, which Karpenter's algebra reads
     as "must not be there"; Kubernetes never binds such a pod.
     """
@@ -129,11 +131,11 @@ def wrong(world: dict[str, Any], **changes: Any) -> set[str]:
     return {finding.rule for finding in findings(world, answer, world["instanceTypes"])}
 
 
-def test_the_oracle_finds_a_pod_that_is_lost() -> None:
+def test_the_oracle_finds_a_lost_pod() -> None:
     assert wrong(simple_world(pod("a", cpu=100, memory=100)), newNodes=[]) == {"conservation"}
 
 
-def test_the_oracle_finds_a_node_that_is_too_small_and_a_price_that_is_not_so() -> None:
+def test_the_oracle_finds_a_too_small_node_and_a_wrong_price() -> None:
     world = simple_world(pod("a", cpu=3000, memory=100), pod("b", cpu=3000, memory=100))
     node = ours(world)["newNodes"][0]
     both = {**node, "pods": ["default/a", "default/b"]}
@@ -142,7 +144,7 @@ def test_the_oracle_finds_a_node_that_is_too_small_and_a_price_that_is_not_so() 
     assert "price" in wrong(world, newNodes=[{**both, "price": 0.1}])
 
 
-def test_the_oracle_finds_a_lighter_pool_that_is_opened_in_vain_or_larger_for_others() -> None:
+def test_the_oracle_finds_unneeded_nodes_of_a_lower_weight_pool() -> None:
     cheap = instance_type(
         "cheap", cpu=4, memory_gib=16, pods=58, offerings=[offering("a", "on-demand", 0.1)]
     )
@@ -170,7 +172,7 @@ def test_the_oracle_finds_a_lighter_pool_that_is_opened_in_vain_or_larger_for_ot
     assert wrong(world, newNodes=apart) == {"order of pools"}
 
 
-def test_the_oracle_finds_friends_apart_and_foes_together() -> None:
+def test_the_oracle_finds_broken_affinity_and_anti_affinity() -> None:
     term = {"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": "kubernetes.io/hostname"}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
     for kind, together in (("podAffinity", False), ("podAntiAffinity", True)):

@@ -29,7 +29,7 @@ def verdicts(karpenter: dict[int, dict[str, Any]]) -> dict[int, Verdict]:
 
 
 @pytest.mark.parametrize("first", range(len(RARE)), ids=[feature.__name__ for feature in RARE])
-def test_no_rule_is_broken_no_pod_left_over_and_nothing_dearer(
+def test_no_constraint_is_broken_no_pod_stays_pending_and_no_cost_rises(
     verdicts: dict[int, Verdict], first: int
 ) -> None:
     failures = {seed: verdicts[seed].failures for seed in SEEDS[first :: len(RARE)]}

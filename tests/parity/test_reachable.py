@@ -12,7 +12,7 @@ from tests.disruption.clusters import filled
 
 
 @pytest.mark.long
-def test_nobody_ends_below_what_is_proven_nor_with_fewer_evictions() -> None:
+def test_no_result_is_below_the_proven_cost_or_the_proven_number_of_evictions() -> None:
     world = filled(10, (0.3, 0.3))
     ours = Side.of(course(world, with_eviction_cost=False)[0])
     problem = problem_of(load(world), now=NOW, with_eviction_cost=False)

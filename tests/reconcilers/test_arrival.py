@@ -17,7 +17,7 @@ def untainted(world: World, claim: NodeClaim) -> None:
     world.seed(changed(node, spec={"taints": []}))
 
 
-async def test_a_node_that_joins_without_the_taint_says_so_and_is_registered(
+async def test_a_node_without_the_unregistered_taint_is_registered_and_reported(
     world: World, lifecycle: Lifecycle
 ) -> None:
     untainted(world, await launched(world, lifecycle))
@@ -29,7 +29,7 @@ async def test_a_node_that_joins_without_the_taint_says_so_and_is_registered(
     assert node.metadata.labels[labels.REGISTERED] == "true"
 
 
-async def test_a_node_that_joins_with_the_taint_has_nothing_to_say(
+async def test_a_node_with_the_unregistered_taint_reports_nothing(
     world: World, lifecycle: Lifecycle
 ) -> None:
     world.join(await launched(world, lifecycle))
@@ -38,7 +38,7 @@ async def test_a_node_that_joins_with_the_taint_has_nothing_to_say(
     assert not await world.events("UnregisteredTaintMissing")
 
 
-async def test_a_device_plugin_that_never_comes_is_named_after_a_while_and_now_and_then(
+async def test_a_missing_device_plugin_is_reported_after_a_while_and_repeatedly(
     world: World, lifecycle: Lifecycle
 ) -> None:
     node = world.join(

@@ -50,7 +50,7 @@ def deal(nodes: list[NewNode], queue: list[Pod]) -> list[tuple[str, ...]]:
     return [node.pods for node in assigned(nodes, queue)]
 
 
-def test_the_first_in_the_queue_go_to_the_first_node() -> None:
+def test_the_first_pods_of_the_queue_get_the_first_node() -> None:
     queue = [replica(key) for key in (FIRST, SECOND, THIRD, FOURTH)]
 
     nodes = deal([node_for(FOURTH, SECOND), node_for(FIRST, THIRD)], queue)
@@ -58,7 +58,7 @@ def test_the_first_in_the_queue_go_to_the_first_node() -> None:
     assert nodes == [(FIRST, SECOND), (THIRD, FOURTH)]
 
 
-def test_every_node_keeps_as_many_pods_of_each_sort() -> None:
+def test_every_node_keeps_its_number_of_pods_of_each_class() -> None:
     queue = [replica(FIRST), replica(SECOND, of="big", cpu="4"), replica(THIRD)]
 
     nodes = deal([node_for(THIRD, SECOND), node_for(FIRST)], queue)
@@ -66,7 +66,7 @@ def test_every_node_keeps_as_many_pods_of_each_sort() -> None:
     assert nodes == [(FIRST, SECOND), (THIRD,)]
 
 
-def test_the_head_of_the_queue_goes_to_few_nodes() -> None:
+def test_the_first_pods_of_the_queue_share_few_nodes() -> None:
     """Whatever the order of the nodes: the first of each sort should be the first node's."""
     small = [replica(f"default/small-{n}", of="small") for n in range(4)]
     large = [replica(f"default/large-{n}", of="large", cpu="4") for n in range(4)]
@@ -87,7 +87,7 @@ def test_the_head_of_the_queue_goes_to_few_nodes() -> None:
     assert set(only_large) == {pod.key for pod in large[2:]}
 
 
-def test_pods_that_must_spread_go_to_their_zones_in_turns() -> None:
+def test_pods_with_a_spread_get_their_zones_in_turn() -> None:
     """Who is tried before its zone may have one more would lose its place to somebody else."""
     over_zones = TopologySpreadConstraint(
         max_skew=1, topology_key=labels.ZONE, when_unsatisfiable="DoNotSchedule"
@@ -112,7 +112,7 @@ def test_pods_that_must_spread_go_to_their_zones_in_turns() -> None:
     assert [in_c[2]] == third
 
 
-def test_pods_that_go_to_no_new_node_take_nobodys_place() -> None:
+def test_pods_without_a_new_node_do_not_change_the_assignment() -> None:
     queue = [replica(FIRST), replica(SECOND), replica(THIRD)]
 
     assert deal([node_for(THIRD), node_for(SECOND)], queue) == [(SECOND,), (THIRD,)]
@@ -126,7 +126,7 @@ def test_pods_that_go_to_no_new_node_take_nobodys_place() -> None:
         pytest.param(make_pod("b"), id="no owner"),
     ],
 )
-def test_pods_that_are_not_alike_keep_their_places(other: Pod) -> None:
+def test_different_pods_keep_their_nodes(other: Pod) -> None:
     nodes = [node_for(SECOND), node_for(FIRST)]
 
     assert deal(nodes, [replica(FIRST), other]) == [(SECOND,), (FIRST,)]
@@ -147,7 +147,7 @@ def test_pods_that_are_not_alike_keep_their_places(other: Pod) -> None:
         pytest.param({"node_name": "old"}, id="a node it is leaving"),
     ],
 )
-def test_pods_that_may_be_tied_to_a_place_keep_theirs(tie: dict[str, Any]) -> None:
+def test_pods_with_a_volume_a_device_or_a_node_keep_their_nodes(tie: dict[str, Any]) -> None:
     queue = [replica(key, **tie) for key in (FIRST, SECOND)]
 
     assert deal([node_for(SECOND), node_for(FIRST)], queue) == [(SECOND,), (FIRST,)]

@@ -59,7 +59,7 @@ class Foreseen(ExpectedPods):
         self.prepared.append(now())
 
 
-async def test_a_window_closes_when_no_pod_has_come_for_the_idle_time() -> None:
+async def test_a_batch_window_closes_after_the_idle_time() -> None:
     window = make_window()
     asyncio.get_running_loop().call_later(0.9, window.nudge, "second")
 
@@ -68,7 +68,7 @@ async def test_a_window_closes_when_no_pod_has_come_for_the_idle_time() -> None:
     assert now() == pytest.approx(1.9)
 
 
-async def test_a_window_closes_at_last_while_pods_keep_coming() -> None:
+async def test_a_batch_window_closes_after_its_maximum_time() -> None:
     window = make_window()
     for number in range(100):
         asyncio.get_running_loop().call_later(0.5 * number, window.nudge, f"pod-{number}")
@@ -78,13 +78,13 @@ async def test_a_window_closes_at_last_while_pods_keep_coming() -> None:
     assert now() == pytest.approx(10)
 
 
-async def test_a_window_closes_early_when_all_have_come() -> None:
+async def test_a_batch_window_closes_early_if_all_expected_pods_exist() -> None:
     await make_window().wait(SECOND, Foreseen(complete=True))
 
     assert now() == pytest.approx(0.2)
 
 
-async def test_a_pause_is_used_once_and_again_after_another_pod() -> None:
+async def test_an_idle_check_runs_once_until_another_pod_arrives() -> None:
     expected, window = Foreseen(), make_window()
     asyncio.get_running_loop().call_later(0.7, window.nudge, "second")
 
@@ -94,7 +94,7 @@ async def test_a_pause_is_used_once_and_again_after_another_pod() -> None:
     assert now() == pytest.approx(1.7)
 
 
-async def test_who_cannot_tell_in_time_does_not_hold_the_window_open() -> None:
+async def test_a_slow_check_of_expected_pods_does_not_keep_the_window_open() -> None:
     class Slow(ExpectedPods):
         async def all_have_come(self, seen: AbstractSet[str]) -> bool:
             await asyncio.sleep(30)
@@ -105,11 +105,11 @@ async def test_who_cannot_tell_in_time_does_not_hold_the_window_open() -> None:
     assert now() == pytest.approx(1)
 
 
-async def test_the_end_of_patience_raises_nothing_once_a_window_is_open() -> None:
+async def test_a_timeout_during_an_open_window_raises_nothing() -> None:
     await make_window().wait(timedelta(milliseconds=1))
 
 
-async def test_a_window_stays_open_while_more_is_to_come() -> None:
+async def test_a_batch_window_stays_open_while_pods_are_expected() -> None:
     expected = Foreseen(more=[True] * 8)
 
     await make_window().wait(SECOND, expected)
@@ -118,7 +118,7 @@ async def test_a_window_stays_open_while_more_is_to_come() -> None:
     assert 1 < now() < 3
 
 
-async def test_patience_ends_when_no_window_opens() -> None:
+async def test_waiting_ends_at_the_timeout_if_no_window_opens() -> None:
     with pytest.raises(TimeoutError):
         await BatchWindow(SECOND, SECOND).wait(timedelta(milliseconds=1))
 
@@ -146,7 +146,7 @@ async def complete(world: World, *pods: Pod) -> bool:
     return await Arrivals(world.api, world.cluster).are_complete(seen)
 
 
-async def test_all_have_come_when_an_owner_has_the_replicas_it_asks_for() -> None:
+async def test_all_pods_exist_when_the_owner_has_its_replicas() -> None:
     world, pods = World(), waiting("a", "b")
     world.seed(make_replicaset(replicas=3), *pods)
     assert not await complete(world, *pods)
@@ -156,13 +156,13 @@ async def test_all_have_come_when_an_owner_has_the_replicas_it_asks_for() -> Non
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-async def test_a_pod_that_has_ended_is_no_replica(phase: str) -> None:
+async def test_a_finished_pod_is_not_a_replica(phase: str) -> None:
     world, pods = World(), waiting("a")
     world.seed(make_replicaset(replicas=2), *pods, replica("b", node="node", phase=phase))
     assert not await complete(world, *pods)
 
 
-async def test_every_owner_counts_and_not_only_the_first() -> None:
+async def test_the_replicas_of_every_owner_are_counted() -> None:
     world = World()
     pods = [*waiting("a"), *waiting("b", owner="ReplicaSet/db")]
     world.seed(make_replicaset(), make_replicaset("db", replicas=2), *pods)
@@ -170,7 +170,7 @@ async def test_every_owner_counts_and_not_only_the_first() -> None:
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("OrderedReady", True), ("Parallel", False)])
-async def test_a_stateful_set_makes_one_pod_at_a_time_unless_it_says_otherwise(
+async def test_an_ordered_statefulset_creates_one_pod_at_a_time(
     policy: str, expected: bool
 ) -> None:
     world, pods = World(), waiting("web-0", owner="StatefulSet/web")
@@ -178,7 +178,7 @@ async def test_a_stateful_set_makes_one_pod_at_a_time_unless_it_says_otherwise(
     assert await complete(world, *pods) is expected
 
 
-async def test_of_pods_without_an_owner_that_counts_nobody_can_tell() -> None:
+async def test_for_pods_without_a_counting_owner_the_number_is_unknown() -> None:
     world = World()
     bare = make_pod("bare", uid="uid-bare")
     others = waiting("of-a-job", owner="Job/web")
@@ -187,14 +187,14 @@ async def test_of_pods_without_an_owner_that_counts_nobody_can_tell() -> None:
     assert not await complete(world, *others)
 
 
-async def test_of_what_is_no_pod_nobody_can_tell() -> None:
+async def test_for_other_objects_the_number_is_unknown() -> None:
     world, pods = World(), waiting("a")
     world.seed(make_replicaset(), *pods)
     seen = {pods[0].metadata.uid, "uid-of-a-pool"}
     assert not await Arrivals(world.api, world.cluster).are_complete(seen)
 
 
-async def test_an_api_server_that_does_not_answer_closes_no_window() -> None:
+async def test_a_silent_api_server_closes_no_batch_window() -> None:
     world, pods = World(), waiting("a")
     world.seed(make_replicaset(), *pods)
     assert await complete(world, *pods)
@@ -235,7 +235,7 @@ class Batches:
             self.window.nudge(pod.metadata.uid or pod.metadata.name)
 
 
-async def test_a_batch_is_placed_while_its_window_is_open() -> None:
+async def test_a_batch_is_solved_while_its_window_is_open() -> None:
     batches = Batches(answered_after=0.5)
     batches.come(make_pod("bare"))
 
@@ -246,7 +246,7 @@ async def test_a_batch_is_placed_while_its_window_is_open() -> None:
     assert len(batches.world.claims()) == 1
 
 
-async def test_an_early_answer_that_is_overtaken_counts_for_nothing() -> None:
+async def test_an_outdated_early_solve_is_discarded() -> None:
     batches = Batches()
     batches.come(make_pod("first"))
     asyncio.get_running_loop().call_later(0.5, batches.come, make_pod("second"))
@@ -258,7 +258,7 @@ async def test_an_early_answer_that_is_overtaken_counts_for_nothing() -> None:
     assert batches.world.claims()
 
 
-async def test_a_change_of_the_cluster_has_the_question_asked_again() -> None:
+async def test_a_change_of_the_cluster_restarts_the_early_solve() -> None:
     batches = Batches()
     batches.come(make_pod("bare"))
     limited = make_nodepool(limits={"cpu": "0"})
@@ -270,7 +270,7 @@ async def test_a_change_of_the_cluster_has_the_question_asked_again() -> None:
     assert batches.world.claims() == []
 
 
-async def test_pods_whose_owner_has_them_all_are_placed_at_once() -> None:
+async def test_pods_are_scheduled_at_once_if_their_owner_has_all_replicas() -> None:
     batches = Batches()
     pods = waiting("a", "b", "c")
     batches.world.seed(make_replicaset(replicas=3))
@@ -282,7 +282,7 @@ async def test_pods_whose_owner_has_them_all_are_placed_at_once() -> None:
     assert now() == pytest.approx(0.3)
 
 
-async def test_a_failed_early_answer_is_asked_for_again() -> None:
+async def test_a_failed_early_solve_is_repeated() -> None:
     batches = Batches()
 
     solve = batches.provisioner.solve
@@ -302,7 +302,7 @@ async def test_a_failed_early_answer_is_asked_for_again() -> None:
     assert len(batches.world.claims()) == 1
 
 
-async def test_a_provisioner_that_is_stopped_leaves_nothing_running() -> None:
+async def test_a_stopped_provisioner_leaves_no_task_running() -> None:
     batches = Batches(answered_after=60)
     batches.come(make_pod("bare"))
     running = asyncio.create_task(batches.provisioner.run_once())

@@ -54,7 +54,7 @@ def told(world: World, kind: str) -> tuple[str, str]:
     return condition.status, condition.reason
 
 
-async def test_a_template_and_a_number_are_ready_for_provisioning() -> None:
+async def test_a_buffer_with_a_template_and_a_number_is_ready_for_provisioning() -> None:
     world = World(*BUFFERING)
     world.seed(TEMPLATE, make_buffer())
 
@@ -73,7 +73,7 @@ async def test_a_template_and_a_number_are_ready_for_provisioning() -> None:
 @pytest.mark.parametrize(
     "slip", [{"replicas": 2**31 - 1}, {"limits": {"cpu": "1e999"}}, {"limits": {"cpu": "1e1.5"}}]
 )
-async def test_a_slip_of_the_pen_holds_nobody_up(slip: dict[str, Any]) -> None:
+async def test_an_invalid_buffer_is_reported_and_reserves_nothing(slip: dict[str, Any]) -> None:
     world = World(*BUFFERING)
     world.seed(TEMPLATE, make_buffer(podTemplateRef={"name": "web"}, **slip))
 
@@ -83,7 +83,7 @@ async def test_a_slip_of_the_pen_holds_nobody_up(slip: dict[str, Any]) -> None:
     assert world.cluster.buffer_pods() == ()
 
 
-async def test_a_share_follows_its_workload() -> None:
+async def test_a_percentage_buffer_follows_its_workload() -> None:
     world = World(*BUFFERING)
     world.seed(make_buffer(scalableRef={"kind": "Deployment", "name": "web"}, percentage=25))
 
@@ -106,7 +106,7 @@ async def test_a_share_follows_its_workload() -> None:
         ({"replicas": 1}, "ResolutionFailed"),
     ],
 )
-async def test_a_buffer_whose_pods_cannot_be_told_says_why_and_gets_no_room(
+async def test_an_unresolvable_buffer_reports_the_reason_and_gets_no_capacity(
     spec: dict[str, Any], reason: str
 ) -> None:
     scenario = _scenario(make_buffer(**spec))
@@ -152,7 +152,7 @@ async def settled(world: World, claim: NodeClaim) -> None:
     world.see()
 
 
-async def test_room_is_bought_once_and_real_pods_take_it() -> None:
+async def test_buffer_capacity_is_launched_once_and_used_by_real_pods() -> None:
     scenario = _scenario(TEMPLATE, make_buffer())
     world = scenario.world
     await resolved(world)
@@ -177,7 +177,7 @@ async def test_room_is_bought_once_and_real_pods_take_it() -> None:
     assert len(world.claims()) == 2, "the room that was taken is made anew"
 
 
-async def test_pods_that_find_no_room_are_told_of_in_the_status_and_in_no_event() -> None:
+async def test_unschedulable_buffer_pods_are_reported_in_the_status_but_not_as_events() -> None:
     huge = msgspec.structs.replace(
         TEMPLATE, template=PodTemplateSpec(spec=make_pod("x", cpu="9000").spec)
     )
@@ -190,7 +190,7 @@ async def test_pods_that_find_no_room_are_told_of_in_the_status_and_in_no_event(
     assert not await scenario.world.events("FailedScheduling")
 
 
-async def test_a_node_that_keeps_room_for_a_buffer_is_not_empty_until_the_buffer_goes() -> None:
+async def test_a_node_with_buffer_capacity_is_not_empty_until_the_buffer_is_deleted() -> None:
     scenario = _scenario(TEMPLATE, make_buffer())
     world = scenario.world
     await resolved(world)

@@ -64,7 +64,7 @@ def carried_by_node(world: World) -> dict[str, str]:
     return node.metadata.labels
 
 
-async def test_an_instance_that_left_its_reservation_is_an_on_demand_one(
+async def test_an_instance_outside_its_reservation_becomes_on_demand(
     world: World, capacity_type: CapacityType
 ) -> None:
     await launched(world, bought=labels.ON_DEMAND)
@@ -93,7 +93,7 @@ async def test_a_reserved_instance_keeps_its_labels(
     assert carried_by_node(world) == {**RESERVED, "team": "a"}
 
 
-async def test_without_reserved_claims_the_cloud_is_not_asked(
+async def test_without_reserved_claims_the_cloud_is_not_called(
     world: World, capacity_type: CapacityType
 ) -> None:
     spot = {labels.CAPACITY_TYPE: labels.SPOT}
@@ -121,7 +121,7 @@ def seed_block(world: World, *, left: timedelta, kind: str = "capacity-block") -
         pytest.param(timedelta(minutes=1), "default", False, id="an ordinary reservation"),
     ],
 )
-async def test_the_nodes_of_a_capacity_block_leave_forty_minutes_before_its_end(
+async def test_nodes_of_a_capacity_block_drain_forty_minutes_before_its_end(
     world: World, expiration: BlockExpiration, left: timedelta, kind: str, ends: bool
 ) -> None:
     seed_block(world, left=left, kind=kind)
@@ -135,7 +135,7 @@ async def test_the_nodes_of_a_capacity_block_leave_forty_minutes_before_its_end(
 
 
 @pytest.mark.parametrize("ends", [True, False])
-async def test_nodes_of_a_block_that_no_class_selects_any_more_leave_in_time_too(
+async def test_nodes_of_a_deselected_capacity_block_drain_in_time(
     world: World, expiration: BlockExpiration, *, ends: bool
 ) -> None:
     world.seed(make_nodeclass())
@@ -149,7 +149,7 @@ async def test_nodes_of_a_block_that_no_class_selects_any_more_leave_in_time_too
     assert claim.metadata.is_deleting is ends
 
 
-async def test_for_blocks_that_a_class_selects_the_cloud_is_not_asked(
+async def test_for_selected_capacity_blocks_the_cloud_is_not_called(
     world: World, expiration: BlockExpiration
 ) -> None:
     seed_block(world, left=timedelta(minutes=40))

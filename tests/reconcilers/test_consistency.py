@@ -49,7 +49,7 @@ def condition(world: World) -> Condition:
     return said
 
 
-async def test_a_node_as_large_as_promised_is_consistent(
+async def test_a_node_with_the_expected_capacity_is_consistent(
     world: World, consistency: Consistency
 ) -> None:
     assert await consistency.reconcile("claim") == PERIOD
@@ -57,7 +57,7 @@ async def test_a_node_as_large_as_promised_is_consistent(
     assert condition(world).is_true
 
 
-async def test_a_node_that_is_smaller_than_its_type_says_so(
+async def test_a_node_smaller_than_its_type_reports_it(
     world: World, consistency: Consistency
 ) -> None:
     node = world.node(NODE)
@@ -72,7 +72,7 @@ async def test_a_node_that_is_smaller_than_its_type_says_so(
     assert "100m" in message
 
 
-async def test_a_budget_that_keeps_a_node_on_its_way_out_is_named(
+async def test_the_budget_that_delays_a_deleting_node_is_named(
     world: World, consistency: Consistency
 ) -> None:
     world.seed(
@@ -89,7 +89,7 @@ async def test_a_budget_that_keeps_a_node_on_its_way_out_is_named(
     assert 'PodDisruptionBudget "default/guard"' in message
 
 
-async def test_a_budget_of_pods_that_no_drain_waits_for_is_not(
+async def test_a_budget_of_pods_outside_the_drain_is_not_named(
     world: World, consistency: Consistency
 ) -> None:
     stays = make_pod("web", node=NODE, labels={"app": "web"})

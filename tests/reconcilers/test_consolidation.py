@@ -207,7 +207,7 @@ async def replaced(scenario: ConsolidationScenario) -> NodeClaim:
     return replacement
 
 
-async def test_a_node_whose_pods_fit_elsewhere_goes() -> None:
+async def test_a_node_whose_pods_fit_on_other_nodes_is_deleted() -> None:
     scenario = ConsolidationScenario()
     scenario.add("a", "m5.4xlarge", pods=12)
     scenario.add("b", "c5.large", pods=1)
@@ -235,7 +235,7 @@ async def spacious() -> ConsolidationScenario:
     return scenario
 
 
-async def test_nodes_that_settle_within_moments_of_one_another_go_together() -> None:
+async def test_nodes_that_become_consolidatable_together_are_disrupted_together() -> None:
     scenario = await spacious()
     scenario.settle("b", seconds=10)
 
@@ -247,7 +247,7 @@ async def test_nodes_that_settle_within_moments_of_one_another_go_together() -> 
     assert sorted(scenario.going()) == ["a", "b"]
 
 
-async def test_a_node_that_settles_much_later_is_not_waited_for() -> None:
+async def test_consolidation_does_not_wait_for_a_node_that_is_consolidatable_much_later() -> None:
     scenario = await spacious()
     scenario.settle("b", seconds=GATHERING.seconds + 2)
 
@@ -256,7 +256,7 @@ async def test_a_node_that_settles_much_later_is_not_waited_for() -> None:
     assert scenario.going() == ["a"]
 
 
-async def test_a_node_where_pods_come_and_go_holds_others_up_for_a_moment_only() -> None:
+async def test_a_node_with_constant_pod_changes_delays_others_only_briefly() -> None:
     scenario = await spacious()
 
     for _ in range(GATHERING.seconds + VALIDATION + 5):
@@ -266,7 +266,7 @@ async def test_a_node_where_pods_come_and_go_holds_others_up_for_a_moment_only()
     assert scenario.going() == ["a"]
 
 
-async def test_what_there_was_to_save_long_ago_shortens_no_wait() -> None:
+async def test_a_former_saving_does_not_shorten_the_wait() -> None:
     scenario = await spacious()
     scenario.settle("b", seconds=10)
     await scenario.work(2)
@@ -280,7 +280,7 @@ async def test_what_there_was_to_save_long_ago_shortens_no_wait() -> None:
     assert not await scenario.world.events("ConsolidationCandidate")
 
 
-async def test_a_node_that_only_goes_when_it_is_empty_is_not_waited_for() -> None:
+async def test_consolidation_does_not_wait_for_a_node_with_when_empty() -> None:
     scenario = await spacious()
     scenario.world.seed(
         make_nodepool("kept", consolidationPolicy=WHEN_EMPTY, consolidateAfter="30s")
@@ -294,7 +294,7 @@ async def test_a_node_that_only_goes_when_it_is_empty_is_not_waited_for() -> Non
     assert scenario.going() == ["a"]
 
 
-async def test_a_node_stays_until_what_replaces_it_is_ready() -> None:
+async def test_a_node_stays_until_its_replacement_is_initialized() -> None:
     scenario = oversized()
 
     replacement = await replaced(scenario)
@@ -317,7 +317,7 @@ async def test_a_node_stays_until_what_replaces_it_is_ready() -> None:
     assert scenario.counted(created, reason="underutilized") == 1
 
 
-async def test_a_node_is_not_held_for_gone_before_its_replacement_is_written() -> None:
+async def test_a_node_does_not_count_as_leaving_before_its_replacement_is_created() -> None:
     scenario = oversized()
     scenario.world.api.refuse("create", REFUSED, kind=kinds.NODE_CLAIM, times=100)
 
@@ -329,7 +329,7 @@ async def test_a_node_is_not_held_for_gone_before_its_replacement_is_written() -
     assert scenario.counted(failures, decision="replace", reason="underutilized") == 1
 
 
-async def test_a_replacement_that_is_refused_again_and_again_is_logged_once(
+async def test_a_repeatedly_refused_replacement_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scenario = oversized()
@@ -342,7 +342,7 @@ async def test_a_replacement_that_is_refused_again_and_again_is_logged_once(
     assert len([r for r in caplog.records if r.message.startswith("cannot create nodeclaim")]) == 1
 
 
-async def test_a_node_whose_replacement_is_lost_is_given_back_and_tried_again() -> None:
+async def test_a_node_whose_replacement_failed_is_untainted_and_retried() -> None:
     scenario = oversized()
     replacement = await replaced(scenario)
     assert scenario.leaves("big")
@@ -359,7 +359,7 @@ async def test_a_node_whose_replacement_is_lost_is_given_back_and_tried_again() 
     assert len(scenario.made()) == 1
 
 
-async def test_a_replacement_that_is_not_ready_in_time_goes_and_the_node_stays() -> None:
+async def test_a_replacement_that_is_not_ready_in_time_is_deleted_and_the_node_stays() -> None:
     scenario = oversized()
     replacement = await replaced(scenario)
 
@@ -370,7 +370,7 @@ async def test_a_replacement_that_is_not_ready_in_time_goes_and_the_node_stays()
     assert not scenario.is_marked("big")
 
 
-async def test_a_replacement_is_no_empty_node_while_its_pods_are_on_their_way() -> None:
+async def test_a_replacement_is_not_empty_while_its_pods_are_moving() -> None:
     scenario = oversized()
     replacement = await replaced(scenario)
     scenario.make_ready(replacement)
@@ -387,7 +387,7 @@ async def test_a_replacement_is_no_empty_node_while_its_pods_are_on_their_way() 
     assert [c.metadata.name for c in scenario.made() if c.metadata.is_deleting] == []
 
 
-async def test_a_replacement_comes_within_the_limits_of_its_pool() -> None:
+async def test_a_replacement_respects_the_limits_of_its_pool() -> None:
     scenario = oversized()
     scenario.change_pool(limits={"cpu": "8"})
 
@@ -397,7 +397,7 @@ async def test_a_replacement_comes_within_the_limits_of_its_pool() -> None:
     assert not scenario.is_marked("big")
 
 
-async def test_a_pool_that_asks_for_other_nodes_meanwhile_gets_none_of_what_it_asked_for() -> None:
+async def test_a_pool_that_changed_during_the_decision_gets_no_outdated_replacement() -> None:
     scenario = oversized()
 
     class Slow(SameProcess):
@@ -419,7 +419,7 @@ async def test_a_pool_that_asks_for_other_nodes_meanwhile_gets_none_of_what_it_a
     assert [claim.metadata.labels["team"] for claim in scenario.made()] == ["blue"]
 
 
-async def test_a_pod_that_comes_meanwhile_keeps_the_node() -> None:
+async def test_new_pods_make_the_validation_of_a_command_fail() -> None:
     scenario = oversized()
     await scenario.work(10)
 
@@ -432,7 +432,7 @@ async def test_a_pod_that_comes_meanwhile_keeps_the_node() -> None:
     assert scenario.counted(rejected, consolidation_type="single") == 1
 
 
-async def test_a_steady_cluster_is_thought_about_less_and_less_often() -> None:
+async def test_a_steady_cluster_is_evaluated_with_growing_intervals() -> None:
     scenario = ConsolidationScenario()
     scenario.add("a", "c5.large", pods=1)
 
@@ -448,7 +448,7 @@ async def test_a_steady_cluster_is_thought_about_less_and_less_often() -> None:
     assert scenario.engine.asked == 10
 
 
-async def test_a_clock_that_is_set_back_is_a_reason_to_think_again() -> None:
+async def test_a_clock_set_back_triggers_an_evaluation() -> None:
     scenario = ConsolidationScenario()
     scenario.add("a", "c5.large", pods=1)
     await scenario.work(2)
@@ -459,7 +459,7 @@ async def test_a_clock_that_is_set_back_is_a_reason_to_think_again() -> None:
     assert scenario.engine.asked == 2
 
 
-async def test_what_was_decided_does_not_wait_for_a_clock_that_was_set_back() -> None:
+async def test_a_decision_does_not_wait_for_a_clock_that_was_set_back() -> None:
     scenario = oversized()
     await scenario.work(10)
 
@@ -469,7 +469,7 @@ async def test_what_was_decided_does_not_wait_for_a_clock_that_was_set_back() ->
     assert scenario.made()
 
 
-async def test_what_only_time_held_back_is_found_soon() -> None:
+async def test_a_command_that_only_time_blocked_is_found_soon() -> None:
     scenario = oversized()
     until = scenario.world.clock() + timedelta(seconds=20)
     scenario.world.seed(make_pod("expected", cpu="100"))
@@ -480,7 +480,7 @@ async def test_what_only_time_held_back_is_found_soon() -> None:
     assert scenario.made()
 
 
-async def test_other_prices_are_a_reason_to_think_again() -> None:
+async def test_changed_prices_trigger_an_evaluation() -> None:
     scenario = ConsolidationScenario()
     scenario.add("a", "c5.large", pods=1)
     await scenario.work(2)
@@ -491,7 +491,7 @@ async def test_other_prices_are_a_reason_to_think_again() -> None:
     assert scenario.engine.asked == 2
 
 
-async def test_what_only_a_budget_holds_back_is_thought_about_again() -> None:
+async def test_a_command_that_a_budget_blocks_is_evaluated_again() -> None:
     scenario = ConsolidationScenario(budgets=[{"nodes": "0", "reasons": ["Underutilized"]}])
     scenario.add("big", "m5.4xlarge", pods=1)
 
@@ -500,7 +500,7 @@ async def test_what_only_a_budget_holds_back_is_thought_about_again() -> None:
     assert scenario.engine.asked == 3
 
 
-async def test_of_a_node_that_stays_it_is_said_why() -> None:
+async def test_the_reason_is_reported_for_a_node_that_stays() -> None:
     scenario = ConsolidationScenario()
     scenario.add("a", "c5.large", pods=1)
 
@@ -510,7 +510,7 @@ async def test_of_a_node_that_stays_it_is_said_why() -> None:
     assert "Can't replace with a cheaper node" in why
 
 
-async def test_of_a_node_that_stays_for_another_reason_that_is_said_too() -> None:
+async def test_a_changed_reason_is_reported_for_a_node_that_stays() -> None:
     scenario = ConsolidationScenario(budgets=[{"nodes": "0"}])
     scenario.add("old", "c5.large", pods=1, drifted=True)
     await scenario.work(2)
@@ -524,7 +524,7 @@ async def test_of_a_node_that_stays_for_another_reason_that_is_said_too() -> Non
     assert [why for why in told if "not all pods would schedule" in why]
 
 
-async def test_savings_that_do_not_pay_for_their_moves_are_left() -> None:
+async def test_savings_below_their_eviction_cost_are_not_executed() -> None:
     scenario = oversized()
     scenario.engine.settings = DisruptionSettings(eviction_price=1000.0)
 
@@ -533,7 +533,7 @@ async def test_savings_that_do_not_pay_for_their_moves_are_left() -> None:
     assert scenario.made() == []
 
 
-async def test_a_drifted_node_is_replaced_without_a_second_look() -> None:
+async def test_a_drifted_node_is_replaced_without_validation_delay() -> None:
     scenario = ConsolidationScenario(consolidateAfter="Never")
     scenario.add("old", "c5.large", pods=1, drifted=True)
 
@@ -548,7 +548,7 @@ async def test_a_drifted_node_is_replaced_without_a_second_look() -> None:
     assert scenario.counted(disrupted, reason="drifted") == 1
 
 
-async def test_drift_goes_on_node_by_node_within_its_budget() -> None:
+async def test_drift_proceeds_node_by_node_within_its_budget() -> None:
     scenario = ConsolidationScenario(budgets=[{"nodes": "2"}])
     for number in range(5):
         scenario.add(f"old-{number}", "c5.large", pods=1, drifted=True)
@@ -558,7 +558,7 @@ async def test_drift_goes_on_node_by_node_within_its_budget() -> None:
     assert [scenario.is_marked(f"old-{n}") for n in range(5)].count(True) == 2
 
 
-async def test_an_image_is_tried_on_one_node_until_that_has_been_given_back() -> None:
+async def test_after_a_lost_replacement_no_second_node_tries_the_new_ami() -> None:
     """What was made in its place may be lost before anybody has seen it."""
     scenario = ConsolidationScenario()
     scenario.engine.settings = DisruptionSettings()
@@ -577,7 +577,9 @@ async def test_an_image_is_tried_on_one_node_until_that_has_been_given_back() ->
     assert [scenario.is_marked(name) for name in ("old-0", "old-1")].count(True) == 1
 
 
-async def test_a_pool_that_has_stopped_tries_one_node_again_in_the_place_of_a_drifted_one() -> None:
+async def test_a_pool_in_registration_backoff_retries_with_the_replacement_of_a_drifted_node() -> (
+    None
+):
     """Where no pod waits nothing else would ever find out that its nodes join again."""
     scenario = ConsolidationScenario()
     for number in range(3):
@@ -594,7 +596,7 @@ async def test_a_pool_that_has_stopped_tries_one_node_again_in_the_place_of_a_dr
     assert len(scenario.made()) == 1
 
 
-async def test_a_drifted_node_of_a_static_pool_gets_an_heir_of_its_own() -> None:
+async def test_a_drifted_node_of_a_static_pool_gets_its_own_replacement() -> None:
     scenario = ConsolidationScenario()
     scenario.add("old", "c5.large", pods=1, drifted=True)
     scenario.add("new", "c5.large", pods=1)
@@ -608,7 +610,7 @@ async def test_a_drifted_node_of_a_static_pool_gets_an_heir_of_its_own() -> None
     assert not scenario.leaves("new")
 
 
-async def test_a_new_leader_goes_on_with_what_the_last_one_had_begun() -> None:
+async def test_a_new_leader_continues_the_former_leaders_commands() -> None:
     scenario = oversized()
     replacement = await replaced(scenario)
 
@@ -623,7 +625,7 @@ async def test_a_new_leader_goes_on_with_what_the_last_one_had_begun() -> None:
     assert [claim.metadata.uid for claim in scenario.made()] == [replacement.metadata.uid]
 
 
-async def test_a_new_leader_asks_again_when_the_book_of_decisions_cannot_be_read() -> None:
+async def test_a_new_leader_retries_if_the_history_cannot_be_read() -> None:
     scenario = oversized()
     await replaced(scenario)
     away = UnavailableError("connection refused", status=0)
@@ -636,7 +638,7 @@ async def test_a_new_leader_asks_again_when_the_book_of_decisions_cannot_be_read
     assert len(scenario.made()) == 1
 
 
-async def test_a_new_leader_takes_back_what_the_last_one_had_not_written_down() -> None:
+async def test_a_new_leader_reverts_unrecorded_commands() -> None:
     scenario = unrecorded()
     scenario.add("big", "m5.4xlarge", pods=1)
     await replaced(scenario)
@@ -647,7 +649,7 @@ async def test_a_new_leader_takes_back_what_the_last_one_had_not_written_down() 
     assert not scenario.is_marked("big")
 
 
-async def test_a_replacement_that_has_joined_in_time_and_is_not_ready_is_kept() -> None:
+async def test_a_registered_replacement_that_is_not_ready_is_kept() -> None:
     scenario = oversized()
     replacement = await replaced(scenario)
     scenario.join(replacement)
@@ -660,7 +662,7 @@ async def test_a_replacement_that_has_joined_in_time_and_is_not_ready_is_kept() 
     assert not kept.metadata.is_deleting
 
 
-async def test_what_was_made_for_nothing_stays_when_others_need_it() -> None:
+async def test_an_unneeded_replacement_stays_if_a_pod_is_nominated_for_it() -> None:
     scenario = oversized()
     replacement = await replaced(scenario)
     waiting = make_pod("other")
@@ -676,7 +678,7 @@ async def test_what_was_made_for_nothing_stays_when_others_need_it() -> None:
     ]
 
 
-async def test_a_new_leader_waits_for_what_the_last_one_made() -> None:
+async def test_a_new_leader_waits_for_the_former_leaders_replacements() -> None:
     scenario = unrecorded(consolidateAfter="Never")
     scenario.add("old", "c5.large", pods=1, drifted=True)
     await scenario.work(1)
@@ -691,7 +693,7 @@ async def test_a_new_leader_waits_for_what_the_last_one_made() -> None:
     assert replacement.metadata.name in why
 
 
-async def test_a_new_leader_uses_what_the_last_one_made() -> None:
+async def test_a_new_leader_uses_the_former_leaders_replacements() -> None:
     scenario = ConsolidationScenario()
     scenario.add("old", "c5.large", pods=1, drifted=True)
     scenario.add("replacement", "c5.large", replaces="old")
@@ -702,7 +704,7 @@ async def test_a_new_leader_uses_what_the_last_one_made() -> None:
     assert scenario.going() == ["old"]
 
 
-async def test_what_was_made_in_the_place_of_a_node_that_has_gone_is_empty_like_any_other() -> None:
+async def test_the_replacement_of_a_deleted_node_can_be_empty() -> None:
     scenario = ConsolidationScenario()
     scenario.add("replacement", "c5.large", replaces="gone")
 
@@ -711,7 +713,7 @@ async def test_what_was_made_in_the_place_of_a_node_that_has_gone_is_empty_like_
     assert scenario.going() == ["replacement"]
 
 
-async def test_a_new_leader_makes_another_when_the_last_ones_comes_to_nothing() -> None:
+async def test_a_new_leader_creates_another_replacement_if_the_former_leaders_fails() -> None:
     scenario = ConsolidationScenario(consolidateAfter="Never")
     scenario.add("old", "c5.large", pods=1, drifted=True)
     await scenario.work(1)
@@ -726,7 +728,7 @@ async def test_a_new_leader_makes_another_when_the_last_ones_comes_to_nothing() 
     assert scenario.leaves("old")
 
 
-async def test_a_cluster_with_nothing_left_to_do_says_how_far_it_is_from_its_bound() -> None:
+async def test_a_steady_cluster_reports_its_distance_from_the_bound() -> None:
     scenario = ConsolidationScenario()
     scenario.engine.settings = DisruptionSettings(eviction_price=1000.0)
     scenario.add("large", "m5.4xlarge", pods=2)

@@ -57,7 +57,7 @@ class DeletionCostScenario(ConsolidationScenario):
         }
 
 
-async def test_the_pods_of_the_node_that_goes_first_have_the_lowest_cost() -> None:
+async def test_pods_of_the_next_disrupted_node_have_the_lowest_deletion_cost() -> None:
     scenario = DeletionCostScenario()
     scenario.add_replicas("worthwhile", pods=1)
     scenario.add_replicas("busy", pods=3)
@@ -73,7 +73,7 @@ async def test_the_pods_of_the_node_that_goes_first_have_the_lowest_cost() -> No
     }
 
 
-async def test_drifted_nodes_go_before_all_others() -> None:
+async def test_pods_of_drifted_nodes_have_lower_deletion_costs() -> None:
     scenario = DeletionCostScenario()
     scenario.add_replicas("plain", pods=1)
     scenario.add_replicas("drifted", pods=3, drifted=True)
@@ -84,7 +84,7 @@ async def test_drifted_nodes_go_before_all_others() -> None:
     assert scenario.written()["plain-0"] == "-1"
 
 
-async def test_pods_of_a_node_that_is_being_disrupted_are_deleted_before_all_others() -> None:
+async def test_pods_of_a_disrupted_node_have_the_lowest_deletion_cost() -> None:
     scenario = DeletionCostScenario()
     scenario.add_replicas("leaving")
     scenario.world.cluster.mark_for_deletion("claim-of-leaving")
@@ -104,7 +104,7 @@ async def test_budgets_limit_how_many_nodes_are_ranked() -> None:
     assert scenario.written() == {"first-0": "-1", "second-0": None, "second-1": None}
 
 
-async def test_a_node_that_is_no_longer_ranked_loses_its_costs() -> None:
+async def test_an_unranked_node_loses_its_deletion_costs() -> None:
     scenario = DeletionCostScenario()
     scenario.add_replicas("node")
     await scenario.run()
@@ -116,7 +116,7 @@ async def test_a_node_that_is_no_longer_ranked_loses_its_costs() -> None:
     assert scenario.written() == {"node-0": None}
 
 
-async def test_only_pods_of_replica_sets_get_costs_and_others_pin_their_node() -> None:
+async def test_only_pods_of_replicasets_get_deletion_costs() -> None:
     scenario = DeletionCostScenario()
     scenario.add_replicas("mixed", pods=2)
     scenario.own("mixed-1", "Job")
@@ -159,7 +159,7 @@ async def test_nothing_is_written_while_nothing_changes() -> None:
     assert not scenario.world.api.calls
 
 
-async def test_a_pod_that_changed_meanwhile_is_written_in_the_next_run() -> None:
+async def test_a_pod_with_a_write_conflict_is_written_in_the_next_run() -> None:
     scenario = DeletionCostScenario()
     scenario.add_replicas("node")
     scenario.world.api.refuse("patch", ConflictError("changed", status=409))

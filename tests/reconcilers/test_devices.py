@@ -76,7 +76,7 @@ def on(slice_: ResourceSlice, count: int) -> ResourceSlice:
     return changed(slice_, spec={"pool": {"resource_slice_count": count}})
 
 
-async def test_a_node_is_made_for_a_pods_devices_and_is_ready_once_they_are_there(
+async def test_a_node_is_launched_for_devices_and_ready_once_they_are_published(
     scenario: WithDevices,
 ) -> None:
     world = scenario.world
@@ -104,7 +104,7 @@ async def test_a_node_is_made_for_a_pods_devices_and_is_ready_once_they_are_ther
     assert conditions.is_true(claim.status.conditions, INITIALIZED)
 
 
-async def test_devices_of_a_node_on_its_way_are_kept_for_the_pods_planned_there(
+async def test_devices_of_a_launching_node_are_reserved_for_its_pods(
     scenario: WithDevices,
 ) -> None:
     world = scenario.world
@@ -119,7 +119,7 @@ async def test_devices_of_a_node_on_its_way_are_kept_for_the_pods_planned_there(
     assert len(world.claims()) == 2
 
 
-async def test_a_pod_without_a_claim_yet_is_told_so_and_tried_again(
+async def test_a_pod_whose_resourceclaim_is_missing_is_reported_and_retried(
     scenario: WithDevices,
 ) -> None:
     pod, claim = claimed("web")
@@ -134,7 +134,7 @@ async def test_a_pod_without_a_claim_yet_is_told_so_and_tried_again(
     assert len(scenario.world.claims()) == 1
 
 
-async def test_nobody_waits_for_drivers_where_claims_are_ignored() -> None:
+async def test_with_resourceclaims_ignored_no_node_waits_for_drivers() -> None:
     scenario = WithDevices()
     scenario.world.seed(make_nodeclass(), make_nodepool(), make_pod("web"))
     await scenario.round()
@@ -149,7 +149,7 @@ async def test_nobody_waits_for_drivers_where_claims_are_ignored() -> None:
     assert conditions.is_true(claim.status.conditions, INITIALIZED)
 
 
-def test_the_mirror_follows_devices_only_where_claims_are_heeded() -> None:
+def test_devices_are_watched_only_if_resourceclaims_are_considered() -> None:
     options = Options(cluster_name="c")
     assert not set(DEVICES) & set(followed(options))
 

@@ -184,7 +184,7 @@ async def _what_is_seldom() -> None:
     )
     await drain.test_the_grace_period_of_a_node_ends_every_protection()
     await test_history.test_totals_survive_a_restart_and_the_end_of_their_records()
-    await test_deletioncosts.test_drifted_nodes_go_before_all_others()
+    await test_deletioncosts.test_pods_of_drifted_nodes_have_lower_deletion_costs()
     await test_modes.test_a_pod_that_another_has_replaced_makes_it_no_other_recommendation()
     await cluster_dns(FakeApiServer())
     world, pods = World(), waiting("web-0", owner="StatefulSet/web")
