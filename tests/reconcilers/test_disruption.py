@@ -21,7 +21,7 @@ from tests.builders import changed, make_pod
 from tests.reconcilers.scenarios import DisruptionScenario
 
 
-async def test_an_empty_node_goes_once_it_has_proved_to_stay_empty() -> None:
+async def test_an_empty_node_is_disrupted_after_its_validation() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
 
     await scenario.work(seconds=10)
@@ -34,7 +34,7 @@ async def test_an_empty_node_goes_once_it_has_proved_to_stay_empty() -> None:
     assert [t for t in node.spec.taints if t.key == labels.DISRUPTED_TAINT]
 
 
-async def test_an_empty_node_does_not_stay_for_a_clock_that_was_set_back() -> None:
+async def test_an_empty_node_is_disrupted_even_if_the_clock_is_set_back() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     await scenario.work(seconds=5)
 
@@ -44,7 +44,7 @@ async def test_an_empty_node_does_not_stay_for_a_clock_that_was_set_back() -> No
     assert scenario.going() == ["claim-0"]
 
 
-async def test_a_node_with_a_pod_that_needs_a_home_stays() -> None:
+async def test_a_node_with_a_reschedulable_pod_is_not_empty() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     scenario.world.seed(make_pod("web", node="node-0"))
 
@@ -53,7 +53,7 @@ async def test_a_node_with_a_pod_that_needs_a_home_stays() -> None:
     assert scenario.going() == []
 
 
-async def test_a_workload_stays_as_old_as_it_is_when_all_its_pods_are_moved() -> None:
+async def test_a_workload_keeps_its_start_when_all_its_pods_are_moved() -> None:
     scenario = DisruptionScenario(1)
     owner = OwnerReference(
         api_version="apps/v1", kind="ReplicaSet", name="web", uid="uid-of-web", controller=True
@@ -82,7 +82,7 @@ async def test_a_workload_stays_as_old_as_it_is_when_all_its_pods_are_moved() ->
     assert scenario.engine.last.begun["uid-of-web"] == began
 
 
-async def test_a_pod_that_comes_meanwhile_keeps_its_node() -> None:
+async def test_a_pod_that_arrives_during_validation_keeps_its_node() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     await scenario.work(seconds=10)
 
@@ -92,7 +92,7 @@ async def test_a_pod_that_comes_meanwhile_keeps_its_node() -> None:
     assert scenario.going() == []
 
 
-async def test_a_budget_lets_only_so_many_go_at_once() -> None:
+async def test_a_budget_limits_concurrent_disruptions() -> None:
     scenario = DisruptionScenario(10, budgets=[{"nodes": "2"}])
 
     await scenario.work(seconds=40)
@@ -100,7 +100,7 @@ async def test_a_budget_lets_only_so_many_go_at_once() -> None:
     assert len(scenario.going()) == 2
 
 
-async def test_a_budget_that_cannot_be_read_lets_none_go() -> None:
+async def test_an_invalid_budget_blocks_every_disruption() -> None:
     scenario = DisruptionScenario(
         3, budgets=[{"nodes": "100%", "schedule": "@never", "duration": "1h"}]
     )
@@ -119,7 +119,7 @@ async def test_a_budget_of_zero_keeps_every_node(reasons: list[str]) -> None:
     assert scenario.going() == []
 
 
-async def test_a_nominated_node_is_left_alone() -> None:
+async def test_a_nominated_node_is_not_disrupted() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     scenario.world.seed(make_pod("web"))
     until = scenario.world.now + timedelta(minutes=5)
@@ -130,7 +130,7 @@ async def test_a_nominated_node_is_left_alone() -> None:
     assert scenario.going() == []
 
 
-async def test_a_node_whose_pods_will_never_come_is_not_kept_for_them() -> None:
+async def test_a_nomination_for_deleted_pods_does_not_keep_the_node() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     scenario.world.seed(make_pod("web"))
     until = scenario.world.now + timedelta(minutes=5)
@@ -143,7 +143,7 @@ async def test_a_node_whose_pods_will_never_come_is_not_kept_for_them() -> None:
     assert scenario.going() == ["claim-0"]
 
 
-async def test_a_node_marked_do_not_disrupt_says_so_and_stays() -> None:
+async def test_a_node_with_do_not_disrupt_stays_and_reports_it() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     await scenario.world.api.patch(
         kinds.NODE, "node-0", {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
@@ -164,7 +164,7 @@ async def test_a_node_marked_do_not_disrupt_says_so_and_stays() -> None:
         ("1d", "InvalidDoNotDisruptAnnotation", "'1d'"),
     ],
 )
-async def test_pods_that_are_to_be_left_alone_for_a_while_say_until_when(
+async def test_a_do_not_disrupt_duration_is_reported_with_its_end(
     said: str, event: str, word: str
 ) -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
@@ -179,7 +179,7 @@ async def test_pods_that_are_to_be_left_alone_for_a_while_say_until_when(
     assert word in message
 
 
-async def test_a_taint_left_by_a_controller_that_died_is_taken_off() -> None:
+async def test_the_taint_of_a_dead_controller_is_removed() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "0"}])
     node = scenario.world.node("node-0")
     assert node is not None
@@ -202,7 +202,7 @@ async def test_a_taint_left_by_a_controller_that_died_is_taken_off() -> None:
         pytest.param("Never", 10**6, False, id="never"),
     ],
 )
-async def test_a_node_becomes_consolidatable_when_it_has_been_quiet_long_enough(
+async def test_a_node_becomes_consolidatable_after_consolidateafter(
     after: str, quiet: int, consolidatable: bool
 ) -> None:
     scenario = DisruptionScenario(1, consolidateAfter=after)
@@ -218,7 +218,7 @@ async def test_a_node_becomes_consolidatable_when_it_has_been_quiet_long_enough(
     assert bool(told) is consolidatable
 
 
-async def test_a_node_is_consolidatable_in_time_after_a_clock_that_ran_ahead() -> None:
+async def test_a_pod_event_in_the_future_does_not_delay_consolidatable() -> None:
     scenario = DisruptionScenario(1, consolidateAfter="5m")
     world = scenario.world
     loop = world.make(Consolidatable)
@@ -241,7 +241,7 @@ async def test_a_node_is_consolidatable_in_time_after_a_clock_that_ran_ahead() -
         pytest.param(10**6, True, False, id="pods have run there"),
     ],
 )
-async def test_what_was_made_in_the_place_of_nodes_for_nothing_goes_though_never_consolidated(
+async def test_an_unused_replacement_is_deleted_despite_consolidateafter_never(
     quiet: int, used: bool, goes: bool
 ) -> None:
     scenario = DisruptionScenario(1, consolidateAfter="Never")
@@ -270,7 +270,9 @@ async def test_what_was_made_in_the_place_of_nodes_for_nothing_goes_though_never
         pytest.param(-1800, True, id="by a clock that ran ahead"),
     ],
 )
-async def test_when_pods_came_or_went_is_written_now_and_then(ago: int, written: bool) -> None:
+async def test_the_time_of_the_last_pod_event_is_written_at_intervals(
+    ago: int, written: bool
+) -> None:
     world = DisruptionScenario(1).world
     before = (world.clock() - timedelta(seconds=ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
     told = {"status": {"lastPodEventTime": before}}
@@ -297,7 +299,7 @@ REFUSED = ForbiddenError("the webhook says no", status=403)
 DOWN = UnavailableError("no answer in time", status=0)
 
 
-async def test_a_node_whose_deletion_is_refused_is_given_back() -> None:
+async def test_a_node_whose_deletion_is_refused_is_untainted() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "1"}])
     scenario.world.api.refuse("delete", REFUSED, kind=kinds.NODE_CLAIM)
 
@@ -313,7 +315,7 @@ async def test_a_node_whose_deletion_is_refused_is_given_back() -> None:
     assert scenario.going() == ["claim-0"], "it has been tried again"
 
 
-async def test_a_cause_for_which_a_command_is_given_up_again_and_again_is_logged_once(
+async def test_a_repeated_cause_of_failed_commands_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "1"}])
@@ -325,7 +327,7 @@ async def test_a_cause_for_which_a_command_is_given_up_again_and_again_is_logged
     assert len(failures) == 1
 
 
-async def test_a_node_whose_deletion_is_refused_costs_the_others_no_budget() -> None:
+async def test_a_node_whose_deletion_is_refused_does_not_use_the_budget() -> None:
     scenario = DisruptionScenario(2, budgets=[{"nodes": "1"}])
     scenario.world.api.refuse("delete", REFUSED, kind=kinds.NODE_CLAIM)
 
@@ -335,7 +337,7 @@ async def test_a_node_whose_deletion_is_refused_costs_the_others_no_budget() -> 
     assert not is_marked(scenario)
 
 
-async def test_a_deletion_whose_answer_was_lost_is_not_taken_back(
+async def test_a_deletion_with_a_lost_response_is_not_reverted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "1"}])
@@ -361,7 +363,7 @@ async def test_a_deletion_whose_answer_was_lost_is_not_taken_back(
     assert counted == [1]
 
 
-async def test_a_deletion_that_nobody_answers_is_tried_again() -> None:
+async def test_a_deletion_without_a_response_is_retried() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "1"}])
     scenario.world.api.refuse("delete", DOWN, kind=kinds.NODE_CLAIM, times=5)
 
@@ -370,7 +372,7 @@ async def test_a_deletion_that_nobody_answers_is_tried_again() -> None:
     assert scenario.going() == ["claim-0"]
 
 
-async def test_a_deletion_that_nobody_ever_answers_is_given_up() -> None:
+async def test_a_deletion_that_never_gets_a_response_is_abandoned() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "1"}])
     scenario.world.api.refuse("delete", DOWN, kind=kinds.NODE_CLAIM, times=10_000)
 
@@ -386,7 +388,7 @@ async def test_a_deletion_that_nobody_ever_answers_is_given_up() -> None:
     ("verb", "kind"), [("patch", kinds.NODE), ("patch/status", kinds.NODE_CLAIM)]
 )
 @pytest.mark.parametrize("error", [REFUSED, DOWN])
-async def test_a_node_that_cannot_be_marked_is_as_it_was(
+async def test_a_node_that_cannot_be_tainted_is_unchanged(
     verb: str, kind: kinds.Kind[Any], error: ApiError
 ) -> None:
     scenario = DisruptionScenario(2, budgets=[{"nodes": "1"}])
@@ -403,9 +405,7 @@ async def test_a_node_that_cannot_be_marked_is_as_it_was(
 @pytest.mark.parametrize(
     ("verb", "kind"), [("patch", kinds.NODE), ("patch/status", kinds.NODE_CLAIM)]
 )
-async def test_a_mark_that_cannot_be_taken_back_is_tried_again(
-    verb: str, kind: kinds.Kind[Any]
-) -> None:
+async def test_removing_the_taint_is_retried(verb: str, kind: kinds.Kind[Any]) -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "1"}])
     scenario.world.api.refuse("delete", REFUSED, kind=kinds.NODE_CLAIM)
     await scenario.work(seconds=16)
@@ -417,7 +417,7 @@ async def test_a_mark_that_cannot_be_taken_back_is_tried_again(
     assert not is_marked(scenario)
 
 
-async def test_what_was_refused_is_tried_again_though_the_clock_is_set_back() -> None:
+async def test_a_refused_command_is_retried_even_if_the_clock_is_set_back() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "1"}])
     scenario.world.api.refuse("delete", REFUSED, kind=kinds.NODE_CLAIM)
     await scenario.work(seconds=16)
@@ -429,7 +429,7 @@ async def test_what_was_refused_is_tried_again_though_the_clock_is_set_back() ->
     assert scenario.going() == ["claim-0"]
 
 
-async def test_what_is_refused_for_ever_is_not_tried_without_a_pause() -> None:
+async def test_a_permanently_refused_command_is_retried_with_pauses() -> None:
     scenario = DisruptionScenario(3, budgets=[{"nodes": "1"}])
     scenario.world.api.refuse("patch", REFUSED, kind=kinds.NODE, times=10_000)
     await scenario.work(seconds=15)

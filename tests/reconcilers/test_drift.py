@@ -75,7 +75,7 @@ class DriftScenario:
         return drifted.reason if drifted is not None else ""
 
 
-async def test_what_is_as_it_was_asked_for_has_not_drifted() -> None:
+async def test_an_unchanged_claim_has_not_drifted() -> None:
     scenario = DriftScenario()
 
     assert await scenario.reason() == ""
@@ -83,7 +83,7 @@ async def test_what_is_as_it_was_asked_for_has_not_drifted() -> None:
     assert await scenario.reason() == ""
 
 
-async def test_a_pool_that_asks_for_something_else_drifts_its_nodes_until_it_asks_again() -> None:
+async def test_a_changed_pool_drifts_its_nodes_until_it_is_changed_back() -> None:
     scenario = DriftScenario()
     before = scenario.world.api.objects(kinds.NODE_POOL)[0]
 
@@ -94,7 +94,7 @@ async def test_a_pool_that_asks_for_something_else_drifts_its_nodes_until_it_ask
     assert await scenario.reason() == ""
 
 
-async def test_hashes_of_different_versions_say_nothing() -> None:
+async def test_hashes_of_different_versions_are_not_compared() -> None:
     scenario = DriftScenario()
 
     scenario.world.seed(hashed(expiring("10h"), version="v99"))
@@ -112,7 +112,7 @@ async def test_hashes_of_different_versions_say_nothing() -> None:
         pytest.param(requiring("team", "DoesNotExist"), "", id="lacks what must not be"),
     ],
 )
-async def test_labels_must_meet_the_requirements_of_the_pool(pool: NodePool, reason: str) -> None:
+async def test_labels_outside_the_pools_requirements_are_drift(pool: NodePool, reason: str) -> None:
     scenario = DriftScenario()
 
     scenario.world.seed(hashed(pool))
@@ -127,7 +127,9 @@ async def test_labels_must_meet_the_requirements_of_the_pool(pool: NodePool, rea
         pytest.param({labels.ZONE: "elsewhere"}, id="zone"),
     ],
 )
-async def test_a_type_that_is_no_longer_sold_drifts_after_an_hour(carried: dict[str, str]) -> None:
+async def test_a_type_that_is_no_longer_offered_drifts_after_an_hour(
+    carried: dict[str, str],
+) -> None:
     scenario = DriftScenario(carried)
 
     assert await scenario.reason() == ""
@@ -135,14 +137,14 @@ async def test_a_type_that_is_no_longer_sold_drifts_after_an_hour(carried: dict[
     assert await scenario.reason() == "InstanceTypeNotFound"
 
 
-async def test_a_reservation_that_ran_out_leaves_an_on_demand_node() -> None:
+async def test_an_expired_reservation_leaves_an_on_demand_node() -> None:
     scenario = DriftScenario({labels.CAPACITY_TYPE: labels.RESERVED})
     scenario.world.pass_time(hours=2)
 
     assert await scenario.reason() == ""
 
 
-async def test_what_the_cloud_finds_is_told_in_its_words() -> None:
+async def test_drift_reported_by_the_cloud_keeps_its_message() -> None:
     scenario = DriftScenario()
     scenario.world.cloud.drift["fake:///1"] = "AMIDrift"
 
@@ -164,7 +166,7 @@ async def test_what_the_cloud_finds_is_told_in_its_words() -> None:
         pytest.param(NodeClaimNotFoundError("gone"), "", id="instance gone"),
     ],
 )
-async def test_while_the_cloud_cannot_tell_nothing_changes(
+async def test_without_an_answer_of_the_cloud_drift_is_unchanged(
     error: CloudProviderError, after: str
 ) -> None:
     scenario = DriftScenario()
@@ -176,14 +178,14 @@ async def test_while_the_cloud_cannot_tell_nothing_changes(
     assert await scenario.reason() == after
 
 
-async def test_what_is_not_launched_cannot_have_drifted() -> None:
+async def test_a_claim_that_is_not_launched_has_not_drifted() -> None:
     scenario = DriftScenario(is_launched=False)
     scenario.world.seed(hashed(expiring("10h")))
 
     assert await scenario.reason() == ""
 
 
-async def test_a_claim_of_nobody_s_pool_does_not_drift() -> None:
+async def test_a_claim_without_an_existing_pool_does_not_drift() -> None:
     scenario = DriftScenario({labels.NODEPOOL: "gone"})
     scenario.world.cloud.drift["fake:///1"] = "AMIDrift"
 

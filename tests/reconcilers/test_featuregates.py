@@ -41,7 +41,7 @@ def said(world: World, kind: Kind[Any]) -> tuple[str, str] | None:
     return f"{condition.type}={condition.status}: {condition.reason}", condition.message
 
 
-async def test_objects_say_that_their_feature_gate_is_off_and_how_to_turn_it_on() -> None:
+async def test_objects_report_that_their_feature_gate_is_off_and_how_to_enable_it() -> None:
     world = World()
     world.seed(OVERLAY, BUFFER)
 
@@ -62,7 +62,7 @@ async def test_objects_say_that_their_feature_gate_is_off_and_how_to_turn_it_on(
     assert [verb for verb, *_ in world.api.calls[written:] if verb != "list"] == []
 
 
-async def test_only_objects_of_a_gate_that_is_off_say_so() -> None:
+async def test_only_objects_of_a_disabled_gate_report_it() -> None:
     world = World()
     world.seed(OVERLAY, BUFFER)
 
@@ -75,7 +75,7 @@ async def test_only_objects_of_a_gate_that_is_off_say_so() -> None:
 @pytest.mark.parametrize(
     ("reason", "is_ours"), [("Resolved", True), ("attributesSetSuccessfully", False)]
 )
-async def test_a_buffer_of_another_provisioner_is_left_alone(reason: str, is_ours: bool) -> None:
+async def test_a_buffer_of_another_provisioner_is_not_written(reason: str, is_ours: bool) -> None:
     world = World()
     ready = Condition(type="ReadyForProvisioning", status="True", reason=reason)
     status = CapacityBufferStatus(conditions=[ready])
@@ -87,7 +87,7 @@ async def test_a_buffer_of_another_provisioner_is_left_alone(reason: str, is_our
     assert conditions.is_true(stored.status.conditions, "ReadyForProvisioning") is not is_ours
 
 
-async def test_a_cluster_that_does_not_serve_the_kinds_is_no_error() -> None:
+async def test_missing_crds_are_not_an_error() -> None:
     world = World()
     world.seed(BUFFER)
     world.api.refuse("list", NotFoundError("no such resource"), kind=kinds.NODE_OVERLAY)

@@ -52,7 +52,7 @@ class GangScenario(NominationScenario):
         return [c.metadata.name for c in self.world.claims() if not c.metadata.is_deleting]
 
 
-async def test_a_gang_that_lacks_its_last_instance_keeps_no_node() -> None:
+async def test_if_one_instance_of_a_gang_cannot_launch_all_its_nodes_are_released() -> None:
     scenario = GangScenario(pods=4)
     await scenario.round()
     assert len(scenario.staying) == 4
@@ -65,7 +65,7 @@ async def test_a_gang_that_lacks_its_last_instance_keeps_no_node() -> None:
     assert message == "Deleting NodeClaim: gang default/train cannot be scheduled as a whole"
 
 
-async def test_the_whole_gang_is_bought_another_way_after_that() -> None:
+async def test_a_released_gang_is_launched_again_as_a_whole() -> None:
     scenario = GangScenario(pods=4)
     await scenario.round()
     await scenario.launch_up_to(3)
@@ -83,7 +83,7 @@ async def test_the_whole_gang_is_bought_another_way_after_that() -> None:
     assert {c.metadata.annotations[labels.GANG] for c in claims} == {"default/train"}
 
 
-async def test_a_missing_node_that_can_be_had_elsewhere_is_bought_and_the_others_stay() -> None:
+async def test_a_missing_node_of_a_gang_is_launched_elsewhere_and_the_others_stay() -> None:
     scenario = GangScenario(pods=3)
     await scenario.round()
     before = set(scenario.staying)

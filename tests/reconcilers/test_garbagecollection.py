@@ -43,7 +43,7 @@ async def launched(world: World, name: str = "claim", *, recorded: bool = True) 
     return claim
 
 
-async def test_a_claim_whose_instance_vanished_is_let_go(
+async def test_a_claim_whose_instance_is_gone_is_deleted(
     world: World, collector: GarbageCollection
 ) -> None:
     claim = await launched(world)
@@ -54,7 +54,7 @@ async def test_a_claim_whose_instance_vanished_is_let_go(
     assert world.is_leaving("claim")
 
 
-async def test_a_claim_of_whose_instance_the_cloud_tells_nothing_is_kept(
+async def test_a_claim_is_kept_if_the_cloud_does_not_answer(
     world: World, collector: GarbageCollection
 ) -> None:
     claim = await launched(world)
@@ -81,7 +81,7 @@ def sharing(claim: NodeClaim, position: int, *, recorded: bool) -> NodeClaim:
     return msgspec.structs.replace(claim, metadata=metadata, status=status)
 
 
-async def test_instances_of_a_shared_launch_are_kept_for_claims_that_wait_and_no_longer(
+async def test_instances_of_a_shared_launch_are_kept_only_for_waiting_claims(
     world: World, collector: GarbageCollection
 ) -> None:
     for position, name in enumerate(("first", "second")):
@@ -107,7 +107,7 @@ async def test_instances_of_a_shared_launch_are_kept_for_claims_that_wait_and_no
     assert ended() == [i for i in world.cloud.machines if i != first.status.provider_id]
 
 
-async def test_orphans_of_a_shared_launch_are_looked_for_more_often(
+async def test_orphaned_instances_of_a_shared_launch_are_collected_more_often(
     world: World, collector: GarbageCollection
 ) -> None:
     collector.runs = EAGER_RUNS
@@ -135,7 +135,7 @@ async def test_a_claim_whose_node_is_still_ready_is_kept(
     assert not world.is_leaving("claim")
 
 
-async def test_a_claim_whose_node_was_deleted_by_hand_is_let_go(
+async def test_a_claim_whose_node_was_deleted_by_hand_is_deleted(
     world: World, collector: GarbageCollection
 ) -> None:
     await launched(world)
@@ -150,7 +150,7 @@ async def test_a_claim_whose_node_was_deleted_by_hand_is_let_go(
     assert world.is_leaving("claim")
 
 
-async def test_it_is_let_go_though_the_cloud_refuses_to_tell_of_instances(
+async def test_a_claim_without_its_node_is_deleted_even_if_instances_cannot_be_listed(
     world: World, collector: GarbageCollection
 ) -> None:
     await launched(world)
@@ -163,7 +163,7 @@ async def test_it_is_let_go_though_the_cloud_refuses_to_tell_of_instances(
     assert world.is_leaving("claim")
 
 
-async def test_it_is_let_go_once_its_time_is_up_rather_than_when_all_is_looked_at_again(
+async def test_a_claim_without_its_node_is_deleted_when_due_and_not_at_the_next_period(
     world: World, collector: GarbageCollection
 ) -> None:
     collector.runs = EAGER_RUNS
@@ -178,7 +178,7 @@ async def test_it_is_let_go_once_its_time_is_up_rather_than_when_all_is_looked_a
     assert world.is_leaving("claim")
 
 
-async def test_it_is_let_go_in_time_though_the_clock_is_set_back(
+async def test_a_claim_without_its_node_is_deleted_in_time_even_if_the_clock_is_set_back(
     world: World, collector: GarbageCollection
 ) -> None:
     await launched(world)
@@ -207,7 +207,7 @@ async def test_a_node_that_comes_back_keeps_its_claim(
     assert not world.is_leaving("claim")
 
 
-async def test_an_instance_that_nobody_claims_is_terminated(
+async def test_an_instance_without_a_claim_is_terminated(
     world: World, collector: GarbageCollection
 ) -> None:
     await launched(world)
@@ -224,7 +224,7 @@ async def test_an_instance_that_nobody_claims_is_terminated(
     assert all(machine.deleting for machine in world.cloud.machines.values())
 
 
-async def test_the_node_of_an_instance_that_nobody_claims_goes_too(
+async def test_the_node_of_an_instance_without_a_claim_is_deleted(
     world: World, collector: GarbageCollection
 ) -> None:
     node = world.join(await launched(world))
@@ -237,7 +237,7 @@ async def test_the_node_of_an_instance_that_nobody_claims_goes_too(
     assert world.node(node.metadata.name) is None
 
 
-async def test_an_instance_that_another_installation_launched_is_left_alone(
+async def test_an_instance_of_another_installation_is_not_terminated(
     world: World, collector: GarbageCollection
 ) -> None:
     claim = await launched(world)
@@ -252,7 +252,7 @@ async def test_an_instance_that_another_installation_launched_is_left_alone(
     assert not any(machine.deleting for machine in world.cloud.machines.values())
 
 
-async def test_an_instance_whose_launch_is_not_written_down_yet_is_left_alone(
+async def test_an_instance_whose_launch_is_not_recorded_yet_is_not_terminated(
     world: World, collector: GarbageCollection
 ) -> None:
     await launched(world, recorded=False)
@@ -262,7 +262,7 @@ async def test_an_instance_whose_launch_is_not_written_down_yet_is_left_alone(
     assert not any(machine.deleting for machine in world.cloud.machines.values())
 
 
-async def test_a_cloud_that_asks_to_slow_down_is_never_read_as_gone(
+async def test_throttling_never_means_that_an_instance_is_gone(
     world: World, collector: GarbageCollection
 ) -> None:
     await launched(world)
@@ -276,7 +276,7 @@ async def test_a_cloud_that_asks_to_slow_down_is_never_read_as_gone(
     assert not claim.metadata.is_deleting
 
 
-async def test_an_instance_that_cannot_be_ended_now_keeps_no_other_from_being_ended(
+async def test_a_failed_termination_does_not_block_other_terminations(
     world: World, collector: GarbageCollection
 ) -> None:
     for name in ("first", "second"):

@@ -50,7 +50,7 @@ class HistoryScenario(ConsolidationScenario):
         return record
 
 
-async def test_a_decision_is_written_with_what_it_is_to_bring() -> None:
+async def test_a_decision_is_recorded_with_its_predicted_saving() -> None:
     scenario = HistoryScenario()
 
     await scenario.decided()
@@ -62,7 +62,7 @@ async def test_a_decision_is_written_with_what_it_is_to_bring() -> None:
     assert (web.kind, web.name, web.pods) == ("ReplicaSet", "web", 1)
 
 
-async def test_what_it_brought_is_written_after_an_hour_and_a_day() -> None:
+async def test_the_measured_saving_is_recorded_after_an_hour_and_a_day() -> None:
     scenario = HistoryScenario()
     await scenario.decided()
     record = scenario.record()
@@ -104,7 +104,7 @@ async def test_totals_survive_a_restart_and_the_end_of_their_records() -> None:
     assert record.metadata.name in {left.metadata.name for left in kept}
 
 
-async def test_a_decision_that_came_to_nothing_says_why() -> None:
+async def test_a_failed_decision_is_recorded_with_its_reason() -> None:
     scenario = ConsolidationScenario()
     scenario.add("big", "m5.4xlarge", pods=1)
     await scenario.work(VALIDATION + 2)
@@ -119,7 +119,7 @@ async def test_a_decision_that_came_to_nothing_says_why() -> None:
     assert scenario.counted("joiner_disruption_history_decisions", outcome="failed") == 1
 
 
-async def test_what_a_dead_leader_had_begun_is_ended_by_the_next() -> None:
+async def test_a_new_leader_completes_the_record_of_a_finished_command() -> None:
     scenario = ConsolidationScenario()
     scenario.add("big", "m5.4xlarge", pods=1)
     await scenario.work(VALIDATION + 2)
@@ -134,7 +134,7 @@ async def test_what_a_dead_leader_had_begun_is_ended_by_the_next() -> None:
     assert record.status.state == "Done"
 
 
-async def test_what_a_dead_leader_had_begun_in_vain_is_closed_by_the_next() -> None:
+async def test_a_new_leader_closes_the_record_of_a_failed_command() -> None:
     scenario = ConsolidationScenario()
     scenario.add("big", "m5.4xlarge", pods=1)
     await scenario.work(VALIDATION + 2)
@@ -149,7 +149,7 @@ async def test_what_a_dead_leader_had_begun_in_vain_is_closed_by_the_next() -> N
     assert not scenario.is_marked("big")
 
 
-async def test_a_decision_that_was_never_begun_is_closed() -> None:
+async def test_the_record_of_a_command_that_never_started_is_closed() -> None:
     scenario = HistoryScenario()
     await scenario.decided()
     record = scenario.record()
@@ -163,7 +163,7 @@ async def test_a_decision_that_was_never_begun_is_closed() -> None:
 
 @pytest.mark.parametrize("lands", [True, False], ids=["heard", "unheard"])
 @pytest.mark.parametrize("losses", [1, 5])
-async def test_a_record_whose_creation_got_no_answer_is_completed(
+async def test_a_record_whose_creation_got_no_response_is_completed(
     lands: bool, losses: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it stays `Proposed` until the next leader reads it."""
@@ -200,7 +200,7 @@ async def test_a_status_that_could_not_be_written_is_written_in_the_next_round()
     assert scenario.record().status.state == "Done"
 
 
-async def test_a_cluster_without_the_kind_is_not_asked_to_keep_records() -> None:
+async def test_without_the_crd_no_records_are_written() -> None:
     scenario = HistoryScenario()
     unknown = NotFoundError("the server could not find the requested resource", status=404)
     scenario.world.api.refuse("create", unknown, kind=kinds.DISRUPTION)

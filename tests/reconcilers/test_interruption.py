@@ -38,7 +38,7 @@ def provider_id(world: World) -> str:
 @pytest.mark.parametrize(
     "kind", ["spot_interrupted", "instance_stopped", "instance_terminated", "scheduled_change"]
 )
-async def test_a_notice_of_the_end_lets_the_claim_go(
+async def test_a_termination_notice_deletes_the_claim(
     world: World, listener: Listener, kind: str
 ) -> None:
     notice = world.cloud.interrupt(provider_id(world), kind)
@@ -53,7 +53,7 @@ async def test_a_notice_of_the_end_lets_the_claim_go(
     assert await world.events("TerminatingOnInterruption")
 
 
-async def test_a_recommendation_keeps_the_next_launch_off_the_same_offering_and_ends_nothing(
+async def test_a_rebalance_recommendation_only_excludes_the_offering_from_launches(
     world: World, listener: Listener
 ) -> None:
     world.cloud.interrupt(provider_id(world), "rebalance_recommendation")
@@ -67,7 +67,7 @@ async def test_a_recommendation_keeps_the_next_launch_off_the_same_offering_and_
     assert not claim.metadata.is_deleting
 
 
-async def test_a_spot_notice_keeps_the_next_launch_off_the_same_offering(
+async def test_a_spot_interruption_excludes_the_offering_from_launches(
     world: World, listener: Listener
 ) -> None:
     world.cloud.interrupt(provider_id(world))
@@ -81,7 +81,9 @@ async def test_a_spot_notice_keeps_the_next_launch_off_the_same_offering(
 
 
 @pytest.mark.parametrize("kind", ["instance_status", "system_status"])
-async def test_a_machine_that_fails_its_checks_is_drained_by_force(world: World, kind: str) -> None:
+async def test_a_node_with_failed_status_checks_is_drained_by_force(
+    world: World, kind: str
+) -> None:
     world.cloud.interrupt(provider_id(world), kind)
 
     await make_status_listener(world).run_once()
@@ -92,7 +94,7 @@ async def test_a_machine_that_fails_its_checks_is_drained_by_force(world: World,
     assert claim.metadata.annotations[labels.TERMINATION_TIMESTAMP] == "2026-11-21T12:00:00Z"
 
 
-async def test_a_rebalance_recommendation_is_told_and_nothing_more(
+async def test_a_rebalance_recommendation_is_only_published_as_an_event(
     world: World, listener: Listener
 ) -> None:
     world.cloud.interrupt(provider_id(world), "rebalance_recommendation")
@@ -105,7 +107,7 @@ async def test_a_rebalance_recommendation_is_told_and_nothing_more(
     assert await world.events("SpotRebalanceRecommendation")
 
 
-async def test_a_notice_about_a_foreign_instance_is_acknowledged_and_ignored(
+async def test_a_notice_for_a_foreign_instance_is_acknowledged_and_ignored(
     world: World, listener: Listener
 ) -> None:
     world.cloud.interrupt("aws:///us-west-2a/i-somebody-elses")
@@ -118,7 +120,7 @@ async def test_a_notice_about_a_foreign_instance_is_acknowledged_and_ignored(
     assert len(world.cloud.acknowledged) == 1
 
 
-async def test_a_message_that_is_no_event_is_counted_and_acknowledged(
+async def test_an_invalid_message_is_counted_and_acknowledged(
     world: World, listener: Listener
 ) -> None:
     world.cloud.interrupt(provider_id(world), "malformed")
@@ -130,7 +132,7 @@ async def test_a_message_that_is_no_event_is_counted_and_acknowledged(
     assert len(world.cloud.acknowledged) == 1
 
 
-async def test_a_scheduled_event_of_the_status_checks_drains_gracefully(world: World) -> None:
+async def test_a_scheduled_maintenance_event_drains_gracefully(world: World) -> None:
     world.cloud.interrupt(provider_id(world), "event_status")
 
     await make_status_listener(world).run_once()
@@ -141,7 +143,7 @@ async def test_a_scheduled_event_of_the_status_checks_drains_gracefully(world: W
     assert labels.TERMINATION_TIMESTAMP not in claim.metadata.annotations
 
 
-async def test_a_status_notice_that_cannot_be_handled_leaves_the_queue_alone(
+async def test_a_failed_status_notice_does_not_affect_the_queue(
     world: World, listener: Listener
 ) -> None:
     stuck = world.cloud.interrupt(provider_id(world), "system_status")
@@ -159,7 +161,7 @@ async def test_a_status_notice_that_cannot_be_handled_leaves_the_queue_alone(
     assert world.cloud.acknowledged == [message, stuck]
 
 
-async def test_a_message_that_cannot_be_handled_delays_none_that_came_with_it(
+async def test_a_failed_message_does_not_delay_others_of_its_batch(
     world: World, listener: Listener
 ) -> None:
     stuck = world.cloud.interrupt(provider_id(world))
@@ -188,7 +190,7 @@ async def test_a_message_that_cannot_be_handled_delays_none_that_came_with_it(
         ("event_status", "EventStatus"),
     ],
 )
-async def test_status_notices_are_counted_apart_from_messages(
+async def test_status_notices_are_counted_separately_from_messages(
     world: World, kind: str, category: str
 ) -> None:
     world.cloud.interrupt(provider_id(world), kind)
@@ -203,7 +205,9 @@ async def test_status_notices_are_counted_apart_from_messages(
     assert value(f"{interruption}_deleted_messages_total") == 0
 
 
-async def test_the_node_hears_of_the_end_too(world: World, listener: Listener) -> None:
+async def test_the_interruption_event_is_published_on_the_node_too(
+    world: World, listener: Listener
+) -> None:
     world.seed(make_node(provider_id=provider_id(world)))
     claim = world.claim("claim")
     assert claim is not None

@@ -30,7 +30,7 @@ def admitted(*nodes: NewNode, there: int, replacing: bool = False, **limits: str
     return writer.within_limits(nodes, TYPES, replacing=replacing)
 
 
-def test_each_node_counts_for_the_most_it_may_become_and_for_those_after_it() -> None:
+def test_each_new_node_counts_with_its_largest_type_towards_the_limits() -> None:
     small, either = new_node("m-2"), new_node("m-2", "m-8")
 
     assert admitted(small, either, small, there=2, cpu="14") == [True, False, True]
@@ -38,13 +38,11 @@ def test_each_node_counts_for_the_most_it_may_become_and_for_those_after_it() ->
 
 
 @pytest.mark.parametrize(("there", "may"), [(2, True), (3, False)], ids=["at it", "beyond it"])
-def test_nodes_in_the_place_of_others_may_pass_a_limit_that_has_not_been_passed(
-    there: int, may: bool
-) -> None:
+def test_replacements_may_exceed_a_limit_that_is_not_exceeded_yet(there: int, may: bool) -> None:
     replacements = new_node("m-2"), new_node("m-2")
 
     assert admitted(*replacements, there=there, replacing=True, nodes="2") == [may, may]
 
 
-def test_a_pool_without_limits_has_room_for_all() -> None:
+def test_a_pool_without_limits_admits_every_node() -> None:
     assert admitted(new_node("m-8"), there=5) == [True]

@@ -54,7 +54,7 @@ async def settled(scenario: ModeScenario) -> Disruption:
     return record
 
 
-async def test_what_would_be_done_is_written_down_and_not_done() -> None:
+async def test_in_recommend_mode_commands_are_recorded_and_not_executed() -> None:
     scenario = shrunk()
 
     record = await settled(scenario)
@@ -71,7 +71,7 @@ async def test_what_would_be_done_is_written_down_and_not_done() -> None:
     assert scenario.counted("joiner_disruption_advised_nodes", mode="recommend") == 1
 
 
-async def test_what_was_approved_is_carried_out() -> None:
+async def test_an_approved_recommendation_is_executed() -> None:
     scenario = shrunk()
     record = await settled(scenario)
 
@@ -85,7 +85,7 @@ async def test_what_was_approved_is_carried_out() -> None:
     assert scenario.counted("joiner_disruption_history_decisions", outcome="done") == 1
 
 
-async def test_a_new_leader_carries_out_what_the_last_one_recommended() -> None:
+async def test_a_new_leader_executes_the_former_leaders_approved_recommendation() -> None:
     scenario = shrunk()
     record = await settled(scenario)
     scenario.disruptor = make_disruptor(scenario.world, scenario.engine)
@@ -97,7 +97,7 @@ async def test_a_new_leader_carries_out_what_the_last_one_recommended() -> None:
     assert len(scenario.world.api.objects(kinds.DISRUPTION)) == 1
 
 
-async def test_a_replacement_that_was_approved_comes_first() -> None:
+async def test_an_approved_replacement_is_executed_first() -> None:
     scenario = ModeScenario()
     scenario.add("big", "m5.4xlarge", pods=1)
     await scenario.work(3)
@@ -118,7 +118,7 @@ async def test_a_replacement_that_was_approved_comes_first() -> None:
     assert len(scenario.recommended("Done")) == 1
 
 
-async def test_what_does_not_stand_any_more_is_withdrawn() -> None:
+async def test_an_outdated_recommendation_is_withdrawn() -> None:
     scenario = shrunk()
     await settled(scenario)
 
@@ -130,7 +130,7 @@ async def test_what_does_not_stand_any_more_is_withdrawn() -> None:
     assert scenario.recommended() == []
 
 
-async def test_a_pod_that_another_has_replaced_makes_it_no_other_recommendation() -> None:
+async def test_a_replaced_pod_does_not_create_another_recommendation() -> None:
     scenario = shrunk()
     record = await settled(scenario)
     (move,) = record.spec.moves
@@ -145,7 +145,7 @@ async def test_a_pod_that_another_has_replaced_makes_it_no_other_recommendation(
     assert [planned.pods for planned in renewed.spec.moves] == [["default/b-again"]]
 
 
-async def test_an_approval_that_comes_too_late_does_nothing() -> None:
+async def test_a_late_approval_does_nothing() -> None:
     scenario = shrunk()
     record = await settled(scenario)
 
@@ -158,7 +158,7 @@ async def test_an_approval_that_comes_too_late_does_nothing() -> None:
     assert len(scenario.recommended("Withdrawn")) == 1
 
 
-async def test_what_somebody_declines_is_left_alone_for_a_day() -> None:
+async def test_a_declined_recommendation_is_not_repeated_for_a_day() -> None:
     scenario = shrunk()
     record = await settled(scenario)
 
@@ -172,7 +172,7 @@ async def test_what_somebody_declines_is_left_alone_for_a_day() -> None:
     assert len(scenario.recommended()) == 1
 
 
-async def test_a_recommendation_that_is_deleted_comes_again_while_it_stands() -> None:
+async def test_a_deleted_recommendation_is_created_again_while_it_is_valid() -> None:
     scenario = shrunk()
     record = await settled(scenario)
 
@@ -183,7 +183,7 @@ async def test_a_recommendation_that_is_deleted_comes_again_while_it_stands() ->
     assert again.metadata.name != record.metadata.name
 
 
-async def test_recommendations_go_as_far_as_the_budgets_do() -> None:
+async def test_recommendations_respect_budgets() -> None:
     scenario = ModeScenario(budgets=[{"nodes": "2"}], consolidateAfter="Never")
     for number in range(4):
         scenario.add(f"old-{number}", "c5.large", pods=1, drifted=True)
@@ -194,7 +194,7 @@ async def test_recommendations_go_as_far_as_the_budgets_do() -> None:
     assert {record.spec.reason for record in scenario.recommended()} == {"Drifted"}
 
 
-async def test_empty_nodes_wait_for_approval_too() -> None:
+async def test_empty_nodes_need_approval_too() -> None:
     scenario = ModeScenario()
     scenario.add("idle", "c5.large")
     await scenario.work(30)
@@ -207,7 +207,7 @@ async def test_empty_nodes_wait_for_approval_too() -> None:
     assert scenario.going() == ["idle"]
 
 
-async def test_a_mode_for_all_counts_where_it_is_stricter() -> None:
+async def test_a_stricter_mode_for_all_pools_applies() -> None:
     scenario = shrunk("act")
     await scenario.protect("a")
     scenario.disruptor = make_disruptor(scenario.world, scenario.engine, Mode.RECOMMEND)
@@ -219,7 +219,7 @@ async def test_a_mode_for_all_counts_where_it_is_stricter() -> None:
 
 
 @pytest.mark.parametrize("mode", ["observe", "recomend"])
-async def test_what_is_observed_is_counted_and_nothing_is_written(mode: str) -> None:
+async def test_in_observe_mode_commands_are_counted_and_not_written(mode: str) -> None:
     scenario = shrunk(mode)
     await scenario.protect("a")
     before = list(scenario.world.api.calls)
@@ -232,7 +232,7 @@ async def test_what_is_observed_is_counted_and_nothing_is_written(mode: str) -> 
     assert scenario.counted("joiner_disruption_advised_saving_dollars_per_hour", mode="observe") > 0
 
 
-async def test_a_pool_that_acts_again_takes_its_recommendations_back() -> None:
+async def test_a_pool_in_act_mode_withdraws_its_recommendations() -> None:
     scenario = shrunk()
     await settled(scenario)
 
@@ -243,7 +243,7 @@ async def test_a_pool_that_acts_again_takes_its_recommendations_back() -> None:
     assert scenario.going() == ["b"]
 
 
-async def test_without_the_kind_nothing_is_recommended_and_pools_that_act_go_on() -> None:
+async def test_without_the_crd_nothing_is_recommended_and_act_mode_continues() -> None:
     missing = NotFoundError("the server could not find the requested resource", status=404)
     for mode, going in (("recommend", []), ("act", ["b"])):
         scenario = shrunk(mode)
@@ -256,7 +256,7 @@ async def test_without_the_kind_nothing_is_recommended_and_pools_that_act_go_on(
         assert scenario.world.api.objects(kinds.DISRUPTION) == []
 
 
-async def test_a_ledger_that_cannot_be_written_does_not_hold_decisions_up() -> None:
+async def test_a_history_that_cannot_be_written_does_not_delay_commands() -> None:
     scenario = shrunk("act")
     await scenario.protect("a")
     scenario.world.api.refuse(

@@ -27,7 +27,7 @@ from tests.builders import changed, make_nodeclaim, make_nodeclass, make_nodepoo
 from tests.reconcilers.world import World, launched
 
 
-async def test_a_claim_is_launched_and_its_status_says_what_came(
+async def test_a_claim_is_launched_and_its_status_describes_the_instance(
     world: World, lifecycle: Lifecycle
 ) -> None:
     claim = await launched(world, lifecycle)
@@ -39,7 +39,7 @@ async def test_a_claim_is_launched_and_its_status_says_what_came(
     assert labels.TERMINATION_FINALIZER in claim.metadata.finalizers
 
 
-async def test_a_claim_of_a_pool_that_does_not_exist_is_left_to_its_creator_for_a_while(
+async def test_a_claim_of_a_missing_pool_is_not_managed_at_first(
     world: World, lifecycle: Lifecycle
 ) -> None:
     """A second Karpenter of the same kind creates a NodeClaim and launches it itself."""
@@ -56,7 +56,7 @@ async def test_a_claim_of_a_pool_that_does_not_exist_is_left_to_its_creator_for_
     assert len(world.cloud.machines) == 1
 
 
-async def test_a_launch_whose_record_was_lost_is_not_bought_twice(
+async def test_a_launch_that_was_not_recorded_is_not_repeated(
     world: World, lifecycle: Lifecycle
 ) -> None:
     world.seed(make_nodeclaim())
@@ -69,7 +69,7 @@ async def test_a_launch_whose_record_was_lost_is_not_bought_twice(
     assert len(world.cloud.machines) == 1
 
 
-async def test_a_claim_nobody_has_capacity_for_is_given_up_with_an_event(
+async def test_a_claim_without_capacity_is_deleted_with_an_event(
     world: World, lifecycle: Lifecycle
 ) -> None:
     world.cloud.exhaust()
@@ -83,7 +83,7 @@ async def test_a_claim_nobody_has_capacity_for_is_given_up_with_an_event(
     assert await world.events("InsufficientCapacityError")
 
 
-async def test_the_pods_of_a_claim_nobody_has_capacity_for_are_told(
+async def test_insufficient_capacity_is_reported_on_the_pods(
     world: World, lifecycle: Lifecycle
 ) -> None:
     world.cloud.exhaust()
@@ -99,7 +99,7 @@ async def test_the_pods_of_a_claim_nobody_has_capacity_for_are_told(
     )
 
 
-async def test_claims_that_find_no_capacity_for_the_same_reason_are_logged_once(
+async def test_equal_capacity_errors_of_claims_are_logged_once(
     world: World, lifecycle: Lifecycle, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = [f"claim-{number}" for number in range(9)]
@@ -121,7 +121,7 @@ async def test_claims_that_find_no_capacity_for_the_same_reason_are_logged_once(
     assert logged[0].__dict__["NodeClaim"] == "claim-0"
 
 
-async def test_a_failed_launch_says_why_in_its_condition(
+async def test_a_failed_launch_is_reported_in_its_condition(
     world: World, lifecycle: Lifecycle
 ) -> None:
     world.cloud.fail("launch", CreateError("role is not allowed", reason="Unauthorized"))
@@ -141,7 +141,7 @@ async def test_a_failed_launch_says_why_in_its_condition(
     "error",
     [CreateError("role is not allowed", reason="Unauthorized"), ThrottledError("slow down")],
 )
-async def test_a_failed_launch_is_told_at_the_pool_and_at_the_pods_that_wait_for_it(
+async def test_a_failed_launch_is_reported_on_the_pool_and_on_its_pods(
     world: World, lifecycle: Lifecycle, error: CloudProviderError
 ) -> None:
     world.cloud.fail("launch", error)
@@ -181,7 +181,7 @@ async def test_a_node_is_registered_with_the_labels_and_owner_of_its_claim(
     assert registered.status.node_name == "node-of-claim"
 
 
-async def test_a_node_is_registered_once_the_cloud_has_told_its_partition(
+async def test_a_node_is_registered_once_its_partition_is_known(
     world: World, lifecycle: Lifecycle
 ) -> None:
     untold = make_nodeclaim()
@@ -213,7 +213,7 @@ async def test_a_node_is_registered_once_the_cloud_has_told_its_partition(
     assert node.metadata.labels[labels.PLACEMENT_GROUP_PARTITION] == "3"
 
 
-async def test_a_node_that_somebody_deletes_before_it_is_registered_is_let_go(
+async def test_a_node_that_is_deleted_before_its_registration_is_finalized(
     world: World, lifecycle: Lifecycle
 ) -> None:
     claim = await launched(world, lifecycle)
@@ -261,7 +261,7 @@ async def test_a_ready_node_is_initialized_and_the_claim_becomes_ready(
         ),
     ],
 )
-async def test_a_node_that_is_not_ready_for_pods_says_what_it_waits_for(
+async def test_a_node_that_is_not_initialized_reports_what_is_missing(
     world: World, lifecycle: Lifecycle, ready: bool, taint: Taint | None, reason: str
 ) -> None:
     claim = await launched(world, lifecycle, startup_taints=[Taint(key="cni", effect="NoSchedule")])
@@ -279,7 +279,7 @@ async def test_a_node_that_is_not_ready_for_pods_says_what_it_waits_for(
 @pytest.mark.parametrize(
     "labelled", [pytest.param(True, id="by others"), pytest.param(False, id="by its kubelet")]
 )
-async def test_a_node_that_is_made_unregistered_again_before_it_is_initialized_heals(
+async def test_a_node_that_gets_the_unregistered_taint_again_recovers(
     world: World, lifecycle: Lifecycle, labelled: bool
 ) -> None:
     startup = Taint(key="cni", effect="NoSchedule")
@@ -315,7 +315,7 @@ def _bootstrapped(node: Node) -> Node:
     ("launches", "minutes"),
     [pytest.param(False, 6, id="launch"), pytest.param(True, 16, id="node")],
 )
-async def test_a_claim_that_gets_nowhere_is_given_up(
+async def test_a_claim_that_does_not_register_in_time_is_deleted(
     world: World, lifecycle: Lifecycle, launches: bool, minutes: int
 ) -> None:
     world.seed(make_nodeclaim())
@@ -340,7 +340,7 @@ async def _try_each_minute(world: World, lifecycle: Lifecycle, minutes: int) -> 
             await lifecycle.reconcile("claim")
 
 
-async def test_a_claim_whose_launch_failed_long_ago_has_not_been_failing_since(
+async def test_an_old_launch_failure_does_not_count_as_lasting_until_now(
     world: World, lifecycle: Lifecycle
 ) -> None:
     world.seed(make_nodeclaim())
@@ -362,7 +362,7 @@ class UnforeseenError(RuntimeError):
     """Something that no provider says it raises."""
 
 
-async def test_a_launch_that_fails_as_nobody_expected_is_told_and_given_up_in_time(
+async def test_an_unexpected_launch_error_is_reported_and_the_claim_deleted_in_time(
     world: World, lifecycle: Lifecycle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object) -> Instance:
@@ -387,7 +387,7 @@ async def test_a_launch_that_fails_as_nobody_expected_is_told_and_given_up_in_ti
     assert world.is_leaving("claim")
 
 
-async def test_what_launches_wait_for_their_turn_does_not_count_as_failing(
+async def test_time_in_the_launch_rate_limit_does_not_count_towards_the_timeout(
     world: World, lifecycle: Lifecycle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def wait_in_vain(*_: object) -> Instance:
@@ -410,7 +410,7 @@ async def test_what_launches_wait_for_their_turn_does_not_count_as_failing(
     assert world.is_leaving("claim")
 
 
-async def test_a_claim_whose_turn_comes_late_is_not_given_up_at_its_first_failure(
+async def test_a_claim_that_waited_long_is_not_deleted_at_its_first_failure(
     world: World, lifecycle: Lifecycle
 ) -> None:
     world.seed(make_nodeclaim())
@@ -425,7 +425,7 @@ async def test_a_claim_whose_turn_comes_late_is_not_given_up_at_its_first_failur
     assert not claim.metadata.is_deleting
 
 
-async def test_a_node_may_take_as_long_to_join_as_the_settings_say(
+async def test_the_registration_timeout_follows_the_settings(
     world: World, lifecycle: Lifecycle
 ) -> None:
     patient = dataclasses.replace(lifecycle, registration_timeout=timedelta(minutes=40))
@@ -438,7 +438,7 @@ async def test_a_node_may_take_as_long_to_join_as_the_settings_say(
 
 
 @pytest.mark.parametrize("status", [403, 422, 500], ids=["forbidden", "invalid", "broken"])
-async def test_a_node_that_a_webhook_lets_nobody_write_is_given_up_in_time(
+async def test_a_claim_is_deleted_in_time_if_a_webhook_blocks_writes_of_its_node(
     world: World, lifecycle: Lifecycle, status: int
 ) -> None:
     world.join(await launched(world, lifecycle))
@@ -457,7 +457,7 @@ async def test_a_node_that_a_webhook_lets_nobody_write_is_given_up_in_time(
     assert world.is_leaving("claim")
 
 
-async def test_a_late_node_that_changes_while_it_is_registered_is_not_given_up(
+async def test_a_write_conflict_during_a_late_registration_does_not_delete_the_claim(
     world: World, lifecycle: Lifecycle
 ) -> None:
     claim = await launched(world, lifecycle)
@@ -476,7 +476,7 @@ async def test_a_late_node_that_changes_while_it_is_registered_is_not_given_up(
     assert not claim_now.metadata.is_deleting
 
 
-async def test_a_claim_that_a_webhook_lets_nobody_write_is_given_up_in_time(
+async def test_a_claim_is_deleted_in_time_if_a_webhook_blocks_its_writes(
     world: World, lifecycle: Lifecycle
 ) -> None:
     world.seed(make_nodeclaim())
@@ -491,7 +491,7 @@ async def test_a_claim_that_a_webhook_lets_nobody_write_is_given_up_in_time(
     assert world.is_leaving("claim")
 
 
-async def test_a_deleted_claim_takes_its_node_then_its_instance_then_goes(
+async def test_a_deleted_claim_deletes_its_node_then_its_instance_then_itself(
     world: World, lifecycle: Lifecycle
 ) -> None:
     claim = await launched(world, lifecycle)
@@ -518,7 +518,7 @@ async def test_a_deleted_claim_takes_its_node_then_its_instance_then_goes(
     assert claim.status.provider_id not in world.cloud.machines
 
 
-async def test_a_deleted_claim_whose_launch_was_never_recorded_leaks_no_instance(
+async def test_a_deleted_claim_with_an_unrecorded_launch_leaks_no_instance(
     world: World, lifecycle: Lifecycle
 ) -> None:
     world.seed(make_nodeclaim())

@@ -26,7 +26,7 @@ def scenario() -> NominationScenario:
     return NominationScenario()
 
 
-async def test_pods_are_nominated_for_their_node_before_it_lets_pods_in(
+async def test_pods_are_nominated_before_their_node_accepts_pods(
     scenario: NominationScenario,
 ) -> None:
     scenario.world.seed(make_pod("web"))
@@ -42,7 +42,7 @@ async def test_pods_are_nominated_for_their_node_before_it_lets_pods_in(
     assert scenario.pod("web").status.nominated_node_name == f"node-of-{claim.metadata.name}"
 
 
-async def test_pods_are_nominated_as_soon_as_the_cloud_has_named_their_machine(
+async def test_pods_are_nominated_once_the_node_name_is_known(
     scenario: NominationScenario,
 ) -> None:
     scenario.world.seed(make_pod("web"))
@@ -54,7 +54,7 @@ async def test_pods_are_nominated_as_soon_as_the_cloud_has_named_their_machine(
     assert scenario.pod("web").status.nominated_node_name == machine.hostname
 
 
-async def test_a_node_that_joins_by_another_name_has_its_pods_told_again(
+async def test_pods_are_nominated_again_if_their_node_has_another_name(
     scenario: NominationScenario,
 ) -> None:
     scenario.world.seed(make_pod("web"))
@@ -71,7 +71,7 @@ async def test_a_node_that_joins_by_another_name_has_its_pods_told_again(
     assert scenario.pod("web").status.nominated_node_name == node
 
 
-async def test_a_cloud_that_tells_no_name_yet_holds_nothing_up(
+async def test_a_missing_node_name_does_not_block_the_launch(
     scenario: NominationScenario,
 ) -> None:
     scenario.world.seed(make_pod("web"))
@@ -88,7 +88,7 @@ def spread_pod(name: str, *, app: str = "web", hard: bool = True) -> Pod:
     return make_pod(name, labels={"app": app}, spreads=[spread({"app": app}, when=when)])
 
 
-async def test_a_pod_that_must_spread_is_nominated_where_no_other_of_its_kind_is(
+async def test_pods_with_a_spread_are_nominated_for_a_node_without_an_equal_pod(
     scenario: NominationScenario,
 ) -> None:
     scenario.world.seed(spread_pod("web"))
@@ -99,7 +99,7 @@ async def test_a_pod_that_must_spread_is_nominated_where_no_other_of_its_kind_is
     assert scenario.pod("web").status.nominated_node_name == node
 
 
-def test_one_of_the_pods_that_spread_among_one_another_is_told_at_a_time() -> None:
+def test_of_pods_that_spread_among_each_other_one_is_nominated_at_a_time() -> None:
     first, second, api = spread_pod("first"), spread_pod("second"), spread_pod("api", app="api")
     counted = msgspec.structs.replace(second, spec=make_pod("second").spec)
     elsewhere = changed(second, metadata={"namespace": "elsewhere"})
@@ -111,7 +111,7 @@ def test_one_of_the_pods_that_spread_among_one_another_is_told_at_a_time() -> No
     assert nominated_together(soft) == soft
 
 
-async def test_another_pod_that_must_spread_may_be_told_once_the_first_is_bound(
+async def test_the_next_pod_with_a_spread_is_nominated_once_the_first_is_bound(
     scenario: NominationScenario,
 ) -> None:
     scenario.world.seed(spread_pod("first"))
@@ -146,7 +146,7 @@ async def test_a_node_registers_also_when_its_pods_cannot_be_nominated(
     assert node.metadata.labels[labels.REGISTERED] == "true"
 
 
-async def test_one_refused_nomination_leaves_no_other_request_running_by_itself(
+async def test_a_refused_nomination_leaves_no_other_request_running(
     scenario: NominationScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario.world.seed(make_pod("first", cpu="100m"), make_pod("second", cpu="100m"))
@@ -168,7 +168,7 @@ async def test_one_refused_nomination_leaves_no_other_request_running_by_itself(
     assert not running
 
 
-async def test_a_new_leader_does_not_buy_again_for_pods_that_have_been_nominated(
+async def test_a_new_leader_launches_nothing_for_nominated_pods(
     scenario: NominationScenario,
 ) -> None:
     await scenario.nominate("web")
@@ -184,7 +184,7 @@ async def test_a_new_leader_does_not_buy_again_for_pods_that_have_been_nominated
     assert len(scenario.world.claims()) == 1
 
 
-async def test_a_pod_whose_nominated_node_has_gone_gets_another(
+async def test_a_pod_whose_nominated_node_is_gone_gets_another(
     scenario: NominationScenario,
 ) -> None:
     scenario.world.seed(nominated(make_pod("web"), "gone"))
@@ -195,7 +195,9 @@ async def test_a_pod_whose_nominated_node_has_gone_gets_another(
     assert len(scenario.world.claims()) == 1
 
 
-async def test_a_pod_that_lost_its_place_is_placed_again(scenario: NominationScenario) -> None:
+async def test_a_pod_that_lost_its_nomination_is_scheduled_again(
+    scenario: NominationScenario,
+) -> None:
     await scenario.nominate("web")
     await scenario.round()
     scenario.world.seed(nominated(scenario.pod("web"), ""))
@@ -206,7 +208,7 @@ async def test_a_pod_that_lost_its_place_is_placed_again(scenario: NominationSce
     assert scenario.asked == [["default/web"], ["default/web"]]
 
 
-async def test_a_pod_that_the_scheduler_has_not_given_up_keeps_its_place(
+async def test_a_pod_that_kube_scheduler_has_not_rejected_keeps_its_nomination(
     scenario: NominationScenario,
 ) -> None:
     await scenario.nominate("web")
@@ -218,7 +220,7 @@ async def test_a_pod_that_the_scheduler_has_not_given_up_keeps_its_place(
     assert scenario.asked == [["default/web"]]
 
 
-async def test_a_pod_that_was_tried_in_vain_and_nominated_again_is_placed_anew(
+async def test_a_rejected_pod_that_is_nominated_again_is_scheduled_again(
     scenario: NominationScenario,
 ) -> None:
     node = await scenario.nominate("web")
@@ -233,7 +235,7 @@ async def test_a_pod_that_was_tried_in_vain_and_nominated_again_is_placed_anew(
     assert scenario.asked == [["default/web"], ["default/web"]]
 
 
-async def test_the_nomination_of_a_pod_that_may_not_preempt_says_nothing(
+async def test_the_nomination_of_a_non_preempting_pod_is_ignored(
     scenario: NominationScenario,
 ) -> None:
     web = make_pod("web")
@@ -248,7 +250,7 @@ async def test_the_nomination_of_a_pod_that_may_not_preempt_says_nothing(
     assert scenario.asked == [["default/web"], ["default/web"]]
 
 
-async def test_a_pod_that_is_never_bound_loses_its_place_in_the_end(
+async def test_a_pod_that_is_never_bound_loses_its_nomination(
     scenario: NominationScenario,
 ) -> None:
     await scenario.nominate("web")
@@ -260,7 +262,7 @@ async def test_a_pod_that_is_never_bound_loses_its_place_in_the_end(
     assert scenario.asked == [["default/web"], ["default/web"]]
 
 
-async def test_a_machine_is_kept_for_its_pods_however_long_the_scheduler_takes(
+async def test_a_node_stays_nominated_while_kube_scheduler_is_slow(
     scenario: NominationScenario,
 ) -> None:
     await scenario.nominate("web")
@@ -277,7 +279,7 @@ async def test_a_machine_is_kept_for_its_pods_however_long_the_scheduler_takes(
     assert not machine.nominated
 
 
-async def test_a_pod_that_was_never_tried_keeps_its_place_when_its_twin_is_bound(
+async def test_a_pod_that_was_never_tried_keeps_its_nomination_when_an_equal_pod_is_bound(
     scenario: NominationScenario,
 ) -> None:
     scenario.world.seed(*(untried(make_replica(name)) for name in ("first", "second")))
@@ -302,7 +304,7 @@ async def test_a_pod_that_was_never_tried_keeps_its_place_when_its_twin_is_bound
     assert [pod.metadata.name for pod in expected] == ["second"]
 
 
-async def test_a_pod_for_whom_others_make_room_gets_no_node_of_its_own(
+async def test_a_preempting_pod_gets_no_new_node(
     scenario: NominationScenario,
 ) -> None:
     node = await scenario.nominate("first")

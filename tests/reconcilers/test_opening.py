@@ -103,7 +103,7 @@ class Batch(NominationScenario):
 
 
 @pytest.mark.virtual_clock
-async def test_each_pod_is_bound_where_it_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_pod_is_bound_to_its_planned_node(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = Batch()
     await batch.buy()
     scheduler = Scheduler(batch)

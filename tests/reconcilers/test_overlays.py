@@ -42,7 +42,7 @@ def status(world: World, name: str) -> dict[str, tuple[str, str]]:
     return {c.type: (c.status, c.reason) for c in overlay.status.conditions}
 
 
-async def test_an_overlay_that_nothing_contradicts_is_ready() -> None:
+async def test_an_overlay_without_conflicts_is_ready() -> None:
     world = make_world(make_overlay("one", price="1"))
 
     pause = await evaluation(world).reconcile(ALL)
@@ -54,7 +54,9 @@ async def test_an_overlay_that_nothing_contradicts_is_ready() -> None:
     }
 
 
-async def test_the_later_of_two_that_contradict_one_another_says_so_until_the_other_goes() -> None:
+async def test_the_later_of_two_conflicting_overlays_reports_it_until_the_other_is_deleted() -> (
+    None
+):
     world = make_world(make_overlay("a", price="1"), make_overlay("b", price="2"))
 
     await evaluation(world).reconcile(ALL)
@@ -70,7 +72,7 @@ async def test_the_later_of_two_that_contradict_one_another_says_so_until_the_ot
     assert status(world, "a")["Ready"][0] == "True"
 
 
-async def test_an_overlay_that_cannot_be_read_says_what_is_wrong_and_contradicts_nothing() -> None:
+async def test_an_invalid_overlay_reports_the_error_and_conflicts_with_none() -> None:
     kept = {"key": labels.HOSTNAME, "operator": "Exists"}
     bad = make_overlay("b", requirements=[kept], price="1")
     world = make_world(make_overlay("a", price="1"), bad)
@@ -86,7 +88,7 @@ async def test_an_overlay_that_cannot_be_read_says_what_is_wrong_and_contradicts
     assert status(world, "a")["Ready"][0] == "True"
 
 
-async def test_a_pool_whose_types_cannot_be_told_is_left_out_and_looked_at_again_soon() -> None:
+async def test_a_pool_without_known_types_is_skipped_and_retried_soon() -> None:
     world = World(NODE_OVERLAY)
     world.seed(make_nodepool(), make_overlay("one", price="1"))
 
@@ -94,7 +96,7 @@ async def test_a_pool_whose_types_cannot_be_told_is_left_out_and_looked_at_again
     assert status(world, "one")["Ready"][0] == "True"
 
 
-async def test_prices_and_capacities_reach_whoever_looks_at_types_for_a_pool() -> None:
+async def test_overlays_apply_to_every_reader_of_a_pools_instance_types() -> None:
     world = make_world(
         make_overlay("price", price="7"),
         make_overlay("disk", capacity={"example.com/disk": "2"}),
@@ -130,7 +132,7 @@ class UnchangingCloud(LivingCloud):
         return self.types
 
 
-async def test_the_fee_per_node_is_in_every_price_and_a_pool_may_state_its_own() -> None:
+async def test_every_price_includes_the_node_fee_and_a_pool_may_set_its_own() -> None:
     world = make_world(make_overlay("price", price="7"))
     await evaluation(world).reconcile(ALL)
     cloud = OverlaidCloud(UnchangingCloud(clock=world.clock), world.cluster, 0.5)
@@ -150,7 +152,7 @@ async def test_the_fee_per_node_is_in_every_price_and_a_pool_may_state_its_own()
         assert await fees(unreadable) == {(7.5, 0.5)}
 
 
-async def test_pools_that_overlays_do_not_tell_apart_see_the_same_types_only_once() -> None:
+async def test_pools_with_the_same_overlays_share_their_instance_types() -> None:
     """Most of what there is in memory is types, and pools are many."""
     needs_team = [{"key": "team", "operator": "In", "values": ["red"]}]
     world = make_world(

@@ -70,7 +70,7 @@ async def test_a_pool_without_its_class_says_which_one_to_create(
     assert not conditions.is_true(stored_pool(world).status.conditions, "Ready")
 
 
-async def test_a_pool_whose_class_is_not_ready_says_why_in_the_class_s_own_words(
+async def test_a_pool_whose_class_is_not_ready_repeats_the_message_of_the_class(
     world: World, readiness: Readiness, resolver: Resolver
 ) -> None:
     world.cloud.unready("default", reason="SubnetsNotFound", message="tag a subnet")
@@ -121,7 +121,7 @@ def pool_of(labels: dict[str, str], annotations: dict[str, str]) -> NodePool:
     ],
     ids=["stack", "flux", "argo", "helm by flux", "flux+stack", "argo+stack", "both", "helm+stack"],
 )
-async def test_a_pool_that_two_apply_says_so_and_who_wins_and_works(
+async def test_a_pool_applied_by_two_managers_reports_the_conflict_and_stays_ready(
     world: World,
     readiness: Readiness,
     labels: dict[str, str],
@@ -143,7 +143,7 @@ async def test_a_pool_that_two_apply_says_so_and_who_wins_and_works(
         assert said in condition.message
 
 
-async def test_a_pool_out_of_service_buys_nothing_until_nobody_says_so_any_more(
+async def test_a_pool_out_of_service_launches_nothing_until_the_annotation_is_removed(
     world: World, readiness: Readiness
 ) -> None:
     told = Condition(
@@ -173,9 +173,7 @@ async def test_a_pool_out_of_service_buys_nothing_until_nobody_says_so_any_more(
     assert conditions.find(found, IN_SERVICE) is None
 
 
-async def test_a_pool_that_cannot_work_names_the_requirement(
-    world: World, readiness: Readiness
-) -> None:
+async def test_an_invalid_pool_names_the_requirement(world: World, readiness: Readiness) -> None:
     nonsense = Requirement(key=labels.CAPACITY_TYPE, operator="In", values=["spott"])
     world.seed(make_nodeclass(), fresh_pool(nonsense))
 
@@ -209,7 +207,7 @@ async def test_a_pool_whose_requirement_matches_no_instance_type_is_not_ready(
     assert conditions.is_true(stored_pool(world).status.conditions, "Ready")
 
 
-async def test_what_is_sold_nowhere_at_the_moment_leaves_a_pool_ready(
+async def test_types_without_current_capacity_leave_a_pool_ready(
     world: World, readiness: Readiness
 ) -> None:
     elsewhere = Requirement(key=labels.ZONE, operator="In", values=["us-west-2z"])
@@ -220,7 +218,7 @@ async def test_what_is_sold_nowhere_at_the_moment_leaves_a_pool_ready(
     assert conditions.is_true(stored_pool(world).status.conditions, "Ready")
 
 
-async def test_a_cloud_that_does_not_answer_changes_nothing_of_a_pool(
+async def test_without_an_answer_of_the_cloud_a_pool_is_unchanged(
     world: World, readiness: Readiness
 ) -> None:
     slip = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=["m5.lrage"])
@@ -236,7 +234,9 @@ async def test_a_cloud_that_does_not_answer_changes_nothing_of_a_pool(
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-async def test_a_static_pool_says_that_its_feature_gate_is_off(world: World, is_on: bool) -> None:
+async def test_a_static_pool_reports_that_its_feature_gate_is_off(
+    world: World, is_on: bool
+) -> None:
     pool = fresh_pool()
     world.seed(
         make_nodeclass(),
@@ -256,9 +256,7 @@ async def test_a_static_pool_says_that_its_feature_gate_is_off(world: World, is_
         assert "add StaticCapacity=true to the setting FEATURE_GATES" in condition.message
 
 
-async def test_a_pool_that_says_the_same_again_is_not_written(
-    world: World, readiness: Readiness
-) -> None:
+async def test_an_unchanged_pool_status_is_not_written(world: World, readiness: Readiness) -> None:
     world.seed(make_nodeclass(), fresh_pool())
     await readiness.reconcile("default")
     world.see()
@@ -297,7 +295,7 @@ async def test_a_class_that_finds_no_subnets_says_so(world: World, resolver: Res
     assert not conditions.is_true(node_class.status.conditions, "Ready")
 
 
-async def test_a_class_stays_while_a_claim_needs_it_and_then_leaves_nothing(
+async def test_a_deleted_class_stays_while_a_claim_uses_it(
     world: World, resolver: Resolver
 ) -> None:
     world.seed(make_nodeclass(), make_nodeclaim())
@@ -320,7 +318,7 @@ async def test_a_class_stays_while_a_claim_needs_it_and_then_leaves_nothing(
     ("expire_after", "hours", "ends"),
     [("720h", 719, False), ("720h", 720, True), ("Never", 10**5, False)],
 )
-async def test_a_claim_ends_when_its_time_is_up(
+async def test_a_claim_is_deleted_when_it_expires(
     world: World, expire_after: str, hours: int, ends: bool
 ) -> None:
     claim = make_nodeclaim(
@@ -349,7 +347,7 @@ def made_by_karpenter(name: str, written: dict[str, str], *, drifted: bool = Fal
         pytest.param(labels.NODEPOOL_HASH, labels.NODEPOOL_HASH_VERSION, id="pool"),
     ],
 )
-async def test_a_new_way_of_hashing_makes_no_claim_drifted_and_heals_none_that_is(
+async def test_a_new_hash_version_neither_causes_nor_clears_drift(
     world: World, readiness: Readiness, resolver: Resolver, hashed: str, version: str
 ) -> None:
     old = {hashed: "1", version: "v2"}

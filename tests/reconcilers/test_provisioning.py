@@ -36,7 +36,7 @@ def scenario() -> ProvisioningScenario:
     return scenario
 
 
-async def test_a_waiting_pod_gets_a_claim_that_carries_its_pool_and_class(
+async def test_a_pending_pod_gets_a_claim_with_its_pool_and_class(
     scenario: ProvisioningScenario,
 ) -> None:
     scenario.world.seed(make_pod("web"))
@@ -71,7 +71,7 @@ async def test_equal_claims_share_a_launch_and_others_do_not(
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["response lost", "request lost"])
-async def test_a_pod_gets_one_claim_if_the_api_server_does_not_answer(
+async def test_a_pod_gets_one_claim_despite_a_lost_response(
     scenario: ProvisioningScenario, arrives: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario.world.seed(make_pod("web"))
@@ -100,7 +100,7 @@ def of_team(name: str) -> NodePool:
     return changed(pool, spec={"template": {"metadata": {"labels": {"team": name}}}})
 
 
-async def test_a_pool_that_changes_during_a_solve_gets_claims_of_what_it_asks_for_now() -> None:
+async def test_a_pool_that_changes_during_a_solve_gets_claims_with_its_current_template() -> None:
     class Changing(ProvisioningScenario):
         async def _solve(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
             if not self.asked:
@@ -119,7 +119,7 @@ async def test_a_pool_that_changes_during_a_solve_gets_claims_of_what_it_asks_fo
     assert claim.metadata.labels["team"] == "blue"
 
 
-async def test_a_claim_bears_the_hash_of_what_it_was_made_from(
+async def test_a_claim_has_the_hash_of_its_template(
     scenario: ProvisioningScenario,
 ) -> None:
     pool = make_nodepool()
@@ -133,7 +133,7 @@ async def test_a_claim_bears_the_hash_of_what_it_was_made_from(
     assert claim.metadata.annotations[labels.NODEPOOL_HASH_VERSION] == hashes.NODE_POOL_VERSION
 
 
-async def test_the_next_batch_does_not_buy_again_for_pods_already_placed(
+async def test_the_next_batch_launches_nothing_for_scheduled_pods(
     scenario: ProvisioningScenario,
 ) -> None:
     scenario.world.seed(*(make_pod(f"web-{n}") for n in range(10)))
@@ -162,7 +162,7 @@ async def launch(world: World, claim: NodeClaim) -> Instance:
 
 
 @pytest.mark.parametrize("shares", [False, True], ids=["too large to share", "small enough"])
-async def test_pods_on_their_way_to_a_node_take_up_room_before_it_has_joined(
+async def test_pods_of_an_unregistered_node_use_its_capacity(
     scenario: ProvisioningScenario, shares: bool
 ) -> None:
     world = scenario.world
@@ -177,7 +177,7 @@ async def test_pods_on_their_way_to_a_node_take_up_room_before_it_has_joined(
     assert len(world.claims()) == (1 if shares else 2)
 
 
-async def test_pods_on_their_way_to_a_node_repel_others_before_it_has_joined(
+async def test_pods_of_an_unregistered_node_apply_their_anti_affinity(
     scenario: ProvisioningScenario,
 ) -> None:
     def make_repelling(name: str) -> Pod:
@@ -212,7 +212,7 @@ async def succession(scenario: ProvisioningScenario) -> ProvisioningScenario:
     return scenario
 
 
-async def test_a_new_leader_does_not_buy_again_what_the_last_one_had_only_written(
+async def test_a_new_leader_does_not_repeat_claims_that_were_only_created(
     succession: ProvisioningScenario,
 ) -> None:
     world = succession.world
@@ -225,7 +225,7 @@ async def test_a_new_leader_does_not_buy_again_what_the_last_one_had_only_writte
     assert len(world.claims()) == 1
 
 
-async def test_a_new_leader_does_not_wait_for_ever_for_a_launch_that_is_stuck(
+async def test_a_new_leader_waits_a_limited_time_for_a_stuck_launch(
     succession: ProvisioningScenario,
 ) -> None:
     succession.world.pass_time(seconds=31)
@@ -237,7 +237,7 @@ async def test_a_new_leader_does_not_wait_for_ever_for_a_launch_that_is_stuck(
     )
 
 
-async def test_a_new_leader_waits_no_longer_where_the_clock_is_set_back(
+async def test_a_new_leader_waits_a_limited_time_if_the_clock_is_set_back(
     succession: ProvisioningScenario,
 ) -> None:
     succession.world.pass_time(minutes=-30)
@@ -249,7 +249,7 @@ async def test_a_new_leader_waits_no_longer_where_the_clock_is_set_back(
     assert len(succession.asked) == 2
 
 
-async def test_what_is_not_launched_yet_serves_others_where_its_own_pods_are_gone(
+async def test_a_claim_that_is_not_launched_serves_other_pods_if_its_own_are_deleted(
     scenario: ProvisioningScenario,
 ) -> None:
     world = scenario.world
@@ -270,7 +270,7 @@ async def test_what_is_not_launched_yet_serves_others_where_its_own_pods_are_gon
     assert len(world.claims()) == 3
 
 
-async def test_what_is_not_launched_yet_serves_none_that_asks_for_more(
+async def test_a_claim_that_is_not_launched_serves_no_larger_pod(
     scenario: ProvisioningScenario,
 ) -> None:
     world = scenario.world
@@ -284,7 +284,7 @@ async def test_what_is_not_launched_yet_serves_none_that_asks_for_more(
     assert len(world.claims()) == 2
 
 
-async def test_pods_of_a_claim_that_was_given_up_are_placed_again(
+async def test_pods_of_a_deleted_claim_are_scheduled_again(
     scenario: ProvisioningScenario,
 ) -> None:
     scenario.world.seed(make_pod("web"))
@@ -301,7 +301,7 @@ async def test_pods_of_a_claim_that_was_given_up_are_placed_again(
     assert len(scenario.world.claims()) == 1
 
 
-async def test_pods_of_a_node_on_its_way_out_get_another_before_they_are_evicted(
+async def test_pods_of_a_deleting_node_get_another_node_before_their_eviction(
     scenario: ProvisioningScenario,
 ) -> None:
     scenario.world.seed(make_pod("web"))
@@ -338,7 +338,7 @@ async def test_pods_of_a_node_on_its_way_out_get_another_before_they_are_evicted
     assert len(scenario.world.claims()) == 2
 
 
-async def test_a_pod_that_fits_nowhere_is_told_why(scenario: ProvisioningScenario) -> None:
+async def test_an_unschedulable_pod_reports_the_reason(scenario: ProvisioningScenario) -> None:
     scenario.world.seed(make_pod("huge", cpu="10000"))
 
     await scenario.round()
@@ -348,7 +348,7 @@ async def test_a_pod_that_fits_nowhere_is_told_why(scenario: ProvisioningScenari
     assert "cpu" in message
 
 
-async def test_without_a_ready_pool_a_pod_is_told_so() -> None:
+async def test_without_a_ready_pool_the_pod_reports_it() -> None:
     scenario = ProvisioningScenario()
     scenario.world.seed(make_pod("web"))
 
@@ -358,7 +358,7 @@ async def test_without_a_ready_pool_a_pod_is_told_so() -> None:
     assert "NodePool" in message or "nodepool" in message
 
 
-async def test_a_pod_is_told_of_pools_that_are_not_ready_and_what_they_lack(
+async def test_a_pod_reports_pools_that_are_not_ready_with_the_reason(
     scenario: ProvisioningScenario,
 ) -> None:
     lacks = Condition(
@@ -385,7 +385,7 @@ async def test_a_pod_is_told_of_pools_that_are_not_ready_and_what_they_lack(
         ({"team": "mine"}, [Toleration(operator="Exists")], "default"),
     ],
 )
-async def test_a_pool_that_could_hold_the_pod_were_it_ready_is_told_of_first(
+async def test_a_pool_that_would_hold_the_pod_if_it_were_ready_is_reported_first(
     scenario: ProvisioningScenario,
     selector: dict[str, str],
     tolerations: list[Toleration],
@@ -437,7 +437,7 @@ def sell_no(scenario: ProvisioningScenario, *capacity_types: str) -> None:
                 scenario.world.cloud.avoid(known.name, offering.zone, offering.capacity_type)
 
 
-async def test_a_pod_is_told_that_the_cloud_refuses_what_its_class_launches(
+async def test_a_pod_reports_refused_launches_of_its_nodeclass(
     scenario: ProvisioningScenario,
 ) -> None:
     scenario.world.seed(refusing_class(WithinQuotas=QUOTA), make_pod("web"))
@@ -449,7 +449,7 @@ async def test_a_pod_is_told_that_the_cloud_refuses_what_its_class_launches(
     assert "without capacity now; EC2NodeClass default: the account's quota" in message
 
 
-async def test_a_refusal_is_no_cause_for_a_pod_that_is_too_large_for_every_type(
+async def test_a_pod_too_large_for_every_type_does_not_report_refused_launches(
     scenario: ProvisioningScenario,
 ) -> None:
     scenario.world.seed(refusing_class(WithinQuotas=QUOTA), make_pod("giant", cpu="9999"))
@@ -461,7 +461,7 @@ async def test_a_refusal_is_no_cause_for_a_pod_that_is_too_large_for_every_type(
     assert "quota" not in message
 
 
-async def test_a_spent_limit_comes_before_the_quota_of_another_pool_which_is_told_once() -> None:
+async def test_a_reached_limit_is_reported_before_the_quota_of_another_pool() -> None:
     scenario = ProvisioningScenario()
     scenario.world.seed(
         refusing_class(LaunchSucceeded=QUOTA, WithinQuotas=QUOTA),
@@ -480,7 +480,7 @@ async def test_a_spent_limit_comes_before_the_quota_of_another_pool_which_is_tol
     assert message.index("without capacity now") < message.index(QUOTA)
 
 
-async def test_a_pool_hears_of_no_refusal_of_a_capacity_type_that_it_does_not_allow() -> None:
+async def test_a_pool_reports_only_refusals_of_its_capacity_types() -> None:
     scenario = ProvisioningScenario()
     scenario.world.seed(
         refusing_class(WithinQuotas=QUOTA),
@@ -496,7 +496,7 @@ async def test_a_pool_hears_of_no_refusal_of_a_capacity_type_that_it_does_not_al
     assert "quota" not in message
 
 
-def test_a_zonal_shift_is_a_cause_where_a_zone_is_what_the_pod_lacks() -> None:
+def test_a_zonal_shift_is_reported_if_it_excludes_the_pods_zone() -> None:
     unplaced = Unplaced([make_nodepool()], [refusing_class(ZonesInUse=SHIFT)])
     spread = "no domain satisfies the topology spread over topology.kubernetes.io/zone (maxSkew 1)"
     spec = make_pod("web").spec
@@ -530,7 +530,7 @@ async def test_a_webhook_that_refuses_nodeclaims_is_reported_on_pods_and_pool_an
     assert lines(caplog, "cannot create nodeclaim") == [f"cannot create nodeclaim: {why}"]
 
 
-async def test_why_pods_get_no_node_is_logged_once_per_change(
+async def test_the_reason_of_unschedulable_pods_is_logged_once_per_change(
     scenario: ProvisioningScenario, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -552,7 +552,7 @@ async def test_why_pods_get_no_node_is_logged_once_per_change(
     assert lines(caplog, "could not schedule") == [too_large] * 2
 
 
-async def test_a_pool_is_told_which_of_its_requirements_no_type_meets() -> None:
+async def test_a_pool_reports_the_requirement_that_no_type_satisfies() -> None:
     scenario = ProvisioningScenario()
     pool = make_nodepool()
     wanted = Requirement(key=labels.INSTANCE_TYPE, operator="In", values=["m5.moonshot"])
@@ -565,7 +565,7 @@ async def test_a_pool_is_told_which_of_its_requirements_no_type_meets() -> None:
     assert f"no instance type meets {labels.INSTANCE_TYPE} In [m5.moonshot]" in message
 
 
-async def test_a_pool_never_grows_past_its_limits() -> None:
+async def test_a_pool_never_exceeds_its_limits() -> None:
     scenario = ProvisioningScenario()
     scenario.world.seed(make_nodeclass(), make_nodepool(limits={"cpu": "4"}))
     scenario.world.seed(*(make_pod(f"web-{n}") for n in range(30)))
@@ -592,7 +592,7 @@ def at_most(scenario: ProvisioningScenario) -> int:
     )
 
 
-async def test_what_waits_long_for_its_launch_counts_for_the_most_it_may_become() -> None:
+async def test_a_claim_that_waits_for_its_launch_counts_with_its_largest_type() -> None:
     scenario = ProvisioningScenario()
     scenario.world.seed(make_nodeclass(), make_nodepool(limits={"cpu": "40"}))
 
@@ -605,7 +605,7 @@ async def test_what_waits_long_for_its_launch_counts_for_the_most_it_may_become(
     assert 20 < at_most(scenario) <= 40
 
 
-async def test_limits_that_have_shrunk_since_the_engine_was_asked_hold() -> None:
+async def test_limits_that_were_lowered_during_a_solve_are_respected() -> None:
     scenario = ProvisioningScenario()
     scenario.world.seed(make_nodeclass(), make_nodepool())
     scenario.world.seed(*(make_pod(f"web-{n}", cpu="3") for n in range(8)))
@@ -624,7 +624,7 @@ async def test_limits_that_have_shrunk_since_the_engine_was_asked_hold() -> None
     assert 0 < at_most(scenario) <= 20
 
 
-async def test_what_can_be_bought_is_read_once_while_nobody_waits(
+async def test_instance_types_are_read_once_while_no_pod_is_pending(
     scenario: ProvisioningScenario,
 ) -> None:
     await scenario.round()
@@ -634,7 +634,7 @@ async def test_what_can_be_bought_is_read_once_while_nobody_waits(
     assert scenario.asked == []
 
 
-async def test_it_is_read_again_when_something_else_can_be_bought(
+async def test_changed_instance_types_are_read_again(
     scenario: ProvisioningScenario,
 ) -> None:
     await scenario.round()
@@ -644,7 +644,7 @@ async def test_it_is_read_again_when_something_else_can_be_bought(
     assert scenario.read == [["default"], ["default", "spot"]]
 
 
-async def test_a_pool_that_can_buy_nothing_is_no_news_while_nobody_waits(
+async def test_a_pool_without_types_is_not_reported_while_no_pod_is_pending(
     scenario: ProvisioningScenario,
 ) -> None:
     scenario.world.cloud.types = ()

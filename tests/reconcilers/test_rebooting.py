@@ -139,7 +139,7 @@ async def test_the_node_is_drained_before_the_instance_is_rebooted() -> None:
     assert (initialized.status, initialized.reason) == ("Unknown", "Rebooting")
 
 
-async def test_a_pod_that_may_not_be_evicted_stays_through_the_reboot() -> None:
+async def test_a_pod_that_cannot_be_evicted_stays_during_the_reboot() -> None:
     scenario = RebootScenario()
     (pod,) = scenario.world.cluster.pods_on("ill")
     metadata = msgspec.structs.replace(pod.metadata, annotations={labels.DO_NOT_DISRUPT: "true"})
@@ -156,7 +156,7 @@ async def test_a_pod_that_may_not_be_evicted_stays_through_the_reboot() -> None:
     assert not scenario.world.cluster.pods_on("ill")[0].metadata.is_deleting
 
 
-async def test_a_node_with_another_boot_that_is_ready_has_been_rebooted() -> None:
+async def test_a_ready_node_with_another_boot_id_has_been_rebooted() -> None:
     scenario = RebootScenario()
     await scenario.until_issued()
     scenario.boot("second")
@@ -225,7 +225,7 @@ async def test_after_two_reboots_within_a_day_the_node_is_replaced() -> None:
     assert scenario.going() == ["ill"]
 
 
-async def test_a_rebooting_node_uses_up_the_budget_of_its_pool() -> None:
+async def test_a_rebooting_node_consumes_the_budget_of_its_pool() -> None:
     scenario = RebootScenario(budgets=[{"nodes": "1"}])
     await scenario.live(1)
     scenario.fall_ill("well-0", FAULT, "XID48")

@@ -132,13 +132,13 @@ async def pool() -> Pool:
     return pool
 
 
-async def test_a_node_that_joins_makes_its_pool_healthy(pool: Pool) -> None:
+async def test_a_registered_node_makes_its_pool_healthy(pool: Pool) -> None:
     await pool.joins()
 
     assert (await pool.health()).status == "True"
 
 
-async def test_two_nodes_that_never_join_make_it_unhealthy_and_say_so(pool: Pool) -> None:
+async def test_two_failed_registrations_make_the_pool_unhealthy_with_a_reason(pool: Pool) -> None:
     await pool.joins()
     await pool.fails_to_join()
     assert (await pool.health()).status == "True"
@@ -148,7 +148,7 @@ async def test_two_nodes_that_never_join_make_it_unhealthy_and_say_so(pool: Pool
     assert (health.status, health.reason) == ("False", "RegistrationFailed")
 
 
-async def test_launches_that_fail_say_why(pool: Pool) -> None:
+async def test_failed_launches_are_reported_with_their_reason(pool: Pool) -> None:
     await pool.fails_to_launch()
     await pool.fails_to_launch()
 
@@ -157,7 +157,7 @@ async def test_launches_that_fail_say_why(pool: Pool) -> None:
     assert "not allowed" in health.message
 
 
-async def test_nodes_that_join_again_make_it_healthy_again(pool: Pool) -> None:
+async def test_registered_nodes_make_the_pool_healthy_again(pool: Pool) -> None:
     await pool.fails_to_join()
     await pool.fails_to_join()
     await pool.joins()
@@ -168,7 +168,7 @@ async def test_nodes_that_join_again_make_it_healthy_again(pool: Pool) -> None:
     assert (await pool.health()).is_true
 
 
-async def test_a_change_of_the_pool_or_its_class_begins_anew(pool: Pool) -> None:
+async def test_a_change_of_the_pool_or_its_class_resets_its_health(pool: Pool) -> None:
     await pool.fails_to_join()
     await pool.fails_to_join()
     assert (await pool.health()).is_false
@@ -180,7 +180,7 @@ async def test_a_change_of_the_pool_or_its_class_begins_anew(pool: Pool) -> None
     assert not (await pool.health()).is_false
 
 
-async def test_another_process_goes_on_from_what_the_condition_says(pool: Pool) -> None:
+async def test_another_process_continues_from_the_condition(pool: Pool) -> None:
     await pool.fails_to_join()
     await pool.fails_to_join()
     await pool.health()
@@ -190,14 +190,14 @@ async def test_another_process_goes_on_from_what_the_condition_says(pool: Pool) 
     assert (await pool.health()).is_false
 
 
-async def test_claims_of_an_earlier_pool_of_that_name_count_nothing(pool: Pool) -> None:
+async def test_claims_of_a_former_pool_with_the_same_name_do_not_count(pool: Pool) -> None:
     await pool.fails_to_join(owner="another")
     await pool.fails_to_join(owner="another")
 
     assert (await pool.health()).status == "Unknown"
 
 
-async def test_machines_that_end_before_they_join_stop_a_pool(pool: Pool) -> None:
+async def test_instances_that_terminate_before_registration_stop_a_pool(pool: Pool) -> None:
     """As where EC2 may not use the key of their disks: it launches them, and ends them at once."""
     for _ in range(2):
         await pool.ends("instance_terminated")
@@ -211,7 +211,7 @@ async def test_machines_that_end_before_they_join_stop_a_pool(pool: Pool) -> Non
 @pytest.mark.parametrize(
     ("kind", "joined"), [("instance_terminated", True), ("spot_interrupted", False)]
 )
-async def test_machines_that_worked_or_are_wanted_back_count_for_nothing(
+async def test_registered_or_disrupted_instances_do_not_count_as_failures(
     pool: Pool, kind: str, joined: bool
 ) -> None:
     for _ in range(2):
@@ -220,14 +220,14 @@ async def test_machines_that_worked_or_are_wanted_back_count_for_nothing(
     assert pool.world.registrations.next_try("default") is None
 
 
-async def test_the_claims_of_one_batch_stop_a_pool_for_a_minute(pool: Pool) -> None:
+async def test_the_failed_claims_of_one_batch_stop_a_pool_for_a_minute(pool: Pool) -> None:
     await pool.batch_fails_to_join(5)
 
     assert pool.pause == timedelta(minutes=1) - timedelta(seconds=3)
     assert (await pool.health()).is_false
 
 
-async def test_the_pause_grows_with_each_node_that_is_tried(pool: Pool) -> None:
+async def test_the_pause_grows_with_each_failed_attempt(pool: Pool) -> None:
     """1, 5, 15 and then every 60 minutes, whatever the size of the batch that failed first."""
     await pool.batch_fails_to_join(20)
     pauses = []
@@ -240,7 +240,7 @@ async def test_the_pause_grows_with_each_node_that_is_tried(pool: Pool) -> None:
     assert pauses == [timedelta(minutes=minutes) for minutes in (5, 15, 60, 60)]
 
 
-async def test_what_is_left_of_a_batch_does_not_stop_a_pool_whose_nodes_join_again(
+async def test_late_failures_of_a_batch_do_not_stop_a_recovered_pool(
     pool: Pool,
 ) -> None:
     late = [await pool.launched() for _ in range(2)]
@@ -253,7 +253,7 @@ async def test_what_is_left_of_a_batch_does_not_stop_a_pool_whose_nodes_join_aga
     assert pool.pause is None
 
 
-async def test_a_failure_for_another_reason_begins_with_the_shortest_pause(pool: Pool) -> None:
+async def test_a_failure_for_another_reason_starts_with_the_shortest_pause(pool: Pool) -> None:
     for _ in range(4):
         await pool.fails_to_join()
     assert pool.pause == timedelta(minutes=15)
@@ -273,7 +273,7 @@ async def test_a_failure_for_another_reason_begins_with_the_shortest_pause(pool:
     ],
     ids=lambda found: next(iter(found)),
 )
-async def test_a_pool_tries_a_node_at_once_when_its_class_finds_something_else(
+async def test_a_change_of_its_class_ends_the_pause_of_a_pool(
     pool: Pool, found: dict[str, object]
 ) -> None:
     for _ in range(5):
@@ -289,7 +289,7 @@ async def test_a_pool_tries_a_node_at_once_when_its_class_finds_something_else(
     assert pool.pause == timedelta(minutes=1)
 
 
-async def test_the_condition_says_how_to_try_at_once(pool: Pool) -> None:
+async def test_the_condition_names_the_way_to_retry_at_once(pool: Pool) -> None:
     for _ in range(5):
         await pool.fails_to_join()
     health = await pool.health()

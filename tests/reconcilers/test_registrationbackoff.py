@@ -35,7 +35,7 @@ def scenario() -> ProvisioningScenario:
     return scenario
 
 
-async def test_a_pool_that_has_failed_once_makes_all_that_is_asked_of_it(
+async def test_after_one_failure_a_pool_creates_all_claims(
     scenario: ProvisioningScenario,
 ) -> None:
     fails(scenario.world, times=1)
@@ -44,7 +44,7 @@ async def test_a_pool_that_has_failed_once_makes_all_that_is_asked_of_it(
     assert made(scenario.world) == 3
 
 
-async def test_a_pool_that_has_stopped_tries_one_where_the_clock_is_set_back(
+async def test_a_stopped_pool_retries_one_node_even_if_the_clock_is_set_back(
     scenario: ProvisioningScenario,
 ) -> None:
     fails(scenario.world)
@@ -55,7 +55,7 @@ async def test_a_pool_that_has_stopped_tries_one_where_the_clock_is_set_back(
     assert made(scenario.world) == 1
 
 
-async def test_after_two_failures_in_a_row_it_waits_and_then_tries_one(
+async def test_after_two_failures_in_a_row_a_pool_waits_and_then_tries_one_node(
     scenario: ProvisioningScenario,
 ) -> None:
     world = scenario.world
@@ -72,7 +72,7 @@ async def test_after_two_failures_in_a_row_it_waits_and_then_tries_one(
     assert made(world) == 1
 
 
-async def test_a_node_whose_claim_has_gone_does_not_stand_in_for_the_one_that_is_tried(
+async def test_a_node_without_a_claim_does_not_count_as_the_tried_node(
     scenario: ProvisioningScenario,
 ) -> None:
     world = scenario.world
@@ -85,7 +85,7 @@ async def test_a_node_whose_claim_has_gone_does_not_stand_in_for_the_one_that_is
     assert made(world) == 1
 
 
-async def test_pods_are_told_what_they_wait_for(scenario: ProvisioningScenario) -> None:
+async def test_pods_report_the_pause_of_their_pool(scenario: ProvisioningScenario) -> None:
     world = scenario.world
     readiness = world.make(Readiness)
     await readiness.reconcile("default")
@@ -107,7 +107,7 @@ async def test_pods_are_told_what_they_wait_for(scenario: ProvisioningScenario) 
     )
 
 
-async def test_one_that_joins_opens_the_pool_again(scenario: ProvisioningScenario) -> None:
+async def test_a_registered_node_ends_the_pause_of_the_pool(scenario: ProvisioningScenario) -> None:
     fails(scenario.world, times=4)
     scenario.world.registrations.joined("default")
     await scenario.provisioner.run_once()
@@ -126,7 +126,7 @@ def test_the_pause_grows(failures: int, pause: timedelta) -> None:
     assert world.registrations.next_try("default") == world.clock() + pause
 
 
-async def test_a_pool_of_fixed_size_tries_one_too() -> None:
+async def test_a_static_pool_tries_one_node_too() -> None:
     world = World()
     world.seed(make_nodeclass(), make_static(3))
     fails(world, "fixed")

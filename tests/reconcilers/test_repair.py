@@ -73,7 +73,7 @@ def fleet() -> Fleet:
         pytest.param("AcceleratedHardwareReady", "False", ACCELERATORS, id="accelerators"),
     ],
 )
-async def test_a_node_is_replaced_once_its_condition_has_been_tolerated_for_long_enough(
+async def test_a_node_is_replaced_after_the_toleration_of_its_condition(
     fleet: Fleet, condition: str, status: str, tolerated: timedelta
 ) -> None:
     broken, _ = await fleet.grow(2)
@@ -97,7 +97,7 @@ async def test_the_condition_that_is_due_first_decides(fleet: Fleet) -> None:
     assert await fleet.repair.reconcile(broken) == ACCELERATORS - timedelta(minutes=5)
 
 
-async def test_its_pods_are_not_waited_for(fleet: Fleet) -> None:
+async def test_repair_does_not_wait_for_pods(fleet: Fleet) -> None:
     (broken,) = await fleet.grow(1, termination_grace_period="48h")
     fleet.says(broken, "Ready", "False")
     fleet.world.now += TOLERATED
@@ -121,7 +121,7 @@ async def test_a_node_that_recovers_stays(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize(("unhealthy", "replaced"), [(1, True), (2, True), (3, False)])
-async def test_where_many_are_unhealthy_at_once_none_is_replaced(
+async def test_if_many_nodes_are_unhealthy_none_is_replaced(
     fleet: Fleet, unhealthy: int, *, replaced: bool
 ) -> None:
     nodes = await fleet.grow(6)
@@ -136,7 +136,7 @@ async def test_where_many_are_unhealthy_at_once_none_is_replaced(
     assert bool(await fleet.world.events("NodeRepairBlocked")) is not replaced
 
 
-async def test_nodes_of_others_are_not_ours_to_replace(fleet: Fleet) -> None:
+async def test_foreign_nodes_are_not_replaced(fleet: Fleet) -> None:
     fleet.world.seed(make_node("foreign", conditions=[]))
     fleet.says("foreign", "Ready", "False")
     fleet.world.now += TOLERATED

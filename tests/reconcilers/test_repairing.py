@@ -60,9 +60,7 @@ def healthy_and_ill(pods: int = 0, **disruption: object) -> RepairScenario:
     return scenario
 
 
-async def test_an_unhealthy_node_is_not_repaired_before_its_condition_is_no_longer_tolerated() -> (
-    None
-):
+async def test_an_unhealthy_node_is_not_repaired_before_its_toleration_elapsed() -> None:
     scenario = healthy_and_ill()
     scenario.world.now -= timedelta(seconds=3)
 
@@ -73,7 +71,7 @@ async def test_an_unhealthy_node_is_not_repaired_before_its_condition_is_no_long
     assert scenario.going() == ["ill"]
 
 
-async def test_a_replacement_is_ready_before_an_unhealthy_node_goes() -> None:
+async def test_an_unhealthy_node_is_deleted_after_its_replacement_is_ready() -> None:
     scenario = healthy_and_ill(pods=1)
 
     await scenario.work(60)
@@ -96,7 +94,7 @@ async def test_a_replacement_is_ready_before_an_unhealthy_node_goes() -> None:
     assert scenario.counted(repaired, condition="ready", termination_mode="eventual") == 1
 
 
-async def test_the_drain_of_an_unhealthy_node_ends_when_its_policy_says() -> None:
+async def test_the_drain_of_an_unhealthy_node_is_bounded_by_its_policy() -> None:
     scenario = healthy_and_ill()
 
     await scenario.work(1)
@@ -106,7 +104,7 @@ async def test_the_drain_of_an_unhealthy_node_ends_when_its_policy_says() -> Non
     assert end == scenario.world.now.replace(microsecond=0) + timedelta(minutes=10, seconds=-1)
 
 
-async def test_the_bound_of_the_node_claim_is_kept_if_it_is_shorter() -> None:
+async def test_a_shorter_termination_grace_period_of_the_claim_applies() -> None:
     scenario = healthy_and_ill()
     claim = scenario.world.claim("claim-of-ill")
     assert claim is not None
@@ -118,7 +116,7 @@ async def test_the_bound_of_the_node_claim_is_kept_if_it_is_shorter() -> None:
 
 
 @pytest.mark.parametrize("reasons", [["Unhealthy"], None], ids=["of repair", "of all"])
-async def test_budgets_hold_for_repair(reasons: list[str] | None) -> None:
+async def test_repair_respects_budgets(reasons: list[str] | None) -> None:
     budget = {"nodes": "0", **({"reasons": reasons} if reasons else {})}
     scenario = healthy_and_ill(budgets=[budget])
 
@@ -129,7 +127,7 @@ async def test_budgets_hold_for_repair(reasons: list[str] | None) -> None:
     assert "No allowed disruptions for disruption reason Unhealthy due to blocking budget" in said
 
 
-async def test_a_node_that_is_not_ready_does_not_use_up_the_budget_of_its_repair() -> None:
+async def test_a_not_ready_node_does_not_consume_the_budget_of_its_own_repair() -> None:
     scenario = healthy_and_ill(budgets=[{"nodes": "1"}])
 
     await scenario.work(1)
@@ -146,7 +144,7 @@ async def test_do_not_disrupt_does_not_prevent_a_repair() -> None:
     assert scenario.going() == ["ill"]
 
 
-async def test_do_not_repair_prevents_a_repair_and_says_so() -> None:
+async def test_do_not_repair_prevents_a_repair_and_is_reported() -> None:
     scenario = healthy_and_ill()
     scenario.annotate("ill", do_not_repair="true")
 
@@ -200,7 +198,7 @@ async def test_if_many_nodes_of_a_pool_are_unhealthy_none_is_repaired() -> None:
     assert 'more than 20% of nodes in nodepool "default" are unhealthy' in said
 
 
-async def test_one_node_is_repaired_at_a_time_and_the_one_that_is_ill_longest_first() -> None:
+async def test_one_node_is_repaired_at_a_time_the_longest_unhealthy_first() -> None:
     scenario = RepairScenario()
     for number in range(8):
         scenario.add(f"well-{number}", "c5.large", pods=1)
@@ -216,7 +214,7 @@ async def test_one_node_is_repaired_at_a_time_and_the_one_that_is_ill_longest_fi
     assert not scenario.is_marked("ill-0")
 
 
-async def test_a_node_that_never_initialized_is_repaired_whatever_budgets_say() -> None:
+async def test_a_node_that_never_initialized_is_repaired_regardless_of_budgets() -> None:
     scenario = healthy_and_ill(budgets=[{"nodes": "0"}])
     node = scenario.world.node("ill")
     assert node is not None

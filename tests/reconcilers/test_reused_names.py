@@ -61,7 +61,7 @@ async def scenario() -> TerminationScenario:
     return scenario
 
 
-async def test_the_end_of_a_claim_leaves_another_machines_node_alone(
+async def test_deleting_a_claim_does_not_delete_the_node_of_another_instance(
     scenario: TerminationScenario,
 ) -> None:
     foreign = await replace_node(scenario.world)
@@ -75,7 +75,7 @@ async def test_the_end_of_a_claim_leaves_another_machines_node_alone(
     assert not scenario.world.cloud.machines
 
 
-async def test_the_deletion_of_another_machines_node_ends_no_claim(
+async def test_deleting_the_node_of_another_instance_deletes_no_claim(
     scenario: TerminationScenario,
 ) -> None:
     await replace_node(scenario.world)
@@ -93,7 +93,7 @@ async def test_the_deletion_of_another_machines_node_ends_no_claim(
     assert not scenario.world.is_leaving("claim")
 
 
-async def test_another_machines_node_is_no_candidate_of_disruption() -> None:
+async def test_the_node_of_another_instance_is_not_a_disruption_candidate() -> None:
     scenario = DisruptionScenario(1, budgets=[{"nodes": "100%"}])
     foreign = await replace_node(scenario.world, "node-0")
 
@@ -103,7 +103,7 @@ async def test_another_machines_node_is_no_candidate_of_disruption() -> None:
     assert scenario.going() == []
 
 
-async def test_another_machines_node_is_not_registered_in_place_of_ours(
+async def test_the_node_of_another_instance_is_not_registered(
     world: World, lifecycle: Lifecycle
 ) -> None:
     claim = await launched(world, lifecycle)
@@ -117,7 +117,7 @@ async def test_another_machines_node_is_not_registered_in_place_of_ours(
     expect_untouched(world, foreign)
 
 
-async def test_another_machines_node_is_not_initialized_in_place_of_ours(
+async def test_the_node_of_another_instance_is_not_initialized(
     world: World, lifecycle: Lifecycle
 ) -> None:
     claim = await launched(world, lifecycle)
@@ -130,7 +130,7 @@ async def test_another_machines_node_is_not_initialized_in_place_of_ours(
     expect_untouched(world, foreign)
 
 
-async def test_a_claim_is_not_compared_with_another_machines_node(
+async def test_a_claim_is_not_compared_with_the_node_of_another_instance(
     scenario: TerminationScenario,
 ) -> None:
     world = scenario.world
@@ -140,7 +140,7 @@ async def test_a_claim_is_not_compared_with_another_machines_node(
     assert await consistency.reconcile("claim") is None
 
 
-async def test_a_notice_is_not_reported_on_another_machines_node(
+async def test_a_notice_is_not_reported_on_the_node_of_another_instance(
     scenario: TerminationScenario,
 ) -> None:
     world = scenario.world
@@ -155,7 +155,9 @@ async def test_a_notice_is_not_reported_on_another_machines_node(
     assert [event.involved_object.kind for event in told] == ["NodeClaim"]
 
 
-async def test_another_machines_broken_node_ends_no_claim(scenario: TerminationScenario) -> None:
+async def test_an_unhealthy_node_of_another_instance_deletes_no_claim(
+    scenario: TerminationScenario,
+) -> None:
     world = scenario.world
     foreign = await replace_node(world)
     long_ago = world.clock()

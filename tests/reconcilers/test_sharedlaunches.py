@@ -20,7 +20,7 @@ def tokens(nodes: list[NewNode]) -> list[str]:
     return [node.annotations.get(labels.SHARED_LAUNCH, "").partition("/")[0] for node in nodes]
 
 
-def test_only_nodes_that_differ_in_their_pods_alone_share_a_launch() -> None:
+def test_only_nodes_that_differ_only_in_their_pods_share_a_launch() -> None:
     others = [
         replace(PLAIN, node_pool="other"),
         replace(PLAIN, instance_types=("m5.xlarge",)),
@@ -37,7 +37,7 @@ def test_only_nodes_that_differ_in_their_pods_alone_share_a_launch() -> None:
     assert [replace(node, annotations={}) for node in shared[:3]] == nodes
 
 
-def test_a_launch_has_at_most_as_many_nodes_as_ec2_takes_in_a_call() -> None:
+def test_a_shared_launch_is_limited_to_what_ec2_accepts_in_a_call() -> None:
     shared = with_shared_launches([PLAIN] * (2 * MOST + 1), {}, NOW)
 
     assert sorted(Counter(tokens(shared)).values()) == [1, MOST, MOST]

@@ -86,7 +86,7 @@ async def batch() -> Batch:
     return batch
 
 
-async def test_nodes_bought_together_register_at_once_and_hold_pods_off(batch: Batch) -> None:
+async def test_nodes_launched_together_register_at_once_and_stay_tainted(batch: Batch) -> None:
     await batch.join_not_ready("web", "arm")
 
     for pod in ARCHITECTURES:
@@ -96,7 +96,7 @@ async def test_nodes_bought_together_register_at_once_and_hold_pods_off(batch: B
         assert conditions.is_true(batch.claim_for(pod).status.conditions, REGISTERED)
 
 
-async def test_a_node_that_was_bought_alone_is_not_held() -> None:
+async def test_a_node_launched_alone_is_not_held() -> None:
     scenario = NominationScenario()
     scenario.world.seed(make_pod("web"))
     await scenario.round()
@@ -108,7 +108,7 @@ async def test_a_node_that_was_bought_alone_is_not_held() -> None:
     assert node.spec.taints == []
 
 
-async def test_they_open_together_after_all_their_pods_have_been_told(batch: Batch) -> None:
+async def test_held_nodes_open_together_after_their_pods_are_nominated(batch: Batch) -> None:
     await batch.join_not_ready("web", "arm")
     batch.get_ready("web", "arm")
     batch.forget("web", "arm")
@@ -147,7 +147,7 @@ async def test_a_node_that_has_opened_is_initialized_in_the_same_pass(batch: Bat
     assert conditions.is_true(batch.claim_for("web").status.conditions, INITIALIZED)
 
 
-async def test_a_node_that_is_up_waits_a_moment_for_the_others(batch: Batch) -> None:
+async def test_a_ready_node_waits_briefly_for_the_others(batch: Batch) -> None:
     await batch.join_not_ready("web", "arm")
     batch.get_ready("web")
 
@@ -155,7 +155,7 @@ async def test_a_node_that_is_up_waits_a_moment_for_the_others(batch: Batch) -> 
     assert batch.is_held("web")
 
 
-async def test_it_waits_for_a_node_that_has_only_just_joined_too(batch: Batch) -> None:
+async def test_a_ready_node_waits_for_a_node_that_just_registered(batch: Batch) -> None:
     await batch.join_not_ready("web")
     batch.get_ready("web")
     batch.world.join(batch.claim_for("arm"), ready=False)
@@ -164,7 +164,7 @@ async def test_it_waits_for_a_node_that_has_only_just_joined_too(batch: Batch) -
     assert batch.is_held("web")
 
 
-async def test_it_waits_for_a_machine_launched_with_it_that_has_not_joined(batch: Batch) -> None:
+async def test_a_ready_node_waits_for_an_instance_launched_with_it(batch: Batch) -> None:
     await batch.join_not_ready("web")
     batch.get_ready("web")
 
@@ -179,7 +179,7 @@ async def test_it_waits_for_a_machine_launched_with_it_that_has_not_joined(batch
     assert not batch.is_held("arm")
 
 
-async def test_it_does_not_wait_for_a_machine_that_was_launched_later(batch: Batch) -> None:
+async def test_a_ready_node_does_not_wait_for_an_instance_launched_later(batch: Batch) -> None:
     claim = batch.claim_for("arm")
     launched = conditions.find(claim.status.conditions, LAUNCHED)
     assert launched is not None
@@ -198,7 +198,7 @@ async def test_it_does_not_wait_for_a_machine_that_was_launched_later(batch: Bat
     assert not batch.is_held("web")
 
 
-async def test_and_no_longer_than_that(batch: Batch) -> None:
+async def test_a_ready_node_opens_after_the_maximum_wait(batch: Batch) -> None:
     await batch.join_not_ready("web", "arm")
     batch.get_ready("web")
     await batch.look("web")
@@ -210,7 +210,7 @@ async def test_and_no_longer_than_that(batch: Batch) -> None:
     assert batch.is_held("arm")
 
 
-async def test_nor_for_as_long_as_the_clock_is_set_back(batch: Batch) -> None:
+async def test_a_ready_node_waits_no_longer_if_the_clock_is_set_back(batch: Batch) -> None:
     await batch.join_not_ready("web", "arm")
     batch.get_ready("web")
     await batch.look("web")
@@ -224,7 +224,7 @@ def untried(pod: Pod) -> Pod:
     return changed(pod, status={"conditions": []})
 
 
-async def test_they_wait_until_the_scheduler_has_tried_the_last_pods_for_the_first_time(
+async def test_held_nodes_wait_until_kube_scheduler_has_tried_every_pod(
     batch: Batch,
 ) -> None:
     """It drops their nominations, and comes to whom it has not tried before all others."""
@@ -244,7 +244,9 @@ async def test_they_wait_until_the_scheduler_has_tried_the_last_pods_for_the_fir
     assert not batch.is_held("arm")
 
 
-async def test_for_a_slow_scheduler_they_wait_no_longer_than_for_each_other(batch: Batch) -> None:
+async def test_held_nodes_wait_for_a_slow_scheduler_no_longer_than_for_each_other(
+    batch: Batch,
+) -> None:
     await batch.join_not_ready("web", "arm")
     batch.get_ready("web", "arm")
     batch.world.seed(untried(batch.pod("web")))
@@ -256,7 +258,7 @@ async def test_for_a_slow_scheduler_they_wait_no_longer_than_for_each_other(batc
     assert not batch.is_held("web")
 
 
-async def test_they_do_not_wait_where_many_are_still_to_be_tried(
+async def test_held_nodes_do_not_wait_if_many_pods_are_untried(
     batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(startupgate, "TRIED_WITHIN_PATIENCE", 0)
@@ -269,7 +271,7 @@ async def test_they_do_not_wait_where_many_are_still_to_be_tried(
     assert not batch.is_held("web")
 
 
-async def test_a_node_that_is_not_up_stays_held_and_says_why(batch: Batch) -> None:
+async def test_a_node_that_is_not_ready_stays_held_and_reports_the_reason(batch: Batch) -> None:
     await batch.join_not_ready("web", "arm")
 
     await batch.look("web")
@@ -280,7 +282,7 @@ async def test_a_node_that_is_not_up_stays_held_and_says_why(batch: Batch) -> No
     assert initialized.reason == "NodeNotReady"
 
 
-async def test_a_node_on_its_way_out_is_waited_for_by_nobody(batch: Batch) -> None:
+async def test_held_nodes_do_not_wait_for_a_deleting_node(batch: Batch) -> None:
     await batch.join_not_ready("web", "arm")
     batch.get_ready("web")
     arm = batch.node_for("arm")
@@ -291,7 +293,7 @@ async def test_a_node_on_its_way_out_is_waited_for_by_nobody(batch: Batch) -> No
     assert not batch.is_held("web")
 
 
-async def test_a_node_that_changes_while_it_is_opened_is_opened_next_time(batch: Batch) -> None:
+async def test_a_node_with_a_write_conflict_is_opened_next_time(batch: Batch) -> None:
     await batch.join_not_ready("web", "arm")
     batch.get_ready("web", "arm")
     batch.world.api.refuse("patch", ConflictError("it has changed", status=409), kind=kinds.NODE)
@@ -305,7 +307,7 @@ async def test_a_node_that_changes_while_it_is_opened_is_opened_next_time(batch:
     assert not batch.is_held("web")
 
 
-async def test_a_new_leader_opens_what_the_last_one_held(batch: Batch) -> None:
+async def test_a_new_leader_opens_the_former_leaders_held_nodes(batch: Batch) -> None:
     await batch.join_not_ready("web", "arm")
     batch.get_ready("web", "arm")
     successor = Batch()
@@ -333,7 +335,7 @@ async def test_a_new_leader_opens_what_the_last_one_held(batch: Batch) -> None:
         ),
     ],
 )
-async def test_no_node_is_held_where_that_would_keep_off_what_makes_it_ready(
+async def test_no_node_is_held_if_that_keeps_off_a_daemonset_it_needs_to_become_ready(
     batch: Batch, toleration: Toleration, is_held: bool
 ) -> None:
     batch.world.seed(make_daemonset(requests={}, tolerations=[toleration]))
@@ -343,7 +345,9 @@ async def test_no_node_is_held_where_that_would_keep_off_what_makes_it_ready(
     assert batch.is_held("web") == is_held
 
 
-async def test_a_pod_that_is_forgotten_after_its_node_opened_is_told_again(batch: Batch) -> None:
+async def test_a_pod_that_loses_its_nomination_after_its_node_opened_is_nominated_again(
+    batch: Batch,
+) -> None:
     await batch.join_not_ready("web", "arm")
     batch.get_ready("web", "arm")
     await batch.look("web")
@@ -355,7 +359,7 @@ async def test_a_pod_that_is_forgotten_after_its_node_opened_is_told_again(batch
     assert batch.pod("web").status.nominated_node_name == node
 
 
-async def test_a_pod_that_is_forgotten_while_its_node_opens_is_told_again(
+async def test_a_pod_that_loses_its_nomination_while_its_node_opens_is_nominated_again(
     batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await batch.join_not_ready("web", "arm")
@@ -376,7 +380,7 @@ async def test_a_pod_that_is_forgotten_while_its_node_opens_is_told_again(
     assert batch.pod("web").status.nominated_node_name == node
 
 
-async def test_a_pod_that_is_forgotten_while_others_are_told_is_told_before_its_node_opens(
+async def test_a_pod_that_loses_its_nomination_is_nominated_before_its_node_opens(
     batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await batch.join_not_ready("web", "arm")
@@ -404,7 +408,7 @@ async def test_a_pod_that_is_forgotten_while_others_are_told_is_told_before_its_
     assert told < opened
 
 
-async def test_a_pod_is_not_told_again_while_its_node_is_held(batch: Batch) -> None:
+async def test_a_pod_is_not_nominated_again_while_its_node_is_held(batch: Batch) -> None:
     await batch.join_not_ready("web", "arm")
     batch.forget("web")
 
@@ -413,7 +417,9 @@ async def test_a_pod_is_not_told_again_while_its_node_is_held(batch: Batch) -> N
     assert batch.pod("web").status.nominated_node_name == ""
 
 
-async def test_a_pod_that_is_forgotten_ever_again_is_left_to_the_scheduler(batch: Batch) -> None:
+async def test_a_pod_that_keeps_losing_its_nomination_is_left_to_kube_scheduler(
+    batch: Batch,
+) -> None:
     await batch.join_not_ready("web", "arm")
     batch.get_ready("web", "arm")
     await batch.look("web")

@@ -53,7 +53,7 @@ def staying(world: World) -> list[str]:
     return [c.metadata.name for c in world.claims() if not c.metadata.is_deleting]
 
 
-async def test_a_pool_gets_the_claims_it_asks_for_and_no_more() -> None:
+async def test_a_static_pool_gets_exactly_its_replicas() -> None:
     world = make_world(3)
 
     assert await replicated(world) == PERIOD
@@ -62,7 +62,7 @@ async def test_a_pool_gets_the_claims_it_asks_for_and_no_more() -> None:
     assert len(world.claims()) == 3
 
 
-async def test_its_claims_are_the_template_and_nothing_of_any_pod() -> None:
+async def test_claims_of_a_static_pool_have_only_the_template() -> None:
     world = World()
     pool = make_static(1)
     template = pool.spec.template
@@ -86,7 +86,7 @@ async def test_its_claims_are_the_template_and_nothing_of_any_pod() -> None:
     assert instance.instance_type == "m5.large"
 
 
-async def test_the_limit_of_nodes_counts_those_on_their_way_out_too() -> None:
+async def test_the_node_limit_counts_deleting_nodes_too() -> None:
     world = make_world(5, limits={"nodes": "4"})
     assert await replicated(world) == AT_THE_LIMIT
     assert len(world.claims()) == 4
@@ -98,7 +98,7 @@ async def test_the_limit_of_nodes_counts_those_on_their_way_out_too() -> None:
     assert len(staying(world)) == 3
 
 
-async def test_a_webhook_that_refuses_its_claims_is_reported_on_the_pool() -> None:
+async def test_a_webhook_that_refuses_claims_is_reported_on_the_pool() -> None:
     world = make_world(2)
     why = 'admission webhook "policy.example.com" denied the request: no owner label'
     world.api.refuse("create", ForbiddenError(why, status=403), kind=kinds.NODE_CLAIM)
@@ -109,7 +109,7 @@ async def test_a_webhook_that_refuses_its_claims_is_reported_on_the_pool() -> No
     assert await world.events("FailedCreate") == [f"Error creating NodeClaim: {why}"]
 
 
-async def test_a_claim_that_goes_is_replaced() -> None:
+async def test_a_deleted_claim_of_a_static_pool_is_replaced() -> None:
     world = make_world(2)
     await replicated(world)
     gone = staying(world)[0]
@@ -121,7 +121,7 @@ async def test_a_claim_that_goes_is_replaced() -> None:
     assert gone not in staying(world)
 
 
-async def test_a_pool_that_is_not_ready_makes_nothing_but_still_shrinks() -> None:
+async def test_a_static_pool_that_is_not_ready_only_scales_down() -> None:
     world = make_world(2)
     await replicated(world)
     unready = make_static(1)
@@ -149,7 +149,7 @@ async def _joined(world: World, claim: NodeClaim) -> str:
     return node.metadata.name
 
 
-async def test_the_least_harm_goes_first() -> None:
+async def test_scale_down_deletes_the_least_disruptive_claims_first() -> None:
     """Unborn, then empty but for daemons, then by what its pods cost, protected ones last."""
     world = make_world(5)
     await replicated(world)
@@ -199,7 +199,7 @@ async def _replacing(world: World, protected: bool = False) -> tuple[NodeClaim, 
     return old, replacement
 
 
-async def test_what_an_earlier_leader_made_in_the_place_of_a_node_is_waited_for() -> None:
+async def test_a_former_leaders_replacement_in_a_static_pool_is_awaited() -> None:
     world = make_world(1)
     old, replacement = await _replacing(world)
 
@@ -208,7 +208,7 @@ async def test_what_an_earlier_leader_made_in_the_place_of_a_node_is_waited_for(
     assert set(staying(world)) == {old.metadata.name, replacement.metadata.name}
 
 
-async def test_a_node_goes_once_what_was_made_in_its_place_is_ready() -> None:
+async def test_a_node_of_a_static_pool_is_deleted_once_its_replacement_is_ready() -> None:
     world = make_world(1)
     _, replacement = await _replacing(world)
     await _joined(world, replacement)
@@ -218,7 +218,7 @@ async def test_a_node_goes_once_what_was_made_in_its_place_is_ready() -> None:
     assert staying(world) == [replacement.metadata.name]
 
 
-async def test_a_protected_node_stays_though_another_was_made_in_its_place() -> None:
+async def test_a_protected_node_of_a_static_pool_stays_despite_its_replacement() -> None:
     world = make_world(1)
     old, replacement = await _replacing(world, protected=True)
     await _joined(world, replacement)
@@ -228,7 +228,7 @@ async def test_a_protected_node_stays_though_another_was_made_in_its_place() -> 
     assert staying(world) == [old.metadata.name]
 
 
-async def test_pods_never_make_nodes_of_a_static_pool() -> None:
+async def test_pods_never_scale_a_static_pool() -> None:
     scenario = ProvisioningScenario()
     scenario.world.seed(make_nodeclass(), make_static(0), make_pod("web"))
 
@@ -262,7 +262,7 @@ async def test_an_empty_node_of_a_static_pool_stays() -> None:
         ("-2147483648", None, -10.0),
     ],
 )
-def test_the_cost_of_a_pod_follows_what_is_said_of_it(
+def test_the_eviction_cost_of_a_pod_follows_its_annotations(
     annotation: str, priority: int | None, cost: float
 ) -> None:
     annotations = {labels.POD_DELETION_COST: annotation} if annotation else {}
@@ -272,7 +272,7 @@ def test_the_cost_of_a_pod_follows_what_is_said_of_it(
     assert eviction_cost(pod, PLAIN) == cost
 
 
-def test_deletion_costs_that_joiner_writes_say_nothing_of_an_eviction() -> None:
+def test_deletion_costs_written_by_joiner_do_not_change_the_eviction_cost() -> None:
     written = DisruptionSettings(writes_deletion_costs=True)
     annotations = {labels.POD_DELETION_COST: "134217728"}
 
@@ -292,7 +292,7 @@ def test_the_disruption_cost_of_a_pod_is_read_first() -> None:
 @pytest.mark.parametrize(
     ("expire_after", "left"), [("Never", 1.0), ("100h", 0.75), ("20h", 0.0), ("0s", 0.0)]
 )
-async def test_the_older_a_machine_the_less_life_it_has_left(
+async def test_the_remaining_lifetime_of_a_claim_shrinks_with_its_age(
     expire_after: str, left: float
 ) -> None:
     world = make_world(1)
@@ -306,7 +306,7 @@ async def test_the_older_a_machine_the_less_life_it_has_left(
     assert remaining == pytest.approx(left)
 
 
-async def test_a_claim_that_may_not_be_deleted_stays_whole_and_another_goes() -> None:
+async def test_if_a_claim_cannot_be_deleted_another_one_is() -> None:
     world = make_world(3)
     await replicated(world)
     first = staying(world)[0]
@@ -323,7 +323,7 @@ async def test_a_claim_that_may_not_be_deleted_stays_whole_and_another_goes() ->
 @pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "not seen yet"])
 @pytest.mark.parametrize("lands", [True, False], ids=["heard", "unheard"])
 @pytest.mark.parametrize("losses", [1, 2, 3])
-async def test_a_creation_whose_response_was_lost_makes_no_node_too_many(
+async def test_a_creation_with_a_lost_response_creates_no_extra_node(
     lands: bool, is_seen: bool, losses: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world(3)
@@ -352,7 +352,7 @@ async def test_a_creation_whose_response_was_lost_makes_no_node_too_many(
 
 
 @pytest.mark.parametrize("lands", [True, False], ids=["heard", "unheard"])
-async def test_a_deletion_whose_answer_was_lost_costs_no_other_claim(
+async def test_a_deletion_with_a_lost_response_deletes_no_other_claim(
     lands: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world(3)

@@ -72,7 +72,7 @@ async def scenario() -> SurgeScenario:
     return scenario
 
 
-async def test_the_deployment_is_rolled_once_and_its_pod_is_not_evicted(
+async def test_the_deployment_is_restarted_once_and_its_pod_not_evicted(
     scenario: SurgeScenario,
 ) -> None:
     await scenario.drains(only_pod(**{labels.SURGE: "true"}), make_deployment())
@@ -87,7 +87,7 @@ async def test_the_deployment_is_rolled_once_and_its_pod_is_not_evicted(
     assert scenario.evicted() == []
 
 
-async def test_another_replica_of_the_controller_does_not_roll_it_again(
+async def test_another_replica_of_the_controller_does_not_restart_it_again(
     scenario: SurgeScenario,
 ) -> None:
     await scenario.drains(only_pod(**{labels.SURGE: "true"}), make_deployment())
@@ -98,7 +98,7 @@ async def test_another_replica_of_the_controller_does_not_roll_it_again(
     assert scenario.evicted() == []
 
 
-async def test_a_roll_out_that_comes_to_nothing_does_not_keep_the_node_for_ever(
+async def test_a_failed_rollout_does_not_keep_the_node_forever(
     scenario: SurgeScenario,
 ) -> None:
     await scenario.drains(only_pod(**{labels.SURGE: "true"}), make_deployment())
@@ -117,7 +117,7 @@ async def test_a_roll_out_that_comes_to_nothing_does_not_keep_the_node_for_ever(
         pytest.param({"paused": True}, "paused", id="paused"),
     ],
 )
-async def test_where_rolling_would_not_help_the_pod_is_evicted_and_the_node_says_why(
+async def test_if_a_restart_does_not_help_the_pod_is_evicted_and_the_node_reports_it(
     scenario: SurgeScenario, spec: dict[str, Any], why: str
 ) -> None:
     await scenario.drains(only_pod(**{labels.SURGE: "true"}), make_deployment(**spec))
@@ -128,14 +128,16 @@ async def test_where_rolling_would_not_help_the_pod_is_evicted_and_the_node_says
     assert why in message
 
 
-async def test_nobody_is_rolled_who_did_not_ask(scenario: SurgeScenario) -> None:
+async def test_a_deployment_without_the_annotation_is_not_restarted(
+    scenario: SurgeScenario,
+) -> None:
     await scenario.drains(only_pod(), make_deployment())
 
     assert scenario.evicted() == ["default/web-1"]
     assert scenario.patches == 0
 
 
-async def test_without_the_right_to_roll_it_the_pod_is_evicted(scenario: SurgeScenario) -> None:
+async def test_without_permission_to_restart_the_pod_is_evicted(scenario: SurgeScenario) -> None:
     scenario.world.api.refuse("patch", ForbiddenError("no rights"), kind=kinds.DEPLOYMENT)
     await scenario.drains(only_pod(**{labels.SURGE: "true"}), make_deployment())
 

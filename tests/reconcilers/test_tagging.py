@@ -61,9 +61,7 @@ async def test_an_instance_is_tagged_once_its_node_has_a_name(
     assert len(world.cloud.calls) == calls
 
 
-async def test_an_instance_that_karpenter_has_tagged_becomes_ours(
-    world: World, tagging: Tagging
-) -> None:
+async def test_an_instance_that_karpenter_tagged_is_adopted(world: World, tagging: Tagging) -> None:
     await joined(world)
     claim = world.claim("claim")
     assert claim is not None
@@ -75,7 +73,7 @@ async def test_an_instance_that_karpenter_has_tagged_becomes_ours(
     assert tags(world)["joiner.dev/installation"] == "org/prod"
 
 
-async def test_what_an_instance_has_been_told_already_stays(world: World, tagging: Tagging) -> None:
+async def test_existing_tags_of_an_instance_are_kept(world: World, tagging: Tagging) -> None:
     await joined(world)
     (machine,) = world.cloud.machines.values()
     world.cloud.machines[machine.provider_id] = replace(
@@ -88,7 +86,7 @@ async def test_what_an_instance_has_been_told_already_stays(world: World, taggin
     assert tags(world)["joiner.dev/installation"] == "another"
 
 
-async def test_an_instance_that_has_gone_is_nobodys_trouble(world: World, tagging: Tagging) -> None:
+async def test_tagging_a_missing_instance_is_not_an_error(world: World, tagging: Tagging) -> None:
     await joined(world)
     (machine,) = world.cloud.machines.values()
     world.cloud.vanish(machine.provider_id)

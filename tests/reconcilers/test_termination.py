@@ -121,7 +121,7 @@ async def held(scenario: TerminationScenario) -> TerminationScenario:
     return scenario
 
 
-async def test_the_largest_pods_go_first(scenario: TerminationScenario) -> None:
+async def test_the_largest_pods_are_evicted_first(scenario: TerminationScenario) -> None:
     """Who comes in their place is bound one by one, and large ones need unbroken room."""
     sizes = {"a": ("250m", "512Mi"), "b": ("1", "1Gi"), "c": ("100m", "7Gi"), "d": ("500m", "1Gi")}
     for name, (cpu, memory) in sizes.items():
@@ -150,7 +150,7 @@ async def test_a_deleted_node_is_tainted_before_its_pods_are_evicted(
     assert scenario.evicted() == ["default/web"]
 
 
-async def test_pods_go_also_while_the_cloud_does_not_tell_of_the_instance(
+async def test_pods_are_evicted_even_if_the_cloud_does_not_answer(
     scenario: TerminationScenario,
 ) -> None:
     scenario.world.seed(make_pod("web", node=NODE))
@@ -162,7 +162,7 @@ async def test_pods_go_also_while_the_cloud_does_not_tell_of_the_instance(
     assert scenario.evicted() == ["default/web"]
 
 
-async def test_the_instance_lives_until_the_last_pod_has_gone(
+async def test_the_instance_is_terminated_after_the_last_pod(
     scenario: TerminationScenario,
 ) -> None:
     scenario.world.seed(make_pod("web", node=NODE))
@@ -192,7 +192,7 @@ async def test_an_empty_node_waits_for_the_scheduler_to_see_the_taint(
     assert not scenario.world.cloud.machines
 
 
-async def test_a_node_is_not_drained_for_longer_where_the_clock_is_set_back(
+async def test_a_drain_takes_no_longer_if_the_clock_is_set_back(
     scenario: TerminationScenario,
 ) -> None:
     await scenario.delete_node()
@@ -204,7 +204,7 @@ async def test_a_node_is_not_drained_for_longer_where_the_clock_is_set_back(
     assert not scenario.world.cloud.machines
 
 
-async def test_a_pod_disruption_budget_holds_the_drain_and_is_named(
+async def test_a_pod_disruption_budget_delays_the_drain_and_is_named(
     held: TerminationScenario,
 ) -> None:
     await held.work(seconds=10)
@@ -233,7 +233,7 @@ async def test_the_number_of_pods_that_a_drain_waits_for_is_reported_every_two_m
     ]
 
 
-async def test_a_pod_that_may_not_go_is_asked_for_ever_less_often_and_goes_when_it_may(
+async def test_a_refused_eviction_is_retried_with_growing_pauses(
     held: TerminationScenario,
 ) -> None:
     await held.work(seconds=120)
@@ -244,7 +244,7 @@ async def test_a_pod_that_may_not_go_is_asked_for_ever_less_often_and_goes_when_
     assert held.is_going("web")
 
 
-async def test_a_pod_that_might_not_go_is_asked_again_though_the_clock_is_set_back(
+async def test_a_refused_eviction_is_retried_even_if_the_clock_is_set_back(
     held: TerminationScenario,
 ) -> None:
     await held.work(seconds=10)
@@ -256,7 +256,7 @@ async def test_a_pod_that_might_not_go_is_asked_again_though_the_clock_is_set_ba
     assert held.is_going("web")
 
 
-async def test_a_pod_that_may_not_go_delays_no_other_of_its_node(
+async def test_a_refused_eviction_delays_no_other_pod_of_the_node(
     held: TerminationScenario,
 ) -> None:
     await held.work(seconds=60)
@@ -266,7 +266,7 @@ async def test_a_pod_that_may_not_go_delays_no_other_of_its_node(
     assert "default/late" in held.evicted()
 
 
-async def test_an_eviction_that_fails_in_an_unknown_way_is_asked_for_less_often_too(
+async def test_an_eviction_with_an_unknown_error_is_retried_with_growing_pauses(
     scenario: TerminationScenario,
 ) -> None:
     scenario.world.seed(make_pod("web", node=NODE))
@@ -294,7 +294,7 @@ def test_pauses_between_evictions_grow_up_to_ten_seconds() -> None:
     assert pauses[-1] == 10
 
 
-async def test_a_finalizer_that_another_takes_off_meanwhile_is_a_conflict_and_no_error(
+async def test_a_finalizer_removed_by_another_controller_is_a_conflict(
     scenario: TerminationScenario,
 ) -> None:
     """As the garbage collector does with a node that was deleted in the foreground."""
@@ -314,7 +314,7 @@ async def test_a_finalizer_that_another_takes_off_meanwhile_is_a_conflict_and_no
     assert scenario.world.node(NODE) is None
 
 
-async def test_daemons_outlive_the_workloads_they_serve(scenario: TerminationScenario) -> None:
+async def test_daemonset_pods_are_evicted_after_workloads(scenario: TerminationScenario) -> None:
     owner = OwnerReference(api_version="apps/v1", kind="DaemonSet", name="cni", uid="d")
     scenario.world.seed(
         make_pod("web", node=NODE), make_pod("cni", node=NODE, ownerReferences=[owner])
@@ -340,7 +340,7 @@ async def test_a_pod_that_forbids_disruption_is_not_evicted(scenario: Terminatio
     assert scenario.world.cloud.machines
 
 
-async def test_the_grace_period_of_a_node_ends_every_protection() -> None:
+async def test_the_termination_grace_period_overrides_every_protection() -> None:
     scenario = TerminationScenario()
     await scenario.up(termination_grace_period="1m")
     scenario.world.seed(make_pod("batch", node=NODE, annotations={labels.DO_NOT_DISRUPT: "true"}))
@@ -362,7 +362,7 @@ async def test_the_grace_period_of_a_node_ends_every_protection() -> None:
 
 
 @pytest.mark.parametrize("deadline", ["soon", "2026-11-21T12:00:00", ""])
-async def test_a_deadline_that_nobody_can_read_is_written_anew_and_holds_nothing_up(
+async def test_an_invalid_termination_timestamp_is_rewritten(
     deadline: str,
 ) -> None:
     scenario = TerminationScenario()
@@ -378,7 +378,7 @@ async def test_a_deadline_that_nobody_can_read_is_written_anew_and_holds_nothing
     assert scenario.is_going("batch")
 
 
-async def test_a_node_whose_instance_vanished_is_let_go_at_once(
+async def test_a_node_whose_instance_is_gone_is_finalized_at_once(
     scenario: TerminationScenario,
 ) -> None:
     scenario.world.seed(make_pod("web", node=NODE))
@@ -410,7 +410,7 @@ async def test_a_ready_node_is_drained_though_the_cloud_does_not_list_its_instan
     assert held.world.node(NODE) is None
 
 
-async def test_an_instance_that_is_gone_is_not_waited_for_once_its_kubelet_is_silent(
+async def test_a_drain_stops_if_the_instance_is_gone_and_the_kubelet_silent(
     held: TerminationScenario,
 ) -> None:
     await held.work(seconds=3)
@@ -520,7 +520,7 @@ async def test_a_pod_is_deleted_once_after_the_deadline_and_counted_once() -> No
     assert value("karpenter_pods_drained_total", {"reason": reason}) == len(names)
 
 
-async def test_a_deadline_that_comes_forward_ends_pods_sooner() -> None:
+async def test_an_earlier_deadline_deletes_pods_earlier() -> None:
     scenario = TerminationScenario()
     await scenario.up(termination_grace_period="1m")
     scenario.world.seed(make_pod("batch", node=NODE, annotations={labels.DO_NOT_DISRUPT: "1h"}))
@@ -537,7 +537,7 @@ async def test_a_deadline_that_comes_forward_ends_pods_sooner() -> None:
     assert pod.metadata.deletion_timestamp <= scenario.world.clock()
 
 
-async def test_an_eviction_that_fails_leaves_no_other_running_unobserved(
+async def test_a_failed_eviction_leaves_no_other_request_running(
     scenario: TerminationScenario,
 ) -> None:
     scenario.world.seed(make_pod("denied", node=NODE), make_pod("slow", node=NODE))
@@ -561,7 +561,7 @@ async def test_an_eviction_that_fails_leaves_no_other_running_unobserved(
     assert scenario.is_going("slow")
 
 
-async def test_a_node_that_disruption_has_tainted_already_is_taken_down_no_less_carefully(
+async def test_a_node_already_tainted_by_disruption_is_drained_the_same_way(
     scenario: TerminationScenario,
 ) -> None:
     taints = {"spec": {"taints": [to_wire(DISRUPTED)]}}
@@ -579,7 +579,7 @@ async def test_a_node_that_disruption_has_tainted_already_is_taken_down_no_less_
     assert not scenario.world.cloud.machines
 
 
-async def test_a_claim_waits_for_its_node_though_others_hold_that(
+async def test_a_claim_waits_for_a_node_with_foreign_finalizers(
     scenario: TerminationScenario,
 ) -> None:
     node = scenario.world.node(NODE)

@@ -20,7 +20,7 @@ def world() -> World:
     return world
 
 
-async def test_after_a_conflict_the_next_try_knows_what_is_there(world: World) -> None:
+async def test_after_a_conflict_the_next_attempt_uses_the_current_object(world: World) -> None:
     pool = world.cluster.get(kinds.NODE_POOL, "default")
     assert pool is not None
     # Somebody else writes, and our watch is behind.
@@ -37,7 +37,7 @@ async def test_after_a_conflict_the_next_try_knows_what_is_there(world: World) -
     assert written.metadata.annotations == {"theirs": "1", "mark": "ours"}
 
 
-async def test_what_has_gone_meanwhile_is_a_conflict_no_more_and_no_less(world: World) -> None:
+async def test_writing_a_deleted_object_is_a_conflict(world: World) -> None:
     pool = world.cluster.get(kinds.NODE_POOL, "default")
     assert pool is not None
     world.api.refuse("patch", ConflictError("it has changed"), kind=kinds.NODE_POOL)

@@ -44,7 +44,7 @@ async def told(world: World, reason: str) -> list[tuple[str, str, str]]:
     ]
 
 
-async def test_pools_that_may_use_the_zone_hear_of_its_shift_and_of_the_end(world: World) -> None:
+async def test_pools_that_may_use_the_zone_report_the_zonal_shift_and_its_end(world: World) -> None:
     reporting = world.make(ZonalShiftReporting)
     await reporting.run_once()
     assert await told(world, "ZonalShiftActive") == []

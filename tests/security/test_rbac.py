@@ -175,17 +175,15 @@ async def _what_is_seldom() -> None:
     """Play what neither a life nor the campaign brings about for certain."""
     surge = test_surge.SurgeScenario()
     await surge.up()
-    await test_surge.test_the_deployment_is_rolled_once_and_its_pod_is_not_evicted(surge)
+    await test_surge.test_the_deployment_is_restarted_once_and_its_pod_not_evicted(surge)
     drain = test_termination
     leaving = drain.TerminationScenario()
     await leaving.up()
-    await drain.test_a_finalizer_that_another_takes_off_meanwhile_is_a_conflict_and_no_error(
-        leaving
-    )
-    await drain.test_the_grace_period_of_a_node_ends_every_protection()
+    await drain.test_a_finalizer_removed_by_another_controller_is_a_conflict(leaving)
+    await drain.test_the_termination_grace_period_overrides_every_protection()
     await test_history.test_totals_survive_a_restart_and_the_end_of_their_records()
     await test_deletioncosts.test_pods_of_drifted_nodes_have_lower_deletion_costs()
-    await test_modes.test_a_pod_that_another_has_replaced_makes_it_no_other_recommendation()
+    await test_modes.test_a_replaced_pod_does_not_create_another_recommendation()
     await cluster_dns(FakeApiServer())
     world, pods = World(), waiting("web-0", owner="StatefulSet/web")
     world.seed(make_stateful_set(1, "Parallel"), *pods)
