@@ -99,5 +99,5 @@ async def test_kube_scheduler_accepts_two_hundred_mixed_pods_on_tightly_packed_n
     assert await misplaced(stage, worlds.mixed(200, 3)) == {}
 
 
-async def test_kube_scheduler_accepts_pods_beside_those_they_need(stage: LiveCluster) -> None:
+async def test_kube_scheduler_accepts_pods_with_affinity(stage: LiveCluster) -> None:
     assert await misplaced(stage, worlds.beside_others()) == {}

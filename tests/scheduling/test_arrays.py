@@ -34,14 +34,14 @@ def test_rows_are_numbered_in_ascending_order(shape: tuple[int, int], form: str)
     assert place.tolist() == expected_place.reshape(-1).tolist()
 
 
-def test_a_zero_is_a_zero_whatever_its_sign() -> None:
+def test_negative_zero_equals_zero() -> None:
     first, place = distinct_rows(np.array([[0.0], [1.0], [-0.0]]))
 
     assert first.tolist() == [0, 1]
     assert place.tolist() == [0, 1, 0]
 
 
-def test_what_one_object_says_is_read_once_and_equal_ones_are_equal() -> None:
+def test_requests_of_an_object_are_parsed_once() -> None:
     asked, same = {"cpu": 500, "memory": 2}, {"cpu": 500, "memory": 2}
     axis = ResourceAxis(("memory", "cpu", "pods"))
 

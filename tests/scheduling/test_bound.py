@@ -147,7 +147,7 @@ def _within_rules(rules: NodeRules, pods: Matrix) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(problems())
-def test_no_set_of_nodes_costs_less_than_is_proven(
+def test_no_set_of_nodes_costs_less_than_the_bound(
     drawn: tuple[PackingProblem, ExistingCapacity],
 ) -> None:
     problem, existing = drawn
@@ -157,7 +157,9 @@ def test_no_set_of_nodes_costs_less_than_is_proven(
 
 @settings(max_examples=50, deadline=None)
 @given(problems())
-def test_time_that_is_up_leaves_a_bound(drawn: tuple[PackingProblem, ExistingCapacity]) -> None:
+def test_at_the_timeout_there_is_still_a_bound(
+    drawn: tuple[PackingProblem, ExistingCapacity],
+) -> None:
     problem, existing = drawn
 
     hurried = whole_bound(problem, existing, expired=lambda: True)
@@ -169,7 +171,7 @@ def test_time_that_is_up_leaves_a_bound(drawn: tuple[PackingProblem, ExistingCap
 
 @settings(max_examples=40, deadline=None)
 @given(problems())
-def test_pods_that_have_no_place_together_do_not_raise_the_bound(
+def test_jointly_unschedulable_pods_do_not_raise_the_bound(
     drawn: tuple[PackingProblem, ExistingCapacity],
 ) -> None:
     problem, existing = drawn
@@ -179,7 +181,7 @@ def test_pods_that_have_no_place_together_do_not_raise_the_bound(
     assert bound <= dearest_that_fits(problem, existing)
 
 
-def test_pods_that_leave_holes_are_counted_whole() -> None:
+def test_the_bound_counts_whole_pods() -> None:
     pods = make_pods(6, cpu="4")
     types = [make_type("m-8", cpu="7900m", memory="64Gi", price=1.0)]
     snapshot = make_snapshot(make_nodepool(), types=types)
@@ -188,7 +190,7 @@ def test_pods_that_leave_holes_are_counted_whole() -> None:
     assert least_cost(pods, snapshot=snapshot) == pytest.approx(6.0)
 
 
-def test_the_quick_bound_knows_types_that_packing_leaves_out() -> None:
+def test_the_quick_bound_considers_types_that_packing_excludes() -> None:
     pods = make_pods(1040, cpu="100m", memory="1Mi")
     # Of many, packing looks at the one that gives most for its price in each range of prices.
     dear = [
@@ -202,7 +204,7 @@ def test_the_quick_bound_knows_types_that_packing_leaves_out() -> None:
     assert schedule(pods, snapshot=snapshot).lower_bound <= 10 * 1.0
 
 
-def test_pods_that_keep_apart_take_a_node_each() -> None:
+def test_the_bound_counts_one_node_for_each_pod_with_anti_affinity() -> None:
     together = make_pods(
         5, cpu="100m", labels={"app": "a"}, anti_affinity=[by_hostname({"app": "a"})]
     )
@@ -213,7 +215,7 @@ def test_pods_that_keep_apart_take_a_node_each() -> None:
     assert least_cost(together, snapshot=snapshot) == pytest.approx(results.cost)
 
 
-def test_room_on_nodes_that_exist_costs_nothing() -> None:
+def test_capacity_of_existing_nodes_costs_nothing() -> None:
     pods = make_pods(3, cpu="1")
     snapshot = make_snapshot(
         make_nodepool(), types=make_types(4), nodes=[make_node("a", cpu="3"), make_node("b")]
@@ -222,7 +224,7 @@ def test_room_on_nodes_that_exist_costs_nothing() -> None:
     assert least_cost(pods, snapshot=snapshot) == 0.0
 
 
-def test_a_spread_over_nodes_that_exist_is_even_at_any_height() -> None:
+def test_the_bound_allows_an_even_spread_over_existing_nodes() -> None:
     pods = make_pods(
         6, cpu="100m", labels={"app": "a"}, spreads=[spread({"app": "a"}, labels.HOSTNAME)]
     )
@@ -231,7 +233,7 @@ def test_a_spread_over_nodes_that_exist_is_even_at_any_height() -> None:
     assert least_cost(pods, snapshot=snapshot) == 0.0
 
 
-def test_halves_of_room_on_two_nodes_hold_no_whole_pod() -> None:
+def test_the_bound_does_not_split_a_pod_over_two_nodes() -> None:
     snapshot = make_snapshot(
         make_nodepool(),
         types=[make_type("m-4", cpu="2", price=1.0)],
@@ -241,7 +243,7 @@ def test_halves_of_room_on_two_nodes_hold_no_whole_pod() -> None:
     assert least_cost(make_pods(3, cpu="2"), snapshot=snapshot) == pytest.approx(1.0)
 
 
-def test_preferences_and_domains_are_anybodys_choice() -> None:
+def test_preferences_and_domains_do_not_raise_the_bound() -> None:
     offerings = [
         make_offering("zone-a", labels.ON_DEMAND, 1.0),
         make_offering("zone-b", labels.ON_DEMAND, 3.0),
@@ -259,7 +261,7 @@ def test_preferences_and_domains_are_anybodys_choice() -> None:
     assert least_cost(pods, snapshot=snapshot) == pytest.approx(2.0)
 
 
-def test_limits_bound_what_is_cheap() -> None:
+def test_the_bound_considers_the_limits_of_cheap_pools() -> None:
     cheap = make_nodepool("cheap", requirements=[needs("size", "In", "s")], limits={"nodes": "1"})
     types = {
         "cheap": [make_type("m-s", cpu="1", price=1.0, requirements=[needs("size", "In", "s")])],
@@ -270,7 +272,7 @@ def test_limits_bound_what_is_cheap() -> None:
     assert least_cost(make_pods(3, cpu="1"), snapshot=snapshot) == pytest.approx(11.0)
 
 
-def test_pods_that_may_go_nowhere_cost_nothing() -> None:
+def test_unschedulable_pods_do_not_raise_the_bound() -> None:
     snapshot = make_snapshot(make_nodepool(), types=make_types(4))
 
     assert least_cost([], snapshot=snapshot) == 0.0
@@ -279,7 +281,7 @@ def test_pods_that_may_go_nowhere_cost_nothing() -> None:
 
 @settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(1, 120))
-def test_no_answer_costs_less_than_is_proven(seed: int, count: int) -> None:
+def test_no_answer_costs_less_than_its_bound(seed: int, count: int) -> None:
     read = load(mixed(count, seed))
     results = schedule(read.pods, snapshot=read.snapshot)
     placed = [pod for pod in read.pods if pod.key not in results.unschedulable]

@@ -60,13 +60,13 @@ def make_virtual(count: int, pod: Pod | None = None) -> tuple[Pod, ...]:
         pytest.param({}, 5, 0, id="no word of it"),
     ],
 )
-def test_a_buffer_stands_for_so_many_pods(
+def test_a_buffer_becomes_its_number_of_virtual_pods(
     spec: dict[str, Any], scale: int | None, count: int
 ) -> None:
     assert replicas(make_buffer(**WORKLOAD, **spec), make_blueprint(scale=scale)) == count
 
 
-def test_its_pods_are_like_the_template_but_bring_no_volumes_and_come_last() -> None:
+def test_virtual_pods_equal_the_template_without_volumes_and_come_last() -> None:
     template = make_pod(labels={"app": "web"}, claims=["data"], priority=1000, node="node-1")
 
     first, second = make_virtual(2, template)
@@ -85,7 +85,7 @@ def test_its_pods_are_like_the_template_but_bring_no_volumes_and_come_last() -> 
     assert first.spec.priority == -(2**31)
 
 
-def test_room_goes_to_pods_that_exist_before_buffers() -> None:
+def test_pods_get_capacity_before_buffers() -> None:
     real = make_pods(2, cpu="1")
     virtual = make_virtual(3)
     snapshot = make_snapshot(
@@ -102,7 +102,7 @@ def test_room_goes_to_pods_that_exist_before_buffers() -> None:
     assert hosts(raw, ["claim"], virtual) == {"old", "claim"}
 
 
-def test_a_real_pod_that_has_to_give_up_a_wish_first_still_comes_first() -> None:
+def test_a_pod_that_drops_a_preference_still_comes_before_buffers() -> None:
     """It finds its place in a second attempt; the buffer waits for that."""
     picky = make_pod(
         cpu="3",
@@ -118,7 +118,7 @@ def test_a_real_pod_that_has_to_give_up_a_wish_first_still_comes_first() -> None
     assert set(results.unschedulable) == {pod.key for pod in virtual}
 
 
-def test_buffers_share_new_nodes_with_pods_that_exist() -> None:
+def test_buffers_share_new_nodes_with_pods() -> None:
     results = schedule_on(
         make_nodepool(), [*make_pods(2, cpu="2"), *make_virtual(2)], types=make_types(8)
     )
@@ -126,7 +126,7 @@ def test_buffers_share_new_nodes_with_pods_that_exist() -> None:
     expect_nodes(results, 1)
 
 
-def test_a_limit_is_spent_on_pods_that_exist_before_buffers() -> None:
+def test_limits_are_used_for_pods_before_buffers() -> None:
     real, virtual = make_pods(4, cpu="2", memory="1Gi"), make_virtual(4)
 
     raw = schedule_on(make_nodepool(limits={"cpu": "12"}), [*virtual, *real], types=make_types(4))
@@ -136,7 +136,7 @@ def test_a_limit_is_spent_on_pods_that_exist_before_buffers() -> None:
     assert fills["default/web"] == Fill(new=2, nowhere=2)
 
 
-def test_the_wishes_of_its_pods_bind_buffers_too() -> None:
+def test_preferences_apply_to_virtual_pods_too() -> None:
     app = {"app": "web"}
     template = make_pod(labels=app, spreads=[spread(app, labels.HOSTNAME)])
 

@@ -80,7 +80,7 @@ def causes_of(pod: Pod, snapshot: Snapshot) -> tuple[str, ...]:
         ),
     ],
 )
-def test_the_pool_that_comes_nearest_is_told_first(
+def test_the_pool_closest_to_fitting_is_reported_first(
     pod: Pod, pool: dict[str, Any], words: str
 ) -> None:
     snapshot = world(make_nodepool("meant", **pool), types={"meant": GPU_TYPES})
@@ -92,7 +92,7 @@ def test_the_pool_that_comes_nearest_is_told_first(
     assert len(others) == len(FLOCK)
 
 
-def test_a_pool_whose_capacity_is_out_comes_before_all_that_could_never_hold_the_pod() -> None:
+def test_a_pool_without_capacity_is_reported_before_pools_that_cannot_hold_the_pod() -> None:
     sold_out = make_offering("zone-a", names.ON_DEMAND, 1.0, available=False)
     meant = make_type("g-1", capacity={GPU: "1"}, offerings=[sold_out])
     small = make_type("g-0", cpu="1", capacity={GPU: "1"})
@@ -107,7 +107,7 @@ def test_a_pool_whose_capacity_is_out_comes_before_all_that_could_never_hold_the
     assert second.startswith("NodePool small: 1 instance type: 1 too small for cpu 2")
 
 
-def test_a_pool_whose_limit_is_reached_comes_before_all_that_could_never_hold_the_pod() -> None:
+def test_a_pool_at_its_limit_is_reported_before_pools_that_cannot_hold_the_pod() -> None:
     limited = make_nodepool("meant", limits={"cpu": "1"})
 
     first, *_ = causes_of(make_pod(requests={GPU: "1"}), world(limited, types={"meant": GPU_TYPES}))

@@ -31,7 +31,7 @@ def problem(sizes: list[list[int]], room: list[list[int]], bound: list[int]) -> 
     )
 
 
-def test_one_pod_makes_way_for_two_that_are_worth_more() -> None:
+def test_one_pod_is_exchanged_for_two_of_higher_value() -> None:
     posed = problem([[6, 6], [5, 4], [5, 5]], [[10, 9]], [])
     worth = np.array([0.6, 0.5, 0.55])
 
@@ -40,7 +40,7 @@ def test_one_pod_makes_way_for_two_that_are_worth_more() -> None:
     assert after.tolist() == [[0, 1, 1]]
 
 
-def test_pods_under_rules_about_sharing_stay_and_nobody_joins_who_has_some() -> None:
+def test_pods_with_sharing_constraints_are_not_exchanged() -> None:
     posed = problem([[6, 6], [5, 4], [5, 5]], [[10, 10]], [0, 2])
     worth = np.array([0.6, 0.5, 0.7])
 
@@ -51,7 +51,7 @@ def test_pods_under_rules_about_sharing_stay_and_nobody_joins_who_has_some() -> 
     assert after.tolist() == [[1, 0, 0], [0, 2, 0]]
 
 
-def test_no_more_pods_are_used_than_there_are() -> None:
+def test_no_column_uses_more_pods_than_exist() -> None:
     posed = problem([[1, 1], [2, 2]], [[9, 9]], [])
 
     after = exchanged(
@@ -63,7 +63,7 @@ def test_no_more_pods_are_used_than_there_are() -> None:
 
 
 @given(st.data())
-def test_exchanged_pods_fit_and_are_worth_no_less(data: st.DataObject) -> None:
+def test_exchanged_pods_fit_and_have_no_lower_value(data: st.DataObject) -> None:
     pair = st.lists(st.integers(1, 9), min_size=2, max_size=2)
     posed = problem(
         data.draw(st.lists(pair, min_size=3, max_size=3)),

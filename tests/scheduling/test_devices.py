@@ -62,7 +62,7 @@ def test_a_device_is_used_once() -> None:
     assert shares(results) == [2, 2, 1]
 
 
-def test_nodes_are_bought_by_the_price_of_a_pod() -> None:
+def test_the_type_with_the_lowest_price_per_pod_is_used() -> None:
     pods, claims = replicas(9, request())
 
     results = solve(pods, claims, types=[gpu_type(1, price=1.0), gpu_type(4, price=2.0)])
@@ -71,7 +71,7 @@ def test_nodes_are_bought_by_the_price_of_a_pod() -> None:
     assert results.cost == pytest.approx(5.0)
 
 
-def test_pods_that_ask_for_different_numbers_share_a_node() -> None:
+def test_pods_with_different_device_counts_share_a_node() -> None:
     (two, ask_two), (one, ask_one) = (
         replicas(2, request(2), name="two"),
         replicas(4, request(), name="one"),
@@ -82,7 +82,7 @@ def test_pods_that_ask_for_different_numbers_share_a_node() -> None:
     assert shares(results) == [6]
 
 
-def test_the_greatest_demand_goes_first_and_the_rest_fills_up() -> None:
+def test_large_device_requests_are_placed_first_and_small_ones_fill_up() -> None:
     two, ask_two = replicas(3, request(2), name="two")
     one, ask_one = replicas(3, request(), name="one")
     types = [gpu_type(1, price=1.0), gpu_type(4, price=3.0), gpu_type(8, price=8.0)]
@@ -93,7 +93,7 @@ def test_the_greatest_demand_goes_first_and_the_rest_fills_up() -> None:
     assert results.lower_bound == pytest.approx(6.75), "nine devices of a card of four"
 
 
-def test_the_bound_holds_however_pods_are_put_together() -> None:
+def test_the_bound_holds_for_any_combination_of_pods() -> None:
     pods, claims = replicas(8, request())
     types = [gpu_type(4, price=3.0), gpu_type(8, price=5.0)]
 
@@ -103,7 +103,7 @@ def test_the_bound_holds_however_pods_are_put_together() -> None:
     assert results.lower_bound == pytest.approx(5.0)
 
 
-def test_the_bound_counts_those_who_insist_among_those_who_take_any() -> None:
+def test_the_bound_counts_pods_with_a_specific_device_among_those_with_any() -> None:
     any_, ask_any = replicas(4, request(), name="any")
     where = f"device.attributes['{DRIVER}'].model == 'a100'"
     those, ask_those = replicas(4, request(where=where), name="those")
@@ -113,7 +113,7 @@ def test_the_bound_counts_those_who_insist_among_those_who_take_any() -> None:
     assert results.cost == results.lower_bound == pytest.approx(6.0)
 
 
-def test_at_the_same_price_fewer_nodes_are_made() -> None:
+def test_at_the_same_price_fewer_nodes_are_created() -> None:
     pods, claims = replicas(8, request())
 
     results = solve(pods, claims, types=[gpu_type(n, price=float(n)) for n in (1, 2, 8)])
@@ -121,7 +121,7 @@ def test_at_the_same_price_fewer_nodes_are_made() -> None:
     expect_nodes(results, 1)
 
 
-def test_what_devices_leave_of_a_node_is_for_others() -> None:
+def test_remaining_capacity_beside_devices_is_used_by_other_pods() -> None:
     pods, claims = replicas(1, request())
     others = make_pods(10)
 
@@ -130,7 +130,7 @@ def test_what_devices_leave_of_a_node_is_for_others() -> None:
     expect_nodes(results, 1)
 
 
-def test_size_matters_beside_devices() -> None:
+def test_cpu_and_memory_limit_pods_with_devices() -> None:
     pods, claims = replicas(4, request(), cpu="30")
 
     results = solve(pods, claims, types=[gpu_type(4, price=1.0)])
@@ -138,7 +138,7 @@ def test_size_matters_beside_devices() -> None:
     assert shares(results) == [2, 2]
 
 
-def test_types_on_a_claim_all_have_the_devices() -> None:
+def test_every_type_on_a_claim_has_the_devices() -> None:
     pods, claims = replicas(3, request())
     types = [gpu_type(2, price=1.0), gpu_type(4, price=1.1), gpu_type(8, price=1.2), PLAIN]
 
@@ -148,7 +148,7 @@ def test_types_on_a_claim_all_have_the_devices() -> None:
     assert results.new_nodes[0].instance_types == ("g-4", "g-8")
 
 
-def test_pods_keep_their_rules_on_nodes_of_their_own() -> None:
+def test_anti_affinity_applies_to_pods_with_devices() -> None:
     web = {"app": "web"}
     pods, claims = replicas(2, request(), labels=web, anti_affinity=[by_hostname(web)])
 
@@ -167,7 +167,7 @@ def test_pods_spread_over_zones_with_their_devices() -> None:
     assert sorted(values_of(node, labels.ZONE)[0] for node in results.new_nodes) == list(ZONES)
 
 
-def test_pods_that_want_to_be_together_need_a_type_with_devices_for_all() -> None:
+def test_pods_with_affinity_need_a_type_with_devices_for_all() -> None:
     web = {"app": "web"}
     pods, claims = replicas(3, request(), labels=web, affinity=[by_hostname(web)])
 
@@ -178,7 +178,7 @@ def test_pods_that_want_to_be_together_need_a_type_with_devices_for_all() -> Non
 
 
 @pytest.mark.parametrize(("classes", "nodes"), [((GPU,), 2), ((), 1)])
-def test_daemons_with_claims_take_room_where_there_are_devices(
+def test_daemonset_pods_with_claims_use_capacity_of_types_with_devices(
     classes: tuple[DeviceClass, ...], nodes: int
 ) -> None:
     claims = [{"name": "gpu", "resourceClaimTemplateName": "watch"}]
@@ -190,7 +190,7 @@ def test_daemons_with_claims_take_room_where_there_are_devices(
     expect_nodes(results, nodes)
 
 
-def test_limits_still_hold() -> None:
+def test_limits_apply_to_nodes_with_devices() -> None:
     pods, claims = replicas(4, request())
     pool = make_nodepool(limits={"cpu": "64"})
 
@@ -203,7 +203,7 @@ def test_limits_still_hold() -> None:
 # Selectors.
 
 
-def test_a_selector_tells_devices_apart() -> None:
+def test_a_selector_distinguishes_devices() -> None:
     big = with_devices(make_type("big", price=5.0), gpus(1, memory="80Gi"))
     small = with_devices(make_type("small", price=1.0), gpus(1, memory="40Gi"))
     where = f"device.capacity['{DRIVER}'].memory.compareTo(quantity('80Gi')) >= 0"
@@ -214,7 +214,7 @@ def test_a_selector_tells_devices_apart() -> None:
     assert results.new_nodes[0].instance_types == ("big",)
 
 
-def test_a_class_selects_as_well_as_the_request() -> None:
+def test_the_selectors_of_the_device_class_apply() -> None:
     a100 = with_devices(make_type("a", price=1.0), gpus(1, "a100"))
     h100 = with_devices(make_type("h", price=2.0), gpus(1, "h100"))
     fast = make_class("fast", f"device.attributes['{DRIVER}'].model == 'h100'")
@@ -245,7 +245,7 @@ def test_causes_name_class_and_selector() -> None:
     )
 
 
-def test_causes_tell_how_many_are_asked_for() -> None:
+def test_causes_name_the_requested_number() -> None:
     pods, claims = replicas(1, request(4))
 
     results = solve(pods, claims, types=[PLAIN])
@@ -253,7 +253,7 @@ def test_causes_tell_how_many_are_asked_for() -> None:
     expect_unschedulable(results, pods[0], "1 with none of 4 devices of class gpu")
 
 
-def test_causes_tell_how_many_there_are() -> None:
+def test_causes_name_the_available_number() -> None:
     pods, claims = replicas(1, request(4))
 
     results = solve(pods, claims, types=[gpu_type(2, price=1.0)])
@@ -272,7 +272,7 @@ def test_all_means_every_device_of_the_node() -> None:
     assert shares(results) == [1, 1]
 
 
-def test_the_first_alternative_that_can_be_had_counts() -> None:
+def test_the_first_satisfiable_alternative_is_used() -> None:
     h100 = request(name="h100", where=f"device.attributes['{DRIVER}'].model == 'h100'")
     a100 = request(2, name="a100", where=f"device.attributes['{DRIVER}'].model == 'a100'")
     pods, claims = replicas(2, first_available(h100, a100))
@@ -325,7 +325,7 @@ def test_a_constraint_binds_the_requests_it_names() -> None:
     expect_nodes(results, 1)
 
 
-def test_devices_known_to_share_a_value_need_not_say_which() -> None:
+def test_devices_with_an_equal_unknown_value_satisfy_match_attribute() -> None:
     """A cloud may know that two devices will be near, but not the number they will give it."""
     both = [{"driver": DRIVER, "pool": "own", "device": f"gpu-{n}"} for n in (1, 2)]
     bound = [{"attribute": f"{DRIVER}/root", "devices": both}]
@@ -366,7 +366,7 @@ def test_shares_of_a_device_fill_its_capacity() -> None:
     assert shares(results) == [2, 2, 1]
 
 
-def test_a_share_is_rounded_up_to_what_the_policy_sells() -> None:
+def test_a_capacity_share_is_rounded_up_by_the_request_policy() -> None:
     policy = {"default": "1G", "validRange": {"min": "1G", "step": "5G", "max": "11G"}}
     sold = {"bandwidth": {"value": "12G", "requestPolicy": policy}}
     nic = device("nic", allowMultipleAllocations=True) | {"capacity": sold}
@@ -377,7 +377,7 @@ def test_a_share_is_rounded_up_to_what_the_policy_sells() -> None:
     assert shares(results) == [2, 1], "2G are sold as 6G"
 
 
-def test_who_looks_after_a_device_takes_none() -> None:
+def test_admin_access_allocates_no_device() -> None:
     pods, claims = replicas(1, request())
     monitor, watching = replicas(1, request(adminAccess=True), name="monitor")
 

@@ -296,7 +296,7 @@ async def have(stage: LiveCluster, wave: Sequence[str]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_kube_scheduler_allocates_what_was_planned(
+async def test_kube_scheduler_allocates_the_planned_devices(
     stage: LiveCluster, kube: KubeClient, seed: int
 ) -> None:
     assert await misplaced(stage, kube, world(seed)) == {}

@@ -121,7 +121,7 @@ def _expect_none_left_that_fits_alone(
 
 
 @pytest.mark.parametrize("count", [1, 7, 64])
-def test_equal_pods_fill_what_they_are_given(count: int) -> None:
+def test_equal_pods_use_all_devices_of_their_node(count: int) -> None:
     card = with_devices(make_type("card", cpu="64", price=2.0), hardware({"a100": 4}))
     pods, claims = replicas(count, request())
 

@@ -47,7 +47,7 @@ from tests.scheduling.devices import (
 # Nodes that exist.
 
 
-def test_devices_of_a_node_that_exists_are_used_first() -> None:
+def test_devices_of_existing_nodes_are_used_first() -> None:
     pods, claims = replicas(3, request())
     node = make_node("n1", pool="default", cpu="32", memory="64Gi")
 
@@ -63,7 +63,7 @@ def test_devices_of_a_node_that_exists_are_used_first() -> None:
     assert shares(results) == [1]
 
 
-def test_devices_of_pods_that_are_taken_back_are_free_again() -> None:
+def test_devices_of_removed_pods_are_free_again() -> None:
     """A solve may find that pods it has put on a node cannot stay there."""
     pods, claims = replicas(3, request())
     world = make_snapshot(
@@ -82,7 +82,7 @@ def test_devices_of_pods_that_are_taken_back_are_free_again() -> None:
     assert ledger.put(pod_class.device_requests, "n1", 3) == 1
 
 
-def test_devices_given_to_others_are_taken() -> None:
+def test_devices_allocated_to_others_are_unavailable() -> None:
     pods, claims = replicas(2, request())
     used = make_resource_claim("used", given=[("n1", "gpu-0")], node="n1", users=["elsewhere"])
     node = make_node("n1", cpu="32", memory="64Gi")
@@ -95,7 +95,7 @@ def test_devices_given_to_others_are_taken() -> None:
     expect_unschedulable(results, pods[1], "1 instance type: 1 without a device of class gpu")
 
 
-def test_who_looks_after_a_device_has_not_taken_it() -> None:
+def test_a_device_with_admin_access_stays_available() -> None:
     pods, claims = replicas(1, request())
     watching = make_resource_claim(
         "watching", given=[("n1", "gpu-0")], node="n1", users=["monitor"], adminAccess=True
@@ -111,7 +111,7 @@ def test_who_looks_after_a_device_has_not_taken_it() -> None:
     expect_on_existing(results, "n1", pods)
 
 
-def test_counters_taken_by_others_are_gone() -> None:
+def test_counters_used_by_others_are_unavailable() -> None:
     parts = [
         device("whole", takes={"card": {"memory": "40Gi"}}),
         device("half", takes={"card": {"memory": "20Gi"}}),
@@ -143,7 +143,7 @@ def test_an_allocated_claim_binds_its_pod_to_the_node() -> None:
     expect_on_existing(results, "n2", [pod])
 
 
-def test_a_pod_whose_devices_are_on_a_full_node_is_told_so() -> None:
+def test_a_pod_whose_devices_are_on_a_full_node_reports_it() -> None:
     pod = claiming("mine", cpu="3")
     mine = make_resource_claim(
         "mine", given=[("n1", "gpu-0")], node="n1", users=[pod.metadata.name]
@@ -160,7 +160,7 @@ def test_a_pod_whose_devices_are_on_a_full_node_is_told_so() -> None:
     expect_unschedulable(results, pod, "the pod's devices are on node n1")
 
 
-def test_a_claim_moves_with_its_pod() -> None:
+def test_a_resourceclaim_moves_with_its_pod() -> None:
     """A pod on a node on its way out: its claim is allocated anew, on another node."""
     pod = claiming("mine", node="n1")
     mine = make_resource_claim(
@@ -180,7 +180,7 @@ def test_a_claim_moves_with_its_pod() -> None:
     expect_nodes(results, 1)
 
 
-def test_a_claim_that_others_use_stays_where_it_is() -> None:
+def test_a_shared_resourceclaim_is_not_moved() -> None:
     pod = claiming("ours", node="n1")
     ours = make_resource_claim(
         "ours", given=[("n1", "gpu-0")], node="n1", users=[pod.metadata.name, "stays"]
@@ -192,7 +192,7 @@ def test_a_claim_that_others_use_stays_where_it_is() -> None:
     expect_unschedulable(results, pod, "on node n1")
 
 
-def test_a_node_that_comes_up_has_the_devices_of_its_type() -> None:
+def test_a_launching_node_has_the_devices_of_its_type() -> None:
     pods, claims = replicas(2, request())
     coming = make_launched("soon", labels={labels.INSTANCE_TYPE: "g-1"})
 
@@ -220,7 +220,7 @@ def test_devices_that_are_published_early_are_not_counted_twice() -> None:
     assert shares(results) == [1]
 
 
-def test_only_the_last_generation_of_a_pool_counts() -> None:
+def test_only_the_last_generation_of_a_resource_pool_counts() -> None:
     pods, claims = replicas(2, request())
     slices = (
         make_slice(gpus(2), node="n1", generation=1),
@@ -232,7 +232,7 @@ def test_only_the_last_generation_of_a_pool_counts() -> None:
     expect_on_existing(results, "n1", pods[:1])
 
 
-def test_a_pool_that_is_being_updated_gives_nothing() -> None:
+def test_a_resource_pool_that_is_being_updated_is_not_used() -> None:
     pods, claims = replicas(1, request())
 
     results = solve(
@@ -248,7 +248,7 @@ def test_a_pool_that_is_being_updated_gives_nothing() -> None:
 # Devices of the network, and claims that pods share.
 
 
-def test_devices_of_the_network_are_used_once_by_all() -> None:
+def test_network_devices_are_used_once_across_nodes() -> None:
     pods, claims = replicas(3, request(), cpu="3")
     nodes = [make_node(name, cpu="4") for name in ("n1", "n2", "n3")]
 
@@ -259,7 +259,7 @@ def test_devices_of_the_network_are_used_once_by_all() -> None:
     assert len(results.unschedulable) == 1
 
 
-def test_devices_of_the_network_go_with_any_new_node() -> None:
+def test_network_devices_can_be_used_with_any_new_node() -> None:
     pods, claims = replicas(3, request())
 
     results = solve(pods, claims, types=[PLAIN], resource_slices=(make_slice(gpus(2)),))
@@ -268,7 +268,7 @@ def test_devices_of_the_network_go_with_any_new_node() -> None:
     assert len(results.unschedulable) == 1
 
 
-def test_devices_of_a_zone_draw_the_node_there() -> None:
+def test_zonal_devices_determine_the_zone_of_the_node() -> None:
     pods, claims = replicas(1, request())
     zonal = make_slice(gpus(1), selector={labels.ZONE: "zone-b"})
 
@@ -297,7 +297,7 @@ def test_pods_of_different_shapes_that_share_a_claim_share_a_node() -> None:
     assert shares(results) == [3]
 
 
-def test_pods_that_share_a_claim_share_a_node_that_exists() -> None:
+def test_pods_that_share_a_claim_share_an_existing_node() -> None:
     pods = [claiming("ours", cpu="1") for _ in range(3)]
     nodes = [make_node("n1", cpu="2"), make_node("n2", cpu="8")]
     slices = tuple(make_slice(gpus(1), node=name) for name in ("n1", "n2"))
@@ -308,7 +308,7 @@ def test_pods_that_share_a_claim_share_a_node_that_exists() -> None:
     assert len(used) == 1, "a node's devices are not used from another"
 
 
-def test_a_claim_from_the_network_is_shared_across_nodes() -> None:
+def test_a_claim_for_network_devices_is_shared_across_nodes() -> None:
     pods = [claiming("ours", cpu="3") for _ in range(2)]
     nodes = [make_node(name) for name in ("n1", "n2")]
 
@@ -335,7 +335,7 @@ def test_a_claim_from_the_network_is_shared_across_nodes() -> None:
         (claiming("wrong"), "a selector of request gpu is malformed"),
     ],
 )
-def test_claims_that_cannot_be_allocated_are_causes(pod: Pod, cause: str) -> None:
+def test_unallocatable_claims_are_reported_as_causes(pod: Pod, cause: str) -> None:
     claims = [
         make_resource_claim("odd", request(of="odd")),
         make_resource_claim("wrong", request(where="device.driver ==")),
@@ -348,7 +348,7 @@ def test_claims_that_cannot_be_allocated_are_causes(pod: Pod, cause: str) -> Non
     assert list(results.unschedulable) == [pod.key], "the other is placed"
 
 
-def test_pods_that_need_no_claim_after_all_go_anywhere() -> None:
+def test_pods_without_a_generated_claim_can_use_any_node() -> None:
     pod = make_pod(spec={"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "one"}]})
     status = msgspec.convert({"resourceClaimStatuses": [{"name": "c"}]}, type(pod.status))
     pod = msgspec.structs.replace(pod, status=status)

@@ -38,18 +38,18 @@ def first(world: World) -> World:
         (312, "daemons"),
     ],
 )
-def test_a_first_answer_keeps_every_rule(seed: int, about: str) -> None:
+def test_the_first_fit_answer_satisfies_every_constraint(seed: int, about: str) -> None:
     world = generated.world(seed)
     assert about in generated.features(seed)
 
     assert findings(world, first(world), overlaid(world)) == []
 
 
-def test_every_sort_of_pods_has_a_node_at_once() -> None:
+def test_the_first_fit_answer_has_a_node_for_every_class_of_pods() -> None:
     assert not first(diverse(200, seed=8))["unschedulable"]
 
 
-def test_equal_nodes_have_equal_claims_and_pods_of_their_own() -> None:
+def test_equal_nodes_have_equal_requirements_and_different_pods() -> None:
     nodes = first(mixed(300, 12))["newNodes"]
     claims = [{**node, "pods": len(node["pods"])} for node in nodes]
 
@@ -59,7 +59,7 @@ def test_equal_nodes_have_equal_claims_and_pods_of_their_own() -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 40))
-def test_pods_are_shared_out_as_evenly_as_room_goes(space: list[int], left: int) -> None:
+def test_pods_are_distributed_as_evenly_as_capacity_allows(space: list[int], left: int) -> None:
     amount = level(np.array(space, dtype=np.int64), left)
 
     assert amount.sum() == min(sum(space), left)

@@ -69,7 +69,7 @@ def test_a_gang_of_sixteen_with_capacity_for_fifteen_gets_no_node() -> None:
         assert causes[0] == "only 15 of the 16 pods of gang default/train can be scheduled"
 
 
-def test_a_gang_that_fits_is_bought_as_a_whole_and_its_nodes_name_it() -> None:
+def test_a_gang_that_fits_is_launched_as_a_whole_and_named_on_its_nodes() -> None:
     world = make_snapshot(make_nodepool(), types=[machine(6)], pod_groups=(pod_group("train", 16),))
 
     results = solve(world, *gang("train", 16))
@@ -87,7 +87,7 @@ def test_without_the_setting_pods_are_scheduled_one_by_one() -> None:
     assert not any(labels.GANG in node.annotations for node in results.new_nodes)
 
 
-def test_pods_beyond_the_least_number_are_not_waited_for() -> None:
+def test_a_gang_does_not_wait_for_pods_beyond_its_minimum() -> None:
     world = make_snapshot(make_nodepool(), types=[machine(5)], pod_groups=(pod_group("train", 12),))
 
     results = solve(world, *gang("train", 16))
@@ -107,7 +107,7 @@ def test_a_gang_waits_until_enough_of_its_pods_exist() -> None:
     }
 
 
-def test_pods_that_are_bound_count_and_the_rest_may_follow() -> None:
+def test_bound_pods_count_towards_the_minimum_of_a_gang() -> None:
     bound = gang("train", 15, node="there")
     world = make_snapshot(
         make_nodepool(),
@@ -129,7 +129,7 @@ def test_a_refused_gang_leaves_its_capacity_to_other_pods() -> None:
     assert {key for node in results.new_nodes for key in node.pods} == {p.key for p in others}
 
 
-def test_of_two_gangs_that_do_not_both_fit_the_one_of_higher_priority_is_scheduled() -> None:
+def test_of_two_gangs_that_do_not_both_fit_the_higher_priority_is_scheduled() -> None:
     low, high = gang("low", 6, priority=1), gang("high", 6, priority=9)
     groups = (pod_group("low", 6), pod_group("high", 6))
     world = make_snapshot(make_nodepool(), types=[machine(2)], pod_groups=groups)
@@ -209,13 +209,13 @@ def test_a_gang_with_bound_pods_stays_in_their_zone() -> None:
         ({"labels": {"app": "web"}}, ""),
     ],
 )
-def test_the_gang_of_a_pod_is_read_from_what_its_controller_writes(
+def test_the_gang_of_a_pod_is_read_from_its_controllers_labels(
     own: dict[str, Any], name: str
 ) -> None:
     assert gang_of(with_metadata(make_pod(), **own)) == name
 
 
-def test_a_gang_without_a_pod_group_has_the_size_that_its_pods_state() -> None:
+def test_the_pods_of_a_gang_without_a_podgroup_state_its_size() -> None:
     own = {
         "labels": {labels.LWS_NAME: "e", labels.LWS_GROUP_INDEX: "0"},
         "annotations": {labels.LWS_SIZE: "4"},
@@ -227,7 +227,7 @@ def test_a_gang_without_a_pod_group_has_the_size_that_its_pods_state() -> None:
     assert (found.min_count, found.existing) == (4, 3)
 
 
-def test_or_else_the_number_of_its_pods() -> None:
+def test_a_gang_without_a_stated_size_has_the_number_of_its_pods() -> None:
     own = {"labels": {labels.JOBSET_NAME: "d"}}
     pods = [with_metadata(pod, **own) for pod in make_pods(3)]
     bound = [with_metadata(make_pod(node="n"), **own)]
@@ -249,7 +249,7 @@ def test_pods_of_a_group_without_a_gang_policy_are_scheduled_one_by_one() -> Non
     assert gangs_among(gang("train", 3), (), (basic,)) == {}
 
 
-def test_the_coscheduling_plugins_group_states_its_least_number() -> None:
+def test_the_podgroup_of_the_coscheduling_plugin_states_its_minimum() -> None:
     group = msgspec.convert(
         {"metadata": {"name": "a", "namespace": "default"}, "spec": {"minMember": 5}}, PodGroup
     )

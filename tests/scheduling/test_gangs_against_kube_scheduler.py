@@ -69,7 +69,7 @@ def worker(number: int) -> dict[str, Any]:
     }
 
 
-async def test_kube_scheduler_binds_a_gang_once_the_planned_nodes_are_there(
+async def test_kube_scheduler_binds_a_gang_once_the_planned_nodes_exist(
     kube: KubeClient,
 ) -> None:
     for number in range(3):

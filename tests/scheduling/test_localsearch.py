@@ -38,7 +38,7 @@ SMALL = make_type("small", cpu="2", price=0.046)
 LARGE = make_type("large", cpu="4", price=0.054)
 
 
-def test_two_nodes_become_one_that_is_larger_where_that_is_cheaper() -> None:
+def test_two_nodes_become_a_larger_one_if_it_is_cheaper() -> None:
     pods = [make_pod(cpu="1500m"), *make_pods(2, cpu="1")]
 
     results = schedule_on(make_nodepool(), pods, types=[SMALL, LARGE])
@@ -47,7 +47,7 @@ def test_two_nodes_become_one_that_is_larger_where_that_is_cheaper() -> None:
     assert results.cost == pytest.approx(0.054)
 
 
-def test_many_nodes_become_one_although_no_two_of_them_would() -> None:
+def test_many_nodes_become_one_even_if_no_two_of_them_would() -> None:
     large = make_type("large", cpu="8", price=0.12)
 
     results = schedule_on(make_nodepool(), make_pods(5, cpu="1500m"), types=[SMALL, large])
@@ -55,7 +55,7 @@ def test_many_nodes_become_one_although_no_two_of_them_would() -> None:
     expect_nodes(results, 1)
 
 
-def test_a_larger_node_takes_over_from_others_although_some_of_their_pods_stay_behind() -> None:
+def test_a_larger_node_replaces_others_even_if_some_of_their_pods_stay() -> None:
     """It takes both large pods and one that must be in its zone; two need a small node beside."""
 
     def offered(in_a: float, in_b: float) -> list[Offering]:
@@ -81,7 +81,7 @@ def test_a_larger_node_takes_over_from_others_although_some_of_their_pods_stay_b
     assert results.cost == pytest.approx(0.160 + 0.036)
 
 
-def test_pods_that_may_go_anywhere_share_a_node_that_another_must_have() -> None:
+def test_unconstrained_pods_share_a_node_that_another_pod_needs() -> None:
     dear = make_type("dear", cpu="16", price=0.65)
     cheap = make_type("cheap", cpu="8", offerings=[make_offering("zone-a", labels.SPOT, 0.13)])
     pods = [make_pod(cpu="100m"), make_pod(cpu="200m", node_selector=ON_DEMAND)]
@@ -91,7 +91,7 @@ def test_pods_that_may_go_anywhere_share_a_node_that_another_must_have() -> None
     expect_nodes(results, 1)
 
 
-def test_pods_of_a_preferred_pool_join_a_node_that_another_pool_must_make() -> None:
+def test_pods_of_a_higher_weight_pool_join_a_needed_node_of_another_pool() -> None:
     snapshot = make_snapshot(
         make_nodepool("first", weight=10),
         make_nodepool("special", labels={"team": "red"}),
@@ -105,7 +105,7 @@ def test_pods_of_a_preferred_pool_join_a_node_that_another_pool_must_make() -> N
     assert results.new_nodes[0].node_pool == "special"
 
 
-def test_a_cheaper_pool_of_less_weight_is_not_opened_for_it() -> None:
+def test_a_cheaper_pool_of_lower_weight_is_not_used() -> None:
     dear = make_type("dear", price=0.3)
     snapshot = make_snapshot(
         make_nodepool("first", weight=10, requirements=[needs(labels.INSTANCE_TYPE, "In", "dear")]),
@@ -133,7 +133,7 @@ def dear_before_cheap(**spec: Any) -> Snapshot:
 
 
 @pytest.mark.parametrize("number", [20, 40, 60, 90, 150])
-def test_a_heavier_pool_is_used_as_far_as_its_limit_goes_whatever_that_costs(number: int) -> None:
+def test_a_pool_of_higher_weight_is_used_up_to_its_limit_regardless_of_cost(number: int) -> None:
     """Its 16 CPU hold 32 of these pods; without the limit they would be the same."""
     results = schedule_on(dear_before_cheap(limits={"cpu": "16"}), make_pods(number, cpu="500m"))
 
@@ -142,7 +142,7 @@ def test_a_heavier_pool_is_used_as_far_as_its_limit_goes_whatever_that_costs(num
     assert sum(len(node.pods) for node in heavy) == min(number, 32)
 
 
-def test_pods_that_a_heavier_pool_can_take_join_a_node_that_must_be_there_if_that_is_free() -> None:
+def test_pods_join_a_needed_node_of_a_lower_weight_pool_if_that_is_free() -> None:
     red = make_pod(cpu="100m", node_selector={"team": "red"})
 
     results = schedule_on(dear_before_cheap(), [red, *make_pods(41, cpu="500m")])
@@ -153,13 +153,13 @@ def test_pods_that_a_heavier_pool_can_take_join_a_node_that_must_be_there_if_tha
     assert len(light[0].pods) > 1
 
 
-def test_pods_that_gave_a_preference_up_join_nodes_planned_before() -> None:
+def test_pods_that_dropped_a_preference_join_planned_nodes() -> None:
     lonely = make_pod(cpu="500m", preferred_affinity=[(50, near({"app": "nobody"}))])
 
     expect_nodes(schedule_on(make_nodepool(), [lonely, make_pod(cpu="500m")], types=[LARGE]), 1)
 
 
-def test_what_no_node_grants_is_given_up_before_others_take_the_room() -> None:
+def test_an_unsatisfiable_preference_is_dropped_before_others_use_the_capacity() -> None:
     wish = [(90, [needs("team", "In", "none")])]
     choosy = make_pods(2, cpu="1500m", preferred_nodes=wish, node_selector={labels.ZONE: "zone-a"})
 
@@ -168,7 +168,7 @@ def test_what_no_node_grants_is_given_up_before_others_take_the_room() -> None:
     expect_nodes(results, 1)
 
 
-def test_a_spread_of_one_pod_takes_the_zone_of_the_cheapest_whole_node() -> None:
+def test_a_single_pod_with_a_spread_uses_the_zone_of_the_cheapest_node() -> None:
     big = make_type("big", cpu="64", offerings=[make_offering("zone-c", labels.SPOT, 0.4)])
     little = make_type("little", cpu="2", offerings=[make_offering("zone-b", labels.SPOT, 0.1)])
     pod = make_pod(labels=WEB, spreads=[spread(WEB)])
@@ -178,13 +178,13 @@ def test_a_spread_of_one_pod_takes_the_zone_of_the_cheapest_whole_node() -> None
     assert results.new_nodes[0].price == pytest.approx(0.1)
 
 
-def test_skew_that_is_allowed_is_used_where_it_saves_a_node() -> None:
+def test_allowed_skew_is_used_if_it_saves_a_node() -> None:
     pods = make_pods(2, labels=WEB, cpu="100m", spreads=[spread(WEB, max_skew=2)])
 
     expect_nodes(schedule_on(make_nodepool(), pods, types=[LARGE]), 1)
 
 
-def test_rules_hold_however_cheap_it_were_to_break_them() -> None:
+def test_constraints_hold_regardless_of_cost() -> None:
     level = make_pods(4, labels=WEB, cpu="100m", spreads=[spread(WEB)])
     apart = make_pods(
         3, labels={"app": "db"}, cpu="100m", anti_affinity=[by_hostname({"app": "db"})]
@@ -197,7 +197,7 @@ def test_rules_hold_however_cheap_it_were_to_break_them() -> None:
     assert len({node_of(results, pod).pods for pod in apart}) == 3
 
 
-def test_pods_stay_with_those_they_look_for() -> None:
+def test_affinity_holds_in_the_local_search() -> None:
     hub = make_pod(labels={"app": "hub"}, cpu="3", node_selector={labels.ZONE: "zone-b"})
     fans = make_pods(3, cpu="2", affinity=[near({"app": "hub"})])
 
@@ -206,7 +206,7 @@ def test_pods_stay_with_those_they_look_for() -> None:
     assert {tuple(values_of(node, labels.ZONE)) for node in results.new_nodes} == {("zone-b",)}
 
 
-def test_limits_hold_for_the_larger_node_too() -> None:
+def test_limits_apply_to_the_larger_node() -> None:
     pods = [make_pod(cpu="1500m"), make_pod(cpu="1"), make_pod(cpu="1")]
     pool = make_nodepool(limits={"memory": "24Gi"})
     large = make_type("large", cpu="4", memory="32Gi", price=0.054)
@@ -217,7 +217,7 @@ def test_limits_hold_for_the_larger_node_too() -> None:
     assert {node.instance_types for node in results.new_nodes} == {("small",)}
 
 
-def test_taints_hold_for_the_shared_node_too() -> None:
+def test_taints_apply_to_the_shared_node() -> None:
     snapshot = make_snapshot(
         make_nodepool("first"),
         make_nodepool("own", taints=[taint("own")], labels={"team": "red"}),
@@ -229,7 +229,7 @@ def test_taints_hold_for_the_shared_node_too() -> None:
     expect_nodes(schedule_on(snapshot, [guest, owner]), 2)
 
 
-def test_pods_that_limits_left_behind_share_what_is_planned_at_the_cost_of_a_preference() -> None:
+def test_pods_beyond_limits_drop_a_preference_to_use_planned_nodes() -> None:
     pool = make_nodepool(limits={"cpu": "4"})
     apart = [(92, near({"app": "db"}))]
     pods = make_pods(2, labels={"app": "db"}, cpu="100m", preferred_anti_affinity=apart)
@@ -237,7 +237,7 @@ def test_pods_that_limits_left_behind_share_what_is_planned_at_the_cost_of_a_pre
     expect_nodes(schedule_on(pool, pods, types=[LARGE]), 1)
 
 
-def test_pods_that_limits_left_behind_join_a_zone_they_had_not_chosen() -> None:
+def test_pods_beyond_limits_use_another_zone() -> None:
     kind = make_type(
         "four",
         offerings=[
@@ -252,7 +252,7 @@ def test_pods_that_limits_left_behind_join_a_zone_they_had_not_chosen() -> None:
     expect_nodes(schedule_on(make_snapshot(pool, types=[kind]), [fixed, level]), 1)
 
 
-def test_pods_that_fit_nowhere_do_not_disturb_the_others() -> None:
+def test_unschedulable_pods_do_not_affect_others() -> None:
     lost = [make_pod(cpu="900"), make_pod(node_selector={"team": "none"})]
 
     results = schedule_on(make_nodepool(), [*lost, *make_pods(2)], types=[LARGE])

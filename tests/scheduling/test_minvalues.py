@@ -23,7 +23,7 @@ def floors(pool_minimum: int, key: str = labels.INSTANCE_TYPE) -> object:
     return make_nodepool(requirements=[needs(key, "Exists", min_values=pool_minimum)])
 
 
-def test_best_effort_lowers_what_nothing_can_meet_and_says_so() -> None:
+def test_best_effort_lowers_unsatisfiable_min_values_and_records_it() -> None:
     results = schedule_on(floors(9), [make_pod()], types=make_types(2, 4), settings=BENDING)
 
     expect_nodes(results, 1)
@@ -33,7 +33,7 @@ def test_best_effort_lowers_what_nothing_can_meet_and_says_so() -> None:
     assert not any(term.min_values for term in node.requirements)
 
 
-def test_best_effort_keeps_what_can_be_met_and_says_so() -> None:
+def test_best_effort_keeps_satisfiable_min_values_and_records_it() -> None:
     results = schedule_on(
         floors(3), make_pods(9, cpu="3"), types=make_types(2, 4, 8, 16), settings=BENDING
     )
@@ -54,7 +54,7 @@ def test_under_best_effort_a_large_pod_gets_the_one_type_that_holds_it() -> None
     assert results.new_nodes[0].annotations[labels.MIN_VALUES_RELAXED] == "true"
 
 
-def test_what_best_effort_names_stays_within_the_limits_of_the_pool() -> None:
+def test_best_effort_min_values_stay_within_the_limits_of_the_pool() -> None:
     wanted = [needs(labels.INSTANCE_TYPE, "Exists", min_values=9)]
     pool = make_nodepool(requirements=wanted, limits={"cpu": "20"})
 
@@ -66,7 +66,7 @@ def test_what_best_effort_names_stays_within_the_limits_of_the_pool() -> None:
     assert 12 <= sum(sizes) <= 20
 
 
-def test_nothing_is_said_of_minimums_where_they_may_not_bend() -> None:
+def test_strict_min_values_record_no_relaxation() -> None:
     strict = schedule_on(floors(2), [make_pod()], types=make_types(2, 4))
     without = schedule_on(make_nodepool(), [make_pod()], types=make_types(2), settings=BENDING)
 
@@ -74,7 +74,7 @@ def test_nothing_is_said_of_minimums_where_they_may_not_bend() -> None:
     assert labels.MIN_VALUES_RELAXED not in without.new_nodes[0].annotations
 
 
-def test_pods_turn_to_another_pool_where_a_daemon_s_port_leaves_too_few_types() -> None:
+def test_pods_use_another_pool_if_a_daemonsets_port_leaves_too_few_types() -> None:
     """The port is free on one type alone, and the pool that comes first asks for two."""
     daemon = make_daemonset(host_ports=[8080], node_selector={labels.ARCH: "amd64"})
     flexible = make_nodepool(
@@ -91,7 +91,7 @@ def test_pods_turn_to_another_pool_where_a_daemon_s_port_leaves_too_few_types() 
     assert node_of(results, picky).node_pool == "default"
 
 
-def test_types_that_other_pods_tell_apart_keep_a_node_flexible_together() -> None:
+def test_min_values_count_types_that_only_other_pods_distinguish() -> None:
     """One pod insists on large types; for the others a node may be of any."""
     types = [
         make_type(f"m-{cpu}", cpu=str(cpu), requirements=[needs("size", "In", str(cpu))])

@@ -46,10 +46,10 @@ def test_a_mixed_world_costs_no_more_with_more_time(seed: int) -> None:
     assert worse(answers(mixed(300, seed))) == []
 
 
-def test_nor_does_a_large_one() -> None:
+def test_a_large_world_costs_no_more_with_more_time() -> None:
     assert worse(answers(mixed(3000, 4))) == []
 
 
 @pytest.mark.parametrize("seed", range(20, 340, 32))
-def test_nor_is_anybody_left_over_for_it_where_pools_have_weights(seed: int) -> None:
+def test_with_pool_weights_more_time_leaves_no_pod_pending(seed: int) -> None:
     assert worse(answers(world(seed))) == []

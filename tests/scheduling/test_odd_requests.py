@@ -26,7 +26,7 @@ def asking(name: str, **requests: Any) -> Pod:
 
 
 @pytest.mark.parametrize("cpu", ["-1", "-1n", "1x", "NaN", ""])
-def test_a_pod_whose_request_is_none_is_refused_alone(cpu: str) -> None:
+def test_an_invalid_request_refuses_only_its_own_pod(cpu: str) -> None:
     results = schedule_on(make_nodepool(), [asking("odd", cpu=cpu), make_pod(name="good")])
 
     (cause,) = results.unschedulable["default/odd"]
@@ -35,14 +35,14 @@ def test_a_pod_whose_request_is_none_is_refused_alone(cpu: str) -> None:
 
 
 @pytest.mark.parametrize("cpu", ["1e999", "9" * 400, "9223372036854775807"])
-def test_a_pod_that_asks_for_more_than_there_is_goes_nowhere_alone(cpu: str) -> None:
+def test_a_pod_with_a_too_large_request_is_the_only_unschedulable_one(cpu: str) -> None:
     results = schedule_on(make_nodepool(), [asking("odd", cpu=cpu), make_pod(name="good")])
 
     assert list(results.unschedulable) == ["default/odd"]
     assert [key for node in results.new_nodes for key in node.pods] == ["default/good"]
 
 
-def test_nodes_that_exist_are_enough_where_nothing_can_be_bought() -> None:
+def test_existing_nodes_are_used_if_nothing_can_be_launched() -> None:
     web = {"app": "web"}
     pods = [make_pod(name=f"web-{n}", labels=web, spreads=[spread(web)]) for n in range(2)]
     nodes = [make_node("one", zone="a"), make_node("two", zone="b")]
@@ -65,7 +65,7 @@ def test_nodes_that_exist_are_enough_where_nothing_can_be_bought() -> None:
     keen=st.sampled_from([0.0, 1.0, np.nan]),
 )
 @np.errstate(all="ignore")
-def test_filling_ends_whatever_the_numbers_are(sizes: list[list[float]], keen: float) -> None:
+def test_filling_ends_for_any_numbers(sizes: list[list[float]], keen: float) -> None:
     sane = problem([[6, 6], [5, 4], [5, 5]], [[10, 9], [20, 30]], [1])
     dual_prices = replace(PriceModel(sane).dual_prices(sane.demand, balance=0.0), values=np.ones(3))
     odd = replace(sane, sizes=np.array(sizes))

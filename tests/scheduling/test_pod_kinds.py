@@ -43,7 +43,7 @@ def changed(pod: Pod, part: str, **values: Any) -> Pod:
     return msgspec.convert(wire, Pod)
 
 
-def test_pods_that_only_name_age_and_node_tell_apart_are_of_one_kind() -> None:
+def test_pods_that_differ_only_in_name_age_and_node_are_of_one_pod_kind() -> None:
     kinds = PodKinds()
     here = make_pod("a", labels={"app": "web"}, node="here")
     there = changed(
@@ -56,7 +56,7 @@ def test_pods_that_only_name_age_and_node_tell_apart_are_of_one_kind() -> None:
     assert not kinds.of(here).spec.node_name
 
 
-def test_every_field_of_a_spec_but_the_node_is_asked_for_below() -> None:
+def test_the_following_test_covers_every_field_of_a_pod_spec() -> None:
     wire = {field.encode_name for field in msgspec.structs.fields(PodSpec)}
 
     assert wire - {"nodeName"} == OTHER.keys()
@@ -75,13 +75,15 @@ def test_every_field_of_a_spec_but_the_node_is_asked_for_below() -> None:
         ),
     ],
 )
-def test_whatever_else_differs_makes_another_kind(part: str, values: dict[str, Any]) -> None:
+def test_a_difference_in_any_other_field_makes_another_pod_kind(
+    part: str, values: dict[str, Any]
+) -> None:
     kinds, pod = PodKinds(), make_pod("a")
 
     assert kinds.of(changed(pod, part, **values)) is not kinds.of(pod)
 
 
-def test_kinds_that_differ_in_what_they_ask_for_alone_may_go_to_the_same_places() -> None:
+def test_pod_kinds_that_differ_only_in_requests_have_the_same_nodes() -> None:
     kinds = PodKinds()
     small, large = kinds.of(make_pod("a", cpu="1")), kinds.of(make_pod("b", cpu="2"))
     elsewhere = kinds.of(changed(make_pod("c", cpu="1"), "spec", nodeSelector={"tier": "db"}))
@@ -90,7 +92,7 @@ def test_kinds_that_differ_in_what_they_ask_for_alone_may_go_to_the_same_places(
     assert small.requests["cpu"] * 2 == large.requests["cpu"]
 
 
-def test_pods_that_take_ports_of_the_host_may_not_go_to_the_same_places_as_others() -> None:
+def test_pods_with_host_ports_do_not_have_the_same_nodes_as_others() -> None:
     kinds, pod = PodKinds(), make_pod("a")
     ports = [{"name": "main", "ports": [{"hostPort": 80}]}]
     taking = kinds.of(changed(pod, "spec", containers=ports))
@@ -99,7 +101,7 @@ def test_pods_that_take_ports_of_the_host_may_not_go_to_the_same_places_as_other
     assert taking.placement_key != kinds.of(pod).placement_key
 
 
-def test_of_pods_that_have_gone_nothing_is_kept() -> None:
+def test_nothing_is_cached_for_deleted_pods() -> None:
     kinds, gone, stays = PodKinds(), make_pod("gone", cpu="3"), make_pod("stays")
     held = sys.getrefcount(gone), sys.getrefcount(stays)
     kinds.of(gone)

@@ -19,7 +19,7 @@ from tests.expectations import expect_on_existing, expect_unschedulable, schedul
 NOWHERE = [needs(labels.ZONE, "In", "nowhere")]
 
 
-def test_an_important_pod_that_must_give_up_a_wish_still_comes_before_others() -> None:
+def test_a_high_priority_pod_that_drops_a_preference_still_comes_first() -> None:
     high = make_pod(cpu="3", priority=100, preferred_nodes=[(10, NOWHERE)])
     low = make_pods(4, cpu="1")
 
@@ -29,7 +29,7 @@ def test_an_important_pod_that_must_give_up_a_wish_still_comes_before_others() -
     assert len(results.unschedulable) == 3
 
 
-def test_an_important_pod_that_fits_nowhere_holds_nobody_back_for_ever() -> None:
+def test_an_unschedulable_high_priority_pod_does_not_block_others() -> None:
     hopeless = make_pods(20, cpu="500", priority=1000, preferred_nodes=[(10, NOWHERE)])
     low = make_pods(4, cpu="1", priority=-5)
 
@@ -40,7 +40,7 @@ def test_an_important_pod_that_fits_nowhere_holds_nobody_back_for_ever() -> None
     assert set(results.unschedulable) == {pod.key for pod in hopeless}
 
 
-def test_an_important_pod_may_look_for_less_important_ones() -> None:
+def test_a_high_priority_pod_may_have_affinity_to_lower_priority_pods() -> None:
     app = {"app": "store"}
     follower = make_pod(cpu="1", priority=100, affinity=[near(app)])
     target = make_pod(cpu="1", labels=app)
@@ -52,7 +52,7 @@ def test_an_important_pod_may_look_for_less_important_ones() -> None:
     assert not results.unschedulable
 
 
-def test_room_that_exists_goes_to_the_most_important_when_no_more_can_be_made() -> None:
+def test_existing_capacity_goes_to_the_highest_priority_if_nothing_can_be_launched() -> None:
     high, low = make_pods(2, cpu="1", priority=10), make_pods(4, cpu="2", priority=1)
 
     results = schedule_on(make_snapshot(nodes=[make_node("old", cpu="4")]), [*low, *high])
@@ -61,7 +61,7 @@ def test_room_that_exists_goes_to_the_most_important_when_no_more_can_be_made() 
     expect_unschedulable(results, low[1])
 
 
-def test_less_important_pods_take_what_the_important_leave() -> None:
+def test_low_priority_pods_use_the_remaining_capacity() -> None:
     """The spread keeps the third important pod out; what it cannot use is not kept for it."""
     app = {"app": "one-each"}
     high = make_pods(3, cpu="1", priority=10, labels=app, spreads=[spread(app, labels.HOSTNAME)])

@@ -13,7 +13,7 @@ from tests.scheduling.devices import GPU, gpu_type, gpus, make_slice, replicas, 
 WEB, ALONE = {"app": "web"}, {"app": "alone"}
 
 
-def test_a_problem_that_is_solved_twice_has_one_answer() -> None:
+def test_solving_a_problem_twice_gives_the_same_answer() -> None:
     claiming, claims = replicas(5, request())
     pods = [
         *make_pods(7, labels=WEB, spreads=[spread(WEB)]),

@@ -30,7 +30,7 @@ def faults(world: World, answer: dict[str, Any]) -> list[Finding]:
 
 @QUICKLY
 @given(st.integers(0, 10_000), st.integers(1, 120))
-def test_a_mixed_world_is_answered_within_the_rules(seed: int, count: int) -> None:
+def test_a_mixed_world_is_solved_within_the_constraints(seed: int, count: int) -> None:
     world = mixed(count, seed)
 
     assert faults(world, solved(world)) == []
@@ -38,7 +38,7 @@ def test_a_mixed_world_is_answered_within_the_rules(seed: int, count: int) -> No
 
 @pytest.mark.parametrize("count", [40, 200])
 @pytest.mark.parametrize("types", [60, 400])
-def test_pods_of_every_sort_are_placed_within_the_rules(count: int, types: int) -> None:
+def test_pods_of_every_class_are_scheduled_within_the_constraints(count: int, types: int) -> None:
     world = {**diverse(count, seed=count), "instanceTypes": benchmark_types(types)}
 
     answer = solved(world)
@@ -47,7 +47,7 @@ def test_pods_of_every_sort_are_placed_within_the_rules(count: int, types: int) 
     assert not answer["unschedulable"]
 
 
-def test_pods_beside_those_they_need_are_placed_within_the_rules() -> None:
+def test_pods_with_affinity_are_scheduled_within_the_constraints() -> None:
     world = beside_others()
 
     assert faults(world, solved(world)) == []
@@ -60,7 +60,7 @@ def test_an_answer_is_the_same_byte_for_byte() -> None:
     assert json.dumps(solved(world)) == json.dumps(solved(shuffled))
 
 
-def test_time_that_is_up_still_leaves_a_complete_answer() -> None:
+def test_at_the_timeout_the_answer_is_still_complete() -> None:
     world = mixed(300, 12)
     read = load(world)
 
@@ -69,14 +69,14 @@ def test_time_that_is_up_still_leaves_a_complete_answer() -> None:
     assert faults(world, hurried) == []
 
 
-def test_a_program_without_a_solution_buys_nothing() -> None:
+def test_an_infeasible_program_launches_nothing() -> None:
     """A limit leaves too little for whole nodes; it was then said to buy less than none."""
     world = generated.world(1_000_087)
 
     assert faults(world, solved(world)) == []
 
 
-def test_the_oracle_finds_what_is_wrong() -> None:
+def test_the_oracle_finds_broken_constraints() -> None:
     world = mixed(60, 13)
     crowded = json.loads(json.dumps(solved(world)))
     crowded["newNodes"][0]["pods"] += crowded["newNodes"].pop()["pods"] * 2

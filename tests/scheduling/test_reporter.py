@@ -48,7 +48,7 @@ class Heard(Reporter):
         self.results = results
 
 
-def test_the_first_answer_is_told_and_then_only_better_ones() -> None:
+def test_the_first_answer_is_reported_and_then_only_better_ones() -> None:
     snapshot = make_snapshot(make_nodepool(), types=make_types(2, 4, 8, 16))
     pods = [pod for n in range(1, 9) for pod in make_pods(5, cpu=f"{300 * n}m", memory=f"{n}Gi")]
     heard = Heard()
@@ -64,7 +64,7 @@ def test_the_first_answer_is_told_and_then_only_better_ones() -> None:
     assert bound <= results.cost <= cost + 1e-9
 
 
-def test_what_pods_give_up_is_told_with_how_many_do() -> None:
+def test_dropped_preferences_are_reported_with_the_number_of_pods() -> None:
     wish = (1, [needs("example.com/unheard-of", "In", "x")])
     pods = [make_pod(preferred_nodes=[wish], labels={"app": "web"}) for _ in range(3)]
     heard = Heard()
@@ -74,7 +74,7 @@ def test_what_pods_give_up_is_told_with_how_many_do() -> None:
     assert heard.given_up == [(3, "a preferred node affinity")]
 
 
-def test_it_is_told_where_the_same_is_asked_of_pools_of_equal_weight() -> None:
+def test_a_solve_with_equal_pool_weights_is_reported() -> None:
     first = make_nodepool("first", weight=10, limits={"cpu": "4"})
     second = make_nodepool("second", limits={"memory": "8Gi"})
     lean = make_type("lean", cpu="8", memory="8Gi")
@@ -87,7 +87,7 @@ def test_it_is_told_where_the_same_is_asked_of_pools_of_equal_weight() -> None:
     assert heard.worlds == ["equal weights of all NodePools"]
 
 
-def test_it_is_told_where_the_same_is_asked_without_zones_that_only_count() -> None:
+def test_a_solve_without_zones_that_only_count_is_reported() -> None:
     web = {"app": "web"}
     within = [[needs(labels.ZONE, "In", "zone-a", "zone-b")]]
     counting = spread(web, nodeAffinityPolicy="Ignore")

@@ -80,7 +80,7 @@ def test_a_claim_leaves_the_zone_open_when_no_pod_needs_one() -> None:
     assert values_of(results.new_nodes[0], labels.ZONE) == []
 
 
-def test_an_old_label_name_means_the_new_one() -> None:
+def test_a_deprecated_label_means_the_current_one() -> None:
     pod = make_pod(node_selector={"failure-domain.beta.kubernetes.io/zone": "zone-c"})
 
     results = schedule_on(make_nodepool(), [pod])
@@ -125,13 +125,13 @@ def test_one_of_several_affinity_terms_is_enough_and_the_claim_promises_it() -> 
     assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
 
 
-def test_a_label_nobody_sets_keeps_the_pod_out() -> None:
+def test_an_unset_label_makes_the_pod_unschedulable() -> None:
     pod = make_pod(node_selector={"team": "red"})
 
     expect_unschedulable(schedule_on(make_nodepool(), [pod]), pod, "default", "team In [red]")
 
 
-def test_a_label_of_the_pool_lets_the_pod_in() -> None:
+def test_a_label_of_the_pool_satisfies_the_pod() -> None:
     pod = make_pod(node_selector={"team": "red"})
 
     expect_nodes(schedule_on(make_nodepool(labels={"team": "red"}), [pod]), 1)
@@ -148,14 +148,14 @@ def test_pods_choose_the_value_of_a_label_the_pool_only_says_exists() -> None:
     assert values_of(node_of(results, pods[1]), "team") == ["blue"]
 
 
-def test_two_systems_are_never_promised_on_one_node() -> None:
+def test_one_node_never_has_two_operating_systems() -> None:
     both = [make_type("any", cpu="16", requirements=[needs("flavour", "In", "x", "y")])]
     pods = [make_pod(node_selector={"flavour": flavour}) for flavour in ("x", "y")]
 
     expect_nodes(schedule_on(make_nodepool(), pods, types=both), 2)
 
 
-def test_a_type_without_an_attribute_is_not_taken_for_one_that_has_it() -> None:
+def test_a_type_without_an_attribute_does_not_match_it() -> None:
     plain = make_type(
         "plain", requirements=[needs(f"{labels.AWS_GROUP}/instance-gpu-name", "DoesNotExist")]
     )
@@ -164,7 +164,7 @@ def test_a_type_without_an_attribute_is_not_taken_for_one_that_has_it() -> None:
     expect_unschedulable(schedule_on(make_nodepool(), [pod], types=[plain]), pod, "gpu-name")
 
 
-def test_only_pods_that_tolerate_the_taint_open_nodes_of_the_pool() -> None:
+def test_only_pods_that_tolerate_the_taint_launch_nodes_of_the_pool() -> None:
     stranger, friend = make_pod(), make_pod(tolerations=[tolerate("team", "red")])
     pool = make_nodepool(taints=[taint("team", "red")])
 
@@ -174,7 +174,7 @@ def test_only_pods_that_tolerate_the_taint_open_nodes_of_the_pool() -> None:
     assert node_of(results, friend).pods == (friend.key,)
 
 
-def test_a_soft_taint_is_avoided_until_nothing_else_is_left() -> None:
+def test_a_soft_taint_is_avoided_if_possible() -> None:
     soft = make_nodepool("soft", taints=[taint("slow", effect="PreferNoSchedule")], weight=10)
     hard = make_nodepool("hard")
 
@@ -185,11 +185,11 @@ def test_a_soft_taint_is_avoided_until_nothing_else_is_left() -> None:
     assert alone.new_nodes[0].node_pool == "soft"
 
 
-def test_startup_taints_keep_no_pod_away() -> None:
+def test_startup_taints_exclude_no_pod() -> None:
     expect_nodes(schedule_on(make_nodepool(startup_taints=[taint("cni")]), [make_pod()]), 1)
 
 
-def test_the_heavier_pool_is_used_even_if_it_is_dearer() -> None:
+def test_the_pool_of_higher_weight_is_used_even_if_it_costs_more() -> None:
     heavy = make_nodepool(
         "heavy", weight=50, requirements=[needs(labels.CAPACITY_TYPE, "In", "on-demand")]
     )
@@ -239,14 +239,14 @@ def test_min_values_keeps_so_many_types_on_the_claim() -> None:
     assert all(len(node.instance_types) >= 3 for node in results.new_nodes)
 
 
-def test_min_values_that_cannot_be_met_keep_the_pods_out() -> None:
+def test_unsatisfiable_min_values_make_pods_unschedulable() -> None:
     pool = make_nodepool(requirements=[needs(labels.INSTANCE_TYPE, "Exists", min_values=9)])
     pod = make_pod()
 
     expect_unschedulable(schedule_on(pool, [pod]), pod, "minValues")
 
 
-def test_six_hundred_types_at_most_stand_on_a_claim_cheapest_first() -> None:
+def test_a_claim_has_at_most_six_hundred_types_cheapest_first() -> None:
     types = [make_type(f"t-{n:04d}", price=0.1 + n * 1e-5) for n in range(700)]
 
     node = schedule_on(make_nodepool(), [make_pod()], types=types).new_nodes[0]
@@ -256,7 +256,7 @@ def test_six_hundred_types_at_most_stand_on_a_claim_cheapest_first() -> None:
     assert list(node.instance_types) == sorted(node.instance_types)
 
 
-def test_without_a_pool_every_pod_hears_so() -> None:
+def test_without_a_pool_every_pod_reports_it() -> None:
     pod = make_pod()
 
     expect_unschedulable(schedule_on(make_snapshot(), [pod]), pod, "no NodePool")
@@ -279,7 +279,7 @@ def test_causes_count_what_fails_for_the_most_types() -> None:
     )
 
 
-def test_a_pod_that_claims_devices_is_left_alone_by_default() -> None:
+def test_a_pod_with_resourceclaims_is_ignored_by_default() -> None:
     claims = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
     claiming, plain = make_pod(spec={"resourceClaims": claims}), make_pod()
 

@@ -40,7 +40,7 @@ def bought(results: Results) -> Counter[str]:
     return counts
 
 
-def test_what_a_reservation_does_not_hold_is_bought_at_once() -> None:
+def test_demand_beyond_a_reservation_launches_on_demand_at_once() -> None:
     """A claim names one reservation, so nobody has to wait to learn what is left of it."""
     types = [machine("m", reserved("cr", 2))]
 
@@ -50,7 +50,7 @@ def test_what_a_reservation_does_not_hold_is_bought_at_once() -> None:
     assert bought(results) == {"cr": 2, labels.ON_DEMAND: 3}
 
 
-def test_several_reservations_are_used_up_each_to_its_own_count() -> None:
+def test_several_reservations_are_used_each_up_to_its_count() -> None:
     types = [
         machine("m", reserved("a", 1), reserved("b", 2, "zone-b")),
         machine("n", reserved("c", 1)),
@@ -73,7 +73,7 @@ def test_pools_that_share_a_reservation_share_its_count() -> None:
     assert bought(results) == {"cr": 3, labels.ON_DEMAND: 3}
 
 
-def test_a_pool_of_reserved_capacity_alone_leaves_the_rest_to_the_next() -> None:
+def test_a_reserved_only_pool_leaves_further_pods_to_the_next_pool() -> None:
     only = make_nodepool(
         "only", weight=10, requirements=[needs(labels.CAPACITY_TYPE, "In", labels.RESERVED)]
     )
@@ -90,7 +90,7 @@ def test_a_pool_of_reserved_capacity_alone_leaves_the_rest_to_the_next() -> None
     assert bought(both) == {"cr": 1, labels.ON_DEMAND: 2}
 
 
-def test_a_reservation_that_is_used_up_is_no_offer() -> None:
+def test_an_exhausted_reservation_is_not_offered() -> None:
     gone = make_offering("zone-a", labels.RESERVED, 1e-7, reservation="cr", available=False)
 
     results = schedule_on(make_nodepool(), make_pods(1), types=[machine("m", gone)])
@@ -98,7 +98,7 @@ def test_a_reservation_that_is_used_up_is_no_offer() -> None:
     assert bought(results) == {labels.ON_DEMAND: 1}
 
 
-def test_pods_that_refuse_reserved_capacity_get_none() -> None:
+def test_pods_that_exclude_reserved_capacity_get_none() -> None:
     pods = make_pods(2, cpu="3", node_selector={labels.CAPACITY_TYPE: labels.ON_DEMAND})
 
     results = schedule_on(make_nodepool(), pods, types=[machine("m", reserved("cr", 5))])
@@ -106,7 +106,7 @@ def test_pods_that_refuse_reserved_capacity_get_none() -> None:
     assert bought(results) == {labels.ON_DEMAND: 2}
 
 
-def test_what_costs_next_to_nothing_still_holds_pods() -> None:
+def test_reserved_capacity_with_a_price_near_zero_is_used() -> None:
     """Karpenter prices reserved capacity at a ten-millionth of its price on demand."""
     for price in (5e-9, 0.0):
         paid = make_offering("zone-a", labels.RESERVED, price, reservation="cr", count=1)
@@ -119,7 +119,7 @@ def test_what_costs_next_to_nothing_still_holds_pods() -> None:
         assert results.lower_bound <= results.cost
 
 
-def test_of_two_reservations_the_smaller_machine_is_taken() -> None:
+def test_of_two_reservations_the_smaller_type_is_used() -> None:
     large = make_type(
         "l",
         cpu="32",
@@ -134,7 +134,7 @@ def test_of_two_reservations_the_smaller_machine_is_taken() -> None:
     assert bought(results) == {"small": 1}
 
 
-def test_pods_that_need_a_reservation_are_not_shut_out_by_those_that_would_save_by_it() -> None:
+def test_pods_that_require_a_reservation_get_it_before_pods_that_would_save() -> None:
     types = [machine("m", reserved("cr", 2))]
     anybody = make_pods(6, cpu="3")
     only = make_pods(2, cpu="3", node_selector={labels.CAPACITY_TYPE: labels.RESERVED})

@@ -44,11 +44,11 @@ def resized(
         pytest.param(resized("1", "3"), 3, id="an older kubelet says less"),
     ],
 )
-def test_the_largest_counts_until_all_are_equal(pod: Pod, cpus: int) -> None:
+def test_during_a_resize_the_largest_request_counts(pod: Pod, cpus: int) -> None:
     assert pod_requests(pod)["cpu"] == cpus * 1000
 
 
-def test_the_room_a_resize_still_holds_is_not_given_away() -> None:
+def test_the_capacity_of_a_pending_resize_is_not_used_by_others() -> None:
     waiting = make_pod(cpu="2")
 
     def world(running: Pod) -> Any:
@@ -60,7 +60,7 @@ def test_the_room_a_resize_still_holds_is_not_given_away() -> None:
     expect_nodes(schedule_on(world(resized("1", "3", "3")), [waiting]), 1)
 
 
-def test_the_mirror_forgets_what_only_repeats_the_spec() -> None:
+def test_the_cluster_state_drops_container_status_that_equals_the_spec() -> None:
     settled = Replicas().shared(resized("1", "1", "1"))
     shrinking = Replicas().shared(resized("1", "3", "3"))
 

@@ -75,7 +75,7 @@ def test_the_number_of_pods_per_node_is_a_limit() -> None:
     expect_nodes(results, 3)
 
 
-def test_an_extended_resource_finds_the_types_that_have_it() -> None:
+def test_an_extended_resource_selects_the_types_that_have_it() -> None:
     types = [make_type("gpu", capacity={"nvidia.com/gpu": "4"}, price=3), make_type("plain")]
     pods = make_pods(5, requests={"cpu": "100m", "nvidia.com/gpu": "1"})
 
@@ -85,7 +85,7 @@ def test_an_extended_resource_finds_the_types_that_have_it() -> None:
     assert {node.instance_types for node in results.new_nodes} == {("gpu",)}
 
 
-def test_a_resource_nobody_has_is_named() -> None:
+def test_a_resource_without_any_type_is_named() -> None:
     pod = make_pod(requests={"example.com/fpga": "1"})
 
     expect_unschedulable(
@@ -93,7 +93,7 @@ def test_a_resource_nobody_has_is_named() -> None:
     )
 
 
-def test_daemons_take_their_share_before_pods_do() -> None:
+def test_daemonset_pods_get_their_capacity_before_pods() -> None:
     snapshot = make_snapshot(
         make_nodepool(), types=make_types(4), daemon_sets=(make_daemonset(cpu="1"),)
     )
@@ -104,7 +104,7 @@ def test_daemons_take_their_share_before_pods_do() -> None:
     assert results.new_nodes[0].requests["cpu"] == 1000 * (len(results.new_nodes[0].pods) + 1)
 
 
-def test_a_daemon_takes_nothing_where_it_does_not_run() -> None:
+def test_a_daemonset_uses_no_capacity_on_nodes_it_does_not_run_on() -> None:
     elsewhere = make_daemonset(cpu="1", node_selector={labels.ARCH: "arm64"})
     barred = make_daemonset("barred", cpu="1")
     pool = make_nodepool(taints=[taint("own")])
@@ -123,7 +123,7 @@ def test_a_daemon_takes_nothing_where_it_does_not_run() -> None:
         pytest.param({"limits": {"cpu": "1"}}, id="a limit is a request"),
     ],
 )
-def test_a_daemon_requests_what_admission_will_write(resources: dict[str, Any]) -> None:
+def test_a_daemonset_pod_has_the_requests_that_admission_sets(resources: dict[str, Any]) -> None:
     """A limit counts also where no LimitRange says anything: its own namespace has none."""
     containers = [{"name": "agent", "resources": resources}]
     daemon = make_daemonset(spec={"containers": containers})
@@ -149,7 +149,7 @@ def test_a_daemon_requests_what_admission_will_write(resources: dict[str, Any]) 
     expect_nodes(schedule_on(snapshot, make_pods(4, cpu="1")), 2)
 
 
-def test_a_daemon_whose_pod_runs_takes_what_that_pod_takes() -> None:
+def test_a_running_daemonset_pod_counts_with_its_own_requests() -> None:
     daemon = make_daemonset(cpu="100m")
     admitted = make_pod("daemon-x", namespace="kube-system", cpu="1", node="old", owner="DaemonSet")
     owner = msgspec.structs.replace(admitted.metadata.owner_references[0], name="daemon")
@@ -164,7 +164,7 @@ def test_a_daemon_whose_pod_runs_takes_what_that_pod_takes() -> None:
     expect_nodes(schedule_on(snapshot, make_pods(4, cpu="1")), 2)
 
 
-def test_a_daemon_without_requests_gets_those_of_the_limit_range() -> None:
+def test_a_daemonset_without_requests_gets_those_of_the_limitrange() -> None:
     daemon = make_daemonset(requests={})
     limits = msgspec.convert(
         {
@@ -180,7 +180,7 @@ def test_a_daemon_without_requests_gets_those_of_the_limit_range() -> None:
     expect_nodes(schedule_on(snapshot, make_pods(4, cpu="1")), 2)
 
 
-def test_a_limit_of_cpu_stops_a_pool() -> None:
+def test_a_cpu_limit_stops_a_pool() -> None:
     pods = make_pods(12, cpu="1")
 
     results = schedule_on(make_nodepool(limits={"cpu": "8"}), pods, types=make_types(2, 4, 8))
@@ -191,7 +191,7 @@ def test_a_limit_of_cpu_stops_a_pool() -> None:
     )
 
 
-def test_a_limit_of_nodes_stops_a_pool() -> None:
+def test_a_node_limit_stops_a_pool() -> None:
     results = schedule_on(
         make_nodepool(limits={"nodes": "2"}), make_pods(12, cpu="1"), types=make_types(4)
     )
@@ -200,7 +200,7 @@ def test_a_limit_of_nodes_stops_a_pool() -> None:
     assert len(results.unschedulable) == 4
 
 
-def test_what_a_full_pool_cannot_take_goes_to_the_next() -> None:
+def test_pods_beyond_a_pools_limit_use_the_next_pool() -> None:
     first = make_nodepool("first", weight=10, limits={"cpu": "4"})
     second = make_nodepool("second")
 
@@ -210,7 +210,7 @@ def test_what_a_full_pool_cannot_take_goes_to_the_next() -> None:
     assert sorted(node.node_pool for node in results.new_nodes) == ["first", "second"]
 
 
-def test_a_pool_that_comes_first_does_not_use_up_its_limit_on_what_others_could_take() -> None:
+def test_the_first_pool_keeps_its_limit_for_pods_that_only_it_can_run() -> None:
     first = make_nodepool("first", weight=10, limits={"cpu": "4"})
     second = make_nodepool("second", limits={"memory": "8Gi"})
     lean = make_type("lean", cpu="8", memory="8Gi")
@@ -231,7 +231,7 @@ def test_nodes_of_the_pool_count_against_its_limit() -> None:
     expect_unschedulable(schedule_on(snapshot, [pod]), pod, "limit of cpu")
 
 
-def test_the_more_important_pods_come_first_when_room_is_short() -> None:
+def test_if_capacity_is_short_high_priority_pods_come_first() -> None:
     low, high = make_pods(4, cpu="2", priority=1), make_pods(2, cpu="1", priority=100)
 
     results = schedule_on(make_nodepool(limits={"cpu": "2"}), [*low, *high], types=make_types(2))
@@ -239,7 +239,7 @@ def test_the_more_important_pods_come_first_when_room_is_short() -> None:
     assert not {pod.key for pod in high} & set(results.unschedulable)
 
 
-def test_pods_that_fit_nowhere_do_not_starve_those_that_do() -> None:
+def test_unschedulable_pods_do_not_starve_others() -> None:
     hopeless, modest = make_pods(50, cpu="500", priority=100), make_pods(4)
 
     results = schedule_on(make_nodepool(), [*hopeless, *modest])
@@ -247,7 +247,7 @@ def test_pods_that_fit_nowhere_do_not_starve_those_that_do() -> None:
     assert set(results.unschedulable) == {pod.key for pod in hopeless}
 
 
-def test_room_on_nodes_that_exist_is_used_first() -> None:
+def test_capacity_of_existing_nodes_is_used_first() -> None:
     snapshot = make_snapshot(
         make_nodepool(), nodes=[make_node("b"), make_node("a")], pods=(make_pod(node="a", cpu="3"),)
     )
@@ -259,7 +259,7 @@ def test_room_on_nodes_that_exist_is_used_first() -> None:
     assert {name: len(pods) for name, pods in results.existing_nodes.items()} == {"a": 1, "b": 4}
 
 
-def test_a_claim_in_flight_is_a_node_already() -> None:
+def test_a_claim_in_flight_counts_as_a_node() -> None:
     pods = make_pods(4)
     snapshot = make_snapshot(make_nodepool(), nodes=[StateNode(claim=make_launched("coming"))])
 
@@ -268,7 +268,7 @@ def test_a_claim_in_flight_is_a_node_already() -> None:
     expect_on_existing(results, "coming", pods)
 
 
-def test_pods_that_are_promised_a_claim_in_flight_take_its_room() -> None:
+def test_pods_nominated_for_a_claim_in_flight_use_its_capacity() -> None:
     promised = [make_pod(f"promised-{number}", node="coming", cpu="1") for number in range(3)]
     coming = [StateNode(claim=make_launched("coming"))]
     snapshot = make_snapshot(make_nodepool(), nodes=coming, pods=tuple(promised))
@@ -293,7 +293,7 @@ def test_startup_and_ephemeral_taints_of_a_young_node_are_ignored() -> None:
     expect_on_existing(schedule_on(young, [pod]), "young", [pod])
 
 
-def test_the_same_taints_count_once_the_node_is_initialized() -> None:
+def test_the_same_taints_apply_once_the_node_is_initialized() -> None:
     claim = make_launched("old", startup_taints=[taint("cni")])
     node = make_node("old", pool="default", taints=[taint("cni")])
     old = make_snapshot(make_nodepool(), nodes=[StateNode(node=node, claim=claim)])
@@ -301,13 +301,13 @@ def test_the_same_taints_count_once_the_node_is_initialized() -> None:
     expect_nodes(schedule_on(old, [make_pod()]), 1)
 
 
-def test_a_node_on_its_way_out_takes_nobody() -> None:
+def test_a_deleting_node_gets_no_pods() -> None:
     leaving = StateNode(node=make_node("leaving"), deleting=True)
 
     expect_nodes(schedule_on(make_snapshot(make_nodepool(), nodes=[leaving]), [make_pod()]), 1)
 
 
-def test_daemons_still_to_come_have_their_room_kept_on_nodes_that_exist() -> None:
+def test_capacity_for_missing_daemonset_pods_is_kept_on_existing_nodes() -> None:
     snapshot = make_snapshot(
         make_nodepool(), nodes=[make_node("a", cpu="2")], daemon_sets=(make_daemonset(cpu="1500m"),)
     )
@@ -321,7 +321,7 @@ def test_pods_of_a_host_port_share_no_node() -> None:
     expect_nodes(results, 3)
 
 
-def test_pods_that_ask_for_nothing_get_the_smallest_node_that_counts_them() -> None:
+def test_pods_without_requests_get_the_smallest_node_for_their_number() -> None:
     small = make_type("small", cpu="1", memory="1Gi", pods="4", price=1.0)
     large = make_type("large", cpu="8", memory="8Gi", pods="40", price=3.0)
     snapshot = make_snapshot(make_nodepool(), types=(small, large))
@@ -332,7 +332,7 @@ def test_pods_that_ask_for_nothing_get_the_smallest_node_that_counts_them() -> N
     assert node.instance_types[0] == "small"
 
 
-def test_one_port_of_two_protocols_is_two_ports() -> None:
+def test_one_host_port_of_two_protocols_is_two_ports() -> None:
     def dns(protocol: str) -> dict[str, Any]:
         port = {"containerPort": 53, "hostPort": 53, "protocol": protocol}
         return {"containers": [{"name": "dns", "ports": [port]}]}
@@ -342,7 +342,7 @@ def test_one_port_of_two_protocols_is_two_ports() -> None:
     expect_nodes(schedule_on(make_nodepool(), pods), 1)
 
 
-def test_a_taken_host_port_closes_a_node() -> None:
+def test_a_host_port_in_use_excludes_a_node() -> None:
     snapshot = make_snapshot(
         make_nodepool(), nodes=[make_node("a")], pods=(make_pod(node="a", host_ports=[80]),)
     )
@@ -353,7 +353,7 @@ def test_a_taken_host_port_closes_a_node() -> None:
     expect_nodes(results, 1)
 
 
-def test_a_pod_keeps_off_the_nodes_where_a_daemon_takes_its_host_port() -> None:
+def test_a_pod_avoids_nodes_on_which_a_daemonset_uses_its_host_port() -> None:
     daemon = make_daemonset(host_ports=[8080], node_selector={labels.ARCH: "amd64"})
     types = [make_type("x86", price=0.1), make_type("arm", arch="arm64", price=0.5)]
     snapshot = make_snapshot(make_nodepool(), types=types, daemon_sets=(daemon,))
@@ -365,7 +365,7 @@ def test_a_pod_keeps_off_the_nodes_where_a_daemon_takes_its_host_port() -> None:
     assert any_.instance_types == ("x86", "arm")
 
 
-def test_pods_are_packed_where_ports_alone_decide_how_many_nodes_there_are() -> None:
+def test_pods_are_packed_if_only_host_ports_limit_the_nodes() -> None:
     """Each large node takes one of the first, and all others ride along for nothing."""
     daemon = make_daemonset(host_ports=[8080], requests={}, node_selector={labels.ARCH: "amd64"})
     types = [
@@ -380,7 +380,7 @@ def test_pods_are_packed_where_ports_alone_decide_how_many_nodes_there_are() -> 
     expect_scheduled(results)
 
 
-def test_a_daemon_still_to_come_has_its_host_port_kept_on_nodes_that_exist() -> None:
+def test_the_host_port_of_a_missing_daemonset_pod_is_kept_on_existing_nodes() -> None:
     daemon = make_daemonset(host_ports=[8080])
     snapshot = make_snapshot(nodes=[make_node("a")], daemon_sets=(daemon,))
     taken, free = make_pod(host_ports=[8080]), make_pod(host_ports=[8081])
@@ -391,7 +391,7 @@ def test_a_daemon_still_to_come_has_its_host_port_kept_on_nodes_that_exist() -> 
     expect_unschedulable(results, taken)
 
 
-def test_every_port_of_a_daemon_on_the_network_of_the_host_is_taken() -> None:
+def test_every_port_of_a_host_network_daemonset_is_in_use() -> None:
     container = {"name": "agent", "ports": [{"containerPort": 9100}]}
     daemon = make_daemonset(spec={"hostNetwork": True, "containers": [container]})
     snapshot = make_snapshot(make_nodepool(), daemon_sets=(daemon,))
@@ -435,7 +435,7 @@ def test_reserved_capacity_is_used_first_and_never_beyond_its_count() -> None:
     assert results.cost == pytest.approx(0.2, abs=1e-5)
 
 
-def test_many_pods_of_few_sizes_fill_whole_nodes_to_the_brim() -> None:
+def test_many_pods_of_few_sizes_fill_nodes_completely() -> None:
     four = make_type("four", cpu="4", memory="400Gi", pods="110", price=1.0, overhead={})
     pods = [
         *make_pods(60, cpu="3"),
@@ -451,7 +451,7 @@ def test_many_pods_of_few_sizes_fill_whole_nodes_to_the_brim() -> None:
     expect_nodes(results, 100)
 
 
-def test_limits_of_memory_leave_room_for_as_many_nodes_as_they_say() -> None:
+def test_a_memory_limit_allows_as_many_nodes_as_fit_it() -> None:
     kind = make_type(
         "four",
         memory="16Gi",
@@ -472,7 +472,7 @@ def test_limits_of_memory_leave_room_for_as_many_nodes_as_they_say() -> None:
     expect_scheduled(schedule_on(pool, pods, types=[kind]))
 
 
-def test_the_price_is_that_of_the_cheapest_type_that_limits_leave_on_the_claim() -> None:
+def test_the_price_is_that_of_the_cheapest_type_within_the_limits() -> None:
     big = make_type("big", cpu="8", price=0.05)
     small = make_type("small", cpu="2", price=0.1)
 

@@ -58,7 +58,7 @@ def test_running_pods_count_in_a_spread() -> None:
     expect_skew(schedule_on(snapshot, pods), labels.ZONE, pods, 2, 2)
 
 
-def test_pods_that_are_promised_a_claim_in_flight_count_where_it_comes_up() -> None:
+def test_pods_nominated_for_a_claim_in_flight_count_in_its_zone() -> None:
     coming = [StateNode(claim=make_launched("coming", zone="zone-a"))]
     promised = tuple(make_pods(2, labels=WEB, node="coming", cpu="2", spreads=[spread(WEB)]))
     snapshot = make_snapshot(make_nodepool(), nodes=coming, pods=promised)
@@ -67,7 +67,7 @@ def test_pods_that_are_promised_a_claim_in_flight_count_where_it_comes_up() -> N
     expect_skew(schedule_on(snapshot, pods), labels.ZONE, pods, 2, 2)
 
 
-def test_a_pod_that_is_promised_a_claim_in_flight_keeps_others_off_it() -> None:
+def test_a_pod_nominated_for_a_claim_in_flight_repels_others_from_it() -> None:
     coming = [StateNode(claim=make_launched("coming"))]
     alone = make_pod(labels=WEB, node="coming", anti_affinity=[by_hostname(WEB)])
     snapshot = make_snapshot(make_nodepool(), nodes=coming, pods=(alone,))
@@ -75,7 +75,7 @@ def test_a_pod_that_is_promised_a_claim_in_flight_keeps_others_off_it() -> None:
     expect_nodes(schedule_on(snapshot, [make_pod(labels=WEB)]), 1)
 
 
-def test_pods_that_are_leaving_or_finished_do_not_count() -> None:
+def test_terminating_and_finished_pods_do_not_count() -> None:
     done = make_pod(labels=WEB, node="a")
     done = changed(done, status={"phase": "Succeeded"})
     snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a", cpu="1m")], pods=(done,))
@@ -84,7 +84,7 @@ def test_pods_that_are_leaving_or_finished_do_not_count() -> None:
     expect_skew(schedule_on(snapshot, pods), labels.ZONE, pods, 1, 1, 1)
 
 
-def test_a_spread_compares_only_zones_the_pod_may_use() -> None:
+def test_a_spread_compares_only_zones_that_the_pod_may_use() -> None:
     pods = make_pods(
         6,
         labels=WEB,
@@ -95,7 +95,7 @@ def test_a_spread_compares_only_zones_the_pod_may_use() -> None:
     expect_skew(schedule_on(make_nodepool(), pods), labels.ZONE, pods, 3, 3)
 
 
-def test_every_zone_counts_where_the_affinity_of_pods_is_ignored() -> None:
+def test_with_nodeaffinitypolicy_ignore_every_zone_counts() -> None:
     """The pods may go to one zone alone, and no others lie in the zones beside it."""
     only_a = [[needs(labels.ZONE, "In", "zone-a")]]
     nodes = [make_node(f"n-{zone}", zone=zone, cpu="1m") for zone in ("zone-a", "zone-b")]
@@ -109,7 +109,7 @@ def test_every_zone_counts_where_the_affinity_of_pods_is_ignored() -> None:
     assert left_over(nodeAffinityPolicy="Ignore") == 3
 
 
-def test_a_zone_that_exists_but_is_full_holds_the_others_back() -> None:
+def test_a_full_zone_limits_the_skew_of_the_others() -> None:
     full = make_node("full", zone="zone-x", cpu="1m")
     pods = make_pods(6, labels=WEB, spreads=[spread(WEB)])
 
@@ -130,7 +130,7 @@ def test_a_tainted_zone_counts_unless_taints_are_honored() -> None:
 
 
 @pytest.mark.parametrize("policy", ["Honor", "Ignore"])
-def test_a_zone_that_only_a_tainted_pool_could_open_holds_nobody_back(policy: str) -> None:
+def test_a_zone_that_only_a_tainted_pool_offers_does_not_limit_the_skew(policy: str) -> None:
     snapshot = make_snapshot(
         make_nodepool("open", requirements=[needs(labels.ZONE, "In", "zone-a", "zone-b")]),
         make_nodepool("own", taints=[taint("own")]),
@@ -140,7 +140,7 @@ def test_a_zone_that_only_a_tainted_pool_could_open_holds_nobody_back(policy: st
     expect_skew(schedule_on(snapshot, pods), labels.ZONE, pods, 3, 3)
 
 
-def test_a_tainted_zone_counts_once_another_pod_opens_it() -> None:
+def test_a_tainted_zone_counts_once_another_pod_launches_a_node_there() -> None:
     snapshot = make_snapshot(
         make_nodepool("open", requirements=[needs(labels.ZONE, "In", "zone-a", "zone-b")]),
         make_nodepool(
@@ -157,7 +157,7 @@ def test_a_tainted_zone_counts_once_another_pod_opens_it() -> None:
     expect_skew(results, labels.ZONE, honoring, 3, 3)
 
 
-def test_a_zone_outside_of_the_pods_reach_counts_only_if_somebody_opens_it() -> None:
+def test_an_unreachable_zone_counts_only_if_another_pod_launches_a_node_there() -> None:
     within = [[needs(labels.ZONE, "In", "zone-a", "zone-b")]]
     rule = spread(WEB, nodeAffinityPolicy="Ignore")
     pods = make_pods(6, labels=WEB, node_affinity=within, spreads=[rule])
@@ -170,9 +170,7 @@ def test_a_zone_outside_of_the_pods_reach_counts_only_if_somebody_opens_it() -> 
     assert len(beside.unschedulable) == 4
 
 
-def test_nodes_of_others_take_no_value_of_their_own_under_a_label_that_pods_are_spread_over() -> (
-    None
-):
+def test_nodes_without_the_spread_label_are_not_a_domain_of_it() -> None:
     """A pool leaves its nodes' rack open; those made for others are on the racks that count."""
     snapshot = make_snapshot(
         make_nodepool("low", requirements=[needs("rack", "In", "1", "2")]),
@@ -191,7 +189,7 @@ def test_nodes_of_others_take_no_value_of_their_own_under_a_label_that_pods_are_
         assert rack in racks
 
 
-def test_nobody_opens_a_zone_needlessly_that_pods_may_not_go_to_but_count() -> None:
+def test_no_node_is_launched_in_a_zone_that_only_counts_in_the_spread() -> None:
     within = [[needs(labels.ZONE, "In", "zone-a", "zone-b")]]
     rule = spread(WEB, nodeAffinityPolicy="Ignore")
     pods = make_pods(6, labels=WEB, node_affinity=within, spreads=[rule])
@@ -206,7 +204,7 @@ def test_nobody_opens_a_zone_needlessly_that_pods_may_not_go_to_but_count() -> N
     assert results.lower_bound <= results.cost
 
 
-def test_a_zone_counts_in_which_a_node_is_coming() -> None:
+def test_a_zone_with_a_launching_node_counts() -> None:
     within = [[needs(labels.ZONE, "In", "zone-a", "zone-b")]]
     rule = spread(WEB, nodeAffinityPolicy="Ignore")
     pods = make_pods(6, labels=WEB, node_affinity=within, spreads=[rule])
@@ -217,7 +215,7 @@ def test_a_zone_counts_in_which_a_node_is_coming() -> None:
     assert len(results.unschedulable) == 4
 
 
-def test_a_spread_stays_even_where_limits_leave_pods_behind() -> None:
+def test_a_spread_holds_if_limits_leave_pods_pending() -> None:
     bare = make_type("two", cpu="2", memory="8Gi", zones=["zone-a", "zone-b"])
     node = make_node("a", zone="zone-a", cpu="3", memory="32Gi")
     pods = make_pods(6, labels=WEB, cpu="1500m", spreads=[spread(WEB)])
@@ -229,7 +227,7 @@ def test_a_spread_stays_even_where_limits_leave_pods_behind() -> None:
     assert len(results.new_nodes) == 1
 
 
-def test_pods_on_nodes_are_taken_back_when_limits_leave_their_spread_uneven() -> None:
+def test_pods_are_removed_from_nodes_if_limits_break_their_spread() -> None:
     bare = make_type("two", cpu="2", memory="8Gi", zones=["zone-b"])
     nodes = [
         make_node("a", zone="zone-a", cpu="8", memory="32Gi"),
@@ -245,7 +243,7 @@ def test_pods_on_nodes_are_taken_back_when_limits_leave_their_spread_uneven() ->
     assert len(results.unschedulable) == 3
 
 
-def test_pods_do_not_follow_those_that_limits_leave_behind() -> None:
+def test_pods_with_affinity_to_a_pending_pod_stay_pending() -> None:
     small = make_type("small", cpu="2", memory="8Gi")
     pool = make_nodepool(limits={"cpu": "2"})
     sought = make_pod(labels=WEB, cpu="1500m", priority=-1)
@@ -256,14 +254,14 @@ def test_pods_do_not_follow_those_that_limits_leave_behind() -> None:
     expect_unschedulable(results, fan)
 
 
-def test_a_node_with_room_comes_before_a_new_one_in_a_zone_as_empty() -> None:
+def test_an_existing_node_is_used_before_a_new_one_in_an_equally_empty_zone() -> None:
     snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a", zone="zone-x")])
     (pod,) = make_pods(1, labels=WEB, spreads=[spread(WEB)])
 
     expect_on_existing(schedule_on(snapshot, [pod]), "a", [pod])
 
 
-def test_pods_that_others_look_for_fill_a_node_only_as_far_as_it_has_room() -> None:
+def test_targets_of_affinity_fill_a_node_only_up_to_its_capacity() -> None:
     cheap = make_type("cheap", offerings=[make_offering("zone-c", labels.ON_DEMAND, 0.1)])
     dear = make_type("dear", offerings=[make_offering("zone-a", labels.ON_DEMAND, 0.2)])
     snapshot = make_snapshot(make_nodepool(), types=[cheap, dear], nodes=[make_node("a", cpu="3")])
@@ -276,7 +274,7 @@ def test_pods_that_others_look_for_fill_a_node_only_as_far_as_it_has_room() -> N
     assert results.new_nodes[0].price == pytest.approx(0.1)
 
 
-def test_min_domains_holds_pods_back_while_there_are_too_few() -> None:
+def test_mindomains_keeps_pods_pending_while_there_are_too_few_domains() -> None:
     pods = make_pods(6, labels=WEB, spreads=[spread(WEB, minDomains=5)])
 
     results = schedule_on(make_nodepool(), pods)
@@ -287,13 +285,13 @@ def test_min_domains_holds_pods_back_while_there_are_too_few() -> None:
     )
 
 
-def test_pods_spread_over_hostnames_get_a_node_each() -> None:
+def test_pods_spread_over_hostnames_get_one_node_each() -> None:
     pods = make_pods(4, labels=WEB, cpu="100m", spreads=[spread(WEB, labels.HOSTNAME)])
 
     expect_nodes(schedule_on(make_nodepool(), pods), 4)
 
 
-def test_a_wider_skew_over_hostnames_lets_more_share() -> None:
+def test_a_larger_maxskew_over_hostnames_lets_more_pods_share() -> None:
     pods = make_pods(4, labels=WEB, cpu="100m", spreads=[spread(WEB, labels.HOSTNAME, max_skew=2)])
 
     expect_nodes(schedule_on(make_nodepool(), pods), 2)
@@ -322,7 +320,7 @@ def test_pods_spread_over_zones_and_hostnames_at_once() -> None:
     expect_skew(results, labels.ZONE, pods, 2, 2, 2)
 
 
-def test_each_revision_spreads_for_itself() -> None:
+def test_each_revision_spreads_separately() -> None:
     pods = [
         make_pod(
             labels=WEB | {"pod-template-hash": revision},
@@ -338,7 +336,7 @@ def test_each_revision_spreads_for_itself() -> None:
     expect_skew(results, labels.ZONE, pods[3:], 1, 1, 1)
 
 
-def test_schedule_anyway_spreads_when_it_can_and_yields_when_it_cannot() -> None:
+def test_schedule_anyway_spreads_only_if_possible() -> None:
     pods = make_pods(6, labels=WEB, spreads=[spread(WEB, when="ScheduleAnyway")])
     full = make_snapshot(make_nodepool(), nodes=[make_node("full", zone="zone-x", cpu="1m")])
 
@@ -354,7 +352,7 @@ def test_preferences_can_be_ignored() -> None:
     expect_nodes(schedule_on(make_nodepool(), pods, settings=ignoring), 1)
 
 
-def test_the_heaviest_node_preference_that_can_be_met_is() -> None:
+def test_the_satisfiable_node_preference_with_the_highest_weight_is_met() -> None:
     pod = make_pod(
         preferred_nodes=[
             (1, [needs(labels.ZONE, "In", "zone-c")]),
@@ -367,13 +365,13 @@ def test_the_heaviest_node_preference_that_can_be_met_is() -> None:
     assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-c"]
 
 
-def test_pods_that_repel_each_other_by_hostname_get_a_node_each() -> None:
+def test_pods_with_hostname_anti_affinity_get_one_node_each() -> None:
     pods = make_pods(3, labels=WEB, anti_affinity=[by_hostname(WEB)])
 
     expect_nodes(schedule_on(make_nodepool(), pods), 3)
 
 
-def test_pods_that_repel_each_other_by_zone_are_one_per_zone() -> None:
+def test_pods_with_zone_anti_affinity_are_one_per_zone() -> None:
     pods = make_pods(4, labels=WEB, anti_affinity=[near(WEB)])
 
     results = schedule_on(make_nodepool(), pods)
@@ -384,14 +382,14 @@ def test_pods_that_repel_each_other_by_zone_are_one_per_zone() -> None:
     )
 
 
-def test_one_pod_that_repels_another_kind_never_shares_its_node() -> None:
+def test_a_pod_with_anti_affinity_to_others_never_shares_their_node() -> None:
     shy = make_pod(labels=DB, cpu="100m", anti_affinity=[by_hostname(WEB)])
     web = make_pod(labels=WEB, cpu="100m")
 
     expect_nodes(schedule_on(make_nodepool(), [shy, web]), 2)
 
 
-def test_a_zone_of_repelled_pods_stays_closed_to_those_who_repel_them() -> None:
+def test_a_zone_of_matched_pods_excludes_pods_with_anti_affinity_to_them() -> None:
     web = make_pods(2, labels=WEB, node_selector={labels.ZONE: "zone-a"})
     shy = make_pods(2, labels=DB, anti_affinity=[near(WEB)])
 
@@ -401,14 +399,14 @@ def test_a_zone_of_repelled_pods_stays_closed_to_those_who_repel_them() -> None:
     assert {values_of(node_of(results, pod), labels.ZONE)[0] for pod in shy} & {"zone-a"} == set()
 
 
-def test_running_pods_keep_away_those_they_repel() -> None:
+def test_anti_affinity_of_running_pods_applies_to_new_ones() -> None:
     guard = make_pod(labels=DB, node="a", anti_affinity=[by_hostname(WEB)])
     snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a")], pods=(guard,))
 
     expect_nodes(schedule_on(snapshot, [make_pod(labels=WEB)]), 1)
 
 
-def test_pods_go_to_the_zone_of_those_they_need() -> None:
+def test_pods_with_zone_affinity_use_the_zone_of_their_targets() -> None:
     target = make_pod(labels=DB, node="b")
     snapshot = make_snapshot(
         make_nodepool(), nodes=[make_node("b", zone="zone-b", cpu="1")], pods=(target,)
@@ -421,13 +419,13 @@ def test_pods_go_to_the_zone_of_those_they_need() -> None:
     assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
 
 
-def test_pods_that_need_their_own_kind_all_go_to_one_zone() -> None:
+def test_pods_with_affinity_to_themselves_share_one_zone() -> None:
     pods = make_pods(9, labels=WEB, affinity=[near(WEB)])
 
     expect_skew(schedule_on(make_nodepool(), pods), labels.ZONE, pods, 9)
 
 
-def test_the_zone_they_go_to_is_one_that_can_hold_them_cheaply() -> None:
+def test_pods_with_affinity_to_themselves_use_the_cheapest_zone_that_holds_them() -> None:
     types = [
         make_type(
             "t",
@@ -445,7 +443,7 @@ def test_the_zone_they_go_to_is_one_that_can_hold_them_cheaply() -> None:
     assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
 
 
-def test_pods_find_those_of_the_same_batch_they_need() -> None:
+def test_pods_with_affinity_join_targets_of_the_same_batch() -> None:
     db = make_pods(2, labels=DB)
     web = make_pods(3, labels=WEB, cpu="3", affinity=[near(DB)])
 
@@ -456,7 +454,7 @@ def test_pods_find_those_of_the_same_batch_they_need() -> None:
     assert zones <= {values_of(node_of(results, pod), labels.ZONE)[0] for pod in db}
 
 
-def test_a_pod_that_needs_nobody_who_is_there_waits() -> None:
+def test_a_pod_with_affinity_to_a_missing_pod_stays_pending() -> None:
     pod = make_pod(affinity=[near(DB)])
 
     expect_unschedulable(
@@ -464,13 +462,13 @@ def test_a_pod_that_needs_nobody_who_is_there_waits() -> None:
     )
 
 
-def test_pods_that_need_their_own_kind_by_hostname_share_one_node() -> None:
+def test_pods_with_hostname_affinity_to_themselves_share_one_node() -> None:
     pods = make_pods(5, labels=WEB, cpu="1", affinity=[by_hostname(WEB)])
 
     expect_nodes(schedule_on(make_nodepool(), pods), 1)
 
 
-def test_those_who_do_not_fit_beside_their_own_kind_wait() -> None:
+def test_pods_that_do_not_fit_on_the_node_of_their_affinity_stay_pending() -> None:
     pods = make_pods(5, labels=WEB, cpu="1", affinity=[by_hostname(WEB)])
 
     results = schedule_on(make_nodepool(), pods, types=make_types(2, 4))
@@ -479,7 +477,7 @@ def test_those_who_do_not_fit_beside_their_own_kind_wait() -> None:
     assert len(results.unschedulable) == 1
 
 
-def test_pods_ride_with_those_of_the_same_batch_they_need_on_the_node() -> None:
+def test_pods_with_hostname_affinity_share_the_node_of_targets_in_the_batch() -> None:
     hosts = make_pods(3, labels=DB, cpu="1", anti_affinity=[by_hostname(DB)])
     riders = make_pods(7, labels=WEB, cpu="500m", affinity=[by_hostname(DB)])
 
@@ -499,7 +497,7 @@ ONE_A_NODE = {
 
 
 @pytest.mark.parametrize("alone", ONE_A_NODE.values(), ids=ONE_A_NODE)
-def test_pods_beside_those_they_need_keep_the_rules_among_themselves(
+def test_pods_with_affinity_satisfy_their_own_constraints(
     alone: dict[str, Any],
 ) -> None:
     hosts = make_pods(2, labels=DB, cpu="1", anti_affinity=[by_hostname(DB)])
@@ -512,7 +510,7 @@ def test_pods_beside_those_they_need_keep_the_rules_among_themselves(
 
 
 @pytest.mark.parametrize("alone", ONE_A_NODE.values(), ids=ONE_A_NODE)
-def test_pods_that_need_their_own_kind_but_one_a_node_get_one_node(alone: dict[str, Any]) -> None:
+def test_pods_with_contradicting_affinities_get_one_node(alone: dict[str, Any]) -> None:
     pods = make_pods(3, labels=WEB, affinity=[by_hostname(WEB)], **alone)
     snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a", cpu="32")])
 
@@ -523,7 +521,7 @@ def test_pods_that_need_their_own_kind_but_one_a_node_get_one_node(alone: dict[s
     assert not existing.new_nodes
 
 
-def test_pods_do_not_start_on_a_second_node_while_their_own_kind_is_on_a_full_one() -> None:
+def test_pods_with_affinity_to_themselves_do_not_start_on_a_second_node() -> None:
     snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a", cpu="2")])
     larger = make_pod(labels=WEB, cpu="1800m", affinity=[by_hostname(WEB)])
     smaller = make_pod(labels=WEB, cpu="500m", affinity=[by_hostname(WEB)])
@@ -534,14 +532,14 @@ def test_pods_do_not_start_on_a_second_node_while_their_own_kind_is_on_a_full_on
     expect_unschedulable(results, smaller, "no capacity beside the pods that match")
 
 
-def test_a_pod_does_not_ride_with_one_that_uses_its_host_port() -> None:
+def test_affinity_does_not_override_a_host_port_conflict() -> None:
     host = make_pod(labels=DB, host_ports=[80])
     rider = make_pod(affinity=[by_hostname(DB)], host_ports=[80])
 
     expect_unschedulable(schedule_on(make_nodepool(), [host, rider]), rider)
 
 
-def test_a_spread_over_nodes_counts_every_pod_that_rides_with_another() -> None:
+def test_a_spread_over_nodes_counts_pods_placed_by_affinity() -> None:
     hosts = make_pods(4, labels=DB, cpu="100m")
     skew = [spread(WEB, labels.HOSTNAME, max_skew=2)]
     riders = make_pods(8, labels=WEB, cpu="100m", affinity=[by_hostname(DB)], spreads=skew)
@@ -553,7 +551,7 @@ def test_a_spread_over_nodes_counts_every_pod_that_rides_with_another() -> None:
         assert sum(pod.key in node.pods for pod in riders) <= 2
 
 
-def test_pods_join_the_running_pod_they_need_on_its_node() -> None:
+def test_pods_with_hostname_affinity_join_a_running_pod() -> None:
     target = make_pod(labels=DB, node="b")
     snapshot = make_snapshot(
         make_nodepool(), nodes=[make_node("a"), make_node("b")], pods=(target,)
@@ -574,7 +572,7 @@ def test_pods_join_the_running_pod_they_need_on_its_node() -> None:
     ],
     ids=["own namespace", "named", "selected", "not selected", "every namespace"],
 )
-def test_terms_reach_the_namespaces_they_name(term: dict[str, object], repelled: bool) -> None:
+def test_terms_apply_to_the_namespaces_they_name(term: dict[str, object], repelled: bool) -> None:
     shy = make_pod(cpu="100m", anti_affinity=[{**by_hostname(WEB), **term}])
     other = make_pod(cpu="100m", labels=WEB, namespace="other")
     snapshot = make_snapshot(
@@ -585,7 +583,7 @@ def test_terms_reach_the_namespaces_they_name(term: dict[str, object], repelled:
     expect_nodes(schedule_on(snapshot, [shy, other]), 2 if repelled else 1)
 
 
-def test_revisions_repel_only_each_other_under_mismatch_label_keys() -> None:
+def test_with_mismatchlabelkeys_only_different_revisions_repel_each_other() -> None:
     pods = [
         make_pod(
             cpu="100m",
@@ -601,7 +599,7 @@ def test_revisions_repel_only_each_other_under_mismatch_label_keys() -> None:
     assert node_of(results, pods[0]) is node_of(results, pods[1])
 
 
-def test_pods_counted_in_their_zones_are_counted_by_spreads_over_nodes_beside_them() -> None:
+def test_zone_and_hostname_spreads_count_the_same_pods() -> None:
     """They are bound zone by zone, before it is the turn of pods that mind their neighbours."""
     one_zone = make_types(8, zones=["zone-a"])
     web = make_pods(6, labels=WEB, cpu="100m", spreads=[spread(WEB)])

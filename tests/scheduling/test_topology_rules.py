@@ -100,7 +100,7 @@ def test_each_domain_admits_as_many_pods_as_kube_scheduler_would_place_there(
 
 
 @given(kinds, st.integers(0, 6), st.integers(1, 4), st.integers(0, 3), st.data())
-def test_owners_are_in_excess_until_enough_of_them_left(
+def test_owners_exceed_a_rule_until_enough_of_them_left(
     kind: TopologyKind, others: int, max_skew: int, least: int, data: st.DataObject
 ) -> None:
     owners, own = data.draw(st.integers(1, 6)), data.draw(st.booleans())
@@ -177,7 +177,7 @@ def fit_one_by_one(pods: Pods, beside: list[tuple[Pods, int]]) -> int:
 
 
 @given(some_pods, st.lists(st.tuples(some_pods, st.integers(1, 3)), max_size=2))
-def test_one_node_admits_as_many_pods_as_its_filters_let_in(
+def test_one_node_admits_as_many_pods_as_its_filters_allow(
     pods: Pods, beside: list[tuple[Pods, int]]
 ) -> None:
     others: list[tuple[Ruled, int]] = list(beside)
@@ -186,5 +186,5 @@ def test_one_node_admits_as_many_pods_as_its_filters_let_in(
 
 
 @pytest.mark.parametrize("kind", [SPREAD, ANTI_AFFINITY])
-def test_pods_that_a_rule_does_not_count_share_a_domain_without_end(kind: TopologyKind) -> None:
+def test_a_domain_admits_any_number_of_uncounted_pods(kind: TopologyKind) -> None:
     assert further(make_group(kind), np.zeros(2), own=False).tolist() == [ENDLESS, ENDLESS]

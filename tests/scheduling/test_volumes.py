@@ -61,7 +61,7 @@ def _class(name: str, *zones: str, mode: str = "WaitForFirstConsumer") -> Storag
     )
 
 
-def test_a_pod_follows_its_bound_volume_into_the_zone() -> None:
+def test_a_pod_uses_the_zone_of_its_bound_volume() -> None:
     snapshot = make_snapshot(
         make_nodepool(),
         persistent_volumes=(_volume("v", "zone-b"),),
@@ -73,7 +73,7 @@ def test_a_pod_follows_its_bound_volume_into_the_zone() -> None:
     assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
 
 
-def test_a_pod_that_may_not_run_where_its_volume_lies_is_told_so() -> None:
+def test_a_pod_excluded_from_the_zone_of_its_volume_reports_it() -> None:
     snapshot = make_snapshot(
         make_nodepool(),
         persistent_volumes=(_volume("v", "zone-b"),),
@@ -89,7 +89,7 @@ def test_a_pod_that_may_not_run_where_its_volume_lies_is_told_so() -> None:
     )
 
 
-def test_a_storage_class_leaves_the_zones_it_allows() -> None:
+def test_a_storageclass_limits_the_zones() -> None:
     snapshot = make_snapshot(
         make_nodepool(),
         storage_classes=(_class("gp3", "zone-c", "nowhere"),),
@@ -101,7 +101,7 @@ def test_a_storage_class_leaves_the_zones_it_allows() -> None:
     assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-c"]
 
 
-def test_volumes_never_narrow_what_a_spread_compares() -> None:
+def test_volumes_do_not_limit_the_domains_of_a_spread() -> None:
     snapshot = make_snapshot(
         make_nodepool(),
         persistent_volumes=tuple(_volume(f"v{n}", "zone-a") for n in range(2)),
@@ -138,7 +138,7 @@ def test_volumes_never_narrow_what_a_spread_compares() -> None:
     ],
     ids=["no claim", "no class named", "class missing", "immediate", "volume missing"],
 )
-def test_a_claim_that_cannot_serve_is_named(parts: dict[str, Any], words: str) -> None:
+def test_an_unusable_persistentvolumeclaim_is_named(parts: dict[str, Any], words: str) -> None:
     pod = make_pod(claims=["data"])
 
     expect_unschedulable(
@@ -146,7 +146,7 @@ def test_a_claim_that_cannot_serve_is_named(parts: dict[str, Any], words: str) -
     )
 
 
-def test_a_node_takes_no_more_volumes_than_its_driver_attaches() -> None:
+def test_a_node_has_at_most_the_volumes_that_its_driver_attaches() -> None:
     csi = msgspec.convert(
         {
             "metadata": {"name": "a"},
@@ -175,7 +175,7 @@ def _ephemeral(name: str, storage_class: str, **options: Any) -> Pod:
     return make_pod(name, spec={"volumes": [volume]}, **options)
 
 
-def test_an_ephemeral_volume_is_made_where_its_class_allows() -> None:
+def test_an_ephemeral_volume_is_created_in_a_zone_of_its_storageclass() -> None:
     snapshot = make_snapshot(make_nodepool(), storage_classes=(_class("some", "zone-c"),))
 
     results = schedule_on(snapshot, [_ephemeral("web", "some")])
@@ -184,7 +184,7 @@ def test_an_ephemeral_volume_is_made_where_its_class_allows() -> None:
 
 
 @pytest.mark.parametrize("mode", ["Immediate", "WaitForFirstConsumer"])
-def test_an_ephemeral_volume_that_is_made_already_lies_where_it_lies(mode: str) -> None:
+def test_an_existing_ephemeral_volume_determines_the_zone(mode: str) -> None:
     snapshot = make_snapshot(
         make_nodepool(),
         storage_classes=(_class("some", mode=mode),),
@@ -197,7 +197,7 @@ def test_an_ephemeral_volume_that_is_made_already_lies_where_it_lies(mode: str) 
     assert values_of(results.new_nodes[0], labels.ZONE) == ["zone-b"]
 
 
-def test_an_ephemeral_volume_that_is_bound_at_once_is_waited_for() -> None:
+def test_an_immediately_bound_ephemeral_volume_is_awaited() -> None:
     snapshot = make_snapshot(make_nodepool(), storage_classes=(_class("some", mode="Immediate"),))
     pod = _ephemeral("web", "some")
 
@@ -207,7 +207,7 @@ def test_an_ephemeral_volume_that_is_bound_at_once_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("mode", ["Immediate", "WaitForFirstConsumer"])
-def test_ephemeral_volumes_count_among_those_a_node_attaches(mode: str) -> None:
+def test_ephemeral_volumes_count_towards_the_attach_limit(mode: str) -> None:
     csi = {
         "metadata": {"name": "a"},
         "spec": {"drivers": [{"name": "ebs.csi.aws.com", "allocatable": {"count": 2}}]},
@@ -229,9 +229,7 @@ def test_ephemeral_volumes_count_among_those_a_node_attaches(mode: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "placed"), [(0, 0), (None, 1)], ids=["none", "no limit"])
-def test_a_driver_that_attaches_no_volumes_is_not_one_without_a_limit(
-    count: int | None, placed: int
-) -> None:
+def test_an_attach_limit_of_zero_is_not_unlimited(count: int | None, placed: int) -> None:
     driver = {"name": "ebs.csi.aws.com", "allocatable": {"count": count}}
     csi = msgspec.convert({"metadata": {"name": "a"}, "spec": {"drivers": [driver]}}, CSINode)
     snapshot = make_snapshot(

@@ -34,7 +34,7 @@ FOREIGN: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("whose", FOREIGN)
-async def test_a_foreign_instance_is_neither_ended_nor_tagged(
+async def test_a_foreign_instance_is_neither_terminated_nor_tagged(
     session: Session, region: Region, whose: str
 ) -> None:
     ec2 = region.client("ec2")

@@ -274,7 +274,7 @@ async def _find_by_parameter(aws: Session, region: Region) -> None:
     assert [ami.id for ami in node_class.status.amis] == [image]
 
 
-def test_by_default_one_role_may_be_passed_on_and_that_is_all_of_iam(worked: Region) -> None:
+def test_by_default_the_only_iam_permission_is_to_pass_one_role(worked: Region) -> None:
     granted = {
         (action, resource)
         for document in DOCUMENTS.values()
@@ -287,12 +287,12 @@ def test_by_default_one_role_may_be_passed_on_and_that_is_all_of_iam(worked: Reg
     assert [call for call in calls(worked, "controller") if call.startswith("iam:")] == []
 
 
-def test_nothing_is_used_that_is_not_granted(worked: Region) -> None:
+def test_every_used_permission_is_granted(worked: Region) -> None:
     assert worked.control.denied() == []
     assert worked.control.unimplemented() == {}
 
 
-def test_nothing_is_granted_that_is_not_used(rights: Mapping[str, list[str]]) -> None:
+def test_every_granted_permission_is_used(rights: Mapping[str, list[str]]) -> None:
     unused = [
         f"{grant.action} on {grant.resource} ({grant.statement})"
         for grant in GRANTS
@@ -301,7 +301,7 @@ def test_nothing_is_granted_that_is_not_used(rights: Mapping[str, list[str]]) ->
     assert unused == []
 
 
-def test_what_only_ec2_asks_for_is_granted_and_not_asked_for_here(
+def test_permissions_that_only_ec2_checks_are_granted_and_not_recorded(
     rights: Mapping[str, list[str]],
 ) -> None:
     for action, kinds in BY_EC2_ALONE.items():

@@ -190,16 +190,16 @@ async def _what_is_seldom() -> None:
     assert await Arrivals(world.api, world.cluster).are_complete({pods[0].metadata.uid})
 
 
-def test_nothing_is_used_that_is_not_granted(used: set[Right]) -> None:
+def test_every_used_permission_is_granted(used: set[Right]) -> None:
     assert sorted(used - granted(OPTIONS)) == []
 
 
-def test_nothing_is_granted_that_is_not_used(used: set[Right]) -> None:
+def test_every_granted_permission_is_used(used: set[Right]) -> None:
     unused = sorted(granted(OPTIONS) - used - ASKED_BY_ADMISSION)
     assert not unused, unused
 
 
-async def test_the_rights_of_features_that_are_off_are_those_that_their_report_uses() -> None:
+async def test_permissions_of_disabled_features_are_those_of_their_report() -> None:
     world, off = World(), Options(cluster_name="joiner")
     world.seed(
         NodeOverlay(metadata=ObjectMeta(name="dearer"), spec=NodeOverlaySpec(price="1")),
@@ -228,7 +228,7 @@ async def test_the_rights_of_features_that_are_off_are_those_that_their_report_u
     ],
     ids=repr,
 )
-def test_kinds_may_be_watched_where_settings_have_them_followed(settings: dict[str, Any]) -> None:
+def test_kinds_may_be_watched_if_a_setting_requires_it(settings: dict[str, Any]) -> None:
     options = Options(cluster_name="joiner", **settings)
     # SCHEDULER_CONFIG may be set on the Deployment alone, so its rights are always granted.
     with_spreads = Options(cluster_name="joiner", scheduler_config="{}", **settings)
@@ -236,6 +236,8 @@ def test_kinds_may_be_watched_where_settings_have_them_followed(settings: dict[s
     assert watched == {_right("watch", kind) for kind in followed(with_spreads)}
 
 
-def test_what_admission_asks_for_is_granted_and_never_called(used: set[Right]) -> None:
+def test_permissions_that_only_admission_checks_are_granted_and_never_called(
+    used: set[Right],
+) -> None:
     assert granted(OPTIONS) >= ASKED_BY_ADMISSION
     assert used & ASKED_BY_ADMISSION == set()

@@ -111,7 +111,7 @@ async def _try_to_launch(provider: AWSCloudProvider, node_class: Any, written: l
 
 
 @pytest.mark.parametrize("wrong", ["credentials", "proxy"])
-async def test_credentials_that_do_not_work_are_not_shown(
+async def test_invalid_credentials_are_not_shown(
     region: Region, written: list[str], monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", region.cloud.url)
@@ -135,7 +135,7 @@ async def test_credentials_that_do_not_work_are_not_shown(
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 409, 422, 429, 500, 0])
-async def test_the_token_is_not_shown_whatever_the_api_server_answers(
+async def test_the_token_is_not_shown_in_any_error_of_the_api_server(
     written: list[str], status: int
 ) -> None:
     (port,) = free_ports(1)
@@ -179,7 +179,7 @@ def test_secrets_and_config_maps_cannot_even_be_read() -> None:
 
 
 @pytest.mark.virtual_clock
-async def test_what_pods_and_annotations_hold_is_written_nowhere(written: list[str]) -> None:
+async def test_contents_of_pods_and_annotations_are_written_nowhere(written: list[str]) -> None:
     begin, loop = datetime(2026, 11, 21, 12, tzinfo=UTC), asyncio.get_running_loop()
     gates = FeatureGates(node_repair=True, node_overlay=True, static_capacity=True)
     world = WholeController(gates, lambda: begin + timedelta(seconds=loop.time()))

@@ -36,7 +36,7 @@ def names(pods: tuple[Pod, ...]) -> list[str]:
     return [pod.metadata.name for pod in pods]
 
 
-def test_a_node_and_its_claim_are_one_machine(cluster: Cluster) -> None:
+def test_a_node_and_its_claim_are_one_state_node(cluster: Cluster) -> None:
     add(cluster, kinds.NODE_CLAIM, make_nodeclaim("c1", provider_id="aws:///a/i-1"))
     add(
         cluster,
@@ -51,7 +51,7 @@ def test_a_node_and_its_claim_are_one_machine(cluster: Cluster) -> None:
     assert machines == [("n1", "c1", True), ("other", None, False)]
 
 
-def test_a_claim_just_created_is_a_machine_before_its_watch_tells(cluster: Cluster) -> None:
+def test_a_new_claim_is_a_state_node_before_its_watch_event(cluster: Cluster) -> None:
     cluster.insert_claim(make_nodeclaim("c1"))
     snapshot = cluster.snapshot({}, (), now=NOW)
     assert [(m.name, m.node) for m in snapshot.nodes] == [("c1", None)]
@@ -67,7 +67,7 @@ def test_an_older_version_never_replaces_a_newer_one(cluster: Cluster) -> None:
     assert claim.status.provider_id == "aws:///a/i-1"
 
 
-def test_what_has_gone_is_not_revived_by_a_late_echo(cluster: Cluster) -> None:
+def test_a_late_event_does_not_restore_a_deleted_object(cluster: Cluster) -> None:
     claim = make_nodeclaim("c1")
     cluster.apply(kinds.NODE_CLAIM, Change("ADDED", claim))
     cluster.apply(kinds.NODE_CLAIM, Change("DELETED", claim))
@@ -75,7 +75,7 @@ def test_what_has_gone_is_not_revived_by_a_late_echo(cluster: Cluster) -> None:
     assert cluster.list(kinds.NODE_CLAIM) == ()
 
 
-def test_a_claim_without_its_last_finalizer_is_gone_at_once(cluster: Cluster) -> None:
+def test_a_deleting_claim_without_finalizers_is_removed_at_once(cluster: Cluster) -> None:
     add(cluster, kinds.NODE_CLAIM, make_nodeclaim("c1", resource_version="1", finalizers=["a/b"]))
     cluster.observe(
         kinds.NODE_CLAIM, make_nodeclaim("c1", resource_version="2", deletion_timestamp=NOW)
@@ -83,20 +83,20 @@ def test_a_claim_without_its_last_finalizer_is_gone_at_once(cluster: Cluster) ->
     assert cluster.list(kinds.NODE_CLAIM) == ()
 
 
-def test_a_namespace_that_is_terminating_is_still_there(cluster: Cluster) -> None:
+def test_a_terminating_namespace_still_exists(cluster: Cluster) -> None:
     terminating = Namespace(metadata=ObjectMeta(name="n", uid="u", deletion_timestamp=NOW))
     add(cluster, kinds.NAMESPACE, terminating)
     assert cluster.list(kinds.NAMESPACE) == (terminating,)
 
 
-def test_the_end_of_an_old_object_leaves_its_namesake_alone(cluster: Cluster) -> None:
+def test_deleting_a_former_object_keeps_a_new_one_with_its_name(cluster: Cluster) -> None:
     old, new = make_node("n1", uid="old"), make_node("n1", uid="new")
     add(cluster, kinds.NODE, old, new)
     cluster.apply(kinds.NODE, Change("DELETED", old))
     assert cluster.get(kinds.NODE, "n1") is new
 
 
-def test_a_new_list_drops_what_it_does_not_name_only_when_it_is_complete(cluster: Cluster) -> None:
+def test_a_new_list_removes_missing_objects_only_once_complete(cluster: Cluster) -> None:
     add(cluster, kinds.NODE, make_node("n1"), make_node("n2"))
     cluster.apply(kinds.NODE, Change("RESET"))
     cluster.apply(kinds.NODE, Change("ADDED", make_node("n2")))
@@ -105,7 +105,7 @@ def test_a_new_list_drops_what_it_does_not_name_only_when_it_is_complete(cluster
     assert [n.metadata.name for n in cluster.list(kinds.NODE)] == ["n2"]
 
 
-def test_it_is_synced_when_every_kind_has_been_listed_whatever_is_in_flight() -> None:
+def test_the_state_is_synced_once_every_kind_is_listed() -> None:
     cluster = Cluster(mirrored=(kinds.NODE, kinds.NODE_CLAIM))
     add(cluster, kinds.NODE_CLAIM, make_nodeclaim("unlaunched"))
     cluster.apply(kinds.NODE_CLAIM, Change("SYNCED"))
@@ -125,17 +125,17 @@ def test_it_is_synced_when_every_kind_has_been_listed_whatever_is_in_flight() ->
         pytest.param(make_pod("p", phase="Failed"), id="over"),
     ],
 )
-def test_a_pod_does_not_wait_for_a_node_when_it_is(cluster: Cluster, pod: Pod) -> None:
+def test_a_pod_needs_no_node_when_it_is(cluster: Cluster, pod: Pod) -> None:
     add(cluster, kinds.POD, pod)
     assert cluster.pending_pods() == ()
 
 
-def test_a_pod_with_a_nominated_node_waits_until_it_is_bound(cluster: Cluster) -> None:
+def test_a_pod_with_a_nominated_node_is_pending_until_bound(cluster: Cluster) -> None:
     add(cluster, kinds.POD, make_pod("p", status={"nominatedNodeName": "n1"}))
     assert names(cluster.pending_pods()) == ["p"]
 
 
-def test_a_pending_pod_stops_waiting_when_it_is_bound(cluster: Cluster) -> None:
+def test_a_bound_pod_is_no_longer_pending(cluster: Cluster) -> None:
     add(cluster, kinds.POD, make_pod("p"))
     assert names(cluster.pending_pods()) == ["p"]
     cluster.apply(kinds.POD, Change("MODIFIED", make_pod("p", node="n1")))
@@ -144,7 +144,7 @@ def test_a_pending_pod_stops_waiting_when_it_is_bound(cluster: Cluster) -> None:
     assert names(cluster.snapshot({}, (), now=NOW).pods) == ["p"]
 
 
-def test_pods_are_queued_as_they_came_and_the_urgent_first(cluster: Cluster) -> None:
+def test_pods_are_queued_by_priority_and_then_by_age(cluster: Cluster) -> None:
     for name in ("second", "first-of-all", "third"):
         add(cluster, kinds.POD, make_pod(name))
     add(cluster, kinds.POD, make_pod("urgent", priority=1000))
@@ -155,12 +155,12 @@ def test_pods_are_queued_as_they_came_and_the_urgent_first(cluster: Cluster) -> 
     assert names(queue) == ["urgent", "second", "first-of-all", "third"]
 
 
-def test_pods_that_ran_to_their_end_are_not_in_the_picture(cluster: Cluster) -> None:
+def test_finished_pods_are_ignored(cluster: Cluster) -> None:
     add(cluster, kinds.POD, make_pod("done", node="n1", phase="Succeeded"))
     assert cluster.snapshot({}, (), now=NOW).pods == ()
 
 
-def test_only_pods_that_will_come_back_are_rescheduled_from_a_node_on_its_way_out(
+def test_only_pods_with_a_controller_are_rescheduled_from_a_deleting_node(
     cluster: Cluster,
 ) -> None:
     add(cluster, kinds.NODE, make_node("n1", provider_id="aws:///a/i-1"), make_node("stays"))
@@ -184,7 +184,7 @@ def test_only_pods_that_will_come_back_are_rescheduled_from_a_node_on_its_way_ou
 
 
 @pytest.mark.parametrize(("allowed", "moving"), [(0, []), (1, ["web"])])
-def test_a_pod_that_no_budget_lets_go_needs_no_new_home_yet(
+def test_a_pod_that_cannot_be_evicted_is_not_rescheduled_yet(
     cluster: Cluster, allowed: int, moving: list[str]
 ) -> None:
     add(cluster, kinds.POD_DISRUPTION_BUDGET, make_budget(allowed=allowed))
@@ -198,7 +198,7 @@ def test_a_pod_that_no_budget_lets_go_needs_no_new_home_yet(
     assert names(cluster.reschedulable_pods(NOW)) == moving
 
 
-def test_a_machine_is_deleting_when_either_of_its_objects_is(cluster: Cluster) -> None:
+def test_a_state_node_is_deleting_if_its_node_or_claim_is(cluster: Cluster) -> None:
     add(
         cluster,
         kinds.NODE_CLAIM,
@@ -209,7 +209,7 @@ def test_a_machine_is_deleting_when_either_of_its_objects_is(cluster: Cluster) -
     assert [m.deleting for m in cluster.state_nodes(NOW)] == [True, True]
 
 
-def test_a_nomination_follows_a_claim_to_its_node_and_runs_out(cluster: Cluster) -> None:
+def test_a_nomination_moves_from_claim_to_node_and_expires(cluster: Cluster) -> None:
     add(cluster, kinds.NODE_CLAIM, make_nodeclaim("c1", provider_id="id"))
     add(cluster, kinds.POD, make_pod("web"))
     cluster.nominate("c1", [make_pod("web")], NOW + timedelta(seconds=20))
@@ -218,7 +218,7 @@ def test_a_nomination_follows_a_claim_to_its_node_and_runs_out(cluster: Cluster)
     assert [m.nominated for m in cluster.state_nodes(NOW + timedelta(seconds=20))] == [False]
 
 
-def test_marks_do_not_outlive_the_machine(cluster: Cluster) -> None:
+def test_a_deletion_mark_ends_with_its_node(cluster: Cluster) -> None:
     node = make_node("n1")
     add(cluster, kinds.NODE, node)
     cluster.mark_for_deletion("n1")
@@ -232,7 +232,7 @@ def nominated(cluster: Cluster, *, seconds: int = 0) -> list[str]:
     return [machine.name for machine in machines if machine.nominated]
 
 
-def test_a_nomination_lasts_while_a_pod_is_on_its_way_and_not_for_ever(cluster: Cluster) -> None:
+def test_a_nomination_lasts_while_its_pod_is_unbound_up_to_a_limit(cluster: Cluster) -> None:
     web, other = make_pod("web"), make_pod("other")
     add(cluster, kinds.NODE, make_node("n1"))
     add(cluster, kinds.POD, web, other)
@@ -253,7 +253,7 @@ def test_a_nomination_lasts_while_a_pod_is_on_its_way_and_not_for_ever(cluster: 
         pytest.param(None, False, id="has gone"),
     ],
 )
-def test_a_nomination_is_over_when_no_pod_is_on_its_way_any_more(
+def test_a_nomination_ends_when_all_its_pods_are_bound(
     cluster: Cluster, after: Pod | None, lasts: bool
 ) -> None:
     add(cluster, kinds.NODE, make_node("n1"))
@@ -268,7 +268,7 @@ def test_a_nomination_is_over_when_no_pod_is_on_its_way_any_more(
     assert nominated(cluster) == (["n1"] if lasts else [])
 
 
-def test_a_pod_that_must_move_is_on_its_way_while_its_old_node_holds_it(cluster: Cluster) -> None:
+def test_a_nomination_lasts_while_the_pod_is_on_its_former_node(cluster: Cluster) -> None:
     add(cluster, kinds.NODE, make_node("n1"), make_node("n2"))
     add(cluster, kinds.POD, make_pod("web", node="n1"))
 
@@ -279,7 +279,7 @@ def test_a_pod_that_must_move_is_on_its_way_while_its_old_node_holds_it(cluster:
     assert nominated(cluster) == []
 
 
-def test_a_neighbours_claim_never_enters_and_its_node_is_one_that_nobody_manages(
+def test_another_controllers_claim_is_ignored_and_its_node_unmanaged(
     cluster: Cluster,
 ) -> None:
     theirs = NodeClassReference(group="eks.amazonaws.com", kind="NodeClass", name=CLASS.name)

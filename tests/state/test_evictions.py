@@ -18,7 +18,7 @@ def obstacle(*, allowed: int = 0, expected: int = 3, **spec: Any) -> str | None:
     return budget_obstacle(pod, [budget])
 
 
-def test_a_budget_with_room_forbids_nothing() -> None:
+def test_a_budget_with_allowed_disruptions_blocks_nothing() -> None:
     assert obstacle(allowed=1, max_unavailable=1) is None
 
 
@@ -27,7 +27,7 @@ def test_a_budget_with_room_forbids_nothing() -> None:
     [{"max_unavailable": 1}, {"max_unavailable": "1%"}, {"min_available": 2},
      {"min_available": "66%"}],
 )  # fmt: skip
-def test_a_budget_that_is_spent_may_allow_it_later(spec: dict[str, Any]) -> None:
+def test_an_exhausted_budget_may_allow_an_eviction_later(spec: dict[str, Any]) -> None:
     why = obstacle(**spec)
 
     assert why is not None
@@ -39,14 +39,14 @@ def test_a_budget_that_is_spent_may_allow_it_later(spec: dict[str, Any]) -> None
     [{"max_unavailable": 0}, {"max_unavailable": "0%"}, {"min_available": "100%"},
      {"min_available": 3}, {"min_available": 5}, {"min_available": "67%"}],
 )  # fmt: skip
-def test_a_budget_that_can_never_allow_it_is_told_apart(spec: dict[str, Any]) -> None:
+def test_a_budget_that_can_never_allow_an_eviction_is_distinguished(spec: dict[str, Any]) -> None:
     why = obstacle(**spec)
 
     assert why is not None
     assert "and always will" in why
 
 
-def test_of_a_budget_whose_pods_are_not_counted_yet_nothing_is_foretold() -> None:
+def test_a_budget_whose_status_is_outdated_predicts_nothing() -> None:
     why = obstacle(min_available=3, expected=0)
 
     assert why is not None
@@ -66,7 +66,7 @@ def test_a_pod_of_two_budgets_can_never_be_evicted() -> None:
     assert "never" in (budget_obstacle(pod, guards) or "")
 
 
-def test_guards_of_many_pods_are_those_that_select_each_by_namespace_and_labels() -> None:
+def test_budgets_of_pods_are_found_by_namespace_and_labels() -> None:
     budgets = [
         make_budget("a", match={"app": "web"}),
         make_budget("b", match={"app": "db"}),

@@ -80,7 +80,7 @@ def test_the_usage_of_pools_follows_every_change_of_nodes_and_claims() -> None:
                 assert [cluster.usage_of(pool) for pool in absent] == [{}] * len(absent)
 
 
-def test_what_is_read_by_group_is_what_a_reading_of_all_finds() -> None:
+def test_indexes_return_the_same_objects_as_a_full_scan() -> None:
     chance, cluster = random.Random(0), Cluster()
     for version in range(1, 200):
         cluster.observe(kinds.NODE, random_node(chance, chance.randrange(9), version))
@@ -98,7 +98,7 @@ def test_what_is_read_by_group_is_what_a_reading_of_all_finds() -> None:
     assert 0 < len(cluster.closed_nodes()) < len(nodes)
 
 
-def test_volume_attachments_are_read_by_node_and_are_gone_once_they_are_deleted() -> None:
+def test_deleted_volume_attachments_are_no_longer_found_by_node() -> None:
     cluster = Cluster()
 
     def attachment(name: str, node: str) -> VolumeAttachment:
@@ -115,7 +115,7 @@ def test_volume_attachments_are_read_by_node_and_are_gone_once_they_are_deleted(
     assert cluster.attachments_to("none") == ()
 
 
-def test_a_bound_pod_is_queued_last_and_one_that_comes_again_by_its_name_is_a_new_one() -> None:
+def test_a_recreated_pod_is_queued_as_a_new_one() -> None:
     cluster = Cluster()
     for name in ("first", "second", "third"):
         cluster.observe(kinds.POD, make_pod(name))
@@ -153,7 +153,7 @@ def test_replicas_are_counted_while_they_neither_end_nor_terminate() -> None:
     assert cluster.replicas(["web"]) == {"web": 1}
 
 
-def test_thousands_of_machines_of_a_first_list_are_joined_in_steps() -> None:
+def test_thousands_of_nodes_and_claims_are_joined_in_portions() -> None:
     def read_after(nodes: int) -> int:
         cluster = Cluster()
         for number in range(nodes):

@@ -75,7 +75,7 @@ def test_only_the_offerings_it_names_change() -> None:
         ),
     ],
 )
-def test_nothing_that_an_overlay_asks_may_be_left_open(
+def test_an_overlay_applies_only_if_all_its_requirements_are_met(
     requirements: list[dict[str, Any]], is_meant: bool
 ) -> None:
     overlay = _overlay("o", requirements=requirements, price="7")
@@ -87,7 +87,7 @@ def test_nothing_that_an_overlay_asks_may_be_left_open(
     assert any(offering.price == 7 for offering in corrected.offerings) == is_meant
 
 
-def test_the_heaviest_overlay_wins() -> None:
+def test_the_overlay_with_the_highest_weight_applies() -> None:
     overlays = [
         _overlay("a", requirements=ANY, price="3", weight=1),
         _overlay("b", requirements=ANY, price="4", weight=9),
@@ -109,7 +109,7 @@ def test_capacity_is_added_resource_by_resource() -> None:
     assert corrected.allocatable["example.com/disk"] == 5000
 
 
-def test_claims_are_told_which_overlays_their_types_are_under() -> None:
+def test_claims_name_the_overlays_of_their_types() -> None:
     types = [make_type("t"), make_type("u")]
     price = _overlay("p", requirements=_requires(labels.INSTANCE_TYPE, "t"), price="1")
     capacity = _overlay("c", requirements=ANY, capacity={"example.com/disk": "1"})
@@ -136,20 +136,20 @@ def _refused(*overlays: NodeOverlay, pools: Sequence[NodePool] = ()) -> set[str]
     )
 
 
-def test_of_two_equally_heavy_prices_for_one_offering_the_later_name_stays() -> None:
+def test_of_two_prices_of_equal_weight_the_later_name_applies() -> None:
     assert _refused(
         _overlay("a", requirements=ANY, price="1"), _overlay("b", requirements=SPOT, price="2")
     ) == {"a"}
 
 
-def test_another_weight_is_no_contradiction() -> None:
+def test_overlays_of_different_weight_do_not_conflict() -> None:
     assert not _refused(
         _overlay("a", requirements=ANY, price="1", weight=3),
         _overlay("b", requirements=ANY, price="2", weight=4),
     )
 
 
-def test_overlays_about_different_offerings_or_resources_agree() -> None:
+def test_overlays_for_different_offerings_or_resources_do_not_conflict() -> None:
     assert not _refused(
         _overlay("t", requirements=_requires(labels.INSTANCE_TYPE, "t"), price="1"),
         _overlay("u", requirements=_requires(labels.INSTANCE_TYPE, "u"), priceAdjustment="+1"),
@@ -158,14 +158,14 @@ def test_overlays_about_different_offerings_or_resources_agree() -> None:
     )
 
 
-def test_two_amounts_of_one_resource_contradict_one_another() -> None:
+def test_two_amounts_of_one_resource_conflict() -> None:
     assert _refused(
         _overlay("c", requirements=ANY, capacity={"example.com/disk": "1"}),
         _overlay("d", requirements=ANY, capacity={"example.com/disk": "2", "example.com/k": "1"}),
     ) == {"c"}
 
 
-def test_an_overlay_refused_for_one_pool_is_refused_for_all_and_stands_in_nobodys_way() -> None:
+def test_an_overlay_refused_for_one_pool_is_ignored_for_all_pools() -> None:
     pools = (make_nodepool("one"), make_nodepool("two"))
 
     refused = _refused(

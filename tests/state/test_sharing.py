@@ -29,7 +29,7 @@ def make_replica(name: str, *, owner: str = "web", cpu: str = "1", volumes: int 
     )
 
 
-def test_replicas_of_one_owner_share_their_equal_parts() -> None:
+def test_replicas_of_one_owner_share_equal_values_in_memory() -> None:
     replicas = Replicas()
     first, second = (replicas.shared(make_replica(name)) for name in "ab")
     assert second == make_replica("b")
@@ -37,21 +37,21 @@ def test_replicas_of_one_owner_share_their_equal_parts() -> None:
     assert second.metadata.labels is first.metadata.labels
 
 
-def test_what_differs_stays_different() -> None:
+def test_different_values_stay_different() -> None:
     replicas = Replicas()
     replicas.shared(make_replica("a"))
     changed = replicas.shared(make_replica("b", cpu="2"))
     assert changed == make_replica("b", cpu="2")
 
 
-def test_pods_of_different_owners_have_nothing_to_do_with_each_other() -> None:
+def test_pods_of_different_owners_share_nothing() -> None:
     replicas = Replicas()
     first = replicas.shared(make_replica("a"))
     other = replicas.shared(make_replica("b", owner="db"))
     assert other.spec.containers is not first.spec.containers
 
 
-def test_pods_that_nobody_makes_share_what_those_with_equal_labels_have_equal() -> None:
+def test_pods_without_an_owner_share_values_with_pods_of_equal_labels() -> None:
     def bare(name: str, team: str) -> Pod:
         made = make_replica(name, owner=team)
         return Pod(metadata=ObjectMeta(name=name, labels=made.metadata.labels), spec=made.spec)
@@ -65,7 +65,7 @@ def test_pods_that_nobody_makes_share_what_those_with_equal_labels_have_equal() 
     assert other.spec.containers is not first.spec.containers
 
 
-def test_what_is_empty_and_what_is_true_of_all_is_kept_once() -> None:
+def test_empty_and_common_values_are_kept_once() -> None:
     replicas = Replicas()
 
     def ready() -> list[Condition]:
@@ -84,7 +84,7 @@ def test_what_is_empty_and_what_is_true_of_all_is_kept_once() -> None:
     assert first.spec.tolerations is second.spec.tolerations
 
 
-def test_only_volumes_that_are_claims_are_kept() -> None:
+def test_only_volumes_with_claims_are_kept() -> None:
     claim = PersistentVolumeClaimSource(claim_name="disk")
     mounted = Volume(name="v", persistent_volume_claim=claim)
     pod = make_replica("a", volumes=2)

@@ -55,7 +55,7 @@ def replica_set(name: str, *expressions: LabelSelectorRequirement, **selector: s
     )
 
 
-def test_every_service_that_selects_a_pod_says_whom_it_is_like() -> None:
+def test_default_spreads_use_the_selectors_of_a_pods_services() -> None:
     selectors = Selectors(
         services=[
             service(app="web"),
@@ -70,7 +70,7 @@ def test_every_service_that_selects_a_pod_says_whom_it_is_like() -> None:
     assert selected == LabelSelector(match_labels={"app": "web", "tier": "front"})
 
 
-def test_a_pod_that_nothing_selects_is_like_no_other() -> None:
+def test_a_pod_that_nothing_selects_gets_no_default_spread() -> None:
     selectors = Selectors(
         services=[service(app="web"), service()], workloads=[replica_set("r", a="b")]
     )
@@ -133,7 +133,7 @@ def test_pods_under_the_defaults_are_spread_by_the_engine() -> None:
     expect_skew(results, labels.ZONE, pods, 2, 2, 2)
 
 
-def test_the_mirror_follows_what_selects_pods_only_where_there_are_defaults() -> None:
+def test_services_and_workloads_are_watched_only_with_default_spreads() -> None:
     options = Options(cluster_name="c")
     selecting = {kinds.SERVICE, kinds.REPLICATION_CONTROLLER, kinds.REPLICA_SET, kinds.STATEFUL_SET}
     plain = Cluster(followed(options))
@@ -182,7 +182,7 @@ def test_a_recorded_world_may_have_defaults() -> None:
         ({"nodeTaintsPolicy": "Sometimes"}, "nodeTaintsPolicy"),
     ],
 )
-def test_constraints_that_kube_scheduler_would_refuse_are_refused(
+def test_default_constraints_that_kube_scheduler_refuses_are_refused(
     changes: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):

@@ -21,7 +21,7 @@ from tests.builders import (
 from tests.expectations import expect_unschedulable, schedule_on
 
 
-def test_a_node_that_bears_a_pools_label_counts_whoever_made_it() -> None:
+def test_every_node_with_a_pools_label_counts_towards_its_usage() -> None:
     adopted = StateNode(node=make_node("adopted", pool="default", cpu="4"))
 
     used = usage([adopted])["default"]
@@ -29,7 +29,7 @@ def test_a_node_that_bears_a_pools_label_counts_whoever_made_it() -> None:
     assert (used[CPU], used[NODES]) == (4_000, 1_000)
 
 
-def test_limits_and_the_engine_agree_on_a_node_without_a_claim() -> None:
+def test_limits_and_engine_count_a_node_without_a_claim_equally() -> None:
     adopted = StateNode(node=make_node("adopted", pool="default", cpu="4"))
     pool = make_nodepool(limits={"nodes": "1"})
     pod = make_pod(cpu="5")
@@ -40,7 +40,7 @@ def test_limits_and_the_engine_agree_on_a_node_without_a_claim() -> None:
     expect_unschedulable(results, pod, "limit of nodes reached")
 
 
-def test_once_initialized_a_node_is_what_its_kubelet_says_alone() -> None:
+def test_the_capacity_of_an_initialized_node_is_that_of_its_kubelet() -> None:
     claim = make_launched("node", cpu="8", memory="32Gi")
     node = make_node("node", pool="default", cpu="7", memory="0")
 
@@ -51,7 +51,7 @@ def test_once_initialized_a_node_is_what_its_kubelet_says_alone() -> None:
     assert usage([initialized])["default"] == {CPU: 7_000, MEMORY: 0, "pods": 110_000, NODES: 1_000}
 
 
-def test_until_then_the_claim_says_what_the_kubelet_does_not() -> None:
+def test_before_initialization_missing_capacity_is_taken_from_the_claim() -> None:
     claim = make_launched("node", cpu="8", memory="32Gi")
     node = make_node("node", labels={"karpenter.sh/nodepool": "default"}, cpu="7", memory="0")
 
@@ -63,7 +63,7 @@ def test_until_then_the_claim_says_what_the_kubelet_does_not() -> None:
 @pytest.mark.parametrize(
     ("named", "cpus"), [(["m-2", "m-8", "m-4"], 8_000), (["sold no more"], 3_000)]
 )
-def test_a_claim_that_is_not_launched_counts_for_the_most_it_may_become(
+def test_a_claim_that_is_not_launched_counts_with_its_largest_type(
     named: list[str], cpus: int
 ) -> None:
     coming = StateNode(
@@ -80,7 +80,7 @@ def test_a_claim_that_is_not_launched_counts_for_the_most_it_may_become(
     assert usage([coming])["default"] == {NODES: 1_000}
 
 
-def test_pools_are_told_apart_and_nodes_without_one_count_for_none() -> None:
+def test_usage_is_counted_by_pool_and_not_for_nodes_without_a_pool() -> None:
     nodes = [
         StateNode(claim=make_launched("one", pool="a")),
         StateNode(claim=make_launched("two", pool="b")),

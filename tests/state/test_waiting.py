@@ -69,7 +69,7 @@ def scenario() -> Scenario:
     return Scenario()
 
 
-def test_an_untried_pod_waits_once_a_pod_of_the_same_template_is_refused(
+def test_an_untried_pod_is_undecided_while_an_equal_pod_is_unschedulable(
     scenario: Scenario,
 ) -> None:
     scenario.now(made("a"))
@@ -81,7 +81,7 @@ def test_an_untried_pod_waits_once_a_pod_of_the_same_template_is_refused(
     assert scenario.names() == ["a", "b"]
 
 
-def test_a_pod_that_comes_after_the_refusal_has_to_be_tried_first(scenario: Scenario) -> None:
+def test_a_pod_created_after_the_rejection_has_to_be_tried_first(scenario: Scenario) -> None:
     scenario.now(made("a", REFUSED))
     scenario.now(made("b"))
     assert scenario.names() == ["a"]
@@ -91,7 +91,7 @@ def test_a_pod_that_comes_after_the_refusal_has_to_be_tried_first(scenario: Scen
     assert scenario.names() == ["a", "b", "c"]
 
 
-def test_a_scheduler_that_has_refused_pods_is_expected_to_try_the_others_soon(
+def test_after_a_rejection_kube_scheduler_is_expected_to_try_equal_pods_soon(
     scenario: Scenario,
 ) -> None:
     scenario.now(made("b", owner="others"))
@@ -104,13 +104,13 @@ def test_a_scheduler_that_has_refused_pods_is_expected_to_try_the_others_soon(
     assert not scenario.waiting.has_undecided(NOW)
 
 
-def test_a_pod_that_waits_with_its_twin_is_decided(scenario: Scenario) -> None:
+def test_a_pod_that_waits_with_an_equal_pod_is_decided(scenario: Scenario) -> None:
     scenario.now(made("b"))
     scenario.now(made("a", REFUSED))
     assert not scenario.waiting.has_undecided(NOW)
 
 
-def test_nobody_waits_for_the_verdict_on_a_pod_that_no_scheduler_has_tried_for_long(
+def test_a_pod_that_stays_untried_for_long_is_not_awaited(
     scenario: Scenario,
 ) -> None:
     scenario.now(made("b", owner="others"))
@@ -130,15 +130,13 @@ def test_nobody_waits_for_the_verdict_on_a_pod_that_no_scheduler_has_tried_for_l
         pytest.param(made("b", node="n1"), id="bound"),
     ],
 )
-def test_a_pod_does_not_wait_for_the_sake_of_a_refused_one_when_it_is(
-    scenario: Scenario, pod: Pod
-) -> None:
+def test_a_pod_is_not_undecided_for_a_rejected_one_when_it_is(scenario: Scenario, pod: Pod) -> None:
     scenario.now(pod)
     scenario.now(made("a", REFUSED))
     assert scenario.names() == ["a"]
 
 
-def test_an_untried_pod_waits_no_longer_when_its_refused_twin_has_found_a_place(
+def test_an_untried_pod_waits_no_longer_when_the_rejected_equal_pod_is_bound(
     scenario: Scenario,
 ) -> None:
     scenario.now(made("b"))
@@ -149,7 +147,9 @@ def test_an_untried_pod_waits_no_longer_when_its_refused_twin_has_found_a_place(
     assert scenario.names() == []
 
 
-def test_an_untried_pod_waits_no_longer_when_its_refused_twin_has_gone(scenario: Scenario) -> None:
+def test_an_untried_pod_waits_no_longer_when_the_rejected_equal_pod_is_deleted(
+    scenario: Scenario,
+) -> None:
     scenario.now(made("b"))
     scenario.now(made("a", REFUSED))
 
@@ -158,13 +158,13 @@ def test_an_untried_pod_waits_no_longer_when_its_refused_twin_has_gone(scenario:
     assert scenario.names() == []
 
 
-def test_a_refused_pod_without_an_owner_stands_for_nobody_else(scenario: Scenario) -> None:
+def test_a_rejected_pod_without_an_owner_affects_no_other_pod(scenario: Scenario) -> None:
     scenario.now(made("b", owner=""))
     scenario.now(made("a", REFUSED, owner=""))
     assert scenario.names() == ["a"]
 
 
-def test_a_pod_that_takes_the_name_of_another_is_seen_from_then_on(scenario: Scenario) -> None:
+def test_a_pod_that_reuses_a_name_is_counted_from_its_creation(scenario: Scenario) -> None:
     scenario.now(made("b", uid="first"))
     scenario.now(made("a", REFUSED))
 
@@ -173,7 +173,7 @@ def test_a_pod_that_takes_the_name_of_another_is_seen_from_then_on(scenario: Sce
     assert scenario.names() == ["a"]
 
 
-def test_the_refusal_of_a_pod_that_waits_already_is_no_news(scenario: Scenario) -> None:
+def test_a_repeated_rejection_of_a_pending_pod_changes_nothing(scenario: Scenario) -> None:
     assert not scenario.now(made("a"))
     assert not scenario.now(made("b"))
     assert scenario.now(made("a", REFUSED))

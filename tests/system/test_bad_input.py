@@ -97,7 +97,7 @@ async def expect_event(kube: KubeClient, name: str, reason: str, *words: str) ->
     return await eventually(f"an event {reason} with {words}", event, otherwise=lambda: seen)
 
 
-def test_a_setting_that_cannot_be_used_stops_pulumi_up_before_anything_is_made(
+def test_an_invalid_setting_stops_pulumi_up_before_anything_is_created(
     region: Region,
 ) -> None:
     with pytest.raises(EngineError) as refused:
@@ -148,7 +148,7 @@ def test_a_setting_that_cannot_be_used_stops_pulumi_up_before_anything_is_made(
         ({"limits": {"cpu": "some"}}, "spec.limits"),
     ],
 )
-async def test_the_api_server_refuses_a_malformed_node_pool_in_words_of_the_rule(
+async def test_the_api_server_refuses_a_malformed_node_pool_with_the_rules_message(
     stack: Region, kube: KubeClient, spec: Mapping[str, Any], message: str
 ) -> None:
     with pytest.raises(UnprocessableError) as refused:
@@ -157,7 +157,7 @@ async def test_the_api_server_refuses_a_malformed_node_pool_in_words_of_the_rule
     assert message in refused.value.message
 
 
-async def test_a_pool_whose_class_does_not_exist_says_which_to_create(
+async def test_a_pool_without_its_class_names_the_class_to_create(
     stack: Region, kube: KubeClient
 ) -> None:
     pool = node_pool("classless", nodeClassRef=class_ref("nowhere"))
@@ -206,7 +206,7 @@ async def test_a_pool_whose_class_does_not_exist_says_which_to_create(
         ),
     ],
 )
-async def test_a_class_that_finds_nothing_names_the_terms_and_its_pool_repeats_it(
+async def test_a_class_without_matches_names_its_terms_and_the_pool_repeats_it(
     stack: Region,
     kube: KubeClient,
     spec: Mapping[str, Any],
@@ -225,9 +225,7 @@ async def test_a_class_that_finds_nothing_names_the_terms_and_its_pool_repeats_i
         assert words in (await refusal(kube, f"{NODE_POOLS}/lost", "Ready"))["message"]
 
 
-async def test_pods_beyond_a_pools_limit_are_told_the_limit(
-    stack: Region, kube: KubeClient
-) -> None:
+async def test_pods_beyond_a_pools_limit_report_the_limit(stack: Region, kube: KubeClient) -> None:
     pool = node_pool("small", limits={"cpu": "2"})
     pods = deployment("small", 3, **in_pool("small"), **asking({"cpu": "1500m"}))
     async with present(kube, pool, pods):
@@ -239,7 +237,7 @@ async def test_pods_beyond_a_pools_limit_are_told_the_limit(
         assert len(claims) == 1
 
 
-async def test_a_pool_whose_requirements_nothing_satisfies_says_so(
+async def test_a_pool_with_unsatisfiable_requirements_reports_it(
     stack: Region, kube: KubeClient
 ) -> None:
     wanted = [need("node.kubernetes.io/instance-type", "In", "m5.moonshot")]
@@ -280,7 +278,7 @@ async def test_a_pool_whose_requirements_nothing_satisfies_says_so(
         ("teamless", {"nodeSelector": {"team": "a"}}, ("NodePool default", "team In [a]")),
     ],
 )
-async def test_every_pod_that_no_pool_can_serve_is_told_the_nearest_miss(
+async def test_an_unschedulable_pod_reports_the_pool_closest_to_fitting(
     stack: Region,
     kube: KubeClient,
     name: str,
@@ -292,7 +290,7 @@ async def test_every_pod_that_no_pool_can_serve_is_told_the_nearest_miss(
             await expect_event(kube, pod, "FailedScheduling", *words)
 
 
-async def test_a_pod_that_does_not_tolerate_a_pools_taint_is_told_the_taint(
+async def test_a_pod_without_a_toleration_reports_the_pools_taint(
     stack: Region, kube: KubeClient
 ) -> None:
     pool = node_pool(
@@ -307,7 +305,7 @@ async def test_a_pod_that_does_not_tolerate_a_pools_taint_is_told_the_taint(
         )
 
 
-async def test_pools_of_nobody_stop_the_destroy_until_they_are_allowed_to_go(
+async def test_pools_of_no_stack_block_the_destroy_until_confirmed(
     stack: Region, kube: KubeClient
 ) -> None:
     """Destroy the stack that the tests above share."""
@@ -327,7 +325,7 @@ async def test_pools_of_nobody_stop_the_destroy_until_they_are_allowed_to_go(
     await expect_nothing(stack, kube)
 
 
-async def test_destroy_without_a_controller_terminates_by_tag_and_ends(
+async def test_destroy_without_a_controller_terminates_instances_by_tag(
     region: Region, kube: KubeClient
 ) -> None:
     region.up()
@@ -346,7 +344,7 @@ async def test_destroy_without_a_controller_terminates_by_tag_and_ends(
     await expect_nothing(region, kube)
 
 
-async def test_destroy_without_a_cluster_refuses_until_it_is_given_up_then_terminates_by_tag(
+async def test_destroy_without_a_cluster_needs_its_abandonment_and_terminates_by_tag(
     region: Region, kube: KubeClient
 ) -> None:
     """Last test: the control plane does not recover."""

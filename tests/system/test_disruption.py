@@ -117,7 +117,7 @@ async def a_whole_pool_drifts_within_its_budget(scene: Scene) -> None:
     await scene.end("drifting")
 
 
-async def a_pod_that_no_budget_lets_go_keeps_its_node(scene: Scene) -> None:
+async def a_pod_that_cannot_be_evicted_keeps_its_node(scene: Scene) -> None:
     """Disruption removes another node of the NodePool, so it has seen both nodes."""
     kept = await scene.begin("kept", 1)
     await scene.kube.create(BUDGETS, disruption_budget("kept", maxUnavailable=0))
@@ -142,7 +142,7 @@ async def a_pod_that_no_budget_lets_go_keeps_its_node(scene: Scene) -> None:
     await scene.end("kept", "movable")
 
 
-async def a_budget_holds_while_its_schedule_says_so(scene: Scene) -> None:
+async def a_budget_applies_during_its_schedule(scene: Scene) -> None:
     """Disruption removes a node of a NodePool whose window closed long ago, so it has seen both."""
     always = {"schedule": "* * * * *", "duration": "1h"}
     once_a_year = {"schedule": "0 0 1 1 *", "duration": "1m"}
@@ -163,7 +163,7 @@ async def a_budget_holds_while_its_schedule_says_so(scene: Scene) -> None:
     await scene.end("held", "free")
 
 
-async def a_node_whose_replacement_never_registers_is_given_back(scene: Scene) -> None:
+async def a_node_whose_replacement_never_registers_is_untainted(scene: Scene) -> None:
     old = await scene.begin("alone", 2, budgets=[{"nodes": "1"}])
     pods = scene.ready("alone")
     scene.at_least(2, "alone")
@@ -186,7 +186,7 @@ async def a_node_whose_replacement_never_registers_is_given_back(scene: Scene) -
     await scene.end("alone")
 
 
-async def a_machine_image_whose_nodes_never_join_is_not_rolled_out(scene: Scene) -> None:
+async def an_ami_whose_nodes_never_join_is_not_rolled_out(scene: Scene) -> None:
     count, name = 3, "fragile"
     works = [{"alias": "al2023@v20261015"}]
     works_too = [{"alias": "al2023@v20261105"}]
@@ -222,7 +222,7 @@ async def a_machine_image_whose_nodes_never_join_is_not_rolled_out(scene: Scene)
     await scene.end(name)
 
 
-async def pods_of_a_pool_that_is_deleted_move_to_another(scene: Scene) -> None:
+async def pods_of_a_deleted_pool_move_to_another(scene: Scene) -> None:
     count, app = 4, "moving"
     team = {"metadata": {"labels": {"example.com/team": "a"}}}
     doomed, other = small_nodes("doomed"), small_nodes("other")
@@ -249,23 +249,23 @@ async def pods_of_a_pool_that_is_deleted_move_to_another(scene: Scene) -> None:
 
 SCENARIOS: tuple[Scenario, ...] = (
     a_whole_pool_drifts_within_its_budget,
-    a_pod_that_no_budget_lets_go_keeps_its_node,
-    a_budget_holds_while_its_schedule_says_so,
-    a_node_whose_replacement_never_registers_is_given_back,
-    a_machine_image_whose_nodes_never_join_is_not_rolled_out,
-    pods_of_a_pool_that_is_deleted_move_to_another,
+    a_pod_that_cannot_be_evicted_keeps_its_node,
+    a_budget_applies_during_its_schedule,
+    a_node_whose_replacement_never_registers_is_untainted,
+    an_ami_whose_nodes_never_join_is_not_rolled_out,
+    pods_of_a_deleted_pool_move_to_another,
 )
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_nobody_notices_that(
+async def test_pods_stay_available_while(
     playing: Mapping[Scenario, asyncio.Task[None]], scenario: Scenario
 ) -> None:
     await playing[scenario]
 
 
-async def test_under_used_nodes_go_and_their_pods_move_together(
+async def test_under_used_nodes_are_consolidated_together(
     scene: Scene, pytestconfig: pytest.Config
 ) -> None:
     count = int(pytestconfig.getoption("under_used_nodes"))
@@ -310,7 +310,7 @@ UNHAPPENED = {
 """What the scenarios do not cause, or not always."""
 
 
-async def test_dashboards_and_alerts_find_what_they_read_after_all_this(scene: Scene) -> None:
+async def test_dashboards_and_alerts_find_their_metrics_afterwards(scene: Scene) -> None:
     name = "measured"
     await scene.begin(name, 1)
     await scene.kube.patch(f"{NODE_POOLS}/{name}", {"spec": {"limits": {"cpu": "100"}}})
@@ -345,7 +345,7 @@ NodeClaim is deleted.
 """
 
 
-async def test_leaders_killed_at_each_step_of_a_replacement_lose_nothing_and_make_nothing_twice(
+async def test_leaders_killed_at_each_step_of_a_replacement_lose_and_repeat_nothing(
     scene: Scene,
 ) -> None:
     name = "orphaned"

@@ -50,7 +50,7 @@ REFUSAL = re.compile(
 )
 
 
-async def test_controllers_act_as_their_role_alone_and_at_once_whichever_identity_they_get(
+async def test_controllers_assume_only_their_role_with_each_identity(
     region: Region, kube: KubeClient
 ) -> None:
     region.cloud.change_settings(associating=SEEN_LATE)

@@ -283,7 +283,7 @@ def pools(tmp_path: Path) -> str:
     return str(folder)
 
 
-async def test_what_others_run_is_as_it_was_before_whatever_a_stack_does(
+async def test_foreign_resources_are_unchanged_by_any_stack_operation(
     account: Account, region: Region, kube: KubeClient, pools: str
 ) -> None:
     before = await account.seen()

@@ -49,7 +49,7 @@ class Printed:
         print(f"✓ {title} ({seconds:.1f} s): {outcome}")
 
 
-async def test_pods_come_and_go_and_nodes_follow_until_destroy_leaves_nothing(
+async def test_nodes_follow_pods_and_destroy_leaves_nothing(
     region: Region, kube: KubeClient
 ) -> None:
     scenario = Scenario(

@@ -126,7 +126,7 @@ def pool(**status: Any) -> NodePool:
     return make_nodepool(limits={"cpu": "10"}, status=status)
 
 
-def test_the_mirror_says_whether_anything_is_missing() -> None:
+def test_metrics_report_whether_the_cluster_state_is_synced() -> None:
     observer = Observer()
     assert observer.value("karpenter_cluster_state_synced") == 0
 
@@ -138,7 +138,7 @@ def test_the_mirror_says_whether_anything_is_missing() -> None:
     assert observer.value("karpenter_cluster_state_node_count") == 1
 
 
-def test_a_pool_shows_what_it_uses_what_it_may_use_and_what_it_costs() -> None:
+def test_a_pool_has_metrics_of_usage_limits_and_cost() -> None:
     observer = Observer()
     observer.market.offered("default", (TYPE,))
     observer.see(kinds.NODE_POOL, pool(resources={"cpu": "2500m"}))
@@ -154,7 +154,7 @@ def test_a_pool_shows_what_it_uses_what_it_may_use_and_what_it_costs() -> None:
     assert cost == pytest.approx(2 * OFFERING.price)
 
 
-def test_a_price_follows_what_the_cloud_said_last() -> None:
+def test_price_metrics_show_the_latest_price() -> None:
     market = Market()
     assert market.offering(claim("a", "n")) is None
 
@@ -165,7 +165,7 @@ def test_a_price_follows_what_the_cloud_said_last() -> None:
     assert market.offering(claim("a", "n")) == dearer
 
 
-def test_utilization_is_what_pods_ask_for_of_what_nodes_have() -> None:
+def test_utilization_is_requests_divided_by_allocatable() -> None:
     observer = Observer()
     observer.see(kinds.NODE, node("a"), node("b"))
     observer.see(kinds.POD, pod("p", on="a"), pod("over", on="b", phase="Succeeded"))
@@ -174,7 +174,7 @@ def test_utilization_is_what_pods_ask_for_of_what_nodes_have() -> None:
     assert used == pytest.approx(100 * 0.7 / 7)
 
 
-def test_conditions_of_pools_and_classes_are_always_there() -> None:
+def test_conditions_of_pools_and_classes_always_have_metrics() -> None:
     observer = Observer()
     since = NOW - timedelta(seconds=7)
     lost = Condition(
@@ -193,7 +193,7 @@ def test_conditions_of_pools_and_classes_are_always_there() -> None:
     assert observer.value("operator_ec2nodeclass_status_condition_count", name="default") == 1
 
 
-def test_the_number_of_series_does_not_depend_on_the_size_of_the_cluster() -> None:
+def test_the_number_of_series_is_independent_of_cluster_size() -> None:
     few, many = Observer(), Observer()
     few.fill(1)
     many.fill(500)
@@ -204,7 +204,7 @@ def test_the_number_of_series_does_not_depend_on_the_size_of_the_cluster() -> No
 DEFAULT_LIMIT = Options(cluster_name="prod").node_and_pod_series_limit
 
 
-def test_a_small_cluster_has_what_the_dashboards_read_by_node_and_by_pod() -> None:
+def test_a_small_cluster_has_the_dashboards_series_by_node_and_pod() -> None:
     observer = Observer(limit=DEFAULT_LIMIT)
     observer.see(kinds.NODE, node(of="c"))
     observer.see(kinds.NODE_CLAIM, claim("c", "n"))
@@ -222,7 +222,7 @@ def test_a_small_cluster_has_what_the_dashboards_read_by_node_and_by_pod() -> No
     assert observer.value("karpenter_nodes_system_overhead", resource_type="cpu") is None
 
 
-def test_a_larger_cluster_has_no_series_by_node_and_by_pod_until_it_is_small_again(
+def test_series_by_node_and_pod_are_dropped_while_the_cluster_is_large(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     observer = Observer(limit=50)
@@ -324,7 +324,7 @@ def names(registries: Iterable[CollectorRegistry]) -> set[str]:
     }
 
 
-def test_the_table_of_metrics_says_what_is_served() -> None:
+def test_the_table_of_metrics_equals_what_is_served() -> None:
     table = dict(re.findall(r"^\| `([a-z_0-9]+)` \| (\w+) \|", TABLE.read_text(), re.MULTILINE))
     always = names([Metrics().registry, Observer().registry])
     detailed = names([Metrics(detailed=True).registry, Observer(detailed=True).registry])
@@ -378,7 +378,7 @@ def test_the_docs_name_every_panel_of_karpenters_dashboards_that_is_empty_on_a_l
     assert empty == set(re.findall(r"`(karpenter_\w+)`", named[0]))
 
 
-def test_a_frozen_mirror_is_collected_as_it_was_whatever_changes_meanwhile() -> None:
+def test_a_frozen_state_is_collected_unchanged() -> None:
     observer = Observer(detailed=True)
     observer.fill(3)
     before = prometheus_client.generate_latest(observer.registry)

@@ -51,7 +51,7 @@ async def test_an_event_names_its_object_and_its_source(world: RecordedEvents) -
     assert event.metadata.namespace == "shop"
 
 
-async def test_an_event_that_is_refused_stops_nobody(
+async def test_a_refused_event_raises_nothing(
     world: RecordedEvents, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.api.refuse("create", ForbiddenError("the namespace is terminating", status=403))
@@ -62,7 +62,7 @@ async def test_an_event_that_is_refused_stops_nobody(
 
 
 @pytest.mark.parametrize(("reason", "minutes"), [("Evicted", 2), ("FailedScheduling", 5)])
-async def test_the_same_news_is_told_again_only_after_its_time(
+async def test_an_equal_event_is_repeated_only_after_its_interval(
     world: RecordedEvents, reason: str, minutes: int
 ) -> None:
     await world.publish(reason)
@@ -74,14 +74,14 @@ async def test_the_same_news_is_told_again_only_after_its_time(
     assert len(world.written) == 2
 
 
-async def test_other_words_or_another_object_are_other_news(world: RecordedEvents) -> None:
+async def test_another_message_or_object_is_another_event(world: RecordedEvents) -> None:
     await world.publish("Evicted")
     await world.publish("Evicted", "other words")
     await world.publish("Evicted", pod=Pod(metadata=ObjectMeta(name="db", uid="u2")))
     assert len(world.written) == 3
 
 
-async def test_a_crowd_of_nominations_is_thinned_out(world: RecordedEvents) -> None:
+async def test_many_nomination_events_are_rate_limited(world: RecordedEvents) -> None:
     for number in range(50):
         await world.publish("Nominated", f"{number}")
     assert len(world.written) == 10
@@ -91,7 +91,7 @@ async def test_a_crowd_of_nominations_is_thinned_out(world: RecordedEvents) -> N
     assert len(world.written) == 15
 
 
-async def test_events_that_find_no_room_are_dropped_and_counted(world: RecordedEvents) -> None:
+async def test_events_beyond_the_queue_are_dropped_and_counted(world: RecordedEvents) -> None:
     for number in range(events.LONGEST_QUEUE + 1):
         await world.recorder.publish(kinds.POD, POD, "Normal", "Evicted", f"{number}")
     assert world.dropped == ["Evicted"]
@@ -101,7 +101,7 @@ def crowd(size: int) -> list[Pod]:
     return [Pod(metadata=ObjectMeta(name=f"p{n}", uid=f"u{n}")) for n in range(size)]
 
 
-async def test_a_crowd_of_news_lets_others_work_in_between(world: RecordedEvents) -> None:
+async def test_publishing_many_events_lets_other_tasks_run(world: RecordedEvents) -> None:
     turns = 0
 
     async def others() -> None:
@@ -117,7 +117,7 @@ async def test_a_crowd_of_news_lets_others_work_in_between(world: RecordedEvents
     assert turns >= 2_000 / events.PUBLISHED_AT_ONCE
 
 
-async def test_each_news_of_a_crowd_costs_the_same_few_steps(world: RecordedEvents) -> None:
+async def test_the_cost_of_an_event_is_independent_of_their_number(world: RecordedEvents) -> None:
     compared = 0
 
     class Moment(datetime):
@@ -140,7 +140,9 @@ async def test_each_news_of_a_crowd_costs_the_same_few_steps(world: RecordedEven
     assert len(pods) <= compared <= 4 * len(pods)
 
 
-async def test_news_that_found_no_room_is_told_once_there_is_some(world: RecordedEvents) -> None:
+async def test_a_dropped_event_is_published_once_the_queue_has_capacity(
+    world: RecordedEvents,
+) -> None:
     pods = crowd(events.LONGEST_QUEUE + 5)
     for _ in range(2):
         for pod in pods:
@@ -153,7 +155,7 @@ async def test_news_that_found_no_room_is_told_once_there_is_some(world: Recorde
     assert len(world.written) == len(pods)
 
 
-async def test_what_was_told_is_not_remembered_for_ever(
+async def test_published_events_are_not_remembered_forever(
     world: RecordedEvents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "MOST_REMEMBERED", 3)

@@ -31,7 +31,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_a_line_says_what_when_where_and_about_which_object(file: Path) -> None:
+def test_a_log_line_has_message_time_logger_and_object(file: Path) -> None:
     logs.configure("info", [str(file)])
     with logs.about("nodeclaim.lifecycle", "default-1"):
         logging.getLogger("controller.x").info(
@@ -47,7 +47,7 @@ def test_a_line_says_what_when_where_and_about_which_object(file: Path) -> None:
     assert line["time"].endswith("Z")
 
 
-def test_what_is_logged_outside_a_reconcile_is_about_none(file: Path) -> None:
+def test_a_log_line_outside_a_reconciliation_has_no_object(file: Path) -> None:
     logs.configure("info", [str(file)])
     with logs.about("provisioner"):
         pass
@@ -62,7 +62,7 @@ def test_levels_below_the_setting_are_left_out(file: Path) -> None:
     assert [line["message"] for line in lines(file)] == ["oh"]
 
 
-def test_an_exception_comes_with_its_stack(file: Path) -> None:
+def test_an_exception_is_logged_with_its_stack(file: Path) -> None:
     logs.configure("info", [str(file)])
     try:
         raise ValueError("wrong")
@@ -87,9 +87,7 @@ def test_a_value_json_does_not_know_is_written_as_text(file: Path) -> None:
     assert lines(file)[0]["where"] == "/somewhere"
 
 
-def test_a_line_that_cannot_be_written_is_told_where_the_settings_say(
-    file: Path, tmp_path: Path
-) -> None:
+def test_a_logging_failure_is_reported_to_the_configured_output(file: Path, tmp_path: Path) -> None:
     complaints = tmp_path / "complaints"
     logs.configure("info", [str(file)], [str(complaints)])
     logging.getLogger("x").info("%d of %d", 1)
@@ -101,7 +99,7 @@ def test_a_line_that_cannot_be_written_is_told_where_the_settings_say(
     assert [line["message"] for line in lines(file)] == ["the next"]
 
 
-def test_what_has_not_changed_is_news_again_after_ten_minutes() -> None:
+def test_an_unchanged_message_is_logged_again_after_ten_minutes() -> None:
     now = 0.0
     changes = logs.ChangeMonitor(clock=lambda: now)
 

@@ -39,7 +39,9 @@ def leaving_claim() -> NodeClaim:
     return make_nodeclaim("c", labels=carried, deletionTimestamp=NOW)
 
 
-def test_the_life_of_a_claim_is_counted_by_pool_capacity_type_and_zone(metrics: Metrics) -> None:
+def test_the_lifecycle_of_a_claim_is_counted_by_pool_capacity_type_and_zone(
+    metrics: Metrics,
+) -> None:
     claim = leaving_claim()
     metrics.claim_created(claim, "provisioned")
     metrics.disrupted(claim, "expired")
@@ -65,7 +67,7 @@ def test_the_life_of_a_claim_is_counted_by_pool_capacity_type_and_zone(metrics: 
 @pytest.mark.parametrize(
     ("period", "mode"), [(None, "graceful"), ("1h", "eventual"), ("0s", "forceful")]
 )
-def test_pods_that_must_move_are_counted_as_karpenter_counts_them(
+def test_evicted_pods_are_counted_as_in_karpenter(
     metrics: Metrics, period: str | None, mode: str
 ) -> None:
     spec = NodeClaimSpec(node_class_ref=REFERENCE, termination_grace_period=period)
@@ -105,7 +107,7 @@ def test_consolidations_are_counted_with_the_scores_of_balanced_pools(metrics: M
     assert value(timeouts, {"consolidation_type": "single"}) == 0
 
 
-def test_a_pod_is_measured_when_it_is_bound_and_not_again(metrics: Metrics) -> None:
+def test_a_pod_is_measured_once_when_it_is_bound(metrics: Metrics) -> None:
     def pod(*conditions: Condition) -> Pod:
         return make_pod("p", creationTimestamp=NOW, conditions=conditions)
 
@@ -125,9 +127,7 @@ def condition(status: Any, *, after: int = 0, reason: str = "r") -> Condition:
     return Condition(type="Ready", status=status, reason=reason, last_transition_time=since)
 
 
-def test_a_condition_is_counted_when_its_status_changes_and_timed_where_details_are_asked_for() -> (
-    None
-):
+def test_condition_transitions_are_counted_and_with_details_timed() -> None:
     for detailed in (False, True):
         metrics = Metrics(detailed=detailed)
         steps = [
@@ -146,7 +146,7 @@ def test_a_condition_is_counted_when_its_status_changes_and_timed_where_details_
         assert lasted == (3 if detailed else None)
 
 
-def test_a_reconcile_that_fails_is_counted_as_an_error(metrics: Metrics) -> None:
+def test_a_failed_reconciliation_is_counted_as_an_error(metrics: Metrics) -> None:
     with metrics.reconcile("x") as ended:
         ended("error")
     value = metrics.registry.get_sample_value
@@ -156,7 +156,7 @@ def test_a_reconcile_that_fails_is_counted_as_an_error(metrics: Metrics) -> None
     assert value("controller_runtime_active_workers", {"controller": "x"}) == 0
 
 
-def test_an_idle_controller_shows_few_series(metrics: Metrics) -> None:
+def test_an_idle_controller_has_few_series(metrics: Metrics) -> None:
     text = prometheus_client.generate_latest(metrics.registry).decode()
     series = [line for line in text.splitlines() if not line.startswith("#")]
     assert len(series) < 200
@@ -203,7 +203,7 @@ def test_a_claim_that_is_repaired_is_counted_with_its_termination_mode(metrics: 
     assert metrics.registry.get_sample_value(name, counted) == 1
 
 
-def test_pods_that_ask_for_devices_are_timed_apart(metrics: Metrics) -> None:
+def test_pods_with_devices_are_timed_separately(metrics: Metrics) -> None:
     def pod(status: ConditionStatus) -> Pod:
         scheduled = Condition(type="PodScheduled", status=status, last_transition_time=NOW)
         return make_pod(

@@ -48,7 +48,7 @@ def test_quantiles_are_those_of_the_last_ten_minutes(
     assert registry.get_sample_value("took_seconds_sum", {"nodepool": "default"}) == 6050
 
 
-def test_sum_and_count_stay_when_no_observation_is_recent(
+def test_sum_and_count_stay_without_recent_observations(
     registry: CollectorRegistry, summary: QuantileSummary, time: Time
 ) -> None:
     summary.observe(3.0, "default")
@@ -64,7 +64,7 @@ def test_sum_and_count_stay_when_no_observation_is_recent(
     ]
 
 
-def test_a_summary_without_labels_is_there_from_the_start(registry: CollectorRegistry) -> None:
+def test_a_summary_without_labels_exists_from_the_start(registry: CollectorRegistry) -> None:
     QuantileSummary("took_seconds", "Time.", (), registry=registry).observe(2.0)
 
     assert registry.get_sample_value("took_seconds", {"quantile": "0.99"}) == 2.0
