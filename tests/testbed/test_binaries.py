@@ -116,7 +116,7 @@ def said_by(binary: Path) -> str:
     return (ended.stdout + ended.stderr).strip()
 
 
-def test_a_release_is_downloaded_checked_and_can_be_run(
+def test_a_release_is_downloaded_verified_and_executable(
     site: Site, module: Path, tmp_path: Path
 ) -> None:
     site.files["greet"] = SCRIPT
@@ -128,7 +128,7 @@ def test_a_release_is_downloaded_checked_and_can_be_run(
     assert said_by(home / "greet") == "released"
 
 
-def test_an_archive_gives_the_binaries_that_are_asked_of_it_and_no_others(
+def test_only_the_requested_binaries_of_an_archive_are_extracted(
     site: Site, module: Path, tmp_path: Path
 ) -> None:
     packed = io.BytesIO()
@@ -160,7 +160,7 @@ def test_a_release_with_another_checksum_is_not_used(
     assert "does not have its published SHA-256" in listener.notes[0]
 
 
-def test_without_the_internet_it_is_built_and_says_so(
+def test_without_internet_the_binary_is_built_with_a_note(
     module: Path, tmp_path: Path, go: Path
 ) -> None:
     listener = Listener()
@@ -175,7 +175,7 @@ def test_without_the_internet_it_is_built_and_says_so(
     assert listener.stages == ["Go modules of greeter-v1", "building greeter-v1"]
 
 
-def test_one_refusal_settles_it_for_all_releases_of_a_set(
+def test_one_failed_download_makes_the_whole_set_be_built(
     site: Site, module: Path, tmp_path: Path, go: Path
 ) -> None:
     releases = [Release(url=f"{site.url}/{name}", binary=name) for name in ("a", "b", "c")]
@@ -185,7 +185,7 @@ def test_one_refusal_settles_it_for_all_releases_of_a_set(
     assert site.asked == ["/a"]
 
 
-def test_what_is_cached_is_neither_downloaded_nor_built_again(
+def test_a_cached_set_is_neither_downloaded_nor_built_again(
     module: Path, tmp_path: Path, go: Path
 ) -> None:
     toolset = make_toolset(module)
@@ -198,16 +198,14 @@ def test_what_is_cached_is_neither_downloaded_nor_built_again(
     assert listener == Listener()
 
 
-def test_another_pin_is_another_set(module: Path) -> None:
+def test_a_changed_pin_is_another_set(module: Path) -> None:
     before = make_toolset(module).key
     (module / "go.mod").write_text("module example.com/greeter\n\ngo 1.26.1\n")
 
     assert make_toolset(module).key != before
 
 
-def test_two_runs_at_once_build_once_and_both_get_it(
-    module: Path, tmp_path: Path, go: Path
-) -> None:
+def test_two_concurrent_runs_build_once(module: Path, tmp_path: Path, go: Path) -> None:
     listeners = [Listener(), Listener()]
 
     def obtain(listener: Listener) -> Path:
@@ -221,7 +219,7 @@ def test_two_runs_at_once_build_once_and_both_get_it(
     assert len(built) == 1
 
 
-def test_a_build_that_fails_tells_why_and_leaves_nothing_in_the_cache(
+def test_a_failed_build_reports_the_error_and_leaves_nothing_in_the_cache(
     module: Path, tmp_path: Path, go: Path
 ) -> None:
     (module / "greet" / "main.go").write_text("package main\n\nfunc main() { undefined() }\n")
@@ -278,7 +276,7 @@ def test_the_control_plane_has_the_chosen_version_and_the_rest_is_the_newest(
         assert binaries.control_plane() == newest
 
 
-def test_a_version_that_the_testbed_lacks_is_refused_with_those_it_has(
+def test_an_unavailable_version_is_refused_with_the_available_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("JOINER_KUBERNETES", "1.29")
@@ -305,7 +303,7 @@ def test_a_replaced_dependency_has_the_version_of_its_replacement(module: Path) 
         pytest.param({}, "/home/somebody/.cache/joiner", id="home"),
     ],
 )
-def test_the_cache_is_where_the_environment_says(
+def test_an_environment_variable_sets_the_cache(
     environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
@@ -329,6 +327,6 @@ def test_a_release_exists_for_every_binary_of_a_set(toolset: Toolset) -> None:
     assert set(toolset.packages) <= released
 
 
-def test_a_binary_that_nobody_knows_is_named_in_the_error() -> None:
+def test_an_unknown_binary_is_named_in_the_error() -> None:
     with pytest.raises(BinaryUnavailableError, match="'kubeadm'"):
         binaries.ensure("kubeadm")

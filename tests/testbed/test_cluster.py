@@ -95,7 +95,7 @@ async def test_a_pod_is_scheduled_and_runs_on_a_node_annotated_for_kwok(kube: Ku
     assert (await kube.get(lease))["spec"]["renewTime"]
 
 
-async def test_nodes_without_the_annotation_are_left_alone(kube: KubeClient) -> None:
+async def test_nodes_without_the_annotation_are_not_simulated(kube: KubeClient) -> None:
     await kube.create("/api/v1/nodes", make_node("plain", fake=False))
     await kube.create("/api/v1/namespaces/default/pods", make_pod("waits", node="plain"))
 
@@ -115,7 +115,7 @@ async def test_nodes_without_the_annotation_are_left_alone(kube: KubeClient) -> 
     assert await phase_of(kube, "waits") == "Pending"
 
 
-async def test_a_pod_ends_at_once_unless_a_hook_takes_all_of_its_grace_period(
+async def test_a_pod_terminates_at_once_unless_its_hook_uses_the_grace_period(
     kube: KubeClient,
 ) -> None:
     hook = {"preStop": {"exec": {"command": ["sleep", "30"]}}}
@@ -145,7 +145,7 @@ async def test_a_pod_ends_at_once_unless_a_hook_takes_all_of_its_grace_period(
     await eventually(hooked_is_gone)
 
 
-async def test_a_pod_that_is_to_be_unhealthy_runs_and_is_not_ready(kube: KubeClient) -> None:
+async def test_a_pod_marked_as_unhealthy_runs_but_is_not_ready(kube: KubeClient) -> None:
     ill = {"kwok.x-k8s.io/stage": "unhealthy"}
     await kube.create("/api/v1/nodes", make_node("ward"))
     await kube.create(PODS, make_pod("ill", node="ward", labels=ill))
@@ -166,7 +166,7 @@ async def test_a_pod_that_is_to_be_unhealthy_runs_and_is_not_ready(kube: KubeCli
     }
 
 
-def test_anybody_can_read_the_keys_that_sign_service_account_tokens(cluster: Cluster) -> None:
+def test_the_keys_that_sign_service_account_tokens_are_public(cluster: Cluster) -> None:
     token = kubectl(cluster, "create", "token", "default", "--audience=sts.amazonaws.com")
     keys = ask(cluster, "/openid/v1/jwks").json()
 
@@ -176,7 +176,7 @@ def test_anybody_can_read_the_keys_that_sign_service_account_tokens(cluster: Clu
     assert claims_of(token)["aud"] == ["sts.amazonaws.com"]
 
 
-def test_a_service_account_may_do_only_what_it_was_given(cluster: Cluster) -> None:
+def test_a_service_account_has_only_its_granted_permissions(cluster: Cluster) -> None:
     token = kubectl(cluster, "create", "token", "default").strip()
     answer = ask(cluster, "/api/v1/nodes", token=token)
 
@@ -184,7 +184,7 @@ def test_a_service_account_may_do_only_what_it_was_given(cluster: Cluster) -> No
     assert 'cannot list resource "nodes"' in answer.json()["message"]
 
 
-def test_it_is_the_chosen_version_of_kubernetes(cluster: Cluster) -> None:
+def test_the_control_plane_has_the_chosen_version_of_kubernetes(cluster: Cluster) -> None:
     said = json.loads(kubectl(cluster, "get", "--raw", "/version"))
 
     assert said["gitVersion"] == binaries.kubernetes_version()
@@ -208,7 +208,7 @@ def assert_nothing_left(directory: Path, ports: dict[str, int]) -> None:
     assert not directory.exists()
 
 
-def test_a_component_that_ends_is_named_with_its_last_words_and_the_rest_undone(
+def test_a_component_that_ends_is_named_with_its_last_output_and_the_rest_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "kube-scheduler"
@@ -227,7 +227,7 @@ def test_a_component_that_ends_is_named_with_its_last_words_and_the_rest_undone(
     assert_nothing_left(tmp_path / "cluster", {})
 
 
-async def test_a_scheduler_and_a_controller_manager_that_end_are_started_again(
+async def test_an_ended_scheduler_or_controller_manager_is_restarted(
     cluster: Cluster, kube: KubeClient
 ) -> None:
     before = {name: cluster.pids[name] for name in RESTARTED}
@@ -259,7 +259,7 @@ async def test_a_scheduler_and_a_controller_manager_that_end_are_started_again(
     assert not set(before.values()) & set(cluster.pids.values())
 
 
-def test_neither_ends_because_a_lease_is_not_renewed_in_time(cluster: Cluster) -> None:
+def test_no_component_ends_because_its_lease_is_not_renewed_in_time(cluster: Cluster) -> None:
     leases = json.loads(
         kubectl(cluster, "get", "leases", "--namespace=kube-system", "--output=json")
     )
@@ -268,7 +268,7 @@ def test_neither_ends_because_a_lease_is_not_renewed_in_time(cluster: Cluster) -
     assert names.isdisjoint(RESTARTED)
 
 
-def test_a_directory_that_somebody_else_made_is_refused_and_not_touched(tmp_path: Path) -> None:
+def test_a_foreign_directory_is_refused_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
 
     with pytest.raises(FileExistsError):
@@ -277,7 +277,7 @@ def test_a_directory_that_somebody_else_made_is_refused_and_not_touched(tmp_path
     assert (tmp_path / "precious").read_text() == "mine"
 
 
-async def test_nothing_outlives_an_owner_that_is_killed(tmp_path: Path) -> None:
+async def test_no_process_survives_a_killed_owner(tmp_path: Path) -> None:
     directory = tmp_path / "cluster"
     program = f"""
 import json, pathlib, time

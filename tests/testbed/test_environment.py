@@ -27,7 +27,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_python_without_packages_goes_on_in_the_projects_environment() -> None:
+def test_a_python_without_packages_continues_in_the_projects_environment() -> None:
     # -S leaves all packages out.
     asked = python("-S", "-m", "testbed", "status", "--name", "none")
 
@@ -35,11 +35,11 @@ def test_a_python_without_packages_goes_on_in_the_projects_environment() -> None
     assert f"start it with: {environment.interpreter()} -m testbed up --name none" in asked.stderr
 
 
-def test_a_python_with_all_packages_is_stayed_in() -> None:
+def test_a_python_with_all_packages_is_kept() -> None:
     assert environment.other() is None
 
 
-def test_a_package_of_another_version_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_of_another_version_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", "/elsewhere")
     monkeypatch.setattr(metadata, "version", lambda _name: "0")
 
@@ -47,7 +47,7 @@ def test_a_package_of_another_version_is_as_good_as_none(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("module", ["testbed", "testbed.environment"])
-def test_a_python_that_is_too_old_is_told_so(module: str) -> None:
+def test_a_python_that_is_too_old_is_reported(module: str) -> None:
     asked = python("-c", OLDER.format(module=module))
 
     assert asked.returncode == 1

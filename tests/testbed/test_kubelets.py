@@ -243,7 +243,7 @@ async def test_a_node_registers_with_the_taints_of_its_user_data(
         pytest.param({"config": "[]}"}, "not YAML", id="syntax"),
     ],
 )
-async def test_an_instance_with_wrong_user_data_never_joins_and_says_why(
+async def test_an_instance_with_invalid_user_data_never_joins_and_reports_why(
     cluster: Cluster,
     kube: KubeClient,
     cloud: FakeCloud,
@@ -261,7 +261,7 @@ async def test_an_instance_with_wrong_user_data_never_joins_and_says_why(
     assert await node_of(kube, machine) is None
 
 
-async def test_an_instance_joins_once_its_subnet_has_a_way_out(
+async def test_an_instance_joins_once_its_subnet_has_internet_access(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
     cloud.allow()
@@ -303,7 +303,7 @@ async def test_an_instance_joins_as_soon_as_its_role_gets_an_access_entry(
     assert machine.id not in kubelets.refused
 
 
-async def test_the_aws_auth_config_map_lets_a_role_in_too(
+async def test_an_aws_auth_config_map_lets_a_role_join_too(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
     mapping = f"- rolearn: {NODE_ROLE}\n  groups: [system:bootstrappers, system:nodes]\n"
@@ -323,7 +323,7 @@ async def test_the_aws_auth_config_map_lets_a_role_in_too(
     await kube.delete(f"{maps}/aws-auth")
 
 
-async def test_the_node_of_a_dying_instance_is_not_ready_and_stays(
+async def test_the_node_of_a_terminating_instance_is_not_ready_and_stays(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
     await started(cluster, kube, cloud, machine)
@@ -336,7 +336,7 @@ async def test_the_node_of_a_dying_instance_is_not_ready_and_stays(
     assert "deletionTimestamp" not in there["metadata"]
 
 
-async def test_a_node_that_kwok_calls_ready_too_late_is_silent_all_the_same(
+async def test_a_node_that_kwok_marks_ready_too_late_stays_silent(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
     await started(cluster, kube, cloud, machine)
@@ -350,7 +350,7 @@ async def test_a_node_that_kwok_calls_ready_too_late_is_silent_all_the_same(
     await stopped(kube, machine)
 
 
-async def test_a_terminated_instance_takes_its_node_and_pods_along(
+async def test_node_and_pods_of_a_terminated_instance_are_deleted(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
     await started(cluster, kube, cloud, machine)
@@ -370,7 +370,7 @@ async def test_a_terminated_instance_takes_its_node_and_pods_along(
     await eventually(no_pod)
 
 
-async def test_a_node_with_a_finalizer_outlives_its_instance_until_it_is_dropped(
+async def test_a_node_with_a_finalizer_stays_until_the_finalizer_is_removed(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
     await started(cluster, kube, cloud, machine)
@@ -389,7 +389,7 @@ async def test_a_node_with_a_finalizer_outlives_its_instance_until_it_is_dropped
     await gone(kube, machine)
 
 
-async def test_the_kubelet_of_a_living_instance_registers_again_when_its_node_is_deleted(
+async def test_the_kubelet_of_a_running_instance_registers_again_after_its_node_is_deleted(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
     first = await started(cluster, kube, cloud, machine)
@@ -422,7 +422,7 @@ async def test_an_instance_that_is_shutting_down_does_not_register_again(
     assert await node_of(kube, machine) is None
 
 
-async def test_an_instance_that_inherits_an_address_waits_until_the_last_bearer_is_gone(
+async def test_an_instance_with_a_reused_address_waits_until_the_former_node_is_gone(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
     replacement = Machine()
@@ -444,7 +444,7 @@ async def test_an_instance_that_inherits_an_address_waits_until_the_last_bearer_
     await eventually(inherited)
 
 
-async def test_a_node_whose_instance_went_unseen_is_removed_at_start(
+async def test_a_node_whose_instance_disappeared_is_removed_at_start(
     cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
 ) -> None:
     await started(cluster, kube, cloud, machine)

@@ -78,7 +78,7 @@ def assert_nothing_left(shell: Shell, ports: dict[str, int]) -> None:
     assert not shell.directory.exists()
 
 
-def test_up_says_how_to_use_it_status_shows_it_and_down_leaves_nothing(shell: Shell) -> None:
+def test_up_prints_usage_status_shows_the_testbed_and_down_leaves_nothing(shell: Shell) -> None:
     up = shell.run("up", "--until", "cloud")
     assert up.returncode == 0, up.stderr
 
@@ -103,7 +103,7 @@ def test_up_says_how_to_use_it_status_shows_it_and_down_leaves_nothing(shell: Sh
     assert_nothing_left(shell, ports)
 
 
-def test_what_up_tells_people_to_type_works_in_a_shell_that_knows_no_python(shell: Shell) -> None:
+def test_the_commands_printed_by_up_work_in_a_shell_without_python(shell: Shell) -> None:
     up = shell.run("up", "--until", "cloud")
     (first,) = re.findall(r'eval ".*"$', up.stderr, re.M)
     hints = re.findall(r"^  (\S.*)$", up.stderr, re.M)
@@ -123,7 +123,7 @@ def test_what_up_tells_people_to_type_works_in_a_shell_that_knows_no_python(shel
     assert "nothing is left" in typed.stderr
 
 
-def test_down_and_status_are_friendly_when_nothing_runs(shell: Shell) -> None:
+def test_down_and_status_succeed_if_nothing_runs(shell: Shell) -> None:
     down, status = shell.run("down"), shell.run("status")
 
     assert (down.returncode, down.stderr) == (0, "nothing runs\n")
@@ -131,7 +131,7 @@ def test_down_and_status_are_friendly_when_nothing_runs(shell: Shell) -> None:
     assert f"start it with: {sys.executable} -m testbed up" in status.stderr
 
 
-def test_ctrl_c_during_up_undoes_what_was_started(shell: Shell) -> None:
+def test_ctrl_c_during_up_stops_everything(shell: Shell) -> None:
     up = shell.start("up", "--until", "cluster")
     assert up.stderr
     first = up.stderr.readline()
@@ -145,7 +145,7 @@ def test_ctrl_c_during_up_undoes_what_was_started(shell: Shell) -> None:
     assert_nothing_left(shell, {})
 
 
-async def test_nothing_outlives_a_supervisor_that_is_killed_and_up_starts_anew(
+async def test_no_process_survives_a_killed_supervisor_and_up_starts_again(
     shell: Shell,
 ) -> None:
     assert shell.run("up", "--until", "cluster").returncode == 0
@@ -166,7 +166,7 @@ def gone(shell: Shell) -> Callable[[], Awaitable[bool]]:
     return is_gone
 
 
-async def test_when_even_the_keeper_is_killed_status_explains_and_down_clears(
+async def test_if_the_keeper_is_killed_too_status_explains_and_down_cleans_up(
     shell: Shell,
 ) -> None:
     assert shell.run("up", "--until", "cluster").returncode == 0
@@ -189,7 +189,7 @@ async def test_when_even_the_keeper_is_killed_status_explains_and_down_clears(
     assert_nothing_left(shell, state.ports)
 
 
-async def test_a_part_that_dies_is_told_by_status_and_down_still_works(shell: Shell) -> None:
+async def test_status_reports_a_dead_part_and_down_still_works(shell: Shell) -> None:
     assert shell.run("up", "--until", "cluster").returncode == 0
     state = read_state(shell.directory)
     assert state
@@ -210,7 +210,7 @@ async def test_a_part_that_dies_is_told_by_status_and_down_still_works(shell: Sh
     assert_nothing_left(shell, state.ports)
 
 
-def test_a_state_file_that_was_damaged_is_explained_and_cleared(shell: Shell) -> None:
+def test_a_damaged_state_file_is_explained_and_removed(shell: Shell) -> None:
     shell.directory.mkdir(parents=True)
     (shell.directory / "state.json").write_text('{"phase": "ready"')
 
@@ -232,7 +232,7 @@ def test_a_state_file_that_was_damaged_is_explained_and_cleared(shell: Shell) ->
         pytest.param([], "required: COMMAND", id="nothing"),
     ],
 )
-def test_a_mistake_on_the_command_line_is_named(
+def test_an_invalid_command_line_is_reported(
     shell: Shell, arguments: list[str], complaint: str
 ) -> None:
     mistaken = shell.run(*arguments)
@@ -241,7 +241,7 @@ def test_a_mistake_on_the_command_line_is_named(
     assert complaint in mistaken.stderr
 
 
-def test_in_process_it_is_a_context_manager_that_gives_its_environment(tmp_path: Path) -> None:
+def test_in_process_the_testbed_is_a_context_manager_with_its_environment(tmp_path: Path) -> None:
     with Testbed(directory=tmp_path / "testbed", until=Part.CLOUD) as testbed:
         environment = testbed.environment()
         asked = subprocess.run(

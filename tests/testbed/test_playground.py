@@ -85,7 +85,7 @@ def test_the_commands_of_the_tutorial_work_as_typed(shell: Shell) -> None:
     assert not playground.SETTINGS.exists()
 
 
-def test_without_a_testbed_the_commands_say_how_to_start_one(shell: Shell) -> None:
+def test_without_a_testbed_the_commands_explain_how_to_start_one(shell: Shell) -> None:
     for command in (("env",), ("fault", "clear")):
         refused = shell.run(*command)
         assert refused.returncode == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from testbed.progress import Terminal
 
 
-def test_text_in_brackets_is_shown_as_it_is() -> None:
+def test_text_in_brackets_is_shown_unchanged() -> None:
     terminal = Terminal()
     terminal.console.width = 200
     bars = terminal._bars()

@@ -97,7 +97,7 @@ team = ["a:NoSchedule", "b:NoSchedule"]
 """
 
 
-def test_a_node_config_tells_the_cluster_labels_taints_and_reservations() -> None:
+def test_a_nodeconfig_has_cluster_labels_taints_and_reservations() -> None:
     orders = parse_user_data(NODE_CONFIG)
 
     assert orders.dialect is Dialect.NODEADM
@@ -114,7 +114,7 @@ def test_a_node_config_tells_the_cluster_labels_taints_and_reservations() -> Non
     assert orders.eviction_hard == {"memory.available": "5%"}
 
 
-def test_node_configs_of_a_mime_archive_merge_and_the_last_one_wins() -> None:
+def test_nodeconfigs_of_a_mime_archive_are_merged_in_order() -> None:
     orders = parse_user_data(MIME)
 
     assert orders.max_pods == 29
@@ -124,7 +124,7 @@ def test_node_configs_of_a_mime_archive_merge_and_the_last_one_wins() -> None:
     assert orders.labels == {"karpenter.sh/nodepool": "default", "team": "a"}
 
 
-def test_bootstrap_arguments_are_read_as_the_shell_and_the_kubelet_read_them() -> None:
+def test_bootstrap_arguments_are_parsed_as_by_shell_and_kubelet() -> None:
     orders = parse_user_data(BOOTSTRAP)
 
     assert orders.dialect is Dialect.BOOTSTRAP
@@ -137,7 +137,7 @@ def test_bootstrap_arguments_are_read_as_the_shell_and_the_kubelet_read_them() -
     assert orders.eviction_hard == {"memory.available": "5%"}
 
 
-def test_bottlerocket_settings_are_read_from_toml() -> None:
+def test_bottlerocket_settings_are_parsed_from_toml() -> None:
     orders = parse_user_data(BOTTLEROCKET)
 
     assert orders.dialect is Dialect.BOTTLEROCKET
@@ -176,7 +176,7 @@ def test_bottlerocket_settings_are_read_from_toml() -> None:
         ),
     ],
 )
-def test_user_data_that_no_node_can_come_of_says_what_is_wrong(text: str, reason: str) -> None:
+def test_invalid_user_data_is_reported_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(UserDataError, match=reason.replace("[", r"\[")):
         parse_user_data(text)
 
@@ -187,7 +187,7 @@ def test_labels_of_the_kubelets_own_domains_are_allowed() -> None:
     assert parse_user_data(text).labels["node.kubernetes.io/team"] == "a"
 
 
-def test_a_script_without_mime_headers_is_read_too() -> None:
+def test_a_script_without_mime_headers_is_parsed_too() -> None:
     script = textwrap.dedent(
         """\
         #!/bin/bash

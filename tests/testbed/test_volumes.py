@@ -105,7 +105,7 @@ async def scenario(kube: KubeClient) -> AsyncIterator[VolumeScenario]:
     await kube.delete(f"{NODES}/{scenario.name}")
 
 
-async def test_a_claim_is_bound_where_its_first_pod_runs_and_freed_when_that_is_gone(
+async def test_a_volume_is_attached_to_the_node_of_its_pod_and_detached_afterwards(
     scenario: VolumeScenario, kube: KubeClient
 ) -> None:
     await scenario.make_class()
@@ -135,7 +135,7 @@ async def test_a_claim_is_bound_where_its_first_pod_runs_and_freed_when_that_is_
     await eventually(is_gone)
 
 
-async def test_a_node_says_how_many_volumes_it_can_attach(
+async def test_a_node_reports_how_many_volumes_it_can_attach(
     scenario: VolumeScenario, kube: KubeClient
 ) -> None:
     node = await scenario.make_node()
@@ -154,7 +154,7 @@ async def test_a_node_says_how_many_volumes_it_can_attach(
     assert owner["uid"] == node["metadata"]["uid"]
 
 
-async def test_a_node_of_a_name_that_another_had_is_registered_as_itself(
+async def test_a_node_with_a_reused_name_is_registered_as_a_new_one(
     scenario: VolumeScenario, kube: KubeClient
 ) -> None:
     await kube.create(
@@ -172,7 +172,7 @@ async def test_a_node_of_a_name_that_another_had_is_registered_as_itself(
     await eventually(registered)
 
 
-async def test_a_claim_that_waits_for_nobody_is_bound_at_once(scenario: VolumeScenario) -> None:
+async def test_a_claim_with_immediate_binding_is_bound_at_once(scenario: VolumeScenario) -> None:
     await scenario.make_class("Immediate")
     await scenario.make_node()
     await scenario.make_claim()
@@ -180,7 +180,7 @@ async def test_a_claim_that_waits_for_nobody_is_bound_at_once(scenario: VolumeSc
     assert await eventually(scenario.volume)
 
 
-async def test_a_node_that_went_before_its_volume_was_made_is_chosen_anew(
+async def test_if_the_selected_node_is_deleted_another_one_is_selected(
     scenario: VolumeScenario, kube: KubeClient
 ) -> None:
     await scenario.make_class()

@@ -160,7 +160,7 @@ def content(path: str) -> str:
     return Path(path).read_text()
 
 
-async def test_the_system_nodes_are_ready_in_two_zones_and_keep_others_out(
+async def test_the_system_nodes_are_ready_in_two_zones_and_tainted(
     kube: KubeClient, workloads: Workloads
 ) -> None:
     selector = "eks.amazonaws.com/nodegroup=system"
@@ -182,7 +182,7 @@ async def test_the_system_nodes_are_ready_in_two_zones_and_keep_others_out(
         assert "kwok.x-k8s.io/node" not in node["metadata"].get("annotations", {})
 
 
-async def test_a_container_sees_what_its_spec_says_and_nothing_of_ours(
+async def test_a_container_has_only_the_environment_of_its_spec(
     kube: KubeClient,
     workloads: Workloads,
     namespace: str,
@@ -237,7 +237,7 @@ async def test_a_container_sees_what_its_spec_says_and_nothing_of_ours(
     assert not any(name.startswith("AWS_CONTAINER") for name in seen)
 
 
-async def test_a_container_waits_until_what_it_refers_to_is_there(
+async def test_a_container_waits_for_the_objects_it_refers_to(
     kube: KubeClient, workloads: Workloads, namespace: str
 ) -> None:
     reference = {"configMapKeyRef": {"name": "late", "key": "word"}}
@@ -256,7 +256,7 @@ async def test_a_container_waits_until_what_it_refers_to_is_there(
     await ready(kube, path)
 
 
-async def test_a_pod_is_ready_when_its_probe_says_so_and_is_restarted_when_it_is_not_alive(
+async def test_probes_decide_readiness_and_restarts(
     kube: KubeClient, workloads: Workloads, namespace: str
 ) -> None:
     # Patient with a busy machine: only a container that says so is not alive.
@@ -288,7 +288,7 @@ async def test_a_pod_is_ready_when_its_probe_says_so_and_is_restarted_when_it_is
     await ready(kube, path)
 
 
-async def test_a_container_that_crashes_is_started_again_and_its_exit_code_is_told(
+async def test_a_crashed_container_is_restarted_and_its_exit_code_reported(
     kube: KubeClient, workloads: Workloads, namespace: str
 ) -> None:
     spec = pod_spec(SERVE, env=[{"name": "WORD", "value": "hello"}])
@@ -325,7 +325,7 @@ async def test_a_container_that_crashes_is_started_again_and_its_exit_code_is_to
     await eventually(killed)
 
 
-async def test_a_deleted_pod_is_asked_to_stop_and_its_object_goes_when_it_has(
+async def test_a_deleted_pod_gets_a_signal_and_its_object_is_removed_after_it_stops(
     kube: KubeClient, workloads: Workloads, namespace: str
 ) -> None:
     spec = pod_spec(SERVE, env=[{"name": "WORD", "value": "hello"}])
@@ -349,7 +349,7 @@ async def test_a_deleted_pod_is_asked_to_stop_and_its_object_goes_when_it_has(
     assert "asked to stop" in workloads.logs("stops", namespace=namespace)
 
 
-async def test_a_pod_that_ignores_the_request_is_killed_with_all_its_children(
+async def test_a_pod_that_ignores_the_signal_is_killed_with_all_its_children(
     kube: KubeClient, workloads: Workloads, namespace: str, tmp_path: Path
 ) -> None:
     stubborn = (
@@ -373,7 +373,7 @@ async def test_a_pod_that_ignores_the_request_is_killed_with_all_its_children(
     assert len(ended) == 2
 
 
-async def test_a_pods_token_speaks_for_its_service_account_and_rbac_holds(
+async def test_a_pods_token_authenticates_its_service_account_within_rbac(
     kube: KubeClient, workloads: Workloads, namespace: str
 ) -> None:
     prefix = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
@@ -417,7 +417,7 @@ asyncio.run(ask())
     assert f'secrets 403 secrets is forbidden: User "system:serviceaccount:{namespace}' in said
 
 
-async def test_a_pod_gets_the_identity_that_pod_identity_or_irsa_hands_out(
+async def test_a_pod_gets_credentials_by_pod_identity_or_irsa(
     kube: KubeClient, workloads: Workloads, namespace: str, cloud: FakeCloud
 ) -> None:
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
@@ -495,7 +495,7 @@ async def test_a_container_without_a_command_runs_and_stops_without_a_process(
     await gone(kube, path)
 
 
-async def test_stopping_the_workloads_leaves_no_process_but_the_logs(
+async def test_stopping_the_workloads_leaves_only_the_logs(
     cluster: Cluster, kube: KubeClient, workloads: Workloads, namespace: str, tmp_path: Path
 ) -> None:
     spec = pod_spec(SERVE, env=[{"name": "WORD", "value": "hello"}])
@@ -516,7 +516,7 @@ async def test_stopping_the_workloads_leaves_no_process_but_the_logs(
     await eventually(runs_again)
 
 
-async def test_the_interpreter_of_the_pod_is_the_one_given(
+async def test_the_pod_runs_with_the_given_interpreter(
     kube: KubeClient, workloads: Workloads, namespace: str
 ) -> None:
     spec = {**pod_spec("import sys; print(sys.executable)"), "restartPolicy": "Never"}

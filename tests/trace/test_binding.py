@@ -23,7 +23,7 @@ def waiting(cluster: Cluster, workload: Workload, pods: int) -> list[Member]:
     return made
 
 
-def test_pods_go_where_least_is_taken() -> None:
+def test_pods_bind_to_the_least_allocated_node() -> None:
     cluster = make_cluster()
     machines = [opened(cluster) for _ in range(3)]
     waiting(cluster, Workload("web", cpu=1000, memory=1024), 6)
@@ -33,7 +33,7 @@ def test_pods_go_where_least_is_taken() -> None:
     assert [len(one.pods) for one in machines] == [2, 2, 2]
 
 
-def test_what_does_not_fit_waits() -> None:
+def test_a_pod_that_does_not_fit_stays_pending() -> None:
     cluster = make_cluster()
     machine = opened(cluster, "m5.large")
     waiting(cluster, Workload("web", cpu=1000, memory=512), 3)
@@ -44,7 +44,7 @@ def test_what_does_not_fit_waits() -> None:
     assert len(cluster.waiting) == 2
 
 
-def test_room_is_kept_for_those_nominated() -> None:
+def test_capacity_is_reserved_for_nominated_pods() -> None:
     cluster = make_cluster()
     machine = opened(cluster, "m5.large")
     first, second = waiting(cluster, Workload("web", cpu=1000, memory=512), 2)
@@ -56,7 +56,7 @@ def test_room_is_kept_for_those_nominated() -> None:
     assert first.key in cluster.waiting
 
 
-def test_pods_apart_share_no_node() -> None:
+def test_pods_with_anti_affinity_share_no_node() -> None:
     cluster = make_cluster()
     machines = [opened(cluster) for _ in range(2)]
     waiting(cluster, Workload("web", cpu=100, memory=128, apart=True), 3)
@@ -67,7 +67,7 @@ def test_pods_apart_share_no_node() -> None:
     assert len(cluster.waiting) == 1
 
 
-def test_pods_that_must_be_spread_fill_no_zone_before_the_others() -> None:
+def test_pods_with_a_spread_are_distributed_over_zones() -> None:
     cluster = make_cluster()
     machines = [opened(cluster), opened(cluster)]
     machines[1].market = (machines[1].market[0], "us-west-2c", machines[1].market[2])
@@ -80,7 +80,7 @@ def test_pods_that_must_be_spread_fill_no_zone_before_the_others() -> None:
     assert [one.node for one in members] == [machines[1].name, "", ""]
 
 
-def test_a_spread_counts_who_is_nominated_for_the_node_in_question_and_nobody_else() -> None:
+def test_a_spread_counts_only_pods_nominated_for_the_evaluated_node() -> None:
     cluster = make_cluster()
     machines = [opened(cluster), opened(cluster)]
     machines[1].market = (machines[1].market[0], "us-west-2c", machines[1].market[2])
@@ -98,7 +98,7 @@ def test_a_spread_counts_who_is_nominated_for_the_node_in_question_and_nobody_el
     assert [one.node for one in alone] == [machines[0].name, machines[1].name]
 
 
-def test_nobody_comes_to_a_node_on_its_way_out() -> None:
+def test_no_pod_binds_to_a_deleting_node() -> None:
     cluster = make_cluster()
     opened(cluster).leaving = True
     waiting(cluster, Workload("web", cpu=100, memory=128), 1)

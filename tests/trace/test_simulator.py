@@ -123,7 +123,7 @@ def assert_conserved(cluster: Cluster) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["rolling", "spot", "batch"])
-def test_every_pod_is_in_one_place_all_the_time(name: str) -> None:
+def test_every_pod_is_always_on_at_most_one_node(name: str) -> None:
     trace = next(one for one in TRACES if one.name == name)
     simulator = Simulator(trace.cluster(3), Restless(), length=1.5 * HOUR)
 
@@ -134,7 +134,7 @@ def test_every_pod_is_in_one_place_all_the_time(name: str) -> None:
 
 
 @pytest.mark.long
-def test_the_same_seed_is_the_same_run() -> None:
+def test_the_same_seed_gives_the_same_run() -> None:
     trace = next(one for one in TRACES if one.name == "spot")
 
     def run(seed: int) -> Measured:
@@ -145,7 +145,7 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert run(1) != run(2)
 
 
-def test_a_machine_is_paid_from_its_order_to_its_end() -> None:
+def test_an_instance_is_paid_from_launch_to_termination() -> None:
     cluster = make_cluster()
     web = Workload("web", cpu=1000, memory=1024, replicas=2, unavailable=None)
     gone = Move(Reason.DRIFTED, ("node-00001",))
@@ -166,7 +166,7 @@ def test_a_machine_is_paid_from_its_order_to_its_end() -> None:
     assert found.longest_pending == BATCH_IDLE + NODE_START
 
 
-def test_what_is_bought_in_place_of_a_node_comes_before_its_pods_go() -> None:
+def test_a_replacement_is_ready_before_pods_are_evicted() -> None:
     cluster = make_cluster()
     web = Workload("web", cpu=1000, memory=1024, replicas=2)
     replacement = one_node(cluster, "m5.xlarge", ["default/web-1", "default/web-2"])
@@ -185,7 +185,7 @@ def test_what_is_bought_in_place_of_a_node_comes_before_its_pods_go() -> None:
     assert found.pending_seconds == pytest.approx(2 * (BATCH_IDLE + NODE_START))
 
 
-def test_a_rollout_evicts_nobody_and_serves_throughout() -> None:
+def test_a_rollout_evicts_no_pod_and_stays_available() -> None:
     web = Workload("web", cpu=500, memory=512, replicas=8)
     simulator = Simulator(make_cluster(), Scripted("m5.8xlarge"), length=2 * HOUR)
     serving: list[int] = []
@@ -202,7 +202,7 @@ def test_a_rollout_evicts_nobody_and_serves_throughout() -> None:
     assert found.pods == 16
 
 
-def test_jobs_run_to_their_end_and_those_evicted_begin_again() -> None:
+def test_jobs_complete_and_evicted_jobs_restart() -> None:
     job = Workload("job", cpu=1000, memory=1024, run_for=30 * MINUTE, unavailable=None)
     gone = Move(Reason.DRIFTED, ("node-00001",))
     simulator = Simulator(make_cluster(), Scripted(looks={1200.0: [gone]}), length=2 * HOUR)
@@ -217,7 +217,7 @@ def test_jobs_run_to_their_end_and_those_evicted_begin_again() -> None:
     assert ended == pytest.approx(1200 + BATCH_IDLE + NODE_START + 30 * MINUTE)
 
 
-def test_a_market_that_is_reclaimed_takes_its_machines_and_sells_no_more() -> None:
+def test_a_reclaimed_spot_pool_terminates_its_instances_and_has_no_capacity() -> None:
     cluster = Cluster(
         types=market.types(0), pools=[market.pool(labels.SPOT)], daemon_set=market.daemon_set()
     )
@@ -239,7 +239,7 @@ def test_a_market_that_is_reclaimed_takes_its_machines_and_sells_no_more() -> No
     assert not {one.market for one in cluster.machines.values()} & set(taken)
 
 
-def test_it_is_measured_how_soon_the_cost_follows_the_load() -> None:
+def test_the_delay_between_load_and_cost_is_measured() -> None:
     web = Workload("web", cpu=925, memory=3700, replicas=34)
     other = Workload("other", cpu=925, memory=3700, replicas=34)
     gone = Move(Reason.EMPTY, ("node-00002",))
@@ -269,7 +269,7 @@ class Gathering(Scripted):
         return Placement([one_node(cluster, self.kind, pods)])
 
 
-def test_who_is_sent_to_a_node_that_is_coming_is_nominated_for_it() -> None:
+def test_pods_planned_on_a_launching_node_are_nominated_for_it() -> None:
     first, late = (
         Workload(name, cpu=1000, memory=1024, replicas=1, unavailable=None)
         for name in ("first", "late")
@@ -281,7 +281,7 @@ def test_who_is_sent_to_a_node_that_is_coming_is_nominated_for_it() -> None:
     assert [pod.nominated for pod in simulator.cluster.waiting.values()] == ["node-00001"] * 2
 
 
-def test_pods_that_must_spread_find_the_room_that_was_bought_for_them() -> None:
+def test_pods_with_a_spread_bind_to_the_nodes_launched_for_them() -> None:
     """Those of one Deployment took that of another's: who came too late waited for another node."""
     trace = next(one for one in TRACES if one.name == "rolling")
     simulator = Simulator(trace.cluster(0), Joiner(), length=5 * MINUTE)
@@ -292,7 +292,7 @@ def test_pods_that_must_spread_find_the_room_that_was_bought_for_them() -> None:
     assert found.longest_pending == BATCH_IDLE + NODE_START
 
 
-def test_it_is_known_what_pods_would_cost_if_placed_afresh() -> None:
+def test_the_cost_of_a_fresh_placement_is_computed() -> None:
     cluster = make_cluster()
     web = Workload("web", cpu=1000, memory=1024, replicas=1, unavailable=None)
     simulator = Simulator(cluster, Scripted(), length=HOUR)
@@ -319,7 +319,7 @@ def test_a_steady_cluster_sees_no_eviction_in_24_hours() -> None:
 
 
 @pytest.mark.needs("karpenter")
-def test_karpenters_own_methods_decide_for_its_side() -> None:
+def test_karpenters_code_decides_for_karpenters_side() -> None:
     web = Workload("web", cpu=925, memory=3800, replicas=40)
     with engines.dialogue() as process:
         simulator = Simulator(make_cluster(), Karpenter(process), length=3 * HOUR)

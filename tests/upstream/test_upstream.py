@@ -32,7 +32,7 @@ def make_report(text: str, state: str = "passed", **more: Any) -> dict[str, Any]
     }
 
 
-def test_the_one_spec_that_ran_is_told_with_its_seconds(tmp_path: Path) -> None:
+def test_the_executed_spec_is_reported_with_its_duration(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     specs = [
         make_report("Drift / NodePool Drift / Labels", "skipped", RunTime=0),
@@ -44,7 +44,7 @@ def test_the_one_spec_that_ran_is_told_with_its_seconds(tmp_path: Path) -> None:
     assert suite.outcome(SPEC, suite.reported(report)) == Outcome(SPEC, State.PASSED, 12.0)
 
 
-def test_a_failure_says_where_and_what() -> None:
+def test_a_failure_is_reported_with_location_and_message() -> None:
     failure = {
         "Message": "Timed out after 900s.\nExpected\n    <int>: 1\nto equal\n    <int>: 2",
         "Location": {"FileName": "sigs.k8s.io/karpenter/drift_test.go", "LineNumber": 291},
@@ -59,7 +59,7 @@ def test_a_failure_says_where_and_what() -> None:
     )
 
 
-def test_what_fails_before_the_spec_is_its_failure() -> None:
+def test_a_failure_before_the_spec_counts_as_its_failure() -> None:
     before = make_report("", "panicked", Failure={"Message": "no cluster"})
     reports = [before, make_report("Drift / NodePool Drift / Taints", "skipped", RunTime=0)]
 
@@ -68,7 +68,7 @@ def test_what_fails_before_the_spec_is_its_failure() -> None:
     assert (outcome.state, outcome.why) == (State.FAILED, ": no cluster")
 
 
-def test_a_spec_that_no_report_names_has_not_passed() -> None:
+def test_a_spec_missing_from_the_report_has_not_passed() -> None:
     assert suite.outcome(SPEC, []).state is State.FAILED
 
 
@@ -92,7 +92,9 @@ def test_the_title_of_a_spec_names_the_program_that_runs_it(tmp_path: Path) -> N
     ("spec", "is_small"),
     [("Regression CapacityBuffer Disruption should stay", True), (SPEC, False)],
 )
-def test_capacity_buffers_get_nodes_of_two_cpus(tmp_path: Path, spec: str, is_small: bool) -> None:
+def test_capacity_buffer_specs_get_nodes_with_two_cpus(
+    tmp_path: Path, spec: str, is_small: bool
+) -> None:
     flags = dict(flag.split("=", 1) for flag in suite.write_manifests(tmp_path, spec))
 
     pool = yaml.safe_load(Path(flags["--default-nodepool"]).read_text())
@@ -100,7 +102,7 @@ def test_capacity_buffers_get_nodes_of_two_cpus(tmp_path: Path, spec: str, is_sm
     assert yaml.safe_load(Path(flags["--default-nodeclass"]).read_text())["kind"] == "EC2NodeClass"
 
 
-def test_only_a_failure_whose_reason_is_written_down_is_known() -> None:
+def test_only_a_failure_with_a_recorded_reason_is_known() -> None:
     reasons = {"Repair Policy": "not there yet"}
     failed = Outcome("Integration Repair Policy should repair", State.FAILED, 900.0, "timed out")
     passed = Outcome("Integration Repair Policy should wait", State.PASSED, 3.0)
@@ -112,7 +114,7 @@ def test_only_a_failure_whose_reason_is_written_down_is_known() -> None:
     assert upstream.judged(another, reasons) == another
 
 
-def test_the_table_tells_every_spec_and_the_totals() -> None:
+def test_the_table_has_every_spec_and_the_totals() -> None:
     outcomes = [
         Outcome("b fails", State.FAILED, 61.4, "drift_test.go:1 too few nodes"),
         Outcome("a passes", State.PASSED, 3.0),
@@ -129,5 +131,5 @@ def test_the_table_tells_every_spec_and_the_totals() -> None:
     assert "3 specs: 1 passed, 1 failed, 1 known; 1.5 minutes" in printed.getvalue()
 
 
-def test_every_reason_that_is_written_down_says_why() -> None:
+def test_every_recorded_reason_has_an_explanation() -> None:
     assert all(why and part for part, why in suite.known().items())

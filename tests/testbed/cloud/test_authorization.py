@@ -110,7 +110,7 @@ def test_a_role_session_may_do_what_its_policy_says_and_nothing_else(
     assert mine == {"ec2:DescribeInstances": 1, "ec2:DescribeSubnets": 1}
 
 
-def test_the_rights_that_a_role_used_are_known(
+def test_the_permissions_that_a_role_used_are_recorded(
     workload: Workload, region: Region, control: CloudControl
 ) -> None:
     workload.grant(*launching_statements(), allow("ec2:DescribeImages"))
@@ -123,7 +123,7 @@ def test_the_rights_that_a_role_used_are_known(
     assert f"arn:aws:ec2:us-west-2::image/{region.image()}" in used["ec2:RunInstances"]
 
 
-def test_who_one_is_may_be_asked_without_any_right(workload: Workload) -> None:
+def test_getcalleridentity_needs_no_permission(workload: Workload) -> None:
     identity = workload.signed().client("sts").get_caller_identity()
 
     assert f"assumed-role/{workload.role}/" in identity["Arn"]
@@ -142,7 +142,7 @@ def test_a_policy_takes_effect_at_once_and_an_explicit_deny_wins(workload: Workl
         ec2.describe_instances()
 
 
-def test_rights_go_by_a_tag_that_is_not_seen_yet(
+def test_permissions_consider_a_tag_that_is_not_visible_yet(
     cloud: Cloud, workload: Workload, region: Region, ec2: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cloud.world.settings, "tagging", 3600.0)
@@ -156,7 +156,7 @@ def test_rights_go_by_a_tag_that_is_not_seen_yet(
     cloud.world.timers.hurry()
 
 
-def test_an_attached_managed_policy_counts_by_its_default_version(
+def test_an_attached_managed_policy_applies_in_its_default_version(
     aws: Aws, workload: Workload
 ) -> None:
     iam = aws.client("iam")
@@ -223,7 +223,9 @@ def own_template(region: Region, tags: dict[str, str] = OWNED, **data: Any) -> s
     return region.make_template(tags=tags, TagSpecifications=specifications, **data)
 
 
-def test_a_fleet_needs_its_tags_on_everything_it_makes(workload: Workload, region: Region) -> None:
+def test_a_fleet_needs_its_tags_on_everything_it_creates(
+    workload: Workload, region: Region
+) -> None:
     workload.grant(*launching_statements())
     ec2 = workload.signed().client("ec2")
     template = own_template(region)
@@ -249,7 +251,7 @@ def test_a_launch_template_of_another_owner_cannot_be_launched(
         workload.signed().client("ec2").create_fleet(**region.fleet(template=template, tags=OWNED))
 
 
-def test_a_template_may_be_made_only_with_the_owners_tags(
+def test_a_launch_template_may_be_created_only_with_the_owners_tags(
     workload: Workload, region: Region
 ) -> None:
     workload.grant(*launching_statements())
@@ -359,7 +361,7 @@ def test_a_queue_and_a_cluster_are_named_by_their_arns(aws: Aws, workload: Workl
         signed.client("eks").list_access_entries(clusterName="joiner")
 
 
-def test_a_queue_that_denies_plain_http_lets_the_loopback_endpoint_in(
+def test_a_queue_that_denies_plain_http_accepts_the_loopback_endpoint(
     aws: Aws, workload: Workload
 ) -> None:
     name = unique("queue")
@@ -391,7 +393,7 @@ def test_the_requested_region_is_a_condition(workload: Workload) -> None:
         signed.client("ec2", "us-east-1").describe_instances()
 
 
-def test_a_permissions_boundary_bounds(aws: Aws, workload: Workload) -> None:
+def test_a_permissions_boundary_limits_permissions(aws: Aws, workload: Workload) -> None:
     iam = aws.client("iam")
     boundary = iam.create_policy(
         PolicyName=unique("boundary"), PolicyDocument=document(allow("ssm:*"))
@@ -412,7 +414,7 @@ def test_a_permissions_boundary_bounds(aws: Aws, workload: Workload) -> None:
         ("ssm", lambda c: c.get_parameter(Name="x"), "UnrecognizedClientException"),
     ],
 )
-def test_keys_that_nobody_has_are_refused(aws: Aws, service: str, act: Any, code: str) -> None:
+def test_unknown_access_keys_are_refused(aws: Aws, service: str, act: Any, code: str) -> None:
     stranger = aws.signed_by(("AKIANOBODY", "secret", None)).client(service)
 
     with pytest.raises(ClientError) as refused:
@@ -458,19 +460,21 @@ def unassociated(aws: Aws) -> Workload:
     return make_workload(aws, associate=False)
 
 
-def test_a_service_account_without_an_association_gets_nothing(unassociated: Workload) -> None:
+def test_a_service_account_without_an_association_gets_no_credentials(
+    unassociated: Workload,
+) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         unassociated.ask()
     assert refused.value.code == 404
 
 
-def test_a_token_for_another_audience_gets_nothing(workload: Workload) -> None:
+def test_a_token_for_another_audience_gets_no_credentials(workload: Workload) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         workload.ask(audience="sts.amazonaws.com")
     assert refused.value.code == 403
 
 
-def test_a_role_that_does_not_trust_pods_is_not_handed_out(aws: Aws) -> None:
+def test_a_role_that_does_not_trust_pods_is_not_assumed(aws: Aws) -> None:
     without_tags = {**TRUSTS_PODS, "Action": "sts:AssumeRole"}
     for trust in ({**TRUSTS_PODS, "Principal": {"Service": "ec2.amazonaws.com"}}, without_tags):
         with pytest.raises(urllib.error.HTTPError) as refused:
@@ -538,7 +542,7 @@ def test_a_web_identity_token_is_exchanged_for_the_role_that_trusts_it(aws: Aws)
         ),
     ],
 )
-def test_a_web_identity_token_of_anyone_else_is_refused(
+def test_a_web_identity_token_of_another_subject_is_refused(
     aws: Aws, subject: str, changes: dict[str, Any], code: str
 ) -> None:
     trusted = trusts_subject("system:serviceaccount:kube-system:karpenter")

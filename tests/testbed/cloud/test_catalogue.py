@@ -26,7 +26,7 @@ def listed(client: Any, operation: str, member: str, **arguments: Any) -> list[A
     return [each for page in pages for each in page[member]]
 
 
-def test_types_come_in_pages_and_only_those_offered_here(ec2: Any) -> None:
+def test_only_types_offered_in_the_region_are_listed_in_pages(ec2: Any) -> None:
     filters = [
         {"Name": "supported-virtualization-type", "Values": ["hvm"]},
         {"Name": "processor-info.supported-architecture", "Values": ["x86_64", "arm64"]},
@@ -43,7 +43,7 @@ def test_types_come_in_pages_and_only_those_offered_here(ec2: Any) -> None:
     assert set(names) <= {each["InstanceType"] for each in offered}
 
 
-def test_a_type_carries_what_a_node_is_computed_from(ec2: Any) -> None:
+def test_an_instance_type_has_the_fields_from_which_a_node_is_computed(ec2: Any) -> None:
     [described] = ec2.describe_instance_types(InstanceTypes=["m5.large"])["InstanceTypes"]
 
     assert described["VCpuInfo"]["DefaultVCpus"] == 2
@@ -55,7 +55,7 @@ def test_a_type_carries_what_a_node_is_computed_from(ec2: Any) -> None:
     assert described["BareMetal"] is False
 
 
-def test_types_are_filtered_by_glob_and_by_truth(ec2: Any) -> None:
+def test_types_are_filtered_by_glob_and_boolean(ec2: Any) -> None:
     by_glob = [{"Name": "instance-type", "Values": ["m5.*"]}]
     metal = [*by_glob, {"Name": "bare-metal", "Values": ["true"]}]
 
@@ -134,7 +134,7 @@ def test_prices_make_economic_sense(aws: Aws) -> None:
     assert prices["g5.xlarge"] > prices["m5.xlarge"]
 
 
-def test_spot_is_cheaper_than_on_demand_and_the_same_everywhere_it_is_asked(
+def test_spot_is_cheaper_than_on_demand_and_consistent_across_apis(
     aws: Aws, ec2: Any, control: CloudControl
 ) -> None:
     on_demand = on_demand_prices(aws, tenancy="Shared", productFamily="Compute Instance")
@@ -181,7 +181,7 @@ def test_spot_is_cheaper_than_on_demand_and_the_same_everywhere_it_is_asked(
         ),
     ],
 )
-def test_image_parameters_point_at_images(
+def test_ami_parameters_name_existing_amis(
     aws: Aws, ec2: Any, parameter: str, architecture: str
 ) -> None:
     name = f"/aws/service/{parameter}/image_id"
@@ -200,7 +200,7 @@ def test_amazon_linux_2_ended_with_1_32(aws: Aws) -> None:
         aws.client("ssm").get_parameter(Name=name)
 
 
-def test_images_are_found_by_name_owner_and_architecture(ec2: Any) -> None:
+def test_amis_are_found_by_name_owner_and_architecture(ec2: Any) -> None:
     images = ec2.describe_images(
         Owners=["amazon"],
         Filters=[

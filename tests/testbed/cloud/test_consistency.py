@@ -41,7 +41,7 @@ def is_answered(call: Callable[..., Any], **arguments: Any) -> bool:
     return True
 
 
-def test_a_new_instance_is_seen_late(aws: Aws, ec2: Any, late: Callable[[], None]) -> None:
+def test_a_new_instance_becomes_visible_late(aws: Aws, ec2: Any, late: Callable[[], None]) -> None:
     region = Region(aws)
     template = region.make_template()
     late()
@@ -70,7 +70,7 @@ def test_a_new_launch_template_cannot_be_used_at_once(
     assert answer == "InvalidLaunchTemplateName.NotFoundException"
 
 
-def test_a_new_role_is_nobody_for_a_while(aws: Aws, late: Callable[[], None]) -> None:
+def test_a_new_role_cannot_be_assumed_at_first(aws: Aws, late: Callable[[], None]) -> None:
     iam, eks, name = aws.client("iam"), aws.client("eks"), unique("role")
     arn = iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
     entry = {"clusterName": "joiner", "principalArn": arn}
@@ -84,7 +84,7 @@ def test_a_new_role_is_nobody_for_a_while(aws: Aws, late: Callable[[], None]) ->
     eks.delete_access_entry(**entry)
 
 
-def test_a_new_network_is_seen_part_by_part(ec2: Any, late: Callable[[], None]) -> None:
+def test_a_new_network_becomes_visible_part_by_part(ec2: Any, late: Callable[[], None]) -> None:
     vpc = ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
     here = [{"Name": "vpc-id", "Values": [vpc]}]
 
@@ -133,7 +133,7 @@ def found(ec2: Any, instance: str, **tags: str) -> bool:
     return bool(ec2.describe_instances(Filters=[by_id, *filters])["Reservations"])
 
 
-def test_tags_of_a_new_instance_are_seen_later_than_it_is(
+def test_tags_of_a_new_instance_become_visible_after_it(
     aws: Aws, ec2: Any, control: CloudControl, late_tags: Callable[[], None]
 ) -> None:
     region = Region(aws)
@@ -151,7 +151,7 @@ def test_tags_of_a_new_instance_are_seen_later_than_it_is(
     eventually(lambda: found(ec2, instance, team="web"))
 
 
-def test_a_tag_that_is_taken_off_before_it_is_seen_never_is(
+def test_a_tag_removed_before_it_is_visible_never_appears(
     aws: Aws, ec2: Any, late_tags: Callable[[], None]
 ) -> None:
     region = Region(aws)
@@ -167,7 +167,7 @@ def test_a_tag_that_is_taken_off_before_it_is_seen_never_is(
     assert not found(ec2, instance, kept="1")
 
 
-def test_parts_of_a_network_are_found_by_their_tags_later(
+def test_new_network_parts_are_found_by_tag_only_later(
     ec2: Any, late_tags: Callable[[], None]
 ) -> None:
     named = {"ResourceType": "vpc", "Tags": pairs({"Name": "late"})}
@@ -181,7 +181,7 @@ def test_parts_of_a_network_are_found_by_their_tags_later(
     ec2.delete_vpc(VpcId=vpc)
 
 
-def test_pods_get_an_association_late(
+def test_a_pod_identity_association_takes_effect_late(
     aws: Aws, control: CloudControl, late: Callable[[], None]
 ) -> None:
     iam, eks, name = aws.client("iam"), aws.client("eks"), unique("role")
@@ -205,7 +205,7 @@ def test_pods_get_an_association_late(
     eks.delete_pod_identity_association(clusterName="joiner", associationId=made["associationId"])
 
 
-def test_pages_may_be_smaller_than_asked_for(aws: Aws, ec2: Any, control: CloudControl) -> None:
+def test_pages_may_be_smaller_than_requested(aws: Aws, ec2: Any, control: CloudControl) -> None:
     whole = {s["SubnetId"] for s in ec2.describe_subnets()["Subnets"]}
     control.limit_pages(1)
     try:
@@ -229,7 +229,7 @@ def test_pages_may_be_smaller_than_asked_for(aws: Aws, ec2: Any, control: CloudC
         ("ssm", "describe_parameters", "Parameters"),
     ],
 )
-def test_what_moto_lists_comes_in_small_pages_too(
+def test_lists_served_by_moto_come_in_small_pages_too(
     aws: Aws, control: CloudControl, service: str, operation: str, listing: str
 ) -> None:
     client = aws.client(service)
@@ -248,7 +248,7 @@ def pages_of(client: Any, operation: str, listing: str) -> list[list[Any]]:
     return [page[listing] for page in client.get_paginator(operation).paginate()]
 
 
-def test_policies_of_a_role_come_one_by_one(aws: Aws, control: CloudControl) -> None:
+def test_policies_of_a_role_come_in_pages(aws: Aws, control: CloudControl) -> None:
     iam, name = aws.client("iam"), unique("role")
     iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
     for letter in "abc":

@@ -27,7 +27,7 @@ def role(aws: Aws) -> str:
     return str(made["Role"]["Arn"])
 
 
-def test_the_cluster_says_what_a_node_needs_to_join(eks: Any, ec2: Any) -> None:
+def test_describecluster_returns_what_a_node_needs_to_join(eks: Any, ec2: Any) -> None:
     cluster = eks.describe_cluster(name=CLUSTER)["cluster"]
 
     assert cluster["status"] == "ACTIVE"
@@ -82,7 +82,7 @@ def test_the_pod_identity_agent_is_active(eks: Any) -> None:
         ("EC2_WINDOWS", ["eks:kube-proxy-windows", "system:nodes"]),
     ],
 )
-def test_an_access_entry_of_nodes_maps_the_role_to_node_names(
+def test_an_access_entry_for_nodes_maps_the_role_to_node_names(
     eks: Any, role: str, control: CloudControl, kind: str, groups: list[str]
 ) -> None:
     made = eks.create_access_entry(
@@ -113,7 +113,7 @@ def test_an_access_entry_needs_a_principal_that_exists(eks: Any) -> None:
         eks.create_access_entry(clusterName=CLUSTER, principalArn=nobody)
 
 
-def test_an_access_entry_of_people_has_groups_and_policies(eks: Any, role: str) -> None:
+def test_a_standard_access_entry_has_groups_and_policies(eks: Any, role: str) -> None:
     eks.create_access_entry(
         clusterName=CLUSTER, principalArn=role, kubernetesGroups=["viewers"], username="ann"
     )
@@ -136,7 +136,7 @@ def test_an_access_entry_of_people_has_groups_and_policies(eks: Any, role: str) 
     eks.delete_access_entry(clusterName=CLUSTER, principalArn=role)
 
 
-def test_a_pod_identity_association_lives_from_creation_to_deletion(
+def test_a_pod_identity_association_exists_from_creation_to_deletion(
     eks: Any, role: str, control: CloudControl
 ) -> None:
     account = {"namespace": "kube-system", "serviceAccount": unique("account")}
@@ -174,9 +174,7 @@ def test_tags_of_eks_resources_can_be_changed(eks: Any, role: str) -> None:
         eks.tag_resource(resourceArn=f"{arn}x", tags={"a": "1"})
 
 
-def test_a_zonal_shift_shows_on_the_managed_cluster(
-    aws: Aws, eks: Any, control: CloudControl
-) -> None:
+def test_a_zonal_shift_is_listed_for_the_cluster(aws: Aws, eks: Any, control: CloudControl) -> None:
     arc, arn = aws.client("arc-zonal-shift"), eks.describe_cluster(name=CLUSTER)["cluster"]["arn"]
     assert arc.get_managed_resource(resourceIdentifier=arn)["zonalShifts"] == []
 
@@ -204,7 +202,7 @@ def test_an_add_on_is_installed_changed_and_removed(eks: Any) -> None:
         eks.describe_addon(**name)
 
 
-def test_a_cluster_in_config_map_mode_takes_no_access_entries_until_it_goes_on(
+def test_a_cluster_in_config_map_mode_refuses_access_entries_until_its_mode_changes(
     eks: Any, role: str, control: CloudControl
 ) -> None:
     entry = {"clusterName": CLUSTER, "principalArn": role}

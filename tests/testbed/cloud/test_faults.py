@@ -35,7 +35,7 @@ CALLS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("service", CALLS)
-def test_a_fault_is_an_error_that_the_client_understands(
+def test_an_ordered_fault_is_an_error_that_boto3_parses(
     aws: Aws, control: CloudControl, service: str
 ) -> None:
     control.order_fault(
@@ -52,7 +52,7 @@ def test_a_fault_is_an_error_that_the_client_understands(
     CALLS[service](aws)
 
 
-def test_a_fault_counts_down_and_only_meets_its_own_calls(ec2: Any, control: CloudControl) -> None:
+def test_an_ordered_fault_affects_only_its_calls_and_count(ec2: Any, control: CloudControl) -> None:
     control.order_fault(service="ec2", action="Describe(Subnets|Vpcs)", code="Boom", times=2)
 
     ec2.describe_instances()
@@ -62,7 +62,7 @@ def test_a_fault_counts_down_and_only_meets_its_own_calls(ec2: Any, control: Clo
     ec2.describe_subnets()
 
 
-def test_botocores_own_retries_get_over_a_throttle(aws: Aws, control: CloudControl) -> None:
+def test_botocores_retries_recover_from_a_throttle(aws: Aws, control: CloudControl) -> None:
     control.order_fault(service="ec2", code="RequestLimitExceeded", status=503, times=2)
     ec2 = boto3.client(
         "ec2",
@@ -76,7 +76,9 @@ def test_botocores_own_retries_get_over_a_throttle(aws: Aws, control: CloudContr
     assert ec2.describe_subnets()["Subnets"]
 
 
-def test_a_lost_answer_leaves_the_work_done(aws: Aws, ec2: Any, control: CloudControl) -> None:
+def test_a_lost_response_leaves_the_call_executed(
+    aws: Aws, ec2: Any, control: CloudControl
+) -> None:
     arguments = Region(aws).fleet(ClientToken=unique("lost"))
     before = len(control.instances().instances)
     control.order_fault(
@@ -91,7 +93,7 @@ def test_a_lost_answer_leaves_the_work_done(aws: Aws, ec2: Any, control: CloudCo
     assert len(again["Instances"]) == 1
 
 
-def test_a_late_answer_comes_long_after_the_work_is_done(
+def test_a_late_response_arrives_after_the_call_was_executed(
     aws: Aws, ec2: Any, control: CloudControl
 ) -> None:
     arguments = Region(aws).fleet(ClientToken=unique("late"))
@@ -108,7 +110,9 @@ def test_a_late_answer_comes_long_after_the_work_is_done(
     assert len(answer.result()["Instances"]) == 1
 
 
-def test_a_fault_can_be_for_one_principal_only(aws: Aws, ec2: Any, control: CloudControl) -> None:
+def test_an_ordered_fault_can_apply_to_one_principal_only(
+    aws: Aws, ec2: Any, control: CloudControl
+) -> None:
     control.order_fault(service="ec2", code="Boom", principal="assumed-role/somebody", times=None)
 
     assert ec2.describe_subnets()["Subnets"]
@@ -118,7 +122,7 @@ def test_a_fault_can_be_for_one_principal_only(aws: Aws, ec2: Any, control: Clou
     ("fault", "complaint"),
     [({"action": "("}, "pattern is wrong"), ({"colour": "red"}, "has no colour")],
 )
-def test_a_fault_that_makes_no_sense_is_refused(
+def test_an_invalid_fault_order_is_refused(
     control: CloudControl, fault: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(ControlError, match=complaint):
@@ -145,7 +149,7 @@ def test_a_fault_that_makes_no_sense_is_refused(
         ),
     ],
 )
-def test_a_call_that_nothing_implements_fails_by_name_and_is_counted(
+def test_an_unimplemented_call_fails_by_name_and_is_counted(
     aws: Aws, control: CloudControl, call: Any, name: str
 ) -> None:
     with pytest.raises(ClientError) as failed:

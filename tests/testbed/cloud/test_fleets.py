@@ -37,7 +37,7 @@ def codes(answer: dict[str, Any]) -> list[str]:
     return [each["ErrorCode"] for each in answer["Errors"]]
 
 
-def test_the_cheapest_on_demand_type_is_launched_wherever_it_stands_in_the_list(
+def test_the_cheapest_on_demand_type_is_launched_in_any_order_of_overrides(
     ec2: Any, region: Region
 ) -> None:
     overrides = in_zone(region, "m5.4xlarge", "m5.large", "m5.2xlarge")
@@ -49,7 +49,7 @@ def test_the_cheapest_on_demand_type_is_launched_wherever_it_stands_in_the_list(
     assert answer["FleetId"].startswith("fleet-")
 
 
-def test_the_cheapest_spot_pool_is_launched_by_the_price_that_is_published(
+def test_the_spot_pool_with_the_lowest_published_price_is_launched(
     ec2: Any, region: Region, control: CloudControl
 ) -> None:
     pools = [(t, z) for t in ("c5.large", "m5.large", "r5.large") for z in region.subnets]
@@ -69,7 +69,7 @@ def test_the_cheapest_spot_pool_is_launched_by_the_price_that_is_published(
     assert (launched["InstanceType"], launched["AvailabilityZone"]) == cheapest
 
 
-def test_a_prioritized_fleet_takes_the_lowest_priority_number_before_the_price(
+def test_a_prioritized_fleet_prefers_the_lowest_priority_number_over_price(
     ec2: Any, region: Region
 ) -> None:
     overrides = [
@@ -87,7 +87,7 @@ def test_a_prioritized_fleet_takes_the_lowest_priority_number_before_the_price(
         assert chosen(answer) == ["m5.4xlarge"]
 
 
-def test_a_pool_without_capacity_is_reported_and_the_next_one_serves(
+def test_a_capacity_pool_without_capacity_is_reported_and_the_next_one_used(
     ec2: Any, region: Region, control: CloudControl
 ) -> None:
     control.set_capacity(
@@ -156,7 +156,7 @@ def test_capacity_comes_back_when_an_instance_ends(
         ),
     ],
 )
-def test_an_override_that_cannot_work_is_an_error_of_its_own(
+def test_an_invalid_override_has_its_own_error(
     ec2: Any, region: Region, override: dict[str, str], code: str
 ) -> None:
     overrides = [
@@ -182,7 +182,7 @@ def test_a_maximum_price_below_the_market_is_too_low(
     assert answer["Instances"] == []
 
 
-def test_a_full_subnet_says_so(ec2: Any, region: Region, control: CloudControl) -> None:
+def test_a_full_subnet_is_reported(ec2: Any, region: Region, control: CloudControl) -> None:
     subnet = region.subnets["us-west-2b"]
     before = ec2.describe_subnets(SubnetIds=[subnet])["Subnets"][0]["AvailableIpAddressCount"]
     control.set_free_addresses(subnet, 0)
@@ -296,7 +296,7 @@ def test_the_launch_template_shapes_the_instance(aws: Aws, ec2: Any, region: Reg
     assert interface["TagSet"] == pairs({"from": "the template"})
 
 
-def test_the_user_data_reaches_the_machine_decoded(region: Region, control: CloudControl) -> None:
+def test_the_user_data_reaches_the_instance_decoded(region: Region, control: CloudControl) -> None:
     encoded = base64.b64encode(b"apiVersion: node.eks.aws/v1alpha1").decode()
 
     [identity] = region.launch(template=region.make_template(UserData=encoded))
@@ -305,7 +305,7 @@ def test_the_user_data_reaches_the_machine_decoded(region: Region, control: Clou
     assert views[identity].user_data == "apiVersion: node.eks.aws/v1alpha1"
 
 
-def test_two_hundred_fleets_at_once_make_two_hundred_different_instances(
+def test_two_hundred_concurrent_fleets_launch_two_hundred_different_instances(
     ec2: Any, region: Region
 ) -> None:
     arguments = region.fleet(overrides=in_zone(region, "m5.large", "c5.large", "r5.large"))
@@ -320,7 +320,7 @@ def test_two_hundred_fleets_at_once_make_two_hundred_different_instances(
     assert len(addresses) == 200
 
 
-def test_a_targeted_reservation_is_used_up_and_given_back(ec2: Any, region: Region) -> None:
+def test_a_targeted_reservation_is_consumed_and_freed(ec2: Any, region: Region) -> None:
     reservation = ec2.create_capacity_reservation(
         InstanceType="m5.large",
         InstancePlatform="Linux/UNIX",
@@ -363,7 +363,7 @@ def test_run_instances_uses_its_launch_template(ec2: Any, region: Region) -> Non
     assert len(described["Instances"]) == 2
 
 
-def test_a_wish_that_is_not_honoured_fails_by_name(ec2: Any, region: Region) -> None:
+def test_an_unsupported_parameter_fails_by_name(ec2: Any, region: Region) -> None:
     overrides = in_zone(region, "m5.large", WeightedCapacity=2.0)
 
     with pytest.raises(ClientError, match="does not implement WeightedCapacity"):

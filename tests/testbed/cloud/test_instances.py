@@ -78,7 +78,7 @@ def test_terminating_twice_is_no_error(ec2: Any, region: Region) -> None:
     assert change["InstanceId"] == identity
 
 
-def test_what_hangs_on_an_instance_goes_with_it(ec2: Any, region: Region) -> None:
+def test_attachments_of_an_instance_are_deleted_with_it(ec2: Any, region: Region) -> None:
     subnet = region.subnets["us-west-2c"]
     overrides = [{"InstanceType": "m5.large", "SubnetId": subnet}]
     before = free_addresses(ec2, subnet)
@@ -206,15 +206,13 @@ def test_the_long_poll_answers_as_soon_as_something_changes(
     assert identity in {view.instance_id for view in heard[0].instances}
 
 
-def test_the_long_poll_ends_without_news_after_its_time(control: CloudControl) -> None:
+def test_the_long_poll_ends_without_changes_after_its_time(control: CloudControl) -> None:
     far = control.instances().revision + 1000
 
     assert control.instances(since=far, timeout=0.05).revision < far
 
 
-def test_a_new_tag_is_a_change_that_the_poll_shows(
-    ec2: Any, region: Region, control: CloudControl
-) -> None:
+def test_the_long_poll_reports_a_new_tag(ec2: Any, region: Region, control: CloudControl) -> None:
     [identity] = region.launch()
     eventually(lambda: state_of(ec2, identity) == "running")
     before = control.instances().revision
@@ -259,6 +257,6 @@ def test_an_interface_that_is_not_deleted_on_termination_keeps_its_address(
     assert free_addresses(ec2, subnet) == before
 
 
-def test_another_region_is_not_answered_for(aws: Aws) -> None:
+def test_requests_for_another_region_are_refused(aws: Aws) -> None:
     with pytest.raises(ClientError, match="RegionNotInTestCloud"):
         aws.client("ec2", "us-east-1").describe_instances()

@@ -63,7 +63,9 @@ def make_queue(aws: Aws, *, policy: bool = True, pattern: Any = None) -> Queue:
     return Queue(aws, url, [])
 
 
-def test_every_step_of_an_instance_is_told(aws: Aws, ec2: Any, region: Region) -> None:
+def test_every_state_change_of_an_instance_sends_an_event(
+    aws: Aws, ec2: Any, region: Region
+) -> None:
     queue = make_queue(aws)
 
     [identity] = region.launch()
@@ -81,7 +83,7 @@ def test_every_step_of_an_instance_is_told(aws: Aws, ec2: Any, region: Region) -
     assert set(told) == {"pending", "running", "shutting-down", "terminated"}
 
 
-def test_a_spot_instance_is_warned_and_then_taken(
+def test_a_spot_instance_is_warned_and_then_interrupted(
     aws: Aws, ec2: Any, region: Region, control: CloudControl
 ) -> None:
     queue = make_queue(aws)
@@ -101,7 +103,7 @@ def state_of(control: CloudControl, identity: str) -> str:
     return states[identity]
 
 
-def test_an_instance_on_demand_is_not_interrupted(region: Region, control: CloudControl) -> None:
+def test_an_on_demand_instance_is_not_interrupted(region: Region, control: CloudControl) -> None:
     [identity] = region.launch()
 
     with pytest.raises(ControlError, match="not a spot instance"):
@@ -115,7 +117,7 @@ def test_an_instance_on_demand_is_not_interrupted(region: Region, control: Cloud
         ("maintenance", "AWS Health Event"),
     ],
 )
-def test_a_recommendation_leaves_the_instance_running(
+def test_a_rebalance_recommendation_leaves_the_instance_running(
     aws: Aws, region: Region, control: CloudControl, kind: str, detail_type: str
 ) -> None:
     queue = make_queue(aws)
@@ -128,7 +130,7 @@ def test_a_recommendation_leaves_the_instance_running(
     assert state_of(control, identity) in ("pending", "running")
 
 
-def test_a_reservation_that_is_taken_back_warns_and_takes(
+def test_a_reclaimed_reservation_warns_and_terminates_its_instances(
     aws: Aws, region: Region, control: CloudControl
 ) -> None:
     queue = make_queue(aws)
@@ -142,7 +144,7 @@ def test_a_reservation_that_is_taken_back_warns_and_takes(
     eventually(lambda: state_of(control, identity) == "terminated")
 
 
-def test_events_do_not_reach_a_queue_whose_policy_keeps_them_out(
+def test_events_do_not_reach_a_queue_whose_policy_denies_them(
     aws: Aws, region: Region, control: CloudControl
 ) -> None:
     closed, open_ = make_queue(aws, policy=False), make_queue(aws)
@@ -169,7 +171,7 @@ def test_setting_one_attribute_of_a_queue_keeps_the_others(aws: Aws) -> None:
     assert after["MessageRetentionPeriod"] == "300"
 
 
-def test_a_long_poll_of_a_queue_holds_nobody_else_up(aws: Aws, region: Region) -> None:
+def test_a_long_poll_of_a_queue_does_not_block_other_requests(aws: Aws, region: Region) -> None:
     # Instances of the tests before may still move on; none of them begins.
     queue = make_queue(aws, pattern={"source": ["aws.ec2"], "detail": {"state": ["pending"]}})
 

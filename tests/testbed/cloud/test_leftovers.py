@@ -14,7 +14,7 @@ def test_a_fresh_region_has_nothing_left(control: CloudControl) -> None:
     assert control.leftovers() == {}
 
 
-def test_everything_that_is_made_is_left_until_it_is_removed(
+def test_every_created_resource_is_listed_as_leftover_until_deleted(
     aws: Aws, ec2: Any, control: CloudControl
 ) -> None:
     region, iam, eks = Region(aws), aws.client("iam"), aws.client("eks")

@@ -30,13 +30,13 @@ def statement(**changes: Any) -> dict[str, Any]:
         pytest.param({"Resource": "arn:aws:ec2:*:*:instance/*"}, False, id="a named resource"),
     ],
 )
-def test_action_and_resource_must_both_fit(changes: dict[str, Any], allowed: bool) -> None:
+def test_action_and_resource_must_both_match(changes: dict[str, Any], allowed: bool) -> None:
     made = {key: value for key, value in statement(**changes).items() if value is not None}
 
     assert is_allowed(made) is allowed
 
 
-def test_a_deny_anywhere_wins() -> None:
+def test_any_deny_applies() -> None:
     verdict = evaluate(
         [{"Statement": [statement()]}, {"Statement": statement(Effect="Deny")}],
         action="ec2:RunInstances",
@@ -91,7 +91,7 @@ CONTEXT = {
         ("NumericGreaterThanEquals", "example:Count", 6, False),
     ],
 )
-def test_conditions_hold_as_in_iam(operator: str, key: str, value: Any, holds: bool) -> None:
+def test_conditions_evaluate_as_in_iam(operator: str, key: str, value: Any, holds: bool) -> None:
     conditional = statement(Condition={operator: {key: value}})
 
     assert is_allowed(conditional, context=CONTEXT) is holds
@@ -106,7 +106,7 @@ def test_every_condition_must_hold() -> None:
     assert not is_allowed(statement(Condition=both), context=CONTEXT)
 
 
-def test_an_operator_that_is_not_understood_is_an_error_and_not_a_guess() -> None:
+def test_an_unknown_condition_operator_is_an_error() -> None:
     conditional = statement(Condition={"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}})
 
     with pytest.raises(PolicyError, match="IpAddress"):
@@ -121,7 +121,9 @@ def test_an_operator_that_is_not_understood_is_an_error_and_not_a_guess() -> Non
         ("*", True),
     ],
 )
-def test_a_trust_policy_names_who_may_assume_the_role(principal: Any, trusted: bool) -> None:
+def test_a_trust_policy_names_the_principals_that_may_assume_the_role(
+    principal: Any, trusted: bool
+) -> None:
     document = {
         "Statement": {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
     }

@@ -47,7 +47,7 @@ def running() -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_its_url_serves_and_stops_when_told(number: signal.Signals) -> None:
+def test_the_cloud_prints_its_url_serves_and_stops_on_request(number: signal.Signals) -> None:
     with running() as (process, url):
         cluster = Aws(url).client("eks").describe_cluster(name="other")["cluster"]
         waiting = threading.Thread(target=poll_until_cut_off, args=(url,))
@@ -66,7 +66,7 @@ def poll_until_cut_off(url: str) -> None:
         CloudControl(url).instances(since=9, timeout=50)
 
 
-def test_it_does_not_outlive_its_parent() -> None:
+def test_the_cloud_stops_with_its_parent_process() -> None:
     parent = (
         "import json, subprocess, sys\n"
         f"child = subprocess.Popen({COMMAND!r}, stdout=subprocess.PIPE, text=True)\n"
@@ -89,7 +89,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_there_is_one_cloud_in_a_process_and_another_after_it() -> None:
+def test_a_process_has_one_cloud_at_a_time() -> None:
     first = Cloud()
     first.start()
     try:
@@ -195,7 +195,7 @@ def test_a_token_that_the_cluster_refuses_is_refused(
 
 
 @pytest.mark.parametrize("text", ["", "a.b", base64.b64encode(b"x.y.z").decode()])
-def test_what_is_no_token_is_refused(tmp_path: Path, text: str) -> None:
+def test_an_invalid_token_is_refused(tmp_path: Path, text: str) -> None:
     reviewer = ClusterReviewer(kubeconfig(tmp_path, "http://127.0.0.1:1"))
 
     with pytest.raises(TokenRefusedError):

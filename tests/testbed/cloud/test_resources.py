@@ -24,7 +24,7 @@ def code_of(refused: pytest.ExceptionInfo[ClientError]) -> str:
 # ---------------------------------------------------------------- launch templates
 
 
-def test_all_launch_templates_are_listed_however_many(ec2: Any, region: Region) -> None:
+def test_launch_templates_are_listed_completely(ec2: Any, region: Region) -> None:
     tags = {"listing": unique("many")}
     names = {region.make_template(tags=tags) for _ in range(41)}
     filters = [{"Name": "tag:listing", "Values": list(tags.values())}]
@@ -41,7 +41,7 @@ def test_all_launch_templates_are_listed_however_many(ec2: Any, region: Region) 
     assert len(pages) == 5
 
 
-def test_a_launch_template_comes_back_as_it_was_made(ec2: Any, region: Region) -> None:
+def test_a_launch_template_is_returned_as_created(ec2: Any, region: Region) -> None:
     name = region.make_template(
         MetadataOptions={"HttpTokens": "required"},
         TagSpecifications=[{"ResourceType": "instance", "Tags": pairs({"team": "trees"})}],
@@ -89,9 +89,7 @@ def test_versions_are_numbered_and_latest_is_not_default(ec2: Any, region: Regio
         ({"LaunchTemplateId": "lt-0123456789abcdef0"}, "InvalidLaunchTemplateId.NotFound"),
     ],
 )
-def test_a_launch_template_that_is_not_there_is_not_found(
-    ec2: Any, named: dict[str, str], code: str
-) -> None:
+def test_a_missing_launch_template_is_not_found(ec2: Any, named: dict[str, str], code: str) -> None:
     with pytest.raises(ClientError) as refused:
         ec2.delete_launch_template(**named)
     assert code_of(refused) == code
@@ -101,7 +99,7 @@ def test_a_launch_template_that_is_not_there_is_not_found(
     assert code_of(refused) == code
 
 
-def test_a_name_is_taken_once_and_free_again_after_deletion(ec2: Any, region: Region) -> None:
+def test_a_name_is_unique_and_free_again_after_deletion(ec2: Any, region: Region) -> None:
     name = region.make_template()
     again = {"LaunchTemplateName": name, "LaunchTemplateData": {"ImageId": region.image()}}
 
@@ -123,7 +121,7 @@ def test_user_data_over_sixteen_kibibytes_is_refused(region: Region) -> None:
 # ---------------------------------------------------------------- tags
 
 
-def test_tags_come_and_go_by_key_and_by_value(ec2: Any, region: Region) -> None:
+def test_tags_are_set_and_deleted_by_key_and_value(ec2: Any, region: Region) -> None:
     subnet = region.subnets["us-west-2a"]
 
     def held() -> dict[str, str]:
@@ -151,7 +149,7 @@ def test_tags_come_and_go_by_key_and_by_value(ec2: Any, region: Region) -> None:
         ("vol-0123456789abcdef0", "InvalidVolume.NotFound"),
     ],
 )
-def test_what_is_not_there_cannot_be_tagged(ec2: Any, identity: str, code: str) -> None:
+def test_a_missing_resource_cannot_be_tagged(ec2: Any, identity: str, code: str) -> None:
     with pytest.raises(ClientError) as refused:
         ec2.create_tags(Resources=[identity], Tags=pairs({"a": "1"}))
     assert code_of(refused) == code

@@ -104,7 +104,7 @@ def refused(call: Callable[..., Any], **arguments: Any) -> tuple[str, str]:
         ),
     ],
 )
-def test_what_a_model_does_not_admit_is_refused(
+def test_a_request_that_violates_the_service_model_is_refused(
     aws: Aws, service: str, operation: str, arguments: dict[str, Any], code: str, words: str
 ) -> None:
     said = refused(getattr(aws.client(service), operation), **arguments)
@@ -113,13 +113,13 @@ def test_what_a_model_does_not_admit_is_refused(
     assert words in said[1]
 
 
-def test_all_that_is_wrong_is_named_at_once(aws: Aws) -> None:
+def test_all_errors_of_a_request_are_named_at_once(aws: Aws) -> None:
     _, message = refused(aws.client("iam").get_role, RoleName="a role of " + "r" * 60)
 
     assert message.startswith("2 validation errors detected: ")
 
 
-def test_a_role_takes_ten_policies(aws: Aws) -> None:
+def test_a_role_accepts_ten_policies(aws: Aws) -> None:
     iam, role = aws.client("iam"), unique("role")
     iam.create_role(RoleName=role, AssumeRolePolicyDocument=json.dumps(TRUST))
     arns = [
@@ -138,7 +138,7 @@ def test_a_role_takes_ten_policies(aws: Aws) -> None:
     assert "PoliciesPerRole: 10" in message
 
 
-def test_policies_have_a_size(aws: Aws) -> None:
+def test_policies_have_a_size_limit(aws: Aws) -> None:
     iam, role = aws.client("iam"), unique("role")
     large = document(allow("s3:*", ["arn:aws:s3:::" + "b" * 100] * 60))
     iam.create_role(RoleName=role, AssumeRolePolicyDocument=json.dumps(TRUST))
@@ -193,7 +193,7 @@ def test_documented_limits_hold(
     assert refused(getattr(aws.client(service), operation), **arguments)[0] == code
 
 
-def test_a_rule_has_five_targets(aws: Aws) -> None:
+def test_a_rule_accepts_five_targets(aws: Aws) -> None:
     events, rule = aws.client("events"), unique("rule")
     events.put_rule(Name=rule, EventPattern='{"source": ["aws.ec2"]}')
     targets = [{"Id": str(n), "Arn": f"arn:aws:sqs:us-west-2:123456789012:q{n}"} for n in range(6)]

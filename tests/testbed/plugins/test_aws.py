@@ -44,7 +44,9 @@ def settings(cloud: Cloud, **more: str) -> dict[str, str]:
     return {"endpoint": cloud.url, "cluster": cloud.cluster_name, "image": IMAGE, **more}
 
 
-def test_up_makes_everything_and_destroy_leaves_nothing(engine_on: EngineOn, cloud: Cloud) -> None:
+def test_up_creates_everything_and_destroy_leaves_nothing(
+    engine_on: EngineOn, cloud: Cloud
+) -> None:
     control = CloudControl(cloud.url)
     engine = engine_on("cloud")
 
@@ -111,7 +113,7 @@ def test_a_changed_setting_updates_in_place_or_replaces_as_aws_demands(
     assert CloudControl(cloud.url).leftovers() == {}
 
 
-def test_refresh_shows_drift_and_up_mends_it(engine_on: EngineOn, cloud: Cloud) -> None:
+def test_refresh_shows_drift_and_up_corrects_it(engine_on: EngineOn, cloud: Cloud) -> None:
     engine = engine_on("cloud")
     engine.up("dev", settings(cloud))
     outputs = engine.outputs("dev")
@@ -152,7 +154,7 @@ def test_a_secret_is_nowhere_in_state_or_output(engine_on: EngineOn, cloud: Clou
     )
 
 
-def test_what_is_only_half_made_is_recorded_and_mended_by_the_next_up(
+def test_a_partly_created_resource_is_recorded_and_completed_by_the_next_up(
     engine_on: EngineOn, cloud: Cloud
 ) -> None:
     control = CloudControl(cloud.url)
@@ -213,7 +215,7 @@ def lead_a_life(
     return created.outputs, after
 
 
-def test_a_service_linked_role_lives_and_goes(cloud: Cloud) -> None:
+def test_a_service_linked_role_is_created_and_deleted(cloud: Cloud) -> None:
     client(cloud.url, "iam").delete_service_linked_role(RoleName="AWSServiceRoleForEC2Spot")
 
     before, after = lead_a_life(
@@ -227,7 +229,7 @@ def test_a_service_linked_role_lives_and_goes(cloud: Cloud) -> None:
     assert after["tagsAll"] == {"a": "b"}
 
 
-def test_an_addon_is_waited_for_until_it_is_active(cloud: Cloud) -> None:
+def test_the_provider_waits_until_an_addon_is_active(cloud: Cloud) -> None:
     place = {"clusterName": "joiner", "addonName": "vpc-cni"}
     arn = "arn:aws:eks:us-west-2:123456789012:addon/joiner/vpc-cni/1"
     described = {**place, "addonArn": arn, "addonVersion": "v1", "status": "ACTIVE"}
@@ -252,7 +254,7 @@ def test_an_addon_is_waited_for_until_it_is_active(cloud: Cloud) -> None:
         aws.assert_no_pending_responses()
 
 
-def test_a_repository_lives_and_goes(cloud: Cloud) -> None:
+def test_a_repository_is_created_and_deleted(cloud: Cloud) -> None:
     before, after = lead_a_life(
         stand_in(cloud),
         "aws:ecr/repository:Repository",
@@ -269,7 +271,7 @@ def test_a_repository_lives_and_goes(cloud: Cloud) -> None:
     assert after["imageTagMutability"] == "IMMUTABLE"
 
 
-def test_a_role_lives_and_goes_with_what_hangs_on_it(cloud: Cloud) -> None:
+def test_a_role_is_created_and_deleted_with_its_attachments(cloud: Cloud) -> None:
     trust = {"Version": "2012-10-17", "Statement": []}
     managed = "arn:aws:iam::aws:policy/AmazonEKSWorkerNodePolicy"
     before, after = lead_a_life(
@@ -288,7 +290,7 @@ def test_a_role_lives_and_goes_with_what_hangs_on_it(cloud: Cloud) -> None:
     assert CloudControl(cloud.url).leftovers() == {}
 
 
-def test_what_the_stand_in_cannot_do_is_refused_by_name(cloud: Cloud) -> None:
+def test_what_the_stand_in_provider_does_not_support_is_refused_by_name(cloud: Cloud) -> None:
     provider = stand_in(cloud)
 
     with pytest.raises(ProviderError, match="aws:s3/bucket:Bucket"):
@@ -300,7 +302,7 @@ def test_what_the_stand_in_cannot_do_is_refused_by_name(cloud: Cloud) -> None:
     ]
 
 
-def test_credentials_are_checked_unless_the_settings_say_not_to(cloud: Cloud) -> None:
+def test_credentials_are_checked_unless_a_setting_disables_it(cloud: Cloud) -> None:
     wrong = {"accessKey": "AKIANOBODY", "secretKey": "x", "region": cloud.region}
     endpoints = {"endpoints": [{"sts": cloud.url}]}
 
@@ -309,7 +311,7 @@ def test_credentials_are_checked_unless_the_settings_say_not_to(cloud: Cloud) ->
         AwsProvider().configure({**wrong, **endpoints})
 
 
-def test_the_environment_gives_what_the_settings_leave_out(
+def test_the_environment_supplies_missing_settings(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", cloud.url)
@@ -325,7 +327,7 @@ def test_the_environment_gives_what_the_settings_leave_out(
     assert caller["accountId"] == "123456789012"
 
 
-def test_an_answer_of_aws_is_shown_in_its_own_words_with_a_next_step(
+def test_an_error_of_aws_is_shown_with_its_message_and_a_next_step(
     engine_on: EngineOn, cloud: Cloud
 ) -> None:
     CloudControl(cloud.url).order_fault(
@@ -339,7 +341,7 @@ def test_an_answer_of_aws_is_shown_in_its_own_words_with_a_next_step(
     assert "Next: " in str(failure.value)
 
 
-def test_changes_know_whether_there_are_any() -> None:
+def test_a_change_count_reports_whether_there_are_changes() -> None:
     assert Changes(replace=1).any
     assert not Changes(unchanged=17).any
 
@@ -382,7 +384,7 @@ def test_changes_know_whether_there_are_any() -> None:
         ),
     ],
 )
-def test_inputs_are_those_of_the_sdk(
+def test_inputs_equal_those_of_the_sdk(
     cloud: Cloud, type_: str, inputs: dict[str, Any], property_: str, words: str
 ) -> None:
     checked = stand_in(cloud).check(Proposal(type=type_, name="a", old={}, new=inputs))
@@ -390,7 +392,7 @@ def test_inputs_are_those_of_the_sdk(
     assert any(f.property == property_ and words in f.reason for f in checked.faults)
 
 
-def test_every_type_is_the_sdks(cloud: Cloud) -> None:
+def test_every_type_exists_in_the_sdk(cloud: Cloud) -> None:
     for token, kind in RESOURCES.items():
         _, members, _ = sdktypes.forms(RESOURCES)[token]
         fixed = {path.partition(".")[0] for path in kind.fixed}
@@ -398,7 +400,7 @@ def test_every_type_is_the_sdks(cloud: Cloud) -> None:
         assert set(kind.defaults) <= set(members), token
 
 
-def test_every_type_that_a_program_makes_says_where_its_replacements_were_read() -> None:
+def test_every_used_type_names_the_source_of_its_replacement_rules() -> None:
     programs = [
         *(CHECKOUT / "infra").rglob("*.py"),
         *(CHECKOUT / "examples").rglob("*.py"),
@@ -414,7 +416,7 @@ def test_every_type_that_a_program_makes_says_where_its_replacements_were_read()
 @pytest.mark.parametrize(
     ("token", "kept"), [("aws:ec2/tag:Tag", "value"), ("aws:sqs/queuePolicy:QueuePolicy", "policy")]
 )
-def test_a_tag_and_a_queues_policy_change_in_what_they_say_alone(
+def test_equivalent_tags_and_queue_policies_are_no_change(
     cloud: Cloud, token: str, kept: str
 ) -> None:
     provider = stand_in(cloud)

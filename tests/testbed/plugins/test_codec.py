@@ -48,7 +48,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.text(min_size=1).filter(lambda key: key != SIGNATURE), VALUES))
-def test_a_bag_comes_back_as_it_went(bag: dict[str, Any]) -> None:
+def test_a_property_bag_survives_a_round_trip(bag: dict[str, Any]) -> None:
     assert decode_bag(encode_bag(bag)) == bag
 
 
@@ -62,7 +62,7 @@ def test_a_number_too_large_for_a_double_stays_a_float() -> None:
     assert isinstance(decode_bag(wire(size=2.0**60))["size"], float)
 
 
-def test_secrets_and_unknowns_are_told_by_their_signatures() -> None:
+def test_secrets_and_unknowns_are_recognized_by_their_signatures() -> None:
     bag = decode_bag(
         wire(password={SIGNATURE: SECRET_SIGNATURE, "value": ["x"]}, arn=UNKNOWN_SIGNATURE)
     )
@@ -70,24 +70,24 @@ def test_secrets_and_unknowns_are_told_by_their_signatures() -> None:
     assert bag == {"password": Secret(["x"]), "arn": UNKNOWN}
 
 
-def test_properties_that_are_none_are_left_out_at_any_depth() -> None:
+def test_none_values_are_omitted_at_any_depth() -> None:
     assert decode_bag(encode_bag({"a": None, "b": {"c": None, "d": 1}})) == {"b": {"d": 1}}
 
 
-def test_a_value_that_no_bag_can_hold_is_refused_by_name() -> None:
+def test_an_unsupported_value_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="object"):
         encode_bag({"a": object()})
 
 
-def test_unknown_stays_itself_in_a_deep_copy() -> None:
+def test_an_unknown_stays_identical_in_a_deep_copy() -> None:
     assert copy.deepcopy({"a": [UNKNOWN]})["a"][0] is UNKNOWN
 
 
-def test_a_secret_does_not_show_itself() -> None:
+def test_the_text_of_a_secret_does_not_reveal_it() -> None:
     assert "hunter2" not in repr({"password": Secret("hunter2")})
 
 
-def test_plain_takes_secrets_off_at_any_depth_and_leaves_unknowns() -> None:
+def test_plain_unwraps_secrets_at_any_depth_and_keeps_unknowns() -> None:
     assert plain({"a": Secret({"b": [Secret(1), UNKNOWN]})}) == {"a": {"b": [1, UNKNOWN]}}
 
 
@@ -104,7 +104,7 @@ def test_an_output_at_the_path_of_a_secret_input_is_secret() -> None:
     assert outputs == {"tags": {"a": Secret("changed"), "b": "2"}}
 
 
-def test_a_secret_text_is_secret_wherever_it_shows_up() -> None:
+def test_a_secret_text_is_secret_wherever_it_occurs() -> None:
     outputs = keep_secret(
         {"tagsAll": {"a": "hunter2", "b": "open"}, "list": ["hunter2"]},
         {"tags": {"a": Secret("hunter2"), "b": "open"}},
@@ -116,5 +116,5 @@ def test_a_secret_text_is_secret_wherever_it_shows_up() -> None:
     }
 
 
-def test_a_secret_inside_a_list_hides_the_whole_list() -> None:
+def test_a_secret_inside_a_list_makes_the_whole_list_secret() -> None:
     assert keep_secret({"l": ["a", "b"]}, {"l": ["a", Secret("z")]}) == {"l": Secret(["a", "b"])}

@@ -26,7 +26,7 @@ from testbed.plugins.differences import Difference, Kind, differences, lies_unde
         ({"a": "x"}, {"a": UNKNOWN}, "a", Kind.UPDATE),
     ],
 )
-def test_each_difference_has_its_path_and_its_manner(
+def test_each_difference_has_its_path_and_kind(
     old: dict[str, Any], new: dict[str, Any], path: str, kind: Kind
 ) -> None:
     assert list(differences(old, new)) == [Difference(path, kind)]
@@ -41,16 +41,16 @@ def test_numbers_are_compared_by_value() -> None:
     assert not list(differences({"a": 1}, {"a": 1.0}))
 
 
-def test_what_the_provider_noted_for_itself_is_no_difference() -> None:
+def test_internal_values_of_the_provider_are_no_difference() -> None:
     assert not list(differences({"__defaults": ["a"]}, {"__defaults": []}))
 
 
-def test_a_difference_knows_the_property_it_lies_in() -> None:
+def test_a_difference_names_its_property() -> None:
     assert Difference('tags["a.b"]', Kind.ADD).property == "tags"
     assert Difference("spec.containers[0].image", Kind.ADD).property == "spec"
 
 
-def test_a_path_lies_under_itself_and_its_parents_only() -> None:
+def test_a_path_is_below_itself_and_its_parents_only() -> None:
     assert lies_under("spec.selector", ["spec.selector"])
     assert lies_under("spec.selector.matchLabels", ["spec.selector"])
     assert lies_under("subnets[0]", ["subnets"])

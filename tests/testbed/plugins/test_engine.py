@@ -67,7 +67,7 @@ def config(tmp_path: Path) -> dict[str, str]:
     return {"file": str(tmp_path / "file"), "gate": str(tmp_path / "gate"), "text": "one"}
 
 
-def test_a_provider_in_a_package_of_the_project_works_and_its_prints_appear_live(
+def test_a_dynamic_provider_in_a_package_works_and_its_output_appears_live(
     engine_on: EngineOn, config: dict[str, str]
 ) -> None:
     console = Console()
@@ -90,9 +90,7 @@ def test_a_provider_in_a_package_of_the_project_works_and_its_prints_appear_live
     assert not file.exists()
 
 
-def test_a_traceback_begins_where_the_program_does(
-    engine_on: EngineOn, config: dict[str, str]
-) -> None:
+def test_a_traceback_starts_in_the_program(engine_on: EngineOn, config: dict[str, str]) -> None:
     with pytest.raises(EngineError) as failure:
         engine_on("drain").up("dev", {**config, "fault": "exception"})
 
@@ -104,7 +102,7 @@ def test_a_traceback_begins_where_the_program_does(
     assert failure.value.status != 0
 
 
-def test_a_refusal_in_words_is_shown_without_a_traceback(
+def test_a_refusal_is_shown_without_a_traceback(
     engine_on: EngineOn, config: dict[str, str]
 ) -> None:
     with pytest.raises(EngineError, match="is no cluster name") as failure:
@@ -120,7 +118,7 @@ def test_a_program_that_ends_itself_fails_the_operation(
         engine_on("drain").up("dev", {**config, "fault": "exit"})
 
 
-def test_nothing_outlives_an_engine_that_is_killed_and_the_next_run_goes_on(
+def test_no_process_survives_a_killed_engine_and_the_next_run_continues(
     engine_on: EngineOn, config: dict[str, str]
 ) -> None:
     console = Console()
@@ -236,7 +234,7 @@ def test_an_operation_in_a_thread_can_be_stopped_from_outside(
     engine.destroy("dev")
 
 
-def test_a_stack_comes_with_up_and_goes_with_remove(
+def test_a_stack_is_created_by_up_and_removed_by_remove(
     engine_on: EngineOn, config: dict[str, str]
 ) -> None:
     engine = engine_on("drain")
@@ -253,7 +251,7 @@ def test_a_stack_comes_with_up_and_goes_with_remove(
     assert not engine.stack_exists("dev")
 
 
-def test_the_users_own_pulumi_settings_do_not_leak_in(
+def test_the_users_own_pulumi_settings_are_not_used(
     engine_on: EngineOn, config: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULUMI_STACK", "somebody-elses")
@@ -263,7 +261,7 @@ def test_the_users_own_pulumi_settings_do_not_leak_in(
     assert engine_on("drain").preview("dev", config).create > 0
 
 
-def test_an_engine_shows_who_it_is_without_its_passphrase(tmp_path: Path) -> None:
+def test_the_text_of_an_engine_omits_its_passphrase(tmp_path: Path) -> None:
     engine = PulumiEngine(directory=tmp_path, project=tmp_path, passphrase="hush")
 
     assert "hush" not in repr(engine)

@@ -62,7 +62,7 @@ def releases(eks: Any) -> list[str]:
     return [group["releaseVersion"] for group in groups]
 
 
-def test_a_cluster_is_created_kept_moved_to_fargate_and_destroyed_without_a_trace(
+def test_a_cluster_is_created_kept_moved_to_fargate_and_destroyed_completely(
     engine_on: EngineOn, account: Cloud
 ) -> None:
     control, engine = CloudControl(account.url), engine_on("fromnothing")
@@ -133,7 +133,7 @@ def test_a_cluster_is_created_kept_moved_to_fargate_and_destroyed_without_a_trac
     assert control.unimplemented() == {}
 
 
-def test_a_preview_tells_of_the_whole_stack_before_there_is_a_cluster(
+def test_a_preview_shows_the_whole_stack_before_a_cluster_exists(
     account: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The way to the cluster is the AWS CLI's; a preview has no cluster to go to.

@@ -59,7 +59,7 @@ def test_real_plugins_are_fetched_once_for_all_homes(
     assert all("/pulumi-resource-" in url and url.endswith(".tar.gz") for url in shop.asked)
 
 
-def test_a_closed_internet_is_asked_once_per_plugin_and_remembered(
+def test_without_internet_each_plugin_is_requested_once(
     tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = open_shop(monkeypatch, is_open=False)
@@ -71,7 +71,7 @@ def test_a_closed_internet_is_asked_once_per_plugin_and_remembered(
     assert len(shop.asked) == 2
 
 
-def test_real_plugins_that_are_demanded_and_cannot_be_had_are_an_error(
+def test_unavailable_real_plugins_are_an_error_if_required(
     tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_shop(monkeypatch, is_open=False)
@@ -80,7 +80,7 @@ def test_real_plugins_that_are_demanded_and_cannot_be_had_are_an_error(
         furnish(tmp_path / "home", engine=engine, plugins=Plugins.REAL)
 
 
-def test_stand_ins_that_are_demanded_ask_nobody(
+def test_required_stand_ins_cause_no_download(
     tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = open_shop(monkeypatch, is_open=True)
@@ -92,7 +92,7 @@ def test_stand_ins_that_are_demanded_ask_nobody(
     assert os.access(plugin(home, "aws", "7.51.1"), os.X_OK)
 
 
-def test_a_home_that_is_there_already_is_brought_up_to_date(tmp_path: Path, engine: Path) -> None:
+def test_an_existing_plugin_home_is_updated(tmp_path: Path, engine: Path) -> None:
     furnish(tmp_path / "home", engine=engine, plugins=Plugins.STAND_IN)
     host = tmp_path / "home" / "bin" / "pulumi-language-python"
     host.write_text("of another interpreter")

@@ -50,7 +50,7 @@ def secrets(cluster: Cluster) -> dict[str, str]:
     return {"kubeconfig": cluster.kubeconfig.read_text(), "token": SECRET}
 
 
-async def test_a_workload_comes_changes_and_goes(
+async def test_a_workload_is_created_updated_and_deleted(
     engine_on: EngineOn, kube: KubeClient, node: str, namespace: str, secrets: dict[str, str]
 ) -> None:
     engine = engine_on("workload")
@@ -90,7 +90,7 @@ async def test_a_workload_comes_changes_and_goes(
     assert namespace not in shared["metadata"]["labels"]
 
 
-async def test_refresh_shows_drift_and_up_mends_it(
+async def test_refresh_shows_drift_and_up_corrects_it(
     engine_on: EngineOn, kube: KubeClient, node: str, namespace: str, secrets: dict[str, str]
 ) -> None:
     engine = engine_on("workload")
@@ -133,7 +133,7 @@ async def test_a_secret_is_nowhere_in_state_or_output(
     engine.destroy("dev")
 
 
-async def test_what_never_gets_ready_is_recorded_with_its_reason_and_mended_later(
+async def test_an_object_that_never_becomes_ready_is_recorded_with_its_reason(
     engine_on: EngineOn, kube: KubeClient, node: str, namespace: str, secrets: dict[str, str]
 ) -> None:
     engine = engine_on("workload")
@@ -152,7 +152,7 @@ async def test_what_never_gets_ready_is_recorded_with_its_reason_and_mended_late
     engine.destroy("dev")
 
 
-async def test_the_api_servers_own_words_are_shown_before_anything_is_made(
+async def test_the_api_servers_message_is_shown_before_anything_is_created(
     engine_on: EngineOn, kube: KubeClient, node: str, namespace: str, secrets: dict[str, str]
 ) -> None:
     engine = engine_on("workload")
@@ -165,7 +165,7 @@ async def test_the_api_servers_own_words_are_shown_before_anything_is_made(
     engine.destroy("dev")
 
 
-async def test_what_is_there_is_not_taken_over_and_what_is_misspelt_is_refused(
+async def test_existing_objects_are_not_adopted_and_misspelt_fields_refused(
     kube: KubeClient, cluster: Cluster
 ) -> None:
     provider = KubernetesProvider()

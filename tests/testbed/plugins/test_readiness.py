@@ -87,7 +87,7 @@ def test_a_ready_object_waits_for_nothing(ready: Thing) -> None:
         ),
     ],
 )
-def test_an_object_that_is_not_ready_says_why(unready: Thing, reason: str) -> None:
+def test_an_object_that_is_not_ready_reports_the_reason(unready: Thing, reason: str) -> None:
     assert reason in "; ".join(pending(unready, nothing))
 
 
@@ -111,7 +111,7 @@ def test_a_service_is_ready_with_its_first_ready_pod() -> None:
         (json.dumps(["condition=Ready", "jsonpath={.status.absent}"]), False),
     ],
 )
-def test_what_to_wait_for_can_be_said_by_annotation(wanted: str, is_met: bool) -> None:
+def test_an_annotation_states_what_to_wait_for(wanted: str, is_met: bool) -> None:
     claim = thing(
         "example.dev/v1",
         "Claim",
@@ -137,9 +137,7 @@ def test_what_to_wait_for_can_be_said_by_annotation(wanted: str, is_met: bool) -
         ),
     ],
 )
-def test_what_was_observed_of_an_earlier_generation_does_not_count(
-    observed: Thing, is_met: bool
-) -> None:
+def test_a_status_of_an_earlier_generation_does_not_count(observed: Thing, is_met: bool) -> None:
     claim = thing(
         "example.dev/v1",
         "Claim",
@@ -150,14 +148,14 @@ def test_what_was_observed_of_an_earlier_generation_does_not_count(
     assert (pending(claim, nothing) == []) is is_met
 
 
-def test_a_wait_of_an_unknown_form_is_refused() -> None:
+def test_an_unknown_wait_annotation_is_refused() -> None:
     claim = thing("example.dev/v1", "Claim", annotations={"pulumi.com/waitFor": "Ready"})
 
     with pytest.raises(ProviderError, match='expected a "jsonpath=" or "condition=" prefix'):
         pending(claim, nothing)
 
 
-def test_a_new_object_is_made_where_the_real_provider_makes_one() -> None:
+def test_an_object_is_replaced_as_by_the_real_provider() -> None:
     assert must_replace("apps", "Deployment", "spec.selector.matchLabels.app")
     assert must_replace("batch", "Job", "spec.template.spec.containers[0].image")
     assert must_replace("", "Pod", "spec.nodeName")
@@ -168,7 +166,7 @@ def test_a_new_object_is_made_where_the_real_provider_makes_one() -> None:
     assert not must_replace("example.dev", "Deployment", "spec.selector")
 
 
-def test_what_was_created_belongs_to_who_applies_it_later() -> None:
+def test_created_fields_belong_to_the_manager_that_applies_them_later() -> None:
     created: Thing = {"f:spec": {"f:size": {}, "f:share": {}}}
     entries = [
         {"manager": "pulumi-kubernetes", "operation": "Update", "fieldsV1": created},
@@ -191,7 +189,7 @@ def test_what_was_created_belongs_to_who_applies_it_later() -> None:
     assert taken_over(owned, "team") is None
 
 
-def test_another_cluster_is_told_by_what_the_active_context_says_of_it(gone: str) -> None:
+def test_another_cluster_is_recognized_by_its_active_context(gone: str) -> None:
     provider = KubernetesProvider()
     elsewhere = gone.replace("127.0.0.1", "127.0.0.2")
     settings = {"kubeconfig": gone}
@@ -223,7 +221,7 @@ def gone() -> str:
     )
 
 
-def test_objects_go_with_their_cluster_where_the_program_says_so(gone: str) -> None:
+def test_objects_are_deleted_with_their_cluster_if_the_program_says_so(gone: str) -> None:
     work = Work(type="kubernetes:core/v1:ConfigMap", identity="default/a", tell=print)
     state = thing("v1", "ConfigMap")
     strict, lenient = KubernetesProvider(), KubernetesProvider()
@@ -238,12 +236,12 @@ def test_objects_go_with_their_cluster_where_the_program_says_so(gone: str) -> N
         strict.read(work, state, state)
 
 
-def test_a_kubeconfig_that_cannot_be_used_says_what_is_wrong(gone: str) -> None:
+def test_an_invalid_kubeconfig_is_reported_with_the_reason(gone: str) -> None:
     with pytest.raises(ProviderError, match="elsewhere"):
         read_kubeconfig(gone, "elsewhere")
 
 
-def test_files_that_a_kubeconfig_names_lie_beside_it_whatever_the_context(tmp_path: Path) -> None:
+def test_files_named_in_a_kubeconfig_are_relative_to_it(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("an authority")
     (tmp_path / "config").write_text(
         json.dumps(

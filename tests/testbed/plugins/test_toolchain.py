@@ -59,7 +59,7 @@ def greeter(tmp_path: Path) -> PulumiEngine:
     )
 
 
-def test_what_is_required_beside_the_program_is_installed_below_the_project_or_pip_says_why_not(
+def test_the_programs_requirements_are_installed_below_the_project_or_pips_error_shown(
     greeter: PulumiEngine,
 ) -> None:
     greeter.install()
@@ -78,14 +78,14 @@ def test_what_is_required_beside_the_program_is_installed_below_the_project_or_p
         greeter.install()
 
 
-def test_a_toolchain_that_the_stand_in_does_not_know_is_refused(greeter: PulumiEngine) -> None:
+def test_an_unknown_toolchain_is_refused(greeter: PulumiEngine) -> None:
     (greeter.project / "Pulumi.yaml").write_text(PROJECT.format(toolchain="uv"))
 
     with pytest.raises(EngineError, match="knows pip alone, not uv"):
         greeter.install()
 
 
-def test_nothing_runs_before_it_is_installed(greeter: PulumiEngine) -> None:
+def test_a_program_without_its_installation_is_refused(greeter: PulumiEngine) -> None:
     (greeter.project / "program" / "__main__.py").write_text("")
 
     with pytest.raises(EngineError, match="pulumi install makes it"):
@@ -126,7 +126,7 @@ def test_program_and_providers_run_where_they_are_installed(
     assert "Traceback" not in str(failure.value)
 
 
-def test_providers_look_for_their_packages_from_the_programs_folder(
+def test_providers_find_their_packages_from_the_programs_folder(
     drain: PulumiEngine, tmp_path: Path
 ) -> None:
     config = {"file": str(tmp_path / "file"), "gate": str(tmp_path / "gate"), "text": "one"}
