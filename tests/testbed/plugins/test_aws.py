@@ -416,7 +416,7 @@ def test_every_used_type_names_the_source_of_its_replacement_rules() -> None:
 @pytest.mark.parametrize(
     ("token", "kept"), [("aws:ec2/tag:Tag", "value"), ("aws:sqs/queuePolicy:QueuePolicy", "policy")]
 )
-def test_equivalent_tags_and_queue_policies_are_no_change(
+def test_only_a_tags_value_and_a_queues_policy_change_in_place(
     cloud: Cloud, token: str, kept: str
 ) -> None:
     provider = stand_in(cloud)
