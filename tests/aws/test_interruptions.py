@@ -93,7 +93,7 @@ def test_an_invalid_event_is_refused(body: str) -> None:
         parsed(body)
 
 
-async def test_a_notice_comes_from_the_queue_and_is_acknowledged(
+async def test_a_notice_is_received_from_the_queue_and_acknowledged(
     provider: AWSCloudProvider, region: Region
 ) -> None:
     sqs = region.client("sqs")

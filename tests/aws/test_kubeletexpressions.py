@@ -162,7 +162,7 @@ async def test_without_the_gate_a_class_with_an_expression_is_not_ready(
         ({"kubeReserved": {"cpu": "-1"}}, "InvalidKubeletConfiguration", "kubeReserved.cpu"),
     ],
 )
-async def test_a_class_says_which_expression_is_wrong(
+async def test_a_nodeclass_names_the_invalid_expression(
     evaluating: AWSCloudProvider, kubelet: dict[str, Any], reason: str, says: str
 ) -> None:
     held = validation(await ready(evaluating, kubelet=kubelet))

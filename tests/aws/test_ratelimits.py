@@ -182,7 +182,7 @@ async def test_throttling_slows_all_requests_of_the_same_api(asked: str) -> None
     assert aws.times("describe_images") == [0.0]
 
 
-async def test_who_gives_up_leaves_the_others_their_turns() -> None:
+async def test_a_cancelled_call_leaves_its_tokens_to_the_next() -> None:
     aws = Clocked()
     paced = Paced(aws)
     waiting = [asyncio.create_task(paced.call("ec2", "run_instances")) for _ in range(8)]

@@ -129,7 +129,7 @@ async def test_a_node_is_found_by_a_pod_on_it(app: Top, page: Content) -> None:
         assert [line.split()[0] for line in screen(pilot)[1:] if line.strip()] == [node["name"]]
 
 
-async def test_a_filter_without_matches_says_so(app: Top) -> None:
+async def test_a_filter_without_matches_is_reported(app: Top) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("slash", "q", "q", "q")
 

@@ -209,7 +209,7 @@ def test_repeated_evaluation_uses_no_more_memory() -> None:
     assert kept < 10_000, "bytes"
 
 
-def test_versions_are_ordered_as_semver_says() -> None:
+def test_versions_are_ordered_as_in_semver() -> None:
     ordered = ["1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-alpha.beta", "1.0.0-beta.2", "1.0.0-beta.11"]
     ordered += ["1.0.0-rc.1", "1.0.0", "1.10.0"]
 

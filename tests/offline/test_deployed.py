@@ -35,7 +35,7 @@ async def settings(
     return await controller_options(api, argv, SHELL, heard.append)
 
 
-async def test_settings_come_from_the_deployment_and_not_from_the_environment() -> None:
+async def test_settings_are_read_from_the_deployment_and_not_from_the_environment() -> None:
     said: list[str] = []
     env = [
         {"name": "CLUSTER_NAME", "value": "prod"},

@@ -192,7 +192,7 @@ async def test_a_claim_without_its_node_is_deleted_in_time_even_if_the_clock_is_
     assert world.is_leaving("claim")
 
 
-async def test_a_node_that_comes_back_keeps_its_claim(
+async def test_a_node_that_is_ready_again_keeps_its_claim(
     world: World, collector: GarbageCollection
 ) -> None:
     claim = await launched(world)

@@ -56,7 +56,7 @@ async def test_a_pool_with_a_ready_class_becomes_ready_and_carries_its_hash(
     assert pool.metadata.annotations[labels.NODEPOOL_HASH_VERSION] == "v3"
 
 
-async def test_a_pool_without_its_class_says_which_one_to_create(
+async def test_a_pool_without_its_class_names_the_one_to_create(
     world: World, readiness: Readiness
 ) -> None:
     world.seed(fresh_pool())
@@ -281,7 +281,9 @@ async def test_a_pool_counts_its_nodes(world: World, readiness: Readiness) -> No
     assert pool.status.resources["memory"] == "8Gi"
 
 
-async def test_a_class_that_finds_no_subnets_says_so(world: World, resolver: Resolver) -> None:
+async def test_a_class_without_matching_subnets_reports_it(
+    world: World, resolver: Resolver
+) -> None:
     world.cloud.unready("default", reason="SubnetsNotFound", message="tag a subnet")
     world.seed(make_nodeclass())
 

@@ -137,7 +137,7 @@ def test_a_label_of_the_pool_satisfies_the_pod() -> None:
     expect_nodes(schedule_on(make_nodepool(labels={"team": "red"}), [pod]), 1)
 
 
-def test_pods_choose_the_value_of_a_label_the_pool_only_says_exists() -> None:
+def test_pods_choose_the_value_of_a_label_that_the_pool_requires_to_exist() -> None:
     pods = [make_pod(node_selector={"team": team}) for team in ("red", "blue", "red")]
 
     results = schedule_on(make_nodepool(requirements=[needs("team", "Exists")]), pods)

@@ -91,7 +91,7 @@ def denial_of(error: pytest.ExceptionInfo[ClientError]) -> tuple[str, str]:
     return answer["Code"], answer["Message"]
 
 
-def test_a_role_session_may_do_what_its_policy_says_and_nothing_else(
+def test_a_role_session_has_exactly_the_permissions_of_its_policy(
     workload: Workload, control: CloudControl
 ) -> None:
     workload.grant(allow("ec2:DescribeInstances"))

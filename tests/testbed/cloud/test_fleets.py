@@ -121,7 +121,7 @@ def test_a_fleet_spreads_over_pools_when_the_first_has_too_few(
     assert counts == {"m5.large": 2, "m5.xlarge": 3}
 
 
-def test_capacity_comes_back_when_an_instance_ends(
+def test_capacity_returns_when_an_instance_terminates(
     ec2: Any, region: Region, control: CloudControl
 ) -> None:
     control.set_capacity(

@@ -221,7 +221,7 @@ def gone() -> str:
     )
 
 
-def test_objects_are_deleted_with_their_cluster_if_the_program_says_so(gone: str) -> None:
+def test_objects_are_deleted_with_their_cluster_on_request(gone: str) -> None:
     work = Work(type="kubernetes:core/v1:ConfigMap", identity="default/a", tell=print)
     state = thing("v1", "ConfigMap")
     strict, lenient = KubernetesProvider(), KubernetesProvider()
