@@ -110,8 +110,8 @@ PreferencePolicy = Literal["Respect", "Ignore"]
 MinValuesPolicy = Literal["Strict", "BestEffort"]
 
 
-UNBUILT = {"is_built": False}
-"""Metadata of a feature gate of Karpenter that has no effect in this version."""
+ALLOCATES = {"allocates_devices": True}
+"""Metadata of a feature gate that has no effect if resource claims are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +156,13 @@ class AWSFeatureGates:
     """Allows expressions over the instance type in `spec.kubelet.maxPods`, `kubeReserved` and
     `systemReserved` of an EC2NodeClass. If it is off, an EC2NodeClass with one is not ready."""
 
-    dra_nvidia_gpu: bool = field(default=False, metadata={"name": "DRANVIDIAGPU", **UNBUILT})
-    """Launches nodes for claims of the DRA driver `gpu.nvidia.com`."""
+    dra_nvidia_gpu: bool = field(default=False, metadata={"name": "DRANVIDIAGPU", **ALLOCATES})
+    """Launches nodes for claims to GPUs of the DRA driver `gpu.nvidia.com`. It needs
+    `IGNORE_DRA_REQUESTS=false`."""
 
-    dra_efa: bool = field(default=False, metadata={"name": "DRAEFA", **UNBUILT})
-    """Launches nodes for claims of the DRA driver `dra.net`."""
+    dra_efa: bool = field(default=False, metadata={"name": "DRAEFA", **ALLOCATES})
+    """Launches nodes for claims to EFA interfaces of the DRA driver `dra.net`. It needs
+    `IGNORE_DRA_REQUESTS=false`."""
 
     reboot_for_repair: bool = False
     """Reboots an unhealthy node before it is replaced, if a reboot clears the fault of its GPU."""
@@ -436,8 +438,8 @@ class Options:
         doc("""
             Whether pods with resource claims (dynamic resource allocation, DRA) are ignored in
             scheduling. `false` needs Kubernetes 1.34 or later, which serves `resource.k8s.io/v1`.
-            The devices of instance types are unknown on AWS, so Joiner satisfies claims only with
-            devices that drivers have published.
+            Joiner satisfies claims with devices that drivers have published. With the feature gates
+            DRANVIDIAGPU and DRAEFA, it also launches nodes for claims.
         """),
     ] = True
 
@@ -771,7 +773,7 @@ def _gates(text: str, kind: type[Any], key: str) -> Any:
 
 
 def ignored_gates(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each feature gate that is given and has no effect in this version.
+    """Return a sentence for each feature gate that is given and has no effect.
 
     Karpenter ignores gates that it does not know, and so does `Options.parse`: a chart may set
     gates of a later version.
@@ -781,6 +783,7 @@ def ignored_gates(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
 
     """
     given = _given(argv, environ)
+    are_ignored = _is_true(given["IGNORE_DRA_REQUESTS"] or "true")
     found = []
     for setting in SETTINGS:
         if not dataclasses.is_dataclass(setting.type):
@@ -792,8 +795,8 @@ def ignored_gates(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
             if gate is None:
                 ending = f"unknown feature gate {name} is ignored{nearest(name, gates)}"
                 found.append(f"{setting.variable}: {ending}")
-            elif not gate.metadata.get("is_built", True) and _TRUTHS.get(value.lower()):
-                found.append(f"{setting.variable}: {name} has no effect in this version of Joiner")
+            elif are_ignored and "allocates_devices" in gate.metadata and _is_true(value):
+                found.append(f"{setting.variable}: {name} needs IGNORE_DRA_REQUESTS=false")
     return found
 
 
@@ -854,6 +857,10 @@ def _gate_name(gate: dataclasses.Field[bool]) -> str:
 
 
 _TRUTHS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
+
+
+def _is_true(text: str) -> bool:
+    return _TRUTHS.get(text.lower(), False)
 
 
 def _truth(text: str) -> bool:

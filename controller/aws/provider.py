@@ -28,6 +28,7 @@ from controller.aws.errors import PROFILE_INVALID, RequestError
 from controller.aws.instances import Instances
 from controller.aws.instancetypes.catalogue import Limits
 from controller.aws.instancetypes.discoveredcapacity import DiscoveredCapacity
+from controller.aws.instancetypes.expecteddevices import Drivers
 from controller.aws.instancetypes.offerings import PERIOD as TYPES_PERIOD
 from controller.aws.instancetypes.offerings import RETRY as TYPES_RETRY
 from controller.aws.instancetypes.offerings import InstanceTypes, Machines
@@ -129,15 +130,20 @@ class AWSCloudProvider:
         self._observes = options.disruption_mode == "observe"
         aws = Paced(aws or Session())
         aws = ReadOnly(aws) if self._observes else aws
-        gates = options.feature_gates
+        gates, aws_gates = options.feature_gates, options.aws_feature_gates
+        are_allocated = not options.ignore_dra_requests
+        drivers = Drivers(
+            nvidia=aws_gates.dra_nvidia_gpu and are_allocated,
+            efa=aws_gates.dra_efa and are_allocated,
+        )
         name, installation = options.cluster_name, options.installation_tag
         self.aws = aws
         self._clock = clock
         self._changes = ChangeMonitor()
-        self._evaluates = options.aws_feature_gates.node_class_cel
+        self._evaluates = aws_gates.node_class_cel
         self._shifts_zones = options.enable_zonal_shift
         self._repairs_as_before = options.legacy_node_repair
-        self._reboots = options.aws_feature_gates.reboot_for_repair
+        self._reboots = aws_gates.reboot_for_repair
         self._loading = asyncio.Lock()
         self._in_reservation: dict[str, str] = {}
         self._types_due = self._prices_due = float("-inf")
@@ -186,6 +192,7 @@ class AWSCloudProvider:
             shift=self._shift,
             learned=self._learned,
             groups=self._placements,
+            drivers=drivers,
             clock=clock,
         )
         self._launcher = Launcher(
@@ -226,6 +233,7 @@ class AWSCloudProvider:
             reserved_capacity=gates.reserved_capacity,
             inexpressible=self._types.inexpressible,
             expressions=self._evaluates,
+            shares_gpus=aws_gates.dra_nvidia_gpu,
         )
 
     # Start and background work.

@@ -43,6 +43,13 @@ class Region:
             if i.state not in ("shutting-down", "terminated")
         ]
 
+    def launch_template(self, machine: Any) -> Any:
+        """Return the content of the launch template of an instance."""
+        (version,) = self.client("ec2").describe_launch_template_versions(
+            LaunchTemplateId=machine.tags["aws:ec2launchtemplate:id"], Versions=["$Latest"]
+        )["LaunchTemplateVersions"]
+        return version["LaunchTemplateData"]
+
     def machines(self) -> list[Machine]:
         """Return every instance as its kubelet sees it."""
         with urllib.request.urlopen(f"{self.cloud.url}/testbed/instances") as answer:

@@ -193,13 +193,8 @@ async def test_the_launch_template_has_the_settings_of_the_nodeclass(
 
     await provider.launch(make_claim(SPOT, M5_LARGE), node_class)
 
-    ec2 = region.client("ec2")
     (machine,) = region.instances()
-    tags = machine.tags
-    (version,) = ec2.describe_launch_template_versions(
-        LaunchTemplateId=tags["aws:ec2launchtemplate:id"], Versions=["$Latest"]
-    )["LaunchTemplateVersions"]
-    content = version["LaunchTemplateData"]
+    content = region.launch_template(machine)
     assert content["MetadataOptions"]["HttpPutResponseHopLimit"] == 2
     assert content["MetadataOptions"]["HttpTokens"] == "required"
     assert content["IamInstanceProfile"] == {"Name": ROLE}

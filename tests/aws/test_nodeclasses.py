@@ -512,8 +512,8 @@ async def test_a_missing_profile_is_not_reported_as_a_missing_permission(
     node_class = await ready(provider, role=None, instance_profile="nothing")
 
     lacking = condition(node_class, "ValidationSucceeded")
-    assert (lacking.status, lacking.reason) == ("False", "InstanceProfileNameInvalid")
-    assert "joiner:" not in lacking.message
+    assert (lacking.status, lacking.reason) == ("False", "InstanceProfileNotFound")
+    assert lacking.message == 'Instance profile "nothing" not found'
 
 
 async def test_if_profiles_cannot_be_created_the_message_names_the_setting(

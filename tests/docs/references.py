@@ -96,9 +96,7 @@ def _gates(kind: type[Any]) -> Iterator[tuple[str, str, str]]:
     described = dict(meanings(kind))
     for gate in dataclasses.fields(kind):
         name = gate.metadata.get("name", gate.name.title().replace("_", ""))
-        is_built = gate.metadata.get("is_built", True)
-        about = described[gate.name] if is_built else "Accepted for compatibility; no effect yet."
-        yield name, f"`{text_of(gate.default)}`", about
+        yield name, f"`{text_of(gate.default)}`", described[gate.name]
 
 
 def known_labels() -> Mapping[str, Mapping[str, Any]]:

@@ -37,6 +37,7 @@ from controller.aws.instancetypes.catalogue import (
     suits,
 )
 from controller.aws.instancetypes.discoveredcapacity import DiscoveredCapacity
+from controller.aws.instancetypes.expecteddevices import Drivers, Sharing
 from controller.aws.instancetypes.pricing import Pricing
 from controller.aws.instancetypes.reservations import Reservations
 from controller.aws.instancetypes.surcharges import surcharges
@@ -174,9 +175,11 @@ class InstanceTypes:
         shift: ZonalShift,
         learned: DiscoveredCapacity,
         groups: PlacementGroups,
+        drivers: Drivers,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._region = region
+        self._drivers = drivers
         self._learned = learned
         self._groups = groups
         self._limits = limits
@@ -313,7 +316,8 @@ class InstanceTypes:
         )
 
     def _types(self, node_class: EC2NodeClass, shared: frozenset[str]) -> _Built:
-        key = _content(node_class, self._machines.revision, shared)
+        sharing = self._drivers.sharing(node_class)
+        key = _content(node_class, self._machines.revision, shared, sharing)
         built = self._built.get(key)
         if built is None:
             made = list(self._make(node_class, shared))
@@ -332,6 +336,7 @@ class InstanceTypes:
         With `shared`, only these instance types are built, with each share of a GPU counted as one.
         """
         family = family_of(node_class)
+        sharing = self._drivers.sharing(node_class)
         wanted = {s.zone for s in node_class.status.subnets}
         reserved = _by_type(node_class)
         for name in sorted(shared or self._machines.by_name):
@@ -358,6 +363,7 @@ class InstanceTypes:
                 offerings=(),
                 capacity=whole,
                 overhead=overhead(m, own, self._limits, whole),
+                dynamic_resources=self._drivers.devices(name, sharing),
             )
             # An instance type on which no AMI of the EC2NodeClass runs can never be launched.
             image = image_for(instance_type, node_class.status.amis)
@@ -485,7 +491,9 @@ def _group_requirements(group: PlacementGroup | None) -> tuple[Requirement, ...]
     )
 
 
-def _content(node_class: EC2NodeClass, revision: int, shared: Collection[str]) -> bytes:
+def _content(
+    node_class: EC2NodeClass, revision: int, shared: Collection[str], sharing: Sharing | None
+) -> bytes:
     """Return the cache key of an EC2NodeClass: everything that its instance types depend on."""
     spec, status = node_class.spec, node_class.status
     parts: list[Any] = [
@@ -493,6 +501,7 @@ def _content(node_class: EC2NodeClass, revision: int, shared: Collection[str]) -
         family_of(node_class).name,
         sorted((s.id, s.zone, s.zone_id) for s in status.subnets),
         sorted(shared),
+        sharing,
         # The IDs of the AMIs are left out: EC2NodeClasses that differ only in them share instance
         # types.
         [a.requirements for a in status.amis],

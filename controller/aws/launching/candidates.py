@@ -29,6 +29,7 @@ from controller.aws.bootstrap.userdata import (
     user_data,
 )
 from controller.aws.cluster import EksCluster
+from controller.aws.instancetypes import expecteddevices
 from controller.aws.instancetypes.catalogue import EFA
 from controller.aws.instancetypes.offerings import (
     RESERVATION_ID,
@@ -53,6 +54,15 @@ WRITTEN_TEMPLATES = 256
 
 It is more than a burst of launches needs.
 """
+
+
+def wants_efa(claim: NodeClaim) -> bool:
+    """Whether pods of the NodeClaim request EFA interfaces, as a resource or with DRA.
+
+    Without such a request, instances have none.
+    """
+    drivers = claim.metadata.annotations.get(labels.REQUESTED_DRA_DRIVERS, "").split(",")
+    return EFA in claim.spec.resources.requests or expecteddevices.EFA in drivers
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,8 +118,7 @@ class Writer:
         if image is None:
             raise NodeClassNotReadyError(f"no image of the class runs on {instance_type.name}")
         pods = instance_type.capacity.get(PODS, 0) // MILLI
-        wants_efa = EFA in self.claim.spec.resources.requests
-        efas = instance_type.capacity.get(EFA, 0) // MILLI if wants_efa else 0
+        efas = instance_type.capacity.get(EFA, 0) // MILLI if wants_efa(self.claim) else 0
         reservation = offering.requirements.get(RESERVATION_ID, "")
         kubelet = {**self.kubelet(instance_type.name), "maxPods": pods}
         reserved = [kubelet.get(name) for name in RESERVATIONS]

@@ -50,7 +50,13 @@ from controller.aws.instancetypes.catalogue import EFA
 from controller.aws.instancetypes.offerings import RESERVATION_ID, InstanceTypes
 from controller.aws.instancetypes.reservations import Reservations
 from controller.aws.launching import fleet
-from controller.aws.launching.candidates import NITRO_SANDBOX, WRITTEN_TEMPLATES, Writer, market
+from controller.aws.launching.candidates import (
+    NITRO_SANDBOX,
+    WRITTEN_TEMPLATES,
+    Writer,
+    market,
+    wants_efa,
+)
 from controller.aws.launching.fleet import FleetAnswer, LaunchCandidate
 from controller.aws.launching.launchfilters import UNAVAILABLE, filtered
 from controller.aws.launching.launchtemplates import LaunchTemplate, LaunchTemplates
@@ -639,9 +645,7 @@ def _requests(claim: NodeClaim) -> Resources:
 
 
 def _wants_efa(plan: LaunchPlan) -> bool:
-    return EFA in plan.claim.spec.resources.requests or bool(
-        plan.node_class.spec.network_interfaces
-    )
+    return wants_efa(plan.claim) or bool(plan.node_class.spec.network_interfaces)
 
 
 def _tenancy(claim: NodeClaim) -> str:

@@ -20,12 +20,14 @@ from controller.apis.karpenter.ec2nodeclass import (
     SubnetStatus,
 )
 from controller.apis.kubernetes.conditions import ConditionStatus, find, rolled_up, with_condition
+from controller.apis.labels import NVIDIA_CONSUMABLE_CAPACITY
 from controller.aws.bootstrap import kubelet
 from controller.aws.bootstrap.families import AL2023, family_of
 from controller.aws.bootstrap.kubeletexpressions import misread
 from controller.aws.bootstrap.userdata import Bootstrap, UserDataError, user_data
 from controller.aws.cluster import ClusterFacts
 from controller.aws.errors import PROFILE_INVALID, AwsError, RequestError
+from controller.aws.instancetypes.expecteddevices import SharingError, sharing
 from controller.aws.instancetypes.reservations import Reservations
 from controller.aws.network.placementgroups import PlacementGroups
 from controller.aws.network.securitygroups import SecurityGroups
@@ -197,6 +199,9 @@ class NodeClasses:
     expressions: bool = False
     """Whether `spec.kubelet` may contain expressions: the feature gate NodeClassCEL."""
 
+    shares_gpus: bool = False
+    """Whether claims may share GPUs: the feature gate DRANVIDIAGPU."""
+
     async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
         """Return the EC2NodeClass with its current status.
 
@@ -296,8 +301,13 @@ class NodeClasses:
         except WantingError as exc:
             if exc.reason != PROFILE_INVALID:
                 raise
-            message = "; ".join(filter(None, (exc.message, self.profiles.lacking(node_class))))
+            lacking = self.profiles.lacking(node_class)
             self.profiles.forget(node_class)
+            if named := node_class.spec.instance_profile:
+                raise WantingError(
+                    "InstanceProfileNotFound", f'Instance profile "{named}" not found'
+                ) from exc
+            message = "; ".join(filter(None, (exc.message, lacking)))
             raise WantingError(exc.reason, message) from exc
         except (RequestError, NodeClassNotReadyError) as exc:
             raise WantingError(exc.reason, str(exc)) from exc
@@ -333,6 +343,7 @@ class NodeClasses:
                 "UnsupportedKubeletConfiguration",
                 f"AMI family {family.name} does not support spec.kubelet.{', '.join(unsupported)}",
             )
+        self._sharing(node_class)
         try:
             user_data(family, Bootstrap(cluster=cluster, custom=spec.user_data or ""))
         except UserDataError as exc:
@@ -343,6 +354,19 @@ class NodeClasses:
                 "TagValidationFailed",
                 f"spec.tags contains restricted tags, which only the controller sets: "
                 f"{', '.join(map(repr, refused))}; remove them",
+            )
+
+    def _sharing(self, node_class: EC2NodeClass) -> None:
+        """Validate the annotation with which claims share GPUs."""
+        try:
+            shared = sharing(node_class)
+        except SharingError as exc:
+            raise WantingError("NVIDIAConsumableCapacityInvalid", str(exc)) from exc
+        if shared is not None and not self.shares_gpus:
+            raise WantingError(
+                "DRADisabled",
+                f"annotation {NVIDIA_CONSUMABLE_CAPACITY} enables GPU sharing, but the "
+                "DRANVIDIAGPU feature gate is disabled",
             )
 
 

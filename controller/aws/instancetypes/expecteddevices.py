@@ -1,0 +1,327 @@
+"""The devices that DRA drivers will publish on the nodes of an instance type.
+
+EC2 describes neither the attributes of a GPU that the driver `gpu.nvidia.com` publishes nor the
+PCIe root of a device, so both are listed here by instance type, as the drivers publish them on such
+instances. An instance type that is not listed has no expected devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
+from controller.apis.kubernetes.devices import (
+    Amount,
+    AttributeBinding,
+    CapacityPolicy,
+    CapacityRange,
+    Device,
+    DeviceAttribute,
+    DeviceCapacity,
+    DeviceReference,
+    DynamicResources,
+    ResourceSliceTemplate,
+    TemplatePool,
+)
+from controller.apis.labels import NVIDIA_CONSUMABLE_CAPACITY
+from controller.cloudprovider.instancetypes import NO_DEVICES
+
+NVIDIA = "gpu.nvidia.com"
+EFA = "dra.net"
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+MEMORY = "memory"
+SHARES = "shares"
+
+SAME_ON_A_NODE = (f"{NVIDIA}/driverVersion", f"{NVIDIA}/cudaDriverVersion")
+"""Attributes that are unknown before the node runs, and equal for all of its GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of GPU: the attributes and the memory that its driver publishes."""
+
+    product: str
+    architecture: str
+    compute_capability: str
+    memory: str
+    brand: str = "Nvidia"
+
+    @property
+    def attributes(self) -> Mapping[str, DeviceAttribute]:
+        """The attributes of each GPU of the model."""
+        return {
+            "type": DeviceAttribute(string="gpu"),
+            "brand": DeviceAttribute(string=self.brand),
+            "productName": DeviceAttribute(string=self.product),
+            "architecture": DeviceAttribute(string=self.architecture),
+            "cudaComputeCapability": DeviceAttribute(version=self.compute_capability),
+        }
+
+
+_SLICES_BRAND = "NvidiaVWS"
+
+MODELS = {
+    "V100": Model("Tesla V100-SXM2-32GB", "Volta", "7.0.0", "32Gi", "Tesla"),
+    "T4": Model("Tesla T4", "Turing", "7.5.0", "15Gi"),
+    "T4G": Model("NVIDIA T4G", "Turing", "7.5.0", "15Gi"),
+    "T4G-metal": Model("NVIDIA T4G", "Turing", "7.5.0", "16Gi"),
+    "A10G": Model("NVIDIA A10G", "Ampere", "8.6.0", "23028Mi"),
+    "A100-40": Model("NVIDIA A100-SXM4-40GB", "Ampere", "8.0.0", "40320Mi"),
+    "A100-80": Model("NVIDIA A100-SXM4-80GB", "Ampere", "8.0.0", "80Gi"),
+    "L4": Model("NVIDIA L4", "Ada Lovelace", "8.9.0", "23034Mi"),
+    "L4-3Q": Model("NVIDIA L4-3Q", "Ada Lovelace", "8.9.0", "3Gi", _SLICES_BRAND),
+    "L4-6Q": Model("NVIDIA L4-6Q", "Ada Lovelace", "8.9.0", "6Gi", _SLICES_BRAND),
+    "L4-12Q": Model("NVIDIA L4-12Q", "Ada Lovelace", "8.9.0", "12Gi", _SLICES_BRAND),
+    "L40S": Model("NVIDIA L40S", "Ada Lovelace", "8.9.0", "46068Mi"),
+    "H100": Model("NVIDIA H100 80GB HBM3", "Hopper", "9.0.0", "81152Mi"),
+    "H200": Model("NVIDIA H200", "Hopper", "9.0.0", "140Gi"),
+    "B200": Model("NVIDIA B200", "Blackwell", "10.0.0", "182784Mi"),
+    "B300": Model("NVIDIA B300 SXM6 AC", "Blackwell", "10.3.0", "268Gi"),
+}
+
+GPUS = """
+g4dn.xlarge      T4         00
+g4dn.2xlarge     T4         00
+g4dn.4xlarge     T4         00
+g4dn.8xlarge     T4         00
+g4dn.12xlarge    T4         00x4
+g4dn.16xlarge    T4         00
+g4dn.metal       T4         17x2 34x2 e6x2 f3x2
+g5.xlarge        A10G       00
+g5.2xlarge       A10G       00
+g5.4xlarge       A10G       00
+g5.8xlarge       A10G       00
+g5.12xlarge      A10G       00x4
+g5.16xlarge      A10G       00
+g5.24xlarge      A10G       00x4
+g5.48xlarge      A10G       00x8
+g5g.xlarge       T4G        00
+g5g.2xlarge      T4G        00
+g5g.4xlarge      T4G        00
+g5g.8xlarge      T4G        00
+g5g.16xlarge     T4G        00x2
+g5g.metal        T4G-metal  0002:00x2
+g6.xlarge        L4         30
+g6.2xlarge       L4         30
+g6.4xlarge       L4         34
+g6.8xlarge       L4         35
+g6.12xlarge      L4         37 39 3b 3d
+g6.16xlarge      L4         4c
+g6.24xlarge      L4         5e 60 62 64
+g6.48xlarge      L4         9e a0 a2 a4 ad af b1 b3
+gr6.4xlarge      L4         34
+gr6.8xlarge      L4         35
+g6f.large        L4-3Q      30
+g6f.xlarge       L4-3Q      30
+g6f.2xlarge      L4-6Q      30
+g6f.4xlarge      L4-12Q     34
+gr6f.4xlarge     L4-12Q     34
+g6e.xlarge       L40S       2f
+g6e.2xlarge      L40S       2f
+g6e.4xlarge      L40S       33
+g6e.8xlarge      L40S       35
+g6e.12xlarge     L40S       37 39 3b 3d
+g6e.16xlarge     L40S       4c
+g6e.24xlarge     L40S       62 64 66 68
+g6e.48xlarge     L40S       9d 9f a1 a3 c5 c7 c9 cb
+p3dn.24xlarge    V100       00x8
+p4d.24xlarge     A100-40    10x2 20x2 90x2 a0x2
+p4de.24xlarge    A100-80    10x2 20x2 90x2 a0x2
+p5.4xlarge       H100       24
+p5.48xlarge      H100       44 55 66 77 88 99 aa bb
+p5e.48xlarge     H200       44 55 66 77 88 99 aa bb
+p5en.48xlarge    H200       44x2 5dx2 76x2 8fx2
+p6-b200.48xlarge B200       44x2 55x2 66x2 79x2
+p6-b300.48xlarge B300       4b 5a 69 78 87 96 a5 b4
+"""
+"""NVIDIA GPUs: instance type, model, and the PCIe root of each GPU (`xN`: of N GPUs)."""
+
+EFA_INTERFACES = """
+g4dn.8xlarge     efa0  00
+g4dn.12xlarge    efa0  00
+g4dn.16xlarge    efa0  00
+g4dn.metal       efa0  c2/1
+g5.8xlarge       efa0  00
+g5.12xlarge      efa0  00
+g5.16xlarge      efa0  00
+g5.24xlarge      efa0  00
+g5.48xlarge      efa0  00
+g6.8xlarge       efa1  24
+g6.12xlarge      efa1  24
+g6.16xlarge      efa1  34
+g6.24xlarge      efa1  44
+g6.48xlarge      efa1  84/0
+gr6.8xlarge      efa1  24
+g6e.8xlarge      efa1  24
+g6e.12xlarge     efa1  24
+g6e.16xlarge     efa1  34
+g6e.24xlarge     efa1  44x2
+g6e.48xlarge     efa1  84/0x2 a5/1x2
+p3dn.24xlarge    efa0  00
+p4d.24xlarge     efa0  10/0 20/0 90/1 a0/1
+p4de.24xlarge    efa0  10/0 20/0 90/1 a0/1
+p5.4xlarge       efa1  24
+p5.48xlarge      efa1  44/0x4 55/0x4 66/0x4 77/0x4 88/1x4 99/1x4 aa/1x4 bb/1x4
+p5e.48xlarge     efa1  66/0x4 77/0x4 44/1x4 55/1x4 aa/2x4 bb/2x4 88/3x4 99/3x4
+p5en.48xlarge    efa2  44/0x4 5d/0x4 76/1x4 8f/1x4
+p6-b200.48xlarge efa3  44/0x2 55/0x2 66/1x2 79/1x2
+p6-b300.48xlarge efa3  4b/0x2 5a/0x2 69/0x2 78/0x2 87/1x2 96/1x2 a5/1x2 b4/1x2
+"""
+"""EFA interfaces: instance type, generation, and PCIe root and NUMA node of each interface."""
+
+WITHOUT_RDMA = frozenset({"g4dn.metal"})
+
+
+class SharingError(ValueError):
+    """The annotation of an EC2NodeClass has none of the values of the NVIDIA driver's setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How several claims share a GPU: by its memory, and by a number of shares if `shares` > 0.
+
+    A request takes the whole memory by default if `takes_all`, and none of it otherwise.
+    """
+
+    shares: int = 0
+    takes_all: bool = False
+
+    def capacity(self, memory: str) -> dict[str, DeviceCapacity]:
+        """Return the capacity of a GPU with this memory, of which claims consume parts."""
+        minimum, default = ("1Mi", memory) if self.takes_all else ("0", "0")
+        parts = {MEMORY: _consumable(memory, minimum, default, "1Mi")}
+        if self.shares:
+            parts[SHARES] = _consumable(self.shares, 1, 1, 1)
+        return parts
+
+
+def sharing(node_class: EC2NodeClass) -> Sharing | None:
+    """Return how claims share the GPUs of an EC2NodeClass's nodes; None if they do not.
+
+    Raises:
+        SharingError: the value of the annotation is not allowed.
+
+    """
+    text = node_class.metadata.annotations.get(NVIDIA_CONSUMABLE_CAPACITY, "")
+    match text:
+        case "" | "disabled":
+            return None
+        case "memory":
+            return Sharing(takes_all=True)
+        case "unlimited":
+            return Sharing()
+    if text.isascii() and text.isdecimal() and len(text) < 19 and int(text):
+        return Sharing(shares=int(text))
+    raise SharingError(
+        f'annotation {NVIDIA_CONSUMABLE_CAPACITY}, "{text}" is not one of "disabled", "memory", '
+        '"unlimited", or a positive integer share count'
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Drivers:
+    """The DRA drivers whose devices are expected, by their feature gates."""
+
+    nvidia: bool = False
+    efa: bool = False
+
+    def sharing(self, node_class: EC2NodeClass) -> Sharing | None:
+        """Return how claims share GPUs; None if they do not, or if the annotation is invalid."""
+        try:
+            return sharing(node_class) if self.nvidia else None
+        except SharingError:
+            return None  # the condition of the EC2NodeClass reports the error
+
+    def devices(self, instance_type: str, shared: Sharing | None) -> DynamicResources:
+        """Return the expected devices of an instance type."""
+        gpus = _nvidia(instance_type, shared) if self.nvidia else NO_DEVICES
+        interfaces = _efa(instance_type) if self.efa else NO_DEVICES
+        if not interfaces.any:
+            return gpus
+        return DynamicResources(
+            resource_slice_templates=[
+                *gpus.resource_slice_templates,
+                *interfaces.resource_slice_templates,
+            ],
+            attribute_bindings=gpus.attribute_bindings,
+        )
+
+
+@cache
+def _nvidia(instance_type: str, shared: Sharing | None) -> DynamicResources:
+    row = _rows(GPUS).get(instance_type)
+    if row is None:
+        return NO_DEVICES
+    model = MODELS[row[0]]
+    whole = {MEMORY: DeviceCapacity(value=model.memory)}
+    pool = f"gpus-{instance_type}"
+    devices = [
+        Device(
+            name=f"gpu-{number}",
+            attributes={**model.attributes, PCIE_ROOT: DeviceAttribute(string=root)},
+            capacity=shared.capacity(model.memory) if shared else whole,
+            allow_multiple_allocations=shared is not None,
+        )
+        for number, (root, _) in enumerate(_places(row[1]))
+    ]
+    every = [DeviceReference(driver=NVIDIA, pool=pool, device=d.name) for d in devices]
+    return DynamicResources(
+        resource_slice_templates=[_template(NVIDIA, pool, devices)],
+        attribute_bindings=[
+            AttributeBinding(attribute=name, devices=every) for name in SAME_ON_A_NODE
+        ],
+    )
+
+
+@cache
+def _efa(instance_type: str) -> DynamicResources:
+    row = _rows(EFA_INTERFACES).get(instance_type)
+    if row is None:
+        return NO_DEVICES
+    common = {
+        f"{EFA}/pciVendor": DeviceAttribute(string="Amazon.com, Inc."),
+        f"{EFA}/pciDevice": DeviceAttribute(string="Elastic Fabric Adapter (EFA)"),
+        f"{EFA}/pciSubsystem": DeviceAttribute(string=row[0]),
+        f"{EFA}/rdma": DeviceAttribute(boolean=instance_type not in WITHOUT_RDMA),
+    }
+    devices = [
+        Device(
+            name=f"efa-{number}",
+            attributes={
+                **common,
+                PCIE_ROOT: DeviceAttribute(string=root),
+                **({f"{EFA}/numaNode": DeviceAttribute(integer=int(numa))} if numa else {}),
+            },
+        )
+        for number, (root, numa) in enumerate(_places(row[1]))
+    ]
+    template = _template(EFA, f"network-{instance_type}", devices)
+    return DynamicResources(resource_slice_templates=[template])
+
+
+def _template(driver: str, pool: str, devices: list[Device]) -> ResourceSliceTemplate:
+    return ResourceSliceTemplate(driver=driver, pool=TemplatePool(name=pool), devices=devices)
+
+
+def _consumable(total: Amount, minimum: Amount, default: Amount, step: Amount) -> DeviceCapacity:
+    whole = CapacityRange(min=minimum, max=total, step=step)
+    return DeviceCapacity(
+        value=total, request_policy=CapacityPolicy(default=default, valid_range=whole)
+    )
+
+
+@cache
+def _rows(table: str) -> Mapping[str, tuple[str, str]]:
+    """Return the second column and the rest of each row, by instance type."""
+    columns = (line.split(maxsplit=2) for line in table.splitlines() if line)
+    return {name: (kind, places) for name, kind, places in columns}
+
+
+def _places(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the PCIe root and the NUMA node (empty if unknown) of each device of a row."""
+    for group in text.split():
+        place, _, times = group.partition("x")
+        root, _, numa = place.partition("/")
+        yield from [(f"pci{root if ':' in root else '0000:' + root}", numa)] * int(times or 1)
