@@ -93,6 +93,16 @@ async def with_condition(
     return await with_conditions(api, cluster, claim, after)
 
 
+async def delete(api: ApiServer, kind: Kind[T], value: T) -> bool:
+    """Delete this object; return False if it is gone, also if another one has its name now."""
+    own = value.metadata
+    try:
+        await api.delete(kind, own.name, namespace=own.namespace, uid=own.uid)
+    except (NotFoundError, ConflictError):
+        return False
+    return True
+
+
 def reason_for_end(claim: NodeClaim) -> str:
     """Return the reason for a NodeClaim's deletion, as far as its conditions name it."""
     disrupted = conditions.find(claim.status.conditions, DISRUPTION_REASON)

@@ -6,7 +6,7 @@ import pytest
 
 from controller.apis import kinds
 from controller.apiserver.errors import ConflictError
-from controller.reconcilers.writing import patched
+from controller.reconcilers.writing import delete, patched
 from tests.builders import make_nodepool
 from tests.reconcilers.world import World
 
@@ -45,3 +45,15 @@ async def test_writing_a_deleted_object_is_a_conflict(world: World) -> None:
 
     with pytest.raises(ConflictError):
         await patched(world.api, world.cluster, kinds.NODE_POOL, pool, MARK)
+
+
+async def test_only_the_object_that_was_read_is_deleted(world: World) -> None:
+    earlier = world.cluster.get(kinds.NODE_POOL, "default")
+    assert earlier is not None
+
+    assert await delete(world.api, kinds.NODE_POOL, earlier)
+    assert not await delete(world.api, kinds.NODE_POOL, earlier)
+    world.seed(make_nodepool(metadata={"uid": "later"}))
+    assert not await delete(world.api, kinds.NODE_POOL, earlier)
+
+    assert (await world.api.get(kinds.NODE_POOL, "default")).metadata.uid == "later"

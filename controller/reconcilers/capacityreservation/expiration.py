@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from datetime import timedelta
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM
-from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.clock import Clock
+from controller.reconcilers.writing import delete
 from controller.state.cluster import Cluster
 from controller.telemetry.metrics import Metrics
 
@@ -72,5 +71,4 @@ class BlockExpiration:
             "the capacity block is about to end",
             extra={"NodeClaim": claim.metadata.name, "capacity-reservation-id": reservation_id},
         )
-        with contextlib.suppress(NotFoundError):
-            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
+        await delete(self.api, NODE_CLAIM, claim)

@@ -41,6 +41,7 @@ from controller.disruption.proposals import spec_of
 from controller.reconcilers.clock import Clock
 from controller.reconcilers.creating import new_name
 from controller.reconcilers.newnodes.supply import supply
+from controller.reconcilers.writing import delete
 from controller.state.cluster import Cluster
 from controller.telemetry.metrics import Metrics
 
@@ -347,9 +348,7 @@ class History:
 
     async def _delete(self, record: Disruption) -> None:
         try:
-            await self.api.delete(DISRUPTION, record.metadata.name, uid=record.metadata.uid)
-        except NotFoundError:
-            pass
+            await delete(self.api, DISRUPTION, record)
         except ApiError as error:
             self._tell(error)
             return

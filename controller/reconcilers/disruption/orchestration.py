@@ -11,6 +11,7 @@ So no mark outlives its command.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,6 +50,7 @@ from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.disruption.history import History
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.writing import (
+    delete,
     patched,
     with_condition,
     with_conditions,
@@ -502,14 +504,12 @@ class Orchestrator:
         return True
 
     async def _ask(self, candidate: Candidate, drain_bound: timedelta | None) -> None:
-        claim, metadata = candidate.claim, candidate.claim.metadata
-        try:
-            if drain_bound is not None:
-                end = self.clock() + drain_bound
+        claim = candidate.claim
+        if drain_bound is not None:
+            end = self.clock() + drain_bound
+            with contextlib.suppress(NotFoundError):
                 await with_drain_until(self.api, self.cluster, self._known(claim) or claim, end)
-            await self.api.delete(NODE_CLAIM, metadata.name, uid=metadata.uid)
-        except NotFoundError:
-            return
+        await delete(self.api, NODE_CLAIM, claim)
 
     def _is_going(self, candidate: Candidate) -> bool:
         """Whether the NodeClaim is deleted or being deleted."""
@@ -548,7 +548,7 @@ class Orchestrator:
             extra={"NodeClaim": known.metadata.name},
         )
         try:
-            await self.api.delete(NODE_CLAIM, known.metadata.name, uid=known.metadata.uid)
+            await delete(self.api, NODE_CLAIM, known)
         except ApiError as error:
             # Emptiness deletes it later.
             fields = {"NodeClaim": known.metadata.name, "error": str(error)}

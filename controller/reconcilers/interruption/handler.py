@@ -14,7 +14,7 @@ from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider, Notice
 from controller.reconcilers.clock import Clock
-from controller.reconcilers.writing import with_drain_until
+from controller.reconcilers.writing import delete, with_drain_until
 from controller.state.cluster import Cluster
 from controller.state.registrations import Failure, Registrations
 from controller.telemetry.events import EventType, Recorder
@@ -110,8 +110,9 @@ class NoticeHandler:
         try:
             if kind in AT_ONCE:
                 await with_drain_until(self.api, self.cluster, claim, self.clock())
-            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
         except NotFoundError:
+            return
+        if not await delete(self.api, NODE_CLAIM, claim):
             return
         log.info(
             "deleting nodeclaim from interruption message",

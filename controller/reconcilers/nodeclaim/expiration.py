@@ -8,9 +8,9 @@ from datetime import timedelta
 
 from controller.apis.karpenter import durations
 from controller.apis.kinds import NODE_CLAIM
-from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.reconcilers.clock import Clock
+from controller.reconcilers.writing import delete
 from controller.state.cluster import Cluster
 from controller.telemetry.metrics import Metrics
 
@@ -40,8 +40,5 @@ class Expiration:
             return left
         self.metrics.disrupted(claim, "expired", pods=self.cluster.moving_from(claim))
         log.info("deleting expired nodeclaim", extra={"NodeClaim": name})
-        try:
-            await self.api.delete(NODE_CLAIM, name, uid=claim.metadata.uid)
-        except NotFoundError:
-            return None
+        await delete(self.api, NODE_CLAIM, claim)
         return None

@@ -18,7 +18,7 @@ from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import NodeClaimNotFoundError
 from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.clock import Clock
-from controller.reconcilers.writing import patched, reason_for_end, with_condition
+from controller.reconcilers.writing import delete, patched, reason_for_end, with_condition
 from controller.state.cluster import Cluster
 from controller.telemetry.events import EventType, Recorder
 from controller.telemetry.metrics import Metrics
@@ -92,10 +92,7 @@ class Finalization:
     async def _delete_node(self, node: Node) -> None:
         if node.metadata.is_deleting:
             return
-        try:
-            await self.api.delete(NODE, node.metadata.name, uid=node.metadata.uid)
-        except NotFoundError:
-            return
+        await delete(self.api, NODE, node)
 
     async def _instance_gone(self, claim: NodeClaim) -> bool:
         # A claim whose launch was cut off has no provider ID but may have an instance:

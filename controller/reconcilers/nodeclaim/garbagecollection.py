@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -13,11 +12,11 @@ from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kinds import NODE, NODE_CLAIM
 from controller.apis.kubernetes import conditions
 from controller.apis.ownership import is_ours
-from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.provider import CloudProvider, Instance
 from controller.reconcilers.clock import Clock, noted
+from controller.reconcilers.writing import delete
 from controller.state.cluster import Cluster
 from controller.telemetry.metrics import Metrics
 
@@ -140,8 +139,7 @@ class GarbageCollection:
     async def _delete(self, claim: NodeClaim, why: str) -> None:
         log.warning(why, extra={"NodeClaim": claim.metadata.name})
         self.metrics.disrupted(claim, "garbage_collected", pods=self.cluster.moving_from(claim))
-        with contextlib.suppress(NotFoundError):
-            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
+        await delete(self.api, NODE_CLAIM, claim)
 
     def _node_ready(self, claim: NodeClaim) -> bool:
         return any(
@@ -182,8 +180,7 @@ class GarbageCollection:
         """Delete the Node of an instance without a NodeClaim, because no finalization does."""
         for node in self.cluster.list(NODE):
             if node.spec.provider_id == provider_id and not node.metadata.is_deleting:
-                with contextlib.suppress(NotFoundError):
-                    await self.api.delete(NODE, node.metadata.name, uid=node.metadata.uid)
+                await delete(self.api, NODE, node)
 
     def _young(self, instance: Instance) -> bool:
         return instance.launched_at is None or self.clock() - instance.launched_at < GRACE

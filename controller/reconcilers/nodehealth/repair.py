@@ -23,7 +23,7 @@ from controller.apiserver.errors import NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider, RepairPolicy
 from controller.reconcilers.clock import Clock
-from controller.reconcilers.writing import with_drain_until
+from controller.reconcilers.writing import delete, with_drain_until
 from controller.state.cluster import Cluster
 from controller.telemetry.events import EventType, Recorder
 from controller.telemetry.metrics import Metrics
@@ -102,8 +102,9 @@ class Repair:
         pods = self.cluster.moving_from(claim)
         try:
             claim = await with_drain_until(self.api, self.cluster, claim, self.clock())
-            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
         except NotFoundError:
+            return
+        if not await delete(self.api, NODE_CLAIM, claim):
             return
         self.metrics.disrupted(claim, "unhealthy", pods=pods)
         self.metrics.repaired(claim, condition.type)

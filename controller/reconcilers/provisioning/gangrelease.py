@@ -7,7 +7,6 @@ were created for the gang, and the round after it tries to buy the whole gang el
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Set
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from dataclasses import dataclass
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import NODE_CLAIM
-from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.reconcilers.newnodes.plan import PlacementPlan
+from controller.reconcilers.writing import delete
 from controller.state.cluster import Cluster
 from controller.state.gangs import gang_of
 from controller.state.pods import is_reschedulable
@@ -58,8 +57,7 @@ class GangRelease:
 
     async def _delete(self, claim: NodeClaim) -> None:
         named = claim.metadata.annotations[labels.GANG]
-        with contextlib.suppress(ConflictError, NotFoundError):
-            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
+        await delete(self.api, NODE_CLAIM, claim)
         log.info(
             "deleting nodeclaim of a gang that cannot be scheduled as a whole",
             extra={"NodeClaim": claim.metadata.name, "gang": named},

@@ -14,7 +14,6 @@ from controller.apis.kinds import NODE_CLAIM, NODE_POOL
 from controller.apis.kubernetes import conditions
 from controller.apiserver.errors import (
     ApiError,
-    NotFoundError,
     TooManyRequestsError,
     UnavailableError,
 )
@@ -27,6 +26,7 @@ from controller.reconcilers.creating import new_name
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.writer import created
+from controller.reconcilers.writing import delete
 from controller.scheduling.templating import templated
 from controller.state.cluster import Cluster
 from controller.state.nodes import StateNode
@@ -148,9 +148,8 @@ class Replication:
         fields = {"NodeClaim": metadata.name, "NodePool": node.node_pool}
         self.cluster.mark_for_deletion(metadata.name)
         try:
-            await self.api.delete(NODE_CLAIM, metadata.name, uid=metadata.uid)
-        except NotFoundError:
-            return True
+            if not await delete(self.api, NODE_CLAIM, claim):
+                return True
         except (UnavailableError, TooManyRequestsError):
             self._unanswered.add(metadata.uid)
             self.cluster.unmark(metadata.name)

@@ -29,7 +29,7 @@ from controller.constraints.resources import parsed
 from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.termination.drain import look
 from controller.reconcilers.termination.ports import DrainPorts
-from controller.reconcilers.writing import patched, with_condition, with_drain_until
+from controller.reconcilers.writing import delete, patched, with_condition, with_drain_until
 
 POLL = timedelta(seconds=5)
 
@@ -188,8 +188,9 @@ class Reboots(DrainPorts):
             if bound is not None:
                 end = self.clock() + bound
                 await with_drain_until(self.api, self.cluster, claim, end)
-            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
         except NotFoundError:
+            return
+        if not await delete(self.api, NODE_CLAIM, claim):
             return
         log.info(
             "reboot failed, replacing node", extra={"NodeClaim": claim.metadata.name, "why": why}

@@ -29,7 +29,7 @@ from controller.reconcilers.termination import volumes
 from controller.reconcilers.termination.drain import Drain, look
 from controller.reconcilers.termination.ports import DrainPorts
 from controller.reconcilers.termination.surge import Surge
-from controller.reconcilers.writing import patched, reason_for_end, with_condition
+from controller.reconcilers.writing import delete, patched, reason_for_end, with_condition
 
 POLL = timedelta(seconds=1)
 SETTLE = timedelta(seconds=5)
@@ -92,10 +92,7 @@ class Terminator(DrainPorts):
 
     async def _delete_claim(self, claim: NodeClaim) -> None:
         log.info("deleting nodeclaim of deleted node", extra={"NodeClaim": claim.metadata.name})
-        try:
-            await self.api.delete(NODE_CLAIM, claim.metadata.name, uid=claim.metadata.uid)
-        except NotFoundError:
-            return
+        await delete(self.api, NODE_CLAIM, claim)
 
     async def _instance_vanished(self, node: Node) -> bool:
         """Whether the instance is gone, so that draining the node is pointless.
