@@ -20,7 +20,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 HELP = frozenset({"-h", "--help"})
 
 UNREAD = 128 + signal.SIGPIPE
-"""The exit code when nobody reads on: the one that a shell sees of any command then."""
+"""The exit code if the reader of a pipe ends first, as for any command that SIGPIPE ends."""
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -185,7 +185,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         code = COMMANDS[argv[0]](argv[1:], environ)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read has read enough, as `head` does; what is left is written to nobody.
+        # The reader has ended, as `head` does; the rest of the output is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
     return code

@@ -393,7 +393,7 @@ def _prove_nothing_is_left(directory: Path, ports: dict[str, int]) -> int:
         errors.print(f"still there: {leftover}")
     if not left:
         errors.print(
-            f"nothing is left: no process with {owned.MARKER}={directory}, nobody on its"
+            f"nothing is left: no process with {owned.MARKER}={directory}, no listener on its"
             f" {len(ports)} ports, no directory"
         )
     return 1 if left else 0

@@ -144,7 +144,7 @@ MUTATIONS = (
         "anti_affinity,running_neighbours",
     ),
     EngineMutation(
-        "pods that run repel nobody",
+        "anti-affinity of running pods does not apply",
         f"{SCHEDULING}/nodes/occupancy.py",
         "room = np.where(self._owners[group.index] > 0, 0, room)",
         "pass",

@@ -67,9 +67,9 @@ def reachable(problem: DisruptionProblem, *, reached: float, seconds: float) -> 
         return Reachable(staying, staying, 0.0)
     spot = {candidate.name for candidate in open_ if candidate.is_spot}
     elsewhere = np.array([name not in spot for name in model.names], dtype=np.bool_)
-    everybody = np.ones(len(model.sizes), dtype=np.bool_)
+    all_classes = np.ones(len(model.sizes), dtype=np.bool_)
     others: Mask = model.present[elsewhere & model.candidate].sum(axis=0) > 0
-    program = _Program(model, everybody)
+    program = _Program(model, all_classes)
     return Reachable(
         staying + program.least_cost(seconds),
         staying + _Program(model, others).least_cost(seconds),

@@ -1,4 +1,4 @@
-"""What-if questions: what a change would do that nobody has made yet."""
+"""What-if questions: what a change would do before it is made."""
 
 from __future__ import annotations
 

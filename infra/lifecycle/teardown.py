@@ -274,8 +274,8 @@ class Draining:
             self.cluster.delete(_path(EC2_NODE_CLASS, node_class))
         while left := self._node_classes():
             deployment = self.cluster.get(self.deployment)
-            nobody = deployment is None or not _ready_replicas(deployment)
-            if stuck or nobody or self.clock.monotonic() >= deadline:
+            unattended = deployment is None or not _ready_replicas(deployment)
+            if stuck or unattended or self.clock.monotonic() >= deadline:
                 for node_class in left:
                     self.say(f"removing the finalizer of EC2NodeClass {_name(node_class)}")
                     self._release(_path(EC2_NODE_CLASS, node_class))

@@ -150,7 +150,7 @@ async def _follow_instances(session: aiohttp.ClientSession, cloud_url: str, flee
                 response.raise_for_status()
                 answer = await response.json()
         except (aiohttp.ClientError, TimeoutError) as exc:
-            log.warning("the test cloud did not tell of its instances: %s", exc)
+            log.warning("cannot list the instances of the test cloud; retrying: %s", exc)
             query = {}  # a restarted cloud counts revisions from 0
             await asyncio.sleep(RETRY_SECONDS)
             continue

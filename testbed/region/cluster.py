@@ -108,7 +108,7 @@ class Cluster:
                 taken = isinstance(exc, ClusterFailedError) and "address already in use" in str(exc)
                 if not taken or attempt == ATTEMPTS:
                     raise
-                self.progress.note("somebody took a port meanwhile; trying others")
+                self.progress.note("another process took a port; trying others")
             else:
                 return
 

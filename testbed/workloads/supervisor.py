@@ -213,4 +213,4 @@ class Workloads:
 
 def _report_failure(life: asyncio.Task[None]) -> None:
     if not life.cancelled() and (failure := life.exception()) is not None:
-        log.error("%s was given up", life.get_name(), exc_info=failure)
+        log.error("%s failed", life.get_name(), exc_info=failure)

@@ -48,7 +48,7 @@ class Scripted:
         self.asked: list[str] = []
 
     async def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        raise AssertionError(f"nobody expects {service} {operation} {parameters}")
+        raise AssertionError(f"unexpected call: {service} {operation} {parameters}")
 
     async def waiting_call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         return await self.call(service, operation, **parameters)

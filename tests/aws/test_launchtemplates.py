@@ -96,15 +96,15 @@ async def test_a_deleted_nodeclass_deletes_its_own_launch_templates_only(
 ) -> None:
     ec2 = region.client("ec2")
     ec2.create_launch_template(
-        LaunchTemplateName="someone-elses", LaunchTemplateData={"InstanceType": "m5.large"}
+        LaunchTemplateName="foreign", LaunchTemplateData={"InstanceType": "m5.large"}
     )
     node_class = await ready(provider)
     await provider.launch(make_claim(ON_DEMAND, LARGE), node_class)
 
     await provider.release(node_class)
 
-    assert names(region) == {"someone-elses"}
-    ec2.delete_launch_template(LaunchTemplateName="someone-elses")
+    assert names(region) == {"foreign"}
+    ec2.delete_launch_template(LaunchTemplateName="foreign")
 
 
 async def test_launch_templates_of_another_cluster_are_not_deleted(

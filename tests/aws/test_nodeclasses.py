@@ -160,7 +160,7 @@ async def test_a_nodeclass_without_a_resource_reports_what_to_change(
 
 
 NAMELESS = SelectorTerm()
-"""What CEL lets pass as `name: ""` or `tags: {}`: without a filter EC2 tells of all there is."""
+"""What CEL lets pass as `name: ""` or `tags: {}`: without a filter EC2 lists everything."""
 
 
 @pytest.mark.parametrize(

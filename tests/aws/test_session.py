@@ -170,7 +170,7 @@ async def test_a_long_call_does_not_delay_others(
 
 
 class Slow(Session):
-    """Has calls that last until they are let go on, and notes those that reached AWS."""
+    """Makes calls last until they are released, and records those that reached AWS."""
 
     def __init__(self) -> None:
         super().__init__(threads=1)

@@ -105,7 +105,7 @@ def test_a_placement_group_that_is_full_in_a_zone_excludes_every_type_there(
     unavailable.mark_group("pg-1", "us-west-2a")
 
     assert unavailable.is_marked("c5.large", "us-west-2a", "on-demand", group="pg-1")
-    assert unavailable.sequence("c5.large") != before, "whoever keeps offerings hears of it"
+    assert unavailable.sequence("c5.large") != before, "caches of offerings see the change"
     assert not unavailable.is_marked("c5.large", "us-west-2b", "on-demand", group="pg-1")
     assert not unavailable.is_marked("c5.large", "us-west-2a", "on-demand")
     clock.now += TTL

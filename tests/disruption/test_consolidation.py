@@ -850,7 +850,7 @@ def of_job(running: dict[str, Any]) -> dict[str, Any]:
     [
         pytest.param(pods("web", 2), True, id="pods that last"),
         pytest.param([of_job(one) for one in pods("sum", 2)], False, id="a Job"),
-        pytest.param([], False, id="nobody any more"),
+        pytest.param([], False, id="no pods"),
     ],
 )
 def test_pods_move_only_to_a_node_whose_pods_last(there: list[dict[str, Any]], goes: bool) -> None:

@@ -45,9 +45,9 @@ def test_pending_pods_use_existing_capacity_and_no_new_nodes_are_considered(
     simulation = Simulation(problem(cluster), [])
 
     on = [each for each in simulation.placed.snapshot.pods if each.spec.node_name == "a"]
-    assert len(on) > 2, "nobody found the room that there is"
+    assert len(on) > 2, "no pod uses the existing capacity"
     assert simulation.awaited == {"a"}
-    assert len(ways) == 1, "nodes that nobody asks for were bought in several ways"
+    assert len(ways) == 1, "nodes were packed in several ways though none is needed"
 
 
 @pytest.mark.parametrize(("runs_on", "goes"), [("leaving", False), ("takes-held", True)])

@@ -75,7 +75,7 @@ def test_a_stopped_campaign_leaves_no_process(ended_by: signal.Signals) -> None:
         assert campaign.stdout is not None
         assert campaign.stdout.readline().startswith("[1/500]")
         campaign.send_signal(ended_by)
-        # Whoever plays has the pipe open, too: it ends with the last of them.
+        # The campaign's processes hold the pipe open too: it ends with the last of them.
         campaign.communicate(timeout=60)
     assert campaign.returncode == -ended_by
 

@@ -44,7 +44,7 @@ def test_failed_claims_that_wait_behind_others_are_not_deleted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Few may launch at once, as of two thousand claims: one whose launch has failed waits for all
-    the others, and has not begun to fail again meanwhile.
+    the others, and has not started to fail again since.
     """
     monkeypatch.setattr(ratelimits, "OF_WRITES", SLOW)
     monkeypatch.setattr(assembly, "MANY", Workers(2, 2))
@@ -52,7 +52,7 @@ def test_failed_claims_that_wait_behind_others_are_not_deleted(
 
     played = play(NODES, failures=2)
 
-    assert len(played.created) == NODES, "a claim was given up, or bought anew"
+    assert len(played.created) == NODES, "a claim was deleted, or launched again"
     assert len(played.region.machines) == NODES
 
 
@@ -69,7 +69,7 @@ def test_claims_that_wait_for_minutes_launch_once_and_none_is_deleted(
 
     assert played.waits[-1] > LAUNCH_TIMEOUT.total_seconds()
     assert played.region.failed.total() == failures * NODES // 4
-    assert len(played.created) == NODES, "a claim was given up, or bought anew"
+    assert len(played.created) == NODES, "a claim was deleted, or launched again"
     assert len(played.region.machines) == NODES
     assert not played.region.refused
     assert played.seconds < LONGEST

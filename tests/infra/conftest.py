@@ -45,7 +45,7 @@ def entries(account: None, monkeypatch: pytest.MonkeyPatch) -> Entries:
     made = Entries()
 
     def silent(location: ClusterLocation, **_: object) -> ClusterApi:
-        raise ClusterUnreachableError(f"nobody answers for {location.cluster_name}")
+        raise ClusterUnreachableError(f"no answer from {location.cluster_name}")
 
     monkeypatch.setattr(ClusterApi, "find", silent)
     monkeypatch.setattr(

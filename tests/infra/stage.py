@@ -51,7 +51,7 @@ class Stage:
         return self.engine.destroy("dev")
 
     def wait_until_no_pool_is_left(self) -> None:
-        """Let the garbage collector take what nobody waits for."""
+        """Let the garbage collector free objects without references."""
         deadline = time.monotonic() + GARBAGE_SECONDS
         while self.cluster.list(NODE_POOLS):
             assert time.monotonic() < deadline
@@ -196,7 +196,7 @@ def node(name: str, zone: str) -> dict[str, Any]:
 
 
 def pools_folder(folder: Path) -> Path:
-    """A folder with one pool and its class, whose readiness nobody waits for."""
+    """A folder with one pool and its class, whose readiness is not awaited."""
     folder.mkdir()
     wires = list(yaml.safe_load_all((CHECKOUT / "crds/samples/taints.yaml").read_text()))
     for wire in wires:

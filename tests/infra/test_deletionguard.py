@@ -57,7 +57,7 @@ def test_a_created_object_is_not_deleted_without_confirmation(key: str) -> None:
 
 @pytest.mark.parametrize("key", MADE)
 def test_retained_and_confirmed_objects_may_leave_the_stack(key: str) -> None:
-    absent: Props = {"cluster_name": NEW}  # so that it is nobody else's
+    absent: Props = {"cluster_name": NEW}  # a name that no other object has
 
     assert not refused(held(retained=[key]), held(made=without(key)))
     assert not refused(held(**absent), held(**absent, made=without(key), confirmed=[key]))

@@ -235,7 +235,7 @@ def test_existing_objects_stop_the_up_and_stay(stage: Stage) -> None:
     sqs, events = stage.client("sqs"), stage.client("events")
     attributes = {"MessageRetentionPeriod": "300", "SqsManagedSseEnabled": "true"}
     url = sqs.create_queue(QueueName="joiner", Attributes=attributes)["QueueUrl"]
-    pattern = '{"source": ["somebody.elses"]}'
+    pattern = '{"source": ["another.source"]}'
     events.put_rule(Name="joiner-health", EventPattern=pattern)
 
     with pytest.raises(EngineError, match="a queue joiner already exists") as refused:

@@ -84,7 +84,7 @@ def test_a_foreign_association_is_named_and_kept() -> None:
 @pytest.mark.parametrize(
     ("wanted", "made_by", "advice"),
     [
-        ("create", "somebody", "set it to existing"),
+        ("create", "another", "set it to existing"),
         ("existing", None, "set it to create"),
     ],
 )
@@ -103,7 +103,7 @@ def test_an_oidc_provider_that_contradicts_the_setting_is_refused_with_the_remed
 @pytest.mark.usefixtures("account")
 @pytest.mark.parametrize(
     ("wanted", "made_by"),
-    [("create", None), ("create", STACK), ("existing", "somebody"), ("existing", STACK)],
+    [("create", None), ("create", STACK), ("existing", "another"), ("existing", STACK)],
 )
 def test_an_oidc_provider_that_matches_the_setting_is_accepted(
     wanted: Any, made_by: str | None
@@ -117,7 +117,7 @@ def test_a_cluster_without_an_issuer_cannot_do_irsa() -> None:
 
 
 def look(wanted: Any, made_by: str | None) -> None:
-    """Judge the setting in an account with the provider, if anybody made it."""
+    """Check the setting in an account that may have the provider already."""
     iam = boto3.client("iam")
     if made_by is not None:
         tags = [{"Key": "joiner.dev/stack", "Value": made_by}]

@@ -141,7 +141,7 @@ def test_nodeclaims_of_other_controllers_are_not_reported() -> None:
 def test_a_silent_cluster_is_reported() -> None:
     (line,) = forecast(HERE, plan())
 
-    assert line == "the effect of this change on nodes is unknown: nobody answers for joiner"
+    assert line == "the effect of this change on nodes is unknown: no answer from joiner"
 
 
 def test_without_permission_to_read_prices_none_are_reported(

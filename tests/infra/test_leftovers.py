@@ -120,7 +120,7 @@ def test_everything_else_that_carries_the_tags_is_found_and_removed() -> None:
     }
 
     ours.remove(remains)
-    ours.remove(remains)  # what has gone meanwhile is fine
+    ours.remove(remains)  # what is already deleted is fine
 
     assert ours.remains() == {}
     assert len(others.remains()) == 4

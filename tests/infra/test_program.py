@@ -161,7 +161,7 @@ class Region(pulumi_mocks.Mocks):
 
 @pytest.fixture
 def known_issuer(account: None) -> None:
-    """Have somebody else make the cluster's OIDC provider in IAM."""
+    """Create the cluster's OIDC provider in IAM outside the stack."""
     connection("iam", "us-west-2").create_open_id_connect_provider(Url=ISSUER)
 
 
@@ -747,5 +747,5 @@ def test_a_changed_kubeconfig_does_not_replace_the_clusters_provider() -> None:
     provider = run().one("pulumi:providers:kubernetes")
 
     assert provider["clusterIdentifier"] == "us-west-2/joiner"
-    # Said either way, it would take the choice from whoever destroys a stack.
+    # Set either way, it would take the choice from the user who destroys a stack.
     assert "deleteUnreachable" not in provider

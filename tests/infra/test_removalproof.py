@@ -237,5 +237,5 @@ def test_a_refresh_removes_the_objects_of_a_deleted_cluster(
 def test_every_refresh_checks_the_cluster(entries: Entries) -> None:
     props = {**HERE.location, "installation": STACK}
 
-    with pytest.raises(UnreachableIsNotGoneError, match="nobody answers for joiner"):
+    with pytest.raises(UnreachableIsNotGoneError, match="no answer from joiner"):
         removalproof._RemovalProofProvider().read("joiner-removal-proof", props)

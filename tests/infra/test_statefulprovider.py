@@ -49,10 +49,10 @@ def test_the_cluster_of_a_stack_cannot_change(changed: dict[str, str], setting: 
 
 def test_a_recreated_cluster_is_distinguished_from_the_former() -> None:
     former = HERE | {"cluster_made_at": "2026-01-01T00:00:00+00:00"}
-    anew = HERE | {"cluster_made_at": "2026-02-01T00:00:00+00:00"}
+    recreated = HERE | {"cluster_made_at": "2026-02-01T00:00:00+00:00"}
 
     with pytest.raises(ClusterMadeAnewError) as refused:
-        StatefulProvider().diff("id", former, anew)
+        StatefulProvider().diff("id", former, recreated)
 
     times = "created at 2026-01-01T00:00:00+00:00, and the current one was created at 2026-02-01"
     assert times in str(refused.value)

@@ -56,7 +56,7 @@ async def api(script: Script, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 @pytest.fixture
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a watch be taken up anew soon; on a busy machine also one that is not silent."""
+    """Let a watch restart soon; on a busy machine also one that is not silent."""
     monkeypatch.setattr(watching, "SILENCE_SECONDS", 1.0)
 
 
@@ -194,7 +194,7 @@ async def test_a_silent_server_is_reported_and_retried_with_a_pause(
 
     async def nothing(_: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets the event")
+        raise AssertionError("the event is never set")
 
     monkeypatch.setattr(client_module, "REQUEST_SECONDS", 2)
     script.answers = [
@@ -316,7 +316,7 @@ async def test_hanging_evictions_leave_connections_for_other_requests(
         if not script.answers:
             everywhere.set()
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets the event")
+        raise AssertionError("the event is never set")
 
     async def made(_: web.Request) -> web.Response:
         return web.json_response(node("claim", "1"))

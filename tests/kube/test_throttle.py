@@ -40,7 +40,7 @@ def crowd() -> Crowd:
 
 
 def told(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a story by a clock that nobody waits for."""
+    """Run a story by a virtual clock."""
     with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
         runner.run(story())
 

@@ -13,7 +13,7 @@ from tests.builders import make_pod
 
 
 class OnePage:
-    """Lists everything on one page, and tells of nothing after that."""
+    """Lists everything on one page, and reports nothing after that."""
 
     async def pages(self, kind: Kind[Any]) -> AsyncGenerator[decoding.Page[Any], None]:
         pods = [make_pod(f"p-{n}", node="node") for n in range(3 * watching.AT_ONCE)]

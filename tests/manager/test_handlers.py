@@ -45,7 +45,7 @@ GROUP = {
 
 @pytest.fixture
 async def server(request: pytest.FixtureRequest) -> AsyncIterator[Access]:
-    """An API server that has NodePools, one by default, and never tells of a change."""
+    """An API server that has NodePools, one by default, and never reports a change."""
     metadata = [{"name": f"pool-{n}", "uid": str(n)} for n in range(getattr(request, "param", 1))]
     known = [{**POOL, "metadata": {**each, "resourceVersion": "1"}} for each in metadata]
     known[0] = POOL

@@ -147,7 +147,7 @@ async def test_a_leader_that_cannot_renew_stops_before_another_can_follow(
     refused_at = asyncio.get_running_loop().time()
     async with asyncio.timeout(PATIENCE_SECONDS):
         await first.stopped.wait()
-    # The Lease lasts from the last renewal; whoever follows waits at least that long.
+    # The Lease lasts from the last renewal; the next leader waits at least that long.
     assert asyncio.get_running_loop().time() - refused_at < LEASE_SECONDS
     with pytest.raises(LeadershipLostError):
         await first.task

@@ -156,7 +156,7 @@ def make_eager_pool() -> NodePool:
 async def test_a_claim_without_a_status_is_not_deleted_with_its_instance(
     exhausted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Joiner tries to launch it too; that must not end what the other has launched meanwhile."""
+    """Joiner tries to launch it too; that must not terminate what the other has launched."""
     world = Neighbourhood()
     if exhausted:
         world.cloud.exhaust()

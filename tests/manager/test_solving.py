@@ -1,4 +1,4 @@
-"""Solves run in another process, and the event loop continues meanwhile."""
+"""Solves run in another process, and do not block the event loop."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class Play:
         ) and all(self._lookup.term(pod, term, pod) for term in terms)
         if near or first:
             return None
-        return f"nobody of its affinity by {', '.join(t['topologyKey'] for t in terms)} is there"
+        return f"no pod of its affinity by {', '.join(t['topologyKey'] for t in terms)} is there"
 
     def _skewed(self, pod: Object, machine: Machine) -> str | None:
         for spread in hard_spreads(pod):

@@ -88,7 +88,7 @@ def test_the_first_pods_of_the_queue_share_few_nodes() -> None:
 
 
 def test_pods_with_a_spread_get_their_zones_in_turn() -> None:
-    """Who is tried before its zone may have one more would lose its place to somebody else."""
+    """A pod that is tried before its zone may have one more would lose its capacity to another."""
     over_zones = TopologySpreadConstraint(
         max_skew=1, topology_key=labels.ZONE, when_unsatisfiable="DoNotSchedule"
     )

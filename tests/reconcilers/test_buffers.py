@@ -174,7 +174,7 @@ async def test_buffer_capacity_is_launched_once_and_used_by_real_pods() -> None:
     await scenario.round()
 
     assert scenario.provisioner.plan.expected_on(claim.metadata.name)
-    assert len(world.claims()) == 2, "the room that was taken is made anew"
+    assert len(world.claims()) == 2, "the used capacity is launched again"
 
 
 async def test_unschedulable_buffer_pods_are_reported_in_the_status_but_not_as_events() -> None:

@@ -559,7 +559,7 @@ async def test_drift_proceeds_node_by_node_within_its_budget() -> None:
 
 
 async def test_after_a_lost_replacement_no_second_node_tries_the_new_ami() -> None:
-    """What was made in its place may be lost before anybody has seen it."""
+    """The replacement may be lost before the controller has seen it."""
     scenario = ConsolidationScenario()
     scenario.engine.settings = DisruptionSettings()
     for name in ("old-0", "old-1"):

@@ -237,7 +237,7 @@ async def test_a_pod_event_in_the_future_does_not_delay_consolidatable() -> None
     ("quiet", "used", "goes"),
     [
         pytest.param(599, False, False, id="may be needed yet"),
-        pytest.param(600, False, True, id="nobody came"),
+        pytest.param(600, False, True, id="no pod was bound"),
         pytest.param(10**6, True, False, id="pods have run there"),
     ],
 )

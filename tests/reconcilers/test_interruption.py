@@ -110,7 +110,7 @@ async def test_a_rebalance_recommendation_is_only_published_as_an_event(
 async def test_a_notice_for_a_foreign_instance_is_acknowledged_and_ignored(
     world: World, listener: Listener
 ) -> None:
-    world.cloud.interrupt("aws:///us-west-2a/i-somebody-elses")
+    world.cloud.interrupt("aws:///us-west-2a/i-foreign")
 
     await listener.run_once()
 

@@ -288,7 +288,7 @@ async def test_a_node_that_gets_the_unregistered_taint_again_recovers(
     await lifecycle.reconcile("claim")
     registered = world.node("node-of-claim")
     assert registered is not None
-    # Whoever put the startup taint there has taken it away since.
+    # The owner of the startup taint has removed it since.
     again = Taint(key=labels.UNREGISTERED_TAINT, effect="NoExecute")
     spec = msgspec.structs.replace(registered.spec, taints=[again])
     metadata = registered.metadata if labelled else joined.metadata

@@ -109,7 +109,7 @@ async def test_overlays_apply_to_every_reader_of_a_pools_instance_types() -> Non
     before = await cloud.instance_types(make_nodeclass(), make_nodepool())
     await evaluation(world).reconcile(ALL)
     after = await cloud.instance_types(make_nodeclass(), make_nodepool())
-    # Its owner changes it: until it has been evaluated anew, it does not count.
+    # Its owner changes it: until it has been evaluated again, it does not apply.
     changed = msgspec.structs.replace(later.metadata, generation=2, resource_version="")
     now = world.api.find(NODE_OVERLAY, "z-later")
     assert now is not None
@@ -156,7 +156,7 @@ async def test_pools_with_the_same_overlays_share_their_instance_types() -> None
     """Most of what there is in memory is types, and pools are many."""
     needs_team = [{"key": "team", "operator": "In", "values": ["red"]}]
     world = make_world(
-        make_overlay("everybody", weight=1, price="7"),
+        make_overlay("all-pools", weight=1, price="7"),
         make_overlay("red", weight=2, price="8", requirements=needs_team),
     )
     await evaluation(world).reconcile(ALL)

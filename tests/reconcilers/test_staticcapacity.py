@@ -371,9 +371,9 @@ async def test_a_deletion_with_a_lost_response_deletes_no_other_claim(
     first = staying(world)[0]
     with pytest.raises(UnavailableError):
         await replication.reconcile("fixed")
-    assert leaving(world) == set(), "it is as it was until somebody knows better"
+    assert leaving(world) == set(), "nothing changes until the state is known"
     monkeypatch.setattr(world.api, "delete", delete)
-    # The mirror has not heard of it yet, and meanwhile the others have become better to lose.
+    # The cluster state does not have it yet, and now the others are better to delete.
     pod = make_pod("late", node=nodes[first])
     world.api.seed(pod)
     world.cluster.observe(kinds.POD, pod)

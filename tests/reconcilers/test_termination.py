@@ -51,7 +51,7 @@ class TerminationScenario:
         self.world.see()
 
     async def lose_instance(self) -> Node:
-        """End the instance behind everybody's back; returns its node, which has fallen silent."""
+        """Terminate the instance outside Kubernetes; returns its node, which is no longer Ready."""
         claim = self.world.claim("claim")
         assert claim is not None
         self.world.cloud.vanish(claim.status.provider_id)
@@ -112,7 +112,7 @@ async def scenario() -> TerminationScenario:
 
 @pytest.fixture
 async def held(scenario: TerminationScenario) -> TerminationScenario:
-    """The same node on its way out, with a pod that its budget does not let go."""
+    """The same node while it is deleted, with a pod that its budget does not let evict."""
     scenario.world.seed(
         make_budget(allowed=0, match={"app": "web"}),
         make_pod("web", node=NODE, labels={"app": "web"}),

@@ -23,7 +23,7 @@ def world() -> World:
 async def test_after_a_conflict_the_next_attempt_uses_the_current_object(world: World) -> None:
     pool = world.cluster.get(kinds.NODE_POOL, "default")
     assert pool is not None
-    # Somebody else writes, and our watch is behind.
+    # Another client writes, and the watch is behind.
     await world.api.patch(
         kinds.NODE_POOL, "default", {"metadata": {"annotations": {"theirs": "1"}}}
     )

@@ -32,9 +32,9 @@ def world(
     *pools: NodePool, types: dict[str, tuple[InstanceType, ...]] | None = None, **parts: Any
 ) -> Snapshot:
     """Seven pools of no interest, and then those of the test."""
-    everybody = [*FLOCK, *pools]
-    by_pool = {pool.metadata.name: make_types() for pool in everybody} | (types or {})
-    return make_snapshot(*everybody, types=by_pool, **parts)
+    all_pools = [*FLOCK, *pools]
+    by_pool = {pool.metadata.name: make_types() for pool in all_pools} | (types or {})
+    return make_snapshot(*all_pools, types=by_pool, **parts)
 
 
 def causes_of(pod: Pod, snapshot: Snapshot) -> tuple[str, ...]:

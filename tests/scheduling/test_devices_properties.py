@@ -41,7 +41,7 @@ def hardware(counts: dict[str, int]) -> list[dict[str, object]]:
 
 
 def holds(asked: Counter[str], counts: dict[str, int]) -> bool:
-    """Whether devices suffice: each model for those who insist on it, all for everybody."""
+    """Whether devices suffice: each model for its own pods, and all for the others."""
     return sum(asked.values()) <= sum(counts.values()) and all(
         asked[model] <= counts[model] for model in MODELS
     )

@@ -161,7 +161,7 @@ def test_a_pod_whose_devices_are_on_a_full_node_reports_it() -> None:
 
 
 def test_a_resourceclaim_moves_with_its_pod() -> None:
-    """A pod on a node on its way out: its claim is allocated anew, on another node."""
+    """A pod on a node on its way out: its claim is allocated again, on another node."""
     pod = claiming("mine", node="n1")
     mine = make_resource_claim(
         "mine", given=[("n1", "gpu-0")], node="n1", users=[pod.metadata.name]

@@ -41,7 +41,7 @@ def bought(results: Results) -> Counter[str]:
 
 
 def test_demand_beyond_a_reservation_launches_on_demand_at_once() -> None:
-    """A claim names one reservation, so nobody has to wait to learn what is left of it."""
+    """A claim names one reservation, so its remaining count is known at once."""
     types = [machine("m", reserved("cr", 2))]
 
     results = schedule_on(make_nodepool(), make_pods(5, cpu="3"), types=types)
@@ -136,10 +136,10 @@ def test_of_two_reservations_the_smaller_type_is_used() -> None:
 
 def test_pods_that_require_a_reservation_get_it_before_pods_that_would_save() -> None:
     types = [machine("m", reserved("cr", 2))]
-    anybody = make_pods(6, cpu="3")
+    unconstrained = make_pods(6, cpu="3")
     only = make_pods(2, cpu="3", node_selector={labels.CAPACITY_TYPE: labels.RESERVED})
 
-    results = schedule_on(make_nodepool(), [*anybody, *only], types=types)
+    results = schedule_on(make_nodepool(), [*unconstrained, *only], types=types)
 
     expect_scheduled(results)
     assert bought(results) == {"cr": 2, labels.ON_DEMAND: 6}

@@ -75,7 +75,7 @@ ASKED_BY_ADMISSION: frozenset[Right] = frozenset(
     ("karpenter.sh", f"{plural}/finalizers", "update") for plural in ("nodepools", "nodeclaims")
 )
 """Where the admission plugin OwnerReferencesPermissionEnforcement runs, it asks for the right to
-write an owner's finalizers before a dependent may block the owner's deletion. Nobody calls it."""
+write an owner's finalizers before a dependent may block the owner's deletion. It is never called."""
 
 OURS = ("controller.", "bench.faults.wires", "tests.manager.wholecontroller", "asyncio.")
 """Who asks for the controller; the third stands in for Kopf, the last for who gathers answers."""
@@ -151,7 +151,7 @@ async def _every_feature() -> None:
     loop = asyncio.get_running_loop()
     world = WholeController(ALL_ON, lambda: begin + timedelta(seconds=loop.time()), options=OPTIONS)
     for kind in WATCHED_BY_KOPF:
-        world.api.refuse("patch/status", ConflictError("somebody wrote first"), kind=kind)
+        world.api.refuse("patch/status", ConflictError("another client wrote first"), kind=kind)
     static = make_nodepool("static")
     world.api.seed(
         make_nodeclass(),

@@ -207,11 +207,11 @@ async def test_contents_of_pods_and_annotations_are_written_nowhere(written: lis
     page = prometheus_client.generate_latest(world.metrics.registry).decode()
     written.append(page)
     for name in ("too-large", claim.metadata.name, f"node-of-{claim.metadata.name}"):
-        assert name not in page, "nobody asked for metrics of single pods, claims and nodes"
+        assert name not in page, "metrics of single pods, claims and nodes are off"
 
 
 def _planted(value: Any) -> dict[str, Any]:
-    """Return an object with canaries wherever somebody may have written a secret."""
+    """Return an object with canaries wherever a user may have written a secret."""
     body: dict[str, Any] = to_wire(value)
     body["metadata"]["annotations"] = {
         **body["metadata"].get("annotations", {}),

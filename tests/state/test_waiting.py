@@ -123,9 +123,9 @@ def test_a_pod_that_stays_untried_for_long_is_not_awaited(
     "pod",
     [
         pytest.param(made("b", owner="others"), id="another owner's"),
-        pytest.param(made("b", owner=""), id="nobody's"),
+        pytest.param(made("b", owner=""), id="no owner"),
         pytest.param(made("b", selector="ssd"), id="of another template"),
-        pytest.param(made("b", labels={"app": "debugged"}), id="labelled anew"),
+        pytest.param(made("b", labels={"app": "debugged"}), id="other labels"),
         pytest.param(made("b", GATED), id="gated"),
         pytest.param(made("b", node="n1"), id="bound"),
     ],

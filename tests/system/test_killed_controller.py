@@ -92,7 +92,7 @@ MOMENTS = (
         is_fleet_late=True,
     ),
     Moment(
-        "instances are there and nobody has been told",
+        "instances exist and are not recorded",
         lambda w: w.unanswered >= 2,
         is_answer_late=True,
     ),

@@ -30,7 +30,7 @@ def blocks(language: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep the stack settings of a playground that somebody uses in this checkout."""
+    """Keep the stack settings of a playground that is in use in this checkout."""
     kept = playground.SETTINGS.read_text() if playground.SETTINGS.exists() else None
     yield
     if kept is not None:

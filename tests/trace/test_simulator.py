@@ -257,7 +257,7 @@ def test_the_delay_between_load_and_cost_is_measured() -> None:
 
 @dataclass
 class Gathering(Scripted):
-    """A side that buys one node, and has whoever comes later wait for it."""
+    """A side that buys one node, and lets later pods wait for it."""
 
     def place(
         self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]

@@ -40,7 +40,7 @@ RECHECK = timedelta(minutes=1)
 
 OUT_OF_SERVICE = timedelta(minutes=3)
 """How long a pool stays out of service after the condition was last written. A running destroy
-renews the condition. After a destroy that was given up, the pool returns to service by itself."""
+renews the condition. After an abandoned destroy, the pool returns to service by itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class FirstFit:
         least = cost.min(axis=1)
         limited = rules.owned & rules.counted
         bind = limited.any(axis=1)
-        nobody = np.zeros((0, len(classes)), dtype=np.int64)
+        no_pods = np.zeros((0, len(classes)), dtype=np.int64)
         filling = cls(
             problem=problem,
             left=problem.demand.copy(),
@@ -75,9 +75,9 @@ class FirstFit:
             members=limited[bind].astype(np.float64),
             limits=rules.limit[bind],
             kind=np.zeros(0, dtype=np.int64),
-            pods=nobody,
+            pods=no_pods,
             room=np.zeros((0, problem.sizes.shape[1])),
-            occupancy=NodeOccupancy.holding(rules, classes, nobody),
+            occupancy=NodeOccupancy.holding(rules, classes, no_pods),
         )
         ruled = filling.occupancy.ruled
         for chosen in np.argsort(-filling.worth, kind="stable").tolist():

@@ -62,7 +62,7 @@ def claims_of(token: str) -> dict[str, Any]:
 def _service_account(subject: str, claims: dict[str, Any]) -> ServiceAccount:
     parts = subject.split(":")
     if len(parts) != 4 or parts[:2] != ["system", "serviceaccount"]:
-        raise TokenRefusedError(f"{subject or 'nobody'} is not a service account")
+        raise TokenRefusedError(f"the token's subject {subject!r} is not a service account")
     pod = claims.get("kubernetes.io", {}).get("pod", {}).get("name", "")
     return ServiceAccount(parts[2], parts[3], str(claims.get("iss", "")), pod)
 

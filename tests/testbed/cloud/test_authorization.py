@@ -245,7 +245,7 @@ def test_a_launch_template_of_another_owner_cannot_be_launched(
     workload: Workload, region: Region
 ) -> None:
     workload.grant(*launching_statements())
-    template = own_template(region, tags={"owner": "somebody else"})
+    template = own_template(region, tags={"owner": "another"})
 
     with pytest.raises(ClientError, match=r"UnauthorizedOperation.*launch-template/lt-"):
         workload.signed().client("ec2").create_fleet(**region.fleet(template=template, tags=OWNED))
@@ -292,7 +292,7 @@ def test_only_instances_of_the_cluster_can_be_terminated(
 ) -> None:
     owned = {"StringEquals": {"aws:ResourceTag/eks:eks-cluster-name": "joiner"}}
     workload.grant(allow("ec2:TerminateInstances", "arn:aws:ec2:*:*:instance/*", Condition=owned))
-    [own], [foreign] = region.launch(tags=OWNED), region.launch(tags={"owner": "somebody"})
+    [own], [foreign] = region.launch(tags=OWNED), region.launch(tags={"owner": "another"})
     ec2 = workload.signed().client("ec2")
 
     with pytest.raises(ClientError, match=f"instance/{foreign}"):

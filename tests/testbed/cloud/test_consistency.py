@@ -146,7 +146,7 @@ def test_tags_of_a_new_instance_become_visible_after_it(
     by_resource = [{"Name": "resource-id", "Values": [instance]}]
     assert ec2.describe_tags(Filters=by_resource)["Tags"] == []
     (view,) = [view for view in control.instances().instances if view.instance_id == instance]
-    assert view.tags["team"] == "web", "whoever asks the testbed itself is told all there is"
+    assert view.tags["team"] == "web", "the testbed's own API shows everything"
     late_tags()
     eventually(lambda: found(ec2, instance, team="web"))
 

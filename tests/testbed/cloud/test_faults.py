@@ -113,7 +113,7 @@ def test_a_late_response_arrives_after_the_call_was_executed(
 def test_an_ordered_fault_can_apply_to_one_principal_only(
     aws: Aws, ec2: Any, control: CloudControl
 ) -> None:
-    control.order_fault(service="ec2", code="Boom", principal="assumed-role/somebody", times=None)
+    control.order_fault(service="ec2", code="Boom", principal="assumed-role/another", times=None)
 
     assert ec2.describe_subnets()["Subnets"]
 

@@ -196,13 +196,13 @@ def test_a_full_subnet_is_reported(ec2: Any, region: Region, control: CloudContr
 
 
 def test_a_missing_instance_profile_is_named(ec2: Any, region: Region) -> None:
-    template = region.make_template(IamInstanceProfile={"Name": "nobody-made-it"})
+    template = region.make_template(IamInstanceProfile={"Name": "missing-profile"})
 
     answer = ec2.create_fleet(**region.fleet(template=template))
 
     [error] = answer["Errors"]
     assert error["ErrorCode"] == "InvalidParameterValue"
-    assert "nobody-made-it" in error["ErrorMessage"]
+    assert "missing-profile" in error["ErrorMessage"]
     assert "Invalid IAM Instance Profile name" in error["ErrorMessage"]
 
 

@@ -254,7 +254,7 @@ def test_a_stack_is_created_by_up_and_removed_by_remove(
 def test_the_users_own_pulumi_settings_are_not_used(
     engine_on: EngineOn, config: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PULUMI_STACK", "somebody-elses")
+    monkeypatch.setenv("PULUMI_STACK", "foreign")
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///nowhere/at/all")
     monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "theirs")
 
