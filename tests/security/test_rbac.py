@@ -75,7 +75,7 @@ ASKED_BY_ADMISSION: frozenset[Right] = frozenset(
     ("karpenter.sh", f"{plural}/finalizers", "update") for plural in ("nodepools", "nodeclaims")
 )
 """Where the admission plugin OwnerReferencesPermissionEnforcement runs, it asks for the right to
-write an owner's finalizers before a dependent may block the owner's deletion. It is never called."""
+write an owner's finalizers before a dependent may block the deletion. It is never called."""
 
 OURS = ("controller.", "bench.faults.wires", "tests.manager.wholecontroller", "asyncio.")
 """Who asks for the controller; the third stands in for Kopf, the last for who gathers answers."""
