@@ -8,17 +8,26 @@ It writes docs/images/ and prints the time of a redraw in milliseconds, in headl
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 import tempfile
 from pathlib import Path
 
+from controller.console import content
 from controller.console.feed import Feed
+from controller.console.top.screen import Top
 from controller.console.web.server import application, serving
+from controller.disruption.problem import DisruptionProblem
 from testbed.environment import CHECKOUT
 from testbed.processes import chromium
 from tests.console import browser
 from tests.console.clusters import answers_on, feed_of, multiplied, problem_in, recorded
 
 IMAGES = CHECKOUT / "docs" / "images"
+TERMINAL = (160, 32)
+"""Size of the terminal of `top`: columns and lines."""
+
+FONT = "DejaVu Sans Mono"
 
 
 async def take() -> None:
@@ -33,9 +42,26 @@ async def take() -> None:
         async with serving(app, "127.0.0.1", 0) as port:
             with chromium.running() as devtools:
                 async with browser.page(devtools) as page:
+                    await _take_terminal(page, problem, Path(folder))
                     for scheme in ("light", "dark"):
                         await _take(page, port, scheme)
                     print(await _measured(page, port, feed))
+
+
+async def _take_terminal(page: browser.Page, problem: DisruptionProblem, folder: Path) -> None:
+    """Draw the screen of `top`. The font is the machine's, because the drawing may load none."""
+    feed = feed_of(problem)
+    app = Top(feed, lambda key: content.pod(problem, key))
+    async with app.run_test(size=TERMINAL) as pilot:
+        await pilot.press("s", "s", "s", "s", "s", "r", "down", "down")
+        await pilot.pause()
+        drawn = app.export_screenshot(title="joiner top")
+    drawing = folder / "top.svg"
+    offline = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
+    drawing.write_text(offline.replace("Fira Code", FONT))
+    width, height = map(float, re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)[0])
+    await page.open(drawing.as_uri(), width=math.ceil(width), height=math.ceil(height))
+    await page.screenshot(IMAGES / "top.png")
 
 
 async def _take(page: browser.Page, port: int, scheme: str) -> None:
@@ -52,10 +78,10 @@ async def _take(page: browser.Page, port: int, scheme: str) -> None:
 async def _measured(page: browser.Page, port: int, feed: Feed) -> str:
     """Return how long the page takes with 2,000 nodes."""
     assert feed.page is not None
-    content = multiplied(feed.page, 2000)
-    feed.page, feed.plan = content, None
+    many = multiplied(feed.page, 2000)
+    feed.page, feed.plan = many, None
     feed.history.clear()
-    feed.history.append((content["time"], content["cost"], None))
+    feed.history.append((many["time"], many["cost"], None))
     feed.announce()
     await page.open(f"http://127.0.0.1:{port}/", width=1440, height=1000)
     await page.until("map.layout && map.layout.boxes.length === 2000")
@@ -72,7 +98,7 @@ async def _measured(page: browser.Page, port: int, feed: Feed) -> str:
     await page.value("byId('filter').value = ''; nodes()")
     await page.screenshot(IMAGES / "web-2000-nodes.png")
     shown = ", ".join(f"{what} {taken:.0f} ms" for what, taken in times.items())
-    return f"2000 nodes, {content['pods']} pods: {shown}"
+    return f"2000 nodes, {many['pods']} pods: {shown}"
 
 
 if __name__ == "__main__":

@@ -10,15 +10,20 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from controller.__main__ import main
+from controller.apis import kinds
+from controller.apis.kinds import DISRUPTION, EC2_NODE_CLASS
 from controller.console import content
 from controller.console.feed import Content, Feed
 from controller.console.top import tables
 from controller.console.top.screen import Lines, Top
 from controller.disruption.problem import DisruptionProblem
+from controller.offline.world import KINDS
 from testbed.environment import CHECKOUT
 from tests.console.clusters import feed_of, multiplied, problem_in, recorded
 
@@ -289,3 +294,30 @@ def test_without_a_terminal_top_names_the_command_to_use(
 
     assert main(["top", "--world", str(path)], {}) == 2
     assert "`joiner cost` prints a table" in capsys.readouterr().err
+
+
+def test_the_role_of_the_docs_may_read_all_that_is_read_and_nothing_else() -> None:
+    page = (CHECKOUT / "docs/how-to/top.md").read_text()
+    rules = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])["rules"]
+    read = {*(kinds.KIND_OF[kind] for kind in KINDS.values()), EC2_NODE_CLASS, DISRUPTION}
+
+    allowed = {
+        (group, name) for rule in rules for group in rule["apiGroups"] for name in rule["resources"]
+    }
+
+    assert allowed == {(kind.api_version.rpartition("/")[0], kind.plural) for kind in read}
+    assert all(rule["verbs"] == ["list", "watch"] for rule in rules)
+
+
+def test_the_docs_name_every_key_and_every_column() -> None:
+    page = (CHECKOUT / "docs/how-to/top.md").read_text()
+    keys = {
+        key
+        for binding in Top.BINDINGS
+        if isinstance(binding, Binding)
+        for key in binding.key.split(",")
+    }
+    written = {"slash": "/", "escape": "Escape", "ctrl+c": "Ctrl-C"}
+
+    assert {key for key in keys if f"{written.get(key, f'`{key}`')}" not in page} == set()
+    assert {column.title for column in tables.COLUMNS if column.title not in page} == set()
