@@ -950,7 +950,7 @@ def _unusable_settings(settings: Mapping[str, str]) -> Iterator[str]:
                 f"{_instead(name, variables)}"
             )
     try:
-        _options(settings)
+        _options({name: value for name, value in settings.items() if name not in FOLLOWING})
     except OptionsError as exc:
         yield f"{PROJECT}:settings: {exc}"
 

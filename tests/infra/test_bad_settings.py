@@ -91,6 +91,7 @@ def test_an_invalid_setting_is_refused_with_key_value_and_allowed_values(
     value=leaves,
 )
 @example(variable="CLUSTER_NAME", value="")
+@example(variable="INSTALLATION", value="x" * 300)
 @example(variable="LOG_ERROR_OUTPUT_PATHS", value=" ")
 def test_an_invalid_setting_of_the_controller_is_refused_by_name(
     variable: str, value: object
