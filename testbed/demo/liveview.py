@@ -1,15 +1,18 @@
 """Display of the scenario: `joiner top` on a terminal, plain lines in a log.
 
 On a terminal, the current step is a note above the table of `joiner top`. After `q`, plain lines
-follow.
+follow. Ctrl-C ends the demo: `joiner top` reads it as a key, and tells by its exit status.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +23,9 @@ from testbed.demo.observation import Observation
 from testbed.environment import CHECKOUT
 
 DONE = "✓"
+
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status of `joiner top` after Ctrl-C."""
 
 LOG_SECONDS = 5.0
 """Interval between observations in a log, in seconds."""
@@ -39,6 +45,7 @@ class LiveView:
     note: Path | None = None
     top: subprocess.Popen[bytes] | None = None
     unsaid: list[str] = field(default_factory=list)
+    program: Sequence[str] = (sys.executable, "-m", "controller", "top")
 
     @contextmanager
     def shown(self, directory: Path, environment: Mapping[str, str]) -> Iterator[None]:
@@ -52,10 +59,11 @@ class LiveView:
         self.note = directory / "note"
         self.note.touch()
         self.top = subprocess.Popen(
-            [sys.executable, "-m", "controller", "top", "--note", self.note],
+            [*self.program, "--note", self.note],
             cwd=CHECKOUT,
             env={**environment, "PYTHONPATH": str(CHECKOUT)},
         )
+        threading.Thread(target=_end_with, args=(self.top,), daemon=True).start()
         try:
             yield
             self.unsaid[:] = [text for text in self.unsaid if text.startswith(DONE)]
@@ -99,6 +107,12 @@ class LiveView:
         for text in self.unsaid:
             self.console.print(text, highlight=False, soft_wrap=True)
         self.unsaid.clear()
+
+
+def _end_with(top: subprocess.Popen[bytes]) -> None:
+    """Interrupt this process if Ctrl-C ended `joiner top`."""
+    if top.wait() == INTERRUPTED:
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def _counts(seen: Observation) -> str:

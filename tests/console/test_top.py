@@ -219,6 +219,16 @@ async def test_the_error_of_a_cluster_that_cannot_be_read_is_shown() -> None:
         assert text(pilot, "#state") == "cannot list pods: 403"
 
 
+@pytest.mark.parametrize(("key", "status"), [("q", 0), ("ctrl+c", 130)])
+async def test_its_exit_status_says_whether_it_was_interrupted(
+    app: Top, key: str, status: int
+) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press(key)
+
+    assert app.return_code == status
+
+
 async def test_on_a_narrow_terminal_the_cost_and_what_happens_next_stay_visible(app: Top) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()

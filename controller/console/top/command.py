@@ -66,4 +66,4 @@ async def _show(source: study.Source, note: Path | None) -> int:
         app = Top(feed, studied.pod, note)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.exit)
         await app.run_async()
-    return 0
+    return app.return_code or 0

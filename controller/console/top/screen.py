@@ -6,6 +6,7 @@ Only the lines on the screen are rendered, so a key press costs the same in ever
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -38,6 +39,8 @@ STATES = {
 }
 
 NOTE_SECONDS = 0.5
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status of a command that Ctrl-C ends."""
 
 NOTHING = tables.sheet_of((), ())
 
@@ -168,7 +171,7 @@ class Top(App[None]):
         Binding("slash", "filter", "filter"),
         Binding("escape", "close", "back"),
         Binding("q", "quit", "quit"),
-        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
     ]
 
     def __init__(self, feed: Feed, describe: Describe, note: Path | None = None) -> None:
@@ -229,6 +232,10 @@ class Top(App[None]):
         """Show another view."""
         self._view, self._opened = name, []
         self._draw(at="")
+
+    def action_interrupt(self) -> None:
+        """End with the exit status of an interrupted command, so that its caller may end too."""
+        self.exit(return_code=INTERRUPTED)
 
     def action_group(self) -> None:
         """Group the nodes by the next property."""
