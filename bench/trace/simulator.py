@@ -140,7 +140,7 @@ class Simulator:
 
         self._batch: tuple[float, float] | None = None
         self._asked: set[str] = set()
-        self._underway: list[_InFlightCommand] = []
+        self._in_flight: list[_InFlightCommand] = []
         self._opened: list[Machine] = []
         self._unbound = False
         self._numbers = count(1)
@@ -572,35 +572,35 @@ class Simulator:
         for one in leaving:
             one.leaving = True
         self.cluster.revision += 1
-        underway = _InFlightCommand(move, leaving, bought)
-        self._underway.append(underway)
+        in_flight = _InFlightCommand(move, leaving, bought)
+        self._in_flight.append(in_flight)
         for new, replacement in zip(move.replacements, bought, strict=True):
             self._expect(new.pods, replacement)
         for name, keys in move.existing.items():
             if name in self.cluster.machines:
                 self._expect(keys, self.cluster.machines[name])
-        self._advance(underway)
+        self._advance(in_flight)
         return True
 
     def _advance_all(self) -> None:
-        for one in list(self._underway):
+        for one in list(self._in_flight):
             self._advance(one)
 
-    def _advance(self, underway: _InFlightCommand) -> None:
+    def _advance(self, in_flight: _InFlightCommand) -> None:
         """Drain the old machines once the replacements are up.
 
         If a replacement was interrupted, the old machines stay.
         """
-        if any(one.ended is not None or one.interrupted for one in underway.replacements):
-            for one in underway.leaving:
+        if any(one.ended is not None or one.interrupted for one in in_flight.replacements):
+            for one in in_flight.leaving:
                 if not one.draining:
                     one.leaving = False
-            self._underway.remove(underway)
+            self._in_flight.remove(in_flight)
             self.cluster.revision += 1
             self._unbound = True
-        elif all(one.up for one in underway.replacements):
-            self._underway.remove(underway)
-            for one in underway.leaving:
+        elif all(one.up for one in in_flight.replacements):
+            self._in_flight.remove(in_flight)
+            for one in in_flight.leaving:
                 self._drain(one)
 
     def _drain(self, machine: Machine) -> None:

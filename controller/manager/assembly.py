@@ -131,7 +131,7 @@ class Assembly:
         registration_backoff = RegistrationBackoff(cluster, clock, registrations)
         provisioner = _provisioner(ports, options, batch_window, registration_backoff)
         nomination = _nomination(ports, provisioner.plan)
-        history = _ledger(ports)
+        history = _history(ports)
         orchestrator = _orchestrator(ports, provisioner.plan, history)
         gates = options.feature_gates
         readiness = Readiness(api, cluster, clock, registrations, cloud, gates.static_capacity)
@@ -387,7 +387,7 @@ def _orchestrator(ports: ReconcilerPorts, plan: PlacementPlan, history: History)
     )
 
 
-def _ledger(ports: ReconcilerPorts) -> History:
+def _history(ports: ReconcilerPorts) -> History:
     return History(
         api=ports.api,
         cloud=ports.cloud,

@@ -121,7 +121,7 @@ class Orchestrator:
     clock: Clock
     writer: ClaimWriter
     history: History
-    _underway: list[InFlightCommand] = field(default_factory=list)
+    _in_flight: list[InFlightCommand] = field(default_factory=list)
     _resting: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changes: ChangeMonitor = field(default_factory=ChangeMonitor)
@@ -129,7 +129,7 @@ class Orchestrator:
     async def run_once(self) -> timedelta:
         """Advance the commands in flight; returns when to advance them again."""
         await self.advance()
-        return RETRY if self._underway else IDLE
+        return RETRY if self._in_flight else IDLE
 
     @property
     def resting(self) -> frozenset[str]:
@@ -179,8 +179,8 @@ class Orchestrator:
         """Yield the replacements of no command in flight, with the nodes that they replace."""
         own = {
             replacement.metadata.uid
-            for underway in self._underway
-            for replacement in underway.replacements
+            for in_flight in self._in_flight
+            for replacement in in_flight.replacements
         }
         for claim in self.cluster.list(NODE_CLAIM):
             replaced = claim.metadata.annotations.get(labels.REPLACES)
@@ -206,31 +206,31 @@ class Orchestrator:
         log.info("disrupting nodes", extra={**log_fields(known), "why": known.why})
         if known.reboots:
             return await self._reboot(known, record)
-        underway = InFlightCommand(command=known, since=self.clock(), left=list(known.candidates))
-        could = await all_ended(*(self._mark(c, underway) for c in known.candidates))
+        in_flight = InFlightCommand(command=known, since=self.clock(), left=list(known.candidates))
+        could = await all_ended(*(self._mark(c, in_flight) for c in known.candidates))
         marked = [
             candidate for candidate, done in zip(known.candidates, could, strict=True) if done
         ]
         if known.replacements and len(marked) < len(known.candidates):
             return False  # the next round removes the marks
         if marked:
-            underway.command = replace(known, candidates=tuple(marked))
-            if not await self._make_replacements(underway, problem):
-                await self._give_up_all(underway, "no replacement could be created")
-                self.metrics.failed(underway.command)
+            in_flight.command = replace(known, candidates=tuple(marked))
+            if not await self._make_replacements(in_flight, problem):
+                await self._give_up_all(in_flight, "no replacement could be created")
+                self.metrics.failed(in_flight.command)
                 return False
             # No await between the last create request and this line: otherwise another task would
             # count both the nodes and their replacements as staying.
             self.cluster.mark_for_deletion(*(candidate.claim.metadata.name for candidate in marked))
-            self.metrics.decided(underway.command)
-            for name, pods in self._expected(underway):
+            self.metrics.decided(in_flight.command)
+            for name, pods in self._expected(in_flight):
                 self.writer.expect(name, pods, UNDISTURBED)
-            await self._report_launching(underway)
-            underway.record = await self.history.begun(
-                underway.command, underway.replacements, record
+            await self._report_launching(in_flight)
+            in_flight.record = await self.history.begun(
+                in_flight.command, in_flight.replacements, record
             )
-        underway.left = marked
-        self._underway.append(underway)
+        in_flight.left = marked
+        self._in_flight.append(in_flight)
         await self.advance()
         return bool(marked)
 
@@ -241,19 +241,19 @@ class Orchestrator:
         """
         records = await self.history.left_behind()
         for record in records or ():
-            underway = self._taken_over(record, problem)
-            if underway is None:
+            in_flight = self._taken_over(record, problem)
+            if in_flight is None:
                 await self.history.abandon(record)
                 continue
-            command = underway.command
+            command = in_flight.command
             log.info(
                 "resuming disruption of nodes that an earlier leader began",
                 extra=log_fields(command),
             )
             self.cluster.mark_for_deletion(*(c.claim.metadata.name for c in command.candidates))
-            for name, pods in self._expected(underway):
+            for name, pods in self._expected(in_flight):
                 self.writer.expect(name, pods, UNDISTURBED)
-            self._underway.append(underway)
+            self._in_flight.append(in_flight)
         return records is not None
 
     def _taken_over(self, record: Disruption, problem: DisruptionProblem) -> InFlightCommand | None:
@@ -278,19 +278,19 @@ class Orchestrator:
     async def advance(self) -> None:
         """Advance every command in flight as far as possible."""
         async with self._turn:  # two concurrent runs would count each deletion twice
-            for underway in tuple(self._underway):
-                if await self._is_open(underway):
-                    ended = await all_ended(*(self._delete(c, underway) for c in underway.left))
-                    underway.left = [
-                        c for c, done in zip(underway.left, ended, strict=True) if not done
+            for in_flight in tuple(self._in_flight):
+                if await self._is_open(in_flight):
+                    ended = await all_ended(*(self._delete(c, in_flight) for c in in_flight.left))
+                    in_flight.left = [
+                        c for c, done in zip(in_flight.left, ended, strict=True) if not done
                     ]
-                if underway.failed and not underway.left:
-                    self.metrics.failed(underway.command)
-                if not underway.left:
+                if in_flight.failed and not in_flight.left:
+                    self.metrics.failed(in_flight.command)
+                if not in_flight.left:
                     await self.history.ended(
-                        underway.record, failed=underway.failed, why=underway.why
+                        in_flight.record, failed=in_flight.failed, why=in_flight.why
                     )
-            self._underway = [underway for underway in self._underway if underway.left]
+            self._in_flight = [one for one in self._in_flight if one.left]
 
     async def mend(self) -> None:
         """Remove the marks of nodes that no command in flight disrupts."""
@@ -338,10 +338,10 @@ class Orchestrator:
     # Replacements.
 
     async def _make_replacements(
-        self, underway: InFlightCommand, problem: DisruptionProblem
+        self, in_flight: InFlightCommand, problem: DisruptionProblem
     ) -> bool:
         """Create the NodeClaims of a command's replacements; returns whether all were created."""
-        command, types = underway.command, problem.snapshot.instance_types
+        command, types = in_flight.command, problem.snapshot.instance_types
         if not all(self.writer.within_limits(command.replacements, types, replacing=True)):
             return False
         replaces = {labels.REPLACES: ",".join(sorted(command.names))}
@@ -359,34 +359,34 @@ class Orchestrator:
                 return False
             if claim is None:
                 return False
-            underway.replacements = (*underway.replacements, claim)
+            in_flight.replacements = (*in_flight.replacements, claim)
         return True
 
-    async def _is_open(self, underway: InFlightCommand) -> bool:
+    async def _is_open(self, in_flight: InFlightCommand) -> bool:
         """Whether the NodeClaims may be deleted, because all replacements are initialized.
 
         Ends the command if a replacement was deleted or is not initialized in time.
         """
-        if underway.deleting_since is not None:
+        if in_flight.deleting_since is not None:
             return True
         now = self.clock()
         waiting: list[NodeClaim] = []
-        for replacement in underway.replacements:
+        for replacement in in_flight.replacements:
             known = self._known(replacement)
             if known is None or known.metadata.is_deleting:
                 why = f"replacement {replacement.metadata.name} was deleted"
-                await self._give_up_all(underway, why)
+                await self._give_up_all(in_flight, why)
                 return False
             if not conditions.is_true(known.status.conditions, INITIALIZED):
                 waiting.append(known)
         if not waiting:
-            underway.deleting_since = now
+            in_flight.deleting_since = now
             return True
         timeout = self._readiness()
-        if now >= underway.since + timeout:
+        if now >= in_flight.since + timeout:
             names = ", ".join(claim.metadata.name for claim in waiting)
             await self._give_up_all(
-                underway,
+                in_flight,
                 f"not initialized within {timeout.total_seconds() / 60:.0f} min: {names}",
             )
             return False
@@ -399,18 +399,18 @@ class Orchestrator:
 
     def _readiness(self) -> timedelta:
         shortest, longest = READINESS
-        queued = sum(len(underway.command.candidates) for underway in self._underway)
+        queued = sum(len(in_flight.command.candidates) for in_flight in self._in_flight)
         return min(max(queued * READINESS_PER_NODE, shortest), longest)
 
-    def _expected(self, underway: InFlightCommand) -> Iterator[tuple[str, list[Pod]]]:
+    def _expected(self, in_flight: InFlightCommand) -> Iterator[tuple[str, list[Pod]]]:
         """Yield the names of destination nodes or NodeClaims, with the pods to move there."""
-        command = underway.command
+        command = in_flight.command
         homes = [
             *command.moves.items(),
             *(
                 (replacement.metadata.name, node.pods)
                 for replacement, node in zip(
-                    underway.replacements, command.replacements, strict=False
+                    in_flight.replacements, command.replacements, strict=False
                 )
             ),
         ]
@@ -422,10 +422,10 @@ class Orchestrator:
         namespace, _, name = key.rpartition("/")
         return self.cluster.get(POD, name, namespace)
 
-    async def _report_launching(self, underway: InFlightCommand) -> None:
-        names = ", ".join(sorted(underway.command.names)[:3])
-        message = f"Launching NodeClaim: {underway.command.reason.value} (replaces {names})"
-        for replacement in underway.replacements:
+    async def _report_launching(self, in_flight: InFlightCommand) -> None:
+        names = ", ".join(sorted(in_flight.command.names)[:3])
+        message = f"Launching NodeClaim: {in_flight.command.reason.value} (replaces {names})"
+        for replacement in in_flight.replacements:
             await self.recorder.publish(
                 NODE_CLAIM, replacement, "Normal", "DisruptionLaunching", message
             )
@@ -438,7 +438,9 @@ class Orchestrator:
         Returns None if one of them was replaced, is being deleted, or is in another command.
         """
         taken = {
-            c.claim.metadata.uid for underway in self._underway for c in underway.command.candidates
+            c.claim.metadata.uid
+            for in_flight in self._in_flight
+            for c in in_flight.command.candidates
         }
         known = []
         for candidate in command.candidates:
@@ -455,8 +457,8 @@ class Orchestrator:
             known.append(replace(candidate, node=node, claim=claim))
         return replace(command, candidates=tuple(known))
 
-    async def _mark(self, candidate: Candidate, underway: InFlightCommand) -> bool:
-        node, reason = candidate.node, underway.command.reason
+    async def _mark(self, candidate: Candidate, in_flight: InFlightCommand) -> bool:
+        node, reason = candidate.node, in_flight.command.reason
         taints = [*(t for t in node.spec.taints if t.key != DISRUPTED.key), DISRUPTED]
         tainted = {"spec": {"taints": to_wire(taints)}}
         try:
@@ -471,31 +473,31 @@ class Orchestrator:
             log.info("node changed before disruption; deciding again", extra=fields)
             return False
         except ApiError as error:
-            self._give_up(candidate, underway, str(error))
+            self._give_up(candidate, in_flight, str(error))
             return False
         return True
 
-    async def _delete(self, candidate: Candidate, underway: InFlightCommand) -> bool:
+    async def _delete(self, candidate: Candidate, in_flight: InFlightCommand) -> bool:
         """Delete a NodeClaim; returns whether it is deleted or the controller gave up."""
         if not self._is_going(candidate):
             try:
-                await self._ask(candidate, underway.command.drain_bound)
+                await self._ask(candidate, in_flight.command.drain_bound)
             except (UnavailableError, TooManyRequestsError) as error:
                 # The API server may have accepted the request or may still accept it: try again.
-                if self.clock() < (underway.deleting_since or underway.since) + PATIENCE:
+                if self.clock() < (in_flight.deleting_since or in_flight.since) + PATIENCE:
                     return False
-                self._give_up(candidate, underway, str(error))
+                self._give_up(candidate, in_flight, str(error))
                 return True
             except ApiError as error:
-                self._give_up(candidate, underway, str(error))
+                self._give_up(candidate, in_flight, str(error))
                 return True
-        reason = underway.command.reason
+        reason = in_flight.command.reason
         chosen = candidate.node_pool.spec.disruption.consolidation_policy
-        policy = chosen if underway.command.consolidation_type else ""
+        policy = chosen if in_flight.command.consolidation_type else ""
         moving = len(candidate.moving)
         self.metrics.disrupted(candidate.claim, reason.label, pods=moving, policy=policy)
         if reason is Reason.UNHEALTHY:
-            command = underway.command
+            command = in_flight.command
             self.metrics.repaired(candidate.claim, command.condition, command.drain_bound)
         message = f"Disrupting Node: {reason.value}"
         terminating: tuple[EventType, str, str] = ("Normal", "DisruptionTerminating", message)
@@ -523,16 +525,16 @@ class Orchestrator:
 
     # Failures.
 
-    async def _give_up_all(self, underway: InFlightCommand, why: str) -> None:
+    async def _give_up_all(self, in_flight: InFlightCommand, why: str) -> None:
         """Give up a command: keep its nodes, and delete the replacements that are not needed."""
-        for name, pods in self._expected(underway):
+        for name, pods in self._expected(in_flight):
             self.cluster.withdraw(name, pods)
-        for replacement in underway.replacements:
+        for replacement in in_flight.replacements:
             await self._dismiss(replacement)
-        self._let_stay(underway.command.candidates, underway)
-        underway.left, underway.why = [], why
-        if self._changes.has_changed(", ".join(sorted(underway.command.names)), why):
-            log.warning("cannot disrupt nodes: %s", why, extra=log_fields(underway.command))
+        self._let_stay(in_flight.command.candidates, in_flight)
+        in_flight.left, in_flight.why = [], why
+        if self._changes.has_changed(", ".join(sorted(in_flight.command.names)), why):
+            log.warning("cannot disrupt nodes: %s", why, extra=log_fields(in_flight.command))
 
     async def _dismiss(self, replacement: NodeClaim) -> None:
         """Delete a replacement unless it registered or has pods.
@@ -565,17 +567,17 @@ class Orchestrator:
             map(self.cluster.nominated_for, coming)
         )
 
-    def _give_up(self, candidate: Candidate, underway: InFlightCommand, error: str) -> None:
+    def _give_up(self, candidate: Candidate, in_flight: InFlightCommand, error: str) -> None:
         """Keep a node; the next round removes its marks."""
-        self._let_stay([candidate], underway)
-        underway.why = error
+        self._let_stay([candidate], in_flight)
+        in_flight.why = error
         claim = candidate.claim.metadata.name
         if self._changes.has_changed(candidate.name, error):
             fields = {"Node": candidate.name, "NodeClaim": claim, "error": error}
             log.warning("cannot disrupt node", extra=fields)
 
-    def _let_stay(self, candidates: Sequence[Candidate], underway: InFlightCommand) -> None:
-        underway.failed = True
+    def _let_stay(self, candidates: Sequence[Candidate], in_flight: InFlightCommand) -> None:
+        in_flight.failed = True
         for candidate in candidates:
             metadata = candidate.claim.metadata
             self.cluster.unmark(metadata.name)
