@@ -12,11 +12,15 @@ from controller.state.buffers import buffer_of
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Numbers of a buffer's pods on existing nodes, on new nodes, and without a node."""
+    """Numbers of a buffer's pods on existing nodes, on new nodes, and without a node.
+
+    `causes` are why the first pod without a node has none.
+    """
 
     existing: int = 0
     new: int = 0
     nowhere: int = 0
+    causes: tuple[str, ...] = ()
 
 
 def apart(results: Results, virtual: Sequence[Pod]) -> tuple[Results, Mapping[str, Fill]]:
@@ -36,6 +40,9 @@ def apart(results: Results, virtual: Sequence[Pod]) -> tuple[Results, Mapping[st
             existing=sum(buffers.get(key) == name for key in existing),
             new=sum(buffers.get(key) == name for key in new),
             nowhere=sum(buffers.get(key) == name for key in results.unschedulable),
+            causes=next(
+                (why for key, why in results.unschedulable.items() if buffers.get(key) == name), ()
+            ),
         )
         for name in sorted(set(buffers.values()))
     }

@@ -104,6 +104,14 @@ async def test_a_percentage_buffer_follows_its_workload() -> None:
         ({"scalableRef": {"kind": "Deployment", "name": "web"}}, "ScalableRefNotFound"),
         ({"scalableRef": {"kind": "CronJob", "name": "web"}}, "ResolutionFailed"),
         ({"replicas": 1}, "ResolutionFailed"),
+        (
+            {
+                "podTemplateRef": {"name": "web"},
+                "replicas": 1,
+                "provisioningStrategy": "example.com/standby",
+            },
+            "ResolutionFailed",
+        ),
     ],
 )
 async def test_an_unresolvable_buffer_reports_the_reason_and_gets_no_capacity(
@@ -161,6 +169,7 @@ async def test_buffer_capacity_is_launched_once_and_used_by_real_pods() -> None:
 
     (claim,) = world.claims()
     assert told(world, "Provisioning") == ("False", "RequiresNewCapacity")
+    assert status(world).ready_replicas == 0
     assert not scenario.provisioner.plan.expected_on(claim.metadata.name)
     assert not await world.events("Nominated")
 
@@ -169,6 +178,7 @@ async def test_buffer_capacity_is_launched_once_and_used_by_real_pods() -> None:
 
     assert len(world.claims()) == 1
     assert told(world, "Provisioning") == ("True", "FitsExistingCapacity")
+    assert status(world).ready_replicas == 2
 
     world.seed(make_pod("real", cpu="1", memory="1Gi"))
     await scenario.round()
@@ -186,8 +196,24 @@ async def test_unschedulable_buffer_pods_are_reported_in_the_status_but_not_as_e
 
     await scenario.round()
 
-    assert told(scenario.world, "Provisioning") == ("False", "RequiresNewCapacity")
+    assert told(scenario.world, "Provisioning") == ("False", "Infeasible")
+    provisioning = conditions.find(status(scenario.world).conditions, "Provisioning")
+    assert provisioning is not None
+    assert provisioning.message.startswith(
+        "pods: 2; on new nodes: 0; unschedulable: 2: NodePool default: "
+    )
     assert not await scenario.world.events("FailedScheduling")
+
+
+async def test_a_limit_does_not_make_a_buffer_infeasible() -> None:
+    scenario = ProvisioningScenario(*BUFFERING)
+    pool = make_nodepool(limits={"cpu": "0"})
+    scenario.world.seed(make_nodeclass(), pool, TEMPLATE, make_buffer())
+    await resolved(scenario.world)
+
+    await scenario.round()
+
+    assert told(scenario.world, "Provisioning") == ("False", "RequiresNewCapacity")
 
 
 async def test_a_node_with_buffer_capacity_is_not_empty_until_the_buffer_is_deleted() -> None:

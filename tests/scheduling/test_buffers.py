@@ -133,7 +133,8 @@ def test_limits_are_used_for_pods_before_buffers() -> None:
     results, fills = apart(raw, virtual)
 
     assert not results.unschedulable
-    assert fills["default/web"] == Fill(new=2, nowhere=2)
+    causes = ("NodePool default: limit of cpu reached",)
+    assert fills["default/web"] == Fill(new=2, nowhere=2, causes=causes)
 
 
 def test_preferences_apply_to_virtual_pods_too() -> None:

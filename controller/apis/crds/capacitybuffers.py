@@ -91,5 +91,6 @@ def _status() -> Schema:
         ),
         podTemplateRef=_local_reference("The PodTemplate in use."),
         provisioningStrategy=string("The provisioning strategy in use."),
+        readyReplicas=integer("Number of pods for which nodes have capacity now.", form=INT32),
         replicas=integer("Number of pods for which capacity is kept.", form=INT32),
     )

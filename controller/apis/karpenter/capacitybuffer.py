@@ -45,10 +45,11 @@ class CapacityBufferSpec(Wire):
 
 
 class CapacityBufferStatus(Wire):
-    """The observed state of a CapacityBuffer."""
+    """The observed state of a CapacityBuffer; `ready_replicas` fit on nodes that exist."""
 
     pod_template_ref: LocalReference | None = None
     replicas: int | None = None
+    ready_replicas: int | None = None
     pod_template_generation: int | None = None
     provisioning_strategy: str = ""
     conditions: list[Condition] = []

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from controller.apis.karpenter.capacitybuffer import (
+    ACTIVE_CAPACITY,
     READY_FOR_PROVISIONING,
     CapacityBuffer,
     CapacityBufferStatus,
@@ -81,6 +82,12 @@ class Resolution:
         self, buffer: CapacityBuffer, status: CapacityBufferStatus
     ) -> tuple[PodBlueprint, CapacityBufferStatus]:
         spec, namespace = buffer.spec, buffer.metadata.namespace
+        if spec.provisioning_strategy != ACTIVE_CAPACITY:
+            raise UnresolvedError(
+                "ResolutionFailed",
+                f'spec.provisioningStrategy: "{spec.provisioning_strategy}" is not '
+                f'"{ACTIVE_CAPACITY}"',
+            )
         if spec.pod_template_ref is not None:
             template = self.cluster.get(POD_TEMPLATE, spec.pod_template_ref.name, namespace)
             if template is None:

@@ -1,4 +1,4 @@
-"""Writes whether the capacity of each CapacityBuffer is provisioned."""
+"""Writes how much of the capacity of each CapacityBuffer is provisioned, and what prevents it."""
 
 from __future__ import annotations
 
@@ -9,27 +9,35 @@ from controller.apis.karpenter.capacitybuffer import (
     READY_FOR_PROVISIONING,
     CapacityBuffer,
 )
-from controller.apis.kinds import CAPACITY_BUFFER
+from controller.apis.kinds import CAPACITY_BUFFER, EC2_NODE_CLASS, NODE_POOL
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import ConditionStatus
 from controller.apis.kubernetes.meta import to_wire
+from controller.apis.kubernetes.pods import PodSpec
 from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.reconcilers.clock import Clock
+from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.reconcilers.writing import patched
 from controller.scheduling.buffers import Fill
+from controller.state.buffers import buffer_of
 from controller.state.cluster import Cluster, key_of
 
 
 async def report_fills(
     api: ApiServer, cluster: Cluster, clock: Clock, fills: Mapping[str, Fill]
 ) -> None:
-    """Write the `Provisioning` condition of each buffer, when it changed."""
+    """Write `readyReplicas` and the `Provisioning` condition of each buffer, if they changed."""
+    words = Unplaced(cluster.list(NODE_POOL), cluster.list(EC2_NODE_CLASS))
+    templates = {buffer_of(pod): pod.spec for pod in cluster.buffer_pods()}
     for buffer in cluster.list(CAPACITY_BUFFER):
-        fact = _fact(buffer, fills.get(key_of(buffer)))
+        key = key_of(buffer)
+        fill = fills.get(key)
+        fact = _fact(buffer, fill, templates.get(key), words)
         if fact is None:
             continue
         status, reason, message = fact
+        ready = fill.existing if fill is not None else 0
         after = conditions.with_condition(
             buffer.status.conditions,
             PROVISIONING,
@@ -39,16 +47,19 @@ async def report_fills(
             generation=buffer.metadata.generation,
             now=clock(),
         )
-        if conditions.unchanged(buffer.status.conditions, after):
+        known = buffer.status.ready_replicas
+        if conditions.unchanged(buffer.status.conditions, after) and known == ready:
             continue
-        patch = {"status": {"conditions": to_wire(after)}}
+        patch = {"status": {"conditions": to_wire(after), "readyReplicas": ready}}
         try:
             await patched(api, cluster, CAPACITY_BUFFER, buffer, patch, subresource="status")
         except (ConflictError, NotFoundError):
             continue  # conflict: the buffer changed or was deleted; the next round writes it
 
 
-def _fact(buffer: CapacityBuffer, fill: Fill | None) -> tuple[ConditionStatus, str, str] | None:
+def _fact(
+    buffer: CapacityBuffer, fill: Fill | None, template: PodSpec | None, words: Unplaced
+) -> tuple[ConditionStatus, str, str] | None:
     if not conditions.is_true(buffer.status.conditions, READY_FOR_PROVISIONING):
         return (
             "False",
@@ -63,4 +74,8 @@ def _fact(buffer: CapacityBuffer, fill: Fill | None) -> tuple[ConditionStatus, s
     if fill.existing == count:
         return "True", "FitsExistingCapacity", f"existing nodes have capacity for all pods: {count}"
     message = f"pods: {count}; on new nodes: {fill.new}; unschedulable: {fill.nowhere}"
-    return "False", "RequiresNewCapacity", message
+    if not fill.nowhere or template is None:
+        return "False", "RequiresNewCapacity", message
+    message = f"{message}: {words.message(template, fill.causes)}"
+    is_infeasible = words.is_infeasible(template, fill.causes)
+    return "False", "Infeasible" if is_infeasible else "RequiresNewCapacity", message

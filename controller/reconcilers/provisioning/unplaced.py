@@ -75,6 +75,20 @@ class Unplaced:
             self._said[alike] = self._message(spec, causes)
         return self._said[alike]
 
+    def is_infeasible(self, spec: PodSpec, causes: tuple[str, ...]) -> bool:
+        """Whether no instance type of any NodePool can hold the pod, as long as they stay as they
+        are.
+
+        Limits, missing capacity, NodePools that are not ready and other pods' constraints may
+        change by themselves.
+        """
+        if any(_is_meant(pool, spec) for pool, _ in self._lacking):
+            return False
+        lasting = {pool_of(c) for c in causes if not is_limit(c) and NO_CAPACITY not in c}
+        lacking = {pool.metadata.name for pool, _ in self._lacking}
+        offered = {p.metadata.name for p in self.pools if _launches_for_pods(p)} - lacking
+        return bool(offered) and offered <= lasting
+
     def _message(self, spec: PodSpec, causes: tuple[str, ...]) -> str:
         impossible = [cause for cause in causes if pool_of(cause) and not is_limit(cause)]
         near = [cause for cause in causes if cause not in impossible]
@@ -136,9 +150,13 @@ def could_hold(pool: NodePool, spec: PodSpec) -> bool:
     )
 
 
+def _launches_for_pods(pool: NodePool) -> bool:
+    return pool.spec.replicas is None and not pool.metadata.is_deleting
+
+
 def _what_it_lacks(pool: NodePool) -> str:
     """Return why a pool may not create nodes; empty if it may, or is static or being deleted."""
-    if pool.spec.replicas is not None or pool.metadata.is_deleting:
+    if not _launches_for_pods(pool):
         return ""
     missing = [c for c in pool.status.conditions if c.is_false and c.type not in STANDING_APART]
     why = "; ".join(c.message or c.reason for c in missing)
@@ -154,7 +172,7 @@ def _what_is_refused(pool: NodePool, node_class: EC2NodeClass | None) -> str:
     """Return the refused launches that the pool's EC2NodeClass reports, for the pool's capacity
     types.
     """
-    if node_class is None or pool.spec.replicas is not None or pool.metadata.is_deleting:
+    if node_class is None or not _launches_for_pods(pool):
         return ""
     excluded = _excluded_capacity_types(pool)
     refusals = dict.fromkeys(
