@@ -158,14 +158,14 @@ def _seconds(text: str) -> float:
 
 def _up(chosen: argparse.Namespace) -> int:
     directory = home(chosen.name)
-    if (state := _settled(directory)) is None:
+    if (state := _await_state(directory)) is None:
         for binary in ("kwokctl", "kubectl"):
             binaries.ensure(binary, progress=Terminal(errors))
         try:
             _start_supervisor(chosen, directory)
         except RuntimeError:
             # Another `up` may have been faster; then this one uses its testbed.
-            if _settled(directory) is None:
+            if _await_state(directory) is None:
                 raise
         state = read_state(directory)
     elif state.phase is Phase.BROKEN:
@@ -247,7 +247,7 @@ def _running(chosen: argparse.Namespace) -> State:
     return state
 
 
-def _settled(directory: Path) -> State | None:
+def _await_state(directory: Path) -> State | None:
     """Wait while another process starts or stops the testbed; remove what a crash left.
 
     Returns the state, or None if there is no testbed.

@@ -111,7 +111,7 @@ MUTATIONS = (
     EngineMutation(
         "overhead costs nothing",
         f"{CONSTRAINTS}/resources.py",
-        "needed = total((needed, asked(spec.overhead)))",
+        "needed = total((needed, parsed_requests(spec.overhead)))",
         "pass",
         "containers",
     ),

@@ -245,11 +245,11 @@ class AWSCloudProvider:
             CloudProviderError: EC2 returned no instance types, which every decision needs.
 
         """
-        await self._known()
+        await self._wait_until_loaded()
         if self._shifts_zones:
-            await self._tried(self._shift.refresh)
+            await self._try(self._shift.refresh)
         if not self._observes:
-            await self._tried(self.templates.hydrate)
+            await self._try(self.templates.hydrate)
 
     async def run(self) -> None:
         """Refresh cached data and delete unused launch templates until cancelled."""
@@ -289,7 +289,7 @@ class AWSCloudProvider:
         closed = "" if self._evaluates else kubelet.closed(settings)
         if wrong or closed:
             raise NodeClassNotReadyError("; ".join(wrong) or closed)
-        await self._known()
+        await self._wait_until_loaded()
         asked = node_pool.spec.template.spec.requirements if node_pool else ()
         return self._types.of(node_class, asked)
 
@@ -300,7 +300,7 @@ class AWSCloudProvider:
         types: Sequence[InstanceType] | None = None,
     ) -> Instance:
         """Launch the NodeClaim's instance; repeated calls return the same instance."""
-        await self._known()
+        await self._wait_until_loaded()
         try:
             instance = await self._launcher.launch(claim, node_class, types)
         except CloudProviderError as exc:
@@ -362,7 +362,7 @@ class AWSCloudProvider:
 
     async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
         """Return the EC2NodeClass with its current status."""
-        await self._known()
+        await self._wait_until_loaded()
         return await self._classes.resolve(node_class, now=now)
 
     async def release(self, node_class: EC2NodeClass) -> None:
@@ -372,7 +372,7 @@ class AWSCloudProvider:
 
     async def drift_reason(self, claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
         """Return why the instance has drifted from its EC2NodeClass, or None."""
-        await self._known()
+        await self._wait_until_loaded()
         name = claim.metadata.labels.get(labels.INSTANCE_TYPE, "")
         every = await self.instance_types(node_class)
         instance_type = next((t for t in every if t.name == name), None)
@@ -464,7 +464,7 @@ class AWSCloudProvider:
                 "no nodes are launched or terminated there",
             )
 
-    async def _known(self) -> None:
+    async def _wait_until_loaded(self) -> None:
         """Wait until instance types and prices are loaded; concurrent callers share one load.
 
         Later calls return at once: `_refresh` updates the data.
@@ -475,7 +475,7 @@ class AWSCloudProvider:
             if self._is_ready:
                 return
             if self._first_prices is None:
-                self._first_prices = asyncio.create_task(self._tried(self._refresh_prices))
+                self._first_prices = asyncio.create_task(self._try(self._refresh_prices))
             await self._machines.refresh()
             self._types_due = self._clock() + TYPES_PERIOD
             await asyncio.wait({self._first_prices}, timeout=PRICES_PATIENCE)
@@ -485,10 +485,10 @@ class AWSCloudProvider:
         """Update data that is due; on failure the last known data stays in use."""
         if self._clock() >= self._types_due:
             self._types_due = self._clock() + TYPES_RETRY
-            if await self._tried(self._machines.refresh):
+            if await self._try(self._machines.refresh):
                 self._types_due = self._clock() + TYPES_PERIOD
         if self._clock() >= self._prices_due:
-            await self._tried(self._refresh_prices)
+            await self._try(self._refresh_prices)
 
     async def _refresh_prices(self) -> None:
         self._prices_due = self._clock() + PRICES_RETRY
@@ -504,9 +504,9 @@ class AWSCloudProvider:
         """Repeat the work at an interval, also after failures."""
         while True:
             await asyncio.sleep(seconds)
-            await self._tried(work)
+            await self._try(work)
 
-    async def _tried(self, work: Callable[[], Awaitable[object]]) -> bool:
+    async def _try(self, work: Callable[[], Awaitable[object]]) -> bool:
         """Do optional work; return whether it succeeded.
 
         A failure must not end the leader, because the next leader would fail too. It is logged

@@ -177,7 +177,7 @@ class Study:
         self._feed.error = self._cluster.error
         if make is not None:
             try:
-                self._problem, self._feed.page = await asyncio.to_thread(self._made, make)
+                self._problem, self._feed.page = await asyncio.to_thread(self._content, make)
                 self._is_read.set()
             except (QuestionError, WorldError) as error:
                 self._feed.error = str(error)
@@ -261,7 +261,7 @@ class Study:
             seconds=3 * self._source.time_limit + OVERDUE.total_seconds(),
         )
 
-    def _made(self, make: Callable[[], Recorded]) -> tuple[DisruptionProblem, dict[str, Any]]:
+    def _content(self, make: Callable[[], Recorded]) -> tuple[DisruptionProblem, dict[str, Any]]:
         world, records = make()
         now = self._source.now or datetime.now(UTC)
         try:

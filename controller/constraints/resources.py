@@ -31,7 +31,7 @@ def parsed(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
     return {name: parse(quantity) for name, quantity in quantities.items()}
 
 
-def asked(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
+def parsed_requests(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
     """Return requests parsed from Kubernetes quantities, none of which may be negative.
 
     Raises:
@@ -94,7 +94,7 @@ def pod_requests(pod: Pod) -> dict[str, int]:
     resized = in_resize(pod)
 
     def _requests(container: Container) -> Resources:
-        return resized.get(container.name) or asked(container.resources.requests)
+        return resized.get(container.name) or parsed_requests(container.resources.requests)
 
     running = total(map(_requests, spec.containers))
     started: dict[str, int] = {}
@@ -108,9 +108,9 @@ def pod_requests(pod: Pod) -> dict[str, int]:
             peaks.append(total((started, own)))
     needed = largest((total((running, started)), *peaks))
     if spec.resources is not None:
-        needed.update(asked(spec.resources.requests))
+        needed.update(parsed_requests(spec.resources.requests))
     if spec.overhead:
-        needed = total((needed, asked(spec.overhead)))
+        needed = total((needed, parsed_requests(spec.overhead)))
     needed[PODS] = MILLI
     return {name: amount for name, amount in needed.items() if amount}
 

@@ -90,10 +90,10 @@ def replaced(
         for pod in snapshot.pods
         if pod.spec.node_name in gone and pod.key not in place and is_reschedulable(pod)
     ]
-    return _settled(after, adrift) if adrift else after
+    return _with_pods_bound(after, adrift) if adrift else after
 
 
-def _settled(problem: DisruptionProblem, adrift: Sequence[Pod]) -> DisruptionProblem:
+def _with_pods_bound(problem: DisruptionProblem, adrift: Sequence[Pod]) -> DisruptionProblem:
     """Return the cluster with the pods of static NodePools on nodes that can hold them now.
 
     The replacements of static NodePools are created for no pod in particular. Pods that no node

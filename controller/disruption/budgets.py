@@ -198,14 +198,16 @@ def budgets_of(
             for name, pool in problem.node_pools.items()
             if (percentage := share(pool, reason, problem.now)) is not None
         }
-        budgets.capacity = _left(nodes, shares)
+        budgets.capacity = _remaining_capacity(nodes, shares)
     return budgets
 
 
-def _left(nodes: Iterable[StateNode], shares: Mapping[str, int]) -> dict[str, dict[str, int]]:
+def _remaining_capacity(
+    nodes: Iterable[StateNode], shares: Mapping[str, int]
+) -> dict[str, dict[str, int]]:
     """Return the capacity that these percentages leave in their NodePools."""
     capacities: dict[str, dict[str, int]] = {pool: {} for pool in shares}
-    for state, consumes in _counted(nodes):
+    for state, consumes in _budgeted_nodes(nodes):
         if state.node is None or state.node_pool not in shares:
             continue
         left = capacities[state.node_pool]
@@ -229,13 +231,13 @@ def consumption(nodes: Iterable[StateNode], reason: Reason | None = None) -> Con
     """
     total: Counter[str] = Counter()
     consuming: Counter[str] = Counter()
-    for state, consumes in _counted(nodes, counts_unready=reason is not Reason.UNHEALTHY):
+    for state, consumes in _budgeted_nodes(nodes, counts_unready=reason is not Reason.UNHEALTHY):
         total[state.node_pool] += 1
         consuming[state.node_pool] += consumes
     return total, consuming
 
 
-def _counted(
+def _budgeted_nodes(
     nodes: Iterable[StateNode], *, counts_unready: bool = True
 ) -> Iterator[tuple[StateNode, bool]]:
     """Yield the nodes that budgets count, and whether each is not ready or being deleted."""

@@ -31,12 +31,12 @@ def quiet_since(claim: NodeClaim) -> datetime | None:
     return claim.status.last_pod_event_time or initialized.last_transition_time
 
 
-def settling(problem: DisruptionProblem) -> frozenset[str]:
+def not_yet_consolidatable(problem: DisruptionProblem) -> frozenset[str]:
     """Return the names of the nodes that are not yet consolidatable."""
-    return frozenset(state.name for state, _ in _unsettled(problem))
+    return frozenset(state.name for state, _ in _not_yet(problem))
 
 
-def _unsettled(problem: DisruptionProblem) -> Iterator[tuple[StateNode, datetime]]:
+def _not_yet(problem: DisruptionProblem) -> Iterator[tuple[StateNode, datetime]]:
     """Yield the nodes that are not yet consolidatable, and when each becomes consolidatable."""
     waits = {
         name: _wait(pool.spec.disruption.consolidate_after)
@@ -89,7 +89,7 @@ class Gathering:
         until = self._since + self.longest
         coming = [
             at
-            for state, at in _unsettled(problem)
+            for state, at in _not_yet(problem)
             if at <= until and _moves_pods(problem.node_pools[state.node_pool])
         ]
         if coming:

@@ -95,7 +95,7 @@ def _carry_out(course: Course, commands: Sequence[Command]) -> None:
     settled: list[tuple[Command, list[str]]] = []
     for command, names in homeless:
         problem = applied(problem, [(command, names)])
-        settled.append((_settled(command, names, problem), names))
+        settled.append((_with_outcome(command, names, problem), names))
     course.problem = with_room_kept(problem)
     there = {node.name: node for node in course.problem.snapshot.nodes}
     course.commands += [
@@ -108,7 +108,7 @@ def _is_for_nobody(command: Command) -> bool:
     return any(not new.instance_types for new in command.replacements)
 
 
-def _settled(command: Command, names: Sequence[str], after: DisruptionProblem) -> Command:
+def _with_outcome(command: Command, names: Sequence[str], after: DisruptionProblem) -> Command:
     """Return the command of a static NodePool with its cost and the destinations of its pods.
 
     The cost of its replacements and the destinations are those in the cluster after the command.

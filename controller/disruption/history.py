@@ -98,7 +98,9 @@ def replacements_cost(record: Disruption, scene: Scene) -> float:
     )
 
 
-def carried(balance: Balance, *, before: DisruptionStatus, after: Disruption) -> Balance | None:
+def updated_balance(
+    balance: Balance, *, before: DisruptionStatus, after: Disruption
+) -> Balance | None:
     """Return the balance of savings after a record changed, or None if it stays the same."""
     now = after.status
     closed = now.state if now.state != before.state else ""
@@ -107,12 +109,14 @@ def carried(balance: Balance, *, before: DisruptionStatus, after: Disruption) ->
         done=balance.done + (closed == "Done"),
         failed=balance.failed + (closed == "Failed"),
         predicted=_sum(balance.predicted, after.spec.saving if closed == "Done" else 0.0),
-        after_hour=_sum(balance.after_hour, _saved(now.after_hour) - _saved(before.after_hour)),
-        after_day=_sum(balance.after_day, _saved(now.after_day) - _saved(before.after_day)),
-        moved=balance.moved + _moved(now.pods) - _moved(before.pods),
+        after_hour=_sum(balance.after_hour, _saving(now.after_hour) - _saving(before.after_hour)),
+        after_day=_sum(balance.after_day, _saving(now.after_day) - _saving(before.after_day)),
+        moved=balance.moved + _pods_moved(now.pods) - _pods_moved(before.pods),
         running=balance.running + _running(now.pods) - _running(before.pods),
         replacements_disrupted=(
-            balance.replacements_disrupted + _lost(now.after_day) - _lost(before.after_day)
+            balance.replacements_disrupted
+            + _replacements_disrupted(now.after_day)
+            - _replacements_disrupted(before.after_day)
         ),
     )
     if counted == balance:
@@ -170,15 +174,15 @@ def _start_up(pod: Pod) -> float | None:
     return max((ready.last_transition_time - born).total_seconds(), 0.0)
 
 
-def _saved(measured: Outcome | None) -> float:
+def _saving(measured: Outcome | None) -> float:
     return measured.saving if measured is not None else 0.0
 
 
-def _lost(measured: Outcome | None) -> int:
+def _replacements_disrupted(measured: Outcome | None) -> int:
     return measured.replacements_disrupted if measured is not None else 0
 
 
-def _moved(moved_pods: MovedPods | None) -> int:
+def _pods_moved(moved_pods: MovedPods | None) -> int:
     return moved_pods.moved if moved_pods is not None else 0
 
 

@@ -38,17 +38,21 @@ def is_mode(text: str) -> bool:
     return any(text == mode.value for mode in Mode)
 
 
-def apart(problem: DisruptionProblem, everywhere: Mode) -> dict[Mode, DisruptionProblem]:
+def by_mode(problem: DisruptionProblem, everywhere: Mode) -> dict[Mode, DisruptionProblem]:
     """Return for each mode in use the problem in which the nodes of other NodePools stay.
 
     Each mode is decided separately: a decision that waits for approval must not delay one that
     does not need it.
     """
     modes = {name: mode_of(pool, everywhere) for name, pool in problem.node_pools.items()}
-    return {mode: _kept(problem, modes, mode) for mode in _ORDER if mode in modes.values()}
+    return {
+        mode: _keep_other_modes(problem, modes, mode) for mode in _ORDER if mode in modes.values()
+    }
 
 
-def _kept(problem: DisruptionProblem, modes: dict[str, Mode], mine: Mode) -> DisruptionProblem:
+def _keep_other_modes(
+    problem: DisruptionProblem, modes: dict[str, Mode], mine: Mode
+) -> DisruptionProblem:
     others = {
         state.name: f"NodePool {state.node_pool} is in mode {modes[state.node_pool].value}"
         for state in problem.snapshot.nodes

@@ -210,7 +210,7 @@ def _needed_to_consolidate(question: Question) -> Iterator[Change]:
     if never_consolidated:
         yield Change(
             "set consolidateAfter to a duration instead of Never",
-            lambda problem: _quieted(
+            lambda problem: _as_consolidatable(
                 _with_policy(problem, pool, consolidate_after="0s"), question.name
             ),
         )
@@ -220,7 +220,7 @@ def _needed_to_consolidate(question: Question) -> Iterator[Change]:
         yield Change(
             f"wait for {disruption.consolidate_after} without pod changes"
             f"{_when_quiet(question, disruption)}",
-            lambda problem: _quieted(problem, question.name),
+            lambda problem: _as_consolidatable(problem, question.name),
         )
     ending = [pod.key for pod in question.pods if is_soon_gone(pod, question.problem.now)]
     if ending:
@@ -406,7 +406,7 @@ def _unannotated(state: StateNode) -> StateNode:
     return replace(state, node=msgspec.structs.replace(state.node, metadata=metadata))
 
 
-def _quieted(problem: DisruptionProblem, name: str) -> DisruptionProblem:
+def _as_consolidatable(problem: DisruptionProblem, name: str) -> DisruptionProblem:
     def quiet(state: StateNode) -> StateNode:
         assert state.claim is not None
         status = state.claim.status

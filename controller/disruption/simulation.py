@@ -15,11 +15,11 @@ import msgspec
 from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption.commands import Candidate
-from controller.disruption.consolidateafter import settling
+from controller.disruption.consolidateafter import not_yet_consolidatable
 from controller.disruption.model import ClusterModel, read_model
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.reservations import TypesByPool, with_left
-from controller.scheduling.buffers import apart
+from controller.scheduling.buffers import split_fills
 from controller.scheduling.catalog.offerings import catalog
 from controller.scheduling.pods.kinds import PodKinds
 from controller.scheduling.results import NewNode, Results
@@ -124,7 +124,7 @@ class Simulation:
         self._snapshot = self._with_places(problem.snapshot, problem.pending, stranded)
         if self._snapshot.instance_types is not problem.snapshot.instance_types:
             self.catalog = catalog(self._snapshot)
-        self._settling = settling(problem)
+        self._not_consolidatable = not_yet_consolidatable(problem)
         self._pods_by_node: dict[str, list[Pod]] = {}
         for pod in self._snapshot.pods:
             self._pods_by_node.setdefault(pod.spec.node_name, []).append(pod)
@@ -139,7 +139,7 @@ class Simulation:
 
         Nodes that are not yet consolidatable receive no pods.
         """
-        return self._emptied(frozenset(leaving), [], self._settling)
+        return self._emptied(frozenset(leaving), [], self._not_consolidatable)
 
     def forced_out(
         self, name: str, *, closed: Collection[str] = NO_NODES
@@ -183,7 +183,7 @@ class Simulation:
         )
         if results.unschedulable:
             return None
-        return self._departure(gone, apart(results, kept)[0])
+        return self._result(gone, split_fills(results, kept)[0])
 
     def carried_out(
         self, leaving: Collection[str], homes: Mapping[str, str]
@@ -194,7 +194,7 @@ class Simulation:
         None if one of these is unschedulable. The method does not check whether the existing nodes
         can hold their pods: the caller has planned that.
         """
-        results, rest = self._settled(leaving, homes)
+        results, rest = self._split_by_destination(leaving, homes)
         if rest:
             bought = schedule(
                 rest,
@@ -206,7 +206,7 @@ class Simulation:
             if bought.unschedulable:
                 return None
             results = replace(bought, existing_nodes=results.existing_nodes)
-        return self._departure(leaving, results)
+        return self._result(leaving, results)
 
     def taken_in(
         self, node: StateNode, leaving: Collection[str], homes: Mapping[str, str]
@@ -216,7 +216,7 @@ class Simulation:
         `homes` maps pods to existing nodes, by pod key. `node` is the empty node, which receives
         all other pods; None if one of them does not fit.
         """
-        settled, rest = self._settled(leaving, homes)
+        settled, rest = self._split_by_destination(leaving, homes)
         shop = self._shop(leaving, rest, homes)
         results = schedule(
             rest,
@@ -227,9 +227,9 @@ class Simulation:
         if results.unschedulable:
             return None
         there = {**results.existing_nodes, **settled.existing_nodes}
-        return self._departure(leaving, Results(existing_nodes=there))
+        return self._result(leaving, Results(existing_nodes=there))
 
-    def _settled(
+    def _split_by_destination(
         self, leaving: Collection[str], homes: Mapping[str, str]
     ) -> tuple[Results, list[Pod]]:
         """Return the placements of the pods with a destination in `homes`, and the other pods."""
@@ -242,7 +242,7 @@ class Simulation:
                 rest.append(pod)
         return Results(existing_nodes={name: tuple(keys) for name, keys in at_home.items()}), rest
 
-    def _departure(self, leaving: Collection[str], results: Results) -> SimulationResult:
+    def _result(self, leaving: Collection[str], results: Results) -> SimulationResult:
         return SimulationResult(tuple(self._candidates[name] for name in sorted(leaving)), results)
 
     def _shop(
@@ -288,7 +288,7 @@ class Simulation:
             settings=self._problem.scheduling,
             catalog=self.catalog,
             kinds=self._kinds,
-            closed=self._settling,
+            closed=self._not_consolidatable,
         )
 
     def least_cost(self, names: Collection[str]) -> float:

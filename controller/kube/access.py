@@ -84,7 +84,7 @@ class TokenCommand:
         """
         with self._lock:
             if self._is_due():
-                self._token, self._expires = self._asked()
+                self._token, self._expires = self._run_plugin()
             return self._token
 
     async def read_aside(self) -> str:
@@ -106,7 +106,7 @@ class TokenCommand:
             self._expires is not None and datetime.now(UTC) > self._expires - EARLY
         )
 
-    def _asked(self) -> tuple[str, datetime | None]:
+    def _run_plugin(self) -> tuple[str, datetime | None]:
         """Run the program and return the token that it prints, and the token's expiry if it states
         one.
         """

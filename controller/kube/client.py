@@ -239,7 +239,7 @@ class Client:
                     raise refusal(response.status, await response.read())
                 pending = b""
                 chunks = response.content.iter_any()
-                while (chunk := await _spoken(chunks)) is not None:
+                while (chunk := await _next_chunk(chunks)) is not None:
                     *lines, pending = (pending + chunk).split(b"\n")
                     for line in lines:
                         yield line
@@ -342,7 +342,7 @@ def path(kind: Kind[Any], namespace: str = "", name: str = "", subresource: str 
     return "/".join((kind.root, *scope, *filter(None, (kind.plural, name, subresource))))
 
 
-async def _spoken(chunks: AsyncIterator[bytes]) -> bytes | None:
+async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:
     """Return the next chunk of a response, or None at its end; raises SilenceError on a timeout."""
     try:
         return await anext(chunks, None)

@@ -70,7 +70,7 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
     last: LastLook | None = None
     world = world_of(chosen.world, settings, environ)
     name = _node_name(world, chosen.node)
-    explanation = _asked(world, name, chosen)
+    explanation = _explanation(world, name, chosen)
     if chosen.world is None:
         last = asyncio.run(_last_look(name, environ))
     looked = {"at": last.at.isoformat(), "message": last.message} if last else None
@@ -91,7 +91,7 @@ def _node_name(world: World, name: str) -> str:
     return name
 
 
-def _asked(world: World, node: str, chosen: argparse.Namespace) -> NodeExplanation:
+def _explanation(world: World, node: str, chosen: argparse.Namespace) -> NodeExplanation:
     try:
         problem = problem_of(world, now=chosen.now or datetime.now(UTC), with_eviction_cost=True)
     except ValueError as error:

@@ -383,13 +383,13 @@ def _cut(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        name: _kept((inner or {}).items()) if name == "annotations" else _cut(inner)
+        name: _read_annotations((inner or {}).items()) if name == "annotations" else _cut(inner)
         for name, inner in value.items()
         if name != "image" or not isinstance(inner, str)
     }
 
 
-def _kept(annotations: Iterable[tuple[str, str]]) -> dict[str, str]:
+def _read_annotations(annotations: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {
         name: value
         for name, value in annotations

@@ -62,8 +62,8 @@ name."""
 def redacted(world: Mapping[str, Any]) -> dict[str, Any]:
     """Return the world with tokens instead of names that users chose."""
     collected = _Collector(frozenset(_compared(world)), dict(_made_names(world)))
-    _walked(world, collected)
-    return dict(_walked(world, collected.tokens()))
+    _redact_world(world, collected)
+    return dict(_redact_world(world, collected.tokens()))
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ def _numbered(prefix: str, words: list[str]) -> dict[str, str]:
     return {word: f"{prefix}{place:0{width}d}" for place, word in enumerate(words)}
 
 
-def _walked(world: Mapping[str, Any], words: _Words) -> dict[str, Any]:
+def _redact_world(world: Mapping[str, Any], words: _Words) -> dict[str, Any]:
     anonymous: dict[str, Any] = {}
     for key, value in world.items():
         if key == "instanceTypes" and isinstance(value, list):

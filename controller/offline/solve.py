@@ -33,7 +33,7 @@ from controller.offline.commandline import (
 )
 from controller.offline.narration import Narrator
 from controller.offline.wirevalues import WorldError
-from controller.scheduling.buffers import Fill, apart
+from controller.scheduling.buffers import Fill, split_fills
 from controller.scheduling.catalog import offerings
 from controller.scheduling.dra.devices import promised
 from controller.scheduling.reporter import SILENT, Reporter
@@ -122,7 +122,7 @@ def solved(
             from_nothing = time.perf_counter() - began
     if prove:
         results = _proven(results, world, settings, catalog, seconds)
-    real, fills = apart(results, world.buffer_pods)
+    real, fills = split_fills(results, world.buffer_pods)
     return Solved(
         world=world,
         catalog=catalog,

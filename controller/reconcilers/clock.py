@@ -14,7 +14,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def noted(moment: datetime | None, now: datetime) -> datetime:
+def first_noted(moment: datetime | None, now: datetime) -> datetime:
     """Return when something was first noted, or now if it was not noted before.
 
     Clocks can be set back. A time in the future counts as now; otherwise a wait that starts at it

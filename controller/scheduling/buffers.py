@@ -23,7 +23,7 @@ class Fill:
     causes: tuple[str, ...] = ()
 
 
-def apart(results: Results, virtual: Sequence[Pod]) -> tuple[Results, Mapping[str, Fill]]:
+def split_fills(results: Results, virtual: Sequence[Pod]) -> tuple[Results, Mapping[str, Fill]]:
     """Return the results for real pods alone, and the fill of every buffer by name.
 
     All new nodes stay, even those that hold only buffers' pods.

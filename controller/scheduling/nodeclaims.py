@@ -140,7 +140,7 @@ class ClaimBuilder:
         if not terms.launchable.spot[fitting[0]] and terms.launchable.some_spot:
             terms = self._known_terms(pool, reservation, promised, on_demand=True)
             fitting = _fitting(terms, asked, barred)
-        kept, relaxed = self._kept(terms, fitting, consumed)
+        kept, relaxed = self._listed_rows(terms, fitting, consumed)
         if not len(kept):
             return None
         if relaxed not in terms.written:
@@ -241,7 +241,9 @@ class ClaimBuilder:
             known = terms.kept[key] = types, self._catalog.axis.amounts(overhead)
         return known
 
-    def _kept(self, terms: ClaimTerms, fitting: Indices, consumed: Vector) -> tuple[Indices, bool]:
+    def _listed_rows(
+        self, terms: ClaimTerms, fitting: Indices, consumed: Vector
+    ) -> tuple[Indices, bool]:
         """Return the rows to list, and whether `minValues` was lowered."""
         settings, launchable, minimums = self._settings, terms.launchable, terms.pool.minimums
         cheapest = fitting[0]
@@ -400,7 +402,10 @@ class NodeClaimWriter:
                 )
                 pinned = {key: one_of(value) for key, value in pod_group.pins}
                 promise = conjunction(
-                    eligibility.alternatives[chosen], eligibility.constraints.liked, pinned, needs
+                    eligibility.alternatives[chosen],
+                    eligibility.constraints.preferred,
+                    pinned,
+                    needs,
                 )
                 number = self._promises[known] = self._claims.promise(promise)
             numbers.add(number)

@@ -127,7 +127,7 @@ def scheduling_problem(
     volumes = VolumeIndex(snapshot)
     devices = DeviceAllocator(pods, snapshot, catalog)
     waiting = _read_pods(
-        pod_classes([volumes.settled(pod) for pod in pods], kinds=kinds, lifted=lifted),
+        pod_classes([volumes.with_bound_claims(pod) for pod in pods], kinds=kinds, lifted=lifted),
         volumes=volumes,
         devices=devices,
         settings=settings,

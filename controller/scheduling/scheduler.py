@@ -90,7 +90,7 @@ def _schedule(
 ) -> Results:
     """Schedule pods without regard to gangs."""
 
-    def asked(world: Snapshot, catalog: Catalog) -> tuple[Solver, Results]:
+    def solved_with(world: Snapshot, catalog: Catalog) -> tuple[Solver, Results]:
         problem = scheduling_problem(pods, snapshot=world, settings=settings, catalog=catalog)
         reporter.problem_read(
             pods=problem.pods.number,
@@ -101,21 +101,21 @@ def _schedule(
         solver = Solver(problem, expired, reporter)
         return solver, solver.run()
 
-    solver, results = asked(snapshot, catalog)
+    solver, results = solved_with(snapshot, catalog)
     if (blocking_domains := solver.blocking_domains()) and not expired():
         closed = ", ".join(
             sorted(domain for names in blocking_domains.values() for domain in names)
         )
         reporter.asked_again(f"no new nodes in {closed}")
         world = without_domains(snapshot, blocking_domains)
-        _, again = asked(world, encoded(world))
+        _, again = solved_with(world, encoded(world))
         if again.unschedulable.keys() < results.unschedulable.keys():
             # The lower bound of the first answer is for fewer pods, so it also holds for more.
             results = replace(again, lower_bound=min(results.lower_bound, again.cost))
     if solver.is_short_of_limits() and not expired():
         reporter.asked_again("equal weights of all NodePools")
         world = with_equal_weights(snapshot)
-        _, again = asked(world, encoded(world))
+        _, again = solved_with(world, encoded(world))
         if _behind(pods, again) < _behind(pods, results):
             results = again
     reporter.done(results)

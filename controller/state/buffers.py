@@ -16,7 +16,7 @@ from controller.apis.karpenter.capacitybuffer import CapacityBuffer
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.pods import Pod, PodSpec, PodStatus, PodTemplateSpec
-from controller.constraints.resources import asked, pod_requests
+from controller.constraints.resources import parsed_requests, pod_requests
 
 PRIORITY = -(2**31)
 """The priority of a buffer's pods: lower than every real pod."""
@@ -55,7 +55,7 @@ def replicas(buffer: CapacityBuffer, blueprint: PodBlueprint) -> int:
     requests = pod_requests(Pod(metadata=blueprint.template.metadata, spec=blueprint.template.spec))
     capped = [
         amount // requests[name]
-        for name, amount in asked(spec.limits).items()
+        for name, amount in parsed_requests(spec.limits).items()
         if requests.get(name)
     ]
     count = min([max(wanted), *capped]) if wanted else min(capped, default=0)

@@ -38,7 +38,7 @@ class Reader:
 
     def offerings(self, instance_type: InstanceType) -> list[int]:
         """Return the indices of the offerings that meet all of the overlay's requirements."""
-        said = {key: self._said(instance_type, key) for key in self.needed}
+        said = {key: self._values_of(instance_type, key) for key in self.needed}
         if not all(
             values is None or values.meets(self.needed[key]) for key, values in said.items()
         ):
@@ -52,7 +52,7 @@ class Reader:
             )
         ]
 
-    def _said(self, instance_type: InstanceType, key: str) -> ValueSet | None:
+    def _values_of(self, instance_type: InstanceType, key: str) -> ValueSet | None:
         """Return the values of a label for the pool and instance type."""
         values = self.own.get(key)
         for term in instance_type.requirements:

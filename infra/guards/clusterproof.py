@@ -102,7 +102,7 @@ def _is_ours(kind: str, name: str, location: ClusterLocation, installation: str)
 
 
 def _network(location: ClusterLocation, installation: str) -> Iterator[Left]:
-    ec2, asked = location.client("ec2"), _asked(installation)
+    ec2, asked = location.client("ec2"), _installation_filter(installation)
     for page in ec2.get_paginator("describe_nat_gateways").paginate(Filters=asked):
         for nat in page["NatGateways"]:
             if nat["State"] not in ENDED:
@@ -118,10 +118,10 @@ def _network(location: ClusterLocation, installation: str) -> Iterator[Left]:
 
 def _vpcs(location: ClusterLocation, installation: str) -> Iterator[Left]:
     pages = location.client("ec2").get_paginator("describe_vpcs")
-    for page in pages.paginate(Filters=_asked(installation)):
+    for page in pages.paginate(Filters=_installation_filter(installation)):
         for vpc in page["Vpcs"]:
             yield Left(f"VPC {vpc['VpcId']}", f"aws ec2 delete-vpc --vpc-id {vpc['VpcId']}")
 
 
-def _asked(installation: str) -> list[dict[str, object]]:
+def _installation_filter(installation: str) -> list[dict[str, object]]:
     return [{"Name": f"tag:{labels.TAG_INSTALLATION}", "Values": [installation]}]

@@ -137,7 +137,7 @@ def _of_iam(action: str, resources: list[Any], condition: Wire) -> Iterator[str]
 def of_policy(document: Any) -> Iterator[str]:
     """Yield what an IAM policy allows that it must not."""
     for statement in _statements(document):
-        yield from (f"{_titled(statement)}: {fault}" for fault in of_statement(statement))
+        yield from (f"{_title(statement)}: {fault}" for fault in of_statement(statement))
 
 
 def of_trust(document: Any) -> Iterator[str]:
@@ -145,7 +145,7 @@ def of_trust(document: Any) -> Iterator[str]:
     for statement in _statements(document):
         if statement.get("Effect") == "Allow":
             faults = _of_principal(statement.get("Principal", "*"), statement)
-            yield from (f"{_titled(statement)}: {fault}" for fault in faults)
+            yield from (f"{_title(statement)}: {fault}" for fault in faults)
 
 
 def _of_principal(principal: Any, statement: Wire) -> Iterator[str]:
@@ -179,7 +179,7 @@ def of_queue(document: Any) -> Iterator[str]:
         keys = [key for keys in (statement.get("Condition") or {}).values() for key in keys]
         if not any(key in SENDERS for key in keys):
             yield (
-                f"{_titled(statement)}: it lets everyone send to the queue: add a condition on "
+                f"{_title(statement)}: it lets everyone send to the queue: add a condition on "
                 f"the sender ({' or '.join(SENDERS[:2])})"
             )
 
@@ -266,7 +266,7 @@ def _statements(document: Any) -> list[Wire]:
     return list(map(dict, _listed(parsed.get("Statement", []))))
 
 
-def _titled(statement: Wire) -> str:
+def _title(statement: Wire) -> str:
     return f"statement {statement['Sid']}" if statement.get("Sid") else "a statement"
 
 

@@ -76,10 +76,10 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         if environment is None:
             # As under the real host, modules are searched first in the program's folder.
             sys.path[:0] = [info.program_directory, info.root_directory]
-            return languageexec.run(_told(request))
+            return languageexec.run(_request_fields(request))
         ended = subprocess.run(
             [str(toolchain.interpreter(environment)), "-u", languageexec.__file__],
-            input=json.dumps(_told(request)),
+            input=json.dumps(_request_fields(request)),
             env=toolchain.activated(environment),
             text=True,
             check=False,
@@ -87,7 +87,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         return "the program failed" if ended.returncode else None
 
 
-def _told(request: Any) -> dict[str, Any]:
+def _request_fields(request: Any) -> dict[str, Any]:
     return {
         "args": list(request.args),
         "config": dict(request.config),

@@ -75,12 +75,12 @@ def install(root: Path, program: Path, options: Mapping[str, Any]) -> Iterator[s
     if environment is None:
         raise ToolchainError("the stand-in for Pulumi's host installs into a virtualenv alone")
     yield f"Creating virtual environment {environment}\n"
-    yield from _said([_ambient(), "-m", "venv", str(environment)], program)
+    yield from _output_of([_ambient(), "-m", "venv", str(environment)], program)
     pip = [str(interpreter(environment)), "-m", "pip", "install"]
     variables = activated(environment)
-    yield from _said([*pip, "--upgrade", "pip", "setuptools", "wheel"], program, variables)
+    yield from _output_of([*pip, "--upgrade", "pip", "setuptools", "wheel"], program, variables)
     if (program / REQUIREMENTS).exists():
-        yield from _said([*pip, "-r", REQUIREMENTS], program, variables)
+        yield from _output_of([*pip, "-r", REQUIREMENTS], program, variables)
 
 
 def _ambient() -> str:
@@ -91,7 +91,7 @@ def _ambient() -> str:
     raise ToolchainError("there is no Python on the path")
 
 
-def _said(
+def _output_of(
     command: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None
 ) -> Iterator[str]:
     with subprocess.Popen(

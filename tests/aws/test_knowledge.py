@@ -384,7 +384,7 @@ async def test_a_subnet_without_a_free_address_is_full_until_ec2_counts_one() ->
     ids = [s.id for s in await subnets.find(TERMS)]
     for landing in ("s-1", "s-1", "s-2"):
         assert (await subnets.for_launch(ids))["a"].id == landing
-        subnets.landed(landing)
+        subnets.use_address(landing)
     assert await subnets.for_launch(ids) == {}
 
     clock.advance(61)

@@ -123,7 +123,7 @@ MUTATIONS = (
     Mutation(
         "pods are moved to nodes with recent pod changes",
         f"{PURE}/simulation.py",
-        "closed=self._settling,",
+        "closed=self._not_consolidatable,",
         "closed=NO_NODES,",
     ),
     Mutation(

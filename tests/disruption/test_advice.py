@@ -10,7 +10,7 @@ from controller.apis import labels
 from controller.disruption.advice.adoption import drained, outside, translated
 from controller.disruption.advice.advising import Question
 from controller.disruption.advice.nodepools import adding, allowing, with_edit, without_requirement
-from controller.disruption.advice.replay import carried
+from controller.disruption.advice.replay import at_next_recording
 from controller.disruption.problem import DisruptionProblem
 from controller.state.nodes import StateNode
 from tests.builders import (
@@ -28,8 +28,8 @@ TYPES = make_types(2, 4, 8, capacity_types=(labels.ON_DEMAND, labels.SPOT))
 GROUP = {"eks.amazonaws.com/nodegroup": "workers"}
 
 
-def worker(name: str, *, size: int = 8, carried: Mapping[str, str] | None = None) -> StateNode:
-    own = {labels.INSTANCE_TYPE: f"m-{size}", **GROUP, **(carried or {})}
+def worker(name: str, *, size: int = 8, node_labels: Mapping[str, str] | None = None) -> StateNode:
+    own = {labels.INSTANCE_TYPE: f"m-{size}", **GROUP, **(node_labels or {})}
     memory = f"{4 * size}Gi"
     return StateNode(node=make_node(name, cpu=str(size), memory=memory, labels=own))
 
@@ -48,7 +48,7 @@ def problem(*nodes: StateNode, pods: int = 1, **requirements: str) -> Disruption
 
 
 def test_nodes_of_node_groups_have_a_capacity_type_and_a_price() -> None:
-    spot = worker("spot", carried={"eks.amazonaws.com/capacityType": "SPOT"})
+    spot = worker("spot", node_labels={"eks.amazonaws.com/capacityType": "SPOT"})
 
     known = problem(worker("plain"), spot)
 
@@ -67,9 +67,9 @@ def test_nodes_that_run_the_system_are_excluded() -> None:
             taints=[taint("CriticalAddonsOnly", "true")],
         )
     )
-    fargate = worker("fargate", carried={"eks.amazonaws.com/compute-type": "fargate"})
+    fargate = worker("fargate", node_labels={"eks.amazonaws.com/compute-type": "fargate"})
     unknown = worker("unknown", size=77)
-    kept = worker("kept", carried={"team": "system"})
+    kept = worker("kept", node_labels={"team": "system"})
 
     cluster = problem(worker("plain"), critical, fargate, unknown, kept)
 
@@ -154,7 +154,7 @@ def test_pods_keep_their_nodes_from_one_recorded_world_to_the_next() -> None:
     # Node a and one of its pods are gone, and another pod is new.
     second = problem(worker("b"), worker("c"), pods=2)
 
-    after = carried(before, second, outside(second))
+    after = at_next_recording(before, second, outside(second))
 
     place = {pod.key: pod.spec.node_name for pod in after.snapshot.pods}
     assert place.keys() == {pod.key for pod in second.snapshot.pods}

@@ -16,7 +16,7 @@ from controller.disruption.applying import applied
 from controller.disruption.bounds import lower_bound
 from controller.disruption.candidates import cost, survey
 from controller.disruption.commands import Decision, Reason
-from controller.disruption.consolidateafter import settling
+from controller.disruption.consolidateafter import not_yet_consolidatable
 from controller.disruption.consolidation import method as consolidation
 from controller.disruption.consolidation.relaxation import relaxed
 from controller.disruption.methods import confirm, decide
@@ -1173,7 +1173,7 @@ def test_nodes_of_applied_commands_are_consolidatable_in_the_next_decision() -> 
     after = applied(start, [(command, [f"new-{n}" for n, _ in enumerate(command.replacements)])])
 
     assert {node.name for node in after.snapshot.nodes} == {"new-0"}
-    assert not settling(after)
+    assert not not_yet_consolidatable(after)
 
 
 def test_the_same_cluster_gets_the_same_answer() -> None:

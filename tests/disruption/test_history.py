@@ -124,11 +124,11 @@ def test_the_balance_counts_each_result_once() -> None:
     done = record(("web", 2))
     measured = history.with_status(done, after_hour=history.outcome(done, scene()))
 
-    first = history.carried(Balance(), before=proposed.status, after=done)
+    first = history.updated_balance(Balance(), before=proposed.status, after=done)
     assert first is not None
     assert (first.sequence, first.done, first.predicted) == (1, 1, 0.3)
-    second = history.carried(first, before=done.status, after=measured)
+    second = history.updated_balance(first, before=done.status, after=measured)
     assert second is not None
     assert (second.sequence, second.done) == (2, 1)
     assert second.after_hour == pytest.approx(0.3)
-    assert history.carried(second, before=measured.status, after=measured) is None
+    assert history.updated_balance(second, before=measured.status, after=measured) is None

@@ -11,7 +11,7 @@ from controller.apis import labels
 from controller.apis.karpenter.capacitybuffer import CapacityBuffer
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.pods import Pod, PodTemplateSpec
-from controller.scheduling.buffers import Fill, apart, hosts
+from controller.scheduling.buffers import Fill, hosts, split_fills
 from controller.state.buffers import PodBlueprint, buffer_of, replicas, virtual_pods
 from tests.builders import (
     make_node,
@@ -93,7 +93,7 @@ def test_pods_get_capacity_before_buffers() -> None:
     )
 
     raw = schedule_on(snapshot, [*virtual, *real])
-    results, fills = apart(raw, virtual)
+    results, fills = split_fills(raw, virtual)
 
     expect_on_existing(results, "old", real)
     expect_nodes(results, 1)
@@ -130,7 +130,7 @@ def test_limits_are_used_for_pods_before_buffers() -> None:
     real, virtual = make_pods(4, cpu="2", memory="1Gi"), make_virtual(4)
 
     raw = schedule_on(make_nodepool(limits={"cpu": "12"}), [*virtual, *real], types=make_types(4))
-    results, fills = apart(raw, virtual)
+    results, fills = split_fills(raw, virtual)
 
     assert not results.unschedulable
     causes = ("NodePool default: limit of cpu reached",)

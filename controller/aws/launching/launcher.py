@@ -329,7 +329,7 @@ class Launcher:
         finally:
             self._subnets.give_back(plan.reserved(used))
         for subnet_id in used.elements():
-            self._subnets.landed(subnet_id)
+            self._subnets.use_address(subnet_id)
         launched = (
             self._instance(plan, each.candidate, each.instance_id) for each in answer.launched
         )

@@ -113,7 +113,7 @@ class Subnets:
             # A description in between has already cleared the reservations.
             self._in_flight[subnet_id] = max(self._in_flight[subnet_id] - count, 0)
 
-    def landed(self, subnet_id: str) -> None:
+    def use_address(self, subnet_id: str) -> None:
         """Record that an instance uses an address that EC2's last response counted as free."""
         self._landed[subnet_id] += 1
 

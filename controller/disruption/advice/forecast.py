@@ -77,7 +77,7 @@ def forecast(
         staying=adopted.staying,
         evictions=adopted.moved,
     )
-    return _settled(_settled(result, problem.now, deadline), later, deadline)
+    return _until_steady(_until_steady(result, problem.now, deadline), later, deadline)
 
 
 def _drifted(problem: DisruptionProblem) -> list[str]:
@@ -92,7 +92,7 @@ def _deleting(problem: DisruptionProblem) -> list[str]:
     return [state.name for state in problem.snapshot.nodes if state.managed and state.deleting]
 
 
-def _settled(before: Forecast, now: datetime, deadline: Deadline) -> Forecast:
+def _until_steady(before: Forecast, now: datetime, deadline: Deadline) -> Forecast:
     """Return the forecast after every decision from a point in time on."""
     problem = replace(before.problem, now=now)
     course = Course(problem=problem, cost_before=0.0)
@@ -125,7 +125,7 @@ def patient(problem: DisruptionProblem) -> DisruptionProblem:
     snapshot = replace(
         problem.snapshot,
         nodes=tuple(
-            _rested(state, quiet, problem.now)
+            _as_consolidatable(state, quiet, problem.now)
             for state in problem.snapshot.nodes
             if state.initialized or state.name in used
         ),
@@ -150,7 +150,7 @@ def _patient_pool(pool: NodePool) -> NodePool:
     )
 
 
-def _rested(state: StateNode, quiet: Collection[str], now: datetime) -> StateNode:
+def _as_consolidatable(state: StateNode, quiet: Collection[str], now: datetime) -> StateNode:
     if state.claim is None or state.node_pool not in quiet:
         return replace(state, nominated=False)
     status = state.claim.status

@@ -15,7 +15,7 @@ from controller.scheduling.scheduler import never, schedule
 from controller.state.pods import is_daemon, is_static
 
 
-def carried(
+def at_next_recording(
     before: Forecast,
     recorded: DisruptionProblem,
     outside: Collection[str],

@@ -64,10 +64,10 @@ class _Turns:
         self.left -= many
         return self.left >= 0 and self.placements >= 0 and not self.expired()
 
-    def turned(self, plan: Plan, nodes: list[int]) -> bool:
-        """Turn nodes as the function `_turned` does, and count the searches for a destination."""
+    def try_turn(self, plan: Plan, nodes: list[int]) -> bool:
+        """Turn nodes as the function `_try_turns`, and count the searches for a destination."""
         before = plan.placements
-        done = _turned(plan, nodes)
+        done = _try_turns(plan, nodes)
         self.placements -= plan.placements - before
         return done
 
@@ -137,14 +137,14 @@ def _descend(plan: Plan, order: Indices, chance: np.random.Generator, turns: _Tu
         for node in order.tolist():
             if not turns.take():
                 return
-            swept |= turns.turned(plan, [node])
+            swept |= turns.try_turn(plan, [node])
         order = chance.permutation(order)
     vain = 0
     while vain < IN_VAIN * len(order):
         company = chance.choice(order, size=min(COMPANY + 1, len(order)), replace=False)
         if not turns.take(len(company)):
             return
-        vain = 0 if turns.turned(plan, company.tolist()) else vain + len(company)
+        vain = 0 if turns.try_turn(plan, company.tolist()) else vain + len(company)
     _exchange(plan, order, turns)
 
 
@@ -157,10 +157,10 @@ def _exchange(plan: Plan, order: Indices, turns: _Turns) -> None:
             others = order[plan.leaving[order] != plan.leaving[node]]
             if not turns.take(1 + len(others)):
                 return
-            swept |= turns.turned(plan, [node, *others.tolist()])
+            swept |= turns.try_turn(plan, [node, *others.tolist()])
 
 
-def _turned(plan: Plan, nodes: list[int]) -> bool:
+def _try_turns(plan: Plan, nodes: list[int]) -> bool:
     """Turn the first node, then those of the others that lower the cost, until the whole pays.
 
     Return whether the plan is cheaper than before. If it is not, the plan stays unchanged.

@@ -21,7 +21,7 @@ from controller.disruption.advice.adoption import outside, translated
 from controller.disruption.advice.advising import Question, Report, advise
 from controller.disruption.advice.drifting import drifting
 from controller.disruption.advice.forecast import Deadline, Forecast
-from controller.disruption.advice.replay import carried
+from controller.disruption.advice.replay import at_next_recording
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.advise import manifests, report
 from controller.offline.advise.report import Bill, History, Moment, PullRequest
@@ -266,7 +266,7 @@ def _next(question: Question, before: Forecast | None) -> Forecast:
     """Return the forecast of a recording, given that of the recording before it."""
     if before is None:
         return question.forecast()
-    problem: DisruptionProblem = carried(
+    problem: DisruptionProblem = at_next_recording(
         before, question.problem, question.leaving, expired=question.deadline()
     )
     there = frozenset(state.name for state in problem.snapshot.nodes)

@@ -20,11 +20,11 @@ from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.consolidateafter import Gathering
 from controller.disruption.method import Context
-from controller.disruption.modes import Mode, apart
+from controller.disruption.modes import Mode, by_mode
 from controller.disruption.overview import Overview, overview
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.repair import Unhealthy
-from controller.reconcilers.clock import Clock, noted
+from controller.reconcilers.clock import Clock, first_noted
 from controller.reconcilers.disruption import picture
 from controller.reconcilers.disruption.advising import Advisor, Recommender
 from controller.reconcilers.disruption.engine import (
@@ -116,7 +116,7 @@ class Disruptor:
         await self._report_blocked(problem, seen)
         await self._report_protected(problem, seen)
         await self._report_unhealthy(seen.unhealthy)
-        parts, mine = apart(problem, self.mode), seen
+        parts, mine = by_mode(problem, self.mode), seen
         if len(parts) > 1 and Mode.ACT in parts:
             mine = await self.engine.aside(overview, parts[Mode.ACT])
         wait = await self._act(mine.context, mine.unhealthy) if Mode.ACT in parts else PERIOD
@@ -175,7 +175,8 @@ class Disruptor:
         now, empty = context.problem.now, EMPTINESS.eligible(context)
         self.metrics.eligible(Reason.EMPTY, len(empty))
         self._first_seen = {
-            candidate.name: noted(self._first_seen.get(candidate.name), now) for candidate in empty
+            candidate.name: first_noted(self._first_seen.get(candidate.name), now)
+            for candidate in empty
         }
         still = [node for node in empty if now - self._first_seen[node.name] >= self.validation]
         left = [self.validation - (now - seen) for seen in self._first_seen.values()]
@@ -188,7 +189,7 @@ class Disruptor:
     async def _think(self, problem: DisruptionProblem) -> timedelta:
         if self._proposed is not None:
             decision, since = self._proposed
-            since = noted(since, problem.now)
+            since = first_noted(since, problem.now)
             left = since + self.validation - problem.now
             if left > timedelta(0):
                 self._proposed = decision, since

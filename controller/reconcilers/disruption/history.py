@@ -263,7 +263,7 @@ class History:
 
     async def _changed(self, before: Disruption, after: Disruption) -> None:
         """Write a Disruption's status, and update the balance if the status changes it."""
-        carried = history.carried(self._balance, before=before.status, after=after)
+        carried = history.updated_balance(self._balance, before=before.status, after=after)
         if carried is not None:
             self._balance = carried
             self.metrics.history(carried)

@@ -372,7 +372,7 @@ class Orchestrator:
         now = self.clock()
         waiting: list[NodeClaim] = []
         for replacement in in_flight.replacements:
-            known = self._known(replacement)
+            known = self._current(replacement)
             if known is None or known.metadata.is_deleting:
                 why = f"replacement {replacement.metadata.name} was deleted"
                 await self._give_up_all(in_flight, why)
@@ -444,7 +444,7 @@ class Orchestrator:
         }
         known = []
         for candidate in command.candidates:
-            node, claim = self.cluster.get(NODE, candidate.name), self._known(candidate.claim)
+            node, claim = self.cluster.get(NODE, candidate.name), self._current(candidate.claim)
             if (
                 node is None
                 or node.metadata.uid != candidate.node.metadata.uid
@@ -510,15 +510,15 @@ class Orchestrator:
         if drain_bound is not None:
             end = self.clock() + drain_bound
             with contextlib.suppress(NotFoundError):
-                await with_drain_until(self.api, self.cluster, self._known(claim) or claim, end)
+                await with_drain_until(self.api, self.cluster, self._current(claim) or claim, end)
         await delete(self.api, NODE_CLAIM, claim)
 
     def _is_going(self, candidate: Candidate) -> bool:
         """Whether the NodeClaim is deleted or being deleted."""
-        known = self._known(candidate.claim)
+        known = self._current(candidate.claim)
         return known is None or known.metadata.is_deleting
 
-    def _known(self, claim: NodeClaim) -> NodeClaim | None:
+    def _current(self, claim: NodeClaim) -> NodeClaim | None:
         """Return the current NodeClaim; None if it is deleted."""
         known = self.cluster.get(NODE_CLAIM, claim.metadata.name)
         return known if known is not None and known.metadata.uid == claim.metadata.uid else None
@@ -542,7 +542,7 @@ class Orchestrator:
         A registered node is kept, as in Karpenter: it may initialize soon, and users can read on
         it why it has not.
         """
-        known = self._known(replacement)
+        known = self._current(replacement)
         if known is None or known.metadata.is_deleting or self._is_needed(known):
             return
         log.info(

@@ -13,7 +13,7 @@ from controller.apis.kinds import NODE_CLAIM, NODE_POOL
 from controller.apis.kubernetes import conditions
 from controller.apiserver.port import ApiServer
 from controller.disruption.consolidateafter import quiet_since
-from controller.reconcilers.clock import Clock, noted
+from controller.reconcilers.clock import Clock, first_noted
 from controller.reconcilers.writing import with_conditions
 from controller.state.cluster import Cluster
 
@@ -76,7 +76,7 @@ class Consolidatable:
             self._ahead.pop(name, None)
             return since
         known, read_at = self._ahead.get(name, (since, now))
-        self._ahead[name] = since, noted(read_at if known == since else None, now)
+        self._ahead[name] = since, first_noted(read_at if known == since else None, now)
         return self._ahead[name][1]
 
 

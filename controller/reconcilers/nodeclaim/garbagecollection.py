@@ -15,7 +15,7 @@ from controller.apis.ownership import is_ours
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.provider import CloudProvider, Instance
-from controller.reconcilers.clock import Clock, noted
+from controller.reconcilers.clock import Clock, first_noted
 from controller.reconcilers.writing import delete
 from controller.state.cluster import Cluster
 from controller.telemetry.metrics import Metrics
@@ -125,7 +125,7 @@ class GarbageCollection:
             and not self.cluster.nodes_of(claim)
         ]
         self._nodeless = {
-            claim.metadata.uid: noted(self._nodeless.get(claim.metadata.uid), now)
+            claim.metadata.uid: first_noted(self._nodeless.get(claim.metadata.uid), now)
             for claim in nodeless
         }
         late = [c for c in nodeless if now - self._nodeless[c.metadata.uid] >= NODELESS]

@@ -70,10 +70,10 @@ class Repair:
         claim = self.cluster.claim_of(node) if node is not None else None
         if node is None or claim is None or claim.metadata.is_deleting:
             return None
-        flaw = min(self._flaws(node), key=self._left, default=None)
+        flaw = min(self._flaws(node), key=self._toleration_left, default=None)
         if flaw is None:
             return None
-        left = self._left(flaw)
+        left = self._toleration_left(flaw)
         if left > timedelta(0):
             return left
         members = self._members(claim)
@@ -87,7 +87,7 @@ class Repair:
     def _flaws(self, node: Node) -> Iterator[Flaw]:
         return flaws(node, self.cloud.repair_policies())
 
-    def _left(self, flaw: Flaw) -> timedelta:
+    def _toleration_left(self, flaw: Flaw) -> timedelta:
         """Return how long the unhealthy condition is still tolerated."""
         now = self.clock()
         return (flaw.condition.last_transition_time or now) + flaw.toleration - now

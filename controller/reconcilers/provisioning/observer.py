@@ -12,7 +12,7 @@ from controller.reconcilers.clock import Clock
 from controller.reconcilers.newnodes.supply import ready_pools, supply
 from controller.reconcilers.provisioning.batchwindow import BatchWindow, ExpectedPods
 from controller.reconcilers.provisioning.provisioner import AGAIN, UNSYNCED, Solve
-from controller.scheduling.buffers import apart
+from controller.scheduling.buffers import split_fills
 from controller.state.cluster import Cluster
 from controller.telemetry.metrics import Metrics
 
@@ -60,7 +60,7 @@ class ProvisioningObserver(ExpectedPods):
         snapshot = self.cluster.snapshot(types, sold, now=now)
         with self.metrics.scheduling():
             answer = await self.solve([*pods, *virtual], snapshot)
-        results, _ = apart(answer, virtual)
+        results, _ = split_fills(answer, virtual)
         self.metrics.solved(results)
         log.info(
             "would create nodeclaims for pods",

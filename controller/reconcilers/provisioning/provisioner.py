@@ -21,7 +21,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
-from controller.reconcilers.clock import Clock, noted
+from controller.reconcilers.clock import Clock, first_noted
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.sharedlaunches import with_shared_launches
@@ -34,7 +34,7 @@ from controller.reconcilers.provisioning.buffers import report_fills
 from controller.reconcilers.provisioning.gangrelease import GangRelease
 from controller.reconcilers.provisioning.headstart import HeadStart, Question
 from controller.reconcilers.provisioning.unplaced import Unplaced
-from controller.scheduling.buffers import Fill, apart, hosts
+from controller.scheduling.buffers import Fill, hosts, split_fills
 from controller.scheduling.results import NewNode, Results, about_pool
 from controller.state.cluster import Cluster
 from controller.state.nodes import StateNode
@@ -168,7 +168,7 @@ class Provisioner(ExpectedPods):
         inherited = self._inherited or Inherited(
             frozenset(claim.metadata.uid for claim in unlaunched), now
         )
-        inherited = self._inherited = replace(inherited, since=noted(inherited.since, now))
+        inherited = self._inherited = replace(inherited, since=first_noted(inherited.since, now))
         limited = {
             p.metadata.name
             for p in self.cluster.list(NODE_POOL)
@@ -235,7 +235,7 @@ class Provisioner(ExpectedPods):
         pods, virtual = question.pods, question.virtual
         await self._report_problems(question)
         answer = await self._head_start.answer(question)
-        results, fills = apart(answer, virtual)
+        results, fills = split_fills(answer, virtual)
         self.metrics.solved(results)
         log.log(
             # Buffers and unschedulable pods are scheduled again every few seconds.

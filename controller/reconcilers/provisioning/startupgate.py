@@ -31,7 +31,7 @@ from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.apiserver.port import ApiServer
 from controller.constraints import taints
-from controller.reconcilers.clock import Clock, noted
+from controller.reconcilers.clock import Clock, first_noted
 from controller.reconcilers.provisioning.nomination import Nomination
 from controller.state.cluster import Cluster
 from controller.state.nodes import is_up
@@ -105,7 +105,7 @@ class StartupGate:
             coming = list(filter(self.cluster.manages, self.cluster.closed_nodes()))
             up = [other for other in coming if taints.is_held(other.spec.taints) and is_up(other)]
             self._up_since = {
-                other.metadata.name: noted(self._up_since.get(other.metadata.name), now)
+                other.metadata.name: first_noted(self._up_since.get(other.metadata.name), now)
                 for other in up
             }
             since = self._up_since.get(node.metadata.name)

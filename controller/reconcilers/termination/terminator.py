@@ -23,7 +23,7 @@ from controller.apiserver.errors import NotFoundError
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.constraints.resources import parsed
 from controller.disruption.pods import DISRUPTED, is_drainable
-from controller.reconcilers.clock import noted
+from controller.reconcilers.clock import first_noted
 from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.termination import volumes
 from controller.reconcilers.termination.drain import Drain, look
@@ -169,7 +169,7 @@ class Terminator(DrainPorts):
     def _progress_of(self, node: Node) -> _Progress:
         now = self.clock()
         progress = self._progress.setdefault(node.metadata.uid, _Progress(now))
-        progress.tainted_at = noted(progress.tainted_at, now)
+        progress.tainted_at = first_noted(progress.tainted_at, now)
         return progress
 
     def _look(self, node: Node, deadline: datetime | None) -> Drain:

@@ -132,7 +132,7 @@ def variants_of(
     profile_of, profiles = _profiles(catalog, chosen, keys, answers, tuple(barred.values()))
     rows, source = _split(profiles, keys, answers)
     kinds_profile, kinds_row, kinds_price = _cheapest(catalog, chosen, profile_of)
-    variant_of, place = _crossed(kinds_profile, source)
+    variant_of, place = _kinds_of_variants(kinds_profile, source)
     return Variants(
         catalog=catalog,
         pool_of_variant=profiles[source, 0],
@@ -282,7 +282,7 @@ def _cheapest(
     return profile[first], row[first], price[order][first]
 
 
-def _crossed(kinds_profile: Indices, source: Indices) -> tuple[Indices, Indices]:
+def _kinds_of_variants(kinds_profile: Indices, source: Indices) -> tuple[Indices, Indices]:
     """Return the kinds of each variant, which are those of its profile.
 
     Returns the variant and the kind of each pair.

@@ -236,7 +236,7 @@ class DeviceClaims:
             missing = []
         return allocations
 
-    def asked(self, device_requests: DeviceRequests) -> list[ClaimRequests]:
+    def to_allocate(self, device_requests: DeviceRequests) -> list[ClaimRequests]:
         """Return the claims that are not allocated yet, shared ones first."""
         return [*(self._common[key] for key in device_requests.common), *device_requests.own]
 

@@ -114,7 +114,7 @@ class DeviceNodes:
         queue = [pod_group for pod_group in pod_groups if _equipped(pod_group)]
         queue.sort(
             key=lambda pod_group: (
-                -sum(_asked(self._claims, member) for member in pod_group.everyone)
+                -sum(_minimum_devices(self._claims, member) for member in pod_group.everyone)
             )
         )
         without_node: list[PodGroup] = []
@@ -222,7 +222,7 @@ class DeviceNodes:
         if any(self._trial(site).serve(device_requests, 1) for site in sites):
             return ""
         devices = {device: None for site in sites for device in self._usable(site).devices}
-        for claim in self._claims.asked(device_requests):
+        for claim in self._claims.to_allocate(device_requests):
             for alternatives in claim.requests:
                 try:
                     counts = [
@@ -393,10 +393,10 @@ class DeviceNodes:
         return mask
 
 
-def _asked(claims: DeviceClaims, pod_group: PodGroup) -> int:
+def _minimum_devices(claims: DeviceClaims, pod_group: PodGroup) -> int:
     """Return the minimum number of devices that a pod asks for."""
     device_requests = pod_group.pending.pod_class.device_requests
-    asked = claims.asked(device_requests) if device_requests is not None else []
+    asked = claims.to_allocate(device_requests) if device_requests is not None else []
     return sum(max(alternatives[0].count, 1) for claim in asked for alternatives in claim.requests)
 
 

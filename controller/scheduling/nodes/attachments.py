@@ -43,7 +43,7 @@ class Attachments:
         for pod in running if self._limits else ():
             if pod.spec.volumes and pod.spec.node_name in names:
                 try:
-                    held = index.of(pod.metadata.namespace, index.settled(pod).spec)
+                    held = index.of(pod.metadata.namespace, index.with_bound_claims(pod).spec)
                 except VolumeError:
                     continue  # The pod runs already, so an unreadable claim does not block it.
                 self.put(names[pod.spec.node_name], held, [pod.key])

@@ -153,7 +153,7 @@ class PriceModel:
         self._members, self._limits = self._limited_groups()
         self._kinds, self._is_fine = self._chosen_kinds()
         self.share = FINE_SHARE if self._is_fine else SHARE
-        self._bundle_of, self._bundles = self._bundled()
+        self._bundle_of, self._bundles = self._find_bundles()
         self._bundle_sizes = self._mean_sizes()
         self._program = self._built()
         self._stratum = strata(problem)
@@ -263,13 +263,13 @@ class PriceModel:
             inside = np.flatnonzero(sign == number)
             order = np.lexsort((-problem.prices[inside], -merit[inside, 0]))
             best.append(pareto_front(inside[order], merit))
-        fine = self._laddered(best, FINE_STEP)
+        fine = self._thin_prices(best, FINE_STEP)
         large = problem.allowed.size > THOROUGH
         if large and len(self._limits) and len(fine) <= FEW_KINDS:
             return fine, True
-        return self._laddered(best, STEP), False
+        return self._thin_prices(best, STEP), False
 
-    def _laddered(self, parts: Sequence[Indices], step: float) -> Indices:
+    def _thin_prices(self, parts: Sequence[Indices], step: float) -> Indices:
         """Return the kinds of each part, thinned to a ladder of prices."""
         prices, room = self._problem.prices, self._room
         kept = [thinned(part, prices, room, limit=0, step=step) for part in parts]
@@ -282,7 +282,7 @@ class PriceModel:
             np.maximum(largest, size[None] * allowed[:, None], out=largest)
         return largest
 
-    def _bundled(self) -> tuple[Indices, Indices]:
+    def _find_bundles(self) -> tuple[Indices, Indices]:
         """Return the bundle of each class, and the first class of each bundle.
 
         Classes of a bundle may use the same kinds, are members of the same groups and have like

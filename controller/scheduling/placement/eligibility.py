@@ -100,7 +100,7 @@ class EligibilityReader:
 
     def _eligibility(self, pod_class: PodClass, constraints: PodConstraints) -> Eligibility:
         """Return the eligibility of a class, read without the cache."""
-        liked = self._variants.meeting(constraints.liked)
+        liked = self._variants.meeting(constraints.preferred)
         alternatives = new_node_alternatives(pod_class, constraints, self._devices)
         variants_by_alternative = tuple(
             self._variants.meeting(alternative) & liked for alternative in alternatives
@@ -119,7 +119,7 @@ class EligibilityReader:
             if pod_class.device_requests is None
             else alternatives_of(pod_class, constraints)
         )
-        wanted = [agreement(alternative, constraints.liked) for alternative in reached]
+        wanted = [agreement(alternative, constraints.preferred) for alternative in reached]
         nodes = self._nodes.meeting(
             [alternative for alternative in wanted if alternative is not None]
         )

@@ -264,9 +264,9 @@ class Placer:
         Return them as a pending group. Devices that the pod group was given are released.
         """
         self._count_on_new_nodes(pod_group.pending, -len(keys))
-        return self._uncounted(pod_group, keys)
+        return self._withdraw(pod_group, keys)
 
-    def _uncounted(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:
+    def _withdraw(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:
         """Remove pods from the tallies of their domains, and release the pod group's devices."""
         self._devices.release(pod_group)
         record(self._domains.rules(pod_group.pending), pod_group.pins, -len(keys))
@@ -285,4 +285,4 @@ class Placer:
         self._nodes.put(index, -pending.size * count, ())
         self._occupancy.put(pending, index, -count)
         self._devices.take_off(pending, self._nodes.all[index], count)
-        return self._uncounted(pod_group, taken)
+        return self._withdraw(pod_group, taken)

@@ -47,7 +47,7 @@ class PodConstraints:
     anyway: tuple[TopologySpreadConstraint, ...] = ()
 
     @property
-    def liked(self) -> Requirements:
+    def preferred(self) -> Requirements:
         """The heaviest node preference that still binds; empty if there is none."""
         if not self.preferred_nodes:
             return {}
@@ -58,7 +58,7 @@ class PodConstraints:
         """The strict alternatives, each combined with the heaviest node preference."""
         if not self.preferred_nodes:
             return self.strict
-        liked = self.liked
+        liked = self.preferred
         return tuple(requirements.conjunction(alternative, liked) for alternative in self.strict)
 
     @property

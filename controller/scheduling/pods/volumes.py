@@ -103,7 +103,7 @@ class VolumeIndex:
             tuple(possible or crossed), tuple(sorted(named)), tuple(sorted(born.items()))
         )
 
-    def settled(self, pod: Pod) -> Pod:
+    def with_bound_claims(self, pod: Pod) -> Pod:
         """Return the pod with each ephemeral volume that is already bound replaced by its claim.
 
         A bound ephemeral volume has a location like any other volume. Its claim is named after the
@@ -112,13 +112,13 @@ class VolumeIndex:
         volumes = pod.spec.volumes
         if not volumes or not any(volume.ephemeral is not None for volume in volumes):
             return pod
-        settled = [self._settled(pod, volume) for volume in volumes]
+        settled = [self._with_bound_claim(pod, volume) for volume in volumes]
         if settled == volumes:
             return pod
         spec = msgspec.structs.replace(pod.spec, volumes=settled)
         return msgspec.structs.replace(pod, spec=spec)
 
-    def _settled(self, pod: Pod, volume: Volume) -> Volume:
+    def _with_bound_claim(self, pod: Pod, volume: Volume) -> Volume:
         name = f"{pod.metadata.name}-{volume.name}"
         claim = self._claims.get((pod.metadata.namespace, name))
         if volume.ephemeral is None or claim is None or not claim.spec.volume_name:
