@@ -174,7 +174,7 @@ def launched(
 
 
 def _cheapest(new: NewNode, types: Iterable[InstanceType]) -> Choice:
-    """Return the cheapest choice that a NodeClaim allows; without instance types it allows all."""
+    """Return the cheapest choice of a NodeClaim; one without instance types allows every type."""
     seen = list(types)
     named = new.instance_types or tuple(kind.name for kind in seen)
     order = {name: place for place, name in enumerate(named)}

@@ -142,7 +142,7 @@ class Nudges:
             self.garbage.nudge()
         if claim.status.provider_id:
             self.tagging.nudge(claim.metadata.name)
-        if _is_comparable(before) != _is_comparable(after):
+        if _consistency_inputs(before) != _consistency_inputs(after):
             self.consistency.nudge(claim.metadata.name)
         if after is None:
             self.classes.nudge(claim.spec.node_class_ref.name)
@@ -241,7 +241,7 @@ def _holds(claim: NodeClaim | None, condition: str) -> bool:
     return claim is not None and conditions.is_true(claim.status.conditions, condition)
 
 
-def _is_comparable(claim: NodeClaim | None) -> tuple[bool, bool]:
+def _consistency_inputs(claim: NodeClaim | None) -> tuple[bool, bool]:
     """Return the state of a NodeClaim on which its consistency check depends."""
     return _holds(claim, INITIALIZED), claim is not None and claim.metadata.is_deleting
 

@@ -48,7 +48,7 @@ class StateNode:
 
     @property
     def managed(self) -> bool:
-        """Whether Joiner manages it."""
+        """Whether Joiner manages the node."""
         return self.claim is not None
 
     @property

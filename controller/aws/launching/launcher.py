@@ -420,8 +420,8 @@ class Launcher:
         """Return the instances that an earlier process launched by the same call.
 
         Raises:
-            CloudProviderError: EC2 does not list all of them yet. After `DOUBT` seconds those that
-                it lists are all; if there is none, the next call starts a new attempt.
+            CloudProviderError: EC2 does not list all of them yet. After `DOUBT` seconds, the list
+                counts as complete; if it is empty, the next call starts a new attempt.
 
         """
         meta = plan.claim.metadata

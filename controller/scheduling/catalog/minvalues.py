@@ -34,9 +34,9 @@ def spanning(
 ) -> Variants:
     """Return the variants and, for NodePools with `minValues` on types, wider variants.
 
-    One is added for all that each pod's requirements leave of the pool, and one for its part in
-    each domain. Pods tell types apart that do not matter to other pods. So each variant by itself
-    may have too few types, although a node for those other pods may be of any of them.
+    A wider variant joins the types that the requirements of one pod allow, over the whole pool and
+    within each domain. Variants separate types that some pods distinguish. A single variant may so
+    have fewer types than `minValues`, while a pod that does not distinguish them allows enough.
     """
     wanted = list(pods)
     spans: dict[bytes, Mask] = {}
