@@ -244,7 +244,7 @@ class Auditor:
             self._seen[instance.id] = instance
             before = self._by_claim.setdefault(instance.claim, [])
             if any(other in living and not living[other].touched for other in before):
-                self.find(f"{instance.claim} has got a second instance beside {before[-1]}")
+                self.find(f"{instance.claim} has a second instance beside {before[-1]}")
             before.append(instance.id)
 
     def _shared(self, view: View) -> None:

@@ -160,7 +160,7 @@ class Run:
         holder = lease.spec.holder_identity if lease is not None else ""
         late = self._loop.time() - call.process.resumed_at <= LATE
         if holder != call.process.name and not late:
-            self.auditor.find(f"{call.verb} {call.kind} by one who does not hold the Lease")
+            self.auditor.find(f"{call.verb} {call.kind} by a replica that does not hold the Lease")
         if (call.verb, call.kind) == ("delete", "Pod"):
             self.auditor.find("a pod was deleted rather than evicted")
 

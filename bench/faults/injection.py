@@ -545,7 +545,7 @@ class Messages(Fault):
                 (
                     "EC2 Spot Instance Interruption Warning",
                     "EC2 Instance Rebalance Recommendation",
-                    "Something nobody has heard of",
+                    "Unknown Detail Type",
                 )
             ),
             "detail": {"instance-id": known or f"i-{self.chance.getrandbits(68):017x}"},

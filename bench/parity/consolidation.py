@@ -243,7 +243,7 @@ def missed(verdicts: Sequence[Verdict]) -> list[str]:
     )
     if ours.each > CALMER * theirs.each:
         text = f"{ours.each:.1f} evictions per $/h saved, Karpenter {theirs.each:.1f}"
-        misses.append(f"{text}; at most {CALMER} of that is asked")
+        misses.append(f"{text}; the target is at most {CALMER} times that")
     return misses
 
 

@@ -158,7 +158,7 @@ MUTATIONS = (
         "zone_spread",
     ),
     EngineMutation(
-        "pods beside those they need ignore the rules among themselves",
+        "pods with affinity ignore the constraints among themselves",
         f"{SCHEDULING}/placement/colocation.py",
         "min(_fitting(pending, host, room, mask, variants), on_one_node(pending, beside))",
         "_fitting(pending, host, room, mask, variants)",
@@ -186,7 +186,7 @@ MUTATIONS = (
         "daemons",
     ),
     EngineMutation(
-        "pods that run take no room",
+        "running pods use no capacity",
         f"{SCHEDULING}/nodes/existing.py",
         "            used[index].append(requests)\n            self.ports",
         "            self.ports",

@@ -1,7 +1,7 @@
 """Display of the scenario: `joiner top` on a terminal, plain lines in a log.
 
 On a terminal, the current step is a note above the table of `joiner top`. After `q`, plain lines
-follow. Ctrl-C ends the demo: `joiner top` reads it as a key, and tells by its exit status.
+follow. Ctrl-C ends the demo: `joiner top` reads it as a key and ends with exit status 130.
 """
 
 from __future__ import annotations

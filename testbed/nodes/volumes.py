@@ -85,7 +85,7 @@ async def _persistently(serve: Callable[[Object], Awaitable[None]], served: Obje
         try:
             return await serve(served)
         except (NotFoundError, ConflictError) as exc:
-            log.debug("it went or changed, which will be told: %s", exc)
+            log.debug("it changed or was deleted; its watch event follows: %s", exc)
             return None
         except TRANSIENT as exc:
             log.info("the volume driver tries again: %s", exc)

@@ -33,7 +33,7 @@ def virtual_environment(folder: Path, options: Mapping[str, Any]) -> Path | None
     """
     toolchain = options.get("toolchain") or "pip"
     if toolchain != "pip":
-        raise ToolchainError(f"the stand-in for Pulumi's host knows pip alone, not {toolchain}")
+        raise ToolchainError(f"the stand-in for Pulumi's host supports only pip, not {toolchain}")
     named = options.get("virtualenv")
     return folder / named if named else None
 
@@ -73,7 +73,7 @@ def install(root: Path, program: Path, options: Mapping[str, Any]) -> Iterator[s
     """
     environment = virtual_environment(root, options)
     if environment is None:
-        raise ToolchainError("the stand-in for Pulumi's host installs into a virtualenv alone")
+        raise ToolchainError("the stand-in for Pulumi's host installs only into a virtualenv")
     yield f"Creating virtual environment {environment}\n"
     yield from _output_of([_ambient(), "-m", "venv", str(environment)], program)
     pip = [str(interpreter(environment)), "-m", "pip", "install"]

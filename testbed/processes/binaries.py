@@ -319,7 +319,7 @@ class Supply:
 def download(toolset: Toolset, folder: Path, *, progress: Progress = SILENCE) -> None:
     """Download the releases of a set into `folder`; raise `DownloadFailedError` within seconds."""
     if not toolset.releases:
-        raise DownloadFailedError("nobody publishes it")
+        raise DownloadFailedError("no release is published")
     _require_answer(toolset.releases[0].url)
     with progress.stage(f"downloading {toolset.name}") as stage:
         for release in toolset.releases:

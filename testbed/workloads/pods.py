@@ -269,7 +269,7 @@ class Pod:
             try:
                 await self._report()
             except TRANSIENT as exc:
-                log.info("the status of pod %s is told again: %s", self.name, exc)
+                log.info("writing the status of pod %s again: %s", self.name, exc)
                 self._changed.set()
                 await asyncio.sleep(RETRY_SECONDS)
 

@@ -1,7 +1,7 @@
-"""What inputs a resource type takes, and of which types: as the SDK itself declares them.
+"""The inputs of each resource type and their types, as the SDK declares them.
 
-The SDK is generated from the real provider's schema. To load it takes longer than all that the
-stand-in does; so what it says is kept as JSON, one file for each version of it and of this reader.
+The SDK is generated from the real provider's schema. Loading it takes longer than all the work of
+the stand-in, so the types are cached as JSON, one file for each version of the SDK and this module.
 
 A form is a name ("string", "number", "boolean", "any"), or a list that begins with what it is:
 `["list", form]`, `["map", form]`, `["object", {name: form}, [required names]]`, or
@@ -80,7 +80,7 @@ def _form_of(declared: Any) -> Form:
 
 
 def _either(declared: Iterable[Any]) -> Form:
-    """What an input may be, once it has come: futures and outputs of it aside."""
+    """Return the form of an input's value, without futures and outputs of it."""
     plain = [each for each in declared if each is not type(None) and not _is_promise(each)]
     found = [_form_of(each) for each in plain]
     return found[0] if len(found) == 1 else ["either", found]

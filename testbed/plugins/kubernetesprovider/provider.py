@@ -385,7 +385,9 @@ class KubernetesProvider(Provider):
         for _ in self._polls(work.timeout or DEFAULT_SECONDS):
             read = self.api.get(path)
             if read is None:
-                raise ProviderError(f"{live['kind']} {_identity(live)} was deleted meanwhile")
+                raise ProviderError(
+                    f"{live['kind']} {_identity(live)} was deleted during the update"
+                )
             live, before = read, reasons
             reasons = pending(live, self.api.get)
             if not reasons:

@@ -81,7 +81,7 @@ def test_the_programs_requirements_are_installed_below_the_project_or_pips_error
 def test_an_unknown_toolchain_is_refused(greeter: PulumiEngine) -> None:
     (greeter.project / "Pulumi.yaml").write_text(PROJECT.format(toolchain="uv"))
 
-    with pytest.raises(EngineError, match="knows pip alone, not uv"):
+    with pytest.raises(EngineError, match="supports only pip, not uv"):
         greeter.install()
 
 
