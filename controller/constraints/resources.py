@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from controller.apis.kubernetes import quantities as wire
-from controller.apis.kubernetes.pods import Container, Pod
+from controller.apis.kubernetes.pods import Container, ContainerStatus, Pod, PodStatus
 from controller.apis.kubernetes.quantities import MILLI, parse
 
 Resources = Mapping[str, int]
@@ -16,6 +16,9 @@ MEMORY = "memory"
 PODS = "pods"
 EPHEMERAL_STORAGE = "ephemeral-storage"
 NODES = "nodes"
+
+WHOLE_POD = ""
+"""The name of the requests of a pod as a whole, beside those of its containers."""
 
 ONE_POD: Resources = {PODS: MILLI}
 """The pod slot that every pod takes."""
@@ -108,7 +111,7 @@ def pod_requests(pod: Pod) -> dict[str, int]:
             peaks.append(total((started, own)))
     needed = largest((total((running, started)), *peaks))
     if spec.resources is not None:
-        needed.update(parsed_requests(spec.resources.requests))
+        needed.update(resized.get(WHOLE_POD) or parsed_requests(spec.resources.requests))
     if spec.overhead:
         needed = total((needed, parsed_requests(spec.overhead)))
     needed[PODS] = MILLI
@@ -118,21 +121,16 @@ def pod_requests(pod: Pod) -> dict[str, int]:
 def in_resize(pod: Pod) -> dict[str, dict[str, int]]:
     """Return the requests that count for each container that is being resized in place, by name.
 
-    The largest of three amounts counts until all are equal: the requests of the spec, those that
-    the kubelet has allocated, and those of the running container. If the kubelet reports the resize
-    as infeasible, the requests of the spec do not count.
+    Those of the pod as a whole are named `WHOLE_POD`. The largest of three amounts counts until all
+    are equal: the requests of the spec, those that the kubelet has allocated, and those of the
+    running container. If the kubelet reports the resize as infeasible, the requests of the spec do
+    not count.
     """
     statuses = [*pod.status.container_statuses, *pod.status.init_container_statuses]
-    held = {
-        status.name: largest(
-            (
-                parsed(status.allocated_resources),
-                parsed(status.resources.requests if status.resources is not None else {}),
-            )
-        )
-        for status in statuses
-        if status.allocated_resources or status.resources is not None
-    }
+    held = {status.name: amounts for status in statuses if (amounts := _held(status))}
+    whole = pod.spec.resources
+    if whole is not None and whole.requests and (amounts := _held(pod.status)):
+        held[WHOLE_POD] = amounts
     if not held:
         return {}
     is_refused = any(
@@ -141,14 +139,24 @@ def in_resize(pod: Pod) -> dict[str, dict[str, int]]:
         and condition.reason == "Infeasible"
         for condition in pod.status.conditions
     )
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    requests = {container.name: container.resources.requests for container in containers}
+    if whole is not None:
+        requests[WHOLE_POD] = whole.requests
     resized = {}
-    for container in (*pod.spec.containers, *pod.spec.init_containers):
-        if has := held.get(container.name):
-            wanted = parsed(container.resources.requests)
+    for name, written in requests.items():
+        if has := held.get(name):
+            wanted = parsed(written)
             counted = has if is_refused else largest((wanted, has))
             if counted != wanted:
-                resized[container.name] = counted
+                resized[name] = counted
     return resized
+
+
+def _held(status: ContainerStatus | PodStatus) -> dict[str, int]:
+    """Return the larger of the allocated and the actual requests, empty if neither is reported."""
+    running = status.resources.requests if status.resources is not None else {}
+    return largest((parsed(status.allocated_resources), parsed(running)))
 
 
 def times(amounts: Resources, count: int) -> dict[str, int]:

@@ -66,7 +66,7 @@ class Replicas:
         return pod
 
     def _status(self, pod: Pod) -> PodStatus:
-        """Return the status without the containers' allocated resources, which repeat the spec."""
+        """Return the status without allocated resources that repeat the spec or do not count."""
         asked = {container.name: container.resources.requests for container in pod.spec.containers}
         statuses = [
             msgspec.structs.replace(status, allocated_resources={}, resources=None)
@@ -80,9 +80,12 @@ class Replicas:
             self._conditions.clear()
         known = self._conditions
         conditions = [known.setdefault(condition, condition) for condition in pod.status.conditions]
-        return msgspec.structs.replace(
+        status = msgspec.structs.replace(
             pod.status, container_statuses=statuses, conditions=conditions
         )
+        if pod.spec.resources is None:
+            return msgspec.structs.replace(status, allocated_resources={}, resources=None)
+        return status
 
 
 def _sharing(part: _Struct, twin: _Struct) -> _Struct:

@@ -48,6 +48,40 @@ def test_during_a_resize_the_largest_request_counts(pod: Pod, cpus: int) -> None
     assert pod_requests(pod)["cpu"] == cpus * 1000
 
 
+def whole(asked: str, granted: str, actual: str, **status: Any) -> Pod:
+    """A running pod whose requests are those of the pod as a whole: `asked` CPUs, and so on."""
+    status |= {
+        "allocatedResources": {"cpu": granted},
+        "resources": {"requests": {"cpu": actual}},
+    }
+    wire = msgspec.to_builtins(resized("1", "1", "1", **status))
+    wire["spec"]["resources"] = {"requests": {"cpu": asked}}
+    return msgspec.convert(wire, Pod)
+
+
+@pytest.mark.parametrize(
+    ("pod", "cpus"),
+    [
+        pytest.param(whole("2", "2", "2"), 2, id="settled"),
+        pytest.param(whole("4", "2", "2"), 4, id="growing"),
+        pytest.param(whole("2", "4", "4"), 4, id="shrinking, not granted"),
+        pytest.param(whole("2", "2", "4"), 4, id="shrinking, not done"),
+        pytest.param(whole("4", "2", "2", conditions=[DEFERRED]), 4, id="deferred"),
+        pytest.param(whole("9", "2", "2", conditions=[INFEASIBLE]), 2, id="never"),
+    ],
+)
+def test_during_a_resize_of_the_whole_pod_the_largest_request_counts(pod: Pod, cpus: int) -> None:
+    assert pod_requests(pod)["cpu"] == cpus * 1000
+    assert pod_requests(Replicas().shared(pod))["cpu"] == cpus * 1000
+
+
+def test_the_resources_of_a_whole_pod_count_only_if_its_spec_has_some() -> None:
+    pod = resized("1", "1", "1", allocatedResources={"cpu": "5"})
+
+    assert pod_requests(pod)["cpu"] == 1000
+    assert not Replicas().shared(pod).status.allocated_resources
+
+
 def test_the_capacity_of_a_pending_resize_is_not_used_by_others() -> None:
     waiting = make_pod(cpu="2")
 

@@ -216,7 +216,10 @@ class PodResourceClaimStatus(Wire):
 
 
 class PodStatus(Wire):
-    """The phase, conditions and container statuses of a pod."""
+    """The phase, conditions and container statuses of a pod.
+
+    `allocated_resources` and `resources` are those of the pod as a whole.
+    """
 
     phase: str = ""
     conditions: list[Condition] = []
@@ -225,6 +228,7 @@ class PodStatus(Wire):
     container_statuses: list[ContainerStatus] = []
     init_container_statuses: list[ContainerStatus] = []
     resource_claim_statuses: list[PodResourceClaimStatus] = []
+    allocated_resources: Quantities = {}
     resources: ResourceRequirements | None = None
 
 
