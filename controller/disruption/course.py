@@ -88,12 +88,12 @@ def _carry_out(course: Course, commands: Sequence[Command]) -> None:
     first = sum(len(made) for _, made in course.commands)
     free = (name for n in count(first + 1) if (name := f"new-{n:05d}") not in taken)
     named = [(command, list(islice(free, len(command.replacements)))) for command in commands]
-    homeless = [one for one in named if _is_for_nobody(one[0])]
-    together = [one for one in named if not _is_for_nobody(one[0])]
-    later = {name for command, _ in homeless for name in command.names}
+    unassigned = [one for one in named if _is_for_no_pod(one[0])]
+    together = [one for one in named if not _is_for_no_pod(one[0])]
+    later = {name for command, _ in unassigned for name in command.names}
     problem = applied(course.problem, together).without(later)
     settled: list[tuple[Command, list[str]]] = []
-    for command, names in homeless:
+    for command, names in unassigned:
         problem = applied(problem, [(command, names)])
         settled.append((_with_outcome(command, names, problem), names))
     course.problem = with_room_kept(problem)
@@ -103,7 +103,7 @@ def _carry_out(course: Course, commands: Sequence[Command]) -> None:
     ]
 
 
-def _is_for_nobody(command: Command) -> bool:
+def _is_for_no_pod(command: Command) -> bool:
     """Return whether the replacements are for no particular pods, as in a static NodePool."""
     return any(not new.instance_types for new in command.replacements)
 

@@ -154,7 +154,7 @@ def read_model(
     `closed` nodes receive no pods.
     """
     moving = [(candidate.name, pod) for candidate in candidates for pod in candidate.moving]
-    homes = {pod.key: (name, pod) for name, pod in moving}
+    origins = {pod.key: (name, pod) for name, pod in moving}
     problem = scheduling_problem(
         [pod for _, pod in moving],
         snapshot=snapshot,
@@ -163,7 +163,7 @@ def read_model(
         kinds=kinds,
         lifted=True,
     )
-    return _Reader(problem, candidates, homes, closed).model() if problem.pods.classes else None
+    return _Reader(problem, candidates, origins, closed).model() if problem.pods.classes else None
 
 
 class _Reader:
@@ -173,13 +173,13 @@ class _Reader:
         self,
         problem: SchedulingProblem,
         candidates: Sequence[Candidate],
-        homes: Mapping[str, tuple[str, Pod]],
+        origins: Mapping[str, tuple[str, Pod]],
         closed: Collection[str],
     ) -> None:
         self._problem, self._candidates, self._closed = problem, candidates, closed
         place = problem.nodes.place
-        self._homes = {
-            key: (place[name], pod) for key, (name, pod) in homes.items() if name in place
+        self._origins = {
+            key: (place[name], pod) for key, (name, pod) in origins.items() if name in place
         }
         self._classes_read: list[PendingGroup] = []
         self._kinds: dict[tuple[object, ...], int] = {}
@@ -202,7 +202,7 @@ class _Reader:
         pods: defaultdict[tuple[int, int], list[Pod]] = defaultdict(list)
         for number, pending in enumerate(classes):
             for key in pending.keys:
-                place, pod = self._homes[key]
+                place, pod = self._origins[key]
                 pods[place, number].append(pod)
         at, of = np.array(list(pods), dtype=np.int64).reshape(-1, 2).T
         present[at, of] = [len(alike) for alike in pods.values()]
@@ -212,7 +212,7 @@ class _Reader:
         price = np.zeros(len(nodes))
         # A node with a malformed pod is no candidate: the engine cannot place that pod.
         refused = self._problem.pods.refused
-        unread = {self._homes[key][0] for key in refused if key in self._homes}
+        unread = {self._origins[key][0] for key in refused if key in self._origins}
         for here in self._candidates:
             if here.name in nodes.place:
                 place = nodes.place[here.name]
@@ -275,7 +275,7 @@ class _Reader:
         nodes = self._known_nodes.get(eligibility)
         if nodes is None:
             nodes = self._known_nodes[eligibility] = eligibility.nodes.tolist()
-        return all(nodes[self._homes[key][0]] for key in keys)
+        return all(nodes[self._origins[key][0]] for key in keys)
 
     def _kind(self, eligibility: Eligibility) -> int:
         """Return the number shared by classes that allow the same nodes under the same rules."""

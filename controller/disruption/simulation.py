@@ -186,19 +186,19 @@ class Simulation:
         return self._result(gone, split_fills(results, kept)[0])
 
     def carried_out(
-        self, leaving: Collection[str], homes: Mapping[str, str]
+        self, leaving: Collection[str], destinations: Mapping[str, str]
     ) -> SimulationResult | None:
         """Return the result of removing nodes, with the destinations of their pods given.
 
-        `homes` maps pods to existing nodes, by pod key. New nodes are bought for the other pods;
-        None if one of these is unschedulable. The method does not check whether the existing nodes
-        can hold their pods: the caller has planned that.
+        `destinations` maps pods to existing nodes, by pod key. New nodes are launched for the other
+        pods; None if one of these is unschedulable. The method does not check whether the existing
+        nodes can hold their pods: the caller has planned that.
         """
-        results, rest = self._split_by_destination(leaving, homes)
+        results, rest = self._split_by_destination(leaving, destinations)
         if rest:
             bought = schedule(
                 rest,
-                snapshot=self._shop(leaving, rest, homes),
+                snapshot=self._shop(leaving, rest, destinations),
                 settings=self._problem.scheduling,
                 catalog=self.catalog,
                 expired=self._expired,
@@ -209,15 +209,15 @@ class Simulation:
         return self._result(leaving, results)
 
     def taken_in(
-        self, node: StateNode, leaving: Collection[str], homes: Mapping[str, str]
+        self, node: StateNode, leaving: Collection[str], destinations: Mapping[str, str]
     ) -> SimulationResult | None:
         """Return the result of removing nodes if one empty node receives the remaining pods.
 
-        `homes` maps pods to existing nodes, by pod key. `node` is the empty node, which receives
-        all other pods; None if one of them does not fit.
+        `destinations` maps pods to existing nodes, by pod key. `node` is the empty node, which
+        receives all other pods; None if one of them does not fit.
         """
-        settled, rest = self._split_by_destination(leaving, homes)
-        shop = self._shop(leaving, rest, homes)
+        settled, rest = self._split_by_destination(leaving, destinations)
+        shop = self._shop(leaving, rest, destinations)
         results = schedule(
             rest,
             snapshot=replace(shop, nodes=(*shop.nodes, node), node_pools=(), instance_types={}),
@@ -230,23 +230,25 @@ class Simulation:
         return self._result(leaving, Results(existing_nodes=there))
 
     def _split_by_destination(
-        self, leaving: Collection[str], homes: Mapping[str, str]
+        self, leaving: Collection[str], destinations: Mapping[str, str]
     ) -> tuple[Results, list[Pod]]:
-        """Return the placements of the pods with a destination in `homes`, and the other pods."""
-        at_home: dict[str, list[str]] = {}
+        """Return the placements of the pods in `destinations`, and the other pods."""
+        at_destination: dict[str, list[str]] = {}
         rest = []
         for pod in self._moving(leaving):
-            if pod.key in homes:
-                at_home.setdefault(homes[pod.key], []).append(pod.key)
+            if pod.key in destinations:
+                at_destination.setdefault(destinations[pod.key], []).append(pod.key)
             else:
                 rest.append(pod)
-        return Results(existing_nodes={name: tuple(keys) for name, keys in at_home.items()}), rest
+        return Results(
+            existing_nodes={name: tuple(keys) for name, keys in at_destination.items()}
+        ), rest
 
     def _result(self, leaving: Collection[str], results: Results) -> SimulationResult:
         return SimulationResult(tuple(self._candidates[name] for name in sorted(leaving)), results)
 
     def _shop(
-        self, leaving: Collection[str], rest: Sequence[Pod], homes: Mapping[str, str]
+        self, leaving: Collection[str], rest: Sequence[Pod], destinations: Mapping[str, str]
     ) -> Snapshot:
         """Return the snapshot in which new nodes are bought for the `rest`.
 
@@ -259,13 +261,13 @@ class Simulation:
         )
         counts = any(map(_states_rules, rest))
         staying = [pod for pod in self._snapshot.pods if pod.spec.node_name not in gone]
-        moved = [pod for pod in self._moving(gone) if pod.key in homes]
+        moved = [pod for pod in self._moving(gone) if pod.key in destinations]
         # Without rules of their own, the pods to schedule are affected only by the anti-affinity of
         # others.
         if not counts:
             staying = [pod for pod in staying if _keeps_others_off(pod)]
             moved = [pod for pod in moved if _keeps_others_off(pod)]
-        there = [bound(pod, homes[pod.key]) for pod in moved]
+        there = [bound(pod, destinations[pod.key]) for pod in moved]
         return replace(self._snapshot, nodes=nodes, pods=(*staying, *there))
 
     def mind_others(self, leaving: Collection[str], keys: Collection[str]) -> bool:
@@ -360,7 +362,7 @@ class Simulation:
 
 def groups(result: SimulationResult) -> list[Group]:
     """Split a result into independent groups: nodes whose pods share a new node form one group."""
-    home = {pod.key: candidate.name for candidate in result.leaving for pod in candidate.moving}
+    origin = {pod.key: candidate.name for candidate in result.leaving for pod in candidate.moving}
     leader = {candidate.name: candidate.name for candidate in result.leaving}
 
     # Union-find over the names of the nodes, with path halving.
@@ -371,7 +373,7 @@ def groups(result: SimulationResult) -> list[Group]:
         return name
 
     for node in result.results.new_nodes:
-        first, *others = dict.fromkeys(find(home[key]) for key in node.pods)
+        first, *others = dict.fromkeys(find(origin[key]) for key in node.pods)
         for other in others:
             leader[find(other)] = find(first)
     members: dict[str, list[Candidate]] = {}
@@ -379,11 +381,11 @@ def groups(result: SimulationResult) -> list[Group]:
         members.setdefault(find(candidate.name), []).append(candidate)
     made: dict[str, list[NewNode]] = {}
     for node in result.results.new_nodes:
-        made.setdefault(find(home[node.pods[0]]), []).append(node)
+        made.setdefault(find(origin[node.pods[0]]), []).append(node)
     moves: dict[str, dict[str, list[str]]] = {}
     for name, keys in result.results.existing_nodes.items():
         for key in keys:
-            moves.setdefault(find(home[key]), {}).setdefault(name, []).append(key)
+            moves.setdefault(find(origin[key]), {}).setdefault(name, []).append(key)
     return [
         Group(
             leaving=tuple(leaving),
@@ -399,7 +401,7 @@ def names_of(some: Iterable[Group]) -> frozenset[str]:
     return frozenset(name for group in some for name in group.names)
 
 
-def homes_of(moves: Mapping[str, Iterable[str]]) -> dict[str, str]:
+def destinations_of(moves: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """Return the node of each pod, by pod key, from the pods of each node."""
     return {key: node for node, keys in moves.items() for key in keys}
 

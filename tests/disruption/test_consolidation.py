@@ -1236,7 +1236,7 @@ def changed(cluster: dict[str, Any], what: str, victim: str) -> dict[str, Any]:
             claim["status"]["conditions"] = conditions(("Launched", "Initialized"))
     if what == "the budget is used up":
         cluster["nodePools"] = [pool(budgets=[{"nodes": "0"}])]
-    if what == "the homes are full":
+    if what == "the destinations are full":
         for n in range(4):
             if f"n{n}" != victim:
                 cluster["pods"] += world((f"n{n}", "small", pods(f"late{n}", 3)))["pods"]
@@ -1250,7 +1250,7 @@ def changed(cluster: dict[str, Any], what: str, victim: str) -> dict[str, Any]:
         "a pod must not be moved",
         "pods came or went",
         "the budget is used up",
-        "the homes are full",
+        "the destinations are full",
     ],
 )
 def test_a_command_is_not_confirmed_after_a_relevant_change(what: str) -> None:
@@ -1284,9 +1284,9 @@ def test_pods_are_not_sent_to_nodes_that_were_held_back() -> None:
 
     confirmed = confirm(problem(cluster), decision)
 
-    homes = {name for command in confirmed.commands for name in command.moves}
-    assert homes
-    assert not homes & decision.held_back
+    destinations = {name for command in confirmed.commands for name in command.moves}
+    assert destinations
+    assert not destinations & decision.held_back
 
 
 def drifted(*names: str, replicas: int, **more: Any) -> dict[str, Any]:

@@ -79,8 +79,8 @@ def test_pods_that_fill_new_nodes_count_as_bought_even_if_that_is_free() -> None
 
     for node in np.flatnonzero(model.candidate).tolist():
         plan.turn(node)
-    homes = plan.homes(last=np.zeros_like(model.candidate))
+    destinations = plan.destinations(last=np.zeros_like(model.candidate))
 
     moving = int(model.present[model.candidate].sum())
     assert plan.bought.sum() > 0
-    assert len(homes) == moving - plan.bought.sum()
+    assert len(destinations) == moving - plan.bought.sum()

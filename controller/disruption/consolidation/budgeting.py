@@ -67,7 +67,7 @@ def _within(evaluator: Evaluator, planned: ConfirmedPlan, budgets: Budgets) -> l
 def _part(evaluator: Evaluator, planned: ConfirmedPlan, going: frozenset[str]) -> list[Group]:
     """Return the groups that are worth it if only these nodes of a group are disrupted."""
     while going:
-        result = evaluator.simulation.carried_out(going, planned.homes)
+        result = evaluator.simulation.carried_out(going, planned.destinations)
         good = evaluator.approved(result) if result is not None else []
         left = names_of(good)
         if left == going:
@@ -90,7 +90,7 @@ def _instalment(evaluator: Evaluator, planned: ConfirmedPlan, budgets: Budgets) 
         if evaluator.expired() or not as_bound(evaluator, [whole]):
             continue
         for new in sorted(whole.replacements, key=lambda new: -new.price):
-            first = _first(evaluator, whole, new, planned.homes, budgets)
+            first = _first(evaluator, whole, new, planned.destinations, budgets)
             if first is None:
                 continue
             steps = math.ceil(len(whole.leaving) / len(first.leaving))
@@ -100,7 +100,11 @@ def _instalment(evaluator: Evaluator, planned: ConfirmedPlan, budgets: Budgets) 
 
 
 def _first(
-    evaluator: Evaluator, whole: Group, new: NewNode, homes: Mapping[str, str], budgets: Budgets
+    evaluator: Evaluator,
+    whole: Group,
+    new: NewNode,
+    destinations: Mapping[str, str],
+    budgets: Budgets,
 ) -> Group | None:
     """Return the instalment with one new node and as many of a group's nodes as the budgets allow.
 
@@ -110,7 +114,7 @@ def _first(
 
     # Nodes whose pods all go to this new node, or to existing nodes, are disrupted first.
     def strangers(candidate: Candidate) -> int:
-        return sum(pod.key not in homes and pod.key not in pods for pod in candidate.moving)
+        return sum(pod.key not in destinations and pod.key not in pods for pod in candidate.moving)
 
     sharing = [one for one in whole.leaving if any(pod.key in pods for pod in one.moving)]
     sharing.sort(key=lambda one: (strangers(one), *evaluator.dearness(one)))
@@ -121,7 +125,9 @@ def _first(
     pool, types = problem.node_pools[new.node_pool], problem.snapshot.instance_types
     replacement = launched("replacement", new, pool, types[new.node_pool], problem.now)
     while going:
-        result = evaluator.simulation.taken_in(replacement, {one.name for one in going}, homes)
+        result = evaluator.simulation.taken_in(
+            replacement, {one.name for one in going}, destinations
+        )
         if result is not None:
             moves = dict(result.results.existing_nodes)
             mine = replace(new, pods=moves.pop(replacement.name, ()))

@@ -19,7 +19,7 @@ from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
 
 
-def with_lasting_homes(
+def with_lasting_destinations(
     problem: DisruptionProblem,
     simulation: Simulation,
     names: Collection[str],

@@ -15,7 +15,7 @@ import numpy as np
 from controller.apis.wording import counted
 from controller.disruption.commands import Candidate, Command, Reason
 from controller.disruption.consolidation import balance
-from controller.disruption.consolidation.destinations import with_lasting_homes
+from controller.disruption.consolidation.destinations import with_lasting_destinations
 from controller.disruption.consolidation.plan import Plan
 from controller.disruption.consolidation.preferenceprices import PreferencePrices
 from controller.disruption.consolidation.replacements import affordable
@@ -80,7 +80,9 @@ class Evaluator:
             for candidate in candidates
         }
         self.balance = balance.Totals.of(problem)
-        self.model = None if expired() else with_lasting_homes(problem, simulation, self.candidates)
+        self.model = (
+            None if expired() else with_lasting_destinations(problem, simulation, self.candidates)
+        )
 
     @classmethod
     def conceding(cls, conceded: PreferencePrices, expired: Callable[[], bool]) -> Evaluator:
@@ -129,7 +131,7 @@ class Evaluator:
         """Return the same plan for the cluster with these new nodes."""
         if not new or self.model is None:
             return self.emptied(leaving)
-        model = with_lasting_homes(self.problem, self.simulation, self.candidates, new=new)
+        model = with_lasting_destinations(self.problem, self.simulation, self.candidates, new=new)
         return None if model is None else _emptied(model, leaving)
 
     def command(self, group: Group) -> Command:

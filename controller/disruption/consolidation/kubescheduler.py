@@ -46,8 +46,10 @@ def cost_of_left_over(
     born = {name for _, names in named for name in names}
     after = applied(problem, named)
     moved = frozenset(pod.key for pods, _ in leaving for pod in pods)
-    homes = _homes(after, moved)
-    model = read_model(homes, snapshot=after.snapshot, settings=problem.scheduling, catalog=catalog)
+    destinations = _destinations(after, moved)
+    model = read_model(
+        destinations, snapshot=after.snapshot, settings=problem.scheduling, catalog=catalog
+    )
     if model is None:
         return 0.0
     capacity = _capacity(after, model)
@@ -63,7 +65,7 @@ def cost_of_left_over(
     return sum(costs) / len(orders)
 
 
-def _homes(after: DisruptionProblem, moved: frozenset[str]) -> list[Candidate]:
+def _destinations(after: DisruptionProblem, moved: frozenset[str]) -> list[Candidate]:
     """Return the nodes that receive moved pods, with only these pods.
 
     Nodes that Joiner does not manage or whose NodePool was deleted are left out.

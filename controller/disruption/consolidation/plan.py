@@ -261,7 +261,7 @@ class Plan:
             return False
         return True
 
-    def homeless(self, moves: Mapping[str, Iterable[str]]) -> frozenset[str]:
+    def without_destination(self, moves: Mapping[str, Iterable[str]]) -> frozenset[str]:
         """Return the keys of the pods that do not fit on their destinations.
 
         `moves` maps the name of each destination to the keys of its pods. The plan stays unchanged.
@@ -275,13 +275,13 @@ class Plan:
         """Place pods on their destinations as far as they fit; return the keys of the others."""
         class_of, places = self.model.class_of, self.model.places
         wanted: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
-        homeless: set[str] = set()
+        without_destination: set[str] = set()
         for name, keys in moves.items():
             for key in keys:
                 if name in places and key in class_of:
                     wanted[places[name], class_of[key]].append(key)
                 else:
-                    homeless.add(key)
+                    without_destination.add(key)
         left = sorted(wanted.items(), key=lambda item: (self._rank[item[0][1]], item[0][0]))
         while left:
             # The order of placements matters for spreads: a pod that a spread refuses now can be
@@ -294,7 +294,7 @@ class Plan:
             if again == left:
                 break
             left = again
-        return frozenset(homeless.union(*(keys for _, keys in left)))
+        return frozenset(without_destination.union(*(keys for _, keys in left)))
 
     @property
     def saving(self) -> float:
@@ -321,7 +321,7 @@ class Plan:
             packing.prices[holds].min(initial=max(shares, 0.0) if not holds.any() else np.inf)
         )
 
-    def homes(self, last: Mask) -> dict[str, str]:
+    def destinations(self, last: Mask) -> dict[str, str]:
         """Return the destination of each pod of the removed nodes, by pod key.
 
         Pods that go to new nodes have no entry. They are taken from as few removed nodes as
@@ -338,7 +338,7 @@ class Plan:
         for node, number, many in zip(nodes.tolist(), classes.tolist(), guests, strict=True):
             if many > 0:
                 hosts_of[number] += [model.names[node]] * many
-        homes_of: dict[str, str] = {}
+        destinations_of: dict[str, str] = {}
         places, classes = np.nonzero(sources)
         by_class = np.argsort(classes, kind="stable")
         nodes, counts = going[places], sources[places, classes]
@@ -346,8 +346,8 @@ class Plan:
             hosts = iter(hosts_of[number])
             for pair in pairs:
                 for pod in model.pods[int(nodes[pair]), number][: int(counts[pair])]:
-                    homes_of[pod.key] = next(hosts)
-        return homes_of
+                    destinations_of[pod.key] = next(hosts)
+        return destinations_of
 
     def _take_bought(self, sources: Counts, last: Mask) -> None:
         """Subtract the pods that go to new nodes from `sources` (removed nodes × classes).

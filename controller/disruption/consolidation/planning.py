@@ -17,7 +17,7 @@ from controller.disruption.consolidation.relaxation import RelaxedPlan, relaxed
 from controller.disruption.consolidation.search import promises, searched
 from controller.disruption.consolidation.sequencing import as_bound
 from controller.disruption.model import ClusterModel
-from controller.disruption.simulation import Group, homes_of, names_of
+from controller.disruption.simulation import Group, destinations_of, names_of
 from controller.scheduling.arrays import Mask, Vector
 
 
@@ -25,13 +25,13 @@ from controller.scheduling.arrays import Mask, Vector
 class ConfirmedPlan:
     """A plan that the engine confirms.
 
-    `groups` are its groups. `homes` is the existing node that each pod moves to, by pod key. `gain`
-    is the net saving in $/h. `is_proven`: the engine itself found the plan, so it needs no further
-    check.
+    `groups` are its groups. `destinations` is the existing node that each pod moves to, by pod key.
+    `gain` is the net saving in $/h. `is_proven`: the engine itself found the plan, so it needs no
+    further check.
     """
 
     groups: tuple[Group, ...]
-    homes: Mapping[str, str]
+    destinations: Mapping[str, str]
     gain: float
     is_proven: bool = False
 
@@ -101,8 +101,8 @@ def alone(evaluator: Evaluator, names: Iterable[str]) -> ConfirmedPlan:
         result = None if evaluator.expired() else evaluator.simulation.without({name})
         good = as_bound(evaluator, evaluator.approved(result)) if result is not None else []
         if good and result is not None:
-            homes = homes_of(result.results.existing_nodes)
-            return ConfirmedPlan(tuple(good), homes, result.saving, is_proven=True)
+            destinations = destinations_of(result.results.existing_nodes)
+            return ConfirmedPlan(tuple(good), destinations, result.saving, is_proven=True)
     return ConfirmedPlan((), {}, 0.0)
 
 
@@ -138,18 +138,18 @@ def _confirmed(
     plan = searched(model, evictions, relaxation, expired=evaluator.expired)
     going = np.flatnonzero(plan.leaving).tolist()
     names = frozenset(model.names[place] for place in going)
-    homes = plan.homes(last=_spot_nodes(evaluator, model))
-    result = evaluator.simulation.carried_out(names, homes)
+    destinations = plan.destinations(last=_spot_nodes(evaluator, model))
+    result = evaluator.simulation.carried_out(names, destinations)
     if result is None:
         candidates = evaluator.candidates
         # The engine finds no new node for some pod. Keep the nodes of all pods without a
         # destination.
         stay = frozenset(
-            name for name in names for pod in candidates[name].moving if pod.key not in homes
+            name for name in names for pod in candidates[name].moving if pod.key not in destinations
         )
-        result = evaluator.simulation.carried_out(names - stay, homes)
+        result = evaluator.simulation.carried_out(names - stay, destinations)
     good = evaluator.approved(result) if result is not None else []
-    return ConfirmedPlan(tuple(good), homes, sum(map(evaluator.net, good)))
+    return ConfirmedPlan(tuple(good), destinations, sum(map(evaluator.net, good)))
 
 
 def _by_engine(evaluator: Evaluator, model: ClusterModel) -> ConfirmedPlan:

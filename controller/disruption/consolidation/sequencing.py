@@ -19,7 +19,7 @@ from controller.disruption.consolidation.evaluation import (
 )
 from controller.disruption.consolidation.kubescheduler import cost_of_left_over
 from controller.disruption.consolidation.plan import Plan
-from controller.disruption.simulation import NO_NODES, Group, homes_of, joined, names_of
+from controller.disruption.simulation import NO_NODES, Group, destinations_of, joined, names_of
 from controller.scheduling.results import NewNode
 from controller.state.nodes import StateNode
 
@@ -56,8 +56,10 @@ def _bought_together(evaluator: Evaluator, approved: Sequence[Group]) -> Sequenc
     simulation = evaluator.simulation
     if not _mind_others(evaluator, approved):
         return approved
-    homes = {key: node for group in approved for key, node in homes_of(group.moves).items()}
-    result = simulation.carried_out(names_of(approved), homes)
+    destinations = {
+        key: node for group in approved for key, node in destinations_of(group.moves).items()
+    }
+    result = simulation.carried_out(names_of(approved), destinations)
     return evaluator.approved(result) if result is not None else []
 
 
@@ -135,13 +137,13 @@ def _goes(plan: Plan, group: Group) -> bool:
     return False
 
 
-def _homeless(plan: Plan, group: Group) -> frozenset[str]:
+def _without_destination(plan: Plan, group: Group) -> frozenset[str]:
     """Return the keys of the pods of a group that cannot go to their destinations."""
     before = plan.mark()
     plan.empty(group.names)
-    homeless = plan.homeless(_arrivals(plan, group))
+    without_destination = plan.without_destination(_arrivals(plan, group))
     plan.undo(before)
-    return homeless
+    return without_destination
 
 
 def _company(evaluator: Evaluator, plan: Plan, waiting: Sequence[Group]) -> Group | None:
@@ -150,17 +152,19 @@ def _company(evaluator: Evaluator, plan: Plan, waiting: Sequence[Group]) -> Grou
     The result has as few groups as possible, and prefers the best ones.
     """
     some = list(waiting[:ENGINE_TRIES])
-    while homeless := _homeless(plan, joined(some)):
+    while without_destination := _without_destination(plan, joined(some)):
         some = [
             group
             for group in some
-            if homeless.isdisjoint(key for keys in _arrivals(plan, group).values() for key in keys)
+            if without_destination.isdisjoint(
+                key for keys in _arrivals(plan, group).values() for key in keys
+            )
         ]
     if evaluator.expired() or not some:
         return None
     for group in some[::-1]:
         fewer = [other for other in some if other is not group]
-        if fewer and not _homeless(plan, joined(fewer)):
+        if fewer and not _without_destination(plan, joined(fewer)):
             some = fewer
     return joined(some)
 

@@ -13,7 +13,7 @@ from controller.disruption.commands import Command
 from controller.disruption.consolidation.evaluation import Evaluator
 from controller.disruption.consolidation.plan import Plan
 from controller.disruption.consolidation.replacements import is_like
-from controller.disruption.simulation import Group, homes_of, joined, names_of
+from controller.disruption.simulation import Group, destinations_of, joined, names_of
 
 
 def standing(evaluator: Evaluator, commands: Sequence[Command]) -> dict[frozenset[str], Command]:
@@ -24,18 +24,20 @@ def standing(evaluator: Evaluator, commands: Sequence[Command]) -> dict[frozense
     """
     if evaluator.expired():
         return {}
-    homes = {
-        key: node for command in commands for key, node in homes_of(command.whole.moves).items()
+    destinations = {
+        key: node
+        for command in commands
+        for key, node in destinations_of(command.whole.moves).items()
     }
     same = [command for command in commands if _is_unchanged(evaluator, command.whole)]
     plan = evaluator.emptied({name for command in commands for name in command.whole.names})
     there = [command for command in same if _finds_room(command.whole, plan)]
     names = frozenset(name for command in there for name in command.whole.names)
-    result = evaluator.simulation.carried_out(names, homes) if names else None
+    result = evaluator.simulation.carried_out(names, destinations) if names else None
     if not there and len(commands) == len(same) == 1:
         # A command that the arrays cannot represent came from the engine: ask it again.
         there, result = same, evaluator.simulation.without(same[0].whole.names)
-        if result is not None and homes_of(result.results.existing_nodes) != homes:
+        if result is not None and destinations_of(result.results.existing_nodes) != destinations:
             return {}
     if result is None:
         return {}

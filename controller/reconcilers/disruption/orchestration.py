@@ -405,7 +405,7 @@ class Orchestrator:
     def _expected(self, in_flight: InFlightCommand) -> Iterator[tuple[str, list[Pod]]]:
         """Yield the names of destination nodes or NodeClaims, with the pods to move there."""
         command = in_flight.command
-        homes = [
+        destinations = [
             *command.moves.items(),
             *(
                 (replacement.metadata.name, node.pods)
@@ -414,7 +414,7 @@ class Orchestrator:
                 )
             ),
         ]
-        for name, keys in homes:
+        for name, keys in destinations:
             pods = (self._pod(key) for key in keys)
             yield name, [pod for pod in pods if pod is not None]
 
