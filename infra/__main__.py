@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,7 +74,7 @@ def platform(config: StackConfig) -> None:
             cluster=cluster,
             installation=first,
             node_pools=pools,
-            **_shared_settings(config) | _placed(config, cluster, location),
+            **config.shared | _environment(config) | _placed(config, cluster, location),
         ),
         pulumi.ResourceOptions(providers=[on_aws, in_cluster], depends_on=standing),
     )
@@ -251,15 +250,12 @@ def pools_alone(config: StackConfig, platform_stack: str) -> None:
     pulumi.export("nodePools", [w["metadata"]["name"] for w in pools if w["kind"] == "NodePool"])
 
 
-def _shared_settings(config: StackConfig) -> dict[str, Any]:
-    """Return the settings that JoinerArgs has under the same name."""
-    own = {"cluster", "installation", "node_pools", "secret_env"}
-    names = {member.name for member in dataclasses.fields(JoinerArgs)} - own
-    settings = {name: getattr(config, name) for name in names}
-    if is_secret("env"):
-        secret = {name: pulumi.Output.secret(value) for name, value in config.env.items()}
-        settings |= {"env": {}, "secret_env": secret}
-    return settings
+def _environment(config: StackConfig) -> dict[str, Any]:
+    """Return the environment variables of the container, as secrets if they were set so."""
+    if not is_secret("env"):
+        return {"env": config.env}
+    secret = {name: pulumi.Output.secret(value) for name, value in config.env.items()}
+    return {"env": {}, "secret_env": secret}
 
 
 def _placed(config: StackConfig, cluster: EksCluster, location: ClusterLocation) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -31,17 +30,12 @@ from infra.cluster.ekscluster import EksCluster, kubernetes_provider
 from infra.clusterapi import ClusterLocation
 from infra.clusterobjects import refuse_foreign_objects
 from infra.config import (
-    DnsPolicy,
-    Identity,
-    MetricsDiscovery,
-    Presence,
-    Profiles,
+    InstallationSettings,
     following,
     refuse_unusable_policies,
     require_options,
 )
 from infra.config import NodeAccess as NodeAccessKind
-from infra.config import Wire as JsonObject
 from infra.customresources import CustomResources, CustomResourcesArgs
 from infra.deployment import Controller, ControllerArgs
 from infra.discovery import DiscoveryTags, DiscoveryTagsArgs, beside_others
@@ -81,122 +75,23 @@ WINDOWS: Mapping[NodeAccessKind, NodeAccessKind] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class JoinerArgs:
-    """The cluster, and the settings of docs/reference/settings.md with Python names.
-
-    Settings that decide which resources exist (identity, access, tags, NodePools …) are plain
-    values, known while the program runs. All other settings may be outputs of other resources.
-    """
+class JoinerArgs(InstallationSettings):
+    """The cluster, its NodePools, and the settings that a stack has too."""
 
     cluster: EksCluster
-    image: pulumi.Input[str] | None = None
-    """The controller's image. If omitted, it is built from the Dockerfile of the checkout."""
-
-    namespace: pulumi.Input[str] = "kube-system"
-    name: pulumi.Input[str] = "karpenter"
-    """Name of the Deployment, the service account and the Service."""
-
-    replicas: pulumi.Input[int] = 2
-    cpu: pulumi.Input[str] = "1"
-    memory: pulumi.Input[str] = "1Gi"
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """The controller's settings, by environment variable."""
-
-    create_namespace: bool = False
-    metrics_discovery: MetricsDiscovery = "none"
-    extra_labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels added to all of the controller's objects in the cluster, and to its pods."""
-
-    pod_annotations: Mapping[str, str] = field(default_factory=dict)
-    env: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
-    """Environment variables of the container in addition to the settings."""
+    """The cluster that nodes join: an existing one, or one that the program creates."""
 
     secret_env: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
     """Environment variables of the container that are stored in a Secret, not the Deployment."""
-
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: Sequence[JsonObject] = ()
-    affinity: JsonObject = field(default_factory=dict)
-    image_pull_secrets: Sequence[str] = ()
-    dns_policy: DnsPolicy = "ClusterFirst"
-    """DNS policy of the controller's pods. Use `Default`, the VPC's DNS, if CoreDNS has no nodes
-    yet."""
-
-    identity: Identity = "pod-identity"
-    pod_identity_agent: Presence = "existing"
-    oidc_provider: Presence = "existing"
-    node_access: NodeAccessKind | None = None
-    """How nodes authenticate. If omitted, it follows the cluster's authentication mode."""
-
-    windows_nodes: bool = False
-    """Whether Windows nodes have an IAM role separate from that of Linux nodes."""
-
-    node_role: Presence = "create"
-    controller_role: Presence = "create"
-    queue: Presence = "create"
-    """For each of the three: whether the stack creates it, or it exists under its name."""
-
-    retain_on_delete: Sequence[str] = ()
-    """What stays in AWS when it leaves the stack: nodeRole, controllerRole, queue. With `nodes`, a
-    destroy terminates no node."""
-
-    confirm_delete: Sequence[str] = ()
-    """What `pulumi up` may delete or replace: nodeRole, controllerRole, queue. Without it, the
-    preview refuses such a change. With `nodePools`, a destroy also deletes the NodePools of other
-    stacks."""
-
-    instance_profile_name: pulumi.Input[str] | None = None
-    """An existing instance profile. If omitted, one is created from the node role."""
-
-    instance_profiles: Profiles = "given"
-    """`given`: EC2NodeClasses name a profile. `managed`: the controller may create profiles for
-    EC2NodeClasses that name a role."""
-
-    image_parameters: Sequence[str] = ()
-    """SSM parameters that the controller may read in addition to those of AWS: names, paths or
-    ARNs."""
-
-    iam_path: str = "/"
-    name_prefix: str = names.PREFIX
-    controller_statements: Sequence[JsonObject] = ()
-    node_statements: Sequence[JsonObject] = ()
-    node_policies: Sequence[pulumi.Input[str]] = ()
-    """ARNs of policies attached to the node role in addition to those that every node needs."""
-
-    queue_key: pulumi.Input[str] | None = None
-    """ARN of the KMS key that encrypts the interruption queue; SQS's own key if omitted."""
-
-    node_role_name: pulumi.Input[str] | None = None
-    controller_role_name: pulumi.Input[str] | None = None
-    permissions_boundary: pulumi.Input[str] | None = None
-    spot_role: Presence = "existing"
-    queue_name: pulumi.Input[str] | None = None
-    existing_crds: Sequence[str] = ()
-    """Names of CustomResourceDefinitions in the cluster that another tool manages."""
-
-    discovery_tags: bool = True
-    discovery_tag_key: str = labels.TAG_DISCOVERY
-    cluster_tags: bool = False
-    subnet_ids: Sequence[pulumi.Input[str]] = ()
-    """Subnets in which nodes launch; the cluster's subnets if omitted."""
-
-    security_group_ids: Sequence[pulumi.Input[str]] = ()
-    """Security groups of nodes; the cluster's security group if omitted."""
 
     installation: Installation | str | None = None
     """The installation that owns everything created: the value of the tag
     `joiner.dev/installation`, or the Installation resource if providers had to wait for it.
     Default: organization/project/stack."""
 
-    tags: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
-    """Tags of every AWS resource."""
-
     node_pools: Sequence[Wire] = field(default_factory=default_manifests)
     """NodePools, EC2NodeClasses and so on as in YAML. `nodepools.manifests_in` reads a folder;
     `nodepools.manifest` converts a typed object."""
-
-    delete_foreign_node_pools: bool = False
-    drain_timeout: timedelta = timedelta(minutes=20)
 
 
 class Joiner(pulumi.ComponentResource):

@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
+import pulumi
 import yaml
 
 from controller.options import SETTINGS, FeatureGates, Options, text_of
@@ -97,7 +98,9 @@ def _defaults(**given: Any) -> ObjectsArgs:
     return ObjectsArgs(**cast("dict[str, Any]", standard | given))
 
 
-def _following(known: Wire, *, namespace: str, name: str) -> dict[str, Any]:
+def _following(
+    known: Wire, *, namespace: pulumi.Input[str], name: pulumi.Input[str]
+) -> dict[str, Any]:
     """Return the controller's settings that follow from the cluster and the installation."""
     settings = following(
         cluster_name=known["CLUSTER_NAME"],

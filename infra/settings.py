@@ -7,22 +7,35 @@ import dataclasses
 import inspect
 import textwrap
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
 from controller.apis.karpenter.durations import written
 from controller.options import Range
-from infra.config import KEYS, Each, Form, StackConfig, Wire
+from infra.config import KEYS, TYPES, Each, Form, InstallationSettings, StackConfig, Wire
 
 HEAD = """\
 # Settings of a stack
 
 Set a value with `pulumi config set joiner:<key> <value>`, or `--path joiner:<key>.<name>` for maps.
 The program checks all settings before it creates anything, and lists the invalid ones with what is
-allowed. The component (`infra.joiner.JoinerArgs`) has the same settings with Python names.
-`make reference` renders this page from `infra/config.py`; a test fails on any difference.
+allowed. `make reference` renders this page from `infra/config.py`; a test fails on any difference.
+"""
 
+OF_STACK = """
+## Stack and cluster
+
+"""
+
+OF_INSTALLATION = """
+## Controller, IAM and AWS resources
+
+The component (`infra.joiner.JoinerArgs`) has the same settings with Python names.
+
+"""
+
+TABLE = """\
 | key | default | allowed | meaning |
 |---|---|---|---|
 """
@@ -30,17 +43,28 @@ allowed. The component (`infra.joiner.JoinerArgs`) has the same settings with Py
 
 def table() -> str:
     """Return the page as Markdown."""
-    described = dict(meanings(StackConfig))
-    types = typing.get_type_hints(StackConfig, include_extras=True)
+    return HEAD + OF_STACK + _rows(StackConfig) + OF_INSTALLATION + _rows(InstallationSettings)
+
+
+def _rows(kind: type[Any]) -> str:
+    """Return a table of the settings that a class declares itself."""
+    described = dict(meanings(kind))
     rows = [
-        (f"`{key}`", _default(member), _allowed(types[member.name]), described[member.name])
+        (f"`{key}`", _default(member), _allowed(TYPES[member.name]), described[member.name])
         for key, member in KEYS.items()
+        if member.name in kind.__annotations__
     ]
-    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return TABLE + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def meanings(kind: type[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the name and description of each field of a class, from the string below it."""
+    """Yield the name and description of each field that a class declares or inherits.
+
+    A description is the string below the field.
+    """
+    for inherited in kind.__bases__:
+        if dataclasses.is_dataclass(inherited):
+            yield from meanings(inherited)
     source = textwrap.dedent(inspect.getsource(kind))
     (definition,) = ast.parse(source).body
     assert isinstance(definition, ast.ClassDef)
@@ -61,23 +85,23 @@ def _default(member: dataclasses.Field[Any]) -> str:
             return f"`{str(value).lower()}`"
         case timedelta() as value:
             return f"`{written(value)}`"
+        case tuple() as values:
+            return ", ".join(f"`{value}`" for value in values)
         case value:
             return f"`{value}`"
 
 
 def _allowed(kind: Any) -> str:
-    members = [member for member in typing.get_args(kind) if member is not type(None)]
-    if type(None) in typing.get_args(kind):
-        return _allowed(members[0])
+    members = typing.get_args(kind)
     if kind == Mapping[str, str]:
         return "a map of names to text"
     if kind == Wire:
         return "an affinity as in the spec of a pod"
-    if kind == tuple[Wire, ...]:
+    if kind == Sequence[Wire]:
         return "a list of maps"
     if len(members) > 1 and isinstance(members[1], Each):
         return members[1].words
-    if typing.get_origin(kind) is tuple:
+    if typing.get_origin(kind) is Sequence:
         return f"a list of {_allowed(members[0])}"
     if typing.get_origin(kind) is Literal:
         return ", ".join(f"`{member}`" for member in members)

@@ -109,8 +109,8 @@ class ClusterArgs:
     """Instance types of the controller's node group, all of one architecture. One controller, which
     requests 1 CPU, fits on each beside the DaemonSets."""
 
-    namespace: str = "kube-system"
-    deployment: str = "karpenter"
+    namespace: pulumi.Input[str] = "kube-system"
+    deployment: pulumi.Input[str] = "karpenter"
     """Name of the controller's Deployment. With Fargate, its pods in `namespace` run there."""
 
     access: Sequence[Access] = ()

@@ -14,7 +14,7 @@ from pulumi.runtime import mocks
 
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterLocation
-from infra.config import CHECKOUT, ConfigError, StackConfig
+from infra.config import CHECKOUT, ConfigError
 from infra.joiner import Joiner, JoinerArgs
 from tests.infra.test_program import ACCOUNT, CLUSTER, Made, made_by
 
@@ -30,17 +30,6 @@ def made(program: Callable[[], Any]) -> Made:
 
 def found(name: str = "joiner", region: str = "us-west-2") -> EksCluster:
     return EksCluster.found(ClusterLocation(name, region))
-
-
-def test_settings_have_the_same_defaults_in_a_stack_and_in_a_program() -> None:
-    """All that a component and a stack know by one name."""
-    stack = {member.name: member.default for member in dataclasses.fields(StackConfig)}
-    program = {member.name: member.default for member in dataclasses.fields(JoinerArgs)}
-    # What a stack calls `cluster` is whether there is one; a program has it in hand.
-    shared = (stack.keys() & program.keys()) - {"cluster", "node_pools"}
-
-    assert len(shared) > 20
-    assert {name: program[name] for name in shared} == {name: stack[name] for name in shared}
 
 
 def test_cluster_and_image_are_the_only_required_arguments() -> None:
