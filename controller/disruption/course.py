@@ -51,7 +51,7 @@ class Course:
         _carry_out(self, decision.commands)
 
 
-def with_room_kept(problem: DisruptionProblem) -> DisruptionProblem:
+def with_buffered_nodes(problem: DisruptionProblem) -> DisruptionProblem:
     """Return the problem with the nodes marked that reserve capacity for capacity buffers.
 
     In a live cluster, provisioning marks them.
@@ -96,7 +96,7 @@ def _carry_out(course: Course, commands: Sequence[Command]) -> None:
     for command, names in unassigned:
         problem = applied(problem, [(command, names)])
         settled.append((_with_outcome(command, names, problem), names))
-    course.problem = with_room_kept(problem)
+    course.problem = with_buffered_nodes(problem)
     there = {node.name: node for node in course.problem.snapshot.nodes}
     course.commands += [
         (command, tuple(there[name] for name in names)) for command, names in together + settled

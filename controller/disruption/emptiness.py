@@ -64,7 +64,7 @@ def should_disrupt(candidate: Candidate) -> bool:
     """
     # A replacement that turned out unneeded is removed even if the pool disables consolidation.
     return (
-        not keeps_room(candidate)
+        not holds_reserve(candidate)
         and (is_consolidated(candidate.node_pool) or candidate.is_replacement)
         and conditions.is_true(candidate.claim.status.conditions, CONSOLIDATABLE)
         and not any(is_reschedulable(pod) for pod in candidate.pods)
@@ -73,10 +73,10 @@ def should_disrupt(candidate: Candidate) -> bool:
 
 def goes_once_empty(candidate: Candidate) -> bool:
     """Return whether the node will be removed after its last pod ends."""
-    return not keeps_room(candidate) and is_consolidated(candidate.node_pool)
+    return not holds_reserve(candidate) and is_consolidated(candidate.node_pool)
 
 
-def keeps_room(candidate: Candidate) -> bool:
+def holds_reserve(candidate: Candidate) -> bool:
     """Return whether a capacity buffer or the NodePool's `replicas` needs the node.
 
     If such a node were removed, another one would be launched at once.

@@ -30,7 +30,7 @@ from controller.state.snapshot import Snapshot
 
 NO_NODES: frozenset[str] = frozenset()
 
-ROOM_SUFFIX = ":room"
+PLACEHOLDER_SUFFIX = ":room"
 """Suffix of the name of a placeholder that reserves capacity for a pod. Kubernetes names have no
 colon."""
 
@@ -121,7 +121,7 @@ class Simulation:
         """The names of the nodes whose capacity is reserved for pods that wait for a node."""
         self._refilled = _starting(problem.snapshot)
         """The IDs of the reservations from which a node is being launched, or is about to be."""
-        self._snapshot = self._with_places(problem.snapshot, problem.pending, stranded)
+        self._snapshot = self._with_pending_bound(problem.snapshot, problem.pending, stranded)
         if self._snapshot.instance_types is not problem.snapshot.instance_types:
             self.catalog = catalog(self._snapshot)
         self._not_consolidatable = not_yet_consolidatable(problem)
@@ -321,7 +321,7 @@ class Simulation:
         )
         return replace(self._snapshot, nodes=nodes, pods=pods)
 
-    def _with_places(
+    def _with_pending_bound(
         self, snapshot: Snapshot, pending: Sequence[Pod], stranded: Sequence[Pod]
     ) -> Snapshot:
         """Return the snapshot with waiting pods bound to the nodes that have capacity for them now.
@@ -350,7 +350,7 @@ class Simulation:
             elif pod.key in place:
                 self.awaited |= {place[pod.key]}
         placed = {pod.key: bound(pod, place[pod.key]) for pod in pending if pod.key in place}
-        kept = [_room_for(pod, place[pod.key]) for pod in stranded if pod.key in place]
+        kept = [_placeholder(pod, place[pod.key]) for pod in stranded if pod.key in place]
         others = (pod for pod in snapshot.pods if pod.key not in placed)
         types = snapshot.instance_types
         for reservation in map(_reservation, results.new_nodes):
@@ -425,10 +425,10 @@ def bound(pod: Pod, node: str) -> Pod:
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
 
 
-def _room_for(pod: Pod, node: str) -> Pod:
+def _placeholder(pod: Pod, node: str) -> Pod:
     """Return a placeholder that takes a pod's capacity on a node; no label selector matches it."""
     metadata = msgspec.structs.replace(
-        pod.metadata, name=f"{pod.metadata.name}{ROOM_SUFFIX}", labels={}
+        pod.metadata, name=f"{pod.metadata.name}{PLACEHOLDER_SUFFIX}", labels={}
     )
     return msgspec.structs.replace(bound(pod, node), metadata=metadata)
 

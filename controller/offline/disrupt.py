@@ -21,7 +21,7 @@ from controller.apis.wording import counted
 from controller.disruption import candidates
 from controller.disruption import course as courses
 from controller.disruption.bounds import lower_bound
-from controller.disruption.course import with_room_kept
+from controller.disruption.course import with_buffered_nodes
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, settings_of
 from controller.offline.answers import written_node
 from controller.offline.commandline import (
@@ -147,7 +147,7 @@ def problem_of(world: World, *, now: datetime, with_eviction_cost: bool) -> Disr
         scheduling=from_names(world.settings),
         settings=settings,
     )
-    return with_room_kept(problem)
+    return with_buffered_nodes(problem)
 
 
 def without_waits(problem: DisruptionProblem) -> DisruptionProblem:

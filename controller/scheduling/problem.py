@@ -17,7 +17,7 @@ from controller.scheduling.catalog.limits import (
     headroom_of,
     purchase_limits,
 )
-from controller.scheduling.catalog.minvalues import flexible_room, spanning
+from controller.scheduling.catalog.minvalues import flexible_capacity, spanning
 from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.catalog.variants import Variants, values_apart, variants_of
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
@@ -289,9 +289,9 @@ def _supply(
     headroom: LimitHeadroom,
 ) -> Supply:
     """Return what can be bought: these variants within the limits."""
-    room = flexible_room(
+    room = flexible_capacity(
         variants,
-        variants.room_along(axis),
+        variants.capacity_along(axis),
         settings,
         axis.vectors(pod_class.requests for pod_class, _ in waiting.classes),
     )

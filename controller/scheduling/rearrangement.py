@@ -94,7 +94,7 @@ class Rearrangement:
         pod_groups = []
         plain = (pending for pending in placeless if pending.pod_class.device_requests is None)
         for pending in sorted(
-            plain, key=lambda pending: (pending.is_room, pending.pod_class.index)
+            plain, key=lambda pending: (pending.is_buffer, pending.pod_class.index)
         ):
             keys, eligible = self.domains.rules(pending).keys, pending.eligibility.eligible
             domains = self.launch_options.combinations(eligible, keys)

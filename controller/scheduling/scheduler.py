@@ -153,7 +153,7 @@ def least_cost(
         return 0.0
     nodes, variants, limits = problem.nodes, problem.supply.variants, problem.supply.limits
     problem_builder = ProblemBuilder(
-        variants, problem.groups.all, room=variants.room_along(problem.axis), limits=limits
+        variants, problem.groups.all, room=variants.capacity_along(problem.axis), limits=limits
     )
     classes = problem_builder.classes(pod_groups)
     packing_problem, _ = problem_builder.problem(

@@ -31,7 +31,7 @@ def standing(evaluator: Evaluator, commands: Sequence[Command]) -> dict[frozense
     }
     same = [command for command in commands if _is_unchanged(evaluator, command.whole)]
     plan = evaluator.emptied({name for command in commands for name in command.whole.names})
-    there = [command for command in same if _finds_room(command.whole, plan)]
+    there = [command for command in same if _still_fits(command.whole, plan)]
     names = frozenset(name for command in there for name in command.whole.names)
     result = evaluator.simulation.carried_out(names, destinations) if names else None
     if not there and len(commands) == len(same) == 1:
@@ -66,7 +66,7 @@ def _is_unchanged(evaluator: Evaluator, command: Command) -> bool:
     return planned == {pod.key for node in nodes for pod in node.moving}
 
 
-def _finds_room(command: Command, plan: Plan | None) -> bool:
+def _still_fits(command: Command, plan: Plan | None) -> bool:
     """Return whether the pods that move to existing nodes still fit; they then occupy `plan`."""
     return not command.evictions if plan is None else plan.bring(command.moves)
 

@@ -194,7 +194,7 @@ class Provisioner(ExpectedPods):
             undecided=undecided,
             clearing=self._clearing(waiting),
         )
-        self._keep_places((*waiting, *undecided), placed)
+        self._nominate_planned((*waiting, *undecided), placed)
         virtual = self.cluster.buffer_pods()
         if not pods and not virtual:
             return None
@@ -212,7 +212,7 @@ class Provisioner(ExpectedPods):
             revision=self.cluster.revision,
         )
 
-    def _keep_places(self, pods: Iterable[Pod], placed: Sequence[Pod]) -> None:
+    def _nominate_planned(self, pods: Iterable[Pod], placed: Sequence[Pod]) -> None:
         """Nominate nodes for their planned pods, so that disruption leaves them."""
         where = {pod.metadata.uid: pod.spec.node_name for pod in placed}
         expected: dict[str, list[Pod]] = {}

@@ -33,22 +33,24 @@ class Drain:
         return not self.waiting
 
 
-def look(
-    pods: Iterable[Pod], *, room: Resources, deadline: datetime | None, now: datetime
+def plan_drain(
+    pods: Iterable[Pod], *, allocatable: Resources, deadline: datetime | None, now: datetime
 ) -> Drain:
     """Sort the pods of a draining node: due pods are deleted at once, the others evicted by tier.
 
     The tiers in order: workloads, their DaemonSet pods, critical workloads, critical DaemonSet
     pods; so a workload's dependencies outlive it. Within a tier the largest pods come first:
     kube-scheduler binds their replacements one by one, and late ones would find fragmented
-    capacity. `room` is the node's allocatable capacity.
+    capacity. `allocatable` is the capacity of the node.
     """
     waiting = tuple(p for p in pods if is_drainable(p, now))
     force = tuple(p for p in waiting if deadline is not None and is_due(p, deadline, now))
     due = {p.metadata.uid for p in force}
     rest = [p for p in waiting if p.metadata.uid not in due]
     tier = sorted(
-        next((t for t in _tiers(rest) if t), []), key=lambda pod: _share(pod, room), reverse=True
+        next((t for t in _tiers(rest) if t), []),
+        key=lambda pod: _share(pod, allocatable),
+        reverse=True,
     )
     evict = tuple(p for p in tier if not p.metadata.is_deleting and not forbids_disruption(p, now))
     return Drain(evict=evict, force=force, waiting=waiting)
@@ -68,10 +70,12 @@ def grace_seconds(pod: Pod) -> int:
     return DEFAULT_GRACE_SECONDS if grace is None else grace
 
 
-def _share(pod: Pod, room: Resources) -> float:
+def _share(pod: Pod, allocatable: Resources) -> float:
     """Return the largest share of the node's resources that the pod requests."""
     asked = pod_requests(pod)
-    return max((asked.get(name, 0) / there for name, there in room.items() if there), default=0.0)
+    return max(
+        (asked.get(name, 0) / there for name, there in allocatable.items() if there), default=0.0
+    )
 
 
 def _tiers(pods: Sequence[Pod]) -> tuple[list[Pod], ...]:

@@ -27,7 +27,7 @@ from controller.cloudprovider.errors import (
 from controller.constraints import taints
 from controller.constraints.resources import parsed
 from controller.reconcilers.concurrency import all_ended
-from controller.reconcilers.termination.drain import look
+from controller.reconcilers.termination.drain import plan_drain
 from controller.reconcilers.termination.ports import DrainPorts
 from controller.reconcilers.writing import delete, patched, with_condition, with_drain_until
 
@@ -112,9 +112,9 @@ class Reboots(DrainPorts):
         now = self.clock()
         if bound is not None and now >= since + max(bound, SHORTEST_DRAIN):
             return True
-        drain = look(
+        drain = plan_drain(
             self.cluster.pods_on(node.metadata.name),
-            room=parsed(node.status.allocatable),
+            allocatable=parsed(node.status.allocatable),
             deadline=None,
             now=now,
         )

@@ -26,7 +26,7 @@ from controller.disruption.pods import DISRUPTED, is_drainable
 from controller.reconcilers.clock import first_noted
 from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.termination import volumes
-from controller.reconcilers.termination.drain import Drain, look
+from controller.reconcilers.termination.drain import Drain, plan_drain
 from controller.reconcilers.termination.ports import DrainPorts
 from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.writing import delete, patched, reason_for_end, with_condition
@@ -173,9 +173,9 @@ class Terminator(DrainPorts):
         return progress
 
     def _look(self, node: Node, deadline: datetime | None) -> Drain:
-        return look(
+        return plan_drain(
             self.cluster.pods_on(node.metadata.name),
-            room=parsed(node.status.allocatable),
+            allocatable=parsed(node.status.allocatable),
             deadline=deadline,
             now=self.clock(),
         )

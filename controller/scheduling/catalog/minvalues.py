@@ -94,7 +94,7 @@ def _with_span(variants: Variants, span: Mask) -> Variants:
     )
 
 
-def flexible_room(
+def flexible_capacity(
     variants: Variants, room: Matrix, settings: Settings, sizes: Sequence[Vector]
 ) -> Matrix:
     """Return the capacity (kinds × resources) that keeps enough instance types on a NodeClaim.

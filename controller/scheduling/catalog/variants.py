@@ -66,7 +66,7 @@ class Variants:
         weights = np.array([pool.weight for pool in self.catalog.pools], dtype=np.int64)
         return weights[self.pool_of_variant]
 
-    def room_along(self, axis: ResourceAxis) -> Matrix:
+    def capacity_along(self, axis: ResourceAxis) -> Matrix:
         """Return the allocatable capacity for pods; kinds × resources of the axis."""
         return self.catalog.axis.projected(self.catalog.allocatable, axis)[self.row_of]
 

@@ -82,7 +82,8 @@ class Placer:
         held: list[PendingGroup] = []
         compete = bool(len(self._headroom.left))
         for pending in sorted(
-            waiting, key=lambda pending: (pending.is_room, pending.follows, pending.pod_class.index)
+            waiting,
+            key=lambda pending: (pending.is_buffer, pending.follows, pending.pod_class.index),
         ):
             if any(before.precedes(pending, compete=compete) for before in failed):
                 held.append(pending)

@@ -100,7 +100,7 @@ class PendingGroup:
         return wants_company(self.owned)
 
     @property
-    def is_room(self) -> bool:
+    def is_buffer(self) -> bool:
         """Whether the pods are the virtual pods of a CapacityBuffer."""
         return self.pod_class.priority <= BUFFER_PRIORITY
 
@@ -110,8 +110,8 @@ class PendingGroup:
         `compete` says whether limits make pods compete for capacity. Pods that look for other pods
         hold back only buffers, because the pods they look for may have a lower priority.
         """
-        if other.is_room:
-            return not self.is_room
+        if other.is_buffer:
+            return not self.is_buffer
         return compete and self.pod_class.priority > other.pod_class.priority and not self.follows
 
     def take(self, count: int) -> list[str]:
