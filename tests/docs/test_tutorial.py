@@ -25,7 +25,7 @@ OTHERS = [
     for language, text in BLOCK.findall(page.read_text())
     if language == "sh" and WORLD in text and not re.search(" (web|top) ", text)
 ]
-"""Every other block on the recorded world, by its page; `web` and `top` do not end by themselves."""
+"""Every other block on the recorded world, by its page. `web` and `top` run until stopped."""
 
 
 @pytest.fixture
