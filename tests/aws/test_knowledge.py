@@ -170,7 +170,7 @@ async def test_the_last_known_price_is_kept_and_none_is_invented() -> None:
     aws.answers["get_products"] = refused
     assert not await pricing.refresh()
     assert pricing.on_demand("m5.large") == 0.123
-    assert pricing.on_demand("m5.xlarge") is None, "the region itself has not told one"
+    assert pricing.on_demand("m5.xlarge") is None, "the price list of the region has none"
     assert "on-demand prices are those of 20" in pricing.caveat
     assert "not allowed" in pricing.caveat
     assert (

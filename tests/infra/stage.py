@@ -97,7 +97,7 @@ class Stage:
         return administrator.client(self.testbed.cloud.url, service)
 
     def lives(self, instance: str) -> bool:
-        """Whether an instance has not been told to end."""
+        """Whether the instance is not being terminated."""
         (reservation,) = self.client("ec2").describe_instances(InstanceIds=[instance])[
             "Reservations"
         ]

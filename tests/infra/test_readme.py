@@ -46,12 +46,12 @@ exec {python} -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@" >> {lo
 """
 
 Settings = dict[str, dict[str, str]]
-"""What each stack was told, by stack."""
+"""The settings of each stack, by stack."""
 
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout to type in, with programs that only note what they were told."""
+    """A checkout to run commands in, with programs that only record their arguments."""
     programs = tmp_path / "bin"
     programs.mkdir()
     pulumi = PULUMI.format(python=shlex.quote(sys.executable), log=tmp_path / "told")
@@ -76,7 +76,7 @@ def typed(script: str, folder: Path) -> str:
 
 
 def told(desk: Path) -> Settings:
-    """What Pulumi was told, as it would hand it to the program."""
+    """The settings as Pulumi would pass them to the program."""
     stacks: Settings = {}
     nested: dict[str, dict[str, str]] = {}
     for line in (desk / "told").read_text().splitlines():

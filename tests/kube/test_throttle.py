@@ -16,7 +16,7 @@ BURST = 5
 
 
 class Crowd:
-    """Asks for tokens, and notes who was served, and when."""
+    """Requests tokens, and records which request was served when."""
 
     def __init__(self) -> None:
         self.throttle = Throttle(QPS, BURST)

@@ -116,7 +116,7 @@ async def test_pods_of_a_recorded_cluster_schedule_as_in_the_cluster(seed: int) 
 
 
 def private() -> World:
-    """A cluster of which nothing that people have named may be told."""
+    """A cluster in which every name that a user chose must be redacted."""
     web = pod("acme-web-0", cpu=100, memory=100, labels={"app.kubernetes.io/name": "acme-shop"})
     web["metadata"]["namespace"] = "acme-prod"
     web["metadata"]["annotations"] = {

@@ -90,7 +90,7 @@ def needing(*terms: Any) -> dict[str, Any]:
 @pytest.mark.needs("karpenter")
 def test_a_label_without_a_pool_is_not_invented_if_another_pod_excludes_a_value() -> None:
     """Karpenter's node takes on `team NotIn [red]` from one pod, and then lets another make
-    `team` black: whether a pod runs depends on who else is waiting. With us it never does.
+    `team` black: whether a pod runs depends on the other pending pods. With Joiner it never does.
     """
     avoids = pod(
         "avoids", cpu=500, memory=100, affinity=needing(requirement(TEAM, "red", operator="NotIn"))

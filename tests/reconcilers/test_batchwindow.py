@@ -42,7 +42,7 @@ def make_window(idle: timedelta = SECOND, longest: timedelta = 10 * SECOND) -> B
 
 
 class Foreseen(ExpectedPods):
-    """Knows what it is told; keeps when it was asked to prepare."""
+    """Answers with the given value; records when it prepared."""
 
     def __init__(self, *, more: Sequence[bool] = (), complete: bool = False) -> None:
         self.more = [*more]

@@ -227,7 +227,7 @@ async def test_a_node_whose_pods_fit_on_other_nodes_is_deleted() -> None:
 
 
 async def spacious() -> ConsolidationScenario:
-    """Two nodes whose pods have room on a third, which stays."""
+    """Two nodes whose pods fit on a third, which stays."""
     scenario = ConsolidationScenario(consolidateAfter="30s")
     for name in ("a", "b", "home"):
         scenario.add(name, "m5.4xlarge", pods=5)

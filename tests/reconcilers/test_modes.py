@@ -18,7 +18,7 @@ MODE = labels.DISRUPTION_MODE
 
 
 class ModeScenario(ConsolidationScenario):
-    """A pool in a mode of its own, and people who read what is recommended."""
+    """A pool with its own mode, and a user who reads the recommendations."""
 
     def __init__(self, mode: str = "recommend", **disruption: object) -> None:
         super().__init__(**disruption)

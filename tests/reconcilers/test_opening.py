@@ -29,7 +29,7 @@ by a controller that is busy with what others write."""
 
 
 class Scheduler:
-    """kube-scheduler, for nodes that have room for as many pods as were planned for each."""
+    """kube-scheduler, for nodes with capacity for exactly the pods planned for each."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch

@@ -50,7 +50,7 @@ class RepairScenario(ConsolidationScenario):
 
 
 def healthy_and_ill(pods: int = 0, **disruption: object) -> RepairScenario:
-    """Nine healthy nodes without room, and one that fell ill as long ago as is tolerated."""
+    """Nine full healthy nodes, and one that is unhealthy for as long as is tolerated."""
     scenario = RepairScenario(**disruption)
     for number in range(9):
         scenario.add(f"well-{number}", "c5.large", pods=2)

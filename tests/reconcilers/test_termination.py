@@ -122,7 +122,7 @@ async def held(scenario: TerminationScenario) -> TerminationScenario:
 
 
 async def test_the_largest_pods_are_evicted_first(scenario: TerminationScenario) -> None:
-    """Who comes in their place is bound one by one, and large ones need unbroken room."""
+    """Their replacements are bound one by one, and large pods need unfragmented capacity."""
     sizes = {"a": ("250m", "512Mi"), "b": ("1", "1Gi"), "c": ("100m", "7Gi"), "d": ("500m", "1Gi")}
     for name, (cpu, memory) in sizes.items():
         asking = make_pod(name, cpu=cpu, memory=memory).spec.containers

@@ -1,4 +1,4 @@
-"""An unschedulable pod's first cause is that of the NodePool that came nearest."""
+"""An unschedulable pod's first cause is that of the NodePool closest to fitting."""
 
 from __future__ import annotations
 

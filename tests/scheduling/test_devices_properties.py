@@ -114,7 +114,7 @@ def test_every_type_of_a_claim_has_the_devices_of_its_pods(
 def _expect_none_left_that_fits_alone(
     results: Results, wants: dict[str, tuple[str, int]], counts: dict[str, dict[str, int]]
 ) -> None:
-    """Without limits there is always one more node: who is left fits on none."""
+    """Without limits there is always one more node: a pod without a node fits on none."""
     for key in results.unschedulable:
         model, count = wants[key]
         assert not any(holds(Counter({model: count}), have) for have in counts.values()), key

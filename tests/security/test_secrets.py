@@ -228,7 +228,7 @@ def _planted(value: Any) -> dict[str, Any]:
 
 
 def _all_of(exc: BaseException) -> str:
-    """Return what is told by an error and by those it came from."""
+    """Return the text of an error and of its causes."""
     told = []
     cause: BaseException | None = exc
     while cause is not None:

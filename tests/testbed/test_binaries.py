@@ -26,7 +26,7 @@ SCRIPT = b"#!/bin/sh\necho released\n"
 
 @dataclass
 class Listener:
-    """Remembers what a person would have been told."""
+    """Records the messages to the user."""
 
     notes: list[str] = field(default_factory=list)
     stages: list[str] = field(default_factory=list)

@@ -59,7 +59,7 @@ def one_node(cluster: Cluster, kind: str, pods: Sequence[str] = ()) -> NewNode:
 
 @dataclass
 class Scripted:
-    """A side that buys one node of a type for every batch, and moves what it is told to."""
+    """A side that buys one node of a type for every batch, and moves the given nodes."""
 
     kind: str = "m5.4xlarge"
     looks: Mapping[float, Sequence[Move]] = field(default_factory=dict)
@@ -282,7 +282,7 @@ def test_pods_planned_on_a_launching_node_are_nominated_for_it() -> None:
 
 
 def test_pods_with_a_spread_bind_to_the_nodes_launched_for_them() -> None:
-    """Those of one Deployment took that of another's: who came too late waited for another node."""
+    """Pods of one Deployment used the capacity of another's; later pods waited for another node."""
     trace = next(one for one in TRACES if one.name == "rolling")
     simulator = Simulator(trace.cluster(0), Joiner(), length=5 * MINUTE)
 

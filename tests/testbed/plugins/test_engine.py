@@ -151,7 +151,7 @@ def test_no_process_survives_a_killed_engine_and_the_next_run_continues(
 
 @contextmanager
 def another_process_destroys(engine: PulumiEngine) -> Iterator[subprocess.Popen[str]]:
-    """A person who runs destroy in a process of their own, up to the first line of progress."""
+    """A user who runs destroy in a separate process, up to the first line of progress."""
     script = f"""
 from pathlib import Path
 from testbed.plugins.engine import Plugins, PulumiEngine
