@@ -11,6 +11,8 @@ import pytest
 from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import LAUNCHED, REGISTERED, NodeClaim
 from controller.apis.karpenter.sharedlaunch import SharedLaunch
+from controller.apis.kubernetes.conditions import Condition
+from controller.apis.kubernetes.meta import to_wire
 from controller.cloudprovider.errors import CloudProviderError, ThrottledError
 from controller.reconcilers.nodeclaim.garbagecollection import (
     EAGER_RUNS,
@@ -51,6 +53,23 @@ async def test_a_claim_whose_instance_is_gone_is_deleted(
 
     await collector.run_once()
 
+    assert world.is_leaving("claim")
+
+
+async def test_a_claim_whose_instance_ends_before_its_node_registers_is_deleted_after_two_minutes(
+    world: World, collector: GarbageCollection
+) -> None:
+    claim = await launched(world)
+    just = Condition(type=LAUNCHED, status="True", last_transition_time=world.now)
+    world.seed(changed(claim, status={"conditions": to_wire([just])}))
+    world.cloud.vanish(claim.status.provider_id)
+
+    world.pass_time(minutes=1)
+    await collector.run_once()
+    assert not world.is_leaving("claim")
+
+    world.pass_time(minutes=1)
+    await collector.run_once()
     assert world.is_leaving("claim")
 
 

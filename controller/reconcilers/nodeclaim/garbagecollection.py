@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from controller.apis import labels
-from controller.apis.karpenter.nodeclaim import REGISTERED, NodeClaim
+from controller.apis.karpenter.nodeclaim import LAUNCHED, REGISTERED, NodeClaim
 from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kinds import NODE, NODE_CLAIM
 from controller.apis.kubernetes import conditions
@@ -35,6 +35,10 @@ GRACE = timedelta(seconds=30)
 NODELESS = timedelta(minutes=5)
 """How long a registered NodeClaim may be without a Node: kubelet creates the Node again when it
 starts, and a reboot takes a few minutes."""
+
+STARTING = timedelta(minutes=2)
+"""How long EC2 may not list a new instance. Later, an instance that it does not know has ended: its
+node will never register, and the pods need not wait for the registration timeout."""
 
 log = logging.getLogger(__name__)
 
@@ -85,12 +89,20 @@ class GarbageCollection:
                 is_ours(claim)
                 and self.cluster.is_adopted(claim)
                 and not claim.metadata.is_deleting
-                and conditions.is_true(claim.status.conditions, REGISTERED)
+                and self._is_listed(claim)
                 and claim.status.provider_id not in alive
             )
             if not lost or self._node_ready(claim) or not await self._is_gone(claim):
                 continue
             await self._delete(claim, "garbage collecting nodeclaim without instance")
+
+    def _is_listed(self, claim: NodeClaim) -> bool:
+        """Whether EC2 lists the NodeClaim's instance if it exists."""
+        if conditions.is_true(claim.status.conditions, REGISTERED):
+            return True
+        launched = conditions.find(claim.status.conditions, LAUNCHED)
+        since = launched.last_transition_time if launched and launched.is_true else None
+        return since is not None and self.clock() - since >= STARTING
 
     async def _is_gone(self, claim: NodeClaim) -> bool:
         """Whether EC2 no longer has the instance.
