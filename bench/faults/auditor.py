@@ -145,7 +145,13 @@ def _is_for(claim: Body, gang: str) -> bool:
 
 
 def _nominated(pod: Body) -> str:
-    return str(pod.get("status", {}).get("nominatedNodeName", ""))
+    """Return the instance for whose node the pod is nominated, empty if it is not."""
+    return str(pod.get("status", {}).get("nominatedNodeName", "")).partition(".")[0]
+
+
+def _machine(claim: Body) -> str:
+    """Return the instance of a NodeClaim, empty if none was launched."""
+    return str(claim.get("status", {}).get("providerID", "")).rpartition("/")[2]
 
 
 def _is_going(body: Body) -> bool:
@@ -224,9 +230,10 @@ class Auditor:
             bought = [c for c in view.claims if _is_for(c, gang) and not _is_going(c)]
             wanted = sum(map(_requested_cpu, members))
             covered = sum(_cpu(c["spec"]["resources"]["requests"]["cpu"]) for c in bought)
-            # Some pods of the gang may go to nodes that were there before.
-            others = {n["metadata"]["name"] for n in view.nodes}
-            others -= {str(c.get("status", {}).get("nodeName")) for c in bought}
+            # Some pods of the gang may go to nodes that were bought before, or are still starting.
+            others = {n["metadata"]["name"].partition(".")[0] for n in view.nodes}
+            others |= {_machine(c) for c in view.claims if not _is_going(c)}
+            others -= {_machine(c) for c in bought} | {""}
             covered += sum(_requested_cpu(p) for p in members if _nominated(p) in others)
             runs = any(p["spec"].get("nodeName") for p in members)
             if not bought or runs or covered >= wanted:
