@@ -251,12 +251,11 @@ class Instances:
         )
 
     async def of_launch(self, token: str) -> Sequence[Described]:
-        """Return the instances of a CreateFleet call for several NodeClaims, ordered by their IDs.
+        """Return the instances of a CreateFleet call for several NodeClaims.
 
-        Terminated instances are included while EC2 lists them, so that the order stays.
+        Terminated instances are included while EC2 lists them, so that no position changes.
         """
-        found = [each for each in await self._by_launch.get(token) or () if each.instance.is_ours]
-        return sorted(found, key=lambda each: instance_id(each.instance.provider_id))
+        return [each for each in await self._by_launch.get(token) or () if each.instance.is_ours]
 
     async def all(self) -> list[Instance]:
         """Return every instance that is not terminated, including those just launched."""

@@ -140,6 +140,32 @@ async def test_claims_without_capacity_in_a_shared_launch_fail_and_launch_alone_
     }
 
 
+async def test_the_first_claims_get_the_cheapest_instances_also_after_a_crash(
+    provider: AWSCloudProvider, start: Start, region: Region
+) -> None:
+    # The NodeClaim lists its types cheapest first; EC2 has too few of the cheapest ones.
+    types = ["m5.large", "m5.xlarge", "m5.2xlarge"]
+    claims = make_claims(5, ON_DEMAND, within(labels.INSTANCE_TYPE, *types))
+    for name, most in zip(types, (2, 2, 0), strict=True):
+        for zone in ("us-west-2a", "us-west-2b", "us-west-2c"):
+            region.control.set_capacity(
+                capacity_type="on-demand",
+                instance_type=name,
+                zone=zone,
+                available=most if zone == "us-west-2a" else 0,
+            )
+
+    answers = await launched(provider, claims)
+
+    bought = [each.instance_type for each in answers[:4]]
+    assert bought == ["m5.large", "m5.large", "m5.xlarge", "m5.xlarge"]
+    assert isinstance(answers[4], InsufficientCapacityError)
+    after = start()
+    assert ids(await launched(after, claims[2:4])) == ids(answers[2:4])
+    found = [await after.launched_for(claim) for claim in claims[:4]]
+    assert [each.provider_id for each in found if each is not None] == ids(answers[:4])
+
+
 async def test_a_claim_whose_instance_terminated_before_it_was_recorded_gets_another(
     provider: AWSCloudProvider, start: Start, region: Region
 ) -> None:

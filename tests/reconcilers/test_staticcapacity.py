@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -10,13 +11,20 @@ import msgspec
 import pytest
 
 from controller.apis import kinds, labels
+from controller.apis.karpenter.ec2nodeclass import CapacityReservationStatus
 from controller.apis.karpenter.nodeclaim import NodeClaim, NodeClaimStatus
 from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kubernetes.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, UnavailableError
 from controller.disruption.costs import eviction_cost, lifetime_remaining
 from controller.disruption.problem import DisruptionSettings
-from controller.reconcilers.staticcapacity.replication import AT_THE_LIMIT, PERIOD, Replication
+from controller.reconcilers.staticcapacity.replication import (
+    AT_THE_LIMIT,
+    PERIOD,
+    TOGETHER,
+    Replication,
+)
 from tests.builders import changed, make_nodeclass, make_nodepool, make_pod
 from tests.reconcilers.scenarios import DisruptionScenario, ProvisioningScenario
 from tests.reconcilers.world import World
@@ -60,6 +68,42 @@ async def test_a_static_pool_gets_exactly_its_replicas() -> None:
     assert await replicated(world) == PERIOD
 
     assert len(world.claims()) == 3
+
+
+async def test_the_nodes_of_a_static_pool_share_createfleet_calls() -> None:
+    world = make_world(TOGETHER + 2)
+
+    await replicated(world)
+
+    launches = [shared_launch(claim) for claim in world.claims()]
+    sizes = Counter(launch.token for launch in launches if launch is not None)
+    assert sorted(sizes.values()) == [2, TOGETHER]
+
+
+async def test_nodes_of_a_static_pool_with_a_capacity_reservation_are_launched_one_by_one() -> None:
+    world = make_world(2)
+    reservation = CapacityReservationStatus(id="cr-1")
+    world.seed(changed(make_nodeclass(), status={"capacityReservations": [reservation]}))
+
+    await replicated(world)
+
+    assert [shared_launch(claim) for claim in world.claims()] == [None, None]
+
+
+async def test_a_static_claim_whose_create_got_no_response_is_not_part_of_two_launches() -> None:
+    world = make_world(3)
+    world.see()
+    replication = world.make(Replication)
+    lost = UnavailableError("no response")
+    world.api.refuse("create", lost, kind=kinds.NODE_CLAIM, times=2)
+    with pytest.raises(UnavailableError):
+        await replication.reconcile("fixed")
+
+    await replication.reconcile("fixed")
+
+    launches = [shared_launch(claim) for claim in world.claims()]
+    assert len(launches) == 3
+    assert launches.count(None) == 1
 
 
 async def test_claims_of_a_static_pool_have_only_the_template() -> None:

@@ -1,13 +1,15 @@
 """The CreateFleet call that launches the instances of several equal NodeClaims.
 
 Each NodeClaim records the call in an annotation when it is created, so before the call: the token,
-the number of instances, and which of them is its own. The instances are in the order of their IDs.
-So the token alone tells, after a crash, which instance belongs to which NodeClaim.
+the number of instances, and which of them is its own. The instances are in the order of
+`cheapest_first`. So the token alone tells, after a crash, which instance belongs to which
+NodeClaim.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -54,3 +56,21 @@ def shared_launch(claim: NodeClaim) -> SharedLaunch | None:
     if is_late or not position < size <= MOST:
         return None
     return SharedLaunch(f"{found['began']}-{found['name']}", position, size)
+
+
+def cheapest_first(claim: NodeClaim) -> Callable[[str, str], tuple[int, str]]:
+    """Return the order of the instances of a NodeClaim's call: the sort key of a type and an ID.
+
+    The NodeClaim lists its instance types cheapest first. That order is recorded, so it is the same
+    after a crash, and current prices may not be. Instances of one type are in the order of IDs.
+    """
+    listed = next(
+        (
+            requirement.values
+            for requirement in claim.spec.requirements
+            if requirement.key == labels.INSTANCE_TYPE and requirement.operator == "In"
+        ),
+        (),
+    )
+    ranks = {name: rank for rank, name in enumerate(listed)}
+    return lambda instance_type, instance_id: (ranks.get(instance_type, len(ranks)), instance_id)

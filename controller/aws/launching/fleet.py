@@ -46,7 +46,7 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class FleetAnswer:
-    """The parsed CreateFleet response: instances in the order of their IDs, errors, or both."""
+    """The parsed CreateFleet response: instances, errors, or both."""
 
     launched: tuple[Launched, ...]
     errors: tuple[FleetError, ...]
@@ -137,9 +137,8 @@ def _configs(candidates: Iterable[LaunchCandidate]) -> list[dict[str, Any]]:
 
 def read(answer: Mapping[str, Any], candidates: Iterable[LaunchCandidate]) -> FleetAnswer:
     """Parse a CreateFleet response; `candidates` are those that the request contained."""
-    launched = sorted(_launched(answer, list(candidates)), key=lambda one: one.instance_id)
     return FleetAnswer(
-        launched=tuple(launched),
+        launched=tuple(_launched(answer, list(candidates))),
         errors=tuple(_error(e) for e in answer.get("Errors") or []),
     )
 

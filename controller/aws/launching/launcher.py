@@ -7,8 +7,8 @@ rejects that request, and the launcher finds the instance by its NodeClaim tag.
 
 Equal NodeClaims share a call (`SharedLaunch`): its ClientToken is derived from the token that they
 carry, and its instances are tagged with that token. The first NodeClaim to be launched makes the
-call for all. A NodeClaim's instance is the one at its position in the order of instance IDs, in the
-response as well as in EC2's list. A NodeClaim for which EC2 launched none is launched alone.
+call for all. A NodeClaim's instance is the one at its position in the order of `cheapest_first`, in
+the response as well as in EC2's list. A NodeClaim for which EC2 launched none is launched alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cachetools import LRUCache, TTLCache
 from controller.apis import labels
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodeclaim import NodeClaim
-from controller.apis.karpenter.sharedlaunch import SharedLaunch, shared_launch
+from controller.apis.karpenter.sharedlaunch import SharedLaunch, cheapest_first, shared_launch
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.quantities import MILLI, written
 from controller.apis.kubernetes.taints import Requirement
@@ -45,7 +45,7 @@ from controller.aws.errors import (
     FleetError,
     launch_failure,
 )
-from controller.aws.instances import Described, Instances, as_launched, provider_id
+from controller.aws.instances import Described, Instances, as_launched, instance_id, provider_id
 from controller.aws.instancetypes.catalogue import EFA
 from controller.aws.instancetypes.offerings import RESERVATION_ID, InstanceTypes
 from controller.aws.instancetypes.reservations import Reservations
@@ -57,7 +57,7 @@ from controller.aws.launching.candidates import (
     market,
     wants_efa,
 )
-from controller.aws.launching.fleet import FleetAnswer, LaunchCandidate
+from controller.aws.launching.fleet import FleetAnswer, LaunchCandidate, Launched
 from controller.aws.launching.launchfilters import UNAVAILABLE, filtered
 from controller.aws.launching.launchtemplates import LaunchTemplate, LaunchTemplates
 from controller.aws.network.placementgroups import PlacementGroup, PlacementGroups
@@ -117,7 +117,7 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class Fulfilled:
-    """What a CreateFleet call launched, in the order of instance IDs, and what EC2 refused.
+    """What a CreateFleet call launched, in the order of positions, and what EC2 refused.
 
     An instance that has been terminated since is None.
     """
@@ -247,7 +247,7 @@ class Launcher:
         shared = shared_launch(claim)
         if known is not None or shared is None:
             return known
-        launched = await self._instances.of_launch(shared.token)
+        launched = await self._of_launch(shared.token, claim)
         own = next(islice(launched, shared.position, None), None)
         return None if own is None or own.is_gone else own.instance
 
@@ -330,8 +330,13 @@ class Launcher:
             self._subnets.give_back(plan.reserved(used))
         for subnet_id in used.elements():
             self._subnets.use_address(subnet_id)
+        order = cheapest_first(claim)
         launched = (
-            self._instance(plan, each.candidate, each.instance_id) for each in answer.launched
+            self._instance(plan, each)
+            for each in sorted(
+                answer.launched,
+                key=lambda each: order(each.candidate.instance_type.name, each.instance_id),
+            )
         )
         return Fulfilled(tuple(launched), answer.errors)
 
@@ -451,10 +456,20 @@ class Launcher:
     async def _earlier(self, plan: LaunchPlan) -> Sequence[Described]:
         """Return the instances of the plan's call that EC2 lists."""
         if plan.shared is not None:
-            return await self._instances.of_launch(plan.shared.token)
+            return await self._of_launch(plan.shared.token, plan.claim)
         meta = plan.claim.metadata
         launched = await self._instances.of_claim(meta.name, since=meta.creation_timestamp)
         return [] if launched is None else [launched]
+
+    async def _of_launch(self, token: str, claim: NodeClaim) -> Sequence[Described]:
+        """Return the instances of a shared launch by position; `claim` is one of its NodeClaims."""
+        order = cheapest_first(claim)
+        return sorted(
+            await self._instances.of_launch(token),
+            key=lambda each: order(
+                each.instance.instance_type, instance_id(each.instance.provider_id)
+            ),
+        )
 
     def _found(self, plan: LaunchPlan, launched: Described) -> Instance:
         seen = launched.instance
@@ -556,11 +571,12 @@ class Launcher:
 
     # The result of a launch.
 
-    def _instance(self, plan: LaunchPlan, candidate: LaunchCandidate, instance_id: str) -> Instance:
+    def _instance(self, plan: LaunchPlan, launched: Launched) -> Instance:
+        candidate = launched.candidate
         known = self._labelled(plan, candidate.instance_type, candidate.offering)
         return replace(
             known,
-            provider_id=provider_id(candidate.offering.zone, instance_id),
+            provider_id=provider_id(candidate.offering.zone, launched.instance_id),
             image_id=candidate.image_id,
             tags=dict(plan.tags),
         )

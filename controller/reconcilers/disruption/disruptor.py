@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import islice
 
 from controller.apis import labels
 from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL, POD
@@ -36,6 +37,7 @@ from controller.reconcilers.disruption.engine import (
 )
 from controller.reconcilers.disruption.orchestration import Orchestrator
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
+from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
 from controller.state.cluster import Cluster
 from controller.state.pods import protected_for
 from controller.telemetry.events import EventType, Recorder
@@ -236,7 +238,18 @@ class Disruptor:
         )
 
     async def _begin(self, commands: Sequence[Command], problem: DisruptionProblem) -> timedelta:
-        begun = [await self.orchestrator.begin(command, problem) for command in commands]
+        """Begin commands; equal replacements share a CreateFleet call."""
+        nodes = [node for command in commands for node in command.replacements]
+        pools, types = problem.node_pools.values(), problem.snapshot.instance_types
+        alone = with_reservations(self.cluster, pools, types)
+        shared = iter(with_shared_launches(nodes, self.clock(), alone=alone))
+        begun = [
+            await self.orchestrator.begin(
+                replace(command, replacements=tuple(islice(shared, len(command.replacements)))),
+                problem,
+            )
+            for command in commands
+        ]
         return AT_ONCE if any(begun) else RETRY
 
     # Events and metrics.

@@ -24,7 +24,7 @@ from controller.cloudprovider.provider import CloudProvider
 from controller.reconcilers.clock import Clock, first_noted
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
-from controller.reconcilers.newnodes.sharedlaunches import with_shared_launches
+from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
 from controller.reconcilers.newnodes.supply import ready_pools, supply
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.provisioning.arrivals import Arrivals
@@ -343,7 +343,14 @@ class Provisioner(ExpectedPods):
 
         claims: list[NodeClaim | ApiError | None] = []
         admitted = writer.within_limits(nodes, types)
-        shared = iter(with_shared_launches([*compress(nodes, admitted)], types, self.clock()))
+        shared = iter(
+            with_shared_launches(
+                [*compress(nodes, admitted)],
+                self.clock(),
+                alone=with_reservations(self.cluster, snapshot.node_pools, types),
+                pods=pods,
+            )
+        )
         launched = [next(shared) if ok else node for node, ok in zip(nodes, admitted, strict=True)]
         outcomes = await asyncio.gather(*map(create, launched, admitted), return_exceptions=True)
         for node, outcome in zip(nodes, outcomes, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -25,8 +25,10 @@ from controller.reconcilers.clock import Clock
 from controller.reconcilers.creating import new_name
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
+from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
 from controller.reconcilers.newnodes.writer import created
 from controller.reconcilers.writing import delete
+from controller.scheduling.results import NewNode
 from controller.scheduling.templating import templated
 from controller.state.cluster import Cluster
 from controller.state.nodes import StateNode
@@ -38,6 +40,10 @@ UNSYNCED = timedelta(seconds=1)
 PERIOD = timedelta(minutes=1)
 AT_THE_LIMIT = timedelta(seconds=30)
 """How soon to try again when limits.nodes prevents missing nodes."""
+
+TOGETHER = 50
+"""How many NodeClaims of a static NodePool share a CreateFleet call. They are created one after the
+other, and instances without a NodeClaim are collected after some time."""
 
 Rank = tuple[int, bool, float, str]
 
@@ -99,8 +105,8 @@ class Replication:
         limit = parsed(pool.spec.limits).get(NODES)
         room = missing if limit is None else max(limit // parsed({NODES: 1})[NODES] - present, 0)
         tried = self.registration_backoff.room(pool)
-        for _ in range(min(missing, room if tried is None else min(room, tried))):
-            claim = await self._create(pool)
+        for node in self._nodes(pool, min(missing, room if tried is None else min(room, tried))):
+            claim = await self._create(pool, node)
             self.cluster.insert_claim(claim)
             self.metrics.claim_created(claim, "provisioned")
             fields = {"NodeClaim": claim.metadata.name, "NodePool": pool.metadata.name}
@@ -110,14 +116,29 @@ class Replication:
             return AT_THE_LIMIT
         return PERIOD
 
-    async def _create(self, pool: NodePool) -> NodeClaim:
+    def _nodes(self, pool: NodePool, count: int) -> Iterator[NewNode]:
+        """Yield nodes of the pool's template; up to `TOGETHER` share a CreateFleet call.
+
+        The first is launched alone if it repeats a create request whose response was lost: that
+        NodeClaim may exist, as part of another call. If the pool can use capacity reservations, all
+        are launched one by one, because a reservation may be too small for all.
+        """
+        nodes = [templated(pool)] * count
+        alone = 1 if pool.metadata.name in self._unanswered_names else 0
+        if with_reservations(self.cluster, [pool], {}):
+            alone = count
+        yield from nodes[:alone]
+        for first in range(alone, count, TOGETHER):
+            yield from with_shared_launches(nodes[first : first + TOGETHER], self.clock())
+
+    async def _create(self, pool: NodePool, node: NewNode) -> NodeClaim:
         """Create a NodeClaim; after a lost response the next request uses the same name."""
         name = self._unanswered_names.pop(pool.metadata.name, "")
         if self.cluster.get(NODE_CLAIM, name) is not None:
             name = ""  # the request succeeded, and its NodeClaim counts already
         is_repeated = bool(name)
         name = name or new_name(f"{pool.metadata.name}-")
-        body = node_claim(name, pool, templated(pool), ())
+        body = node_claim(name, pool, node, ())
         try:
             return await created(self.api, self.recorder, pool, body, is_repeated=is_repeated)
         except UnavailableError:
