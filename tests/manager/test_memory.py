@@ -73,3 +73,31 @@ async def test_without_a_memory_limit_the_watch_ends_at_once() -> None:
 
 def test_the_memory_of_a_process_is_measured() -> None:
     assert 2**20 < memory.resident() < 2**36
+
+
+def test_objects_that_survived_a_full_collection_are_not_scanned_again() -> None:
+    with memory.frozen_survivors():
+        kept = Cyclic()
+        gc.collect()
+        reference = weakref.ref(kept)
+        del kept
+        gc.collect()
+        assert reference() is not None
+
+    gc.collect()
+    assert reference() is None
+
+
+@pytest.mark.usefixtures("no_collection_by_itself")
+async def test_near_the_memory_limit_frozen_objects_are_scanned_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with memory.frozen_survivors():
+        kept = Cyclic()
+        gc.collect()
+        reference = weakref.ref(kept)
+        del kept
+
+        await looked(monkeypatch, 901, 901)
+
+        assert reference() is None

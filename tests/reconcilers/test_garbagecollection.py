@@ -13,6 +13,8 @@ from controller.apis.karpenter.nodeclaim import LAUNCHED, REGISTERED, NodeClaim
 from controller.apis.karpenter.sharedlaunch import SharedLaunch
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import to_wire
+from controller.apiserver.errors import ForbiddenError
+from controller.apiserver.port import Change
 from controller.cloudprovider.errors import CloudProviderError, ThrottledError
 from controller.reconcilers.nodeclaim.garbagecollection import (
     EAGER_RUNS,
@@ -71,6 +73,34 @@ async def test_a_claim_whose_instance_ends_before_its_node_registers_is_deleted_
     world.pass_time(minutes=1)
     await collector.run_once()
     assert world.is_leaving("claim")
+
+
+async def test_the_api_server_lists_claims_only_if_an_instance_seems_to_have_none(
+    world: World, collector: GarbageCollection
+) -> None:
+    claim = await launched(world)
+    world.join(claim)
+    world.api.refuse("list", ForbiddenError("not now", status=403), kind=kinds.NODE_CLAIM)
+
+    await collector.run_once()
+
+    await world.api.patch(kinds.NODE_CLAIM, "claim", {"metadata": {"finalizers": []}})
+    await world.api.delete(kinds.NODE_CLAIM, "claim")
+    world.see()
+    with pytest.raises(ForbiddenError):
+        await collector.run_once()
+    assert [call for call, _ in world.cloud.calls].count("instances") == 2
+
+
+async def test_an_instance_whose_claim_the_mirror_does_not_have_yet_is_kept(
+    world: World, collector: GarbageCollection
+) -> None:
+    claim = await launched(world)
+    world.cluster.apply(kinds.NODE_CLAIM, Change("DELETED", claim))
+
+    await collector.run_once()
+
+    assert not any(machine.deleting for machine in world.cloud.machines.values())
 
 
 async def test_a_claim_is_kept_if_the_cloud_does_not_answer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -60,8 +61,9 @@ class GarbageCollection:
         if self.cluster.synced:
             # First what needs no answer from AWS, because AWS may refuse.
             await self._claims_without_node()
-            await self._claims_without_instance()
-            await self._instances_without_claim()
+            instances = await self.cloud.instances()
+            await self._claims_without_instance(instances)
+            await self._instances_without_claim(instances)
             self.runs += 1
         now, period = self.clock(), EAGER_PERIOD if self.runs < EAGER_RUNS else self._period()
         waits = (since + NODELESS - now for since in self._nodeless.values())
@@ -80,11 +82,9 @@ class GarbageCollection:
         )
         return SHARED_PERIOD if is_recent else PERIOD
 
-    async def _claims_without_instance(self) -> None:
-        # First NodeClaims, then EC2: an instance launched in between is in its list.
-        claims = await self.api.list(NODE_CLAIM)
-        alive = {i.provider_id for i in await self.cloud.instances() if not i.deleting}
-        for claim in claims:
+    async def _claims_without_instance(self, instances: Sequence[Instance]) -> None:
+        alive = {instance.provider_id for instance in instances if not instance.deleting}
+        for claim in self.cluster.list(NODE_CLAIM):
             lost = (
                 is_ours(claim)
                 and self.cluster.is_adopted(claim)
@@ -107,7 +107,8 @@ class GarbageCollection:
     async def _is_gone(self, claim: NodeClaim) -> bool:
         """Whether EC2 no longer has the instance.
 
-        A list without it does not prove that, for example during a zonal shift of its zone.
+        A list without it does not prove that, for example if it was launched after the list, or
+        during a zonal shift of its zone.
         """
         try:
             instance = await self.cloud.get(claim.status.provider_id)
@@ -158,21 +159,12 @@ class GarbageCollection:
             conditions.is_true(n.status.conditions, "Ready") for n in self.cluster.nodes_of(claim)
         )
 
-    async def _instances_without_claim(self) -> None:
-        # The other way round here: a claim written in between is in the claims' list.
-        instances = await self.cloud.instances()
-        claims = await self.api.list(NODE_CLAIM)
-        known = {c.status.provider_id for c in claims}
-        waiting = [c for c in claims if not c.status.provider_id]
-        launching = {c.metadata.name for c in waiting}
-        shared = {s.token for c in waiting if (s := shared_launch(c)) is not None}
-        for instance in instances:
-            if not instance.is_ours or instance.deleting or instance.provider_id in known:
-                continue
-            if instance.tags.get(labels.TAG_NODECLAIM) in launching or self._young(instance):
-                continue
-            if instance.tags.get(labels.SHARED_LAUNCH) in shared:
-                continue
+    async def _instances_without_claim(self, instances: Sequence[Instance]) -> None:
+        orphans = self._orphans(instances, self.cluster.list(NODE_CLAIM))
+        if orphans:
+            # The mirror may be late. A NodeClaim written meanwhile is in the API server's list.
+            orphans = self._orphans(orphans, await self.api.list(NODE_CLAIM))
+        for instance in orphans:
             log.warning(
                 "garbage collecting instance without nodeclaim",
                 extra={"provider-id": instance.provider_id},
@@ -187,6 +179,26 @@ class GarbageCollection:
                 log.warning("cannot terminate instance; retrying", extra=fields)
                 continue
             await self._delete_node(instance.provider_id)
+
+    def _orphans(
+        self, instances: Iterable[Instance], claims: Iterable[NodeClaim]
+    ) -> list[Instance]:
+        """Return the instances of this installation that none of the NodeClaims has or may get."""
+        claims = list(claims)
+        known = {claim.status.provider_id for claim in claims}
+        waiting = [claim for claim in claims if not claim.status.provider_id]
+        launching = {claim.metadata.name for claim in waiting}
+        shared = {launch.token for launch in map(shared_launch, waiting) if launch is not None}
+        return [
+            instance
+            for instance in instances
+            if instance.is_ours
+            and not instance.deleting
+            and not self._young(instance)
+            and instance.provider_id not in known
+            and instance.tags.get(labels.TAG_NODECLAIM) not in launching
+            and instance.tags.get(labels.SHARED_LAUNCH) not in shared
+        ]
 
     async def _delete_node(self, provider_id: str) -> None:
         """Delete the Node of an instance without a NodeClaim, because no finalization does."""
