@@ -11,8 +11,8 @@ The controller is the whole process with its solvers, and an in-memory cloud of 
 types. For the memory with a whole region's types, see `footprint`. Kubernetes is also in memory,
 over HTTP. Seconds to the first decision run from the process start until the first NodeClaim is
 created. Delays run from the write of an event until the controller's cluster state has it. A pause
-is how late the event loop ran, which on a busy machine includes the wait for a CPU. MiB are
-proportional memory (PSS) of all processes.
+is how late the event loop ran, which on a busy machine includes the wait for a CPU. A step is one
+callback, during which no other runs. MiB are proportional memory (PSS) of all processes.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ async def measure(
         first = time.monotonic() - began
         await asyncio.sleep(REST_SECONDS)
         rest = _family(process.pid)
-        await _reported(process)
+        begun = await _reported(process)
         async with busy(front.api, opened, metrics):
             events = await stir(front.api, rate, seconds)
         await asyncio.sleep(1)
@@ -158,7 +158,7 @@ async def measure(
         await process.wait()
         await runner.cleanup()
     peak = meter.peak["controller"]
-    _show(nodes, pods, first, rest, stirred, peak, series, events, seen)
+    _show(nodes, pods, first, rest, stirred, peak, series, events, begun, seen)
 
 
 @asynccontextmanager
@@ -196,7 +196,7 @@ def _write(path: Path, text: str) -> None:
 
 def _show(
     nodes: int, pods: int, first: float, rest: Sequence[float], stirred: Sequence[float],
-    peak: float, series: int, events: int, seen: dict[str, Any],
+    peak: float, series: int, events: int, begun: dict[str, Any], seen: dict[str, Any],
 ) -> None:  # fmt: skip
     delays = sorted(seen["delays"]) or [0.0]
     last = delays[int(len(delays) * 0.99)]
@@ -215,6 +215,10 @@ def _show(
     print(
         f"  longest pause of the event loop      {seen['pause'] * 1000:.0f} ms, "
         f"of which it worked {seen['work'] * 1000:.0f} ms at most"
+    )
+    print(
+        f"  longest step of the event loop       {seen['step'] * 1000:.0f} ms of CPU time, "
+        f"{begun['step'] * 1000:.0f} ms while it started"
     )
 
 
