@@ -7,27 +7,24 @@ and without an SBOM.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pulumi
 import pulumi_aws as aws
-from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider
+from pulumi.dynamic import CreateResult, DiffResult
 
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterLocation
 from infra.lifecycle.providerregistry import RegisteredProvider
-
-CHECKOUT = Path(__file__).resolve().parent.parent
-SOURCES = ("Dockerfile", "pyproject.toml", "infra/requirements.txt", "controller")
-"""The image's sources. A change of any of them builds a new image."""
+from infra.lifecycle.registeredresource import RegisteredResource
+from infra.release import CHECKOUT, sources_digest
 
 PLATFORMS = ("linux/amd64", "linux/arm64")
 BUILDER = "joiner"
@@ -80,25 +77,7 @@ class ControllerImage(pulumi.ComponentResource):
         self.register_outputs({"reference": self.reference})
 
 
-def digest(paths: Sequence[Path]) -> str:
-    """Return a digest (12 hex digits) of names and contents of files; `.pyc` files are ignored."""
-    content = hashlib.sha256()
-    for path in paths:
-        files = [path] if path.is_file() else sorted(filter(Path.is_file, path.rglob("*")))
-        for file in files:
-            if file.suffix == ".pyc":
-                continue
-            content.update(f"{file.relative_to(path.parent)}\0".encode())
-            content.update(file.read_bytes())
-    return content.hexdigest()[:12]
-
-
-def sources_digest() -> str:
-    """Return the digest of the sources of this checkout's image."""
-    return digest([CHECKOUT / name for name in SOURCES])
-
-
-class _PushedImageProvider(RegisteredProvider, ResourceProvider):
+class _PushedImageProvider(RegisteredProvider):
     """Builds and pushes the image on creation. Deleting the repository deletes its images."""
 
     kind = "image"
@@ -118,7 +97,7 @@ class _PushedImageProvider(RegisteredProvider, ResourceProvider):
         return DiffResult(changes=bool(changed), replaces=changed)
 
 
-class _PushedImage(Resource, module="joiner", name="PushedImage"):
+class _PushedImage(RegisteredResource, module="joiner", name="PushedImage"):
     reference: pulumi.Output[str]
 
     def __init__(self, name: str, props: Mapping[str, Any], opts: pulumi.ResourceOptions) -> None:

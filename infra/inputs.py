@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pulumi
+from pulumi.output import Unknown
+from pulumi.runtime.rpc import UNKNOWN
 
 T = TypeVar("T")
 
@@ -21,3 +23,8 @@ def then(value: pulumi.Input[str], function: Callable[[str], str]) -> pulumi.Inp
 def known(*values: pulumi.Input[str]) -> bool:
     """Whether all values are known while the program runs, in a preview too."""
     return all(isinstance(value, str) for value in values)
+
+
+def is_unknown(value: Any) -> bool:
+    """Whether a provider received a value in a preview that becomes known only in `up`."""
+    return isinstance(value, Unknown) or value == UNKNOWN

@@ -66,6 +66,7 @@ from infra.lifecycle.teardown import Drain, DrainArgs, Installation, NothingLeft
 from infra.nodepools import NodePools, NodePoolsArgs, Wire, default_manifests
 from infra.policies import Place
 from infra.policypack.enforcement import held_to_rules
+from infra.release import sources_digest
 
 WINDOWS: Mapping[NodeAccessKind, NodeAccessKind] = {
     "EC2_LINUX": "EC2_WINDOWS",
@@ -79,7 +80,8 @@ class JoinerArgs(InstallationSettings):
     """The cluster, its NodePools, and the settings that a stack has too."""
 
     cluster: EksCluster
-    """The cluster that nodes join: an existing one, or one that the program creates."""
+    """The cluster that nodes join: an existing one, or one that the program creates. Programs in
+    other languages may state name and region of an existing one alone."""
 
     secret_env: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
     """Environment variables of the container that are stored in a Secret, not the Deployment."""
@@ -682,7 +684,7 @@ class Joiner(pulumi.ComponentResource):
         args = image.ControllerImageArgs(
             cluster=self._args.cluster,
             repository=then(self._args.cluster.name, names.repository),
-            sources=image.sources_digest(),
+            sources=sources_digest(),
         )
         return image.ControllerImage(f"{self._name}-image", args, self._mine).reference
 

@@ -20,6 +20,7 @@ import yaml
 from controller.options import SETTINGS, FeatureGates, Options, text_of
 from infra.config import CHECKOUT, StackConfig, Wire, following
 from infra.deployment import ObjectsArgs, Rule, cluster_rules, environment, objects
+from infra.release import version
 
 HEAD = (
     "# Rendered by `python -m infra.manifests`; change infra/deployment.py or infra/manifests.py.\n"
@@ -116,8 +117,7 @@ def chart() -> dict[str, str]:
     """Return the files of the chart `joiner`, by their paths in it."""
     about = "The controller of Joiner, a node autoscaler for Amazon EKS"
     return {
-        "Chart.yaml": HEAD
-        + CHART_YAML.format(name="joiner", description=about, version=_version()),
+        "Chart.yaml": HEAD + CHART_YAML.format(name="joiner", description=about, version=version()),
         "values.yaml": HEAD + VALUES,
         "templates/controller.yaml": HEAD + template(),
     }
@@ -126,16 +126,8 @@ def chart() -> dict[str, str]:
 def crds_chart() -> dict[str, str]:
     """Return the files of the chart `joiner-crds`; its templates are links to crds/."""
     about = "The CustomResourceDefinitions of Joiner"
-    version = _version()
-    text = CHART_YAML.format(name="joiner-crds", description=about, version=version)
+    text = CHART_YAML.format(name="joiner-crds", description=about, version=version())
     return {"Chart.yaml": HEAD + text}
-
-
-def _version() -> str:
-    project = (CHECKOUT / "pyproject.toml").read_text()
-    match = re.search(r'^version = "(.+)"$', project, re.M)
-    assert match is not None
-    return match[1]
 
 
 def template() -> str:

@@ -24,7 +24,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from infra.deployment import USER
-from infra.image import CHECKOUT, PLATFORMS
+from infra.image import PLATFORMS
+from infra.release import CHECKOUT
 
 SUITES: Mapping[str, str] = {"3.11": "bookworm", "3.13": "trixie"}
 """Debian's releases by their version of Python."""

@@ -21,11 +21,17 @@ class EksCluster:
     """The facts of an EKS cluster; each may be an output, known once the cluster is created."""
 
     name: pulumi.Input[str]
+    """Name of the EKS cluster."""
+
     region: pulumi.Input[str]
+    """AWS region such as us-west-2."""
+
     account: pulumi.Input[str]
     """AWS account ID, 12 digits."""
 
     partition: pulumi.Input[str] = "aws"
+    """Partition of the region, such as aws or aws-cn."""
+
     endpoint: pulumi.Input[str]
     """URL of the API server."""
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import CheckResult, DiffResult, Resource
-from pulumi.runtime.rpc import UNKNOWN
+from pulumi.dynamic import CheckResult, DiffResult
 
 from controller.apis import labels
 from infra import customresources
@@ -23,8 +22,10 @@ from infra.config import PROJECT
 from infra.guards import clusterproof, neededbynodes
 from infra.guards.neededbynodes import Needs
 from infra.guards.ownership import described_tags, tags_of
+from infra.inputs import is_unknown
 from infra.lifecycle import sharedobjects
 from infra.lifecycle.destroying import is_replacing, refuse_ahead
+from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
 
 TITLES: Mapping[str, str] = {
@@ -44,7 +45,7 @@ STAYING: Mapping[str, tuple[str, ...]] = {
     "nodeRole": (*_ROLE, "aws:iam/rolePolicyAttachment:"),
     "controllerRole": (*_ROLE, "aws:iam/rolePolicyAttachment:"),
     "queue": ("aws:sqs/", "aws:cloudwatch/"),
-    "nodes": ("pulumi-python:dynamic/joiner:",),
+    "nodes": ("pulumi-python:dynamic/joiner:", "joiner:dynamic/joiner:"),
 }
 """Prefixes of the resource types that are retained, by a key of `retainOnDelete`.
 
@@ -63,7 +64,7 @@ class WouldBeDeletedError(Exception):
         super().__init__("\n".join([*problems, "Nothing has been changed."]))
 
 
-class DeletionGuard(Resource, module="joiner", name="DeletionGuard"):
+class DeletionGuard(RegisteredResource, module="joiner", name="DeletionGuard"):
     """Records what the stack created, and refuses changes that would delete it unconfirmed.
 
     The guard that is created first checks each change before anything happens. A guard that is
@@ -129,7 +130,8 @@ class _DeletionGuardProvider(StatefulProvider):
     kind = "deletion-guard"
 
     def check(self, olds: dict[str, Any], news: dict[str, Any]) -> CheckResult:
-        is_known = news["shared"] and news["cluster_name"] != UNKNOWN
+        place = (news["cluster_name"], news["region"])
+        is_known = news["shared"] and not any(map(is_unknown, place))
         # The engine gives no old properties of a resource that the user has replaced by name.
         if (
             is_known
@@ -186,7 +188,7 @@ def _going(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[tuple[s
         if key in olds["retained"]:
             continue
         after = news["made"].get(key)
-        is_known = after not in (None, UNKNOWN) or key not in news["made"]
+        is_known = not (after is None or is_unknown(after)) or key not in news["made"]
         if is_known and after != name:
             yield key, name
 

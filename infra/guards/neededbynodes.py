@@ -14,7 +14,6 @@ from typing import Any
 
 import pulumi
 from botocore.exceptions import BotoCoreError, ClientError
-from pulumi.runtime.rpc import UNKNOWN
 
 from controller.apis.kinds import NODE_CLAIM
 from infra.clusterapi import (
@@ -25,6 +24,7 @@ from infra.clusterapi import (
     ClusterUnreachableError,
 )
 from infra.config import PROJECT
+from infra.inputs import is_unknown
 from infra.lifecycle.leftovers import Leftovers
 from infra.lifecycle.statefulprovider import StatefulProvider
 from infra.lifecycle.teardown import is_ours
@@ -188,7 +188,7 @@ def _lost(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_known(value: Any) -> bool:
-    return value not in (None, UNKNOWN)
+    return not (value is None or is_unknown(value))
 
 
 def _used(

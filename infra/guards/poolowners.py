@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import DiffResult, ReadResult, Resource
+from pulumi.dynamic import DiffResult, ReadResult
 
 from controller.apis.appliers import STACK, appliers
 from controller.apis.kinds import NODE_POOL
@@ -27,6 +27,7 @@ from infra.clusterapi import (
 )
 from infra.guards.removalproof import refuse_unreachable
 from infra.lifecycle.destroying import refuse_ahead
+from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
 
 
@@ -45,7 +46,7 @@ class SharedPoolsError(Exception):
         )
 
 
-class PoolOwners(Resource, module="joiner", name="PoolOwners"):
+class PoolOwners(RegisteredResource, module="joiner", name="PoolOwners"):
     """Records the NodePools of a stack, and checks what else applies those to be deleted."""
 
     def __init__(

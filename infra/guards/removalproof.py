@@ -15,7 +15,7 @@ from typing import Any
 
 import pulumi
 from botocore.exceptions import BotoCoreError, ClientError
-from pulumi.dynamic import ReadResult, Resource
+from pulumi.dynamic import ReadResult
 
 from controller.apis import labels
 from infra.cluster.ekscluster import EksCluster
@@ -32,6 +32,7 @@ from infra.clusterapi import (
 )
 from infra.clusterobjects import NamedObject, controller_objects, is_made_by_pulumi
 from infra.guards.ownership import Given, Name, names_of
+from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
 from infra.lifecycle.waiting import Clock, say
 
@@ -56,7 +57,7 @@ class UnreachableIsNotGoneError(Exception):
         )
 
 
-class RemovalProof(Resource, module="joiner", name="RemovalProof"):
+class RemovalProof(RegisteredResource, module="joiner", name="RemovalProof"):
     """Is deleted last: deletes by tag what is left in AWS, and reports what is in the cluster."""
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 import yaml
-from pulumi.dynamic import CreateResult, Resource, UpdateResult
+from pulumi.dynamic import CreateResult, UpdateResult
 
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import (
@@ -23,6 +23,7 @@ from infra.clusterapi import (
 )
 from infra.config import ConfigError
 from infra.config import NodeAccess as Kind
+from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
 
 AWS_AUTH = "/api/v1/namespaces/kube-system/configmaps/aws-auth"
@@ -185,7 +186,7 @@ class _RoleMappingProvider(StatefulProvider):
             _write(cluster, config_map, without_mapping(mapped, props["role_arn"]))
 
 
-class RoleMapping(Resource, module="joiner", name="RoleMapping"):
+class RoleMapping(RegisteredResource, module="joiner", name="RoleMapping"):
     """The node role's entry in the aws-auth ConfigMap, for clusters without access entries."""
 
     def __init__(

@@ -11,12 +11,13 @@ from typing import Any
 
 import pulumi
 from botocore.exceptions import ClientError
-from pulumi.dynamic import CreateResult, Resource
+from pulumi.dynamic import CreateResult
 
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterApi, ClusterLocation
 from infra.config import ConfigError, Presence
 from infra.identity.podidentity import Identities
+from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
 from infra.lifecycle.teardown import STACK_ANNOTATION
 from infra.policies import Place
@@ -106,7 +107,7 @@ class NoAssociationArgs:
     """organization/project/stack."""
 
 
-class NoAssociation(Resource, module="joiner", name="NoAssociation"):
+class NoAssociation(RegisteredResource, module="joiner", name="NoAssociation"):
     """A service account without a Pod Identity association, so that its pods use IRSA.
 
     Creating this resource deletes the association. The engine would delete an association that the

@@ -10,7 +10,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 from botocore.exceptions import ClientError
-from pulumi.dynamic import CreateResult, Resource
+from pulumi.dynamic import CreateResult
 
 from infra import names, policies
 from infra.cluster.ekscluster import EksCluster
@@ -18,6 +18,7 @@ from infra.clusterapi import ClusterLocation
 from infra.config import PROJECT, ConfigError, Identity, Presence, Wire
 from infra.identity.controlleridentity import NoAssociation, NoAssociationArgs, provider_arn
 from infra.inputs import then
+from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.sharedobjects import POD_IDENTITY_AGENT, RETAINED
 from infra.lifecycle.statefulprovider import StatefulProvider
 from infra.lifecycle.teardown import STACK_ANNOTATION
@@ -133,7 +134,7 @@ class _SpotRoleProvider(StatefulProvider):
         return super().create(props)
 
 
-class SpotRole(Resource, module="joiner", name="SpotRole"):
+class SpotRole(RegisteredResource, module="joiner", name="SpotRole"):
     """EC2's service-linked role for spot, which every spot launch in the account requires."""
 
     def __init__(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pulumi
-from pulumi.dynamic import CreateResult, DiffResult, Resource, UpdateResult
+from pulumi.dynamic import CreateResult, DiffResult, UpdateResult
 
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import (
@@ -25,6 +25,7 @@ from infra.clusterapi import (
     Objects,
     Wire,
 )
+from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
 from infra.lifecycle.waiting import Clock, say
 
@@ -119,7 +120,7 @@ class Identities:
         return True
 
 
-class PodIdentity(Resource, module="joiner", name="PodIdentity"):
+class PodIdentity(RegisteredResource, module="joiner", name="PodIdentity"):
     """Waits until EKS serves the Pod Identity association, before the first pod needs it."""
 
     def __init__(

@@ -35,12 +35,17 @@ def in_words(method: Callable[Parameters, Answer]) -> Callable[Parameters, Answe
             return method(*args, **kwargs)
         except Exception as exc:
             call = _call()
-            if call is None or type(exc).__module__.partition(".")[0] != PACKAGE:
+            if call is None or not is_for_users(exc):
                 raise
             call.abort(grpc.StatusCode.UNKNOWN, str(exc))
             raise
 
     return answered
+
+
+def is_for_users(error: Exception) -> bool:
+    """Whether the message of an exception is written for users: it is one of this package."""
+    return type(error).__module__.partition(".")[0] == PACKAGE
 
 
 def _call() -> Any | None:

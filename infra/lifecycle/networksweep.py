@@ -16,7 +16,6 @@ from typing import Any
 
 import pulumi
 from botocore.exceptions import ClientError
-from pulumi.dynamic import Resource
 
 from controller.apis import labels
 from infra.clusterapi import (
@@ -29,6 +28,7 @@ from infra.clusterapi import (
     described,
     require_given_up,
 )
+from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
 from infra.lifecycle.waiting import Clock, say
 
@@ -77,7 +77,7 @@ class Found:
     delete: Callable[[], Any]
 
 
-class NetworkSweep(Resource, module="joiner", name="NetworkSweep"):
+class NetworkSweep(RegisteredResource, module="joiner", name="NetworkSweep"):
     """Deletes what the cluster's controllers created in the VPC, right before the cluster."""
 
     def __init__(

@@ -35,7 +35,7 @@ PROVIDERS: Mapping[str, str] = {
 """Kind → module and name of the provider's class in this version."""
 
 
-class RegisteredProvider:
+class RegisteredProvider(ResourceProvider):
     """Base class of providers that are pickled as their kind and fail without a traceback."""
 
     kind: ClassVar[str]
@@ -52,7 +52,7 @@ class RegisteredProvider:
         return provider, (self.kind,)
 
 
-class UnknownProvider(RegisteredProvider, ResourceProvider):
+class UnknownProvider(RegisteredProvider):
     """Stands in for a kind that a later version of the program has added.
 
     Such a resource is in the state after a rollback. It is not changed, and when it is

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pulumi.dynamic import CreateResult, DiffResult, ResourceProvider, UpdateResult
+from pulumi.dynamic import CreateResult, DiffResult, UpdateResult
 
 from infra.lifecycle.providerregistry import RegisteredProvider
 
@@ -57,7 +57,7 @@ class ClusterMadeAnewError(Exception):
         )
 
 
-class StatefulProvider(RegisteredProvider, ResourceProvider):
+class StatefulProvider(RegisteredProvider):
     """Creates nothing, and stores its properties in the state for its deletion."""
 
     kind = "installation"

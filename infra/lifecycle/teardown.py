@@ -23,7 +23,6 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import pulumi
-from pulumi.dynamic import Resource
 
 from controller.apis import labels
 from controller.apis.appliers import STACK, appliers
@@ -44,6 +43,7 @@ from infra.clusterapi import (
 )
 from infra.lifecycle.destroying import refuse_ahead
 from infra.lifecycle.leftovers import Leftovers, Remains, describe
+from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import MADE_AT, StatefulProvider
 from infra.lifecycle.waiting import Clock, say
 
@@ -436,7 +436,7 @@ class DrainArgs:
     """Whether the nodes stay when the stack is destroyed; then nothing is drained."""
 
 
-class Drain(Resource, module="joiner", name="Drain"):
+class Drain(RegisteredResource, module="joiner", name="Drain"):
     """Is deleted first: deletes the cluster's NodePools and waits until no node is left."""
 
     def __init__(
@@ -460,7 +460,7 @@ class Drain(Resource, module="joiner", name="Drain"):
             refuse_ahead(self, keys, drain_refusals)
 
 
-class NothingLeft(Resource, module="joiner", name="NothingLeft"):
+class NothingLeft(RegisteredResource, module="joiner", name="NothingLeft"):
     """Is deleted after the controller: proves by tags that nothing of its nodes is left in AWS."""
 
     def __init__(
@@ -474,7 +474,7 @@ class NothingLeft(Resource, module="joiner", name="NothingLeft"):
         super().__init__(_NothingLeftProvider(), name, props, opts)
 
 
-class Installation(Resource, module="joiner", name="Installation"):
+class Installation(RegisteredResource, module="joiner", name="Installation"):
     """Records cluster, region and installation, and refuses to change them.
 
     A program that creates its own providers creates this resource first, and lets the providers

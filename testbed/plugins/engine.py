@@ -130,6 +130,10 @@ class PulumiEngine:
         if status != 0:
             raise EngineError("install", status, lines)
 
+    def add_package(self, source: str) -> None:
+        """Add a Pulumi package to the project, by its path or URL. It changes Pulumi.yaml."""
+        self._ask("package", "add", source, folder=self.project)
+
     def up(
         self,
         stack: str,

@@ -13,8 +13,9 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,18 +29,19 @@ class ProgramError(Exception):
     """The program failed; the message is for the user."""
 
 
-def run(told: Mapping[str, Any]) -> str | None:
+def run(told: Mapping[str, Any], declare: Callable[[], None] | None = None) -> str | None:
     """Run the program to its end, including its resources; return the error, or None.
 
     The error was logged to the user before.
 
     Args:
         told: The engine's request, as `languagehost` writes it.
+        declare: Creates the resources; None runs the Python program.
 
     """
     program = _prepare(told)
     try:
-        _run(program, told["parallel"])
+        _run(declare or partial(_execute, program), program, told["parallel"])
     except ProgramError as error:
         pulumi.log.error(str(error))
         return str(error)
@@ -70,7 +72,7 @@ def _prepare(told: Mapping[str, Any]) -> Path:
     return program
 
 
-def _run(program: Path, parallel: int) -> None:
+def _run(declare: Callable[[], None], program: Path, parallel: int) -> None:
     """Run the program to its end, including its resources. Raises `ProgramError`."""
     # A failed program leaves futures that are never awaited, about which asyncio would log.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
@@ -79,7 +81,7 @@ def _run(program: Path, parallel: int) -> None:
     workers = ThreadPoolExecutor(max(parallel, 1) * THREADS_PER_OPERATION)
     loop.set_default_executor(workers)
     try:
-        loop.run_until_complete(pulumi.runtime.run_in_stack(lambda: _execute(program)))
+        loop.run_until_complete(pulumi.runtime.run_in_stack(declare))
     except pulumi.RunError as error:
         raise ProgramError(str(error)) from error
     except grpc.RpcError as error:

@@ -3,12 +3,13 @@
 By default the program runs on the host's own interpreter, whatever `runtime.options` says,
 because its packages are installed there. With `--installed` it runs in the virtual environment
 that the options name, as under the real host. `pulumi install` fills that environment in either
-case.
+case. The same holds for plugins in Python, but for them alone nothing is installed by default.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -53,6 +54,8 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         return language_pb2.GetProgramDependenciesResponse()
 
     def InstallDependencies(self, request: Any, context: Any) -> Iterator[Any]:
+        if request.is_plugin and not self._is_installed:
+            return
         info = request.info
         root, program = Path(info.root_directory), Path(info.program_directory)
         try:
@@ -69,17 +72,44 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         # The error was logged to the user before, so the engine need not repeat it.
         return language_pb2.RunResponse(error=wrong or "", bail=bool(wrong))
 
+    def RunPlugin(self, request: Any, context: Any) -> Iterator[Any]:
+        """Start a plugin in Python, and pass its output on until it or the call ends."""
+        given = dict(variable.partition("=")[::2] for variable in request.env)
+        try:
+            environment = self._environment(request.info)
+            python = toolchain.interpreter(environment) if environment else Path(sys.executable)
+        except toolchain.ToolchainError as error:
+            context.abort(grpc.StatusCode.UNKNOWN, str(error))
+        if environment is None:
+            given["PYTHONPATH"] = os.pathsep.join(sys.path)  # the packages of this interpreter
+        with subprocess.Popen(
+            [str(python), "-u", request.info.program_directory, *request.args],
+            cwd=request.pwd,
+            env=given,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        ) as process:
+            context.add_callback(process.kill)  # the engine ends a plugin by ending the call
+            assert process.stdout is not None
+            for line in process.stdout:
+                yield language_pb2.RunPluginResponse(stdout=line)
+        yield language_pb2.RunPluginResponse(exitcode=process.returncode)
+
+    def _environment(self, info: Any) -> Path | None:
+        if not self._is_installed:
+            return None
+        return toolchain.virtual_environment(Path(info.root_directory), MessageToDict(info.options))
+
     def _run(self, request: Any) -> str | None:
         info = request.info
-        root, options = Path(info.root_directory), MessageToDict(info.options)
-        environment = toolchain.virtual_environment(root, options) if self._is_installed else None
+        environment = self._environment(info)
         if environment is None:
             # As under the real host, modules are searched first in the program's folder.
             sys.path[:0] = [info.program_directory, info.root_directory]
-            return languageexec.run(_request_fields(request))
+            return languageexec.run(request_fields(request))
         ended = subprocess.run(
             [str(toolchain.interpreter(environment)), "-u", languageexec.__file__],
-            input=json.dumps(_request_fields(request)),
+            input=json.dumps(request_fields(request)),
             env=toolchain.activated(environment),
             text=True,
             check=False,
@@ -87,7 +117,8 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         return "the program failed" if ended.returncode else None
 
 
-def _request_fields(request: Any) -> dict[str, Any]:
+def request_fields(request: Any) -> dict[str, Any]:
+    """Return the engine's request to run a program, as `languageexec` reads it."""
     return {
         "args": list(request.args),
         "config": dict(request.config),

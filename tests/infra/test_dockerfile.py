@@ -14,7 +14,8 @@ import pytest
 
 from controller.options import Options
 from infra.deployment import USER
-from infra.image import CHECKOUT, PLATFORMS, SOURCES
+from infra.image import PLATFORMS
+from infra.release import CHECKOUT, SOURCES
 from tests.infra.lockfile import LOCK, closure
 from tests.infra.test_program import run
 

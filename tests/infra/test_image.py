@@ -8,7 +8,8 @@ from pathlib import Path
 import boto3
 import pytest
 
-from infra.image import BuildFailedError, _PushedImageProvider, digest
+from infra.image import BuildFailedError, _PushedImageProvider
+from infra.release import digest
 
 REPOSITORY = "123456789012.dkr.ecr.us-west-2.amazonaws.com/joiner/joiner"
 PROPS = {"region": "us-west-2", "repository": REPOSITORY, "sources": "abc"}

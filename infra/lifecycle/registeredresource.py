@@ -1,0 +1,55 @@
+"""Base class of this program's dynamic resources: who runs their providers.
+
+In a Python program, the engine runs `pulumi.dynamic` in the virtual environment of the project,
+which has Joiner. A program that uses Joiner as a Pulumi package has no such environment, and may be
+in another language. There the resources belong to the package, and its own process runs their
+providers (`infra.plugin.server`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, Final
+
+import pulumi
+from pulumi.dynamic import Resource
+
+from infra.lifecycle.providerregistry import RegisteredProvider
+
+DYNAMIC: Final = "pulumi-python"
+"""The package of dynamic resources: the engine runs their providers with Python."""
+
+PROVIDER: Final = "__provider"
+"""The property that names the provider: pickled, or its kind if a package runs it."""
+
+package: ContextVar[str] = ContextVar("package", default=DYNAMIC)
+"""The Pulumi package whose process runs the providers of the resources that are created."""
+
+
+class _OfPackage(pulumi.CustomResource):
+    """Moves a dynamic resource into the current package."""
+
+    _kind: str
+
+    def __init__(
+        self, type_: str, name: str, props: dict[str, Any], opts: pulumi.ResourceOptions | None
+    ) -> None:
+        if package.get() != DYNAMIC:
+            type_ = f"{package.get()}:{type_.partition(':')[2]}"
+            props[PROVIDER] = self._kind
+        super().__init__(type_, name, props, opts)
+
+
+class RegisteredResource(Resource, _OfPackage):
+    """A resource whose provider is in the registry of providers."""
+
+    def __init__(
+        self,
+        provider: RegisteredProvider,
+        name: str,
+        props: Mapping[str, Any],
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        self._kind = provider.kind
+        super().__init__(provider, name, dict(props), opts)
