@@ -9,7 +9,7 @@ export JOINER_KUBERNETES := $(KUBERNETES)
 # The interpreter with all dependencies. The first use creates it outside the checkout.
 PY = $$($(PYTHON) -m testbed.environment || echo false)
 
-.PHONY: version package push manifests reference docs aws help demo test check unit system disrupt crds base lock fmt up env fault down status race bench upstream trace faults audit pythons clone image
+.PHONY: version package push release manifests reference docs aws help demo test check unit system disrupt crds base lock fmt up env fault down status race bench upstream trace faults audit pythons clone image
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -77,6 +77,9 @@ IMAGE ?= joiner:$(VERSION)
 
 push: ## IMAGE=registry/joiner:tag: build the image for both architectures and push it (needs Docker)
 	@mkdir -p dist; py=$(PY); exec $$py -m infra.image "$(IMAGE)" dist/image
+
+release: ## IMAGE=registry/joiner:tag: record the image of a release, for the commit that gets its tag
+	@py=$(PY); exec $$py -m infra.release "$(IMAGE)"
 
 lock: ## write infra/requirements.txt: the versions that the tests use
 	@py=$(PY); exec $$py -m tests.infra.lockfile

@@ -42,6 +42,7 @@ from infra.clusterapi import (
     refuse_unusable_kubeconfig,
 )
 from infra.policypack.rules import of_statement
+from infra.release import released_image
 
 PROJECT = "joiner"
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -229,8 +230,8 @@ class InstallationSettings:
     """
 
     image: pulumi.Input[Image] | None = None
-    """Container image of the controller. By default it is built from the Dockerfile and pushed to
-    ECR."""
+    """Container image of the controller. The default is the published image of a released version.
+    Other versions are built from the Dockerfile and pushed to ECR."""
 
     namespace: pulumi.Input[Label] = "kube-system"
     """Namespace of the controller."""
@@ -729,7 +730,8 @@ def _contradictions(config: StackConfig) -> Iterator[str]:
             f"{PROJECT}:kubeconfig is missing: set it to the path of a kubeconfig, or install the "
             "AWS CLI, as the program authenticates to EKS with `aws eks get-token`"
         )
-    if config.platform_stack is None and config.image is None and not _can_build():
+    is_image_known = config.platform_stack or config.image or released_image()
+    if not is_image_known and not _can_build():
         yield (
             f"{PROJECT}:image is missing: set it to an image of the controller, or install docker "
             "with buildx to build one"

@@ -66,7 +66,7 @@ from infra.lifecycle.teardown import Drain, DrainArgs, Installation, NothingLeft
 from infra.nodepools import NodePools, NodePoolsArgs, Wire, default_manifests
 from infra.policies import Place
 from infra.policypack.enforcement import held_to_rules
-from infra.release import sources_digest
+from infra.release import released_image, sources_digest
 
 WINDOWS: Mapping[NodeAccessKind, NodeAccessKind] = {
     "EC2_LINUX": "EC2_WINDOWS",
@@ -126,6 +126,7 @@ class Joiner(pulumi.ComponentResource):
 
         """
         self._name, self._args = name, args
+        self._image = args.image or released_image()
         self._first: list[pulumi.Resource] = []
         self._found: Mapping[Logical, Name] = {}
         self._options = require_options(args.settings)
@@ -486,7 +487,7 @@ class Joiner(pulumi.ComponentResource):
             controller_role=controller_role,
             namespace=namespace,
             service_account=name,
-            repository=None if args.image else names.repository(where.cluster_name),
+            repository=None if self._image else names.repository(where.cluster_name),
             access_entry=self._access in ENTRIES,
             entry_types={"node": self._access, "windows-node": self._windows_access},
             association=args.identity == "pod-identity",
@@ -647,7 +648,7 @@ class Joiner(pulumi.ComponentResource):
                 cluster=cluster,
                 namespace=args.namespace,
                 name=args.name,
-                image=args.image or self._built(),
+                image=self._image or self._built(),
                 replicas=args.replicas,
                 cpu=args.cpu,
                 memory=args.memory,

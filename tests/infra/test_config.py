@@ -154,6 +154,13 @@ def test_without_an_image_docker_is_required(
             parse(without)
 
 
+def test_a_released_version_needs_no_docker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.config._can_build", lambda: False)
+    monkeypatch.setattr("infra.config.released_image", lambda: "ghcr.io/example/joiner:1.0.0")
+
+    assert parse({key: value for key, value in ENOUGH.items() if key != "image"}).image is None
+
+
 def test_without_a_kubeconfig_the_aws_cli_is_required(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
