@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -33,8 +32,8 @@ once."""
 SILENCE_SECONDS = 90.0
 LONGEST_PAUSE_SECONDS = 30.0
 
-AT_ONCE = 25
-"""Number of objects that are yielded in one go: the event loop is blocked for some ms."""
+AT_ONCE = 100
+"""Number of listed objects that are yielded in one go: the event loop is blocked for some ms."""
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +74,8 @@ async def follow(source: Source, kind: Kind[T]) -> AsyncGenerator[Change[T], Non
                 version = listed
                 yield Change("SYNCED")
             lines = source.stream(kind, _params(version), silence_seconds=SILENCE_SECONDS)
-            received = itertools.count(1)
             async with contextlib.aclosing(lines):
                 async for line in lines:
-                    await _turn(next(received))
                     change, version = _read(kind, line, version)
                     failures = 0
                     if change is not None:
@@ -98,16 +95,8 @@ async def _by_turns(items: Sequence[T]) -> AsyncIterator[T]:
     """Yield items; let other tasks on the event loop run after every `AT_ONCE` items."""
     for number, item in enumerate(items, start=1):
         yield item
-        await _turn(number)
-
-
-async def _turn(number: int) -> None:
-    """Let other tasks run if this is the number of the last object that is yielded in one go.
-
-    A busy process finds hundreds of lines of a watch at once.
-    """
-    if number % AT_ONCE == 0:
-        await asyncio.sleep(0)
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
 
 
 def _pause(failures: int) -> float:
