@@ -118,7 +118,7 @@ def refuse_other_kinds(
 
 
 def unrecorded(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why this stack may not create, or stop declaring, CRDs that are in the cluster.
+    """Yield why this stack may not create CRDs that are in the cluster.
 
     The program cannot read the state: `refuse_other_kinds` treats any CRD that Pulumi applied as
     its own. This function has the state, and so detects the CRDs of other stacks.
@@ -130,30 +130,21 @@ def unrecorded(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str
     """
     if os.environ.get(UPSERT, "").lower() == "true":
         return  # The user chose to adopt existing CRDs.
-    before = (olds.get("shared") or {}).get("definitions", ())
+    before = olds["shared"]["definitions"] if olds else ()
     after = news["shared"]["definitions"]
-    is_earlier = bool(olds) and "shared" not in olds
-    names = {_name(wire) for wire in definitions()} - set(before)
+    names = set(after) - set(before)
     try:
         cluster = ClusterApi.find(ClusterLocation.of(news))
         held = {name: cluster.get(f"{DEFINITIONS}/{name}") for name in sorted(names)}
     except (ApiError, ClusterGoneError, ClusterUnreachableError):
         return
     for name, wire in held.items():
-        if wire is None or not _is_pulumis(wire):
-            continue
-        if name in after and not is_earlier:
+        if wire is not None and _is_pulumis(wire):
             yield (
                 f"{name} exists already, and is not in the state of this stack: another Pulumi "
                 "stack created it, or this one before it was added to joiner:existingCrds. Add it "
                 "to joiner:existingCrds: this stack then neither changes nor deletes it. Or run "
                 f"`{UPSERT}=true pulumi up`, by which this stack takes it over"
-            )
-        elif name not in after and is_earlier and installation_of(wire) is None:
-            yield (
-                f"joiner:existingCrds: an earlier version of this stack may have created {name}, "
-                "and the engine would delete it now. Set joiner:existingCrds back, run `pulumi "
-                "up` once, and then make this change: the definition then stays"
             )
 
 

@@ -53,10 +53,6 @@ Instance profiles and Pod Identity associations are deleted all the same. Nodes 
 resource that drains or terminates them is deleted."""
 
 
-EARLIER: Mapping[str, str] = {"ipFamily": "ipv4", "subnetIds": "made here"}
-"""Values of settings that stacks of earlier versions did not record."""
-
-
 class WouldBeDeletedError(Exception):
     """A change would delete what the stack created; the message says how to keep or delete it."""
 
@@ -154,7 +150,7 @@ class _DeletionGuardProvider(StatefulProvider):
         if problems := _obstacles_to_end(props):
             raise WouldBeDeletedError(problems)
         sharedobjects.delete_unused(props)
-        if props.get("outlives_cluster") and "cluster" not in props["retained"]:
+        if props["outlives_cluster"] and "cluster" not in props["retained"]:
             clusterproof.refuse_left(ClusterLocation.of(props), props["installation"])
             clusterproof.delete_roles(ClusterLocation.of(props), props["installation"])
 
@@ -205,8 +201,8 @@ def _unconfirmed(
         )
     if not (olds["fixed"] and news["fixed"]) or "cluster" in news["confirmed"]:
         return
-    for key, before in {**EARLIER, **olds["fixed"]}.items():
-        after = {**EARLIER, **news["fixed"]}.get(key, "left out")
+    for key, before in olds["fixed"].items():
+        after = news["fixed"].get(key, "left out")
         if after != before:
             yield (
                 f"{PROJECT}:{key} changes from {before} to {after}, which would replace the "

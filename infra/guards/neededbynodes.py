@@ -26,7 +26,6 @@ from infra.clusterapi import (
 from infra.config import PROJECT
 from infra.inputs import is_unknown
 from infra.lifecycle.leftovers import Leftovers
-from infra.lifecycle.statefulprovider import StatefulProvider
 from infra.lifecycle.teardown import is_ours
 
 Needs = Mapping[str, Mapping[str, pulumi.Input[str]]]
@@ -118,7 +117,7 @@ def refusals_of_end(props: Mapping[str, Any]) -> Iterator[str]:
         props: what the state recorded, as for `refusals`.
 
     """
-    retained, needed = props["retained"], props.get("needed") or {}
+    retained, needed = props["retained"], props["needed"]
     keys = [key for key in NEEDED if key in needed and NEEDED[key].retained_by not in retained]
     if "nodes" not in retained or not keys:
         return
@@ -172,7 +171,7 @@ def _launching(location: ClusterLocation) -> Iterator[RunningNode]:
 
 def _lost(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str]:
     """Yield the keys of what a change deletes or replaces."""
-    needed = olds.get("needed") or {}
+    needed = olds["needed"]
     for key in NEEDED:  # in this order, as the engine's state has none
         if (before := needed.get(key)) is None:
             continue
@@ -272,9 +271,3 @@ def _objects(keys: Sequence[str], olds: Mapping[str, Any]) -> str:
 def _listed(names: Sequence[str], limit: int = 10) -> str:
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
-
-
-class _NodeRoleNameProvider(StatefulProvider):
-    """Deletes the record of the role's name, which earlier versions kept by itself."""
-
-    kind = "node-role-name"

@@ -2,8 +2,8 @@
 
 `pulumi destroy` runs the provider that a resource's state holds, pickled, with the version of the
 program that is installed then. A state therefore holds only the name of the function `provider`
-and a kind. This module is never renamed, and no kind is removed from `PROVIDERS`. The classes
-behind the kinds may be moved and renamed.
+and a kind. This module is never renamed, and no kind of a released version is removed from
+`PROVIDERS`. The classes behind the kinds may be moved and renamed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ PROVIDERS: Mapping[str, str] = {
     "installation": "infra.lifecycle.statefulprovider.StatefulProvider",
     "network-sweep": "infra.lifecycle.networksweep._NetworkSweepProvider",
     "no-association": "infra.identity.controlleridentity._NoAssociationProvider",
-    "node-role-name": "infra.guards.neededbynodes._NodeRoleNameProvider",
     "nothing-left": "infra.lifecycle.teardown._NothingLeftProvider",
     "pod-identity": "infra.identity.podidentity._PodIdentityProvider",
     "pool-owners": "infra.guards.poolowners._PoolOwnersProvider",

@@ -56,7 +56,7 @@ def delete_unused(
         NotGivenUpError: the cluster does not answer, and the user did not give it up.
 
     """
-    shared, location = props.get("shared") or {}, ClusterLocation.of(props)
+    shared, location = props["shared"], ClusterLocation.of(props)
     if definitions := shared.get("definitions"):
         try:
             cluster = ClusterApi.find(location)

@@ -387,9 +387,8 @@ def _draining(props: Mapping[str, Any], cloud: Leftovers) -> Draining:
         deployment=props["deployment"],
         timeout_seconds=timeout,
         delete_foreign=bool(props["delete_foreign"]),
-        # States of earlier versions have neither `stack` nor `delete_others`.
-        stack=props.get("stack") or "",
-        delete_others=bool(props.get("delete_others")),
+        stack=props["stack"],
+        delete_others=bool(props["delete_others"]),
     )
 
 

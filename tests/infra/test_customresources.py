@@ -106,17 +106,6 @@ def test_crds_of_another_pulumi_stack_are_refused_before_anything_is_created(
     assert checked(None, [CLAIMS]) == ""
 
 
-def test_crds_of_an_earlier_version_leave_the_stack_in_two_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    have(monkeypatch, "pulumi-kubernetes-1a2b3c4d", POOLS)
-    earlier = {"cluster_name": "joiner", "region": "us-west-2"}
-
-    with pytest.raises(WouldBeDeletedError, match="run `pulumi up` once"):
-        _DeletionGuardProvider().check(earlier, earlier | {"shared": {"definitions": [CLAIMS]}})
-    _DeletionGuardProvider().check(earlier, earlier | {"shared": {"definitions": [POOLS, CLAIMS]}})
-
-
 def test_listed_existing_crds_must_exist_in_the_supported_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

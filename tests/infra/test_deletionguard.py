@@ -28,6 +28,10 @@ def held(**changes: Any) -> Props:
         "fixed": {"vpcCidr": "10.0.0.0/16"},
         "retained": [],
         "confirmed": [],
+        "needed": {},
+        "settings": {},
+        "shared": {},
+        "outlives_cluster": False,
     }
     return props | changes
 
@@ -91,13 +95,11 @@ def test_an_immutable_cluster_property_is_not_changed_without_confirmation(
     before: Props, after: Props, words: str
 ) -> None:
     fixed = {"vpcCidr": "10.0.0.0/16", "ipFamily": "ipv4", "subnetIds": "made here"}
-    earlier = {"vpcCidr": "10.0.0.0/16"}
 
-    for known in (fixed, earlier):
-        said = refused(held(fixed=known | before), held(fixed=fixed | after))
+    said = refused(held(fixed=fixed | before), held(fixed=fixed | after))
 
-        assert words in said
-        assert bool(words) == bool(said)
+    assert words in said
+    assert bool(words) == bool(said)
 
 
 def make_role(name: str, installation: str) -> None:

@@ -15,7 +15,7 @@ from pulumi.dynamic import ResourceProvider
 from pulumi.dynamic.dynamic import serialize_provider
 
 from infra import image
-from infra.guards import deletionguard, neededbynodes, poolowners, removalproof
+from infra.guards import deletionguard, poolowners, removalproof
 from infra.identity import access, controlleridentity, iam, podidentity
 from infra.lifecycle import networksweep, teardown
 from infra.lifecycle.providerregistry import PROVIDERS
@@ -32,7 +32,6 @@ KINDS: dict[str, type[ResourceProvider]] = {
     "installation": StatefulProvider,
     "network-sweep": networksweep._NetworkSweepProvider,
     "no-association": controlleridentity._NoAssociationProvider,
-    "node-role-name": neededbynodes._NodeRoleNameProvider,
     "nothing-left": teardown._NothingLeftProvider,
     "pod-identity": podidentity._PodIdentityProvider,
     "pool-owners": poolowners._PoolOwnersProvider,
