@@ -61,7 +61,7 @@ def test_values_of_another_language_become_arguments() -> None:
     assert type(made.node_pools[0]["spec"]["weight"]) is int
 
 
-def test_an_output_may_be_what_the_component_needs_only_later() -> None:
+async def test_an_output_may_be_what_the_component_needs_only_later() -> None:
     later = pulumi.Output.from_input("registry.example.com/joiner:1")
 
     assert joiner_args({"cluster": CLUSTER, "image": later}).image is not None
