@@ -7,7 +7,6 @@ from typing import Any
 
 import pulumi
 import pulumi_aws as aws
-import tenacity
 
 from controller.apis import labels
 from infra import nodepools, providers
@@ -20,12 +19,13 @@ from infra.config import PRIVATE, StackConfig, is_secret, read, refuse_disallowe
 from infra.guards import clusterproof
 from infra.guards.deletionguard import DeletionGuard, staying
 from infra.guards.ownership import refuse_missing_cluster
-from infra.joiner import Joiner, JoinerArgs, full_name_of_stack
+from infra.joiner import Joiner, JoinerArgs
 from infra.lifecycle.networksweep import NetworkSweep
 from infra.lifecycle.teardown import Installation
 from infra.nodepools import NodePools, NodePoolsArgs
 from infra.policies import Place
 from infra.policypack.enforcement import held_to_rules
+from infra.state import full_name_of_stack, recorded_outputs, recorded_resources
 
 CLUSTER = "aws:eks/cluster:Cluster"
 """Type of the cluster that a stack creates."""
@@ -42,7 +42,7 @@ def platform(config: StackConfig) -> None:
     location, installation = _location(config), _installation(config)
     made_at = ""
     if config.cluster == "create":
-        refuse_foreign_cluster(location, installation, is_recorded=lambda: _records(CLUSTER))
+        refuse_foreign_cluster(location, installation, is_recorded=_has_recorded_cluster)
     else:
         made_at = refuse_missing_cluster(location)
     first = Installation("installation", location, installation, made_at=made_at)
@@ -83,6 +83,10 @@ def platform(config: StackConfig) -> None:
         before_drain = "cluster-holdings-before-drain"
         _holdings(config, location, before_drain, after=[joiner], network=made.network_id)
     _export(config, joiner)
+
+
+def _has_recorded_cluster() -> bool:
+    return any(type_ == CLUSTER for type_, _ in recorded_resources())
 
 
 def _holdings(
@@ -313,7 +317,7 @@ def main() -> None:
     """Check every setting, then create the resources of the stack."""
     # Read in every run: the state then has the engine's own provider, which answers, from the
     # first run on, and a refused run does not change it.
-    last = _recorded("readStackOutputs")
+    last = recorded_outputs()
     try:
         config = read()
         if config.platform_stack:
@@ -326,28 +330,6 @@ def main() -> None:
         for name, value in last.items():
             pulumi.export(name, value)
         raise
-
-
-# The engine may write the state to a folder or bucket while it reads it for this program.
-@tenacity.retry(stop=tenacity.stop_after_attempt(5), wait=tenacity.wait_fixed(1), reraise=True)
-def _recorded(function: str) -> Mapping[str, Any]:
-    """Return what the stack's state had before this run, from a function of the engine.
-
-    Args:
-        function: `readStackOutputs` for the outputs by name, or `readStackResourceOutputs` for
-            those of each resource, by URN. Both are empty before the first run.
-
-    """
-    stack = full_name_of_stack()
-    asked = {"name": stack, "stackName": stack}  # each function reads the key of its own
-    answer = pulumi.runtime.invoke(f"pulumi:pulumi:{function}", asked).value
-    recorded: Mapping[str, Any] = answer["outputs"]
-    return recorded
-
-
-def _records(token: str) -> bool:
-    """Whether the stack's state has a resource of this type."""
-    return any(f"{token}::" in urn for urn in _recorded("readStackResourceOutputs"))
 
 
 main()

@@ -67,6 +67,7 @@ from infra.nodepools import NodePools, NodePoolsArgs, Wire, default_manifests
 from infra.policies import Place
 from infra.policypack.enforcement import held_to_rules
 from infra.release import released_image, sources_digest
+from infra.state import full_name_of_stack, recorded_resources
 
 WINDOWS: Mapping[NodeAccessKind, NodeAccessKind] = {
     "EC2_LINUX": "EC2_WINDOWS",
@@ -192,9 +193,7 @@ class Joiner(pulumi.ComponentResource):
         """Return the options that adopt an existing resource of this name with our tag, or None.
 
         A resource with an identity is imported. Any other is removed before the engine creates
-        its own. The options have no effect if the stack's state has the resource. A resource that
-        would be replaced is never among those found: the engine refuses to replace a resource
-        that names an ID to import.
+        its own, which has no effect on a resource that the stack's state has and that stays.
         """
         found = self._found.get((type_, name))
         if found is None:
@@ -434,7 +433,10 @@ class Joiner(pulumi.ComponentResource):
         where = Place(*map(str, named[:4]))
         refuse_other_account(location, where.account)
         self._found = refuse_taken(
-            self._given(*map(str, named)), location=location, installation=self._title
+            self._given(*map(str, named)),
+            location=location,
+            installation=self._title,
+            recorded=recorded_resources(),
         )
         self._warn(location)
         if self._access in MAPPED_GROUPS:
@@ -740,8 +742,3 @@ class Joiner(pulumi.ComponentResource):
             drain,
             self._ending([before_controller_goes, node_pools]),
         )
-
-
-def full_name_of_stack(name: str = "") -> str:
-    """Return a stack's full name, organization/project/stack; the running stack's if none named."""
-    return f"{pulumi.get_organization()}/{pulumi.get_project()}/{name or pulumi.get_stack()}"

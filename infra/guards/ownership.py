@@ -7,8 +7,9 @@ So the program tags everything it creates with its installation, and looks up ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC
 from functools import partial
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ from controller.apis import labels
 from infra import names
 from infra.clusterapi import ClusterGoneError, ClusterLocation, described
 from infra.config import ConfigError
+from infra.guards.neededbynodes import running_nodes
 from infra.interruption import EVENTS
 from infra.lifecycle import removal
 from infra.lifecycle.sharedobjects import POD_IDENTITY_AGENT
@@ -139,13 +141,12 @@ class Name:
     """The program's resource of this name, if AWS refuses to create a second one."""
 
     identity: str = ""
-    """The ID for a Pulumi import, equal to the ID in the state, so that importing a resource that
-    is in the state does nothing. Empty if there is no such ID, or if AWS does not return all inputs
-    of the resource."""
+    """The ID for a Pulumi import. Empty if there is no such ID, or if AWS does not return all
+    inputs of the resource."""
 
     is_replaced: Callable[[], bool] = bool
     """Whether the existing resource differs from the program's in a property that AWS cannot
-    change. Pulumi would replace it, and refuses to replace a resource that is also imported."""
+    change: its path or type."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
@@ -233,7 +234,7 @@ def refuse_other_account(location: ClusterLocation, account: str) -> None:
 
 
 def refuse_taken(
-    given: Given, *, location: ClusterLocation, installation: str
+    given: Given, *, location: ClusterLocation, installation: str, recorded: AbstractSet[Logical]
 ) -> dict[Logical, Name]:
     """Look up every name that the program gives in AWS.
 
@@ -241,14 +242,18 @@ def refuse_taken(
         given: the names.
         location: of the cluster; gives the region and endpoint of the requests.
         installation: value of the tag on what the program created itself.
+        recorded: the resources in the stack's state.
 
     Returns:
-        Existing resources with the tag that need no replacement, by the program's resource. The
-        stack's state may not have them, after an `up` that was killed or if the state was lost.
+        Existing resources with the tag, by the program's resource. The stack's state may not have
+        them, after an `up` that was killed or if the state was lost. Those that cannot be imported
+        have no identity: Pulumi imports no resource that is in the state, and none that it would
+        replace.
 
     Raises:
         ConfigError: other resources have some of the names; lists them, their tags, and what to
-            set.
+            set. Or nodes run that may use a resource that would be replaced without being in the
+            state.
 
     """
     found = [
@@ -261,9 +266,29 @@ def refuse_taken(
         for name, tags in found
         if tags.get(labels.TAG_INSTALLATION) != installation
     ]
+    ours = {name.resource: name for name, _ in found if name.resource}
+    replaced = {resource for resource, name in ours.items() if name.is_replaced()}
+    if lost := replaced - recorded:
+        problems += _used(location, installation, [ours[resource] for resource in sorted(lost)])
     if problems:
         raise ConfigError(problems)
-    return {name.resource: name for name, _ in found if name.resource and not name.is_replaced()}
+    unimported = replaced | recorded
+    return {
+        resource: replace(name, identity="") if resource in unimported else name
+        for resource, name in ours.items()
+    }
+
+
+def _used(location: ClusterLocation, installation: str, lost: Sequence[Name]) -> Iterator[str]:
+    """Yield why resources that the state does not have are not replaced: nodes may use them."""
+    if running := running_nodes(location, installation):
+        for name in lost:
+            yield (
+                f"{name} has another path or type than the settings give it, the stack's state "
+                f"does not have it, and {len(running)} nodes run that may depend on it: set "
+                "joiner:iamPath and joiner:nodeAccess to their earlier values, or terminate the "
+                "nodes first"
+            )
 
 
 def tags_of(key: str, name: str, location: ClusterLocation) -> Tags | None:
@@ -386,17 +411,36 @@ def _policies(given: Given, location: ClusterLocation, controller: str) -> Itera
     def tags(arn: str) -> Tags:
         return _pairs(iam.get_policy(PolicyArn=arn)["Policy"].get("Tags", []))
 
-    for title, name in given.controller_policies.items():
-        arn = f"arn:{place.partition}:iam::{place.account}:policy{given.iam_path}{name}"
-        yield Name(
-            "a policy",
-            name,
-            "joiner:namePrefix to another prefix, or delete the policy if it is not needed",
-            partial(tags, arn),
-            partial(removal.policy, location, arn),
-            (POLICY, f"{controller}-{title}"),
-            arn,
-        )
+    for path, is_moved in _paths(given, location, given.controller_role):
+        for title, name in given.controller_policies.items():
+            arn = f"arn:{place.partition}:iam::{place.account}:policy{path}{name}"
+            yield Name(
+                "a policy",
+                name,
+                "joiner:namePrefix to another prefix, or delete the policy if it is not needed",
+                partial(tags, arn),
+                partial(removal.policy, location, arn, given.controller_role),
+                (POLICY, f"{controller}-{title}"),
+                arn,
+                partial(bool, is_moved),
+            )
+
+
+def _paths(
+    given: Given, location: ClusterLocation, role: str, *, is_created: bool = True
+) -> Iterator[tuple[str, bool]]:
+    """Yield where the policies or the access entry of a role may be, and whether Pulumi moves them.
+
+    That is the path of the setting, and the role's own one. If the program creates the role, the
+    two differ after an `up` that was killed while it moved the role.
+    """
+    actual = _looked_up(lambda: str(_described_role(location, role)["Path"])) or given.iam_path
+    if not is_created:
+        yield actual, False
+        return
+    if actual != given.iam_path:
+        yield actual, True
+    yield given.iam_path, False
 
 
 def _access_entries(given: Given, location: ClusterLocation) -> Iterator[Name]:
@@ -410,25 +454,25 @@ def _access_entries(given: Given, location: ClusterLocation) -> Iterator[Name]:
         tags: Tags = entry(node_role).get("tags", {})
         return tags
 
-    def is_of_other_type(node_role: str, type_: str) -> bool:
-        return bool(entry(node_role)["type"] != type_)
+    def is_replaced(node_role: str, is_moved: bool, type_: str) -> bool:
+        return is_moved or bool(entry(node_role)["type"] != type_)
 
     roles = {"node": given.node_role, "windows-node": given.windows_node_role or ""}
     for part, role in roles.items():
-        if not role:
-            continue
-        arn = f"arn:{place.partition}:iam::{place.account}:role{given.iam_path}{role}"
-        setting = "joiner:nodeAccess to none"
-        yield Name(
-            "an access entry for",
-            arn,
-            setting,
-            partial(of_entry, arn),
-            partial(removal.access_entry, location, arn),
-            (ENTRY, f"{given.component}-{part}-access"),
-            f"{place.cluster_name}:{arn}",
-            partial(is_of_other_type, arn, given.entry_types.get(part, "")),
-        )
+        is_created = part != "node" or "node role" not in given.existing
+        paths = _paths(given, location, role, is_created=is_created) if role else ()
+        for path, is_moved in paths:
+            arn = f"arn:{place.partition}:iam::{place.account}:role{path}{role}"
+            yield Name(
+                "an access entry for",
+                arn,
+                "joiner:nodeAccess to none",
+                partial(of_entry, arn),
+                partial(removal.access_entry, location, arn),
+                (ENTRY, f"{given.component}-{part}-access"),
+                f"{place.cluster_name}:{arn}",
+                partial(is_replaced, arn, is_moved, given.entry_types.get(part, "")),
+            )
 
 
 def _in_eks(given: Given, location: ClusterLocation) -> Iterator[Name]:

@@ -5,6 +5,8 @@ Each function raises botocore's ClientError if AWS refuses, also if the resource
 
 from __future__ import annotations
 
+import contextlib
+
 from infra.clusterapi import ClusterLocation
 
 
@@ -24,8 +26,12 @@ def rule(location: ClusterLocation, name: str) -> None:
 
 
 def role(location: ClusterLocation, name: str) -> None:
-    """Delete an IAM role with its policies. It must not be in an instance profile."""
+    """Delete an IAM role with its policies. It must not be in another instance profile than the
+    one of its own name.
+    """
     iam = location.client("iam")
+    with contextlib.suppress(iam.exceptions.NoSuchEntityException):
+        iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
     for attached in iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]:
         iam.detach_role_policy(RoleName=name, PolicyArn=attached["PolicyArn"])
     for title in iam.list_role_policies(RoleName=name)["PolicyNames"]:
@@ -42,9 +48,11 @@ def profile(location: ClusterLocation, name: str) -> None:
     iam.delete_instance_profile(InstanceProfileName=name)
 
 
-def policy(location: ClusterLocation, arn: str) -> None:
-    """Delete an IAM policy, with its versions."""
+def policy(location: ClusterLocation, arn: str, role: str) -> None:
+    """Delete an IAM policy of a role, with its versions. It must not be attached to another one."""
     iam = location.client("iam")
+    with contextlib.suppress(iam.exceptions.NoSuchEntityException):
+        iam.detach_role_policy(RoleName=role, PolicyArn=arn)
     for version in iam.list_policy_versions(PolicyArn=arn)["Versions"]:
         if not version["IsDefaultVersion"]:
             iam.delete_policy_version(PolicyArn=arn, VersionId=version["VersionId"])

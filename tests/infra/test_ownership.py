@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from infra.guards.ownership import ENTRY, POLICY, PROFILE, ROLE, refuse_taken
+from infra.config import ConfigError
+from infra.guards import ownership
+from infra.guards.neededbynodes import RunningNode
+from infra.guards.ownership import ENTRY, POLICY, PROFILE, ROLE, Given, refuse_taken
 from tests.infra.knownaws import Entries
 from tests.infra.test_removalproof import HERE, MADE, OURS, PAIRS, STACK, make_everything
 
@@ -22,7 +25,7 @@ def left(entries: Entries) -> None:
 
 
 def test_created_objects_are_found_with_their_import_id() -> None:
-    found = refuse_taken(LINUX, location=HERE, installation=STACK)
+    found = refuse_taken(LINUX, location=HERE, installation=STACK, recorded=frozenset())
 
     assert {logical: name.identity for logical, name in found.items() if name.identity} == {
         (ROLE, "joiner-node"): "nodes",
@@ -33,13 +36,42 @@ def test_created_objects_are_found_with_their_import_id() -> None:
     }
 
 
-def test_an_object_that_pulumi_would_replace_is_not_imported() -> None:
-    moved = replace(LINUX, iam_path="/team/")
-    other_way = replace(LINUX, entry_types={"node": "EC2_WINDOWS"})
+@pytest.mark.parametrize(
+    "changed",
+    [replace(LINUX, iam_path="/team/"), replace(LINUX, entry_types={"node": "EC2_WINDOWS"})],
+    ids=["another path", "another type"],
+)
+def test_a_resource_that_pulumi_would_replace_is_removed_first(
+    monkeypatch: pytest.MonkeyPatch, changed: Given
+) -> None:
+    monkeypatch.setattr(ownership, "running_nodes", lambda *_: [])
 
-    assert not any(
-        name.identity for name in refuse_taken(moved, location=HERE, installation=STACK).values()
+    found = refuse_taken(changed, location=HERE, installation=STACK, recorded=frozenset())
+
+    moved = (ROLE, "joiner-node") if changed.iam_path == "/team/" else (ENTRY, "joiner-node-access")
+    assert not found[moved].identity
+
+
+def test_a_resource_that_nodes_may_use_is_not_replaced_without_being_in_the_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ownership, "running_nodes", lambda *_: [RunningNode("i-1")])
+    changed = replace(LINUX, iam_path="/team/")
+
+    with pytest.raises(ConfigError, match="a role nodes has another path") as refused:
+        refuse_taken(changed, location=HERE, installation=STACK, recorded=frozenset())
+
+    assert "1 nodes run that may depend on it: set joiner:iamPath" in str(refused.value)
+    in_state = frozenset(
+        refuse_taken(LINUX, location=HERE, installation=STACK, recorded=frozenset())
     )
-    found = refuse_taken(other_way, location=HERE, installation=STACK)
-    assert (ENTRY, "joiner-node-access") not in found
-    assert (ROLE, "joiner-node") in found
+    assert refuse_taken(changed, location=HERE, installation=STACK, recorded=in_state)
+
+
+def test_a_resource_in_the_state_is_not_imported() -> None:
+    found = refuse_taken(
+        LINUX, location=HERE, installation=STACK, recorded=frozenset({(ROLE, "joiner-node")})
+    )
+
+    assert not found[ROLE, "joiner-node"].identity
+    assert found[PROFILE, "joiner-node"].identity

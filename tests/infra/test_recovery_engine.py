@@ -17,7 +17,7 @@ import yaml
 
 from infra.clusterobjects import controller_objects
 from testbed.plugins.engine import EngineError
-from tests.infra.stage import DEPLOYMENT, Stage
+from tests.infra.stage import DEPLOYMENT, OURS, Stage
 from tests.infra.test_engine import stage, testbed
 
 __all__ = ["stage", "testbed"]
@@ -103,6 +103,57 @@ def test_a_lost_state_is_restored_from_existing_objects(stage: Stage) -> None:
     stage.destroy()
     assert stage.cloud.leftovers() == {}
     assert stage.installed == set()
+
+
+def kill_move_of_node_role(stage: Stage) -> None:
+    """Leave the stack as an `up` that was killed when it had created the role on another path."""
+    stage.up()
+    before = {one["urn"]: one for one in stage.engine.state("dev")["deployment"]["resources"]}
+    stage.up(iamPath="/platform/")
+    name = "KarpenterNodeRole-joiner"
+    iam = stage.client("iam")
+    role = iam.get_role(RoleName=name)["Role"]["Arn"]
+    for policy in iam.list_attached_role_policies(RoleName=name)["AttachedPolicies"]:
+        iam.detach_role_policy(RoleName=name, PolicyArn=policy["PolicyArn"])
+    iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
+    iam.delete_instance_profile(InstanceProfileName=name)
+    stage.client("eks").delete_access_entry(clusterName="joiner", principalArn=role)
+    state = stage.engine.state("dev")
+    state["deployment"]["resources"] = [
+        before[one["urn"]] | {"pendingReplacement": True}
+        if one["type"].startswith("aws:") and "::joiner-node" in one["urn"]
+        else one
+        for one in state["deployment"]["resources"]
+    ]
+    stage.engine.restore("dev", state)
+
+
+def test_a_killed_move_to_another_iam_path_is_continued(stage: Stage) -> None:
+    kill_move_of_node_role(stage)
+
+    stage.up(iamPath="/platform/")
+
+    role = stage.engine.outputs("dev")["nodeRoleArn"]
+    assert role.endswith("role/platform/KarpenterNodeRole-joiner")
+    assert not stage.up(iamPath="/platform/").any
+    stage.destroy()
+    assert stage.cloud.leftovers() == {}
+
+
+def test_a_killed_move_to_another_iam_path_is_undone_unless_nodes_run(stage: Stage) -> None:
+    stage.up(iamPath="/platform/")
+    assert forget(stage, is_in_aws) > 20
+    instance = stage.run_instance(**OURS)
+
+    with pytest.raises(EngineError, match="a role KarpenterNodeRole-joiner has another path"):
+        stage.up()
+    stage.client("ec2").terminate_instances(InstanceIds=[instance])
+    stage.up()
+
+    assert stage.engine.outputs("dev")["nodeRoleArn"].endswith("role/KarpenterNodeRole-joiner")
+    assert not stage.up().any
+    stage.destroy()
+    assert stage.cloud.leftovers() == {}
 
 
 def misdirected(stage: Stage) -> Callable[[], None]:

@@ -1,0 +1,35 @@
+"""What the stack's state had before this run of the program, as the engine reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+import tenacity
+
+
+def full_name_of_stack(name: str = "") -> str:
+    """Return a stack's full name, organization/project/stack; the running stack's if none named."""
+    return f"{pulumi.get_organization()}/{pulumi.get_project()}/{name or pulumi.get_stack()}"
+
+
+def recorded_outputs() -> Mapping[str, Any]:
+    """Return the stack's outputs by name; empty before the first run."""
+    return _read("readStackOutputs")
+
+
+def recorded_resources() -> frozenset[tuple[str, str]]:
+    """Return type and logical name of each resource; empty before the first run."""
+    parts = [urn.split("::") for urn in _read("readStackResourceOutputs")]
+    return frozenset((types.rpartition("$")[2], name) for *_, types, name in parts)
+
+
+# The engine may write the state to a folder or bucket while it reads it for this program.
+@tenacity.retry(stop=tenacity.stop_after_attempt(5), wait=tenacity.wait_fixed(1), reraise=True)
+def _read(function: str) -> Mapping[str, Any]:
+    stack = full_name_of_stack()
+    asked = {"name": stack, "stackName": stack}  # each function reads the key of its own
+    answer = pulumi.runtime.invoke(f"pulumi:pulumi:{function}", asked).value
+    recorded: Mapping[str, Any] = answer["outputs"]
+    return recorded
