@@ -39,6 +39,7 @@ REFUSED = (
     "did you mean",
     "cannot be set here",
     "is missing",
+    "is set with --path",
 )
 texts = st.one_of(
     st.sampled_from(ODD),
@@ -107,7 +108,8 @@ def test_an_invalid_setting_of_the_controller_is_refused_by_name(
         assert_written(require_options(config.settings))
 
 
-@given(st.dictionaries(st.sampled_from(sorted(KEYS)) | st.text(min_size=1), texts))
+@given(given=st.dictionaries(st.sampled_from(sorted(KEYS)) | st.text(min_size=1), texts))
+@example(given={"kubeconfig.": " "})
 def test_all_invalid_settings_are_refused_together_by_key(given: dict[str, str]) -> None:
     read_or_refused(given)
 
