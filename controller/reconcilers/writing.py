@@ -94,11 +94,21 @@ async def with_condition(
 
 
 async def delete(api: ApiServer, kind: Kind[T], value: T) -> bool:
-    """Delete this object; return False if it is gone, also if another one has its name now."""
+    """Delete this object; return False if it is gone, also if another one has its name now.
+
+    Raises:
+        ConflictError: it changed at the same time. A retry can succeed.
+
+    """
     own = value.metadata
     try:
         await api.delete(kind, own.name, namespace=own.namespace, uid=own.uid)
-    except (NotFoundError, ConflictError):
+    except NotFoundError:
+        return False
+    except ConflictError:
+        with contextlib.suppress(NotFoundError):
+            if (await api.get(kind, own.name, own.namespace)).metadata.uid == own.uid:
+                raise
         return False
     return True
 

@@ -57,3 +57,13 @@ async def test_only_the_object_that_was_read_is_deleted(world: World) -> None:
     assert not await delete(world.api, kinds.NODE_POOL, earlier)
 
     assert (await world.api.get(kinds.NODE_POOL, "default")).metadata.uid == "later"
+
+
+async def test_an_object_that_changes_while_it_is_deleted_is_not_gone(world: World) -> None:
+    pool = world.cluster.get(kinds.NODE_POOL, "default")
+    assert pool is not None
+    world.api.refuse("delete", ConflictError("it has changed"), kind=kinds.NODE_POOL)
+
+    with pytest.raises(ConflictError):
+        await delete(world.api, kinds.NODE_POOL, pool)
+    assert await delete(world.api, kinds.NODE_POOL, pool)
