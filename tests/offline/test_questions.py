@@ -237,7 +237,9 @@ def test_buffer_capacity_is_reported_separately_from_pods(
 
     assert [pod for node in answer["newNodes"] for pod in node["pods"]] == ["default/web"]
     assert len(answer["newNodes"]) == 2
-    assert answer["capacityBuffers"] == {"default/spare": {"existing": 0, "new": 4, "nowhere": 0}}
+    assert answer["capacityBuffers"] == {
+        "default/spare": {"existing": 0, "new": 4, "nowhere": 0, "causes": []}
+    }
     assert "Capacity buffers" in capsys.readouterr().out
 
 
