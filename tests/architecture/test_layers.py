@@ -35,6 +35,7 @@ ROOT = {
     "infra",
     "manifests",
     "mkdocs.yml",
+    "plugin",
     "pyproject.toml",
     "testbed",
     "tests",
