@@ -3,8 +3,8 @@
 If a leader is killed while its CreateFleet call is under way, the next one may repeat the call. It
 terminates the instances that no NodeClaim takes.
 
-A Deployment grows in waves. Every pod needs its own node, so the number of instances is known. In each wave the leading process gets a SIGKILL at an observed state, not after a fixed
-time.
+A Deployment grows in waves. Every pod needs its own node, so the number of instances is known. In
+each wave the leading process gets a SIGKILL at an observed state, not after a fixed time.
 """
 
 from __future__ import annotations
