@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,10 @@ class CustomResources(pulumi.ComponentResource):
         self.register_outputs({})
 
 
-def definitions() -> list[Wire]:
-    """Return the CRDs in the files of `crds/`, in the order of file names."""
-    return [yaml.safe_load(path.read_text()) for path in sorted(RENDERED.glob("*.yaml"))]
+@cache
+def definitions() -> Sequence[Wire]:
+    """Return the CRDs in the files of `crds/`, in the order of file names; not to be changed."""
+    return tuple(yaml.safe_load(path.read_text()) for path in sorted(RENDERED.glob("*.yaml")))
 
 
 def wanted(existing: Collection[str]) -> list[Wire]:
