@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import os
 import sys
@@ -150,8 +151,8 @@ async def handled(url: str, messages: int, claims: int) -> tuple[float, float]:
     world = World()
     world.seed(*map(claim, range(claims)))
     cloud = QueuedCloud(Interruptions(session, QUEUE, Reservations(session)))
-    handler = world.make(NoticeHandler, cloud=cloud)  # fmt: skip
-    listener = Listener(cloud=cloud, handler=handler, metrics=world.metrics, clock=world.clock)
+    ports = dataclasses.replace(world.ports, cloud=cloud)
+    listener = Listener(ports, NoticeHandler(ports, world.registrations))
     began, worked = time.perf_counter(), time.process_time()
     done = 0.0
     while done < messages:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -11,7 +10,6 @@ from typing import Any, Protocol
 
 from controller.apis import kinds
 from controller.apis.kinds import Kind
-from controller.apiserver.port import ApiServer
 from controller.cloudprovider.provider import CloudProvider
 from controller.disruption.modes import Mode
 from controller.disruption.problem import settings_of
@@ -21,7 +19,6 @@ from controller.options import Options
 from controller.reconcilers.capacitybuffer.resolution import Resolution
 from controller.reconcilers.capacityreservation.capacitytype import CapacityType
 from controller.reconcilers.capacityreservation.expiration import BlockExpiration
-from controller.reconcilers.clock import Clock
 from controller.reconcilers.disruption.advising import Advice, Advisor, Recommender
 from controller.reconcilers.disruption.deletioncosts import DeletionCosts
 from controller.reconcilers.disruption.disruptor import Disruptor
@@ -47,6 +44,7 @@ from controller.reconcilers.nodeclass.resolver import Resolver
 from controller.reconcilers.nodehealth.repair import Repair
 from controller.reconcilers.nodeoverlay.evaluation import Evaluation
 from controller.reconcilers.nodepool.readiness import Readiness
+from controller.reconcilers.ports import Ports
 from controller.reconcilers.provisioning.batchwindow import BatchWindow
 from controller.reconcilers.provisioning.nomination import Nomination
 from controller.reconcilers.provisioning.provisioner import Provisioner, Solve
@@ -57,11 +55,9 @@ from controller.reconcilers.termination.reboot import Reboots
 from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.termination.terminator import Terminator
 from controller.reconcilers.zonalshift.reporting import ZonalShiftReporting
-from controller.state.cluster import Cluster
 from controller.state.registrations import Registrations
 from controller.state.spreads import DefaultSpreads
-from controller.telemetry.events import Recorder
-from controller.telemetry.metrics import CONDITIONED, Metrics
+from controller.telemetry.metrics import CONDITIONED
 
 ONE = Workers(1, 1)
 FEW = Workers(10, 1000)
@@ -92,15 +88,10 @@ class RunningCloud(CloudProvider, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReconcilerPorts:
-    """The interfaces through which reconcilers act."""
+class ReconcilerPorts(Ports):
+    """The interfaces of all reconcilers, and the engines that decide in worker processes."""
 
-    api: ApiServer
     cloud: RunningCloud
-    cluster: Cluster
-    recorder: Recorder
-    metrics: Metrics
-    clock: Clock
     solve: Solve
     engine: DisruptionEngine
     spreads: DefaultSpreads
@@ -110,10 +101,8 @@ class Assembly:
     """The reconcilers of one controller; they act while `run` runs."""
 
     def __init__(self, ports: ReconcilerPorts, options: Options, *, ca_bundle: str = "") -> None:
-        api, cloud, cluster = ports.api, ports.cloud, ports.cluster
-        metrics, clock = ports.metrics, ports.clock
-        self._cloud, self._metrics = cloud, metrics
-        self._recorder = ports.recorder
+        self._cloud, self._cluster = ports.cloud, ports.cluster
+        self._metrics, self._recorder = ports.metrics, ports.recorder
         self._is_acting = False
         self._pace = Pace()
 
@@ -121,56 +110,48 @@ class Assembly:
             name: str, reconciler: Reconciler, workers: Workers = FEW, apart: float = 0.0
         ) -> Loop:
             most = workers.with_cpu(options.cpu_requests)
-            return Loop(name, reconciler, metrics, most, apart, self._pace)
+            return Loop(name, reconciler, ports.metrics, most, apart, self._pace)
 
         def singleton(name: str, rounds: Rounds) -> Singleton:
-            return Singleton(name, rounds, metrics)
+            return Singleton(name, rounds, ports.metrics)
 
         batch_window = BatchWindow(options.batch_idle_duration, options.batch_max_duration)
         registrations = Registrations()
-        registration_backoff = RegistrationBackoff(cluster, clock, registrations)
+        registration_backoff = RegistrationBackoff(ports, registrations)
         provisioner = _provisioner(ports, options, batch_window, registration_backoff)
         nomination = _nomination(ports, provisioner.plan)
-        history = _history(ports)
-        orchestrator = _orchestrator(ports, provisioner.plan, history)
+        history = History(ports)
+        orchestrator = Orchestrator(ports, _claim_writer(ports, provisioner.plan), history)
+        notices = NoticeHandler(ports, registrations)
         gates = options.feature_gates
-        readiness = Readiness(api, cluster, clock, registrations, cloud, gates.static_capacity)
+        readiness = Readiness(ports, registrations, gates.static_capacity)
         lifecycle = _lifecycle(ports, options, nomination, registrations)
-        replication = Replication(
-            api,
-            cluster,
-            ports.recorder,
-            metrics,
-            clock,
-            registration_backoff,
-            settings_of(options),
-        )
+        replication = Replication(ports, registration_backoff, settings_of(options))
         disruptor = _disruptor(ports, options, orchestrator, registration_backoff)
-        self._cluster = cluster
-        self._tagging = tagging = _tagging(ports, options)
+        self._tagging = tagging = Tagging(ports, options.cluster_name, options.installation_tag)
 
         self._nudges = hears = Nudges(
-            cluster=cluster,
+            cluster=ports.cluster,
             batch_window=batch_window,
             pools=loop("nodepool.readiness", readiness, apart=POOLS_APART),
-            classes=loop("nodeclass", _resolver(ports, ca_bundle)),
+            classes=loop("nodeclass", Resolver(ports, ca_bundle)),
             claims=loop("nodeclaim.lifecycle", lifecycle, MANY),
-            consolidatable=loop("nodeclaim.disruption", Consolidatable(api, cluster, clock)),
-            drift=loop("nodeclaim.drift", Drift(api, cloud, cluster, clock)),
-            consistency=loop("nodeclaim.consistency", _consistency(ports)),
+            consolidatable=loop("nodeclaim.disruption", Consolidatable(ports)),
+            drift=loop("nodeclaim.drift", Drift(ports)),
+            consistency=loop("nodeclaim.consistency", Consistency(ports)),
             tagging=loop("nodeclaim.tagging", tagging, ONE),
-            expiration=loop("nodeclaim.expiration", Expiration(api, cluster, metrics, clock)),
-            pod_events=loop("nodeclaim.podevents", PodEvents(api, cluster, clock)),
+            expiration=loop("nodeclaim.expiration", Expiration(ports)),
+            pod_events=loop("nodeclaim.podevents", PodEvents(ports)),
             nodes=loop("node.termination", _terminator(ports, options), MANY),
             nominations=loop("pod.nomination", nomination),
-            repair=loop("node.health", _repair(ports)),
-            reboots=loop("nodeclaim.reboot", _reboots(ports)),
-            overlays=loop("nodeoverlay.controller", Evaluation(api, cloud, cluster, clock), ONE),
-            buffers=loop("capacitybuffer", Resolution(api, cluster, clock)),
+            repair=loop("node.health", Repair(ports)),
+            reboots=loop("nodeclaim.reboot", Reboots(ports, Eviction(ports))),
+            overlays=loop("nodeoverlay.controller", Evaluation(ports), ONE),
+            buffers=loop("capacitybuffer", Resolution(ports)),
             static=loop("static.provisioning", replication),
             disruption=singleton("disruption", disruptor),
             disruption_queue=singleton("disruption.queue", orchestrator),
-            garbage=singleton("nodeclaim.garbagecollection", _garbage_collection(ports)),
+            garbage=singleton("nodeclaim.garbagecollection", GarbageCollection(ports)),
         )
         # Reconcilers of disabled features get no task. Their loops ignore nudges.
         self._loops = (
@@ -189,29 +170,20 @@ class Assembly:
             hears.disruption_queue,
             singleton("disruption.history", history),
             hears.garbage,
-            *(
-                singleton(name, listener)
-                for name, listener in _listeners(ports, registrations).items()
-            ),
+            singleton("interruption", Listener(ports, notices)),
+            singleton("interruption.instancestatus", StatusListener(ports, notices)),
         ]
         if not (gates.node_overlay and gates.capacity_buffer):
-            self._singletons.append(singleton("featuregates", DisabledFeatures(api, clock, gates)))
+            self._singletons.append(singleton("featuregates", DisabledFeatures(ports, gates)))
         if gates.pod_deletion_cost_management:
             costs = _deletion_costs(ports, options, disruptor)
             self._singletons.append(singleton("pod.deletioncost", costs))
         if options.enable_zonal_shift:
-            reporting = ZonalShiftReporting(cloud=cloud, cluster=cluster, recorder=ports.recorder)
-            self._singletons.append(singleton("zonalshift", reporting))
+            self._singletons.append(singleton("zonalshift", ZonalShiftReporting(ports)))
         if gates.reserved_capacity:
             self._singletons += [
-                singleton(
-                    "capacityreservation.capacitytype",
-                    CapacityType(api=api, cloud=cloud, cluster=cluster),
-                ),
-                singleton(
-                    "capacityreservation.expiration",
-                    BlockExpiration(api, cloud, cluster, metrics, clock),
-                ),
+                singleton("capacityreservation.capacitytype", CapacityType(ports)),
+                singleton("capacityreservation.expiration", BlockExpiration(ports)),
             ]
 
     async def run(self) -> None:
@@ -282,119 +254,21 @@ def _nomination(ports: ReconcilerPorts, plan: PlacementPlan) -> Nomination:
     )
 
 
-def _finalization(ports: ReconcilerPorts) -> Finalization:
-    return Finalization(
-        api=ports.api,
-        cloud=ports.cloud,
-        cluster=ports.cluster,
-        recorder=ports.recorder,
-        metrics=ports.metrics,
-        clock=ports.clock,
-    )
-
-
 def _lifecycle(
     ports: ReconcilerPorts, options: Options, nomination: Nomination, registrations: Registrations
 ) -> Lifecycle:
     return Lifecycle(
-        api=ports.api,
-        cloud=ports.cloud,
-        cluster=ports.cluster,
-        recorder=ports.recorder,
-        metrics=ports.metrics,
-        clock=ports.clock,
-        finalization=_finalization(ports),
+        ports=ports,
+        finalization=Finalization(ports),
         preparation=StartupGate(ports.api, ports.cluster, ports.clock, nomination),
         registrations=registrations,
         registration_timeout=options.registration_timeout,
     )
 
 
-def _resolver(ports: ReconcilerPorts, ca_bundle: str) -> Resolver:
-    return Resolver(
-        api=ports.api,
-        cloud=ports.cloud,
-        cluster=ports.cluster,
-        recorder=ports.recorder,
-        clock=ports.clock,
-        ca_bundle=ca_bundle,
-    )
-
-
 def _terminator(ports: ReconcilerPorts, options: Options) -> Terminator:
-    surge = Surge(ports.api, ports.recorder, ports.clock)
-    return Terminator(
-        api=ports.api,
-        cloud=ports.cloud,
-        cluster=ports.cluster,
-        recorder=ports.recorder,
-        metrics=ports.metrics,
-        clock=ports.clock,
-        eviction=Eviction(ports.api, ports.recorder, ports.metrics, ports.clock),
-        surge=surge if options.surge_single_replicas else None,
-    )
-
-
-def _reboots(ports: ReconcilerPorts) -> Reboots:
-    return Reboots(
-        api=ports.api,
-        cloud=ports.cloud,
-        cluster=ports.cluster,
-        recorder=ports.recorder,
-        metrics=ports.metrics,
-        clock=ports.clock,
-        eviction=Eviction(ports.api, ports.recorder, ports.metrics, ports.clock),
-    )
-
-
-def _consistency(ports: ReconcilerPorts) -> Consistency:
-    return Consistency(
-        api=ports.api, cluster=ports.cluster, recorder=ports.recorder, clock=ports.clock
-    )
-
-
-def _tagging(ports: ReconcilerPorts, options: Options) -> Tagging:
-    return Tagging(
-        api=ports.api,
-        cloud=ports.cloud,
-        cluster=ports.cluster,
-        recorder=ports.recorder,
-        cluster_name=options.cluster_name,
-        installation=options.installation_tag,
-    )
-
-
-def _repair(ports: ReconcilerPorts) -> Repair:
-    return Repair(
-        api=ports.api,
-        cloud=ports.cloud,
-        cluster=ports.cluster,
-        recorder=ports.recorder,
-        metrics=ports.metrics,
-        clock=ports.clock,
-    )
-
-
-def _orchestrator(ports: ReconcilerPorts, plan: PlacementPlan, history: History) -> Orchestrator:
-    return Orchestrator(
-        api=ports.api,
-        cluster=ports.cluster,
-        recorder=ports.recorder,
-        metrics=ports.metrics,
-        clock=ports.clock,
-        writer=_claim_writer(ports, plan),
-        history=history,
-    )
-
-
-def _history(ports: ReconcilerPorts) -> History:
-    return History(
-        api=ports.api,
-        cloud=ports.cloud,
-        cluster=ports.cluster,
-        metrics=ports.metrics,
-        clock=ports.clock,
-    )
+    surge = Surge(ports) if options.surge_single_replicas else None
+    return Terminator(ports, Eviction(ports), surge)
 
 
 def _claim_writer(ports: ReconcilerPorts, plan: PlacementPlan) -> ClaimWriter:
@@ -414,15 +288,11 @@ def _disruptor(
     orchestrator: Orchestrator,
     registration_backoff: RegistrationBackoff,
 ) -> Disruptor:
-    advice = partial(Advice, ports.engine, ports.cluster, ports.metrics)
+    advice = partial(Advice, ports, ports.engine)
     advisor = Advisor(advice(Mode.OBSERVE))
     recommender = Recommender(advice(Mode.RECOMMEND), orchestrator.history, orchestrator)
     return Disruptor(
-        cloud=ports.cloud,
-        cluster=ports.cluster,
-        recorder=ports.recorder,
-        metrics=ports.metrics,
-        clock=ports.clock,
+        ports=ports,
         engine=ports.engine,
         orchestrator=orchestrator,
         registration_backoff=registration_backoff,
@@ -437,43 +307,8 @@ def _deletion_costs(
     ports: ReconcilerPorts, options: Options, disruptor: Disruptor
 ) -> DeletionCosts:
     return DeletionCosts(
-        api=ports.api,
-        cloud=ports.cloud,
-        cluster=ports.cluster,
-        metrics=ports.metrics,
-        clock=ports.clock,
+        ports=ports,
         engine=ports.engine,
         planned=lambda: disruptor.planned,
         settings=settings_of(options),
     )
-
-
-def _garbage_collection(ports: ReconcilerPorts) -> GarbageCollection:
-    return GarbageCollection(
-        api=ports.api,
-        cloud=ports.cloud,
-        cluster=ports.cluster,
-        metrics=ports.metrics,
-        clock=ports.clock,
-    )
-
-
-def _listeners(
-    ports: ReconcilerPorts, registrations: Registrations
-) -> Mapping[str, Listener | StatusListener]:
-    cloud, metrics = ports.cloud, ports.metrics
-    handler = NoticeHandler(
-        api=ports.api,
-        cloud=ports.cloud,
-        cluster=ports.cluster,
-        recorder=ports.recorder,
-        metrics=ports.metrics,
-        clock=ports.clock,
-        registrations=registrations,
-    )
-    return {
-        "interruption": Listener(cloud=cloud, handler=handler, metrics=metrics, clock=ports.clock),
-        "interruption.instancestatus": StatusListener(
-            cloud=cloud, handler=handler, metrics=metrics
-        ),
-    }

@@ -31,14 +31,8 @@ class ObservingAssembly:
             solve=ports.solve,
             batch_window=self._batch_window,
         )
-        advice = Advice(ports.engine, ports.cluster, ports.metrics, Mode.OBSERVE)
-        disruption = DisruptionObserver(
-            cloud=ports.cloud,
-            cluster=ports.cluster,
-            clock=ports.clock,
-            engine=ports.engine,
-            advisor=Advisor(advice),
-        )
+        advice = Advice(ports, ports.engine, Mode.OBSERVE)
+        disruption = DisruptionObserver(ports, ports.engine, Advisor(advice))
         self._singletons = [
             Singleton("provisioner", provisioning, ports.metrics),
             Singleton("disruption", disruption, ports.metrics),

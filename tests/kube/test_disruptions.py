@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import aiohttp
 import pytest
@@ -27,7 +28,8 @@ async def test_a_recommendation_is_read_approved_and_carried_out(
     async with asyncio.timeout(120):
         await served(api)
     scenario = shrunk()
-    scenario.disruptor.orchestrator.history.api = api
+    history = scenario.disruptor.orchestrator.history
+    history.ports = dataclasses.replace(history.ports, api=api)
     await scenario.protect("a")
 
     await scenario.work(3)

@@ -11,7 +11,6 @@ from controller.apis import kinds
 from controller.apis.kinds import Kind
 from controller.apis.kubernetes import conditions
 from controller.apiserver.port import Change
-from controller.cloudprovider.fake import FakeCloud
 from controller.kube.client import Client
 from controller.manager.watches import followed
 from controller.options import FeatureGates, Options
@@ -24,9 +23,8 @@ from controller.reconcilers.staticcapacity.replication import Replication
 from controller.scheduling.buffers import Fill
 from controller.state.cluster import Cluster
 from controller.state.registrations import Registrations
-from controller.telemetry.events import Recorder
-from controller.telemetry.metrics import Metrics
 from tests.builders import make_nodeclass
+from tests.reconcilers.world import make_ports
 
 EVERYTHING = Options(
     cluster_name="c",
@@ -71,7 +69,7 @@ async def test_overlays_get_their_conditions(api: Client) -> None:
     cluster = await mirror(api)
     cluster.apply(kinds.EC2_NODE_CLASS, Change("ADDED", make_nodeclass()))
 
-    await Evaluation(api, FakeCloud(), cluster, now).reconcile(ALL)
+    await Evaluation(make_ports(api, cluster, now)).reconcile(ALL)
 
     ready = {
         overlay.metadata.name: conditions.find(overlay.status.conditions, "ValidationSucceeded")
@@ -110,7 +108,7 @@ async def test_buffers_get_their_status_and_outdated_fields_are_removed(
     key = f"{namespace}/web"
 
     cluster = await mirror(api)
-    await Resolution(api, cluster, now).reconcile(key)
+    await Resolution(make_ports(api, cluster, now)).reconcile(key)
     await report_fills(api, cluster, now, {key: Fill(existing=2)})
     by_template = (await api.get(kinds.CAPACITY_BUFFER, "web", namespace)).status
     followed_ = {"scalableRef": {"kind": "Deployment", "name": "web"}, "percentage": 50}
@@ -118,7 +116,7 @@ async def test_buffers_get_their_status_and_outdated_fields_are_removed(
     await api.patch(
         kinds.CAPACITY_BUFFER, "web", {"spec": {**cleared, **followed_}}, namespace=namespace
     )
-    await Resolution(api, await mirror(api), now).reconcile(key)
+    await Resolution(make_ports(api, await mirror(api), now)).reconcile(key)
     by_share = (await api.get(kinds.CAPACITY_BUFFER, "web", namespace)).status
 
     assert by_template.replicas == 2
@@ -137,7 +135,7 @@ async def test_objects_report_that_their_feature_gate_is_off(api: Client, namesp
     buffer = {"metadata": {"name": "off"}, "spec": spec}
     await api.create(kinds.CAPACITY_BUFFER, buffer, namespace)
 
-    await DisabledFeatures(api, now, FeatureGates()).run_once()
+    await DisabledFeatures(make_ports(api, Cluster(), now), FeatureGates()).run_once()
 
     told = [
         (await api.get(kinds.NODE_OVERLAY, "off")).status.conditions,
@@ -156,16 +154,9 @@ async def test_a_static_pool_creates_valid_claims(api: Client) -> None:
     ready["lastTransitionTime"] = now().strftime("%Y-%m-%dT%H:%M:%SZ")
     status = {"status": {"conditions": [ready]}}
     await api.patch(kinds.NODE_POOL, "fixed", status, subresource="status")
-    cluster = await mirror(api)
+    ports = make_ports(api, await mirror(api), now)
 
-    await Replication(
-        api,
-        cluster,
-        Recorder(api, now),
-        Metrics(),
-        now,
-        RegistrationBackoff(cluster, now, Registrations()),
-    ).reconcile("fixed")
+    await Replication(ports, RegistrationBackoff(ports, Registrations())).reconcile("fixed")
 
     claims = [
         claim

@@ -53,15 +53,16 @@ class SameProcess:
 def make_disruptor(
     world: World, engine: SameProcess | None = None, mode: Mode = Mode.ACT
 ) -> Disruptor:
-    history = world.make(History)
+    history = History(world.ports)
     writer = world.make(ClaimWriter, plan=PlacementPlan())
-    orchestrator = world.make(Orchestrator, writer=writer, history=history)
+    orchestrator = Orchestrator(world.ports, writer, history)
     engine = engine or SameProcess()
-    advice = partial(Advice, engine, world.cluster, world.metrics)
-    return world.make(
-        Disruptor,
+    advice = partial(Advice, world.ports, engine)
+    return Disruptor(
+        ports=world.ports,
         engine=engine,
         orchestrator=orchestrator,
+        registration_backoff=world.registration_backoff,
         recommender=Recommender(advice(Mode.RECOMMEND), history, orchestrator),
         advisor=Advisor(advice(Mode.OBSERVE)),
         mode=mode,

@@ -37,7 +37,7 @@ def make_buffer(**spec: Any) -> CapacityBuffer:
 
 
 async def resolved(world: World) -> timedelta | None:
-    pause = await world.make(Resolution).reconcile("team/web")
+    pause = await Resolution(world.ports).reconcile("team/web")
     world.see()
     return pause
 

@@ -26,12 +26,12 @@ RESERVED = {
 
 @pytest.fixture
 def capacity_type(world: World) -> CapacityType:
-    return world.make(CapacityType)
+    return CapacityType(world.ports)
 
 
 @pytest.fixture
 def expiration(world: World) -> BlockExpiration:
-    return world.make(BlockExpiration)
+    return BlockExpiration(world.ports)
 
 
 async def launched(

@@ -38,7 +38,7 @@ async def world() -> World:
 
 @pytest.fixture
 def consistency(world: World) -> Consistency:
-    return world.make(Consistency)
+    return Consistency(world.ports)
 
 
 def condition(world: World) -> Condition:

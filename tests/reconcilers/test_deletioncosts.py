@@ -23,11 +23,7 @@ class DeletionCostScenario(ConsolidationScenario):
         super().__init__(**disruption)
         self.planned: tuple[str, ...] = ()
         self.costs = DeletionCosts(
-            api=self.world.api,
-            cloud=self.world.cloud,
-            cluster=self.world.cluster,
-            metrics=self.world.metrics,
-            clock=self.world.clock,
+            ports=self.world.ports,
             engine=self.engine,
             planned=lambda: self.planned,
             settings=EVICTIONS_FREE,

@@ -207,7 +207,7 @@ async def test_a_node_becomes_consolidatable_after_consolidateafter(
 ) -> None:
     scenario = DisruptionScenario(1, consolidateAfter=after)
     world = scenario.world
-    loop = world.make(Consolidatable)
+    loop = Consolidatable(world.ports)
     world.pass_time(seconds=quiet)
 
     await loop.reconcile("claim-0")
@@ -221,7 +221,7 @@ async def test_a_node_becomes_consolidatable_after_consolidateafter(
 async def test_a_pod_event_in_the_future_does_not_delay_consolidatable() -> None:
     scenario = DisruptionScenario(1, consolidateAfter="5m")
     world = scenario.world
-    loop = world.make(Consolidatable)
+    loop = Consolidatable(world.ports)
     world.pass_time(minutes=-30)
 
     assert await loop.reconcile("claim-0") == timedelta(minutes=5)
@@ -256,7 +256,7 @@ async def test_an_unused_replacement_is_deleted_despite_consolidateafter_never(
     world.see()
     world.pass_time(seconds=quiet)
 
-    await world.make(Consolidatable).reconcile("claim-0")
+    await Consolidatable(world.ports).reconcile("claim-0")
     await scenario.work(seconds=20)
 
     assert bool(scenario.going()) is goes
@@ -279,7 +279,7 @@ async def test_the_time_of_the_last_pod_event_is_written_at_intervals(
     await world.api.patch(kinds.NODE_CLAIM, "claim-0", told, subresource="status")
     world.see()
 
-    await world.make(PodEvents).reconcile("node-0")
+    await PodEvents(world.ports).reconcile("node-0")
 
     claim = world.claim("claim-0")
     assert claim is not None

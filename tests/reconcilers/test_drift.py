@@ -53,7 +53,7 @@ class DriftScenario:
         self, carried: Mapping[str, str] | None = None, *, is_launched: bool = True
     ) -> None:
         self.world = world = World()
-        self.drift = world.make(Drift)
+        self.drift = Drift(world.ports)
         pool = hashed(make_nodepool())
         launched = Condition(type=LAUNCHED, status="True" if is_launched else "Unknown")
         claim = make_nodeclaim(

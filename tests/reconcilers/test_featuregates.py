@@ -30,7 +30,7 @@ BUFFER = CapacityBuffer(
 
 
 async def reported(world: World, **gates: bool) -> None:
-    await DisabledFeatures(world.api, world.clock, FeatureGates(**gates)).run_once()
+    await DisabledFeatures(world.ports, FeatureGates(**gates)).run_once()
 
 
 def said(world: World, kind: Kind[Any]) -> tuple[str, str] | None:

@@ -27,7 +27,7 @@ from tests.reconcilers.world import World
 
 @pytest.fixture
 def collector(world: World) -> GarbageCollection:
-    return world.make(GarbageCollection)
+    return GarbageCollection(world.ports)
 
 
 async def launched(world: World, name: str = "claim", *, recorded: bool = True) -> NodeClaim:

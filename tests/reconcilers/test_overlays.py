@@ -33,7 +33,7 @@ def make_world(*overlays: NodeOverlay) -> World:
 
 
 def evaluation(world: World) -> Evaluation:
-    return world.make(Evaluation)
+    return Evaluation(world.ports)
 
 
 def status(world: World, name: str) -> dict[str, tuple[str, str]]:

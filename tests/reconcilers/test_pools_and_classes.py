@@ -25,12 +25,12 @@ def world() -> World:
 
 @pytest.fixture
 def readiness(world: World) -> Readiness:
-    return world.make(Readiness)
+    return Readiness(world.ports, world.registrations)
 
 
 @pytest.fixture
 def resolver(world: World) -> Resolver:
-    return world.make(Resolver)
+    return Resolver(world.ports)
 
 
 def fresh_pool(*requirements: Requirement) -> NodePool:
@@ -242,9 +242,7 @@ async def test_a_static_pool_reports_that_its_feature_gate_is_off(
         make_nodeclass(),
         changed(pool, spec={"replicas": 2}),
     )
-    readiness = Readiness(
-        world.api, world.cluster, world.clock, world.registrations, world.cloud, is_on
-    )
+    readiness = Readiness(world.ports, world.registrations, is_on)
 
     await readiness.reconcile("default")
 
@@ -328,7 +326,7 @@ async def test_a_claim_is_deleted_when_it_expires(
     )
     world.seed(claim)
     world.pass_time(hours=hours)
-    expiration = world.make(Expiration)
+    expiration = Expiration(world.ports)
 
     await expiration.reconcile("claim")
 

@@ -31,15 +31,7 @@ class RebootScenario(RepairScenario):
         super().__init__(**disruption)
         world = self.world
         world.cloud.repair_policies = lambda: [POLICY]  # type: ignore[method-assign]
-        self.reboots = Reboots(
-            api=world.api,
-            cloud=world.cloud,
-            cluster=world.cluster,
-            recorder=world.recorder,
-            metrics=world.metrics,
-            clock=world.clock,
-            eviction=Eviction(world.api, world.recorder, world.metrics, world.clock),
-        )
+        self.reboots = Reboots(world.ports, Eviction(world.ports))
         for number in range(9):
             self.add(f"well-{number}", "c5.large", pods=2)
         self.add("ill", "c5.large", pods=1)

@@ -33,7 +33,7 @@ class Pool:
 
     def restart(self) -> None:
         world = self.world
-        self.readiness = world.make(Readiness)
+        self.readiness = Readiness(world.ports, world.registrations)
 
     def change(self, **status: object) -> None:
         """Have the controller find something else for the class of the pool."""

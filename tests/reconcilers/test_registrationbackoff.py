@@ -87,7 +87,7 @@ async def test_a_node_without_a_claim_does_not_count_as_the_tried_node(
 
 async def test_pods_report_the_pause_of_their_pool(scenario: ProvisioningScenario) -> None:
     world = scenario.world
-    readiness = world.make(Readiness)
+    readiness = Readiness(world.ports, world.registrations)
     await readiness.reconcile("default")
     fails(world)
     await readiness.reconcile("default")
@@ -130,7 +130,7 @@ async def test_a_static_pool_tries_one_node_too() -> None:
     world = World()
     world.seed(make_nodeclass(), make_static(3))
     fails(world, "fixed")
-    replication = world.make(Replication)
+    replication = Replication(world.ports, world.registration_backoff)
 
     await replication.reconcile("fixed")
     assert made(world) == 0

@@ -24,7 +24,7 @@ class Fleet:
         self.world = world = World()
         world.seed(make_nodeclass(), make_nodepool())
         self.lifecycle = make_lifecycle(world, Unprepared())
-        self.repair = world.make(Repair)
+        self.repair = Repair(world.ports)
 
     async def grow(self, count: int, **spec: object) -> list[str]:
         """Launch claims and let their nodes join; returns the nodes' names."""

@@ -135,7 +135,7 @@ async def test_a_claim_is_not_compared_with_the_node_of_another_instance(
 ) -> None:
     world = scenario.world
     await replace_node(world)
-    consistency = world.make(Consistency)
+    consistency = Consistency(world.ports)
 
     assert await consistency.reconcile("claim") is None
 
@@ -165,7 +165,7 @@ async def test_an_unhealthy_node_of_another_instance_deletes_no_claim(
     world.seed(changed(foreign, status={"conditions": [broken]}))
     world.pass_time(hours=2)
 
-    repair = world.make(Repair)
+    repair = Repair(world.ports)
     await repair.reconcile(NODE)
 
     assert not world.is_leaving("claim")

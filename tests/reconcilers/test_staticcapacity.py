@@ -38,7 +38,7 @@ def make_static(replicas: int, **spec: Any) -> NodePool:
 
 async def replicated(world: World) -> timedelta | None:
     world.see()
-    pause = await world.make(Replication).reconcile("fixed")
+    pause = await Replication(world.ports, world.registration_backoff).reconcile("fixed")
     world.see()
     return pause
 
@@ -93,7 +93,7 @@ async def test_nodes_of_a_static_pool_with_a_capacity_reservation_are_launched_o
 async def test_a_static_claim_whose_create_got_no_response_is_not_part_of_two_launches() -> None:
     world = make_world(3)
     world.see()
-    replication = world.make(Replication)
+    replication = Replication(world.ports, world.registration_backoff)
     lost = UnavailableError("no response")
     world.api.refuse("create", lost, kind=kinds.NODE_CLAIM, times=2)
     with pytest.raises(UnavailableError):
@@ -372,7 +372,7 @@ async def test_a_creation_with_a_lost_response_creates_no_extra_node(
 ) -> None:
     world = make_world(3)
     world.see()
-    replication = world.make(Replication)
+    replication = Replication(world.ports, world.registration_backoff)
     create, left = world.api.create, losses
 
     async def lost(kind: Any, *arguments: Any, **named: Any) -> Any:
@@ -403,7 +403,7 @@ async def test_a_deletion_with_a_lost_response_deletes_no_other_claim(
     await replicated(world)
     nodes = {claim.metadata.name: await _joined(world, claim) for claim in world.claims()}
     world.seed(make_static(2))
-    replication = world.make(Replication)
+    replication = Replication(world.ports, world.registration_backoff)
     delete = world.api.delete
 
     async def lost(*arguments: Any, **named: Any) -> None:

@@ -38,7 +38,7 @@ class SurgeScenario(TerminationScenario):
 
     def __init__(self) -> None:
         super().__init__()
-        self.terminator.surge = self.world.make(Surge)
+        self.terminator.surge = Surge(self.world.ports)
 
     async def drains(self, pod: Pod, deployment: Deployment) -> None:
         replica_set = make_replicaset("web-abc", ownerReferences=[owned_by("Deployment", "web")])
@@ -91,7 +91,7 @@ async def test_another_replica_of_the_controller_does_not_restart_it_again(
     scenario: SurgeScenario,
 ) -> None:
     await scenario.drains(only_pod(**{labels.SURGE: "true"}), make_deployment())
-    scenario.terminator.surge = scenario.world.make(Surge)
+    scenario.terminator.surge = Surge(scenario.world.ports)
     await scenario.work(seconds=3)
 
     assert scenario.patches == 1

@@ -24,7 +24,7 @@ async def world() -> World:
 
 @pytest.fixture
 def tagging(world: World) -> Tagging:
-    return world.make(Tagging, cluster_name="prod", installation="org/prod")
+    return Tagging(world.ports, "prod", "org/prod")
 
 
 async def joined(world: World) -> None:

@@ -36,7 +36,7 @@ class TerminationScenario:
     def __init__(self) -> None:
         self.world = world = World()
         self.lifecycle = make_lifecycle(world, Unprepared())
-        self.terminator = world.make(Terminator, eviction=world.make(Eviction))
+        self.terminator = Terminator(world.ports, Eviction(world.ports))
 
     async def up(self, **spec: object) -> None:
         self.world.seed(make_nodeclass(), make_nodeclaim(pool="", spec=spec))

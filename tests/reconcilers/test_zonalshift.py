@@ -45,7 +45,7 @@ async def told(world: World, reason: str) -> list[tuple[str, str, str]]:
 
 
 async def test_pools_that_may_use_the_zone_report_the_zonal_shift_and_its_end(world: World) -> None:
-    reporting = world.make(ZonalShiftReporting)
+    reporting = ZonalShiftReporting(world.ports)
     await reporting.run_once()
     assert await told(world, "ZonalShiftActive") == []
 

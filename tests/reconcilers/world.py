@@ -14,14 +14,16 @@ from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.fake import FakeApiServer
-from controller.apiserver.port import Change
+from controller.apiserver.port import ApiServer, Change
 from controller.cloudprovider.fake import FakeCloud
-from controller.cloudprovider.provider import Instance
+from controller.cloudprovider.provider import CloudProvider, Instance
+from controller.reconcilers.clock import Clock
 from controller.reconcilers.interruption.handler import NoticeHandler
 from controller.reconcilers.interruption.listener import Listener, StatusListener
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.nodeclaim.finalization import Finalization
 from controller.reconcilers.nodeclaim.lifecycle import Lifecycle, NodePreparation
+from controller.reconcilers.ports import Ports
 from controller.state.cluster import MIRRORED, Cluster
 from controller.state.registrations import Registrations
 from controller.telemetry.events import Recorder
@@ -35,12 +37,25 @@ PORTS = {
     "recorder",
     "metrics",
     "clock",
-    "registrations",
     "registration_backoff",
 }
 """What a world gives to the parts of the controller."""
 
 Made = TypeVar("Made")
+
+
+def make_ports(
+    api: ApiServer, cluster: Cluster, clock: Clock, cloud: CloudProvider | None = None
+) -> Ports:
+    """Return the ports of reconcilers that act on an API server, by default with a fake cloud."""
+    return Ports(
+        api=api,
+        cloud=cloud or FakeCloud(clock=clock),
+        cluster=cluster,
+        recorder=Recorder(api, clock),
+        metrics=Metrics(),
+        clock=clock,
+    )
 
 
 class World:
@@ -52,12 +67,10 @@ class World:
         self.api = FakeApiServer(self.clock)
         self.cloud = FakeCloud(clock=self.clock)
         self.cluster = Cluster((*MIRRORED, *features))
-        self.metrics = Metrics()
-        self.recorder = Recorder(self.api, self.clock)
+        self.ports = make_ports(self.api, self.cluster, self.clock, self.cloud)
+        self.metrics, self.recorder = self.ports.metrics, self.ports.recorder
         self.registrations = Registrations()
-        self.registration_backoff = RegistrationBackoff(
-            self.cluster, self.clock, self.registrations
-        )
+        self.registration_backoff = RegistrationBackoff(self.ports, self.registrations)
 
     def make(self, kind: Callable[..., Made], **more: Any) -> Made:
         """Return a part of the controller that works on this world.
@@ -154,20 +167,24 @@ async def launched(world: World, lifecycle: Lifecycle, **spec: Any) -> NodeClaim
 
 def make_handler(world: World) -> NoticeHandler:
     """Return the handler of the interruption notices of a world's cloud."""
-    return world.make(NoticeHandler)
+    return NoticeHandler(world.ports, world.registrations)
 
 
 def make_listener(world: World) -> Listener:
     """Return the reader of the interruption queue of a world's cloud."""
-    handler = make_handler(world)
-    return world.make(Listener, handler=handler)
+    return Listener(world.ports, make_handler(world))
 
 
 def make_status_listener(world: World) -> StatusListener:
     """Return the reader of the EC2 status checks of a world's cloud."""
-    return StatusListener(cloud=world.cloud, handler=make_handler(world), metrics=world.metrics)
+    return StatusListener(world.ports, make_handler(world))
 
 
 def make_lifecycle(world: World, preparation: NodePreparation) -> Lifecycle:
     """Return the lifecycle reconciler of a world's NodeClaims, including termination."""
-    return world.make(Lifecycle, finalization=world.make(Finalization), preparation=preparation)
+    return Lifecycle(
+        ports=world.ports,
+        finalization=Finalization(world.ports),
+        preparation=preparation,
+        registrations=world.registrations,
+    )

@@ -209,7 +209,7 @@ async def test_permissions_of_disabled_features_are_those_of_their_report() -> N
         ),
     )
     with recorded() as rights:
-        await DisabledFeatures(world.api, world.clock, off.feature_gates).run_once()
+        await DisabledFeatures(world.ports, off.feature_gates).run_once()
 
     concerned = {
         right for right in granted(off) if right[1].startswith(("nodeoverlays", "capacitybuffers"))

@@ -26,11 +26,9 @@ from controller.apis.kinds import (
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.workloads import Scalable
-from controller.apiserver.port import ApiServer
-from controller.reconcilers.clock import Clock
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import patched
 from controller.state.buffers import PodBlueprint, replicas, virtual_pods
-from controller.state.cluster import Cluster
 
 PERIOD = timedelta(seconds=30)
 """How often a buffer is resolved again, in addition to watch events."""
@@ -49,12 +47,10 @@ class UnresolvedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Resolution:
+class Resolution(PortUser):
     """Writes a buffer's replicas and `ReadyForProvisioning`, and adds its pods to the mirror."""
 
-    api: ApiServer
-    cluster: Cluster
-    clock: Clock
+    ports: Ports
 
     async def reconcile(self, key: str) -> timedelta | None:
         """Resolve one buffer, named `namespace/name`."""

@@ -13,10 +13,8 @@ from controller.apis.karpenter.nodeclaim import REGISTERED, NodeClaim
 from controller.apis.kinds import NODE, NODE_CLAIM
 from controller.apis.kubernetes import conditions
 from controller.apiserver.errors import ConflictError, NotFoundError
-from controller.apiserver.port import ApiServer
-from controller.cloudprovider.provider import CloudProvider
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import patched
-from controller.state.cluster import Cluster
 
 PERIOD = timedelta(minutes=1)
 
@@ -29,13 +27,11 @@ ON_DEMAND: Mapping[str, str | None] = {
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityType:
+@dataclass(frozen=True, slots=True)
+class CapacityType(PortUser):
     """Relabels NodeClaims and nodes whose instance continues as on-demand."""
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
+    ports: Ports
 
     async def run_once(self) -> timedelta:
         """Compare every reserved NodeClaim with its instance; calls EC2 only if there is one."""

@@ -10,12 +10,8 @@ from datetime import timedelta
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM
-from controller.apiserver.port import ApiServer
-from controller.cloudprovider.provider import CloudProvider
-from controller.reconcilers.clock import Clock
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
-from controller.state.cluster import Cluster
-from controller.telemetry.metrics import Metrics
 
 PERIOD = timedelta(minutes=1)
 
@@ -23,18 +19,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class BlockExpiration:
+class BlockExpiration(PortUser):
     """Deletes the NodeClaims of a capacity block that ends soon, regardless of budgets.
 
     The end of a block is in the status of the EC2NodeClasses that select it; EC2 is asked only
     about blocks that no class selects any more.
     """
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
 
     async def run_once(self) -> timedelta:
         """Check every reservation once."""

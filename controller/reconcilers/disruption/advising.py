@@ -21,8 +21,7 @@ from controller.disruption.proposals import read_back, spec_of
 from controller.reconcilers.disruption.engine import AT_ONCE, PERIOD, DisruptionEngine, IdleBackoff
 from controller.reconcilers.disruption.history import History, approval
 from controller.reconcilers.disruption.orchestration import Orchestrator, log_fields
-from controller.state.cluster import Cluster
-from controller.telemetry.metrics import Metrics
+from controller.reconcilers.ports import Ports, PortUser
 
 DECLINED = f"Disruption declined by annotation {labels.APPROVED}=false"
 
@@ -39,12 +38,11 @@ Withdraw = Callable[[Names, str], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class Advice:
+class Advice(PortUser):
     """The advised commands of one mode, and when to look for others."""
 
+    ports: Ports
     engine: DisruptionEngine
-    cluster: Cluster
-    metrics: Metrics
     mode: Mode
     specs: dict[Names, DisruptionSpec] = field(default_factory=dict)
     """The advised commands, by the names of their nodes."""

@@ -11,17 +11,13 @@ from controller.apis import labels
 from controller.apis.kinds import POD
 from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import ApiError, ConflictError, NotFoundError
-from controller.apiserver.port import ApiServer
-from controller.cloudprovider.provider import CloudProvider
 from controller.disruption.deletioncosts import LOWEST, is_replica, ranking
 from controller.disruption.problem import DisruptionSettings
-from controller.reconcilers.clock import Clock
 from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.disruption import picture
 from controller.reconcilers.disruption.engine import UNSYNCED, DisruptionEngine
-from controller.state.cluster import Cluster
+from controller.reconcilers.ports import Ports, PortUser
 from controller.state.pods import is_terminal
-from controller.telemetry.metrics import Metrics
 
 PERIOD = timedelta(minutes=1)
 
@@ -31,17 +27,13 @@ being disrupted do not count."""
 
 
 @dataclass(slots=True, kw_only=True)
-class DeletionCosts:
+class DeletionCosts(PortUser):
     """Keeps `controller.kubernetes.io/pod-deletion-cost` of all ReplicaSets' pods up to date.
 
     `planned` returns the nodes of the last consolidation decision, in its order.
     """
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
     engine: DisruptionEngine
     planned: Callable[[], Sequence[str]]
     settings: DisruptionSettings

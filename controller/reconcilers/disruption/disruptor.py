@@ -15,7 +15,6 @@ from itertools import islice
 from controller.apis import labels
 from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL, POD
 from controller.apis.kubernetes.pods import Pod
-from controller.cloudprovider.provider import CloudProvider
 from controller.disruption import candidates, emptiness, repair
 from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
@@ -25,7 +24,7 @@ from controller.disruption.modes import Mode, by_mode
 from controller.disruption.overview import Overview, overview
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.repair import Unhealthy
-from controller.reconcilers.clock import Clock, first_noted
+from controller.reconcilers.clock import first_noted
 from controller.reconcilers.disruption import picture
 from controller.reconcilers.disruption.advising import Advisor, Recommender
 from controller.reconcilers.disruption.engine import (
@@ -38,10 +37,9 @@ from controller.reconcilers.disruption.engine import (
 from controller.reconcilers.disruption.orchestration import Orchestrator
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
-from controller.state.cluster import Cluster
+from controller.reconcilers.ports import Ports, PortUser
 from controller.state.pods import protected_for
-from controller.telemetry.events import EventType, Recorder
-from controller.telemetry.metrics import Metrics
+from controller.telemetry.events import EventType
 
 RETRY = timedelta(seconds=1)
 """How soon to decide again when a command could not begin."""
@@ -63,7 +61,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Disruptor:
+class Disruptor(PortUser):
     """Disrupts empty, drifted and underutilized nodes within the budgets of their NodePools.
 
     A consolidation must still be valid after `validation`, so that Joiner does not delete a node
@@ -71,11 +69,7 @@ class Disruptor:
     `advisor` handle the NodePools in the modes `recommend` and `observe`.
     """
 
-    cloud: CloudProvider
-    cluster: Cluster
-    recorder: Recorder
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
     engine: DisruptionEngine
     orchestrator: Orchestrator
     registration_backoff: RegistrationBackoff

@@ -31,19 +31,15 @@ from controller.apiserver.errors import (
     NotFoundError,
     UnavailableError,
 )
-from controller.apiserver.port import ApiServer
-from controller.cloudprovider.provider import CloudProvider
 from controller.disruption import history
 from controller.disruption.commands import Command
 from controller.disruption.history import DAY, HOUR, Scene, with_status
 from controller.disruption.modes import Mode
 from controller.disruption.proposals import spec_of
-from controller.reconcilers.clock import Clock
 from controller.reconcilers.creating import new_name
 from controller.reconcilers.newnodes.supply import supply
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
-from controller.state.cluster import Cluster
-from controller.telemetry.metrics import Metrics
 
 PERIOD = timedelta(seconds=30)
 
@@ -61,15 +57,11 @@ DECLINED_FOR = DAY
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, kw_only=True)
-class History:
+@dataclass(slots=True)
+class History(PortUser):
     """The history of commands, and the only writer of Disruption objects."""
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
     _records: dict[str, Disruption] = field(default_factory=dict)
     _balance: Balance = field(default_factory=Balance)
     _is_read: bool = False

@@ -6,23 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from controller.cloudprovider.provider import CloudProvider
 from controller.disruption.commands import Decision
 from controller.disruption.problem import DisruptionProblem
-from controller.reconcilers.clock import Clock
 from controller.reconcilers.disruption import picture
 from controller.reconcilers.disruption.advising import Advisor
 from controller.reconcilers.disruption.engine import UNSYNCED, DisruptionEngine
-from controller.state.cluster import Cluster
+from controller.reconcilers.ports import Ports, PortUser
 
 
-@dataclass(slots=True, kw_only=True)
-class DisruptionObserver:
+@dataclass(slots=True)
+class DisruptionObserver(PortUser):
     """Evaluates in rounds, and reports the commands in the log and the metrics."""
 
-    cloud: CloudProvider
-    cluster: Cluster
-    clock: Clock
+    ports: Ports
     engine: DisruptionEngine
     advisor: Advisor
     _begun: Mapping[str, datetime] = field(default_factory=dict)

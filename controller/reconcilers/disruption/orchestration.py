@@ -38,17 +38,16 @@ from controller.apiserver.errors import (
     TooManyRequestsError,
     UnavailableError,
 )
-from controller.apiserver.port import ApiServer
 from controller.disruption.commands import Candidate, Command, Reason
 from controller.disruption.pods import DISRUPTED
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.proposals import rest_of
 from controller.disruption.repair import reboots
 from controller.disruption.rollout import since
-from controller.reconcilers.clock import Clock
 from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.disruption.history import History
 from controller.reconcilers.newnodes.writer import ClaimWriter
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import (
     delete,
     patched,
@@ -56,12 +55,10 @@ from controller.reconcilers.writing import (
     with_conditions,
     with_drain_until,
 )
-from controller.state.cluster import Cluster
 from controller.state.nodes import StateNode
 from controller.state.pods import is_reschedulable
-from controller.telemetry.events import EventType, Recorder
+from controller.telemetry.events import EventType
 from controller.telemetry.logs import ChangeMonitor
-from controller.telemetry.metrics import Metrics
 
 RETRY = timedelta(seconds=1)
 """How soon to check a command in flight again."""
@@ -110,15 +107,11 @@ class InFlightCommand:
     record: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
-class Orchestrator:
+@dataclass(slots=True)
+class Orchestrator(PortUser):
     """Carries out each command step by step; every step is safe to repeat."""
 
-    api: ApiServer
-    cluster: Cluster
-    recorder: Recorder
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
     writer: ClaimWriter
     history: History
     _in_flight: list[InFlightCommand] = field(default_factory=list)

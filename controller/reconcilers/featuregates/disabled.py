@@ -18,9 +18,8 @@ from controller.apis.kinds import CAPACITY_BUFFER, NODE_OVERLAY, Kind
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.apiserver.errors import ApiError
-from controller.apiserver.port import ApiServer
 from controller.options import GATE_DISABLED, FeatureGates, gate_disabled
-from controller.reconcilers.clock import Clock
+from controller.reconcilers.ports import Ports, PortUser
 
 PERIOD = timedelta(minutes=1)
 
@@ -32,11 +31,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class DisabledFeatures:
+class DisabledFeatures(PortUser):
     """Reports, once a minute, each object that has no effect because its gate is off."""
 
-    api: ApiServer
-    clock: Clock
+    ports: Ports
     gates: FeatureGates
 
     async def run_once(self) -> timedelta:

@@ -11,14 +11,11 @@ from controller.apis.karpenter.nodeclaim import REGISTERED, NodeClaim
 from controller.apis.kinds import NODE, NODE_CLAIM
 from controller.apis.kubernetes import conditions
 from controller.apiserver.errors import NotFoundError
-from controller.apiserver.port import ApiServer
-from controller.cloudprovider.provider import CloudProvider, Notice
-from controller.reconcilers.clock import Clock
+from controller.cloudprovider.provider import Notice
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete, with_drain_until
-from controller.state.cluster import Cluster
 from controller.state.registrations import Failure, Registrations
-from controller.telemetry.events import EventType, Recorder
-from controller.telemetry.metrics import Metrics
+from controller.telemetry.events import EventType
 
 UNHEALTHY: tuple[EventType, str, str] = (
     "Warning",
@@ -62,16 +59,11 @@ GONE = {"instance_stopped", "instance_terminated"}
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeHandler:
+@dataclass(frozen=True, slots=True)
+class NoticeHandler(PortUser):
     """Handles notices about the instances of NodeClaims."""
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
-    recorder: Recorder
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
     registrations: Registrations
 
     async def handle(self, notice: Notice) -> bool:

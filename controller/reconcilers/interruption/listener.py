@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from controller.cloudprovider.provider import CloudProvider, Notice
-from controller.reconcilers.clock import Clock
+from controller.cloudprovider.provider import Notice
 from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.interruption.handler import NoticeHandler
-from controller.telemetry.metrics import Metrics
+from controller.reconcilers.ports import Ports, PortUser
 
 STATUS_PERIOD = timedelta(seconds=5)
 """How often to read the status checks; EC2 is not called more often."""
@@ -25,14 +24,12 @@ CATEGORIES = {
 """Kind of status notice → its label value in Karpenter's metric."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listener:
+@dataclass(frozen=True, slots=True)
+class Listener(PortUser):
     """Handles messages of the interruption queue; SQS delivers one that failed again."""
 
-    cloud: CloudProvider
+    ports: Ports
     handler: NoticeHandler
-    metrics: Metrics
-    clock: Clock
 
     async def run_once(self) -> timedelta:
         """Wait for the next messages and handle them; returns zero, to wait again at once."""
@@ -46,13 +43,12 @@ class Listener:
         self.metrics.message_deleted()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusListener:
+@dataclass(frozen=True, slots=True)
+class StatusListener(PortUser):
     """Handles findings of EC2's status checks; a failed one is retried."""
 
-    cloud: CloudProvider
+    ports: Ports
     handler: NoticeHandler
-    metrics: Metrics
 
     async def run_once(self) -> timedelta:
         """Handle the findings; returns when to read them again."""

@@ -15,17 +15,15 @@ from controller.apis.karpenter.nodeclaim import REGISTERED
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions, quantities
 from controller.constraints.resources import NODES, parsed
-from controller.reconcilers.clock import Clock
-from controller.state.cluster import Cluster
+from controller.reconcilers.ports import Ports, PortUser
 from controller.state.registrations import Registrations
 
 
 @dataclass(frozen=True, slots=True)
-class RegistrationBackoff:
+class RegistrationBackoff(PortUser):
     """Decides how many nodes each NodePool may create now."""
 
-    cluster: Cluster
-    clock: Clock
+    ports: Ports
     registrations: Registrations
 
     def room(self, pool: NodePool) -> int | None:

@@ -11,13 +11,10 @@ from controller.apis.karpenter.nodeclaim import CONSISTENT_STATE_FOUND, INITIALI
 from controller.apis.kinds import NODE_CLAIM, POD_DISRUPTION_BUDGET
 from controller.apis.kubernetes import conditions, quantities
 from controller.apis.kubernetes.nodes import Node
-from controller.apiserver.port import ApiServer
 from controller.disruption.pods import is_drainable
-from controller.reconcilers.clock import Clock
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import with_condition
-from controller.state.cluster import Cluster
 from controller.state.evictions import EvictionGuards
-from controller.telemetry.events import Recorder
 
 PERIOD = timedelta(minutes=10)
 
@@ -27,14 +24,11 @@ LEAST_SHARE = 0.9
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consistency:
+@dataclass(frozen=True, slots=True)
+class Consistency(PortUser):
     """Sets the condition `ConsistentStateFound` of a NodeClaim."""
 
-    api: ApiServer
-    cluster: Cluster
-    recorder: Recorder
-    clock: Clock
+    ports: Ports
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Check the NodeClaim once; returns when to check again."""

@@ -11,11 +11,10 @@ from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE, NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import NODE_CLAIM, NODE_POOL
 from controller.apis.kubernetes import conditions
-from controller.apiserver.port import ApiServer
 from controller.disruption.consolidateafter import quiet_since
-from controller.reconcilers.clock import Clock, first_noted
+from controller.reconcilers.clock import first_noted
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import with_conditions
-from controller.state.cluster import Cluster
 
 UNUSED = timedelta(minutes=10)
 """How long a replacement may be without a pod before it counts as empty, even if `consolidateAfter`
@@ -24,12 +23,10 @@ rule would ever delete it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Consolidatable:
+class Consolidatable(PortUser):
     """Sets the condition `Consolidatable` of a NodeClaim."""
 
-    api: ApiServer
-    cluster: Cluster
-    clock: Clock
+    ports: Ports
     _ahead: dict[str, tuple[datetime, datetime]] = field(default_factory=dict)
     """NodeClaim's name → a future time read from it, and when it was read."""
 

@@ -13,14 +13,11 @@ from controller.apis.karpenter.nodeclaim import DRIFTED, LAUNCHED, NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL
 from controller.apis.kubernetes import conditions
-from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.cloudprovider.provider import CloudProvider
 from controller.disruption.drift import difference
-from controller.reconcilers.clock import Clock
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import with_conditions
-from controller.state.cluster import Cluster
 
 PERIOD = timedelta(minutes=5)
 """How often an unchanged NodeClaim is checked: AMIs, security groups and subnets may change."""
@@ -33,13 +30,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(PortUser):
     """Sets the condition `Drifted` of a NodeClaim."""
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
-    clock: Clock
+    ports: Ports
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Set or clear the condition; returns when to check again.

@@ -8,23 +8,17 @@ from datetime import timedelta
 
 from controller.apis.karpenter import durations
 from controller.apis.kinds import NODE_CLAIM
-from controller.apiserver.port import ApiServer
-from controller.reconcilers.clock import Clock
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
-from controller.state.cluster import Cluster
-from controller.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Expiration:
+class Expiration(PortUser):
     """Deletes a NodeClaim when `expireAfter` elapses, regardless of budgets."""
 
-    api: ApiServer
-    cluster: Cluster
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Delete the NodeClaim, or return the time until it expires."""

@@ -14,14 +14,10 @@ from controller.apis.kinds import NODE, NODE_CLAIM
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import NotFoundError
-from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import NodeClaimNotFoundError
-from controller.cloudprovider.provider import CloudProvider
-from controller.reconcilers.clock import Clock
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete, patched, reason_for_end, with_condition
-from controller.state.cluster import Cluster
-from controller.telemetry.events import EventType, Recorder
-from controller.telemetry.metrics import Metrics
+from controller.telemetry.events import EventType
 
 NODE_WAIT = timedelta(seconds=10)
 INSTANCE_POLL = timedelta(seconds=1)
@@ -31,16 +27,11 @@ calls, so shorter intervals cost nothing and remove the finalizer sooner."""
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finalization:
+@dataclass(frozen=True, slots=True)
+class Finalization(PortUser):
     """Advances a NodeClaim that is being deleted as far as possible."""
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
-    recorder: Recorder
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
 
     async def reconcile(self, claim: NodeClaim) -> timedelta | None:
         """Take the next steps; returns when to continue, None once the finalizer is removed."""

@@ -13,13 +13,11 @@ from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kinds import NODE, NODE_CLAIM
 from controller.apis.kubernetes import conditions
 from controller.apis.ownership import is_ours
-from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
-from controller.cloudprovider.provider import CloudProvider, Instance
-from controller.reconcilers.clock import Clock, first_noted
+from controller.cloudprovider.provider import Instance
+from controller.reconcilers.clock import first_noted
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
-from controller.state.cluster import Cluster
-from controller.telemetry.metrics import Metrics
 
 PERIOD = timedelta(minutes=2)
 EAGER_PERIOD = timedelta(seconds=10)
@@ -44,15 +42,11 @@ node will never register, and the pods need not wait for the registration timeou
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, kw_only=True)
-class GarbageCollection:
+@dataclass(slots=True)
+class GarbageCollection(PortUser):
     """Deletes NodeClaims without instance or node, and Joiner's instances without NodeClaim."""
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
     runs: int = 0
     _nodeless: dict[str, datetime] = field(default_factory=dict)
 
@@ -82,16 +76,19 @@ class GarbageCollection:
         )
         return SHARED_PERIOD if is_recent else PERIOD
 
+    def _claims(self) -> list[NodeClaim]:
+        """Return the NodeClaims that this installation manages and that are not being deleted."""
+        is_adopted = self.cluster.is_adopted
+        return [
+            claim
+            for claim in self.cluster.list(NODE_CLAIM)
+            if is_ours(claim) and is_adopted(claim) and not claim.metadata.is_deleting
+        ]
+
     async def _claims_without_instance(self, instances: Sequence[Instance]) -> None:
         alive = {instance.provider_id for instance in instances if not instance.deleting}
-        for claim in self.cluster.list(NODE_CLAIM):
-            lost = (
-                is_ours(claim)
-                and self.cluster.is_adopted(claim)
-                and not claim.metadata.is_deleting
-                and self._is_listed(claim)
-                and claim.status.provider_id not in alive
-            )
+        for claim in self._claims():
+            lost = self._is_listed(claim) and claim.status.provider_id not in alive
             if not lost or self._node_ready(claim) or not await self._is_gone(claim):
                 continue
             await self._delete(claim, "garbage collecting nodeclaim without instance")
@@ -127,15 +124,11 @@ class GarbageCollection:
 
         kube-scheduler binds no pod there, yet pending pods would wait for the NodeClaim.
         """
-        now = self.clock()
+        now, nodes_of = self.clock(), self.cluster.nodes_of
         nodeless = [
             claim
-            for claim in self.cluster.list(NODE_CLAIM)
-            if is_ours(claim)
-            and self.cluster.is_adopted(claim)
-            and not claim.metadata.is_deleting
-            and conditions.is_true(claim.status.conditions, REGISTERED)
-            and not self.cluster.nodes_of(claim)
+            for claim in self._claims()
+            if conditions.is_true(claim.status.conditions, REGISTERED) and not nodes_of(claim)
         ]
         self._nodeless = {
             claim.metadata.uid: first_noted(self._nodeless.get(claim.metadata.uid), now)

@@ -27,7 +27,6 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import ConflictError, NotFoundError
-from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import (
     CloudProviderError,
     CreateError,
@@ -35,17 +34,15 @@ from controller.cloudprovider.errors import (
     NodeClassNotReadyError,
     NodeClassUnknownError,
 )
-from controller.cloudprovider.provider import CloudProvider, Instance
+from controller.cloudprovider.provider import Instance
 from controller.constraints import taints
-from controller.reconcilers.clock import Clock
 from controller.reconcilers.nodeclaim import initialization, registration
 from controller.reconcilers.nodeclaim.finalization import Finalization
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import patched, with_condition
-from controller.state.cluster import Cluster
 from controller.state.registrations import Failure, Registrations
-from controller.telemetry.events import EventType, Recorder
+from controller.telemetry.events import EventType
 from controller.telemetry.logs import ChangeMonitor
-from controller.telemetry.metrics import Metrics
 
 LAUNCH_TIMEOUT = timedelta(minutes=5)
 """How long the launches of a NodeClaim may fail before it is deleted. The duration of the launches
@@ -94,15 +91,10 @@ instance, and the NodeClaim is left alone.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lifecycle:
+class Lifecycle(PortUser):
     """Advances one NodeClaim as far as possible; every step is safe to repeat."""
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
-    recorder: Recorder
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
     finalization: Finalization
     preparation: NodePreparation
     registrations: Registrations

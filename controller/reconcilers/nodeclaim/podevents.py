@@ -7,9 +7,7 @@ from datetime import timedelta
 
 from controller.apis.kinds import NODE, NODE_CLAIM
 from controller.apis.kubernetes.pods import Pod
-from controller.apiserver.port import ApiServer
-from controller.reconcilers.clock import Clock
-from controller.state.cluster import Cluster
+from controller.reconcilers.ports import Ports, PortUser
 from controller.state.pods import is_daemon, is_static, is_terminal
 
 WINDOW = timedelta(seconds=10)
@@ -17,12 +15,10 @@ WINDOW = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
-class PodEvents:
+class PodEvents(PortUser):
     """Writes `status.lastPodEventTime` of the NodeClaim of a node whose pods changed."""
 
-    api: ApiServer
-    cluster: Cluster
-    clock: Clock
+    ports: Ports
 
     async def reconcile(self, node_name: str) -> timedelta | None:
         """Write the time to the NodeClaim, unless it was written within the shortest time."""

@@ -18,12 +18,9 @@ from datetime import timedelta
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import NODE_CLAIM
-from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
-from controller.cloudprovider.provider import CloudProvider
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import patched
-from controller.state.cluster import Cluster
-from controller.telemetry.events import Recorder
 
 DONE = {labels.TAGGED: "true", labels.CLUSTER_NAME_TAGGED: "true"}
 """The annotations of a NodeClaim whose instance is tagged; Karpenter's have them too."""
@@ -32,14 +29,11 @@ UNKNOWN_OWNER = timedelta(minutes=1)
 """How soon to read an instance again if AWS did not answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tagging:
+@dataclass(frozen=True, slots=True)
+class Tagging(PortUser):
     """Tags and adopts the EC2 instance of every launched NodeClaim, once."""
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
-    recorder: Recorder
+    ports: Ports
     cluster_name: str
     installation: str
     _inherited: set[str] = field(default_factory=set)

@@ -14,13 +14,9 @@ from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import EC2_NODE_CLASS
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
-from controller.apiserver.port import ApiServer
-from controller.cloudprovider.provider import CloudProvider
-from controller.reconcilers.clock import Clock
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.rehashing import rehashed
 from controller.reconcilers.writing import patched
-from controller.state.cluster import Cluster
-from controller.telemetry.events import Recorder
 
 PERIOD = timedelta(minutes=1)
 UNREADY_PERIOD = timedelta(seconds=10)
@@ -31,15 +27,11 @@ CLAIMS_WAIT = timedelta(seconds=10)
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolver:
+@dataclass(frozen=True, slots=True)
+class Resolver(PortUser):
     """Resolves a class through the AWS API, and writes its status when it changes."""
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
-    recorder: Recorder
-    clock: Clock
+    ports: Ports
     ca_bundle: str = ""
 
     async def reconcile(self, name: str) -> timedelta | None:

@@ -20,13 +20,10 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import NotFoundError
-from controller.apiserver.port import ApiServer
-from controller.cloudprovider.provider import CloudProvider, RepairPolicy
-from controller.reconcilers.clock import Clock
+from controller.cloudprovider.provider import RepairPolicy
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete, with_drain_until
-from controller.state.cluster import Cluster
-from controller.telemetry.events import EventType, Recorder
-from controller.telemetry.metrics import Metrics
+from controller.telemetry.events import EventType
 
 MOST_UNHEALTHY = 0.2
 """The share of a NodePool's nodes, rounded up, up to which unhealthy nodes are repaired."""
@@ -53,16 +50,11 @@ def flaws(node: Node, policies: Iterable[RepairPolicy]) -> Iterator[Flaw]:
             yield Flaw(condition, policy.toleration)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
+@dataclass(frozen=True, slots=True)
+class Repair(PortUser):
     """Repairs one node at a time."""
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
-    recorder: Recorder
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Delete the node's NodeClaim if a toleration elapsed; returns when to check again."""

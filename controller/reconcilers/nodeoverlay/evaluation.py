@@ -12,13 +12,10 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import to_wire
 from controller.apiserver.errors import ConflictError, NotFoundError
-from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.cloudprovider.provider import CloudProvider
-from controller.reconcilers.clock import Clock
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import patched
-from controller.state.cluster import Cluster
 from controller.state.overlays import conflicting
 
 ALL = "all"
@@ -31,13 +28,10 @@ UNRESOLVED = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(PortUser):
     """Writes the conditions of all overlays when they change."""
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
-    clock: Clock
+    ports: Ports
 
     async def reconcile(self, _key: str) -> timedelta:
         """Evaluate every overlay again."""

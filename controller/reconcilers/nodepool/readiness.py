@@ -20,16 +20,13 @@ from controller.apis.kinds import EC2_NODE_CLASS, NODE_POOL
 from controller.apis.kubernetes import conditions, quantities
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import to_wire
-from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.cloudprovider.provider import CloudProvider
 from controller.options import GATE_DISABLED, gate_disabled
-from controller.reconcilers.clock import Clock
 from controller.reconcilers.newnodes.supply import unmatched
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.rehashing import rehashed
 from controller.reconcilers.writing import patched
-from controller.state.cluster import Cluster
 from controller.state.registrations import Failure, Registrations
 
 VALIDATION_SUCCEEDED = "ValidationSucceeded"
@@ -53,14 +50,11 @@ class _Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Readiness:
+class Readiness(PortUser):
     """Writes the status and hash of a NodePool when they change."""
 
-    api: ApiServer
-    cluster: Cluster
-    clock: Clock
+    ports: Ports
     registrations: Registrations
-    cloud: CloudProvider
     static_capacity: bool = False
     """Whether the feature gate StaticCapacity is on."""
 

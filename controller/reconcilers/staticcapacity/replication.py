@@ -17,24 +17,20 @@ from controller.apiserver.errors import (
     TooManyRequestsError,
     UnavailableError,
 )
-from controller.apiserver.port import ApiServer
 from controller.constraints.resources import NODES, parsed
 from controller.disruption.costs import lifetime_remaining, rescheduling_cost
 from controller.disruption.problem import DisruptionSettings
-from controller.reconcilers.clock import Clock
 from controller.reconcilers.creating import new_name
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
 from controller.reconcilers.newnodes.writer import created
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
 from controller.scheduling.results import NewNode
 from controller.scheduling.templating import templated
-from controller.state.cluster import Cluster
 from controller.state.nodes import StateNode
 from controller.state.pods import forbids_disruption, is_daemon
-from controller.telemetry.events import Recorder
-from controller.telemetry.metrics import Metrics
 
 UNSYNCED = timedelta(seconds=1)
 PERIOD = timedelta(minutes=1)
@@ -51,18 +47,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Replication:
+class Replication(PortUser):
     """Creates the missing NodeClaims of a static NodePool, and deletes surplus ones.
 
     NodeClaims come straight from the pool's template, independent of pods. Budgets do not delay the
     deletion of surplus NodeClaims.
     """
 
-    api: ApiServer
-    cluster: Cluster
-    recorder: Recorder
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
     registration_backoff: RegistrationBackoff
     settings: DisruptionSettings = field(default_factory=DisruptionSettings)
     _unanswered: set[str] = field(default_factory=set)

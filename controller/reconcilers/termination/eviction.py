@@ -14,10 +14,7 @@ from controller.apis.kinds import NODE, POD
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import ApiError, ConflictError, NotFoundError, TooManyRequestsError
-from controller.apiserver.port import ApiServer
-from controller.reconcilers.clock import Clock
-from controller.telemetry.events import Recorder
-from controller.telemetry.metrics import Metrics
+from controller.reconcilers.ports import Ports, PortUser
 
 FIRST_PAUSE = timedelta(milliseconds=100)
 LONGEST_PAUSE = timedelta(seconds=10)
@@ -41,13 +38,10 @@ class _Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class Eviction(PortUser):
     """Evicts pods; each response is counted and published as an event."""
 
-    api: ApiServer
-    recorder: Recorder
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
     _refused: dict[str, dict[str, _Refused]] = field(default_factory=dict)
     """Node's UID → pod's UID → last refusal."""
 

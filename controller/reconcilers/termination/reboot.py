@@ -27,8 +27,9 @@ from controller.cloudprovider.errors import (
 from controller.constraints import taints
 from controller.constraints.resources import parsed
 from controller.reconcilers.concurrency import all_ended
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.termination.drain import plan_drain
-from controller.reconcilers.termination.ports import DrainPorts
+from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.writing import delete, patched, with_condition, with_drain_until
 
 POLL = timedelta(seconds=5)
@@ -45,10 +46,12 @@ OBSERVATION = timedelta(minutes=20)
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, kw_only=True)
-class Reboots(DrainPorts):
+@dataclass(slots=True)
+class Reboots(PortUser):
     """Carries out the reboots that repair requests."""
 
+    ports: Ports
+    eviction: Eviction
     _tried: dict[str, datetime] = field(default_factory=dict)
     """NodeClaim's UID → time of the first request to the cloud."""
 

@@ -18,10 +18,8 @@ from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import Deployment
 from controller.apiserver.errors import ForbiddenError, NotFoundError
-from controller.apiserver.port import ApiServer
 from controller.disruption.pods import surges
-from controller.reconcilers.clock import Clock
-from controller.telemetry.events import Recorder
+from controller.reconcilers.ports import Ports, PortUser
 
 PATIENCE = timedelta(minutes=10)
 """How long the replacement may take to be available before the old pod is evicted. It is the
@@ -34,12 +32,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Surge:
+class Surge(PortUser):
     """Restarts Deployments, once for each pod on a draining node."""
 
-    api: ApiServer
-    recorder: Recorder
-    clock: Clock
+    ports: Ports
     _until: dict[str, dict[str, datetime]] = field(default_factory=dict)
     """Node's UID → pod's UID → when to evict the pod if it is still there."""
 

@@ -25,9 +25,10 @@ from controller.constraints.resources import parsed
 from controller.disruption.pods import DISRUPTED, is_drainable
 from controller.reconcilers.clock import first_noted
 from controller.reconcilers.concurrency import all_ended
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.termination import volumes
 from controller.reconcilers.termination.drain import Drain, plan_drain
-from controller.reconcilers.termination.ports import DrainPorts
+from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.writing import delete, patched, reason_for_end, with_condition
 
@@ -54,10 +55,12 @@ class _Progress:
     is_counted: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class Terminator(DrainPorts):
+@dataclass(slots=True)
+class Terminator(PortUser):
     """Taints and drains nodes, waits for volumes, terminates instances, removes finalizers."""
 
+    ports: Ports
+    eviction: Eviction
     surge: Surge | None = None
     _progress: dict[str, _Progress] = field(default_factory=dict)
     """By the node's UID."""

@@ -9,10 +9,9 @@ from datetime import timedelta
 from controller.apis import labels
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_POOL
-from controller.cloudprovider.provider import CloudProvider
 from controller.constraints.requirements import meets, of_labels, read
-from controller.state.cluster import Cluster
-from controller.telemetry.events import EventType, Recorder
+from controller.reconcilers.ports import Ports, PortUser
+from controller.telemetry.events import EventType
 
 PERIOD = timedelta(seconds=30)
 """How often to compare: as often as Joiner polls ARC."""
@@ -29,13 +28,11 @@ CLEARED: tuple[EventType, str, str] = (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class ZonalShiftReporting:
+@dataclass(slots=True)
+class ZonalShiftReporting(PortUser):
     """Compares the shifted zones with those of the previous run."""
 
-    cloud: CloudProvider
-    cluster: Cluster
-    recorder: Recorder
+    ports: Ports
     _before: frozenset[str] = field(default=frozenset(), init=False)
 
     async def run_once(self) -> timedelta:
