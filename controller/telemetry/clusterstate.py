@@ -79,28 +79,30 @@ class ClusterState(FromMirror):
         name = "karpenter_cluster_state"
         nodes = self._cluster.machine_count
         yield GaugeMetricFamily(
-            f"{name}_node_count", "Current count of nodes in cluster state.", nodes
+            f"{name}_node_count", "Number of nodes in the cluster state.", nodes
         )
         yield GaugeMetricFamily(
-            f"{name}_synced", "1 if cluster state is synced, otherwise 0.", int(synced)
+            f"{name}_synced", "1 if the cluster state is synced, otherwise 0.", int(synced)
         )
         yield GaugeMetricFamily(
             f"{name}_unsynced_time_seconds",
-            "Time for which cluster state is not synced, in seconds.",
+            "How long the cluster state has not been synced, in seconds.",
             unsynced,
         )
 
     def _pools(self) -> Iterator[GaugeMetricFamily]:
         axes = ("resource_type", "nodepool")
         usage = GaugeMetricFamily(
-            "karpenter_nodepools_usage", "Resources provisioned for a NodePool.", labels=axes
+            "karpenter_nodepools_usage",
+            "Total capacity of a NodePool's nodes, by resource.",
+            labels=axes,
         )
         limit = GaugeMetricFamily(
-            "karpenter_nodepools_limit", "Resource limits of a NodePool.", labels=axes
+            "karpenter_nodepools_limit", "Limits of a NodePool, by resource.", labels=axes
         )
         cost = GaugeMetricFamily(
             "karpenter_nodepools_cost_total",
-            "Cost of a NodePool's nodes in $/h.",
+            "Cost of a NodePool's nodes in $/h; 0 until the leader has read prices.",
             labels=("nodepool",),
         )
         parts = GaugeMetricFamily(
@@ -156,16 +158,18 @@ def status_conditions(
     name = f"operator_{kind.name.lower()}"
     axes = ("namespace", "name", "type", "status", "reason")
     count = GaugeMetricFamily(
-        f"{name}_status_condition_count", "Conditions by status; always 1.", labels=axes
+        f"{name}_status_condition_count",
+        "1 for each condition that an object has, by its status and reason.",
+        labels=axes,
     )
     since = GaugeMetricFamily(
         f"{name}_status_condition_current_status_seconds",
-        "How long a condition has had its status, in seconds.",
+        "How long a condition of an object has had its status, in seconds.",
         labels=axes,
     )
     going = GaugeMetricFamily(
         f"{name}_termination_current_time_seconds",
-        "Time since an object's deletion was requested, in seconds.",
+        "Time since the deletion of the object was requested, in seconds.",
         labels=axes[:2],
     )
     for each in objects:

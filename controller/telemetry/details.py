@@ -61,21 +61,31 @@ class Details(FromMirror):
         self, names: Collection[str] = (), resources: Collection[str] = ()
     ) -> Iterator[GaugeMetricFamily]:
         """Yield the resource gauges of nodes; only these metrics and resources, all if empty."""
-        amounts: dict[str, Callable[[Node], Resources]] = {
-            "allocatable": lambda node: parsed(node.status.allocatable),
-            "system_overhead": _overhead,
-            "total_pod_requests": lambda node: self._sum(node, pod_requests),
-            "total_pod_limits": lambda node: self._sum(node, _limits),
-            "total_daemon_requests": lambda node: self._sum(node, pod_requests, is_daemon),
-            "total_daemon_limits": lambda node: self._sum(node, _limits, is_daemon),
+        amounts: dict[str, tuple[str, Callable[[Node], Resources]]] = {
+            "allocatable": ("Allocatable resources", lambda node: parsed(node.status.allocatable)),
+            "system_overhead": ("Capacity that is not allocatable", _overhead),
+            "total_pod_requests": (
+                "Requests of all pods",
+                lambda node: self._sum(node, pod_requests),
+            ),
+            "total_pod_limits": ("Limits of all pods", lambda node: self._sum(node, _limits)),
+            "total_daemon_requests": (
+                "Requests of DaemonSet pods",
+                lambda node: self._sum(node, pod_requests, is_daemon),
+            ),
+            "total_daemon_limits": (
+                "Limits of DaemonSet pods",
+                lambda node: self._sum(node, _limits, is_daemon),
+            ),
         }
         nodes = [(node, self._of_node(node)) for node in self._cluster.list(kinds.NODE)]
-        for name, amount in amounts.items():
+        for name, (what, amount) in amounts.items():
             if names and name not in names:
                 continue
-            text = f"Resources of each node: {name.replace('_', ' ')}."
             axes = ("resource_type", *NODE_AXES)
-            gauge = GaugeMetricFamily(f"karpenter_nodes_{name}", text, labels=axes)
+            gauge = GaugeMetricFamily(
+                f"karpenter_nodes_{name}", f"{what} on each node.", labels=axes
+            )
             for node, values in nodes:
                 whole = amount(node)
                 add_amounts(gauge, values, {r: whole[r] for r in resources or whole if r in whole})
@@ -113,12 +123,12 @@ class Details(FromMirror):
         axes = ("name", "namespace")
         unbound = GaugeMetricFamily(
             f"{name}_unbound_time_seconds",
-            "Age of each pod that is not bound, in seconds.",
+            "Age of each pending pod that is not bound, in seconds.",
             labels=(*axes, "dynamic_resources"),
         )
         unstarted = GaugeMetricFamily(
             f"{name}_unstarted_time_seconds",
-            "Age of each pod that does not run, in seconds.",
+            "Age of each pending pod that does not run, in seconds.",
             labels=axes,
         )
         for pod in self._cluster.list(kinds.POD):
@@ -160,12 +170,12 @@ class Details(FromMirror):
         name = "karpenter_cloudprovider_instance_type"
         available = GaugeMetricFamily(
             f"{name}_offering_available",
-            "1 if the offering is available, otherwise 0.",
+            "1 if the offering (instance type, zone, capacity type) is available, otherwise 0.",
             labels=OFFERING_AXES,
         )
         price = GaugeMetricFamily(
             f"{name}_offering_price_estimate",
-            "Estimated price of the offering in $/h.",
+            "Price of the instance alone, by offering, in $/h.",
             labels=OFFERING_AXES,
         )
         cores = GaugeMetricFamily(

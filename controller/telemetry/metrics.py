@@ -90,7 +90,7 @@ class Metrics:
         self._make_runtime_metrics()
         build = self._gauge(
             "karpenter_build_info",
-            "Always 1. Labels: the version of Joiner; goversion is Python's version.",
+            "Always 1; version is that of Joiner, goversion that of Python.",
             "version", "goversion", "goarch", "commit",
         )  # fmt: skip
         build.labels(version, f"python{platform.python_version()}", platform.machine(), "").set(1)
@@ -403,18 +403,18 @@ class Metrics:
         counter, histogram = self._counter, self._histogram
         claims, nodes, pods = "karpenter_nodeclaims", "karpenter_nodes", "karpenter_pods"
         self._claims_created = counter(
-            f"{claims}_created_total", "NodeClaims created.",
+            f"{claims}_created_total", "NodeClaims created, by reason.",
             "reason", "nodepool", "min_values_relaxed",
         )  # fmt: skip
         self._claims_terminated = counter(
             f"{claims}_terminated_total",
-            "NodeClaims terminated.",
+            "NodeClaims whose instance was terminated.",
             "nodepool",
             "capacity_type",
             "zone",
         )
         self._claims_disrupted = counter(
-            f"{claims}_disrupted_total", "NodeClaims disrupted.", *DISRUPTED
+            f"{claims}_disrupted_total", "NodeClaims disrupted, by disruption reason.", *DISRUPTED
         )
         self._claims_repaired = counter(
             f"{claims}_unhealthy_disrupted_total",
@@ -428,19 +428,19 @@ class Metrics:
         )
         self._claim_termination = histogram(
             f"{claims}_termination_duration_seconds",
-            "Duration of NodeClaim termination in seconds.",
+            "Time from the deletion of a NodeClaim until it is removed, in seconds.",
             "nodepool", buckets=[2**n for n in range(12)],
         )  # fmt: skip
         self._instance_termination = histogram(
             f"{claims}_instance_termination_duration_seconds",
-            "Duration of EC2 instance termination in seconds.",
+            "Time from the request to terminate an instance until it is gone, in seconds.",
             "nodepool", buckets=[2**n for n in range(11)],
         )  # fmt: skip
         self._nodes_created = counter(
-            f"{nodes}_created_total", "Nodes created.", "nodepool", "zone"
+            f"{nodes}_created_total", "Nodes that registered.", "nodepool", "zone"
         )
         self._nodes_terminated = counter(
-            f"{nodes}_terminated_total", "Nodes terminated.", "nodepool", "zone"
+            f"{nodes}_terminated_total", "Nodes whose instance was terminated.", "nodepool", "zone"
         )
         self._nodes_drained = counter(f"{nodes}_drained_total", "Nodes drained.", "nodepool")
         self._node_termination = self._summary(
@@ -511,7 +511,9 @@ class Metrics:
             "controller",
         )  # fmt: skip
         self._eligible = gauge(
-            f"{disruption}_eligible_nodes", "Nodes eligible for disruption.", "reason"
+            f"{disruption}_eligible_nodes",
+            "Nodes eligible for disruption, by disruption reason.",
+            "reason",
         )
         self._reboots = counter(
             "karpenter_nodes_reboots_total", "Reboots of nodes for repair, by result.", "result"
@@ -539,20 +541,22 @@ class Metrics:
         )  # fmt: skip
         self._terminate_first = counter(
             f"{disruption}_terminate_first_decisions_total",
-            "Disruption decisions performed that terminate a node before its replacement is "
-            "launched; terminate_first_reason is why the replacement could not be first.",
+            "Disruption commands that terminate nodes before their replacement is launched, "
+            "by cause: static-at-limit or no-reserved-capacity.",
             "nodepool", "reason", "terminate_first_reason",
         )  # fmt: skip
         self._decisions = counter(
-            f"{disruption}_decisions_total", "Disruption decisions performed.", *decision
+            f"{disruption}_decisions_total", "Disruption commands that began.", *decision
         )
         self._decisions_by_pool = counter(
             f"{disruption}_decisions_by_nodepool_total",
-            "Disruption decisions performed, by NodePool.",
+            "Disruption commands that began, by NodePool of their nodes.",
             "nodepool", *decision,
         )  # fmt: skip
         self._failures = counter(
-            f"{disruption}_queue_failures_total", "Disruption commands that failed.", *decision
+            f"{disruption}_queue_failures_total",
+            "Disruption commands that did not disrupt all of their nodes.",
+            *decision,
         )
         self._evaluation = histogram(
             f"{disruption}_decision_evaluation_duration_seconds",
@@ -561,68 +565,73 @@ class Metrics:
         )  # fmt: skip
         self._failed_validations = counter(
             f"{disruption}_failed_validations_total",
-            "Disruption commands that failed validation.",
+            "Consolidation commands that failed validation.",
             "consolidation_type",
         )  # fmt: skip
         self._timeouts = counter(
             f"{disruption}_consolidation_timeouts_total",
-            "Number of times the consolidation algorithm reached its timeout.",
+            "Number of times consolidation reached its timeout (DISRUPTION_TIME_LIMIT).",
             "consolidation_type",
         )  # fmt: skip
         for kind in ("multi", "single"):
             self._timeouts.labels(kind)
         weighed = ("decision", "nodepool", "policy")
         self._scores = histogram(
-            "karpenter_consolidation_score", "Scores of consolidations under the Balanced policy.",
+            "karpenter_consolidation_score",
+            "Scores of consolidation commands under the Balanced policy.",
             *weighed, buckets=(0.1, 0.25, 0.33, 0.5, 1, 2, 5, 10),
         )  # fmt: skip
         self._moves = counter(
             "karpenter_consolidation_moves_total",
-            "Consolidations approved or rejected, by policy.",
+            "Consolidation commands approved or rejected, by consolidation policy.",
             *weighed,
         )
         self._advised = counter(
             "joiner_disruption_advised_total",
-            "Disruption commands that the mode recommend or observe does not begin.",
+            "Disruption commands that the mode recommend or observe does not begin at once.",
             "mode", *decision,
         )  # fmt: skip
         self._advised_nodes = gauge(
-            "joiner_disruption_advised_nodes", "Nodes that advised commands would disrupt.", "mode"
+            "joiner_disruption_advised_nodes",
+            "Nodes that would be disrupted now in the mode recommend or observe.",
+            "mode",
         )
         self._advised_saving = gauge(
             "joiner_disruption_advised_saving_dollars_per_hour",
-            "Saving of the advised commands in $/h.",
+            "Saving of these disruptions in $/h.",
             "mode",
         )
         self._last_look = gauge(
             "joiner_disruption_last_look_timestamp_seconds",
-            "Unix time at which every node was last evaluated without a timeout.",
+            "Unix time of the last consolidation pass that evaluated every node without a timeout.",
         )
         self._cluster_cost = gauge(
             "joiner_cluster_cost_dollars_per_hour",
-            "Cost of all nodes at the last evaluation without consolidation, in $/h.",
+            "Cost of all nodes in $/h when consolidation last found nothing to do.",
         )
         self._cluster_bound = gauge(
             "joiner_cluster_lower_bound_dollars_per_hour",
-            "Lower bound of the cost of nodes for the same pods at that evaluation, in $/h.",
+            "Lower bound in $/h of the cost of nodes for the same pods, at the same time.",
         )
         self._history_decisions = gauge(
             "joiner_disruption_history_decisions",
-            "Disruption commands that ended, since the history began.",
+            "Disruption commands that ended, by outcome. The history survives restarts.",
             "outcome",
         )
         self._history_saving = gauge(
             "joiner_disruption_history_saving_dollars_per_hour",
-            "Sum of the savings of commands in $/h: predicted, after an hour, after a day.", "when",
+            "Sum of the savings of all commands in $/h: predicted, and realized after an hour and "
+            "a day.",
+            "when",
         )  # fmt: skip
         self._history_pods = gauge(
             "joiner_disruption_history_pods",
-            "Pods that commands evicted, and those that run again.",
+            "Pods that disruption commands moved, and those of them that run again.",
             "outcome",
         )
         self._history_lost = gauge(
             "joiner_disruption_history_replacements_disrupted",
-            "Replacement nodes that were disrupted within a day.",
+            "Replacements that were disrupted within a day.",
         )
         self._allowed = gauge(
             "karpenter_nodepools_allowed_disruptions",
@@ -630,7 +639,8 @@ class Metrics:
             "nodepool", "reason",
         )  # fmt: skip
         self._consuming = gauge(
-            "karpenter_nodepools_nodes_consuming_budgets", "Nodes that consume budgets.",
+            "karpenter_nodepools_nodes_consuming_budgets",
+            "Nodes that count against budgets: not ready, or being disrupted.",
             "nodepool", "reason",
         )  # fmt: skip
         self._messages = counter(
@@ -679,17 +689,17 @@ class Metrics:
         )
         self._most_workers = gauge(
             f"{runtime}_max_concurrent_reconciles",
-            "Maximum concurrent reconciliations.",
+            "Maximum number of concurrent reconciliations.",
             "controller",
         )
-        self._queue_adds = counter("workqueue_adds_total", "Keys added to work queues.", *queue)
+        self._queue_adds = counter("workqueue_adds_total", "Objects added to work queues.", *queue)
         self._queue_retries = counter(
-            "workqueue_retries_total", "Keys added again after a failure.", *queue
+            "workqueue_retries_total", "Objects added to work queues again after a failure.", *queue
         )
-        self._queue_depth = gauge("workqueue_depth", "Keys in work queues.", *queue)
+        self._queue_depth = gauge("workqueue_depth", "Objects in work queues.", *queue)
         self._queue_wait = histogram(
             "workqueue_queue_duration_seconds",
-            "How long keys waited in work queues, in seconds.", *queue,
+            "How long objects waited in work queues, in seconds.", *queue,
             buckets=(0.001, 0.01, 0.1, 1, 10, 100),
         )  # fmt: skip
         self._requests = counter(

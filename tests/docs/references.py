@@ -17,7 +17,7 @@ from controller.options import SETTINGS, Setting, allowed, text_of
 from infra.config import CHECKOUT
 from infra.settings import meanings
 from infra.settings import table as stack_settings
-from tests.docs import messages
+from tests.docs import messages, metrics
 
 LABELS = Path(__file__).parent / "labels.yaml"
 
@@ -181,6 +181,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "settings.md": stack_settings,
     "controller.md": settings_page,
     "messages.md": messages.page,
+    "metrics.md": metrics.page,
     "labels.md": labels_page,
     "crds.md": crds_page,
 }

@@ -46,9 +46,9 @@ def page(times: int, *, detailed: bool = False) -> str:
     """Return the page after everything has happened `times` times."""
     metrics = Metrics(version="1.2.3", detailed=detailed)
     for each in _collectors(metrics):
-        for error in ERRORS if "error" in _labels(each) else [""]:
+        for error in ERRORS if "error" in labels_of(each) else [""]:
             known = {**VALUES, "error": error}
-            _happen(each, [known.get(name, "any") for name in _labels(each)], times)
+            _happen(each, [known.get(name, "any") for name in labels_of(each)], times)
     observer = Observer(detailed=detailed, limit=0 if detailed else LIMIT)
     _populate(observer)
     return "".join(
@@ -99,7 +99,8 @@ def _collectors(metrics: Metrics) -> Iterator[Any]:
         yield from (part for part in parts if isinstance(part, kinds_))
 
 
-def _labels(each: Any) -> tuple[str, ...]:
+def labels_of(each: Any) -> tuple[str, ...]:
+    """Return the names of the labels of a counter, gauge, histogram or summary."""
     return tuple(each._names if isinstance(each, QuantileSummary) else each._labelnames)
 
 

@@ -125,8 +125,9 @@ def _spec() -> Schema:
             ],
         ),
         role=string(
-            "Name of the IAM role of the nodes; the controller creates an instance profile for "
-            "it. Mutually exclusive with instanceProfile.",
+            "Name of the IAM role of the nodes. The controller uses the instance profile with the "
+            "role's name, or creates one if the stack's setting instanceProfiles is managed. "
+            "Mutually exclusive with instanceProfile.",
             rules=[rule("self != ''", "role cannot be empty")],
         ),
         securityGroupSelectorTerms=_security_group_terms(),
