@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Protocol
 
 
@@ -15,6 +17,15 @@ class Clock(Protocol):
         """Wait."""
 
 
-def say(line: str) -> None:
-    """Print a line of progress immediately. The engine shows a provider's output."""
+def _print(line: str) -> None:
+    """Print immediately: the engine shows what the process of `pulumi.dynamic` prints."""
     print(line, flush=True)
+
+
+output: ContextVar[Callable[[str], None]] = ContextVar("output", default=_print)
+"""Receives lines of progress."""
+
+
+def say(line: str) -> None:
+    """Show a line of progress immediately."""
+    output.get()(line)

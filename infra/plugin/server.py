@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import grpc
@@ -20,12 +21,13 @@ from google.protobuf import empty_pb2
 from pulumi.provider import ConstructResult, Provider
 from pulumi.provider.server import ProviderServicer
 from pulumi.runtime import proto, rpc
-from pulumi.runtime.proto import provider_pb2_grpc
+from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc, provider_pb2_grpc
 
 from infra.joiner import Joiner
 from infra.lifecycle.enginecall import is_for_users
 from infra.lifecycle.providerregistry import provider
 from infra.lifecycle.registeredresource import PROVIDER, package
+from infra.lifecycle.waiting import output
 from infra.plugin.arguments import joiner_args
 from infra.plugin.schema import COMPONENT, NAME, outputs, schema
 from infra.release import version
@@ -69,6 +71,10 @@ class Package(Provider):
 class PackageServicer(ProviderServicer):
     """Answers the engine for the component and for the resources of its providers."""
 
+    def __init__(self, provider: Provider, args: list[str], engine: str) -> None:
+        super().__init__(provider, args, engine)
+        self._engine = engine_pb2_grpc.EngineStub(grpc.insecure_channel(engine))
+
     async def Construct(self, request: Any, context: Any) -> Any:
         try:
             return await super().Construct(request, context)
@@ -77,7 +83,7 @@ class PackageServicer(ProviderServicer):
 
     async def Check(self, request: Any, context: Any) -> Any:
         olds, news = _read(request.olds), _read(request.news)
-        checked = await _answer(context, _provider(news).check, olds, news)
+        checked = await self._answer(request, context, _provider(news).check, olds, news)
         failures = [
             proto.CheckFailure(property=one.property, reason=one.reason) for one in checked.failures
         ]
@@ -86,7 +92,7 @@ class PackageServicer(ProviderServicer):
 
     async def Diff(self, request: Any, context: Any) -> Any:
         olds, news = _read(request.olds), _read(request.news)
-        found = await _answer(context, _provider(news).diff, request.id, olds, news)
+        found = await self._answer(request, context, _provider(news).diff, request.id, olds, news)
         changes = {
             None: proto.DiffResponse.DIFF_UNKNOWN,
             True: proto.DiffResponse.DIFF_SOME,
@@ -100,13 +106,13 @@ class PackageServicer(ProviderServicer):
 
     async def Create(self, request: Any, context: Any) -> Any:
         props = _read(request.properties)
-        made = await _answer(context, _provider(props).create, props)
+        made = await self._answer(request, context, _provider(props).create, props)
         outs = await _written(made.outs or {}, props, request.properties)
         return proto.CreateResponse(id=made.id, properties=outs)
 
     async def Read(self, request: Any, context: Any) -> Any:
         props = _read(request.properties)
-        found = await _answer(context, _provider(props).read, request.id, props)
+        found = await self._answer(request, context, _provider(props).read, request.id, props)
         outs = await _written(found.outs, props, request.properties)
         inputs = request.inputs
         if found.inputs is not None:
@@ -115,13 +121,34 @@ class PackageServicer(ProviderServicer):
 
     async def Update(self, request: Any, context: Any) -> Any:
         olds, news = _read(request.olds), _read(request.news)
-        made = await _answer(context, _provider(news).update, request.id, olds, news)
+        made = await self._answer(request, context, _provider(news).update, request.id, olds, news)
         return proto.UpdateResponse(properties=await _written(made.outs or {}, news, request.news))
 
     async def Delete(self, request: Any, context: Any) -> Any:
         props = _read(request.properties)
-        await _answer(context, _provider(props).delete, request.id, props)
+        await self._answer(request, context, _provider(props).delete, request.id, props)
         return empty_pb2.Empty()
+
+    async def _answer(
+        self, request: Any, context: Any, method: Callable[..., Any], *arguments: Any
+    ) -> Any:
+        """Return the provider's answer, from a thread: it may wait for AWS for minutes."""
+
+        def answer() -> Any:
+            # The engine hides what the process of a package prints.
+            output.set(lambda line: self._log(request.urn, line))
+            return method(*arguments)
+
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(PROVIDERS, copy_context().run, answer)
+        except Exception as error:
+            if is_for_users(error):
+                await context.abort(grpc.StatusCode.UNKNOWN, str(error))
+            raise
+
+    def _log(self, urn: str, line: str) -> None:
+        self._engine.Log(engine_pb2.LogRequest(severity=engine_pb2.INFO, message=line, urn=urn))
 
 
 def main() -> None:
@@ -166,14 +193,3 @@ async def _written(made: Mapping[str, Any], props: Mapping[str, Any], asked: Any
         key: rpc.wrap_rpc_secret(value) if key in secret else value for key, value in made.items()
     }
     return await rpc.serialize_properties({**outs, PROVIDER: props[PROVIDER]}, {})
-
-
-async def _answer(context: Any, method: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the provider's answer, from a thread: it may wait for AWS for minutes."""
-    try:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(PROVIDERS, method, *arguments)
-    except Exception as error:
-        if is_for_users(error):
-            await context.abort(grpc.StatusCode.UNKNOWN, str(error))
-        raise

@@ -670,3 +670,50 @@ def test_a_silent_cluster_counts_as_existing_until_it_is_abandoned(
 
     assert stage.cloud.leftovers() == {}
     assert any("terminating 1 instance found by tags" in line for line in stage.said)
+
+
+def test_a_yaml_program_creates_guards_and_destroys_joiner_through_the_package(
+    stage: Stage, tmp_path: Path
+) -> None:
+    project = tmp_path / "package"
+    project.mkdir()
+    stage.engine = replace(stage.engine, project=project)
+    region = {"aws:region": "us-west-2"}
+
+    def write(**properties: object) -> None:
+        """Write the example of a program that uses the package, for the testbed's cluster."""
+        program = yaml.safe_load((CHECKOUT / "examples/package/Pulumi.yaml").read_text())
+        program |= {"name": "joiner", "packages": {"joiner": str(CHECKOUT / "plugin")}}
+        named = program["resources"]["joiner"]["properties"]
+        facts = {"name": "joiner", "region": "us-west-2"}
+        connection = {key: stage.settings[key] for key in ("awsEndpoint", "kubeconfig")}
+        pools = yaml.safe_load_all((tmp_path / "pools/team.yaml").read_text())
+        named |= {"cluster": facts | connection, "nodePools": list(pools), "drainTimeout": "5s"}
+        named |= properties
+        (project / "Pulumi.yaml").write_text(yaml.safe_dump(program))
+
+    write()
+    stage.engine.up("dev", region)
+    assert not stage.engine.preview("dev", region).any
+    assert stage.engine.outputs("dev")["nodeRole"] == "KarpenterNodeRole-joiner"
+    deployment = stage.cluster.get(DEPLOYMENT)
+    assert deployment is not None
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert {"name": "BATCH_IDLE_DURATION", "value": "2s"} in container["env"]
+
+    instance = stage.launch("claim-1")
+    before = stage.resources
+    write(nodeAccess="none")
+    with pytest.raises(EngineError, match="2 nodes depend on it"):
+        stage.engine.preview("dev", region)
+    with pytest.raises(EngineError, match="2 nodes depend on it"):
+        stage.engine.up("dev", region)
+    assert stage.lives(instance)
+    assert stage.resources == before
+
+    stage.cluster.delete(DEPLOYMENT)
+    stage.destroy()
+    assert not stage.lives(instance)
+    assert stage.cloud.leftovers() == {}
+    assert stage.installed == set()
+    assert any("nothing is left" in line for line in stage.said)
