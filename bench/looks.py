@@ -37,7 +37,7 @@ from bench.parity.worlds import World
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.disrupt import begun, look, problem_of
 from controller.offline.world import load
-from controller.scheduling.pods.kinds import PodKinds
+from controller.scheduling.pods.signatures import PodSignatures
 from testbed.progress import Terminal
 from tests.disruption.clusters import filled
 
@@ -62,9 +62,9 @@ class Look:
     saving: float
 
 
-def ours(problem: DisruptionProblem, kinds: PodKinds) -> Look:
-    """Run one pass with Joiner's methods; `kinds` caches what earlier passes read of the pods."""
-    course = replace(begun(problem), kinds=kinds)
+def ours(problem: DisruptionProblem, signatures: PodSignatures) -> Look:
+    """Run one pass with Joiner's methods; `signatures` caches what earlier passes read of pods."""
+    course = replace(begun(problem), signatures=signatures)
     gc.collect()
     gc.disable()  # as the live process does
     spent = time.process_time()
@@ -99,9 +99,12 @@ def sides(world: World, only: str | None) -> Iterator[tuple[str, Look]]:
     If Karpenter's own limit ended its pass, a second one without that limit follows.
     """
     if only != "Karpenter":
-        problem, kinds = problem_of(load(world), now=NOW, with_eviction_cost=False), PodKinds()
-        yield "Joiner, the first look", ours(problem, kinds)
-        yield "Joiner", ours(problem, kinds)
+        problem, signatures = (
+            problem_of(load(world), now=NOW, with_eviction_cost=False),
+            PodSignatures(),
+        )
+        yield "Joiner, the first look", ours(problem, signatures)
+        yield "Joiner", ours(problem, signatures)
     if only != "Joiner":
         limited = theirs(world, patient=False)
         yield "Karpenter", limited

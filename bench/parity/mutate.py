@@ -146,7 +146,7 @@ MUTATIONS = (
     EngineMutation(
         "anti-affinity of running pods does not apply",
         f"{SCHEDULING}/nodes/occupancy.py",
-        "room = np.where(self._owners[group.index] > 0, 0, room)",
+        "fitting = np.where(self._owners[group.index] > 0, 0, fitting)",
         "pass",
         "running_neighbours,anti_affinity",
     ),
@@ -160,8 +160,8 @@ MUTATIONS = (
     EngineMutation(
         "pods with affinity ignore the constraints among themselves",
         f"{SCHEDULING}/placement/colocation.py",
-        "min(_fitting(pending, host, room, mask, variants), on_one_node(pending, beside))",
-        "_fitting(pending, host, room, mask, variants)",
+        "min(_fitting(pending, host, capacity, mask, variants), on_one_node(pending, beside))",
+        "_fitting(pending, host, capacity, mask, variants)",
         "pod_affinity",
     ),
     EngineMutation(
@@ -174,8 +174,8 @@ MUTATIONS = (
     EngineMutation(
         "pools have no limits",
         f"{SCHEDULING}/catalog/limits.py",
-        "left[place] = limit - used",
-        "left[place] = 1e18 + limit - used",
+        "left[index] = limit - used",
+        "left[index] = 1e18 + limit - used",
         "limits",
     ),
     EngineMutation(

@@ -168,7 +168,7 @@ class _Program:
     def _buy(self, kind: int, classes: Indices) -> None:
         """Add a column for new nodes of a type, and columns for pods of these classes on them."""
         packing = self._model.packing
-        room, sizes = packing.room[kind], packing.sizes[classes]
+        room, sizes = packing.capacity[kind], packing.sizes[classes]
         bought = self._column(float(packing.prices[kind]))
         columns = [self._column(0.0, whole=False) for _ in classes]
         for number, column in zip(classes.tolist(), columns, strict=True):

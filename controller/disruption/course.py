@@ -15,7 +15,7 @@ from controller.disruption.explanation import why_untouched
 from controller.disruption.methods import decide
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.buffers import hosts
-from controller.scheduling.pods.kinds import PodKinds
+from controller.scheduling.pods.signatures import PodSignatures
 from controller.scheduling.scheduler import schedule
 from controller.state.nodes import StateNode
 
@@ -31,7 +31,7 @@ class Course:
     commands: list[tuple[Command, tuple[StateNode, ...]]] = field(default_factory=list)
     """The commands that were executed, each with its new nodes."""
 
-    kinds: PodKinds = field(default_factory=PodKinds)
+    signatures: PodSignatures = field(default_factory=PodSignatures)
     """Cache of what one evaluation reads of the pods for the next one."""
 
     blocked: Mapping[str, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Course:
 
     def decided(self, expired: Callable[[], bool]) -> Decision:
         """Return the decision about the cluster as it is now."""
-        return decide(self.problem, expired=expired, kinds=self.kinds)
+        return decide(self.problem, expired=expired, signatures=self.signatures)
 
     def execute(self, decision: Decision) -> None:
         """Execute the commands of a decision."""

@@ -17,7 +17,7 @@ from controller.disruption.commands import Candidate, Command, Confirmation, Rea
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.rollout import Rollout
 from controller.disruption.simulation import NO_NODES, Simulation
-from controller.scheduling.pods.kinds import PodKinds
+from controller.scheduling.pods.signatures import PodSignatures
 from controller.scheduling.scheduler import never
 
 
@@ -25,13 +25,13 @@ from controller.scheduling.scheduler import never
 class Context:
     """A disruption problem, and what its methods read of it, each read once.
 
-    `expired` tells whether the time limit is reached. `kinds` caches what earlier evaluations read
-    of the pods.
+    `expired` tells whether the time limit is reached. `signatures` caches what earlier evaluations
+    read of the pods.
     """
 
     problem: DisruptionProblem
     expired: Callable[[], bool] = never
-    kinds: PodKinds | None = None
+    signatures: PodSignatures | None = None
 
     @cached_property
     def survey(self) -> Candidates:
@@ -68,7 +68,7 @@ class Context:
 
     def simulate(self, removable: Sequence[Candidate]) -> Simulation:
         """Return a simulation of these candidates alone."""
-        return Simulation(self.problem, removable, expired=self.expired, kinds=self.kinds)
+        return Simulation(self.problem, removable, expired=self.expired, signatures=self.signatures)
 
     def budgets(self, reason: Reason) -> Budgets:
         """Return the budgets for a reason, of which nothing is consumed yet."""

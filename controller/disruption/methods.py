@@ -17,7 +17,7 @@ from controller.disruption.method import Context, Method
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.repair import Repair
 from controller.disruption.staticdrift import StaticDrift
-from controller.scheduling.pods.kinds import PodKinds
+from controller.scheduling.pods.signatures import PodSignatures
 from controller.scheduling.scheduler import never
 
 METHODS: tuple[Method, ...] = (Repair(), Emptiness(), StaticDrift(), Drift(), Consolidation())
@@ -27,14 +27,14 @@ def decide(
     problem: DisruptionProblem,
     *,
     expired: Callable[[], bool] = never,
-    kinds: PodKinds | None = None,
+    signatures: PodSignatures | None = None,
 ) -> Decision:
     """Return the commands of the first method that has any, and why other nodes stay.
 
-    If several methods cannot disrupt a node, the reason of the first of them is given. `kinds`
+    If several methods cannot disrupt a node, the reason of the first of them is given. `signatures`
     caches what earlier evaluations read of the pods.
     """
-    context = Context(problem, expired, kinds)
+    context = Context(problem, expired, signatures)
     blocked: dict[str, str] = {}
     decision = Decision(eligible=_eligible(context))
     for method in METHODS:
@@ -77,14 +77,14 @@ def confirm(
     decision: Decision,
     *,
     expired: Callable[[], bool] = never,
-    kinds: PodKinds | None = None,
+    signatures: PodSignatures | None = None,
 ) -> Confirmation:
     """Return the commands of a decision that are still valid in the cluster as it is now.
 
-    All nodes must still be candidates of the same method, within the budgets. `kinds` is the cache
-    that `decide` takes.
+    All nodes must still be candidates of the same method, within the budgets. `signatures` is the
+    cache that `decide` takes.
     """
-    context = Context(problem, expired, kinds)
+    context = Context(problem, expired, signatures)
     valid: list[Command] = []
     rejected: dict[str, str] = {}
     for method in METHODS:

@@ -28,15 +28,15 @@ from controller.scheduling.packing.problem import PackingProblem
 from controller.scheduling.placement.domains import Domains
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.groups import Eligibility, PendingGroup, PodGroup, wants_company
-from controller.scheduling.pods.kinds import PodKinds
 from controller.scheduling.pods.preferences import (
     PodConstraints,
     bearing_soft_taints,
     required,
 )
+from controller.scheduling.pods.signatures import PodSignatures
 from controller.scheduling.problem import SchedulingProblem, scheduling_problem
 from controller.scheduling.settings import Settings
-from controller.scheduling.topology.groups import EVERY_NODE, TopologyGroup, TopologyKind
+from controller.scheduling.topology.groups import EVERY_NODE, TopologyGroup, TopologyType
 from controller.state.snapshot import Snapshot
 
 ABUNDANT = 1e6
@@ -62,14 +62,14 @@ class Rule:
     stating: Indices
 
     @property
-    def kind(self) -> TopologyKind:
-        """The kind of topology rule: spread, affinity or anti-affinity."""
-        return self.group.kind
+    def type(self) -> TopologyType:
+        """The type of topology rule: spread, affinity or anti-affinity."""
+        return self.group.type
 
     @property
     def is_local(self) -> bool:
         """Whether each node is its own domain and the rule is not an affinity."""
-        return self.group.per_node and self.kind is not TopologyKind.AFFINITY
+        return self.group.per_node and self.type is not TopologyType.AFFINITY
 
     def population(self, present: Counts) -> Vector:
         """Return the number of pods in each domain that the rule counts."""
@@ -145,12 +145,12 @@ def read_model(
     snapshot: Snapshot,
     settings: Settings,
     catalog: Catalog,
-    kinds: PodKinds | None = None,
+    signatures: PodSignatures | None = None,
     closed: Collection[str] = (),
 ) -> ClusterModel | None:
     """Return the arrays of a cluster in which the pods of these candidates may move.
 
-    None if there are no such pods. `kinds` caches what earlier evaluations read of the pods;
+    None if there are no such pods. `signatures` caches what earlier evaluations read of the pods;
     `closed` nodes receive no pods.
     """
     moving = [(candidate.name, pod) for candidate in candidates for pod in candidate.moving]
@@ -160,7 +160,7 @@ def read_model(
         snapshot=snapshot,
         settings=settings,
         catalog=catalog,
-        kinds=kinds,
+        signatures=signatures,
         lifted=True,
     )
     return _Reader(problem, candidates, origins, closed).model() if problem.pods.classes else None
@@ -177,7 +177,7 @@ class _Reader:
         closed: Collection[str],
     ) -> None:
         self._problem, self._candidates, self._closed = problem, candidates, closed
-        place = problem.nodes.place
+        place = problem.nodes.index_of
         self._origins = {
             key: (place[name], pod) for key, (name, pod) in origins.items() if name in place
         }
@@ -196,7 +196,7 @@ class _Reader:
         nodes, classes = self._problem.nodes, self._classes()
         self._classes_read = classes
         taken, spare = self._countable(classes)
-        room = np.concatenate([nodes.room, spare], axis=1)
+        room = np.concatenate([nodes.remaining, spare], axis=1)
         sizes = np.concatenate([np.stack([pending.size for pending in classes]), taken], axis=1)
         present = np.zeros((len(nodes), len(classes)), dtype=np.int32)
         pods: defaultdict[tuple[int, int], list[Pod]] = defaultdict(list)
@@ -214,8 +214,8 @@ class _Reader:
         refused = self._problem.pods.refused
         unread = {self._origins[key][0] for key in refused if key in self._origins}
         for here in self._candidates:
-            if here.name in nodes.place:
-                place = nodes.place[here.name]
+            if here.name in nodes.index_of:
+                place = nodes.index_of[here.name]
                 candidate[place], price[place] = place not in unread, here.price
         packing, worth_new = self._market(classes)
         return ClusterModel(
@@ -298,7 +298,10 @@ class _Reader:
             PodGroup(pending, (), list(pending.keys), pending.eligible) for pending in classes
         ]
         builder = ProblemBuilder(
-            supply.variants, self._problem.groups.all, room=supply.room, limits=supply.limits
+            supply.variants,
+            self._problem.groups.all,
+            capacity=supply.capacity,
+            limits=supply.limits,
         )
         plenty = np.full_like(supply.limits.left, ABUNDANT) * supply.limits.units
         packing, _ = builder.problem(each_apart(groups), supply.limits.left + plenty)
@@ -358,7 +361,7 @@ class _Reader:
                 tuple(
                     rule(group)
                     for group in pending.eligibility.counted
-                    if group.kind is TopologyKind.ANTI_AFFINITY and group.hard
+                    if group.type is TopologyType.ANTI_AFFINITY and group.hard
                 ),
             )
             for pending in classes

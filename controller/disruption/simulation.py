@@ -21,7 +21,7 @@ from controller.disruption.problem import DisruptionProblem
 from controller.disruption.reservations import TypesByPool, with_left
 from controller.scheduling.buffers import split_fills
 from controller.scheduling.catalog.offerings import catalog
-from controller.scheduling.pods.kinds import PodKinds
+from controller.scheduling.pods.signatures import PodSignatures
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.scheduler import least_cost, never, schedule
 from controller.state.nodes import StateNode
@@ -100,16 +100,16 @@ class Simulation:
         candidates: Sequence[Candidate],
         *,
         expired: Callable[[], bool] = never,
-        kinds: PodKinds | None = None,
+        signatures: PodSignatures | None = None,
     ) -> None:
         """Place the pending pods.
 
-        `kinds` caches what was read of pods, for callers that simulate the same cluster again. Pods
-        that are no longer in the snapshot are dropped from it.
+        `signatures` caches what was read of pods, for callers that simulate the same cluster again.
+        Pods that are no longer in the snapshot are dropped from it.
         """
         self._problem, self._expired = problem, expired
-        self._kinds = kinds or PodKinds()
-        self._kinds.keep(problem.snapshot.pods)
+        self._signatures = signatures or PodSignatures()
+        self._signatures.keep(problem.snapshot.pods)
         self._candidates = {candidate.name: candidate for candidate in candidates}
         stranded = _stranded(problem.snapshot)
         self.catalog = catalog(problem.snapshot)
@@ -289,7 +289,7 @@ class Simulation:
             snapshot=replace(self._snapshot, nodes=(*self._snapshot.nodes, *new)),
             settings=self._problem.scheduling,
             catalog=self.catalog,
-            kinds=self._kinds,
+            signatures=self._signatures,
             closed=self._not_consolidatable,
         )
 

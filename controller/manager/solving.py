@@ -31,7 +31,7 @@ from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.manager import offers
 from controller.manager.offers import OfferWriter
 from controller.manager.transfer import PodReceiver, PodSender
-from controller.scheduling.pods.kinds import PodKinds
+from controller.scheduling.pods.signatures import PodSignatures
 from controller.scheduling.results import Results
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
@@ -330,7 +330,7 @@ def decide(
         problem = received(question, running, offer)
         if problem is None:
             return None
-        return methods.decide(problem, expired=_Hourglass(seconds), kinds=_KEPT.kinds)
+        return methods.decide(problem, expired=_Hourglass(seconds), signatures=_KEPT.signatures)
 
 
 def confirm(
@@ -344,7 +344,7 @@ def confirm(
         if problem is None:
             return None
         expired = _Hourglass(seconds)
-        return methods.confirm(problem, decision, expired=expired, kinds=_KEPT.kinds)
+        return methods.confirm(problem, decision, expired=expired, signatures=_KEPT.signatures)
 
 
 @contextmanager
@@ -378,7 +378,7 @@ class _Kept:
     """
 
     running: PodReceiver = field(default_factory=PodReceiver)
-    kinds: PodKinds = field(default_factory=PodKinds)
+    signatures: PodSignatures = field(default_factory=PodSignatures)
     offer: bytes = b""
     types: dict[str, tuple[InstanceType, ...]] = field(default_factory=dict)
     made_of: tuple[Any, ...] = ()

@@ -19,12 +19,12 @@ class Narrator(Reporter):
         self._began = clock()
         self._given_up: Counter[str] = Counter()
 
-    def problem_read(self, *, pods: int, classes: int, kinds: int, nodes: int) -> None:
+    def problem_read(self, *, pods: int, classes: int, node_types: int, nodes: int) -> None:
         """Write the size of the problem."""
         equal = f"{classes} {'class' if classes == 1 else 'classes'}"
         self._write_line(
             f"{counted(pods, 'pending pod')} in {equal}; "
-            f"{counted(kinds, 'kind')} of new node, {counted(nodes, 'existing node')}"
+            f"{counted(node_types, 'type')} of new node, {counted(nodes, 'existing node')}"
         )
 
     def nodes_packed(self, *, nodes: int, cost: float, bound: float, pods_left: int) -> None:

@@ -34,7 +34,7 @@ Terms:
     row             an instance type in one NodePool
     offering        one way to buy an instance type; a column of the catalog
     variant         offerings that no pending pod can tell apart
-    kind            an instance type within a variant: the unit in which packing buys nodes
+    node type            an instance type within a variant: the unit in which packing buys nodes
     packing class   pod groups that packing cannot tell apart
     purchase        the new nodes for some pod groups
     allocatable device  a device from a ResourceSlice that a claim can get, on an existing or new

@@ -1,4 +1,4 @@
-"""The array types of a solve. Axes are named where an array is made: classes × kinds, and so on."""
+"""The array types of a solve. Axes are named where an array is made, as classes × node types."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def distinct_rows(rows: npt.NDArray[Any]) -> tuple[Indices, Indices]:
     width = rows.itemsize * (rows.size // max(len(rows), 1))
     starts = range(0, width * len(rows), max(width, 1)) if width else [0] * len(rows)
     parts = [every[start : start + width] for start in starts]
-    number = {part: place for place, part in enumerate(dict.fromkeys(parts))}
+    number = {part: index for index, part in enumerate(dict.fromkeys(parts))}
     groups = np.array([number[part] for part in parts], dtype=np.int64)
     _, first = np.unique(groups, return_index=True)
-    _, order, place = np.unique(rows[first], axis=0, return_index=True, return_inverse=True)
-    return first[order].astype(np.int64), place.reshape(-1)[groups].astype(np.int64)
+    _, order, index = np.unique(rows[first], axis=0, return_index=True, return_inverse=True)
+    return first[order].astype(np.int64), index.reshape(-1)[groups].astype(np.int64)

@@ -62,8 +62,8 @@ def split_fills(results: Results, virtual: Sequence[Pod]) -> tuple[Results, Mapp
 def hosts(results: Results, made: Sequence[str], virtual: Sequence[Pod]) -> frozenset[str]:
     """Return the names of the nodes, and of the NodeClaims `made`, that hold buffers' pods."""
     keys = {pod.key for pod in virtual}
-    places = [
+    placements = [
         *results.existing_nodes.items(),
         *zip(made, (node.pods for node in results.new_nodes), strict=True),
     ]
-    return frozenset(name for name, pods in places if not keys.isdisjoint(pods))
+    return frozenset(name for name, pods in placements if not keys.isdisjoint(pods))

@@ -33,9 +33,9 @@ from controller.scheduling.results import (
     about_pool,
     limit_reached,
 )
-from controller.scheduling.topology.groups import Tallies, TopologyGroup, TopologyKind
+from controller.scheduling.topology.groups import Tallies, TopologyGroup, TopologyType
 
-PLACES = (labels.ZONE, labels.CAPACITY_TYPE)
+OFFERING_LABELS = (labels.ZONE, labels.CAPACITY_TYPE)
 """The labels that say where and how EC2 offers an instance type."""
 
 
@@ -57,7 +57,7 @@ class Miss(IntEnum):
     SIZE = 2
     """The types have the requested resource, but too little of it."""
 
-    PLACE = 3
+    OFFERING = 3
     """EC2 offers the types in another zone or capacity type."""
 
     TAINT = 4
@@ -146,7 +146,7 @@ def _losses(
         alive = still
 
     for key in sorted(needed, key=_label_rank):
-        miss = Miss.PLACE if key in PLACES else Miss.LABEL
+        miss = Miss.OFFERING if key in OFFERING_LABELS else Miss.LABEL
         lose(catalog.meeting({key: needed[key]}), miss, _not_met(key, needed[key]))
     for name in sorted(pod_class.requests, key=lambda resource: (resource != CPU, resource)):
         amount = pod_class.requests[name]
@@ -154,17 +154,17 @@ def _losses(
             losses.counts.append((len(alive), f"without resource {name}"))
             losses.misses.append(Miss.RESOURCE)
             return losses
-        room = catalog.axis.column(catalog.allocatable, name)
-        miss = Miss.SIZE if room[rows].any() else Miss.RESOURCE
+        capacity = catalog.axis.column(catalog.allocatable, name)
+        miss = Miss.SIZE if capacity[rows].any() else Miss.RESOURCE
         reason = f"too small for {name} {written(amount, name)}"
-        lose((room >= amount)[catalog.row_of], miss, reason)
+        lose((capacity >= amount)[catalog.row_of], miss, reason)
     lose(catalog.available, Miss.CAPACITY, _no_capacity(needed))
     return losses if not len(alive) else _Losses()
 
 
 def _label_rank(key: str) -> tuple[bool, str]:
     # Zone and capacity type last: the type's own labels explain more than where it is offered.
-    return (key in PLACES, key)
+    return (key in OFFERING_LABELS, key)
 
 
 def _not_met(key: str, allowed: ValueSet) -> str:
@@ -172,8 +172,8 @@ def _not_met(key: str, allowed: ValueSet) -> str:
 
 
 def _no_capacity(needed: Requirements) -> str:
-    places = [text(needed[key], bare=True) for key in PLACES if key in needed]
-    return f"{NO_CAPACITY} in {' '.join(places)}" if places else f"{NO_CAPACITY} now"
+    domains = [text(needed[key], bare=True) for key in OFFERING_LABELS if key in needed]
+    return f"{NO_CAPACITY} in {' '.join(domains)}" if domains else f"{NO_CAPACITY} now"
 
 
 def text(allowed: ValueSet, *, bare: bool = False) -> str:
@@ -200,12 +200,12 @@ def unmet_topology(
     """Return a sentence per topology constraint that no domain satisfies."""
     unmet = []
     for group in owned:
-        if group.kind is TopologyKind.SPREAD:
+        if group.type is TopologyType.SPREAD:
             unmet.append(
                 f"no domain satisfies the topology spread over {group.key} "
                 f"(maxSkew {group.max_skew})"
             )
-        elif group.kind is TopologyKind.ANTI_AFFINITY:
+        elif group.type is TopologyType.ANTI_AFFINITY:
             unmet.append(f"no domain satisfies the pod anti-affinity over {group.key}")
         elif not tallies[group.index].total:
             unmet.append(f"no pod matches the pod affinity over {group.key}")
@@ -214,7 +214,7 @@ def unmet_topology(
                 f"no capacity beside the pods that match the pod affinity over {group.key}"
             )
     if any(
-        group.kind is TopologyKind.ANTI_AFFINITY and tallies[group.index].owners
+        group.type is TopologyType.ANTI_AFFINITY and tallies[group.index].owners
         for group in counted
         if group not in owned
     ):
@@ -261,7 +261,7 @@ class PlacementCauses:
         """Return a cause if a DaemonSet uses a host port of such pods on every possible node."""
         anywhere = pending.eligibility.own_eligible & pending.eligibility.tolerated
         where = self._variants.variant_of[
-            self._launch_options.fitting_kinds(anywhere, pending.size)
+            self._launch_options.fitting_node_types(anywhere, pending.size)
         ]
         if not len(where) or self._variants.free(pending.pod_class.ports)[where].any():
             return ()
@@ -270,12 +270,14 @@ class PlacementCauses:
 
     def spent_limits(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
         """Return the NodePool limits that allow no node that could hold such a pod."""
-        kinds = self._launch_options.fitting_kinds(pending.eligibility.eligible, pending.size)
-        rows = np.unique(self._variants.row_of[kinds])
+        node_types = self._launch_options.fitting_node_types(
+            pending.eligibility.eligible, pending.size
+        )
+        rows = np.unique(self._variants.row_of[node_types])
         spent = []
-        for place, (pool, name) in enumerate(self._headroom.names):
-            draws = self._headroom.per_row[rows, place]
+        for index, (pool, name) in enumerate(self._headroom.names):
+            draws = self._headroom.per_row[rows, index]
             least = draws[draws > 0].min(initial=np.inf)
-            if np.isfinite(least) and left[place] < least:
+            if np.isfinite(least) and left[index] < least:
                 spent.append(limit_reached(pool, name))
         return tuple(spent)

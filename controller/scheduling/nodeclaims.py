@@ -38,14 +38,14 @@ class LaunchableTypes:
     """The cheapest column per row that meets a NodeClaim's requirements, cheapest first.
 
     `rows`: catalog rows. `prices`: in $/h. `spot`: which columns are spot. `some_spot`: whether any
-    column at all is spot. `room`: rows × resources, allocatable capacity.
+    column at all is spot. `capacity`: rows × resources, allocatable capacity.
     """
 
     rows: Indices
     prices: Vector
     spot: Mask
     some_spot: bool
-    room: Matrix
+    capacity: Matrix
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class ClaimBuilder:
             pods: the keys of the pods.
             requests: the sum of the pods' requests.
             promised: the numbers of the promises to the pods.
-            consumed: limits, what the packed kind uses; it is already subtracted from `left`.
+            consumed: limits, what the packed node type uses; it is already subtracted from `left`.
             annotations: the annotations of the NodeClaim.
             barred: rows, the types that must not be listed.
 
@@ -228,7 +228,7 @@ class ClaimBuilder:
             prices=prices[first],
             spot=spot[first],
             some_spot=bool(spot.any()),
-            room=catalog.allocatable[rows[first]],
+            capacity=catalog.allocatable[rows[first]],
         )
 
     def _types(self, terms: ClaimTerms, kept: Indices) -> tuple[tuple[str, ...], Resources]:
@@ -302,7 +302,7 @@ def _fitting(terms: ClaimTerms, asked: Vector, barred: Mask | None) -> Indices:
     key, launchable = asked.tobytes(), terms.launchable
     known = terms.fitting.get(key)
     if known is None:
-        known = np.flatnonzero((launchable.room >= asked).all(axis=1))
+        known = np.flatnonzero((launchable.capacity >= asked).all(axis=1))
         terms.fitting[key] = known
     return known if barred is None else known[~barred[launchable.rows[known]]]
 
@@ -338,7 +338,7 @@ class NodeClaimWriter:
         headroom: LimitHeadroom,
         devices: DeviceAllocator,
     ) -> None:
-        """Build NodeClaims for kinds of these variants; `devices` has the solve's allocations."""
+        """Build NodeClaims for these variants; `devices` has the solve's allocations."""
         self._claims, self._variants = claims, variants
         self._headroom, self._devices = headroom, devices
         self._promises: dict[tuple[object, ...], int] = {}
@@ -349,7 +349,7 @@ class NodeClaimWriter:
         """Return the new node for a planned node; None if too few types hold its pods."""
         if len(self._headroom.left):
             return self._new_node(planned)  # The limits left to it depend on earlier nodes.
-        alike = planned.kind, *((pod_group, len(keys)) for pod_group, keys in planned.members)
+        alike = planned.node_type, *((pod_group, len(keys)) for pod_group, keys in planned.members)
         if alike not in self._written:
             self._written[alike] = self._new_node(planned)
         node = self._written[alike]
@@ -358,7 +358,7 @@ class NodeClaimWriter:
     def _new_node(self, planned: PlannedNode) -> NewNode | None:
         """Return the new node for a planned node; None if too few types hold its pods."""
         variants = self._variants
-        variant = variants.variant_of[planned.kind]
+        variant = variants.variant_of[planned.node_type]
         ports = [
             port for pod_group, _ in planned.members for port in pod_group.pending.pod_class.ports
         ]
@@ -368,7 +368,7 @@ class NodeClaimWriter:
             pods=planned.keys,
             requests=self._requested(planned),
             promised=self._promised(planned),
-            consumed=self._headroom.per_row[variants.row_of[planned.kind]],
+            consumed=self._headroom.per_row[variants.row_of[planned.node_type]],
             annotations=self._devices.annotations(pod_group for pod_group, _ in planned.members),
             barred=barred_rows(variants.catalog, ports) if ports else None,
         )
@@ -387,7 +387,7 @@ class NodeClaimWriter:
 
     def _promised(self, planned: PlannedNode) -> frozenset[int]:
         """Return the numbers of the promises to a node's pods."""
-        variant = int(self._variants.variant_of[planned.kind])
+        variant = int(self._variants.variant_of[planned.node_type])
         numbers = set()
         for pod_group, _ in planned.members:
             eligibility = pod_group.pending.eligibility

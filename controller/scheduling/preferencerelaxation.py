@@ -27,7 +27,7 @@ class Relaxation:
         So they are placed together with other pods and not after them.
         """
         while not len(
-            self._launch_options.fitting_kinds(pending.eligibility.eligible, pending.size)
+            self._launch_options.fitting_node_types(pending.eligibility.eligible, pending.size)
         ):
             weaker = self._weaker(pending) if not pending.eligibility.nodes.any() else None
             if weaker is None:

@@ -26,8 +26,8 @@ from controller.scheduling.nodes.existing import ExistingNodes
 from controller.scheduling.placement.eligibility import EligibilityReader, new_node_alternatives
 from controller.scheduling.pods.classes import PodClass, pod_classes
 from controller.scheduling.pods.groups import topology_groups_of
-from controller.scheduling.pods.kinds import PodKinds
 from controller.scheduling.pods.preferences import PodConstraints, first_constraints
+from controller.scheduling.pods.signatures import PodSignatures
 from controller.scheduling.pods.volumes import VolumeIndex, Volumes
 from controller.scheduling.resourceaxis import ResourceAxis
 from controller.scheduling.settings import Settings
@@ -79,12 +79,12 @@ class WaitingPods:
 class Supply:
     """What can be bought.
 
-    `room`: kinds × the solve's resources, allocatable capacity. `headroom`: what the limits of
-    NodePools still allow. `limits`: the same for kinds, with capacity reservations.
+    `capacity`: node types × the solve's resources, allocatable capacity. `headroom`: what the
+    limits of NodePools still allow. `limits`: the same for node types, with capacity reservations.
     """
 
     variants: Variants
-    room: Matrix
+    capacity: Matrix
     launch_options: LaunchOptions
     headroom: LimitHeadroom
     limits: PurchaseLimits
@@ -116,18 +116,20 @@ def scheduling_problem(
     snapshot: Snapshot,
     settings: Settings,
     catalog: Catalog,
-    kinds: PodKinds | None = None,
+    signatures: PodSignatures | None = None,
     lifted: bool = False,
 ) -> SchedulingProblem:
     """Return the scheduling problem of pods in a cluster.
 
-    `kinds` and `lifted` are passed to `pod_classes`. The pods that `snapshot` has as running and
-    that are among `pods` leave their nodes.
+    `signatures` and `lifted` are passed to `pod_classes`. The pods that `snapshot` has as running
+    and that are among `pods` leave their nodes.
     """
     volumes = VolumeIndex(snapshot)
     devices = DeviceAllocator(pods, snapshot, catalog)
     waiting = _read_pods(
-        pod_classes([volumes.with_bound_claims(pod) for pod in pods], kinds=kinds, lifted=lifted),
+        pod_classes(
+            [volumes.with_bound_claims(pod) for pod in pods], signatures=signatures, lifted=lifted
+        ),
         volumes=volumes,
         devices=devices,
         settings=settings,
@@ -289,7 +291,7 @@ def _supply(
     headroom: LimitHeadroom,
 ) -> Supply:
     """Return what can be bought: these variants within the limits."""
-    room = flexible_capacity(
+    capacity = flexible_capacity(
         variants,
         variants.capacity_along(axis),
         settings,
@@ -297,8 +299,8 @@ def _supply(
     )
     return Supply(
         variants=variants,
-        room=room,
-        launch_options=LaunchOptions(variants, room),
+        capacity=capacity,
+        launch_options=LaunchOptions(variants, capacity),
         headroom=headroom,
         limits=purchase_limits(variants, headroom),
     )

@@ -49,22 +49,22 @@ class Rearrangement:
         """
         families = Families(planned, self._left_behind(placeless), self._in_all_domains)
         weights = self.variants.weight_of_variant
-        # The problem must contain the best kinds of every NodePool weight, because the search may
-        # launch nodes in a pool of any weight.
+        # The problem must contain the best node types of every NodePool weight, because the search
+        # may launch nodes in a pool of any weight.
         by_weight = [
             replace(pod_group, eligible=pod_group.eligible & (weights == weight))
             for weight in np.unique(weights).tolist()
             for pod_group in families.classes
         ]
-        taken = np.array([node.kind for node in planned], dtype=np.int64)
+        taken = np.array([node.node_type for node in planned], dtype=np.int64)
         freed = left + self.limits.consumption[taken].sum(axis=0)
         classes = each_apart([*families.classes, *by_weight])
-        problem, kinds = self.builder.problem(classes, freed, keep=taken)
+        problem, node_types = self.builder.problem(classes, freed, keep=taken)
         rules = [self.domains.rules(pod_group.pending) for pod_group in families.classes]
         search = LocalSearch(
             problem=problem,
             move_rules=MoveRules(
-                weight=weights[self.variants.variant_of[kinds]],
+                weight=weights[self.variants.variant_of[node_types]],
                 pins=[pod_group.pins for pod_group in families.classes],
                 rules=rules,
                 bound=[pod_group.is_bound for pod_group in families.classes],
@@ -72,13 +72,13 @@ class Rearrangement:
                 all_rules=list(dict.fromkeys(rules)),
             ),
             pods=families.pods(),
-            kinds=np.searchsorted(kinds, taken),
+            node_types=np.searchsorted(node_types, taken),
             fixed=np.array([node.is_bound for node in planned]),
         )
         if not search.run(families.waiting):
             return None
         nodes = search.nodes
-        made = np.where(nodes.kind < 0, -1, kinds[nodes.kind])
+        made = np.where(nodes.node_type < 0, -1, node_types[nodes.node_type])
         return Rearranged(
             planned=families.named(made.tolist(), nodes.pods[:, : len(rules)]),
             left=nodes.headroom * self.limits.units,
@@ -98,7 +98,7 @@ class Rearrangement:
         ):
             keys, eligible = self.domains.rules(pending).keys, pending.eligibility.eligible
             domains = self.launch_options.combinations(eligible, keys)
-            fits = len(self.launch_options.fitting_kinds(eligible, pending.size)) > 0
+            fits = len(self.launch_options.fitting_node_types(eligible, pending.size)) > 0
             if fits and domains and pending.number <= FEW and not pending.wants_company:
                 pins = tuple(zip(keys, domains[0], strict=True))
                 pod_groups.append(PodGroup(pending, pins, list(pending.keys), eligible))

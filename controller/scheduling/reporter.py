@@ -12,13 +12,13 @@ class Reporter:
     preference that the class gives up.
     """
 
-    def problem_read(self, *, pods: int, classes: int, kinds: int, nodes: int) -> None:
+    def problem_read(self, *, pods: int, classes: int, node_types: int, nodes: int) -> None:
         """Report the size of the problem.
 
         Args:
             pods: the number of pending pods.
             classes: the number of classes of equal pods.
-            kinds: the number of kinds of new node.
+            node_types: the number of node types.
             nodes: the number of nodes that exist or are being launched.
 
         """

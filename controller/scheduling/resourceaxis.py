@@ -65,6 +65,6 @@ class ResourceAxis:
     def projected(self, matrix: Matrix, axis: ResourceAxis) -> Matrix:
         """Return an array along this axis, converted to another axis."""
         projection = np.zeros((len(matrix), len(axis.names)))
-        for place, name in enumerate(axis.names):
-            projection[:, place] = self.column(matrix, name)
+        for index, name in enumerate(axis.names):
+            projection[:, index] = self.column(matrix, name)
         return projection

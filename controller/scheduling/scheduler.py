@@ -95,7 +95,7 @@ def _schedule(
         reporter.problem_read(
             pods=problem.pods.number,
             classes=len(problem.pods.classes),
-            kinds=len(problem.supply.variants.price),
+            node_types=len(problem.supply.variants.price),
             nodes=len(problem.nodes),
         )
         solver = Solver(problem, expired, reporter)
@@ -153,7 +153,7 @@ def least_cost(
         return 0.0
     nodes, variants, limits = problem.nodes, problem.supply.variants, problem.supply.limits
     problem_builder = ProblemBuilder(
-        variants, problem.groups.all, room=variants.capacity_along(problem.axis), limits=limits
+        variants, problem.groups.all, capacity=variants.capacity_along(problem.axis), limits=limits
     )
     classes = problem_builder.classes(pod_groups)
     packing_problem, _ = problem_builder.problem(
@@ -161,11 +161,11 @@ def least_cost(
     )
     packing_problem = replace(packing_problem, prices=variants.price)
     welcome = [
-        any(_has_node(nodes, pod_groups[place].pending) for place in packing_class.members)
+        any(_has_node(nodes, pod_groups[index].pending) for index in packing_class.members)
         for packing_class in classes
     ]
-    open_ = (nodes.room >= 0).all(axis=1)
-    existing = ExistingCapacity(nodes.room[open_], np.array(welcome, dtype=np.bool_))
+    open_ = (nodes.remaining >= 0).all(axis=1)
+    existing = ExistingCapacity(nodes.remaining[open_], np.array(welcome, dtype=np.bool_))
     return whole_bound(packing_problem, existing, expired=expired)
 
 

@@ -22,7 +22,7 @@ from controller.scheduling.rearrangement import FEW, Rearrangement
 from controller.scheduling.reporter import SILENT, Reporter
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.retries import closable
-from controller.scheduling.topology.groups import TopologyKind
+from controller.scheduling.topology.groups import TopologyType
 
 
 def _at_once() -> bool:
@@ -40,7 +40,11 @@ class Solver:
         self._settings, self._reporter = problem.settings, reporter
         self._expired = expired if problem.settings.refinements else _at_once
         self._waiting, self._reader, supply = problem.pods.classes, problem.reader, problem.supply
-        self._catalog, self._variants, self._room = problem.catalog, supply.variants, supply.room
+        self._catalog, self._variants, self._capacity = (
+            problem.catalog,
+            supply.variants,
+            supply.capacity,
+        )
         self._launch_options, self._headroom = supply.launch_options, supply.headroom
         self._limits, self._groups = supply.limits, problem.groups.all
         self._devices = problem.devices.fork()
@@ -56,7 +60,7 @@ class Solver:
             domains=self._domains,
             launch_options=supply.launch_options,
             variants=supply.variants,
-            room=supply.room,
+            capacity=supply.capacity,
             tallies=tallies,
         )
         self._causes = PlacementCauses(
@@ -71,7 +75,7 @@ class Solver:
             reader=problem.reader, launch_options=supply.launch_options, reporter=reporter
         )
         builder = ProblemBuilder(
-            supply.variants, problem.groups.all, room=supply.room, limits=supply.limits
+            supply.variants, problem.groups.all, capacity=supply.capacity, limits=supply.limits
         )
         self._rearrangement = Rearrangement(
             builder=builder,
@@ -118,7 +122,7 @@ class Solver:
         for pending in self._placeless:
             for tally, _, universe in self._domains.rules(pending).owned:
                 group = tally.group
-                if group.kind is TopologyKind.SPREAD and closable(group.key):
+                if group.type is TopologyType.SPREAD and closable(group.key):
                     own = pending.eligibility.own_eligible & pending.eligibility.tolerated
                     reach = self._launch_options.values(group.key, own)
                     domains[group.key] |= set(universe) - group.universe - set(reach)
@@ -169,7 +173,7 @@ class Solver:
                 self._left,
                 devices=self._devices,
                 variants=self._variants,
-                room=self._room,
+                capacity=self._capacity,
             )
         else:
             purchase = self._purchaser.bought(pod_groups, self._left)
@@ -195,7 +199,7 @@ class Solver:
             back += wrong
         for node in planned:
             if not node.number:
-                self._left = self._left + self._limits.consumption[node.kind]
+                self._left = self._left + self._limits.consumption[node.node_type]
         self._planned[first:] = [node for node in planned if node.number]
         return back
 
@@ -238,7 +242,7 @@ class Solver:
         self._planned, self._left = rearranged.planned, rearranged.left
         for key in (key for node in rearranged.planned for key in node.keys):
             self._unschedulable.pop(key, None)
-        cost = sum(float(self._variants.price[node.kind]) for node in rearranged.planned)
+        cost = sum(float(self._variants.price[node.node_type]) for node in rearranged.planned)
         self._reporter.nodes_rearranged(nodes=len(rearranged.planned), cost=cost)
 
     def _next_relaxation(self, pending: PendingGroup) -> list[PendingGroup]:
@@ -254,7 +258,7 @@ class Solver:
             self._held_back.append(pending)
             return []
         if len(self._headroom.left):
-            backfill(pending, self._planned, self._variants, self._room)
+            backfill(pending, self._planned, self._variants, self._capacity)
         if pending.number:
             self._placeless.append(pending)
             self._give_up(pending.keys, self._causes.causes(pending, self._left))

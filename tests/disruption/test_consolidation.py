@@ -25,7 +25,7 @@ from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, Dis
 from controller.disruption.proposals import spec_of
 from controller.disruption.simulation import Simulation
 from controller.offline.world import load
-from controller.scheduling.pods.kinds import PodKinds
+from controller.scheduling.pods.signatures import PodSignatures
 from tests import builders
 from tests.disruption.clusters import conditions, node_and_claim, underused
 
@@ -400,10 +400,10 @@ def test_pods_on_nodes_held_back_by_a_budget_are_not_moved_twice() -> None:
 def test_the_cache_of_pod_properties_changes_no_answer() -> None:
     nodes = [(f"n{n}", "small", pods(f"n{n}", 1)) for n in range(8)]
     current = problem(world(*nodes, pools=[pool(budgets=[{"nodes": "2"}])]))
-    kinds, looks = PodKinds(), 0
-    while (decision := decide(current, kinds=kinds)).commands:
+    signatures, looks = PodSignatures(), 0
+    while (decision := decide(current, signatures=signatures)).commands:
         assert decision == decide(current)
-        assert confirm(current, decision, kinds=kinds) == confirm(current, decision)
+        assert confirm(current, decision, signatures=signatures) == confirm(current, decision)
         looks += 1
         for command in decision.commands:
             current = applied(current, [(command, [])])

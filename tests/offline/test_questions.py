@@ -287,7 +287,7 @@ def test_solve_prints_progress_on_request_with_the_same_answer(
     silent = capsys.readouterr()
 
     lines = [line.partition(" s  ")[2] for line in told.err.splitlines()]
-    assert lines[0].startswith("4 pending pods in 1 class; 1 kind of new node, 0 existing nodes")
+    assert lines[0].startswith("4 pending pods in 1 class; 1 type of new node, 0 existing nodes")
     assert lines[1] == "relaxed 4 pods: ignoring a preferred node affinity"
     assert lines[2].startswith("4 new nodes for 0.3840 $/h, lower bound ")
     assert lines[-1] == "done: 4 new nodes for 0.3840 $/h, 0 unschedulable pods"

@@ -39,10 +39,10 @@ Counts = tuple[int, ...]
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[PackingProblem, ExistingCapacity]:
-    """Draw a few pods of three classes, three kinds of nodes, a rule of each sort, a limit, and
-    nodes that exist.
+    """Draw a few pods of three classes, three node types, a rule of each sort, a limit, and nodes
+    that exist.
     """
-    classes, kinds, resources = 3, 3, 2
+    classes, node_types, resources = 3, 3, 2
 
     def amounts(rows: int, most: int, least: int = 0) -> Matrix:
         row = st.lists(st.integers(least, most), min_size=resources, max_size=resources)
@@ -53,10 +53,10 @@ def problems(draw: st.DrawFn) -> tuple[PackingProblem, ExistingCapacity]:
         bits = st.lists(st.booleans(), min_size=int(np.prod(shape)), max_size=int(np.prod(shape)))
         return np.array(draw(bits), dtype=np.bool_).reshape(shape)
 
-    sizes, room = amounts(classes, 5, least=1), amounts(kinds, 11, least=1)
+    sizes, capacity = amounts(classes, 5, least=1), amounts(node_types, 11, least=1)
     existing = amounts(draw(st.integers(0, 2)), 6)
-    labelled = mask(classes, kinds) | mask(classes, kinds)
-    prices = st.lists(st.integers(1, 9), min_size=kinds, max_size=kinds)
+    labelled = mask(classes, node_types) | mask(classes, node_types)
+    prices = st.lists(st.integers(1, 9), min_size=node_types, max_size=node_types)
     stays = _fits(sizes, existing).any(axis=1)
     rules = NodeRules(
         owned=mask(2, classes),
@@ -69,8 +69,8 @@ def problems(draw: st.DrawFn) -> tuple[PackingProblem, ExistingCapacity]:
         sizes=sizes,
         penalty=np.full(classes, 100.0),
         prices=np.array(draw(prices), dtype=np.float64),
-        room=room,
-        allowed=labelled & _fits(sizes, room),
+        capacity=capacity,
+        allowed=labelled & _fits(sizes, capacity),
         labelled=labelled,
         rules=rules,
         consumption=np.array([[1.0], [0.0], [0.0]]),
@@ -79,9 +79,9 @@ def problems(draw: st.DrawFn) -> tuple[PackingProblem, ExistingCapacity]:
     return problem, ExistingCapacity(existing, np.asarray(stays))
 
 
-def _fits(sizes: Matrix, room: Matrix) -> Mask:
+def _fits(sizes: Matrix, capacity: Matrix) -> Mask:
     """Mark, classes × nodes, where one pod fits."""
-    return np.asarray((room[None] >= sizes[:, None]).all(axis=2))
+    return np.asarray((capacity[None] >= sizes[:, None]).all(axis=2))
 
 
 def least_by_trying(problem: PackingProblem, existing: ExistingCapacity) -> float:
@@ -92,19 +92,23 @@ def least_by_trying(problem: PackingProblem, existing: ExistingCapacity) -> floa
         if not any(left):
             return 0.0
         best = np.inf
-        for kind in range(len(problem.prices)):
-            drawn = int(problem.consumption[kind, 0])
+        for node_type in range(len(problem.prices)):
+            drawn = int(problem.consumption[node_type, 0])
             if drawn <= headroom:
-                for pods in _fillings(problem, problem.room[kind], problem.allowed[:, kind], left):
-                    cost = float(problem.prices[kind]) + rest(_less(left, pods), headroom - drawn)
+                for pods in _fillings(
+                    problem, problem.capacity[node_type], problem.allowed[:, node_type], left
+                ):
+                    cost = float(problem.prices[node_type]) + rest(
+                        _less(left, pods), headroom - drawn
+                    )
                     best = min(best, cost)
         return best
 
     def with_nodes(left: Counts, place: int) -> float:
-        if place == len(existing.room):
+        if place == len(existing.remaining):
             return rest(left, int(problem.headroom[0]))
         best = with_nodes(left, place + 1)
-        for pods in _fillings(problem, existing.room[place], existing.welcome, left):
+        for pods in _fillings(problem, existing.remaining[place], existing.welcome, left):
             best = min(best, with_nodes(_less(left, pods), place + 1))
         return best
 
@@ -120,11 +124,13 @@ def dearest_that_fits(problem: PackingProblem, existing: ExistingCapacity) -> fl
     return max(cost for cost in costs if np.isfinite(cost))
 
 
-def _fillings(problem: PackingProblem, room: Matrix, hosts: Mask, left: Counts) -> Iterator[Counts]:
+def _fillings(
+    problem: PackingProblem, capacity: Matrix, hosts: Mask, left: Counts
+) -> Iterator[Counts]:
     """Yield every number of pods of each class, of those left, that fits one node."""
     for pods in product(*(range(count + 1) for count in left)):
         used, counts = [c for c, count in enumerate(pods) if count], np.array(pods)
-        fits = (counts @ problem.sizes <= room).all() and hosts[used].all()
+        fits = (counts @ problem.sizes <= capacity).all() and hosts[used].all()
         if used and fits and _within_rules(problem.rules, counts):
             yield pods
 

@@ -11,22 +11,22 @@ from controller.scheduling.packing.columns import exchanged
 from controller.scheduling.packing.problem import NodeRules, PackingProblem
 
 
-def problem(sizes: list[list[int]], room: list[list[int]], bound: list[int]) -> PackingProblem:
-    """Pose classes of these sizes on kinds with this room; those `bound` keep to themselves."""
-    allowed: Mask = np.ones((len(sizes), len(room)), dtype=np.bool_)
-    owned = np.array([[place in bound for place in range(len(sizes))]])
+def problem(sizes: list[list[int]], capacity: list[list[int]], bound: list[int]) -> PackingProblem:
+    """Pose classes of these sizes on node types; those `bound` keep to themselves."""
+    allowed: Mask = np.ones((len(sizes), len(capacity)), dtype=np.bool_)
+    owned = np.array([[index in bound for index in range(len(sizes))]])
     return PackingProblem(
         demand=np.full(len(sizes), 3),
         sizes=np.array(sizes, dtype=np.float64),
         penalty=np.ones(len(sizes)),
-        prices=np.ones(len(room)),
-        room=np.array(room, dtype=np.float64),
+        prices=np.ones(len(capacity)),
+        capacity=np.array(capacity, dtype=np.float64),
         allowed=allowed,
         labelled=allowed,
         rules=NodeRules(
             owned=owned, counted=owned, limit=np.ones(1), repels=np.ones(1, dtype=np.bool_)
         ),
-        consumption=np.zeros((len(room), 0)),
+        consumption=np.zeros((len(capacity), 0)),
         headroom=np.zeros(0),
     )
 
@@ -78,7 +78,7 @@ def test_exchanged_pods_fit_and_have_no_lower_value(data: st.DataObject) -> None
 
     after = exchanged(posed, np.array([0, 1]), before, posed.demand, worth)
 
-    assert (after @ posed.sizes <= posed.room).all()
+    assert (after @ posed.sizes <= posed.capacity).all()
     assert (after <= posed.demand).all()
     assert (after @ worth >= before @ worth).all()
     ruled = posed.rules.owned[0]

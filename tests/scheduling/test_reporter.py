@@ -30,8 +30,10 @@ class Heard(Reporter):
         self.worlds: list[str] = []
         self.results: Results | None = None
 
-    def problem_read(self, *, pods: int, classes: int, kinds: int, nodes: int) -> None:
-        self.stages.append(f"{pods} pods, {classes} classes, {kinds} kinds, {nodes} nodes")
+    def problem_read(self, *, pods: int, classes: int, node_types: int, nodes: int) -> None:
+        self.stages.append(
+            f"{pods} pods, {classes} classes, {node_types} node types, {nodes} nodes"
+        )
 
     def nodes_packed(self, *, nodes: int, cost: float, bound: float, pods_left: int) -> None:
         self.stages.append("packed")

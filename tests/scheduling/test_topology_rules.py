@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from controller.apis import labels
 from controller.constraints.hostports import HostPort
-from controller.scheduling.topology.groups import TopologyGroup, TopologyKind
+from controller.scheduling.topology.groups import TopologyGroup, TopologyType
 from controller.scheduling.topology.rules import (
     ENDLESS,
     Ruled,
@@ -26,25 +26,25 @@ MANY = 50
 """More pods than any rule of these tests limits a domain to."""
 
 AFFINITY, ANTI_AFFINITY, SPREAD = (
-    TopologyKind.AFFINITY,
-    TopologyKind.ANTI_AFFINITY,
-    TopologyKind.SPREAD,
+    TopologyType.AFFINITY,
+    TopologyType.ANTI_AFFINITY,
+    TopologyType.SPREAD,
 )
 
-kinds = st.sampled_from(TopologyKind)
+types = st.sampled_from(TopologyType)
 counts_of_domains = st.lists(st.integers(0, 6), min_size=1, max_size=5)
 
 
 def make_group(
-    kind: TopologyKind, *, max_skew: int = 1, min_domains: int = 0, key: str = labels.ZONE
+    type_: TopologyType, *, max_skew: int = 1, min_domains: int = 0, key: str = labels.ZONE
 ) -> TopologyGroup:
     return TopologyGroup(
         index=0,
-        kind=kind,
+        type=type_,
         key=key,
         namespaces=frozenset(),
         selector=None,
-        max_skew=max_skew if kind is SPREAD else 1,
+        max_skew=max_skew if type_ is SPREAD else 1,
         min_domains=min_domains,
     )
 
@@ -53,16 +53,16 @@ def is_admitted_by_kube_scheduler(
     group: TopologyGroup, counts: list[int], domain: int, *, own: bool, least: int
 ) -> bool:
     """Repeat the filters PodTopologySpread and InterPodAffinity for one pod and one domain."""
-    if group.kind is SPREAD:
+    if group.type is SPREAD:
         skew = counts[domain] + (1 if own else 0) - least
         return skew <= group.max_skew
-    if group.kind is ANTI_AFFINITY:
+    if group.type is ANTI_AFFINITY:
         return counts[domain] == 0
     return counts[domain] > 0 or (own and sum(counts) == 0)
 
 
 def global_minimum(group: TopologyGroup, counts: list[int]) -> int:
-    if group.kind is not SPREAD or len(counts) < group.min_domains:
+    if group.type is not SPREAD or len(counts) < group.min_domains:
         return 0
     return min(counts)
 
@@ -80,12 +80,12 @@ def placed_one_by_one(
     return placed
 
 
-@given(kinds, counts_of_domains, st.integers(1, 4), st.integers(0, 6), st.booleans())
+@given(types, counts_of_domains, st.integers(1, 4), st.integers(0, 6), st.booleans())
 def test_each_domain_admits_as_many_pods_as_kube_scheduler_would_place_there(
-    kind: TopologyKind, counts: list[int], max_skew: int, min_domains: int, own: bool
+    type_: TopologyType, counts: list[int], max_skew: int, min_domains: int, own: bool
 ) -> None:
-    group = make_group(kind, max_skew=max_skew, min_domains=min_domains)
-    least, first = minimum(group, counts) if kind is SPREAD else 0, not any(counts)
+    group = make_group(type_, max_skew=max_skew, min_domains=min_domains)
+    least, first = minimum(group, counts) if type_ is SPREAD else 0, not any(counts)
 
     more = further(group, np.array(counts, dtype=float), own=own, least=least, first=first)
 
@@ -99,12 +99,12 @@ def test_each_domain_admits_as_many_pods_as_kube_scheduler_would_place_there(
         assert admits(group, count, own=own, least=least, first=first) == (expected > 0)
 
 
-@given(kinds, st.integers(0, 6), st.integers(1, 4), st.integers(0, 3), st.data())
+@given(types, st.integers(0, 6), st.integers(1, 4), st.integers(0, 3), st.data())
 def test_owners_exceed_a_rule_until_enough_of_them_left(
-    kind: TopologyKind, others: int, max_skew: int, least: int, data: st.DataObject
+    type_: TopologyType, others: int, max_skew: int, least: int, data: st.DataObject
 ) -> None:
     owners, own = data.draw(st.integers(1, 6)), data.draw(st.booleans())
-    group = make_group(kind, max_skew=max_skew)
+    group = make_group(type_, max_skew=max_skew)
     count = others + owners * own
 
     broken = excess(group, count, owners=owners, own=own, least=least)
@@ -112,12 +112,12 @@ def test_owners_exceed_a_rule_until_enough_of_them_left(
     def is_at_peace(staying: int) -> bool:
         """Whether each of the staying owners would be admitted as the last to come."""
         counted = others + staying * own
-        before = [counted - own, 0] if not (kind is AFFINITY and own) else [counted, 0]
+        before = [counted - own, 0] if not (type_ is AFFINITY and own) else [counted, 0]
         return is_admitted_by_kube_scheduler(group, before, 0, own=own, least=least)
 
     assert (broken == 0) == is_at_peace(owners)
     assert 0 <= broken <= owners
-    if own and kind is not AFFINITY and broken < owners:
+    if own and type_ is not AFFINITY and broken < owners:
         assert is_at_peace(owners - int(broken))
         assert not broken or not is_at_peace(owners - int(broken) + 1)
 
@@ -139,8 +139,8 @@ class Pods:
 
 HTTP = (HostPort("0.0.0.0", 80, "TCP"),)
 GROUPS = tuple(
-    make_group(kind, max_skew=skew, key=key)
-    for kind, skew, key in (
+    make_group(type_, max_skew=skew, key=key)
+    for type_, skew, key in (
         (SPREAD, 1, labels.HOSTNAME),
         (SPREAD, 3, labels.HOSTNAME),
         (ANTI_AFFINITY, 1, labels.HOSTNAME),
@@ -165,7 +165,7 @@ def fit_one_by_one(pods: Pods, beside: list[tuple[Pods, int]]) -> int:
             ):
                 return placed
         repelled = any(
-            group.kind is ANTI_AFFINITY and group.key == labels.HOSTNAME and group in pods.counted
+            group.type is ANTI_AFFINITY and group.key == labels.HOSTNAME and group in pods.counted
             for other in node
             for group in other.owned
         )
@@ -185,6 +185,6 @@ def test_one_node_admits_as_many_pods_as_its_filters_allow(
     assert on_one_node(pods, others) == fit_one_by_one(pods, beside)
 
 
-@pytest.mark.parametrize("kind", [SPREAD, ANTI_AFFINITY])
-def test_a_domain_admits_any_number_of_uncounted_pods(kind: TopologyKind) -> None:
-    assert further(make_group(kind), np.zeros(2), own=False).tolist() == [ENDLESS, ENDLESS]
+@pytest.mark.parametrize("type_", [SPREAD, ANTI_AFFINITY])
+def test_a_domain_admits_any_number_of_uncounted_pods(type_: TopologyType) -> None:
+    assert further(make_group(type_), np.zeros(2), own=False).tolist() == [ENDLESS, ENDLESS]

@@ -315,7 +315,7 @@ class Plan:
         # pods on a node that stays partly empty.
         packing, counts = self.model.packing, self.bought[some]
         total = counts @ packing.sizes[some]
-        holds = packing.allowed[some].all(axis=0) & (packing.room >= total).all(axis=1)
+        holds = packing.allowed[some].all(axis=0) & (packing.capacity >= total).all(axis=1)
         shares = float(counts @ self.model.worth_new[some])
         return float(
             packing.prices[holds].min(initial=max(shares, 0.0) if not holds.any() else np.inf)

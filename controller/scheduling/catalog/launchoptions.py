@@ -1,4 +1,4 @@
-"""Where new nodes can be launched for pods, of which kinds, and at what price."""
+"""Where new nodes can be launched for pods, of which node types, and at what price."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from controller.scheduling.topology.spread import Pins
 
 
 class LaunchOptions:
-    """Answers which variants and kinds can hold pods of a size.
+    """Answers which variants and node types can hold pods of a size.
 
-    `room` is kinds × resources, allocatable capacity. Every answer is cached, because many pods ask
-    the same.
+    `capacity` is node types × resources, allocatable capacity. Every answer is cached, because many
+    pods ask the same.
     """
 
-    def __init__(self, variants: Variants, room: Matrix) -> None:
+    def __init__(self, variants: Variants, capacity: Matrix) -> None:
         """Prepare the arrays; nothing is cached yet."""
         self._variants = variants
-        # Resources × kinds: there are few resources, and the checks over all kinds then read long
-        # rows.
-        self._room = np.ascontiguousarray(room.T)
-        self._room_or_one = np.maximum(self._room, 1)
-        # Kinds are ordered by variant.
-        self._first_kind = np.flatnonzero(np.diff(variants.variant_of, prepend=-1))
+        # Resources × node types: there are few resources, and the checks over all node types then
+        # read long rows.
+        self._capacity = np.ascontiguousarray(capacity.T)
+        self._capacity_or_one = np.maximum(self._capacity, 1)
+        # Node types are ordered by variant.
+        self._first_node_type = np.flatnonzero(np.diff(variants.variant_of, prepend=-1))
         self._present = np.zeros(len(variants.pool_of_variant), dtype=np.bool_)
         self._present[variants.variant_of] = True
         self._fits: dict[bytes, Mask] = {}
@@ -39,7 +39,7 @@ class LaunchOptions:
 
     def named(self, key: str) -> list[str]:
         """Return all values of a label that the variants tell apart, sorted."""
-        asked = self._variants.queries[key].place if key in self._variants.queries else ()
+        asked = self._variants.queries[key].index_of if key in self._variants.queries else ()
         return sorted({value for allowed in asked for value in allowed.values})
 
     def values(self, key: str, mask: Mask) -> list[str]:
@@ -68,7 +68,7 @@ class LaunchOptions:
             known = eligible.copy()
             for key, value in pins:
                 query = self._variants.queries.get(key)  # None if no instance type has the label.
-                if query is not None and one_of(value) in query.place:
+                if query is not None and one_of(value) in query.index_of:
                     known &= self._variants.meeting({key: one_of(value)})
                 else:
                     known[:] = False
@@ -92,27 +92,27 @@ class LaunchOptions:
         key = size.tobytes()
         known = self._least.get(key)
         if known is None:
-            share = (size[:, None] / self._room_or_one).max(axis=0, initial=0)
+            share = (size[:, None] / self._capacity_or_one).max(axis=0, initial=0)
             price = np.where(self._fitting_anywhere(size), share * self._variants.price, np.inf)
             known = self._least[key] = np.full(len(self._present), np.inf)
             if len(price):
-                known[self._present] = np.minimum.reduceat(price, self._first_kind)
+                known[self._present] = np.minimum.reduceat(price, self._first_node_type)
         return known
 
     def _fitting_anywhere(self, size: Vector) -> Mask:
-        """Mark the kinds on which a pod of this size fits."""
+        """Mark the node types on which a pod of this size fits."""
         key = size.tobytes()
         known = self._fits.get(key)
         if known is None:
-            known = self._fits[key] = np.asarray((self._room >= size[:, None]).all(axis=0))
+            known = self._fits[key] = np.asarray((self._capacity >= size[:, None]).all(axis=0))
         return known
 
     def fitting_variants(self, mask: Mask, size: Vector) -> Mask:
-        """Mark the variants among those in `mask` with a kind on which a pod of this size fits."""
+        """Mark the variants in `mask` with a node type on which a pod of this size fits."""
         return mask & np.isfinite(self._least_prices(size))
 
-    def fitting_kinds(self, mask: Mask, size: Vector) -> Indices:
-        """Return the kinds in these variants on which a pod of this size fits."""
+    def fitting_node_types(self, mask: Mask, size: Vector) -> Indices:
+        """Return the node types in these variants on which a pod of this size fits."""
         key = (mask.tobytes(), size.tobytes())
         known = self._fitting.get(key)
         if known is None:

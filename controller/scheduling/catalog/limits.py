@@ -29,12 +29,13 @@ class LimitHeadroom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurchaseLimits:
-    """How much of each kind may be bought: the limits of NodePools, then capacity reservations.
+    """How much of each node type may be bought: the limits of NodePools, then capacity
+    reservations.
 
     A node from a reservation uses one of its instances.
 
-    `consumption`: kinds × limits, what one node uses. `left`: limits, what may be bought at the
-    start. `units`: limits, how many of a limit's units a linear program counts as one.
+    `consumption`: node types × limits, what one node uses. `left`: limits, what may be bought at
+    the start. `units`: limits, how many of a limit's units a linear program counts as one.
     """
 
     consumption: Matrix
@@ -43,7 +44,7 @@ class PurchaseLimits:
 
 
 def purchase_limits(variants: Variants, headroom: LimitHeadroom) -> PurchaseLimits:
-    """Return the limits of NodePools and reservations for the kinds of these variants."""
+    """Return the limits of NodePools and reservations for the node types of these variants."""
     reservations = variants.catalog.reservations
     held = variants.reservation_of_variant[variants.variant_of]
     reserved = held[:, None] == np.arange(len(reservations))[None]
@@ -69,11 +70,11 @@ def headroom_of(catalog: Catalog, used: Mapping[str, Mapping[str, int]]) -> Limi
     ]
     per_row = np.zeros((len(catalog.pool_of_row), len(names)))
     left = np.zeros(len(names))
-    for place, (number, pool_name, name) in enumerate(names):
+    for index, (number, pool_name, name) in enumerate(names):
         inside = catalog.pool_of_row == number
-        per_row[inside, place] = _consumed(catalog, name)[inside]
+        per_row[inside, index] = _consumed(catalog, name)[inside]
         limit = catalog.pools[number].limits[name]
-        left[place] = limit - used.get(pool_name, {}).get(name, 0)
+        left[index] = limit - used.get(pool_name, {}).get(name, 0)
     return LimitHeadroom(
         names=tuple((pool, name) for _, pool, name in names), per_row=per_row, left=left
     )

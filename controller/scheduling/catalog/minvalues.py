@@ -68,12 +68,12 @@ def _with_span(variants: Variants, span: Mask) -> Variants:
     """
     before = len(variants.pool_of_variant)
     members = np.flatnonzero(np.pad(span, (0, before - len(span))))
-    kinds = np.flatnonzero(np.isin(variants.variant_of, members))
-    kinds = kinds[np.lexsort((variants.price[kinds], variants.row_of[kinds]))]
-    rows, first = np.unique(variants.row_of[kinds], return_index=True)
+    node_types = np.flatnonzero(np.isin(variants.variant_of, members))
+    node_types = node_types[np.lexsort((variants.price[node_types], variants.row_of[node_types]))]
+    rows, first = np.unique(variants.row_of[node_types], return_index=True)
     queries = {
         key: LabelQuery(
-            query.place,
+            query.index_of,
             np.vstack([query.truth, query.truth[query.of_variant[members]].all(axis=0)]),
             np.append(query.of_variant, len(query.truth)),
         )
@@ -90,36 +90,36 @@ def _with_span(variants: Variants, span: Mask) -> Variants:
         },
         variant_of=np.append(variants.variant_of, np.full(len(rows), before)),
         row_of=np.append(variants.row_of, rows),
-        price=np.append(variants.price, variants.price[kinds[first]]),
+        price=np.append(variants.price, variants.price[node_types[first]]),
     )
 
 
 def flexible_capacity(
-    variants: Variants, room: Matrix, settings: Settings, sizes: Sequence[Vector]
+    variants: Variants, capacity: Matrix, settings: Settings, sizes: Sequence[Vector]
 ) -> Matrix:
-    """Return the capacity (kinds × resources) that keeps enough instance types on a NodeClaim.
+    """Return the capacity (node types × resources) that keeps enough instance types on a NodeClaim.
 
-    Kinds that can never satisfy `minValues` have none, unless the policy is `BestEffort`. Then
+    Node types that can never satisfy `minValues` have none, unless the policy is `BestEffort`. Then
     there is also capacity for each of `sizes` (of pending pods) that no flexible node of the
     NodePool holds.
     """
-    result = room.copy()
+    result = capacity.copy()
     catalog = variants.catalog
     for number, pool in enumerate(catalog.pools):
         minimums = of_types(pool)
         if not minimums:
             continue
         for variant in np.flatnonzero(variants.pool_of_variant == number).tolist():
-            kinds = np.flatnonzero(variants.variant_of == variant)
-            _narrow(result, room, kinds, variants, minimums, settings)
+            node_types = np.flatnonzero(variants.variant_of == variant)
+            _narrow(result, capacity, node_types, variants, minimums, settings)
         if settings.min_values_policy == BEST_EFFORT:
             inside = np.flatnonzero(variants.pool_of_variant[variants.variant_of] == number)
             for size in sizes:
                 if not (result[inside] >= size).all(axis=1).any():
                     # All types that hold the pod stay on its NodeClaim, whichever pods share the
                     # node.
-                    holding = inside[(room[inside] >= size).all(axis=1)]
-                    least = room[holding].min(axis=0, initial=np.inf)
+                    holding = inside[(capacity[inside] >= size).all(axis=1)]
+                    least = capacity[holding].min(axis=0, initial=np.inf)
                     result[holding] = np.maximum(result[holding], least)
     return result
 
@@ -140,38 +140,41 @@ def row_values(catalog: Catalog, row: int, key: str) -> frozenset[str]:
 
 def _narrow(
     result: Matrix,
-    room: Matrix,
-    kinds: Indices,
+    capacity: Matrix,
+    node_types: Indices,
     variants: Variants,
     minimums: Mapping[str, int],
     settings: Settings,
 ) -> None:
-    """Reduce the capacity of each kind to what enough types of its variant hold, in place.
+    """Reduce the capacity of each node type to what enough types of its variant hold, in place.
 
-    Kinds without enough types get −1, which holds no pod, unless the policy is `BestEffort`.
+    Node types without enough types get −1, which holds no pod, unless the policy is `BestEffort`.
     """
     values = {
         key: [
-            row_values(variants.catalog, int(variants.row_of[kind]), key) for kind in kinds.tolist()
+            row_values(variants.catalog, int(variants.row_of[node_type]), key)
+            for node_type in node_types.tolist()
         ]
         for key in minimums
     }
-    for kind in kinds.tolist():
-        near = (room[kinds] / np.maximum(room[kind], 1.0)).min(axis=1)
+    for node_type in node_types.tolist():
+        near = (capacity[node_types] / np.maximum(capacity[node_type], 1.0)).min(axis=1)
         # The capacity is that of the smallest type on the claim, so the types that have the most of
-        # this kind's capacity are listed first, until every minimum is reached.
+        # this node type's capacity are listed first, until every minimum is reached.
         order = np.argsort(-np.minimum(near, 1.0), kind="stable")
         needed = 0
         for key, least in minimums.items():
             seen: set[str] = set()
-            for count, place in enumerate(order.tolist(), start=1):
-                seen |= values[key][place]
+            for count, index in enumerate(order.tolist(), start=1):
+                seen |= values[key][index]
                 if len(seen) >= least:
                     needed = max(needed, count)
                     break
             else:
                 needed = len(order) + 1
         if needed <= len(order):
-            result[kind] = np.minimum(room[kind], room[kinds[order[:needed]]].min(axis=0))
+            result[node_type] = np.minimum(
+                capacity[node_type], capacity[node_types[order[:needed]]].min(axis=0)
+            )
         elif settings.min_values_policy != BEST_EFFORT:
-            result[kind] = -1.0
+            result[node_type] = -1.0

@@ -346,14 +346,14 @@ def _merged(
     pairs, inverse = np.unique(type_codes * width + offering_codes, return_inverse=True)
     table = np.zeros(len(pairs), dtype=np.int64)
     possible = np.zeros(len(pairs), dtype=np.bool_)
-    for place, pair in enumerate(pairs.tolist()):
+    for index, pair in enumerate(pairs.tolist()):
         said = [
             part
             for part in (pool, of_type[0][pair // width], of_offering[0][pair % width])
             if part is not None
         ]
-        possible[place], met = _met(said)
-        table[place] = coder.code(met)
+        possible[index], met = _met(said)
+        table[index] = coder.code(met)
     return coder.sets, table[inverse], possible[inverse]
 
 
@@ -429,14 +429,14 @@ def _reservations(blocks: Sequence[_PoolBlock]) -> tuple[Indices, tuple[tuple[st
     """
     left: dict[str, int] = {}
     of_column: list[int] = []
-    places: dict[str, int] = {}
+    indices: dict[str, int] = {}
     for block in blocks:
         for offering in block.kept.tolist():
             name, count = block.table.reservation_ids[offering]
             if name:
                 left[name] = min(left.get(name, count), count)
-            of_column.append(places.setdefault(name, len(places)) if name else -1)
-    return np.array(of_column, dtype=np.int64), tuple((name, left[name]) for name in places)
+            of_column.append(indices.setdefault(name, len(indices)) if name else -1)
+    return np.array(of_column, dtype=np.int64), tuple((name, left[name]) for name in indices)
 
 
 def _with_daemons(bare: Catalog) -> Catalog:

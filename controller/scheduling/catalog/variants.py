@@ -32,21 +32,21 @@ Ports = tuple[HostPort, ...]
 class LabelQuery:
     """One label and the requirements on it.
 
-    `place`: the index of each required value set. `truth`: answers × value sets, whether a node
+    `index_of`: the index of each required value set. `truth`: answers × value sets, whether a node
     with the answer meets the set. `of_variant`: the answer of each variant.
     """
 
-    place: Mapping[ValueSet, int]
+    index_of: Mapping[ValueSet, int]
     truth: Mask
     of_variant: Indices
 
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """The variants, and the kinds of node within them.
+    """The variants, and the node types within them.
 
     `reservation_of_variant`: the capacity reservation that a variant is bought from (−1: none).
-    `barred`: per set of host ports the variants on which a DaemonSet uses one of them. Kinds:
+    `barred`: per set of host ports the variants on which a DaemonSet uses one of them. Node types:
     `variant_of`, `row_of` (in the catalog) and `price` (the cheapest offering of the row within the
     variant, in $/h).
     """
@@ -67,7 +67,7 @@ class Variants:
         return weights[self.pool_of_variant]
 
     def capacity_along(self, axis: ResourceAxis) -> Matrix:
-        """Return the allocatable capacity for pods; kinds × resources of the axis."""
+        """Return the allocatable capacity for pods; node types × resources of the axis."""
         return self.catalog.axis.projected(self.catalog.allocatable, axis)[self.row_of]
 
     def meeting(self, needed: Requirements) -> Mask:
@@ -75,7 +75,7 @@ class Variants:
         mask = np.ones(len(self.pool_of_variant), dtype=np.bool_)
         for key, allowed in needed.items():
             query = self.queries[key]
-            mask &= query.truth[query.of_variant, query.place[allowed]]
+            mask &= query.truth[query.of_variant, query.index_of[allowed]]
         return mask
 
     def free(self, ports: Ports) -> Mask:
@@ -131,8 +131,8 @@ def variants_of(
     answers = {key: _Answers.to(tuple(sets[key]), catalog.codes.get(key), key) for key in keys}
     profile_of, profiles = _profiles(catalog, chosen, keys, answers, tuple(barred.values()))
     rows, source = _split(profiles, keys, answers)
-    kinds_profile, kinds_row, kinds_price = _cheapest(catalog, chosen, profile_of)
-    variant_of, place = _kinds_of_variants(kinds_profile, source)
+    type_profile, type_row, type_price = _cheapest(catalog, chosen, profile_of)
+    variant_of, types = _node_types_of_variants(type_profile, source)
     return Variants(
         catalog=catalog,
         pool_of_variant=profiles[source, 0],
@@ -146,12 +146,12 @@ def variants_of(
             for number, key in enumerate(keys)
         },
         barred={
-            taken: profiles[source, place] > 0
-            for place, taken in enumerate(barred, start=len(keys) + 2)
+            taken: profiles[source, index] > 0
+            for index, taken in enumerate(barred, start=len(keys) + 2)
         },
         variant_of=variant_of,
-        row_of=kinds_row[place],
-        price=kinds_price[place],
+        row_of=type_row[types],
+        price=type_price[types],
     )
 
 
@@ -259,8 +259,8 @@ def _split(
     source: list[int] = []
     for number, profile in enumerate(profiles.tolist()):
         partial: list[tuple[int, ...]] = [()]
-        for place, key in enumerate(keys):
-            options = answers[key].options[profile[place + 2]]
+        for index, key in enumerate(keys):
+            options = answers[key].options[profile[index + 2]]
             partial = [(*row, option) for row in partial for option in options]
         rows.extend(partial)
         source.extend([number] * len(partial))
@@ -282,16 +282,16 @@ def _cheapest(
     return profile[first], row[first], price[order][first]
 
 
-def _kinds_of_variants(kinds_profile: Indices, source: Indices) -> tuple[Indices, Indices]:
-    """Return the kinds of each variant, which are those of its profile.
+def _node_types_of_variants(type_profile: Indices, source: Indices) -> tuple[Indices, Indices]:
+    """Return the node types of each variant, which are those of its profile.
 
-    Returns the variant and the kind of each pair.
+    Returns the variant and the node type of each pair.
     """
-    starts = np.searchsorted(kinds_profile, np.arange(kinds_profile.max(initial=-1) + 2))
-    variants, places = [], []
+    starts = np.searchsorted(type_profile, np.arange(type_profile.max(initial=-1) + 2))
+    variants, indices = [], []
     for variant, profile in enumerate(source.tolist()):
         inside = np.arange(starts[profile], starts[profile + 1])
-        places.append(inside)
+        indices.append(inside)
         variants.append(np.full(len(inside), variant, dtype=np.int64))
     empty = np.zeros(0, dtype=np.int64)
-    return np.concatenate([*variants, empty]), np.concatenate([*places, empty])
+    return np.concatenate([*variants, empty]), np.concatenate([*indices, empty])

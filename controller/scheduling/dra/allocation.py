@@ -111,10 +111,10 @@ class _DeviceSearch:
         if not left:
             return self._request(claim, request + 1)
         devices = self._usable.devices
-        for place in range(start, len(devices)):
-            if self._give(claim, alternative, devices[place]):
+        for index in range(start, len(devices)):
+            if self._give(claim, alternative, devices[index]):
                 # A shared device can serve the same request more than once.
-                onward = place if devices[place].shared else place + 1
+                onward = index if devices[index].shared else index + 1
                 if self._several(claim, request, alternative, left - 1, onward):
                     return True
                 self._take_back()

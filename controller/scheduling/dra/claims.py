@@ -140,21 +140,21 @@ class DeviceClaims:
             for signature, keys in parts.items()
         ], failed
 
-    def room(
-        self, device_requests: DeviceRequests, names: Sequence[str], room: Indices, most: int
+    def fitting(
+        self, device_requests: DeviceRequests, names: Sequence[str], fitting: Indices, most: int
     ) -> Indices:
         """Return how many of the pods each node can take, limited by its devices.
 
         Args:
             device_requests: The claims of one pod.
             names: The names of the nodes (nodes).
-            room: How many of the pods each node can take otherwise (nodes).
+            fitting: How many of the pods each node can take otherwise (nodes).
             most: The maximum number of pods to try per node.
 
         """
-        limited = room.copy()
-        for index in np.flatnonzero(room).tolist():
-            limit = min(int(room[index]), most)
+        limited = fitting.copy()
+        for index in np.flatnonzero(fitting).tolist():
+            limit = min(int(fitting[index]), most)
             allocations = self._on_node(names[index], device_requests, limit, self.ledger.fork())
             limited[index] = allocations.count
         return limited
@@ -229,8 +229,8 @@ class DeviceClaims:
                 raise
             if picks is None:
                 break
-            for place, key in enumerate(missing):
-                allocations.shared[key] = tuple(pick for pick in picks if pick.claim == place)
+            for index, key in enumerate(missing):
+                allocations.shared[key] = tuple(pick for pick in picks if pick.claim == index)
             allocations.own.append(tuple(pick for pick in picks if pick.claim >= len(missing)))
             allocations.count += 1
             missing = []
@@ -259,13 +259,13 @@ class DeviceClaims:
             self._usable_known[node.name] = known
         return known
 
-    def promised(self, type_name: str, place: str) -> tuple[AllocatableDevice, ...]:
+    def promised(self, type_name: str, node: str) -> tuple[AllocatableDevice, ...]:
         """Return the devices that a node of an instance type will have.
 
-        The result is empty for an unknown type. `place` tells such nodes apart.
+        The result is empty for an unknown type. `node` tells such nodes apart.
         """
         instance_type = self._types.get(type_name)
-        return promised(instance_type.dynamic_resources, place) if instance_type is not None else ()
+        return promised(instance_type.dynamic_resources, node) if instance_type is not None else ()
 
     def _on_node(
         self, name: str, device_requests: DeviceRequests, most: int, ledger: DeviceLedger
@@ -282,8 +282,8 @@ class DeviceClaims:
         given = [known[key] for key in device_requests.common if key in known]
         met = _labels(node)
         if not all(
-            isinstance(place, Reach) and place.includes(name, met)
-            for place in (*device_requests.reach, *given)
+            isinstance(reach, Reach) and reach.includes(name, met)
+            for reach in (*device_requests.reach, *given)
         ):
             return Allocations()
         try:
@@ -374,8 +374,8 @@ class DeviceClaims:
             if claim.status.allocation is None or self._is_free(claim):
                 continue
             for result in claim.status.allocation.devices.results:
-                place = ("", result.driver, result.pool, result.device)
-                device = self.inventory.by_key.get(place)
+                device_key = ("", result.driver, result.pool, result.device)
+                device = self.inventory.by_key.get(device_key)
                 if device is not None and not result.admin_access:
                     amounts = parsed(result.consumed_capacity)
                     ledger.take(device, {device.full(name): n for name, n in amounts.items()})

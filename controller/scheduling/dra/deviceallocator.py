@@ -68,16 +68,18 @@ class DeviceAllocator:
         """
         return self._nodes.alternatives(device_requests)
 
-    def room(self, pending: PendingGroup, nodes: Sequence[StateNode], room: Indices) -> Indices:
+    def fitting(
+        self, pending: PendingGroup, nodes: Sequence[StateNode], fitting: Indices
+    ) -> Indices:
         """Return how many of the pods each node can take, limited by its devices.
 
-        `room` is how many of the pods each node can take otherwise (nodes).
+        `fitting` is how many of the pods each node can take otherwise (nodes).
         """
         device_requests = pending.pod_class.device_requests
         if device_requests is None:
-            return room
-        return self._claims.room(
-            device_requests, [node.name for node in nodes], room, pending.number
+            return fitting
+        return self._claims.fitting(
+            device_requests, [node.name for node in nodes], fitting, pending.number
         )
 
     def put(self, pending: PendingGroup, node: StateNode, most: int) -> int:
@@ -96,13 +98,13 @@ class DeviceAllocator:
             self._claims.take_off(pending.pod_class.device_requests, node.name, count)
 
     def units(
-        self, pod_groups: Sequence[PodGroup], variants: Variants, room: Matrix
+        self, pod_groups: Sequence[PodGroup], variants: Variants, capacity: Matrix
     ) -> tuple[list[PodGroup], list[PodGroup]]:
         """Combine pod groups into units (see `nodes`), one new node's worth of pods each.
 
         Also returns the pod groups that no node can hold.
         """
-        return self._nodes.units(pod_groups, variants, room)
+        return self._nodes.units(pod_groups, variants, capacity)
 
     def axes(self, pod_groups: Sequence[PodGroup], rows: Indices) -> tuple[Matrix, Matrix]:
         """Return the numbers of devices that pod groups ask for and that instance types have.
@@ -148,8 +150,8 @@ class DeviceAllocator:
         for key in device_requests.common:
             location = self._claims.shared_claim_locations.get(key)
             if location is not None:
-                place = location if isinstance(location, str) else location.node
+                node = location if isinstance(location, str) else location.node
                 causes.append(
-                    f"ResourceClaim {key} is in use on {place or 'devices that are not accessible'}"
+                    f"ResourceClaim {key} is in use on {node or 'devices that are not accessible'}"
                 )
         return tuple(causes)

@@ -19,13 +19,13 @@ from controller.constraints.cel import CelError, Quantity, Semver
 from controller.scheduling.pods.devicerequests import EVERYWHERE, Reach, reach_of
 
 Key = tuple[str, str, str, str]
-"""The identity of a device: place, driver, pool and name.
+"""The identity of a device: node, driver, pool and name.
 
-The place is empty for a published device. Otherwise it tells the nodes apart on which equal devices
+The node is empty for a published device. Otherwise it tells the nodes apart on which equal devices
 are expected: the node's name, or one name for all nodes that are not launched yet."""
 
 CounterKey = tuple[str, str, str, str, str]
-"""The identity of a counter: place, driver, pool, counter set and counter."""
+"""The identity of a counter: node, driver, pool, counter set and counter."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -186,8 +186,8 @@ class Inventory:
         return UsableDevices(tuple(usable_devices), flaw)
 
 
-def promised(resources: wire.DynamicResources, place: str) -> tuple[AllocatableDevice, ...]:
-    """Return the devices that a node of an instance type will have. `place` tells such nodes apart.
+def promised(resources: wire.DynamicResources, node: str) -> tuple[AllocatableDevice, ...]:
+    """Return the devices that a node of an instance type will have. `node` tells such nodes apart.
 
     Raises:
         ValueError: a device is malformed.
@@ -205,7 +205,7 @@ def promised(resources: wire.DynamicResources, place: str) -> tuple[AllocatableD
         devices.extend(
             _device(
                 device,
-                (place, template.driver, template.pool.name),
+                (node, template.driver, template.pool.name),
                 EVERYWHERE,
                 totals,
                 bound.get((template.driver, template.pool.name, device.name), {}),
@@ -258,11 +258,11 @@ def _read_pool(slices: Sequence[wire.ResourceSlice]) -> _Pool:
     )
     devices: list[AllocatableDevice] = []
     for resource_slice in sorted(current, key=lambda resource_slice: resource_slice.metadata.name):
-        place = ("", resource_slice.spec.driver, pool.name)
+        prefix = ("", resource_slice.spec.driver, pool.name)
         try:
             for device in resource_slice.spec.devices:
                 devices.append(
-                    _device(device, place, _slice_reach(resource_slice.spec, device), totals, {})
+                    _device(device, prefix, _slice_reach(resource_slice.spec, device), totals, {})
                 )
         except ValueError as exc:
             flaw = flaw or f"device pool {name} is malformed: {exc}"
@@ -288,20 +288,20 @@ def _totals(sets: Iterable[wire.CounterSet]) -> dict[tuple[str, str], int]:
 
 def _device(
     device: wire.Device,
-    place: tuple[str, str, str],
+    prefix: tuple[str, str, str],
     reach: Reach,
     totals: Mapping[tuple[str, str], int],
     bound: Mapping[str, int],
 ) -> AllocatableDevice:
     """Return a device of a ResourceSlice or template.
 
-    `place` is the start of its key, `totals` the total of each counter by counter set and name.
+    `prefix` is the start of its key, `totals` the total of each counter by counter set and name.
 
     Raises:
         ValueError: a value is malformed, or a counter does not exist.
 
     """
-    driver = place[1]
+    driver = prefix[1]
     attributes = {_full(n, driver): _value(attribute) for n, attribute in device.attributes.items()}
     capacity = {_full(name, driver): amount for name, amount in device.capacity.items()}
     amounts = {name: Quantity(parse(amount.value)) for name, amount in capacity.items()}
@@ -311,9 +311,9 @@ def _device(
             if (taken.counter_set, name) not in totals:
                 raise ValueError(f"device {device.name}: no counter {taken.counter_set}/{name}")
             total = totals[(taken.counter_set, name)]
-            counters.append(((*place, taken.counter_set, name), parse(counter.value), total))
+            counters.append(((*prefix, taken.counter_set, name), parse(counter.value), total))
     return AllocatableDevice(
-        key=(*place, device.name),
+        key=(*prefix, device.name),
         attributes=attributes,
         capacity=capacity,
         counters=tuple(counters),

@@ -101,14 +101,14 @@ class DeviceNodes:
         return tuple(alternatives)
 
     def units(
-        self, pod_groups: Sequence[PodGroup], variants: Variants, room: Matrix
+        self, pod_groups: Sequence[PodGroup], variants: Variants, capacity: Matrix
     ) -> tuple[list[PodGroup], list[PodGroup]]:
         """Combine pod groups into units; also return the pod groups that no new node can serve.
 
-        `room` is the capacity of new nodes for pods (node kinds × resources). Pod groups without
-        claims are returned unchanged.
+        `capacity` is the capacity of new nodes for pods (node types × resources). Pod groups
+        without claims are returned unchanged.
         """
-        node_options = NodeOptions(variants, room, self._profile_of_row[variants.row_of])
+        node_options = NodeOptions(variants, capacity, self._profile_of_row[variants.row_of])
         ready = [pod_group for pod_group in pod_groups if not _equipped(pod_group)]
         # Pods with the most devices first: smaller pods may fit into what is left on their nodes.
         queue = [pod_group for pod_group in pod_groups if _equipped(pod_group)]
@@ -137,7 +137,7 @@ class DeviceNodes:
         """
         asked: dict[tuple[object, ...], Vector] = {}
         example: dict[tuple[object, ...], RequestAlternative] = {}
-        for place, pod_group in enumerate(pod_groups):
+        for index, pod_group in enumerate(pod_groups):
             for member, each in _members(pod_group, 1):
                 device_requests = member.pending.pod_class.device_requests
                 for claim in device_requests.own if device_requests is not None else ():
@@ -145,21 +145,25 @@ class DeviceNodes:
                         alternatives[0] for alternatives in claim.requests if len(alternatives) == 1
                     ):
                         if not alternative.admin:
-                            example.setdefault(alternative.kind, alternative)
-                            counts = asked.setdefault(alternative.kind, np.zeros(len(pod_groups)))
-                            counts[place] += max(alternative.count, 1) * each
-        suited = {kind: self._exclusive(alternative) for kind, alternative in example.items()}
-        sizes, room = [], []
+                            example.setdefault(alternative.selection, alternative)
+                            counts = asked.setdefault(
+                                alternative.selection, np.zeros(len(pod_groups))
+                            )
+                            counts[index] += max(alternative.count, 1) * each
+        suited = {
+            selection: self._exclusive(alternative) for selection, alternative in example.items()
+        }
+        sizes, capacity = [], []
         for devices in {devices: None for devices in suited.values() if devices}:
             # A request that accepts only a subset of these devices takes them from requests that
             # accept any of them, so its demand counts here too.
-            inside = [kind for kind, own in suited.items() if own and own <= devices]
-            sizes.append(sum((asked[kind] for kind in inside), np.zeros(len(pod_groups))))
+            inside = [selection for selection, own in suited.items() if own and own <= devices]
+            sizes.append(sum((asked[selection] for selection in inside), np.zeros(len(pod_groups))))
             have = [len(devices.intersection(profile.devices)) for profile in self.profiles]
-            room.append(np.array(have, dtype=np.float64)[self._profile_of_row[rows]])
+            capacity.append(np.array(have, dtype=np.float64)[self._profile_of_row[rows]])
         return (
             np.array(sizes).reshape(len(sizes), len(pod_groups)).T,
-            np.array(room).reshape(len(room), len(rows)).T,
+            np.array(capacity).reshape(len(capacity), len(rows)).T,
         )
 
     def _exclusive(self, alternative: RequestAlternative) -> frozenset[AllocatableDevice]:
@@ -250,15 +254,17 @@ class DeviceNodes:
         best = self._best(queue[0], node_options)
         if best is None:
             return None
-        kind, site, count = best
+        node_type, site, count = best
         trial = self._trial(site)
         members = _members(queue[0], count)
         for member, each in members:
             trial.serve(member.pending.pod_class.device_requests, each)
         # Fill the rest of the node with other pods that claim devices.
         if _is_sociable(queue[0]):
-            left = node_options.room[kind] - queue[0].size * count
-            members += self._company(queue, trial, left, node_options.variants.variant_of[kind])
+            left = node_options.capacity[node_type] - queue[0].size * count
+            members += self._company(
+                queue, trial, left, node_options.variants.variant_of[node_type]
+            )
         # Other profiles that serve the same unit keep more instance types eligible for its node.
         serving = [
             number
@@ -287,7 +293,7 @@ class DeviceNodes:
     def _best(
         self, pod_group: PodGroup, node_options: NodeOptions
     ) -> tuple[int, DeviceSite, int] | None:
-        """Return the node kind, site and number of units with the lowest price per unit.
+        """Return the node type, site and number of units with the lowest price per unit.
 
         The result is None if no node serves the pod group. At equal prices the largest number of
         units wins, for fewer nodes. Pods that share a claim must stay together at any price, so for
@@ -302,22 +308,22 @@ class DeviceNodes:
                 node_options.variants.variant_of[fitting]
             ]
             for profile in np.unique(node_options.profile_of[fitting[met]]).tolist():
-                kinds = fitting[met & (node_options.profile_of[fitting] == profile)]
-                holds = _times(node_options.room[kinds], pod_group)
+                node_types = fitting[met & (node_options.profile_of[fitting] == profile)]
+                holds = _times(node_options.capacity[node_types], pod_group)
                 site = DeviceSite(profile, number)
                 limit = self._limit(pod_group, site, int(holds.max()))
                 if not limit:
                     continue
                 counts = np.minimum(holds, limit)
                 rank = -counts if together else np.zeros_like(counts)
-                each = np.round(price[kinds] / counts, ABOUT)
-                at = int(np.lexsort((kinds, -counts, each, rank))[0])
-                kind, count = int(kinds[at]), int(counts[at])
-                offers.append((int(rank[at]), float(each[at]), -count, kind, site, count))
+                each = np.round(price[node_types] / counts, ABOUT)
+                at = int(np.lexsort((node_types, -counts, each, rank))[0])
+                node_type, count = int(node_types[at]), int(counts[at])
+                offers.append((int(rank[at]), float(each[at]), -count, node_type, site, count))
         if not offers:
             return None
-        *_, kind, site, count = min(offers, key=lambda offer: offer[:4])
-        return kind, site, count
+        *_, node_type, site, count = min(offers, key=lambda offer: offer[:4])
+        return node_type, site, count
 
     def _limit(self, pod_group: PodGroup, site: DeviceSite, most: int) -> int:
         """Return how many units of a pod group the devices of a site serve, at most `most`.
@@ -420,18 +426,18 @@ def _is_sociable(pod_group: PodGroup) -> bool:
     return pod_group.unit == 1 and not pod_group.colocated and not bound
 
 
-def _times(room: Matrix, pod_group: PodGroup) -> Indices:
-    """Return how many units of a pod group each node kind holds, by size and by hostname rules.
+def _times(capacity: Matrix, pod_group: PodGroup) -> Indices:
+    """Return how many units of a pod group each node type holds, by size and by hostname rules.
 
-    `room` is node kinds × resources.
+    `capacity` is node types × resources.
     """
     most = pod_group.units
     alone = pod_group.unit == 1 and not pod_group.colocated
     most = min(most, on_one_node(pod_group.pending) if alone else 1)
     asked = pod_group.size > 0
     if not asked.any():
-        return np.full(len(room), most, dtype=np.int64)
-    fitting: Vector = np.floor(room[:, asked] / pod_group.size[asked]).min(axis=1)
+        return np.full(len(capacity), most, dtype=np.int64)
+    fitting: Vector = np.floor(capacity[:, asked] / pod_group.size[asked]).min(axis=1)
     times: Indices = np.clip(fitting, 0, most).astype(np.int64)
     return times
 

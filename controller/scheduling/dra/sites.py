@@ -17,7 +17,7 @@ from controller.scheduling.pods.devicerequests import AllocationError, DeviceReq
 from controller.scheduling.pods.groups import PodGroup
 
 NEW_NODE = "a new node"
-"""The place in the key of devices of a node that is not launched yet."""
+"""The node in the key of devices of a node that is not launched yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,18 @@ class DeviceSite:
 class NodeOptions:
     """The nodes that can be launched.
 
-    `room` is their capacity for pods (node kinds × resources), `profile_of` the index of each node
-    kind's profile. A node kind is an instance type within a variant.
+    `capacity` is their capacity for pods (node types × resources), `profile_of` the index of each
+    node type's profile. A node type is an instance type within a variant.
     """
 
     variants: Variants
-    room: Matrix
+    capacity: Matrix
     profile_of: Indices
 
     def fitting(self, pod_group: PodGroup) -> Indices:
-        """Return the indices of the node kinds that hold a unit of a pod group."""
+        """Return the indices of the node types that hold a unit of a pod group."""
         inside = np.flatnonzero(pod_group.eligible[self.variants.variant_of])
-        return inside[(self.room[inside] >= pod_group.size).all(axis=1)]
+        return inside[(self.capacity[inside] >= pod_group.size).all(axis=1)]
 
 
 class TrialAllocation:

@@ -30,15 +30,15 @@ class Attachments:
 
         `nodes` are in the order of their arrays.
         """
-        names = {node.name: place for place, node in enumerate(nodes)}
+        names = {node.name: index for index, node in enumerate(nodes)}
         self._count = len(nodes)
         self._limits: dict[str, dict[int, int]] = defaultdict(dict)
         for csi_node in snapshot.csi_nodes:
-            place = names.get(csi_node.metadata.name)
+            node = names.get(csi_node.metadata.name)
             for driver in csi_node.spec.drivers:
                 count = driver.allocatable.count if driver.allocatable is not None else None
-                if place is not None and count is not None:
-                    self._limits[driver.name][place] = count
+                if node is not None and count is not None:
+                    self._limits[driver.name][node] = count
         self._attached: dict[tuple[int, str], set[str]] = defaultdict(set)
         for pod in running if self._limits else ():
             if pod.spec.volumes and pod.spec.node_name in names:
@@ -48,15 +48,15 @@ class Attachments:
                     continue  # The pod runs already, so an unreadable claim does not block it.
                 self.put(names[pod.spec.node_name], held, [pod.key])
 
-    def room(self, volumes: Volumes, room: Indices) -> Indices:
+    def fitting(self, volumes: Volumes, fitting: Indices) -> Indices:
         """Return how many pods with these volumes each node can still attach for.
 
         Args:
             volumes: The volumes of one pod.
-            room: How many of the pods each node can take otherwise (nodes).
+            fitting: How many of the pods each node can take otherwise (nodes).
 
         """
-        limited = room.copy()
+        limited = fitting.copy()
         for driver, limits in self._limits.items():
             # Named claims are attached once per node, however many pods share them; volumes that
             # are created with each pod count once per pod.
@@ -64,18 +64,18 @@ class Attachments:
             born = dict(volumes.born).get(driver, 0)
             if not named and not born:
                 continue
-            for place, limit in limits.items():
-                attached = self._attached[(place, driver)]
+            for node, limit in limits.items():
+                attached = self._attached[(node, driver)]
                 spare = limit - len(attached) - len(named - attached)
-                many = spare // born if born else int(limited[place])
-                limited[place] = min(int(limited[place]), many) if spare >= 0 else 0
+                many = spare // born if born else int(limited[node])
+                limited[node] = min(int(limited[node]), many) if spare >= 0 else 0
         return np.maximum(limited, 0)
 
     def copy(self) -> Attachments:
         """Return an independent copy of the attachments."""
         twin = copy.copy(self)
         twin._attached = defaultdict(
-            set, {place: set(held) for place, held in self._attached.items()}
+            set, {node: set(held) for node, held in self._attached.items()}
         )
         return twin
 
@@ -90,14 +90,14 @@ class Attachments:
         Nodes without a limit get `plenty`.
         """
         spare = np.full(self._count, plenty)
-        for place, limit in self._limits[driver].items():
-            spare[place] = max(limit - len(self._attached[(place, driver)]), 0)
+        for node, limit in self._limits[driver].items():
+            spare[node] = max(limit - len(self._attached[(node, driver)]), 0)
         return spare
 
-    def put(self, place: int, volumes: Volumes, keys: Sequence[str]) -> None:
-        """Count the volumes of pods placed on the node at index `place`."""
+    def put(self, node: int, volumes: Volumes, keys: Sequence[str]) -> None:
+        """Count the volumes of pods placed on the node at index `node`."""
         for driver, name in volumes.named:
-            self._attached[(place, driver)].add(name)
+            self._attached[(node, driver)].add(name)
         for driver, count in volumes.born:
             for key in keys:
-                self._attached[(place, driver)].update(f"{key}#{n}" for n in range(count))
+                self._attached[(node, driver)].update(f"{key}#{n}" for n in range(count))

@@ -31,8 +31,8 @@ class ExistingNodes:
     """Existing nodes with their remaining capacity.
 
     * `all`: the nodes, in the order of every array axis named *nodes*.
-    * `place`: node name to index.
-    * `room`: remaining capacity (nodes × resources of the solve). A row of −1 marks an
+    * `index_of`: node name to index.
+    * `remaining`: remaining capacity (nodes × resources of the solve). A row of −1 marks an
       overcommitted node.
     * `ports`: the host ports in use on each node.
     """
@@ -58,7 +58,7 @@ class ExistingNodes:
             (node for node in nodes if not node.deleting),
             key=lambda node: (not node.initialized, node.name),
         )
-        self.place = {node.name: index for index, node in enumerate(self.all)}
+        self.index_of = {node.name: index for index, node in enumerate(self.all)}
         tainted = [tuple(relevant_taints(node)) for node in self.all]
         self._taints = list(dict.fromkeys(tainted))
         number = {node_taints: code for code, node_taints in enumerate(self._taints)}
@@ -67,7 +67,7 @@ class ExistingNodes:
         self._cached: dict[tuple[str, ValueSet], Mask] = {}
         self.ports: list[list[HostPort]] = [[] for _ in self.all]
         used, daemon_used = self._usage(pods)
-        self.room = self._room(used, daemon_used, daemons, axis)
+        self.remaining = self._remaining(used, daemon_used, daemons, axis)
 
     def __len__(self) -> int:
         """Return the number of nodes."""
@@ -76,7 +76,7 @@ class ExistingNodes:
     def copy(self) -> ExistingNodes:
         """Return the same nodes with independent remaining capacity and host ports."""
         twin = copy.copy(self)
-        twin.room, twin.ports = self.room.copy(), [list(taken) for taken in self.ports]
+        twin.remaining, twin.ports = self.remaining.copy(), [list(taken) for taken in self.ports]
         return twin
 
     def meeting(self, alternatives: Sequence[Requirements]) -> Mask:
@@ -106,15 +106,15 @@ class ExistingNodes:
     def holds(self, requests: Vector) -> Indices:
         """Return how many pods with these requests fit into the remaining capacity of each node."""
         asked = requests > 0
-        open_ = (self.room >= 0).all(axis=1)
+        open_ = (self.remaining >= 0).all(axis=1)
         if not asked.any():
             return np.where(open_, np.iinfo(np.int32).max, 0).astype(np.int64)
-        fitting = np.floor(self.room[:, asked] / requests[asked]).min(axis=1, initial=np.inf)
+        fitting = np.floor(self.remaining[:, asked] / requests[asked]).min(axis=1, initial=np.inf)
         return np.where(open_, np.maximum(fitting, 0), 0).astype(np.int64)
 
     def put(self, index: int, size: Vector, ports: Sequence[HostPort]) -> None:
         """Subtract the total size of pods from a node's capacity and record their host ports."""
-        self.room[index] -= size
+        self.remaining[index] -= size
         self.ports[index].extend(ports)
 
     def domains(self, key: str) -> list[str | None]:
@@ -168,7 +168,7 @@ class ExistingNodes:
             [resources.total(daemon_used[index]) for index in count],
         )
 
-    def _room(
+    def _remaining(
         self,
         used: Sequence[Resources],
         daemon_used: Sequence[Resources],
@@ -176,19 +176,19 @@ class ExistingNodes:
         axis: ResourceAxis,
     ) -> Matrix:
         """Return the remaining capacity (nodes × resources of the solve)."""
-        room = np.zeros((len(self.all), len(axis.names)))
+        remaining = np.zeros((len(self.all), len(axis.names)))
         expected = self._expected(daemons)
         for index, state_node in enumerate(self.all):
             free = resources.less(allocatable(state_node), used[index])
             # Reserve capacity for DaemonSet pods that are expected but do not run yet.
             pending = resources.less(expected[index], daemon_used[index])
             free = resources.less(free, {name: max(v, 0) for name, v in pending.items()})
-            room[index] = axis.vector(free)
+            remaining[index] = axis.vector(free)
             # A resource outside the solve's axis can be overcommitted too; such a node takes no
             # pods at all.
             if any(amount < 0 for amount in free.values()):
-                room[index] = -1
-        return room
+                remaining[index] = -1
+        return remaining
 
     def _expected(self, daemons: Sequence[Daemon]) -> list[Resources]:
         """Return the requests of expected DaemonSet pods per node.

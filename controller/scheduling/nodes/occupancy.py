@@ -7,7 +7,7 @@ import numpy as np
 from controller.scheduling.arrays import Indices, Vector
 from controller.scheduling.nodes.existing import ExistingNodes
 from controller.scheduling.pods.groups import PendingGroup
-from controller.scheduling.topology.groups import Tallies, TopologyKind
+from controller.scheduling.topology.groups import Tallies, TopologyType
 from controller.scheduling.topology.rules import further
 
 
@@ -20,32 +20,32 @@ class ExistingOccupancy:
         self._nodes, self._tallies = nodes, tallies
         self._counted: dict[int, Vector] = {}
         self._owners: dict[int, Vector] = {}
-        for place, tally in enumerate(tallies):
+        for index, tally in enumerate(tallies):
             if tally.group.per_node:
-                self._counted[place] = np.array(
+                self._counted[index] = np.array(
                     [tally.counts[host] for host in hosts], dtype=np.float64
                 )
-                self._owners[place] = np.array(
+                self._owners[index] = np.array(
                     [tally.owners[host] for host in hosts], dtype=np.float64
                 )
 
-    def room(self, pending: PendingGroup, fitting: Indices) -> Indices:
+    def fitting(self, pending: PendingGroup, by_size: Indices) -> Indices:
         """Return how many of the pods each node can take (nodes).
 
-        Eligibility, host ports and hostname rules are applied to `fitting`, how many fit by size.
+        Eligibility, host ports and hostname rules are applied to `by_size`, how many fit by size.
         The minimum count of a spread by hostname is always 0, because a new node has a count of 0.
         """
-        room = np.where(pending.eligibility.nodes, fitting, 0)
+        fitting = np.where(pending.eligibility.nodes, by_size, 0)
         if pending.ports:
-            room = np.where(self._nodes.free_of(pending.ports), np.minimum(room, 1), 0)
+            fitting = np.where(self._nodes.free_of(pending.ports), np.minimum(fitting, 1), 0)
         for group in pending.owned:
             if group.per_node:
                 counts = self._counted[group.index]
-                room = np.minimum(room, further(group, counts, own=group in pending.counted))
+                fitting = np.minimum(fitting, further(group, counts, own=group in pending.counted))
         for group in pending.counted:
-            if group.per_node and group.kind is TopologyKind.ANTI_AFFINITY:
-                room = np.where(self._owners[group.index] > 0, 0, room)
-        return np.maximum(room, 0).astype(np.int64)
+            if group.per_node and group.type is TopologyType.ANTI_AFFINITY:
+                fitting = np.where(self._owners[group.index] > 0, 0, fitting)
+        return np.maximum(fitting, 0).astype(np.int64)
 
     def put(self, pending: PendingGroup, index: int, count: int) -> None:
         """Count `count` pods placed on the node at `index`; a negative count removes them."""

@@ -8,7 +8,7 @@ at most the rounded capacity. The program starts without such inequalities. Thos
 violates are added and it is solved again, until it violates none.
 
 A quantity that adds up on a node is called a measure: resources, roundings of them, and the number
-of pods of a group. Axes: classes, kinds, measures, limits.
+of pods of a group. Axes: classes, node types, measures, limits.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ and the number of equal parts up to which each size is divided."""
 MANY_CLASSES = 150
 """Greatest number of classes; rules about sharing nodes separate classes only up to it."""
 
-PAIRS_AT_ONCE, CUTS_AT_ONCE, KINDS_AT_ONCE = 6, 3, 16
-"""Numbers added per round: pairs per class, inequalities per kind, and kinds."""
+PAIRS_AT_ONCE, CUTS_AT_ONCE, NODE_TYPES_AT_ONCE = 6, 3, 16
+"""Numbers added per round: pairs per class, inequalities per node type, and node types."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExistingCapacity:
     """Existing nodes, as far as the bound needs them.
 
-    `room`: nodes × resources, remaining capacity. `welcome`: the classes that may be on some of
-    them. Together they count as one node that costs nothing, which makes the bound weaker but keeps
-    it valid.
+    `remaining`: nodes × resources, remaining capacity. `welcome`: the classes that may be on some
+    of them. Together they count as one node that costs nothing, which makes the bound weaker but
+    keeps it valid.
     """
 
-    room: Matrix
+    remaining: Matrix
     welcome: Mask
 
 
@@ -97,7 +97,8 @@ def whole_bound(
 def _merged(
     problem: PackingProblem, existing: ExistingCapacity, among: Mask
 ) -> tuple[PackingProblem, ExistingCapacity]:
-    """Merge classes of equal size and allowed kinds that the remaining rules do not tell apart.
+    """Merge classes of equal size and allowed node types that the remaining rules do not tell
+    apart.
 
     Rules are dropped until at most `MANY_CLASSES` remain, those that require the fewest nodes
     first. What a rule says of pods that do not own it is always dropped. Dropping rules makes the
@@ -128,15 +129,15 @@ def _merged(
             owned=both, counted=both, limit=rules.limit[groups], repels=rules.repels[groups]
         ),
     )
-    return merged, ExistingCapacity(existing.room, existing.welcome[chosen])
+    return merged, ExistingCapacity(existing.remaining, existing.welcome[chosen])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutMeasures:
     """The measures of a problem, scaled so that the largest held amount is 1.
 
-    `taken`: classes × measures, what one pod takes. `held`: kinds × measures, what one node has.
-    The first `resources` measures are the resources themselves.
+    `taken`: classes × measures, what one pod takes. `held`: node types × measures, what one node
+    has. The first `resources` measures are the resources themselves.
     """
 
     taken: Matrix
@@ -145,22 +146,25 @@ class CutMeasures:
 
 
 def cut_measures(problem: PackingProblem, existing: ExistingCapacity) -> CutMeasures:
-    """Return the measures of a problem; the last kind is the sum of the existing nodes."""
+    """Return the measures of a problem; the last node type is the sum of the existing nodes."""
     asked = problem.demand > 0
-    room = np.concatenate([problem.room, existing.room])
-    taken, held = [problem.sizes], [room]
+    capacity = np.concatenate([problem.capacity, existing.remaining])
+    taken, held = [problem.sizes], [capacity]
     for r in range(problem.sizes.shape[1]):
         divisors = _divisors(problem.sizes[asked, r], problem.demand[asked])
         taken.append(np.floor(problem.sizes[:, r, None] / divisors))
-        held.append(np.floor(room[:, r, None] / divisors))
+        held.append(np.floor(capacity[:, r, None] / divisors))
     rules = problem.rules
     taken.append(rules.counted.T.astype(np.float64))
     # On existing nodes a spread is balanced at any number of pods per node, so it limits nothing.
-    kinds, anyhow = len(problem.room), np.where(rules.repels, 1.0, float(problem.demand.sum()))
-    exists = np.arange(len(room))[:, None] >= kinds
+    node_types, anyhow = (
+        len(problem.capacity),
+        np.where(rules.repels, 1.0, float(problem.demand.sum())),
+    )
+    exists = np.arange(len(capacity))[:, None] >= node_types
     held.append(np.where(exists, anyhow, rules.limit))
     every = np.concatenate(held, axis=1)
-    every = np.concatenate([every[:kinds], every[kinds:].sum(axis=0, keepdims=True)])
+    every = np.concatenate([every[:node_types], every[node_types:].sum(axis=0, keepdims=True)])
     scale = np.maximum(every.max(axis=0, initial=0.0), 1.0)
     return CutMeasures(
         taken=np.concatenate(taken, axis=1) / scale,
@@ -181,14 +185,14 @@ def _divisors(sizes: Vector, demand: Indices) -> Vector:
 class WholeProgram:
     """The fluid program with the inequalities that its own solutions violate.
 
-    Columns: pods of each class without a node; then kinds and pairs of class and kind, as they are
-    added. Rows: classes, limits, then pairs of kind and measure. `_column_of` (kinds) and `_row_of`
-    (kinds × measures) have the numbers of those that were added; −1: not yet. `left_out` (classes)
-    are the pods without a node in the last solution.
+    Columns: pods of each class without a node; then node types and pairs of class and node type, as
+    they are added. Rows: classes, limits, then pairs of node type and measure. `_column_of` (node
+    types) and `_row_of` (node types × measures) have the numbers of those that were added; −1: not
+    yet. `left_out` (classes) are the pods without a node in the last solution.
     """
 
     def __init__(self, problem: PackingProblem, existing: ExistingCapacity) -> None:
-        """Build the rows of classes and limits; add the kinds and pairs that look cheapest."""
+        """Build the rows of classes and limits; add the node types and pairs that look cheapest."""
         self._demand = problem.demand.astype(np.float64)
         self.left_out = np.zeros_like(problem.demand)
         self._measures = cut_measures(problem, existing)
@@ -196,28 +200,28 @@ class WholeProgram:
         self._prices = np.append(problem.prices, 0.0)
         self._allowed = np.column_stack([problem.allowed, existing.welcome])
         self._allowed &= (self._demand > 0)[:, None]
-        kinds, limits = problem.consumption.shape
-        self._consumed = np.zeros((kinds + 1, limits + 1))
-        self._consumed[:kinds, :limits] = problem.consumption
-        self._consumed[kinds, limits] = 1.0
+        node_types, limits = problem.consumption.shape
+        self._consumed = np.zeros((node_types + 1, limits + 1))
+        self._consumed[:node_types, :limits] = problem.consumption
+        self._consumed[node_types, limits] = 1.0
         self._headroom = np.append(problem.headroom, 1.0)
         held = self._measures.held
         self._twins = np.unique(held, axis=0, return_inverse=True)[1].reshape(-1)
         self._column_of = np.full(len(held), -1, dtype=np.int64)
         self._row_of = np.full(held.shape, -1, dtype=np.int64)
-        self._pair_class, self._pair_kind, self._pair_column = np.zeros((3, 0), dtype=np.int64)
+        self._pair_class, self._pair_node_type, self._pair_column = np.zeros((3, 0), dtype=np.int64)
         self._paired = np.zeros_like(self._allowed)
         self._model = empty_program()
         self._lay_out()
         likely = self._promising()
-        self._add_kinds(np.asarray(likely.any(axis=0)))
+        self._add_node_types(np.asarray(likely.any(axis=0)))
         self._add_pairs(likely)
 
     def bound(self, expired: Callable[[], bool]) -> float:
         """Return the best lower bound of all solutions of the program.
 
-        The program is solved until no pair, kind or inequality is missing. Every solution proves a
-        bound: its duals, extended to all kinds, are a feasible dual.
+        The program is solved until no pair, node type or inequality is missing. Every solution
+        proves a bound: its duals, extended to all node types, are a feasible dual.
         """
         best = 0.0
         for _ in range(ROUNDS):
@@ -227,8 +231,9 @@ class WholeProgram:
             worth = np.maximum(duals[: len(self._demand)], 0.0)
             scarcity = np.maximum(-duals[len(worth) : len(worth) + len(self._headroom)], 0.0)
             prices = np.where(self._row_of >= 0, np.maximum(-duals[self._row_of], 0.0), 0.0)
-            # Any non-negative prices at which no kind is worth more than its budget are a feasible
-            # dual. The value of the demand less the price of the limits is then a lower bound.
+            # Any non-negative prices at which no node type is worth more than its budget are a
+            # feasible dual. The value of the demand less the price of the limits is then a lower
+            # bound.
             cost, quality = self._cost(prices, self._prices + self._consumed @ scarcity, worth)
             values = np.where(self._allowed, cost, np.inf).min(axis=1)
             values[self._demand <= 0] = 0.0
@@ -239,8 +244,8 @@ class WholeProgram:
             self.left_out = np.maximum(left, 0.0).astype(np.int64)
             if expired():
                 break
-            # Missing pairs first: without them the solution is not optimal over the kinds in the
-            # program, and would ask for inequalities and kinds that are not needed.
+            # Missing pairs first: without them the solution is not optimal over the node types in
+            # the program, and would ask for inequalities and node types that are not needed.
             wanted = self._wanted(cost, worth)
             if wanted.any():
                 self._add_pairs(wanted)
@@ -249,30 +254,31 @@ class WholeProgram:
             if not (broken.any() or missing.any()):
                 break
             self._add_rows(broken)
-            self._add_kinds(missing)
+            self._add_node_types(missing)
         return best
 
     def _cost(self, prices: Matrix, budget: Vector, worth: Vector) -> tuple[Matrix, Vector]:
-        """Return the cost of a pod on each kind, and the share of value kept on each kind.
+        """Return the cost of a pod on each node type, and the share of value kept on each node
+        type.
 
-        The costs are classes × kinds. No kind is worth more than its `budget` at these costs. A
-        kind that is not in the program is priced as the one in it that fits best. The bound is
-        valid for any `prices`. The second result is the least share of their `worth` that classes
-        keep on the kind.
+        The costs are classes × node types. No node type is worth more than its `budget` at these
+        costs. A node type that is not in the program is priced as the one in it that fits best. The
+        bound is valid for any `prices`. The second result is the least share of their `worth` that
+        classes keep on the node type.
         """
         inside = np.flatnonzero(self._column_of >= 0)
         prices = prices[inside]
         cost = self._measures.taken @ prices.T
         extension = extended(
             priced=inside,
-            worth=self._measures.held @ prices.T,  # kinds × those in the program
+            worth=self._measures.held @ prices.T,  # node types × those in the program
             budget=budget,
             cost=cost,
             values=worth,
             allowed=self._allowed,
             negligible=TOLERANCE**2,
         )
-        return cost[:, extension.place] * extension.factor, extension.kept
+        return cost[:, extension.priced_as] * extension.factor, extension.kept
 
     def _lay_out(self) -> None:
         """Add the rows of classes and limits, and a column per class for pods without a node."""
@@ -284,13 +290,13 @@ class WholeProgram:
             self._model.addRow(-infinity, amount, 0, none, empty)
         dearest = LEFT_OUT * (float(self._prices.max()) + 1.0)
         for row in range(len(self._demand)):
-            place = np.array([row], dtype=np.int32)
-            self._model.addCol(dearest, 0.0, infinity, 1, place, np.ones(1))
+            index = np.array([row], dtype=np.int32)
+            self._model.addCol(dearest, 0.0, infinity, 1, index, np.ones(1))
         self._rows = len(self._demand) + len(self._headroom)
         self._columns = len(self._demand)
 
     def _promising(self) -> Mask:
-        """Mark, per class, the few kinds that look cheapest for it alone; classes × kinds."""
+        """Mark the few node types that look cheapest for each class alone; classes × node types."""
         real = slice(0, self._measures.resources)
         taken, held = self._measures.taken[:, real], self._measures.held[:, real]
         share = np.stack([(needs / np.maximum(held, NOTHING)).max(axis=1) for needs in taken])
@@ -303,64 +309,65 @@ class WholeProgram:
         return _few(cost, cheap & inside & self._allowed & ~self._paired, PAIRS_AT_ONCE)
 
     def _missing(self, quality: Vector) -> Mask:
-        """Mark the missing kinds for which the prices of no kind in the program are good enough."""
+        """Mark the missing node types that no priced node type approximates well enough."""
         lacking = (self._column_of < 0) & (quality < 1 - TOLERANCE) & self._allowed.any(axis=0)
-        return np.asarray(_few(quality[None], lacking[None], KINDS_AT_ONCE)[0])
+        return np.asarray(_few(quality[None], lacking[None], NODE_TYPES_AT_ONCE)[0])
 
     def _broken(self, bought: Vector) -> Mask:
-        """Mark the few inequalities per kind that the solution violates most; kinds × measures.
+        """Mark the few inequalities per node type that the solution violates most; node types ×
+        measures.
 
-        The same inequalities are marked for all kinds of equal capacity.
+        The same inequalities are marked for all node types of equal capacity.
         """
         used = np.zeros(self._measures.held.shape)
         pods = bought[self._pair_column, None]
-        np.add.at(used, self._pair_kind, pods * self._measures.taken[self._pair_class])
+        np.add.at(used, self._pair_node_type, pods * self._measures.taken[self._pair_class])
         nodes = np.where(self._column_of >= 0, bought[self._column_of], 0.0)
         excess = used - self._measures.held * nodes[:, None]
         new = (self._row_of < 0) & (excess > TOLERANCE)
         worst = _few(-excess / np.maximum(used, NOTHING), new, CUTS_AT_ONCE)
         marked = np.zeros((int(self._twins.max()) + 1, worst.shape[1]), dtype=np.bool_)
-        kinds, broken = np.nonzero(worst)
-        marked[self._twins[kinds], broken] = True
+        node_types, broken = np.nonzero(worst)
+        marked[self._twins[node_types], broken] = True
         return marked[self._twins] & (self._row_of < 0) & (self._column_of >= 0)[:, None]
 
-    def _add_kinds(self, chosen: Mask) -> None:
-        """Add kinds to the program, each with the rows of its resources."""
+    def _add_node_types(self, chosen: Mask) -> None:
+        """Add node types to the program, each with the rows of its resources."""
         limits = len(self._demand) + np.arange(len(self._headroom), dtype=np.int32)
-        for kind in np.flatnonzero(chosen).tolist():
-            consumed, price = self._consumed[kind], float(self._prices[kind])
+        for node_type in np.flatnonzero(chosen).tolist():
+            consumed, price = self._consumed[node_type], float(self._prices[node_type])
             some = consumed != 0
             self._model.addCol(
                 price, 0.0, highspy.kHighsInf, int(some.sum()), limits[some], consumed[some]
             )
-            self._column_of[kind] = self._columns
+            self._column_of[node_type] = self._columns
             self._columns += 1
         rows = np.zeros_like(self._row_of, dtype=np.bool_)
         rows[chosen, : self._measures.resources] = True
         self._add_rows(rows)
 
     def _add_rows(self, chosen: Mask) -> None:
-        """Add inequalities to the program: one row per kind and measure."""
-        for kind, measure in zip(*np.nonzero(chosen), strict=True):
-            there = np.flatnonzero(self._pair_kind == kind)
+        """Add inequalities to the program: one row per node type and measure."""
+        for node_type, measure in zip(*np.nonzero(chosen), strict=True):
+            there = np.flatnonzero(self._pair_node_type == node_type)
             amounts = self._measures.taken[self._pair_class[there], measure]
             columns = self._pair_column[there[amounts != 0]]
-            columns = np.append(columns, self._column_of[kind]).astype(np.int32)
-            row = np.append(amounts[amounts != 0], -self._measures.held[kind, measure])
+            columns = np.append(columns, self._column_of[node_type]).astype(np.int32)
+            row = np.append(amounts[amounts != 0], -self._measures.held[node_type, measure])
             self._model.addRow(-highspy.kHighsInf, 0.0, len(row), columns, row)
-            self._row_of[kind, measure] = self._rows
+            self._row_of[node_type, measure] = self._rows
             self._rows += 1
 
     def _add_pairs(self, chosen: Mask) -> None:
         """Add pairs to the program: one column per pair."""
-        classes, kinds = np.nonzero(chosen)
+        classes, node_types = np.nonzero(chosen)
         count = len(classes)
         self._paired |= chosen
         self._pair_class = np.append(self._pair_class, classes)
-        self._pair_kind = np.append(self._pair_kind, kinds)
+        self._pair_node_type = np.append(self._pair_node_type, node_types)
         self._pair_column = np.append(self._pair_column, self._columns + np.arange(count))
         self._columns += count
-        rows = np.column_stack([classes, self._row_of[kinds]])
+        rows = np.column_stack([classes, self._row_of[node_types]])
         amounts = np.column_stack([np.ones(count), self._measures.taken[classes]])
         add_columns(self._model, rows, np.where(rows >= 0, amounts, 0.0))
 

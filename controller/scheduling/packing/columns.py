@@ -11,7 +11,7 @@ nodes, with their unused capacity. Filling nodes by these values, and exchanging
 better patterns until none is found. The whole copies are opened; the packer packs the pods that
 remain after rounding as usual.
 
-Axes: patterns, classes, kinds, limits.
+Axes: patterns, classes, node types, limits.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ IMPROVES = 1e-6
 class PatternProgram:
     """The linear program over patterns.
 
-    `kinds` and `pods` (patterns × classes) are in the order of adding.
+    `node_types` and `pods` (patterns × classes) are in the order of adding.
     """
 
     def __init__(self, problem: PackingProblem) -> None:
         """Build the rows: the demand of every class, the headroom of every limit."""
         self._problem = problem
-        self.kinds: list[int] = []
+        self.node_types: list[int] = []
         self.pods: list[Indices] = []
         self._known: set[tuple[int, bytes]] = set()
         self._model = empty_program()
@@ -68,19 +68,19 @@ class PatternProgram:
             self._model.addRow(-infinity, float(amount), 0, np.zeros(0, np.int32), np.zeros(0))
         self._classes = classes
 
-    def add(self, kind: int, pods: Indices) -> bool:
+    def add(self, node_type: int, pods: Indices) -> bool:
         """Add a pattern; return false if it is known."""
-        key = (kind, pods.tobytes())
+        key = (node_type, pods.tobytes())
         if key in self._known:
             return False
         self._known.add(key)
-        self.kinds.append(kind)
+        self.node_types.append(node_type)
         self.pods.append(pods)
-        consumed = self._problem.consumption[kind]
+        consumed = self._problem.consumption[node_type]
         column = np.concatenate([pods.astype(np.float64), consumed])
         rows = np.flatnonzero(column)
         self._model.addCol(
-            float(self._problem.prices[kind]),
+            float(self._problem.prices[node_type]),
             0.0,
             highspy.kHighsInf,
             len(rows),
@@ -98,7 +98,7 @@ class PatternProgram:
         bought, worth, scarcity = self.solved()
         before = np.inf
         for _ in range(ROUNDS):
-            cost = float(bought @ np.array([self._problem.prices[kind] for kind in self.kinds]))
+            cost = float(bought @ self._problem.prices[self.node_types])
             if cost > before * ENOUGH or not self._improve(
                 dual_prices, left, bought, worth, scarcity
             ):
@@ -125,36 +125,36 @@ class PatternProgram:
     ) -> bool:
         """Add patterns that are worth more than they cost; return false if there are none.
 
-        First those bought, with some pods exchanged; then every kind filled by the value of pods;
-        then those fillings with some pods exchanged.
+        First those bought, with some pods exchanged; then every node type filled by the value of
+        pods; then those fillings with some pods exchanged.
         """
         problem = self._problem
         price = problem.prices + problem.consumption @ scarcity
         used = np.flatnonzero(bought > 0)
-        kinds, pods = np.array(self.kinds)[used], np.array(self.pods)[used]
-        pods = exchanged(problem, kinds, pods, left, worth)
-        if self._let_in(kinds, pods, worth, price):
+        node_types, pods = np.array(self.node_types)[used], np.array(self.pods)[used]
+        pods = exchanged(problem, node_types, pods, left, worth)
+        if self._let_in(node_types, pods, worth, price):
             return True
-        # Fill every kind only if exchanges on the patterns in use find nothing new; exchanges on
-        # the good fillings come last.
-        kinds = np.flatnonzero(problem.allowed.any(axis=0))
-        none = np.zeros((len(kinds), len(left)), dtype=np.int64)
+        # Fill every node type only if exchanges on the patterns in use find nothing new; exchanges
+        # on the good fillings come last.
+        node_types = np.flatnonzero(problem.allowed.any(axis=0))
+        none = np.zeros((len(node_types), len(left)), dtype=np.int64)
         by_worth = replace(dual_prices, values=worth)
         pods = np.concatenate(
-            [fill(problem, kinds, none, left, by_worth, balance) for balance in KEEN]
+            [fill(problem, node_types, none, left, by_worth, balance) for balance in KEEN]
         )
-        kinds = np.tile(kinds, len(KEEN))
-        if self._let_in(kinds, pods, worth, price):
+        node_types = np.tile(node_types, len(KEEN))
+        if self._let_in(node_types, pods, worth, price):
             return True
-        near = pods @ worth > NEARLY * price[kinds]
-        pods = exchanged(problem, kinds[near], pods[near], left, worth)
-        return self._let_in(kinds[near], pods, worth, price)
+        near = pods @ worth > NEARLY * price[node_types]
+        pods = exchanged(problem, node_types[near], pods[near], left, worth)
+        return self._let_in(node_types[near], pods, worth, price)
 
-    def _let_in(self, kinds: Indices, pods: Indices, worth: Vector, price: Vector) -> bool:
+    def _let_in(self, node_types: Indices, pods: Indices, worth: Vector, price: Vector) -> bool:
         """Add the patterns that are worth more than they cost; return whether any is new."""
-        gain = pods @ worth - price[kinds]
-        better = np.flatnonzero(gain > IMPROVES * price[kinds]).tolist()
-        new = [self.add(int(kinds[place]), pods[place]) for place in better]
+        gain = pods @ worth - price[node_types]
+        better = np.flatnonzero(gain > IMPROVES * price[node_types]).tolist()
+        new = [self.add(int(node_types[index]), pods[index]) for index in better]
         return any(new)
 
     def solved(self) -> tuple[Vector, Vector, Vector]:
@@ -171,7 +171,7 @@ class PatternProgram:
 
 
 def exchanged(
-    problem: PackingProblem, kinds: Indices, pods: Indices, left: Indices, worth: Vector
+    problem: PackingProblem, node_types: Indices, pods: Indices, left: Indices, worth: Vector
 ) -> Indices:
     """Return the pods of nodes (nodes × classes) after exchanges that increase their worth.
 
@@ -193,9 +193,9 @@ def exchanged(
     for _ in range(EXCHANGES):
         if not (len(alive) and len(moving)):
             break
-        now, prices = pods[alive], problem.prices[kinds[alive]]
-        spare = (problem.room[kinds[alive]] - now @ problem.sizes + SLACK)[:, None] + freed
-        barred = (~problem.allowed[:, kinds[alive]]).T @ come.T > 0
+        now, prices = pods[alive], problem.prices[node_types[alive]]
+        spare = (problem.capacity[node_types[alive]] - now @ problem.sizes + SLACK)[:, None] + freed
+        barred = (~problem.allowed[:, node_types[alive]]).T @ come.T > 0
         fits = np.repeat(~barred[:, None], len(go), axis=1)  # nodes × leaving × joining
         for r in range(sizes.shape[1]):
             fits &= sizes[:, r] <= spare[:, :, None, r]
@@ -218,29 +218,29 @@ def column_generation(
     *,
     expired: Callable[[], bool],
 ) -> list[tuple[int, Indices, int]]:
-    """Return patterns in whole copies (kind, pods, copies) that serve most of the demand.
+    """Return patterns in whole copies (node type, pods, copies) that serve most of the demand.
 
     `opened` are patterns that together serve all of it. Every whole copy that the program buys is
     opened. Where it buys none, the pattern nearest to a whole copy is opened. Then the program is
     solved for the rest.
     """
     program = PatternProgram(problem)
-    for kind, pods in opened:
-        program.add(kind, pods)
+    for node_type, pods in opened:
+        program.add(node_type, pods)
     bought_whole = []
     left, headroom = problem.demand.copy(), problem.headroom.copy()
     while left.any() and not expired():
         bought = program.best(dual_prices, left, headroom)
         steps: list[tuple[int, Indices, int]] = []
-        for place in np.argsort(-bought, kind="stable").tolist():
-            kind, pods = program.kinds[place], program.pods[place]
+        for index in np.argsort(-bought, kind="stable").tolist():
+            node_type, pods = program.node_types[index], program.pods[index]
             # If limits leave the program without a solution, the numbers bought may be negative.
-            wanted = max(int(np.floor(bought[place] + WHOLE)), int(not steps))
+            wanted = max(int(np.floor(bought[index] + WHOLE)), int(not steps))
             used = pods > 0
             copies = min(wanted, int((left[used] // pods[used]).min()))
-            consumed = problem.consumption[kind]
+            consumed = problem.consumption[node_type]
             if copies and (consumed * copies <= headroom).all():
-                steps.append((kind, pods, copies))
+                steps.append((node_type, pods, copies))
                 left = left - pods * copies
                 headroom -= consumed * copies
         if not steps:

@@ -1,8 +1,9 @@
-"""Extend the dual prices of a program to the kinds that it leaves out.
+"""Extend the dual prices of a program to the node types that it leaves out.
 
-A program is solved over the few kinds that matter. Any other kind is priced as one of those, scaled
-down until it is worth no more than it costs. The resulting prices are a feasible dual of the
-program over all kinds, so they bound its cost, whichever kind is priced as whichever other.
+A program is solved over the few node types that matter. Any other node type is priced as one of
+those, scaled down until it is worth no more than it costs. The resulting prices are a feasible dual
+of the program over all node types, so they bound its cost, whichever node type is priced as
+whichever other.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ NOTHING = 1e-15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """How each kind is priced.
+    """How each node type is priced.
 
-    `place`: kinds, the index of the program's kind that it is priced as. `factor`: kinds, the
-    factor that scales those prices. `kept`: kinds, the least share of their value that the classes
-    it serves keep at the scaled prices.
+    `priced_as`: node types, the index of the program's node type that it is priced as. `factor`:
+    node types, the factor that scales those prices. `kept`: node types, the least share of their
+    value that the classes it serves keep at the scaled prices.
     """
 
-    place: Indices
+    priced_as: Indices
     factor: Vector
     kept: Vector
 
@@ -41,18 +42,18 @@ def extended(
     allowed: Mask,
     negligible: float,
 ) -> Extension:
-    """Price every kind as the one in the program that fits best.
+    """Price every node type as the one in the program that fits best.
 
     The best fit leaves the classes the greatest share of their values.
 
     Args:
-        priced: the kinds in the program.
-        worth: kinds × priced, the worth of a node of each kind at the prices of a priced one.
-        budget: kinds, the greatest allowed worth.
+        priced: the node types in the program.
+        worth: node types × priced, the worth of a node of each type at the prices of a priced one.
+        budget: node types, the greatest allowed worth.
         cost: classes × priced, the cost of one pod at those prices.
         values: classes, the value of one pod.
-        allowed: classes × kinds.
-        negligible: classes of at most this value keep all of it on any kind.
+        allowed: classes × node types.
+        negligible: classes of at most this value keep all of it on any node type.
 
     """
     factor = np.minimum(budget[:, None] / np.maximum(worth, NOTHING), 1.0)
@@ -64,4 +65,4 @@ def extended(
     best = quality.argmax(axis=1)
     best[priced] = np.arange(len(priced))
     every = np.arange(len(best))
-    return Extension(place=best, factor=factor[every, best], kept=quality[every, best])
+    return Extension(priced_as=best, factor=factor[every, best], kept=quality[every, best])

@@ -24,8 +24,8 @@ NEAR = 2.0
 multiple of its worth."""
 
 ABOUT_AS_GOOD = 0.02
-"""Kinds within this share of the best price per value count as equal; the most expensive one is
-taken, because fewer nodes have to be filled."""
+"""Node types within this share of the best price per value count as equal; the most expensive one
+is taken, because fewer nodes have to be filled."""
 
 NOTHING = 1e-30
 """Replaces a size, a capacity or a worth of zero in divisions."""
@@ -38,11 +38,11 @@ ROUNDING = 1e-9
 class FirstFit:
     """The nodes while they are opened and filled.
 
-    `kind`: nodes. `pods`: nodes × classes. `room`: nodes × resources, remaining capacity. `left`:
-    classes, pods without a node. `headroom`: limits, what they still allow. `worth`: classes, the
-    cost of a pod on the kind that is cheapest for it alone, in $/h. `suited`: classes × kinds, 1
-    for kinds that cost at most `NEAR` times as much. A node takes at most `limits` (groups) of
-    `members` (groups × classes).
+    `node_type`: nodes. `pods`: nodes × classes. `remaining`: nodes × resources, remaining capacity.
+    `left`: classes, pods without a node. `headroom`: limits, what they still allow. `worth`:
+    classes, the cost of a pod on the node type that is cheapest for it alone, in $/h. `suited`:
+    classes × node types, 1 for node types that cost at most `NEAR` times as much. A node takes at
+    most `limits` (groups) of `members` (groups × classes).
     """
 
     problem: PackingProblem
@@ -52,9 +52,9 @@ class FirstFit:
     suited: Matrix
     members: Matrix
     limits: Vector
-    kind: Indices
+    node_type: Indices
     pods: Indices
-    room: Matrix
+    remaining: Matrix
     occupancy: NodeOccupancy
 
     @classmethod
@@ -74,9 +74,9 @@ class FirstFit:
             suited=(problem.allowed & (cost <= NEAR * least[:, None])).astype(np.float64),
             members=limited[bind].astype(np.float64),
             limits=rules.limit[bind],
-            kind=np.zeros(0, dtype=np.int64),
+            node_type=np.zeros(0, dtype=np.int64),
             pods=no_pods,
-            room=np.zeros((0, problem.sizes.shape[1])),
+            remaining=np.zeros((0, problem.sizes.shape[1])),
             occupancy=NodeOccupancy.holding(rules, classes, no_pods),
         )
         ruled = filling.occupancy.ruled
@@ -99,8 +99,8 @@ class FirstFit:
     def _fill(self, chosen: int, *, ruled: bool) -> None:
         """Spread pods of a class evenly over the nodes with enough remaining capacity."""
         size = self.problem.sizes[chosen]
-        space = np.floor((self.room / np.maximum(size, NOTHING)).min(axis=1, initial=np.inf))
-        space *= self.problem.allowed[chosen, self.kind]
+        space = np.floor((self.remaining / np.maximum(size, NOTHING)).min(axis=1, initial=np.inf))
+        space *= self.problem.allowed[chosen, self.node_type]
         everywhere = np.full(len(space), chosen)
         if ruled:
             space = np.minimum(space, self.occupancy.spare(everywhere))
@@ -109,65 +109,71 @@ class FirstFit:
         amount = level(np.minimum(space, left).astype(np.int64), left)
         self.left[chosen] -= amount.sum()
         self.pods[:, chosen] += amount
-        self.room -= amount[:, None] * size
+        self.remaining -= amount[:, None] * size
         if ruled:
             self.occupancy.add(everywhere, amount)
 
     def _open(self, chosen: int) -> bool:
-        """Open nodes of the kind with the lowest price per value for a class and suited pods.
+        """Open nodes of the node type with the lowest price per value for a class and suited pods.
 
-        Returns false if limits or requirements allow no kind.
+        Returns false if limits or requirements allow no node type.
         """
         problem = self.problem
         within = (problem.consumption <= self.headroom + SLACK).all(axis=1)
-        kinds = np.flatnonzero(problem.allowed[chosen] & within)
-        if not len(kinds):
+        node_types = np.flatnonzero(problem.allowed[chosen] & within)
+        if not len(node_types):
             return False
-        suited, prices = self.suited[:, kinds], problem.prices[kinds]
+        suited, prices = self.suited[:, node_types], problem.prices[node_types]
         suited[chosen] = 1.0
-        # For each kind: how many nodes all suited pods need together, by the resource that runs out
-        # first and by the rules that limit pods per node.
+        # For each node type: how many nodes all suited pods need together, by the resource that
+        # runs out first and by the rules that limit pods per node.
         asked = suited.T @ (self.left[:, None] * problem.sizes)
-        number = (asked / np.maximum(problem.room[kinds], NOTHING)).max(axis=1)
+        number = (asked / np.maximum(problem.capacity[node_types], NOTHING)).max(axis=1)
         companies = (self.members * self.left) @ suited / self.limits[:, None]
         number = np.maximum(number, np.ceil(companies.max(axis=0, initial=1.0)))
         whole = np.floor(number + ROUNDING)
-        # The pods that do not fill another node of this kind take a smaller one, at least the price
-        # of the smallest.
+        # The pods that do not fill another node of this node type take a smaller one, at least the
+        # price of the smallest.
         part = np.where(number > whole, np.maximum((number - whole) * prices, prices.min()), 0.0)
         value = np.maximum(suited.T @ (self.left * self.worth), NOTHING)
         score = (whole * prices + part) / value
         good = np.flatnonzero(score <= score.min() * (1 + ABOUT_AS_GOOD))
         best = good[prices[good].argmax()]
-        self._add(int(kinds[best]), int(whole[best]))
+        self._add(int(node_types[best]), int(whole[best]))
         return True
 
-    def _add(self, kind: int, number: int) -> None:
-        """Add empty nodes of a kind, at most as many as limits allow."""
+    def _add(self, node_type: int, number: int) -> None:
+        """Add empty nodes of a node type, at most as many as limits allow."""
         problem = self.problem
-        drawn = problem.consumption[kind]
+        drawn = problem.consumption[node_type]
         binding = drawn > 0
         allowed = (self.headroom[binding] + SLACK) // drawn[binding]
         number = min(number, int(allowed.min(initial=number)))
         self.headroom = self.headroom - drawn * number
-        self.kind = np.append(self.kind, np.full(number, kind))
+        self.node_type = np.append(self.node_type, np.full(number, node_type))
         self.pods = np.vstack([self.pods, np.zeros((number, len(self.left)), dtype=np.int64)])
-        self.room = np.vstack([self.room, np.tile(problem.room[kind] + SLACK, (number, 1))])
+        self.remaining = np.vstack(
+            [self.remaining, np.tile(problem.capacity[node_type] + SLACK, (number, 1))]
+        )
         self.occupancy.add_nodes(number)
 
     def _close_empty(self) -> None:
         """Remove the nodes without pods, and return what they used of the limits."""
         taken = self.pods.any(axis=1)
-        self.headroom = self.headroom + self.problem.consumption[self.kind[~taken]].sum(axis=0)
-        self.kind, self.pods, self.room = self.kind[taken], self.pods[taken], self.room[taken]
+        self.headroom = self.headroom + self.problem.consumption[self.node_type[~taken]].sum(axis=0)
+        self.node_type, self.pods, self.remaining = (
+            self.node_type[taken],
+            self.pods[taken],
+            self.remaining[taken],
+        )
 
 
 def _largest_share(problem: PackingProblem) -> Matrix:
-    """Return the greatest share of any resource of a node that one pod takes; classes × kinds."""
+    """Return the greatest share of a node's resources that a pod takes; classes × node types."""
     share: Matrix = np.zeros(problem.allowed.shape)
     for r in range(problem.sizes.shape[1]):
-        room = np.maximum(problem.room[:, r], NOTHING)
-        np.maximum(share, problem.sizes[:, r, None] / room, out=share)
+        capacity = np.maximum(problem.capacity[:, r], NOTHING)
+        np.maximum(share, problem.sizes[:, r, None] / capacity, out=share)
     return share
 
 
@@ -187,8 +193,8 @@ def level(space: Indices, left: int) -> Indices:
     # Water filling: the nodes with the least space are full, the others get equal amounts. Find the
     # first node, by ascending space, at whose level all pods are placed.
     full = np.cumsum(ascending) - ascending
-    place = int(np.searchsorted(full + ascending * nodes, left))
-    most = -((int(full[place]) - left) // int(nodes[place]))
+    index = int(np.searchsorted(full + ascending * nodes, left))
+    most = -((int(full[index]) - left) // int(nodes[index]))
     amount: Indices = np.minimum(space, most)
     surplus = int(amount.sum()) - left
     if surplus:

@@ -1,12 +1,13 @@
 """The fluid program: a linear program that buys nodes in fractions.
 
-It buys fractions of kinds so that every class of pods has capacity on kinds that allow it. The
-optimum is a lower bound on the cost of any set of whole nodes. The duals price each resource of
-each kind and give each class a value; the packer is guided by these.
+It buys fractions of node types so that every class of pods has capacity on node types that allow
+it. The optimum is a lower bound on the cost of any set of whole nodes. The duals price each
+resource of each node type and give each class a value; the packer is guided by these.
 
-Rows: kinds × resources; classes; limits; groups × kinds, where a node takes at most so many pods of
-a group. Most pairs of class and kind never carry pods. So a pair enters the program only when the
-dual prices ask for it, and the row of a group on a kind enters with the first pair that it binds.
+Rows: node types × resources; classes; limits; groups × node types, where a node takes at most so
+many pods of a group. Most pairs of class and node type never carry pods. So a pair enters the
+program only when the dual prices ask for it, and the row of a group on a node type enters with the
+first pair that it binds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ HiGHS has the same tolerance."""
 ROUNDS = 30
 """Greatest number of rounds in which pairs enter."""
 
-NO_ROOM = 1e-12
+LEAST_CAPACITY = 1e-12
 """Replaces a capacity of zero in divisions; the unit is the capacity of the largest instance type.
 """
 
@@ -73,8 +74,9 @@ def add_columns(program: highspy.Highs, rows: Indices, amounts: Matrix) -> None:
 class FluidSolution:
     """The optimum of the program and its duals.
 
-    `bought`: kinds, in nodes. `resource_prices`: kinds × resources. `values`: classes, in $/h.
-    `slot_prices`: groups × kinds, the price of one slot of a group on a node. `limit_prices`:
+    `bought`: node types, in nodes. `resource_prices`: node types × resources. `values`: classes, in
+    $/h.
+    `slot_prices`: groups × node types, the price of one slot of a group on a node. `limit_prices`:
     limits, what scarcity adds to the price of a node per unit consumed. `limit_value`: what the
     limits add to the lower bound, at most 0.
     """
@@ -88,12 +90,13 @@ class FluidSolution:
 
 
 class FluidProgram:
-    """A program over fixed kinds and classes, solved again as demand shrinks.
+    """A program over fixed node types and classes, solved again as demand shrinks.
 
-    `sizes`: classes × resources. `prices`: kinds. `room`: kinds × resources. `allowed`: classes ×
-    kinds. `members`: groups × classes, of which a node takes at most `limits` (groups) pods.
-    `consumption`: kinds × limits, in total at most `headroom`. `penalty`: classes, the cost per pod
-    without a node.
+    `sizes`: classes × resources. `prices`: node types. `capacity`: node types × resources.
+    `allowed`: classes × node types. `members`: groups × classes, of which a node takes at most
+    `limits` (groups) pods.
+    `consumption`: node types × limits, in total at most `headroom`. `penalty`: classes, the cost
+    per pod without a node.
     """
 
     def __init__(
@@ -101,7 +104,7 @@ class FluidProgram:
         *,
         sizes: Matrix,
         prices: Vector,
-        room: Matrix,
+        capacity: Matrix,
         allowed: Mask,
         members: Mask,
         limits: Vector,
@@ -110,14 +113,14 @@ class FluidProgram:
         penalty: Vector,
     ) -> None:
         """Build the rows, and add the pairs that look cheapest."""
-        self._prices, self._room, self._allowed = prices, room, allowed
+        self._prices, self._capacity, self._allowed = prices, capacity, allowed
         self._members, self._limits = members, limits
         self._consumption, self._headroom, self._penalty = consumption, headroom, penalty
-        self._kinds: int = room.shape[0]
-        self._resources: int = room.shape[1]
+        self._node_types: int = capacity.shape[0]
+        self._resources: int = capacity.shape[1]
         self._classes = len(allowed)
         self._sizes = sizes
-        self._slot_rows = np.full((len(limits), self._kinds), -1, dtype=np.int64)
+        self._slot_rows = np.full((len(limits), self._node_types), -1, dtype=np.int64)
         self._pairs_in = np.zeros_like(allowed)
         self._model = empty_program()
         self._pass_model()
@@ -125,27 +128,27 @@ class FluidProgram:
 
     @property
     def _first_class_row(self) -> int:
-        return self._kinds * self._resources
+        return self._node_types * self._resources
 
     @property
     def _first_limit_row(self) -> int:
         return self._first_class_row + self._classes
 
     def _pass_model(self) -> None:
-        """Pass HiGHS the rows of resources, classes and limits, and the columns of kinds and
+        """Pass HiGHS the rows of resources, classes and limits, and the columns of node types and
         penalties.
         """
         rows = self._first_limit_row + len(self._headroom)
-        columns = self._kinds + self._classes
+        columns = self._node_types + self._classes
         matrix = np.zeros((rows, columns))
-        kinds = np.arange(self._kinds)
+        node_types = np.arange(self._node_types)
         for r in range(self._resources):
-            # Row of a kind and a resource: what its pods request, minus what the bought nodes have,
-            # is at most 0.
-            matrix[kinds * self._resources + r, kinds] = -self._room[:, r]
-        matrix[self._first_limit_row :, : self._kinds] = self._consumption.T
+            # Row of a node type and a resource: what its pods request, minus what the bought nodes
+            # have, is at most 0.
+            matrix[node_types * self._resources + r, node_types] = -self._capacity[:, r]
+        matrix[self._first_limit_row :, : self._node_types] = self._consumption.T
         # Each class has a column of pods without a node, so that the program always has a solution.
-        left_out = self._kinds + np.arange(self._classes)
+        left_out = self._node_types + np.arange(self._classes)
         matrix[self._first_class_row + np.arange(self._classes), left_out] = 1.0
         filled = matrix.T != 0
         program = highspy.HighsLp()
@@ -167,37 +170,39 @@ class FluidProgram:
         self._model.passModel(program)
 
     def _promising(self) -> Mask:
-        """Mark, per class, the few kinds that are cheapest for its pods alone; classes × kinds."""
-        cost = (self._sizes[:, None, :] / np.maximum(self._room[None], NO_ROOM)).max(axis=2)
+        """Mark the few node types that are cheapest for each class alone; classes × node types."""
+        cost = (self._sizes[:, None, :] / np.maximum(self._capacity[None], LEAST_CAPACITY)).max(
+            axis=2
+        )
         cost = cost * self._prices[None]
         cost[~self._allowed] = np.inf
         chosen = np.zeros_like(self._allowed)
-        few = min(FEW_PAIRS, self._kinds)
+        few = min(FEW_PAIRS, self._node_types)
         best = np.argpartition(cost, few - 1, axis=1)[:, :few]
         np.put_along_axis(chosen, best, True, axis=1)
         return chosen & self._allowed
 
     def _add_pairs(self, chosen: Mask) -> None:
         """Add the chosen pairs to the program: one column per pair, in class order."""
-        classes, kinds = np.nonzero(chosen & ~self._pairs_in)
+        classes, node_types = np.nonzero(chosen & ~self._pairs_in)
         if not len(classes):
             return
         self._pairs_in |= chosen
         count, width = len(classes), self._resources
-        rows = kinds[:, None] * width + np.arange(width)[None]
-        self._add_slots(classes, kinds)
+        rows = node_types[:, None] * width + np.arange(width)[None]
+        self._add_slots(classes, node_types)
         member = self._members[:, classes].T  # pairs × groups
-        slot_rows = np.where(member, self._slot_rows[:, kinds].T, 0)
+        slot_rows = np.where(member, self._slot_rows[:, node_types].T, 0)
         served = (self._first_class_row + classes)[:, None]
-        places = np.concatenate([rows, slot_rows, served], axis=1)
+        indices = np.concatenate([rows, slot_rows, served], axis=1)
         amounts = np.concatenate([self._sizes[classes], member, np.ones((count, 1))], axis=1)
-        add_columns(self._model, places, amounts)
+        add_columns(self._model, indices, amounts)
 
-    def _add_slots(self, classes: Indices, kinds: Indices) -> None:
-        """Add the rows of groups on kinds that get their first pair of a member."""
+    def _add_slots(self, classes: Indices, node_types: Indices) -> None:
+        """Add the rows of groups on node types that get their first pair of a member."""
         pairs, groups = np.nonzero(self._members[:, classes].T)
         new = np.zeros_like(self._slot_rows, dtype=np.bool_)
-        new[groups, kinds[pairs]] = True
+        new[groups, node_types[pairs]] = True
         groups, used = np.nonzero(new & (self._slot_rows < 0))
         count = len(groups)
         self._slot_rows[groups, used] = self._model.getNumRow() + np.arange(count)
@@ -232,19 +237,19 @@ class FluidProgram:
         return self._answer(duals)
 
     def _slot_prices(self, duals: Vector) -> Matrix:
-        """Return the prices of groups' slots; groups × kinds, 0 where the program has no row."""
+        """Return the prices of slots; groups × node types, 0 where the program has no row."""
         prices = np.maximum(-duals[np.maximum(self._slot_rows, 0)], 0)
         return np.where(self._slot_rows >= 0, prices, 0.0)
 
     def _resource_prices(self, duals: Vector) -> Matrix:
-        """Return the prices of resources; kinds × resources."""
-        flat = duals[: self._kinds * self._resources]
-        return np.maximum(-flat, 0).reshape(self._kinds, self._resources)
+        """Return the prices of resources; node types × resources."""
+        flat = duals[: self._node_types * self._resources]
+        return np.maximum(-flat, 0).reshape(self._node_types, self._resources)
 
     def _wanted(self, duals: Vector, demand: Vector) -> Mask:
-        """Mark, per class, the few missing pairs that gain the most; classes × kinds.
+        """Mark, per class, the few missing pairs that gain the most; classes × node types.
 
-        The gain is the class's value less the cost of a pod on the kind.
+        The gain is the class's value less the cost of a pod on the node type.
         """
         cost = self._sizes @ self._resource_prices(duals).T
         cost = cost + self._members.T.astype(np.float64) @ self._slot_prices(duals)
@@ -256,7 +261,7 @@ class FluidProgram:
         gain[demand <= 0] = -np.inf
         wanted = np.asarray(gain > TOLERANCE * (1 + np.abs(values[:, None])))
         some = max(int((demand > 0).sum()), 1)
-        few = min(max(FEW_PAIRS, ENOUGH_PAIRS // some), self._kinds)
+        few = min(max(FEW_PAIRS, ENOUGH_PAIRS // some), self._node_types)
         best = np.argpartition(-gain, few - 1, axis=1)[:, :few]
         chosen = np.zeros_like(wanted)
         np.put_along_axis(chosen, best, True, axis=1)
@@ -266,7 +271,7 @@ class FluidProgram:
         """Return the solution that belongs to these duals."""
         end = self._first_limit_row + len(self._headroom)
         limit_prices = np.maximum(-duals[self._first_limit_row : end], 0)
-        bought = np.array(self._model.getSolution().col_value)[: self._kinds]
+        bought = np.array(self._model.getSolution().col_value)[: self._node_types]
         return FluidSolution(
             bought=bought,
             resource_prices=self._resource_prices(duals),

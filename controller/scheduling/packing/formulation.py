@@ -12,21 +12,21 @@ from controller.constraints.hostports import HostPort
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
 from controller.scheduling.catalog.limits import PurchaseLimits
 from controller.scheduling.catalog.variants import Variants
-from controller.scheduling.packing.paretofront import NO_KINDS, undominated
+from controller.scheduling.packing.paretofront import NO_NODE_TYPES, undominated
 from controller.scheduling.packing.pricefloor import floored
 from controller.scheduling.packing.problem import NodeRules, PackingProblem
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
-from controller.scheduling.topology.groups import TopologyGroup, TopologyKind
+from controller.scheduling.topology.groups import TopologyGroup, TopologyType
 from controller.scheduling.topology.rules import limit
 
 LEFT_OUT = 10.0
-"""Penalty for leaving a unit without a node: this many times the price of the cheapest kind that
-can hold it."""
+"""Penalty for leaving a unit without a node: this many times the price of the cheapest node type
+that can hold it."""
 
 MOST_WAITING = 1e-3
-"""Extra penalty for the class with the most pending units, in prices of the cheapest kind that can
-hold it; smaller classes get a proportional part. If limits leave pods without a node, those of the
-largest classes are the last, so that spreads stay even."""
+"""Extra penalty for the class with the most pending units, in prices of the cheapest node type that
+can hold it; smaller classes get a proportional part. If limits leave pods without a node, those of
+the largest classes are the last, so that spreads stay even."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +64,15 @@ class PackingClass:
     @classmethod
     def of(cls, pod_groups: Sequence[PodGroup], members: Iterable[int]) -> PackingClass:
         """Return the class of the pod groups with these indices."""
-        places = tuple(members)
-        alike = [pod_groups[place] for place in places]
+        indices = tuple(members)
+        alike = [pod_groups[index] for index in indices]
         first = alike[0]
         parts = tuple(
             UnitPart(part.pending.owned, part.pending.counted, part.pending.ports, number)
             for part, number in first.members
         )
         return cls(
-            members=places,
+            members=indices,
             units=sum(pod_group.units for pod_group in alike),
             size=first.size,
             eligible=first.eligible,
@@ -84,13 +84,13 @@ class PackingClass:
 
 def each_apart(pod_groups: Sequence[PodGroup]) -> list[PackingClass]:
     """Return one class per pod group, equal or not."""
-    return [PackingClass.of(pod_groups, [place]) for place in range(len(pod_groups))]
+    return [PackingClass.of(pod_groups, [index]) for index in range(len(pod_groups))]
 
 
 class ProblemBuilder:
     """Formulates packing problems from pod groups, variants and limits.
 
-    `room` is kinds × the solve's resources: allocatable capacity.
+    `capacity` is node types × the solve's resources: allocatable capacity.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class ProblemBuilder:
         variants: Variants,
         groups: Sequence[TopologyGroup],
         *,
-        room: Matrix,
+        capacity: Matrix,
         limits: PurchaseLimits,
     ) -> None:
         """Start without known rules."""
         self._variants, self._groups, self._limits = variants, groups, limits
-        self._room, self._prices = room, floored(variants.price)
+        self._capacity, self._prices = capacity, floored(variants.price)
         self._per_node: dict[
             tuple[tuple[TopologyGroup, ...], ...], tuple[tuple[int, ...], ...]
         ] = {}
@@ -111,13 +111,13 @@ class ProblemBuilder:
     def classes(self, pod_groups: Sequence[PodGroup]) -> list[PackingClass]:
         """Return classes of the pod groups that packing cannot tell apart."""
         members: dict[tuple[object, ...], list[int]] = {}
-        for place, pod_group in enumerate(pod_groups):
+        for index, pod_group in enumerate(pod_groups):
             everyone = tuple(
                 self._sharing(part.pending, number) for part, number in pod_group.members
             )
             alike = tuple(sorted(pod_group.needs.items())) if pod_group.needs is not None else None
             key = (pod_group.size.tobytes(), pod_group.eligible.tobytes(), everyone, alike)
-            members.setdefault(key, []).append(place)
+            members.setdefault(key, []).append(index)
         return [PackingClass.of(pod_groups, alike) for alike in members.values()]
 
     def _sharing(self, pending: PendingGroup, number: int) -> tuple[object, ...]:
@@ -137,55 +137,58 @@ class ProblemBuilder:
         self,
         classes: Sequence[PackingClass],
         left: Vector,
-        keep: Indices = NO_KINDS,
+        keep: Indices = NO_NODE_TYPES,
         more: tuple[Matrix, Matrix] | None = None,
         proving: bool = False,
     ) -> tuple[PackingProblem, Indices]:
-        """Return the packing problem of these classes, and the kinds of `variants` in it.
+        """Return the packing problem of these classes, and the node types of `variants` in it.
 
         Args:
             classes: what must be packed.
             left: limits, what may still be bought.
-            keep: kinds that the problem must contain.
-            more: what classes request (classes × further) and kinds have (kinds × further) beyond
-                the solve's resources; by default one unit of a further resource per exclusive
-                class.
-            proving: keep every kind that could make an answer cheaper, so that a lower bound on
-                this problem holds for all kinds.
+            keep: node types that the problem must contain.
+            more: what classes request (classes × further) and node types have (node types ×
+                further) beyond the solve's resources; by default one unit of a further resource
+                per exclusive class.
+            proving: keep every node type that could make an answer cheaper, so that a lower bound
+                on this problem holds for all node types.
 
         """
         variants = self._variants
-        sizes, room = np.stack([packing_class.size for packing_class in classes]), self._room
+        sizes, capacity = (
+            np.stack([packing_class.size for packing_class in classes]),
+            self._capacity,
+        )
         if more is None and any(packing_class.exclusive for packing_class in classes):
             units = np.array([[float(packing_class.exclusive)] for packing_class in classes])
-            more = units, np.ones((len(room), 1))
+            more = units, np.ones((len(capacity), 1))
         if more is not None:
-            sizes, room = np.hstack((sizes, more[0])), np.hstack((room, more[1]))
+            sizes, capacity = np.hstack((sizes, more[0])), np.hstack((capacity, more[1]))
         labelled = np.stack([packing_class.eligible for packing_class in classes])[
             :, variants.variant_of
         ]
-        allowed = labelled & _holds(sizes, room)
+        allowed = labelled & _holds(sizes, capacity)
         consumption = self._limits.consumption
         allowed &= (consumption <= left).all(axis=1)
-        few, every = undominated(allowed, labelled, variants.price, room, consumption)
-        kinds = np.union1d(every if proving else few, keep)
+        few, every = undominated(allowed, labelled, variants.price, capacity, consumption)
+        node_types = np.union1d(every if proving else few, keep)
         demand = np.array([packing_class.units for packing_class in classes], dtype=np.int64)
-        allowed = allowed[:, kinds]
-        prices = self._prices[kinds]
+        allowed = allowed[:, node_types]
+        prices = self._prices[node_types]
         problem = PackingProblem(
             demand=demand,
             sizes=sizes,
             penalty=_penalty(demand, allowed, prices, limited=bool(len(left))),
             prices=prices,
-            room=room[kinds],
+            capacity=capacity[node_types],
             allowed=allowed,
-            labelled=labelled[:, kinds],
+            labelled=labelled[:, node_types],
             rules=self._node_rules(classes, proving=proving),
-            consumption=consumption[kinds] / self._limits.units,
+            consumption=consumption[node_types] / self._limits.units,
             headroom=left / self._limits.units,
             proves=proving or (len(few) == len(every) and not _counts_larger_units(classes)),
         )
-        return problem, kinds
+        return problem, node_types
 
     def _node_rules(self, classes: Sequence[PackingClass], *, proving: bool) -> NodeRules:
         """Return the rules about sharing a node as arrays: topology groups first, then host ports.
@@ -201,7 +204,7 @@ class ProblemBuilder:
         rules = [
             _node_rule(group, classes, proving=proving)
             for group in self._groups
-            if group.per_node and group.kind is not TopologyKind.AFFINITY and group in stated
+            if group.per_node and group.type is not TopologyType.AFFINITY and group in stated
         ]
         ports = [
             tuple(port for part in packing_class.parts for port in part.ports)
@@ -220,13 +223,13 @@ class ProblemBuilder:
         )
 
 
-def _holds(sizes: Matrix, room: Matrix) -> Mask:
-    """Mark the kinds on which one unit of a class fits by its size; classes × kinds."""
+def _holds(sizes: Matrix, capacity: Matrix) -> Mask:
+    """Mark the node types on which one unit of a class fits by its size; classes × node types."""
     first, which = distinct_rows(sizes)
     distinct = sizes[first]
-    holds = np.ones((len(distinct), len(room)), dtype=np.bool_)
+    holds = np.ones((len(distinct), len(capacity)), dtype=np.bool_)
     for r in range(sizes.shape[1]):
-        holds &= room[None, :, r] >= distinct[:, r, None]
+        holds &= capacity[None, :, r] >= distinct[:, r, None]
     return holds[which]
 
 
@@ -256,7 +259,7 @@ def _spreads_over_nodes(parts: Sequence[UnitPart]) -> bool:
     All others are placed last, when their number on a node no longer affects any spread.
     """
     return any(
-        group.per_node and group.kind is TopologyKind.SPREAD
+        group.per_node and group.type is TopologyType.SPREAD
         for part in parts
         for group in part.owned
     )
@@ -271,7 +274,7 @@ def _node_rule(
     counts as many as the largest, unless a node holds only one of them. A bound must not overstate,
     so for it each unit counts as one.
     """
-    repels = group.kind is TopologyKind.ANTI_AFFINITY
+    repels = group.type is TopologyType.ANTI_AFFINITY
     counted = [
         sum(part.number for part in packing_class.parts if group in part.counted)
         if repels or packing_class.is_early
@@ -296,7 +299,7 @@ def _node_rule(
 def _counts_larger_units(classes: Sequence[PackingClass]) -> bool:
     """Whether a spread over nodes counts pods of a unit that has more than one pod."""
     return any(
-        group.per_node and group.kind is TopologyKind.SPREAD
+        group.per_node and group.type is TopologyType.SPREAD
         for packing_class in classes
         if not packing_class.exclusive and sum(part.number for part in packing_class.parts) > 1
         for part in packing_class.parts

@@ -3,7 +3,7 @@
 Vector bin packing by weighted direction, as in Panigrahy, Talwar, Uyeda and Wieder, "Heuristics for
 Vector Bin Packing" (2011), with the duals of the fluid program as weights.
 
-Axes: kinds (one node of each), classes, resources, groups.
+Axes: node types (one node of each), classes, resources, groups.
 
 The constants minimize the cost of the mixed, priced and Karpenter benchmark clusters (`make race`).
 Running time is the second criterion.
@@ -48,13 +48,13 @@ ROUNDING = 1e-15
 
 def fill(
     problem: PackingProblem,
-    kinds: Indices,
+    node_types: Indices,
     start: Indices,
     left: Indices,
     dual_prices: DualPrices,
     keen: float = 1.0,
 ) -> Indices:
-    """Return the pods of one filled node of each kind; kinds × classes.
+    """Return the pods of one filled node of each node type; node types × classes.
 
     The class added next is the one whose shape, weighted by resource prices, has the greatest
     cosine with the node's remaining capacity. Larger and more valuable classes are added first
@@ -62,15 +62,15 @@ def fill(
 
     Args:
         problem: what must be packed.
-        kinds: the kinds to fill, one node each.
-        start: kinds × classes, pods that the nodes already hold.
+        node_types: the node types to fill, one node each.
+        start: node types × classes, pods that the nodes already hold.
         left: classes, pods that need a node.
         dual_prices: weights of the resources and values of the classes.
         keen: weight of a class's value in the score; the greater, the sooner valuable classes are
             added.
 
     """
-    filling = _Filling.begun(problem, kinds, start, left, dual_prices, keen)
+    filling = _Filling.begun(problem, node_types, start, left, dual_prices, keen)
     while filling.find_fitting():
         filling.add(filling.scores())
     return filling.counts
@@ -80,12 +80,13 @@ def fill(
 class _Filling:
     """Nodes being filled.
 
-    `counts` is kinds × classes, over all of them. `alive` has the rows of the kinds on which
-    something still fits, `columns` the classes that still fit on one of them. The other arrays
-    cover those alone: `sizes` and `per_room` (classes × resources), `weighted` and `room` (kinds ×
-    resources), `nearness`, `liking`, `supply` and `fits` (kinds × classes).
+    `counts` is node types × classes, over all of them. `alive` has the rows of the node types on
+    which something still fits, `columns` the classes that still fit on one of them. The other
+    arrays cover those alone: `sizes` and `per_size` (classes × resources), `weighted` and
+    `remaining` (node types × resources), `nearness`, `liking`, `supply` and `fits` (node types ×
+    classes).
 
-    `room` is the remaining capacity. `liking` is the part of the score that does not change.
+    `remaining` is the remaining capacity. `liking` is the part of the score that does not change.
     `supply` is how many pods of the class the node may still take.
     """
 
@@ -93,11 +94,11 @@ class _Filling:
     alive: Indices
     columns: Indices
     sizes: Matrix
-    per_room: Matrix
+    per_size: Matrix
     weighted: Matrix
     nearness: Matrix
     liking: Matrix
-    room: Matrix
+    remaining: Matrix
     supply: Indices
     fits: Mask
     occupancy: NodeOccupancy
@@ -107,7 +108,7 @@ class _Filling:
     def begun(
         cls,
         problem: PackingProblem,
-        kinds: Indices,
+        node_types: Indices,
         start: Indices,
         left: Indices,
         dual_prices: DualPrices,
@@ -115,24 +116,24 @@ class _Filling:
     ) -> _Filling:
         """Return the nodes with `start` on them, and what does not change while they are filled."""
         shown = dual_prices.samples.of(left) | start.any(axis=0)
-        columns = np.flatnonzero(shown & problem.allowed[:, kinds].any(axis=1))
+        columns = np.flatnonzero(shown & problem.allowed[:, node_types].any(axis=1))
         sizes = problem.sizes[columns]
-        weights = dual_prices.resource_prices[kinds]
+        weights = dual_prices.resource_prices[node_types]
         weighted = np.square(weights)
         # The score is the cosine of a pod's requests and the node's remaining capacity, both times
         # the resource prices. `nearness` is 1 / the length of the weighted requests.
         nearness = 1 / (np.sqrt(weighted @ np.square(sizes).T) + ROUNDING)
-        whole = np.linalg.norm(problem.room[kinds] * weights, axis=1)[:, None] + ROUNDING
+        whole = np.linalg.norm(problem.capacity[node_types] * weights, axis=1)[:, None] + ROUNDING
         worth = dual_prices.values[None, columns] / (weights @ sizes.T + ROUNDING)
         held = start[:, columns]
-        supply = np.where(problem.allowed[columns][:, kinds].T, left[columns] - held, 0)
+        supply = np.where(problem.allowed[columns][:, node_types].T, left[columns] - held, 0)
         return cls(
             counts=start.copy(),
-            alive=np.arange(len(kinds)),
+            alive=np.arange(len(node_types)),
             columns=columns,
             sizes=sizes,
             # A resource that the pod does not request never limits how many pods fit.
-            per_room=1 / np.maximum(sizes, NOTHING),
+            per_size=1 / np.maximum(sizes, NOTHING),
             weighted=weighted,
             nearness=nearness,
             # Scarce classes, of which a node takes few, come first: every node that is opened
@@ -140,7 +141,7 @@ class _Filling:
             liking=SIZE_WEIGHT / (nearness * whole)
             + keen * np.minimum(worth, MOST_WORTH)
             + dual_prices.scarce[None, columns],
-            room=problem.room[kinds] - held @ sizes + SLACK,
+            remaining=problem.capacity[node_types] - held @ sizes + SLACK,
             supply=supply,
             fits=supply > 0,
             occupancy=NodeOccupancy.holding(problem.rules, columns, held),
@@ -154,7 +155,7 @@ class _Filling:
         """
         self.fits = self.supply > 0
         for r in range(self.sizes.shape[1]):
-            self.fits &= self.sizes[:, r] <= self.room[:, r, None]
+            self.fits &= self.sizes[:, r] <= self.remaining[:, r, None]
         self.occupancy.bar(self.fits)
         some = np.asarray(self.fits.any(axis=1))
         if not some.all():
@@ -168,14 +169,14 @@ class _Filling:
 
     def _keep_nodes(self, kept: Mask) -> None:
         self.alive, self.fits = self.alive[kept], self.fits[kept]
-        self.room, self.supply = self.room[kept], self.supply[kept]
+        self.remaining, self.supply = self.remaining[kept], self.supply[kept]
         self.weighted, self.nearness = self.weighted[kept], self.nearness[kept]
         self.liking = self.liking[kept]
         self.occupancy.keep_nodes(kept)
 
     def _keep_classes(self, kept: Mask) -> None:
         self.columns, self.sizes = self.columns[kept], self.sizes[kept]
-        self.per_room, self.fits = self.per_room[kept], self.fits[:, kept]
+        self.per_size, self.fits = self.per_size[kept], self.fits[:, kept]
         self.supply, self.nearness = self.supply[:, kept], self.nearness[:, kept]
         self.liking = self.liking[:, kept]
         self.occupancy.keep_classes(kept)
@@ -185,8 +186,8 @@ class _Filling:
 
         The score is −∞ where the class does not fit.
         """
-        aim = self.room * self.weighted
-        aim /= np.sqrt((np.square(self.room) * self.weighted).sum(axis=1))[:, None] + ROUNDING
+        aim = self.remaining * self.weighted
+        aim /= np.sqrt((np.square(self.remaining) * self.weighted).sum(axis=1))[:, None] + ROUNDING
         score: Matrix = aim @ self.sizes.T
         score *= self.nearness
         score += self.liking
@@ -201,7 +202,7 @@ class _Filling:
         chosen = score.argmax(axis=1)
         rows = np.arange(len(self.alive))
         taken = self.sizes[chosen]
-        times = np.minimum((self.room * self.per_room[chosen]).min(axis=1), MOST)
+        times = np.minimum((self.remaining * self.per_size[chosen]).min(axis=1), MOST)
         amount = np.maximum((np.floor(times) * SHARE_AT_ONCE).astype(np.int64), 1)
         amount = np.minimum(amount, self.supply[rows, chosen])
         if len(self.occupancy.limit):
@@ -211,20 +212,20 @@ class _Filling:
         # candidates and the loop ends.
         left = self.supply[rows, chosen]
         self.supply[rows, chosen] = np.where(amount > 0, left - amount, 0)
-        self.room -= amount[:, None] * taken
+        self.remaining -= amount[:, None] * taken
         self.occupancy.add(chosen, amount)
         if self.many and score.shape[1] > SIDE_BY_SIDE:
             # The best class has had its pods. Classes under rules are added one class at a time,
             # because one pod can forbid another.
             score[rows, chosen] = -1.0
             score[:, self.occupancy.ruled] = -1.0
-            added = _likes(score, self.sizes, self.room)
+            added = _likes(score, self.sizes, self.remaining)
             self.counts[self.alive[:, None], self.columns] += added
             self.supply -= added
-            self.room -= added @ self.sizes
+            self.remaining -= added @ self.sizes
 
 
-def _likes(score: Matrix, sizes: Matrix, room: Matrix) -> Indices:
+def _likes(score: Matrix, sizes: Matrix, remaining: Matrix) -> Indices:
     """Choose one pod of each of the next best classes; nodes × classes, 0 or 1.
 
     Together they take at most `SHARE_SIDE_BY_SIDE` of the remaining capacity.
@@ -235,7 +236,7 @@ def _likes(score: Matrix, sizes: Matrix, room: Matrix) -> Indices:
     best = best[rows, order]
     usable = score[rows, best] > 0
     asked = np.cumsum(sizes[best] * usable[:, :, None], axis=1)
-    usable &= (asked <= SHARE_SIDE_BY_SIDE * room[:, None]).all(axis=2)
+    usable &= (asked <= SHARE_SIDE_BY_SIDE * remaining[:, None]).all(axis=2)
     added = np.zeros(score.shape, dtype=np.int64)
     added[rows, best] = usable
     return added

@@ -5,8 +5,8 @@ Ruin and Recreate Principle" (2000). Here only improvements are accepted.
 
 Dual prices guide packing well if many pods are pending; with few pods the choice of whole nodes
 decides. The search takes nodes apart one by one, in pairs and all together. Each pod then goes
-where it adds least to the cost: to another node, of a larger kind if necessary, or to a new node;
-in its own domains or in others that its rules allow. A change stays if the total is cheaper.
+where it adds least to the cost: to another node, of a larger node type if necessary, or to a new
+node; in its own domains or in others that its rules allow. A change stays if the total is cheaper.
 
 NodePools are used in the order of their weights, at any cost: a new node is launched in the pool of
 greatest weight that can launch one. Pods that a pool of greater weight could take may join a node
@@ -33,7 +33,7 @@ PAIRED = 12
 """Number of nodes up to which every pair of them is taken apart together."""
 
 ANY, NONE = -1, -2
-"""Stand in for a kind in a selection: new nodes of any kind, or no new nodes."""
+"""Stand in for a node type in a selection: new nodes of any node type, or no new nodes."""
 
 OVERFULL = 1.25
 """Nodes are considered for replacement by one larger node if together they use at most this
@@ -41,14 +41,14 @@ multiple of its capacity. The pods that do not fit go to other nodes."""
 
 PATIENCE, GLANCE = 300, 4_000
 """Number of evaluations without improvement after which the search ends; and the number of pairs of
-node and kind that count as one evaluation."""
+node and node type that count as one evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRules:
     """Where pods of each class may move, beside the problem's `allowed`.
 
-    `weight`: kinds, the weight of their pool; a node stays in pools of its weight. `pins` and
+    `weight`: node types, the weight of their pool; a node stays in pools of its weight. `pins` and
     `rules`: the domains and topology rules of each class. `bound`: whether the pods of a class must
     stay with the others on their node. `others`: for each class the classes it may turn into, the
     same pods in other domains; itself first. `all_rules`: the rules that must still hold.
@@ -67,15 +67,15 @@ class SearchState:
     """The new nodes during the search.
 
     `pods`: nodes × classes. `used`: nodes × resources, what the pods request. `usable`: nodes ×
-    kinds, the kinds that allow the pods regardless of size. `kind`: nodes, −1 for a spare row
-    without a node. `price`: nodes, in $/h. `headroom`: limits, what is left of them. `occupancy`:
-    the pods on each node by the rules about sharing a node.
+    node types, the node types that allow the pods regardless of size. `node_type`: nodes, −1 for a
+    spare row without a node. `price`: nodes, in $/h. `headroom`: limits, what is left of them.
+    `occupancy`: the pods on each node by the rules about sharing a node.
     """
 
     pods: Indices
     used: Matrix
     usable: Mask
-    kind: Indices
+    node_type: Indices
     price: Vector
     headroom: Vector
     occupancy: NodeOccupancy
@@ -86,7 +86,7 @@ class SearchState:
             pods=self.pods.copy(),
             used=self.used.copy(),
             usable=self.usable.copy(),
-            kind=self.kind.copy(),
+            node_type=self.node_type.copy(),
             price=self.price.copy(),
             headroom=self.headroom.copy(),
             occupancy=replace(
@@ -99,14 +99,15 @@ class SearchState:
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """A place for one pod: the node, the kind it then has, and the class that the pod turns into.
+    """Where one pod can go: the node, the node type it then has, and the class that the pod turns
+    into.
 
     `dearer` is the increase in cost, in $/h.
     """
 
     dearer: float
     node: int
-    kind: int
+    node_type: int
     turned: int
 
 
@@ -119,25 +120,25 @@ class LocalSearch:
         problem: PackingProblem,
         move_rules: MoveRules,
         pods: Indices,
-        kinds: Indices,
+        node_types: Indices,
         fixed: Mask,
     ) -> None:
-        """Start with nodes of these kinds and pods (nodes × classes).
+        """Start with nodes of these node types and pods (nodes × classes).
 
         `fixed` nodes take pods and give none. The problem's headroom is that without any of these
         nodes. The problem may have further classes that have no pods yet.
         """
         self._problem, self._move_rules = problem, move_rules
         self._patience, self._astray = PATIENCE, 0
-        share = problem.sizes / np.maximum(problem.room.max(axis=0, initial=0), 1.0)
-        # Of equally large classes the one that fewer kinds allow comes first.
+        share = problem.sizes / np.maximum(problem.capacity.max(axis=0, initial=0), 1.0)
+        # Of equally large classes the one that fewer node types allow comes first.
         self._largest_first = np.lexsort((problem.allowed.sum(axis=1), -share.max(axis=1)))
         self._anywhere = np.stack(
             [problem.allowed[turns].any(axis=0) for turns in move_rules.others]
         )
         self._heaviest = int(move_rules.weight.max(initial=0))
         self._is_level = bool((move_rules.weight == self._heaviest).all())
-        usable = move_rules.weight[None] == move_rules.weight[kinds][:, None]
+        usable = move_rules.weight[None] == move_rules.weight[node_types][:, None]
         for node, present in enumerate(pods > 0):
             usable[node] &= problem.allowed[: len(present)][present].all(axis=0)
         # One spare row: two nodes may be cheaper than one.
@@ -152,9 +153,9 @@ class LocalSearch:
             pods=held,
             used=held @ problem.sizes,
             usable=np.pad(usable, spare),
-            kind=np.append(kinds, -1),
-            price=np.append(problem.prices[kinds], 0.0),
-            headroom=problem.headroom - problem.consumption[kinds].sum(axis=0),
+            node_type=np.append(node_types, -1),
+            price=np.append(problem.prices[node_types], 0.0),
+            headroom=problem.headroom - problem.consumption[node_types].sum(axis=0),
             occupancy=NodeOccupancy.holding(problem.rules, np.arange(held.shape[1]), held),
         )
 
@@ -178,10 +179,10 @@ class LocalSearch:
         self._astray = self._out_of_order()
         while improving and self._patience > 0:
             improving = False
-            for chosen, kind in self._selections():
+            for chosen, node_type in self._selections():
                 if self._patience <= 0:
                     break
-                improving |= self._ruin_and_recreate(chosen, kind)
+                improving |= self._ruin_and_recreate(chosen, node_type)
             better |= improving
         return better
 
@@ -191,7 +192,7 @@ class LocalSearch:
         Returns false if there were none.
         """
         moved = False
-        for node in np.flatnonzero(self.nodes.kind >= 0).tolist():
+        for node in np.flatnonzero(self.nodes.node_type >= 0).tolist():
             if self._fixed[node] or self._in_order(node):
                 continue
             while (class_index := self._movable(node)) is not None:
@@ -204,7 +205,7 @@ class LocalSearch:
     def _spare(self) -> None:
         """Ensure that there is a spare row for one more node."""
         nodes = self.nodes
-        if (nodes.kind < 0).any():
+        if (nodes.node_type < 0).any():
             return
         below = ((0, 1), (0, 0))
         occupancy = replace(
@@ -217,7 +218,7 @@ class LocalSearch:
             pods=np.pad(nodes.pods, below),
             used=np.pad(nodes.used, below),
             usable=np.pad(nodes.usable, below),
-            kind=np.append(nodes.kind, -1),
+            node_type=np.append(nodes.node_type, -1),
             price=np.append(nodes.price, 0.0),
             headroom=nodes.headroom,
             occupancy=occupancy,
@@ -248,7 +249,7 @@ class LocalSearch:
         self._put(insertion)
 
     def _weight_of(self, node: int) -> int:
-        return int(self._move_rules.weight[self.nodes.kind[node]])
+        return int(self._move_rules.weight[self.nodes.node_type[node]])
 
     def _turn(self, class_index: int, *, moving: bool = False) -> int:
         """Return the greatest weight of a pool that can launch a node for a pod of a class, or −1.
@@ -285,7 +286,7 @@ class LocalSearch:
             return True
         asked = nodes.pods[node, stay] @ problem.sizes[stay]
         fits = (move_rules.weight == weight) & problem.allowed[stay].all(axis=0)
-        fits &= (problem.room >= asked - SLACK).all(axis=1)
+        fits &= (problem.capacity >= asked - SLACK).all(axis=1)
         alone = np.where(fits, problem.prices, np.inf).min(initial=np.inf)
         return bool(stay) and bool(alone >= nodes.price[node] - SLACK)
 
@@ -293,67 +294,71 @@ class LocalSearch:
         """Return the number of nodes that should be of another pool, or smaller."""
         if self._is_level:
             return 0
-        there = np.flatnonzero(self.nodes.kind >= 0).tolist()
+        there = np.flatnonzero(self.nodes.node_type >= 0).tolist()
         return sum(not self._in_order(node) for node in there)
 
     def _selections(self) -> Iterator[tuple[list[int], int]]:
-        """Yield sets of nodes to take apart together, and of which kind their replacement may be.
+        """Yield sets of nodes to take apart together, and of which node type their replacement may
+        be.
 
         First each node and each pair, without and with new nodes; then the nodes that one node of a
-        larger kind could replace, with that kind; last all nodes.
+        larger node type could replace, with that node type; last all nodes.
         """
-        free = np.flatnonzero((self.nodes.kind >= 0) & ~self._fixed).tolist()
+        free = np.flatnonzero((self.nodes.node_type >= 0) & ~self._fixed).tolist()
         groups = [[node] for node in free]
         if len(free) <= PAIRED:
             groups += [list(two) for two in combinations(free, 2)]
         for group in groups:
             yield group, NONE
             yield group, ANY
-        for kind in np.argsort(-self._problem.prices, kind="stable").tolist():
-            group = self._replaceable(kind)
+        for node_type in np.argsort(-self._problem.prices, kind="stable").tolist():
+            group = self._replaceable(node_type)
             if len(group) > 1:
-                yield group, kind
+                yield group, node_type
         if len(free) > 2:
             yield free, ANY
 
-    def _replaceable(self, kind: int) -> list[int]:
-        """Return nodes that one node of a kind could roughly replace by size, most expensive first.
+    def _replaceable(self, node_type: int) -> list[int]:
+        """Return nodes that one node of a node type could roughly replace by size, most expensive
+        first.
 
         Returns no nodes unless the new node is cheaper than they are together. Pods that do not fit
         on it, or are not allowed there, go to other nodes.
         """
         nodes, move_rules = self.nodes, self._move_rules
-        room = self._problem.room[kind] * OVERFULL
-        alike = (nodes.kind >= 0) & (move_rules.weight[nodes.kind] == move_rules.weight[kind])
-        barred = nodes.pods[:, : len(self._anywhere)] @ ~self._anywhere[:, kind]
+        capacity = self._problem.capacity[node_type] * OVERFULL
+        alike = (nodes.node_type >= 0) & (
+            move_rules.weight[nodes.node_type] == move_rules.weight[node_type]
+        )
+        barred = nodes.pods[:, : len(self._anywhere)] @ ~self._anywhere[:, node_type]
         free = np.flatnonzero(alike & ~self._fixed & (barred < nodes.pods.sum(axis=1)))
-        used, nodes_taken = np.zeros_like(room), []
+        used, nodes_taken = np.zeros_like(capacity), []
         for node in free[np.argsort(-nodes.price[free], kind="stable")].tolist():
-            if (used + nodes.used[node] <= room).all():
+            if (used + nodes.used[node] <= capacity).all():
                 used += nodes.used[node]
                 nodes_taken.append(node)
         return (
             nodes_taken
-            if nodes.price[nodes_taken].sum() > self._problem.prices[kind] + SLACK
+            if nodes.price[nodes_taken].sum() > self._problem.prices[node_type] + SLACK
             else []
         )
 
-    def _ruin_and_recreate(self, chosen: list[int], kind: int) -> bool:
+    def _ruin_and_recreate(self, chosen: list[int], node_type: int) -> bool:
         """Take nodes apart and place their pods again; return whether that is cheaper.
 
-        If it is not cheaper, the nodes stay as before. The replacement is one new node of this kind
-        and others of any kind, or all of `ANY` kind, or there is `NONE`.
+        If it is not cheaper, the nodes stay as before. The replacement is one new node of this node
+        type and others of any node type, or all of `ANY` node type, or there is `NONE`.
         """
         nodes, move_rules = self.nodes, self._move_rules
-        if (nodes.kind[chosen] < 0).any():
+        if (nodes.node_type[chosen] < 0).any():
             return False
         before, strained = nodes.copy(), strain(move_rules.all_rules)
         to_spend = float(nodes.price[chosen].sum()) - SLACK
         waiting = self._ruin(chosen)
-        placed = self._recreate(waiting, chosen[0], kind, to_spend)
+        placed = self._recreate(waiting, chosen[0], node_type, to_spend)
         # Accept only if every pod has a node and the rules are violated no more than before.
         is_whole = len(placed) == len(waiting) and strain(move_rules.all_rules) <= strained
-        if is_whole and self._is_in_order_with(chosen[0], kind):
+        if is_whole and self._is_in_order_with(chosen[0], node_type):
             return True
         # Undo: the tallies of the rules are shared, so they are restored one pod at a time.
         for turned in placed:
@@ -373,21 +378,23 @@ class LocalSearch:
         self._close(chosen)
         return waiting
 
-    def _recreate(self, waiting: list[int], place: int, kind: int, to_spend: float) -> list[int]:
+    def _recreate(
+        self, waiting: list[int], index: int, node_type: int, to_spend: float
+    ) -> list[int]:
         """Place pods where they add least while the cost stays below the amount to spend.
 
-        If `kind` is a kind, a new node of it is opened in row `place` first. Returns the classes
-        that the placed pods turned into; fewer than `waiting` if the search gave up.
+        If `node_type` is a node type, a new node of it is opened in row `index` first. Returns the
+        classes that the placed pods turned into; fewer than `waiting` if the search gave up.
         """
-        if kind >= 0:
-            self._open(place, kind)
-            # The kind is fixed while the node is filled. A smaller kind would grow only as far as
-            # each single pod makes that worth its price.
-            self.nodes.usable[place] = np.arange(len(self.nodes.usable[0])) == kind
-            to_spend -= float(self._problem.prices[kind])
+        if node_type >= 0:
+            self._open(index, node_type)
+            # The node type is fixed while the node is filled. A smaller node type would grow only
+            # as far as each single pod makes that worth its price.
+            self.nodes.usable[index] = np.arange(len(self.nodes.usable[0])) == node_type
+            to_spend -= float(self._problem.prices[node_type])
         placed: list[int] = []
         for class_index in waiting:
-            insertion = self._cheapest(class_index, opening=kind != NONE)
+            insertion = self._cheapest(class_index, opening=node_type != NONE)
             if insertion is None or insertion.dearer >= to_spend:
                 break
             to_spend -= insertion.dearer
@@ -395,13 +402,13 @@ class LocalSearch:
             placed.append(insertion.turned)
         return placed
 
-    def _is_in_order_with(self, place: int, kind: int) -> bool:
-        """Shrink a new node of a fixed kind, and compare how many nodes are out of order.
+    def _is_in_order_with(self, index: int, node_type: int) -> bool:
+        """Shrink a new node of a fixed node type, and compare how many nodes are out of order.
 
         Returns false if more are than before. Otherwise the number is updated.
         """
-        if kind >= 0:
-            self._settle(place)
+        if node_type >= 0:
+            self._settle(index)
         astray = self._out_of_order()
         if astray > self._astray:
             return False
@@ -409,50 +416,52 @@ class LocalSearch:
         return True
 
     def _settle(self, node: int) -> None:
-        """Change a node to the cheapest kind that holds its pods; remove it if it has none."""
+        """Change a node to the cheapest node type that holds its pods; remove it if it has none."""
         nodes, problem, weight = self.nodes, self._problem, self._move_rules.weight
         if not nodes.pods[node].any():
             self._close([node])
             return
-        kind = int(nodes.kind[node])
-        usable = (weight == weight[kind]) & problem.allowed[nodes.pods[node] > 0].all(axis=0)
-        fits = usable & (problem.room >= nodes.used[node] - SLACK).all(axis=1)
-        fits &= (problem.consumption - problem.consumption[kind] <= nodes.headroom + SLACK).all(
-            axis=1
-        )
+        node_type = int(nodes.node_type[node])
+        usable = (weight == weight[node_type]) & problem.allowed[nodes.pods[node] > 0].all(axis=0)
+        fits = usable & (problem.capacity >= nodes.used[node] - SLACK).all(axis=1)
+        fits &= (
+            problem.consumption - problem.consumption[node_type] <= nodes.headroom + SLACK
+        ).all(axis=1)
         best = int(np.where(fits, problem.prices, np.inf).argmin())
-        nodes.usable[node], nodes.kind[node] = usable, best
+        nodes.usable[node], nodes.node_type[node] = usable, best
         nodes.price[node] = problem.prices[best]
-        nodes.headroom += problem.consumption[kind] - problem.consumption[best]
+        nodes.headroom += problem.consumption[node_type] - problem.consumption[best]
 
     def _close(self, chosen: list[int]) -> None:
         """Remove nodes with their pods, and return what they used of the limits."""
         nodes = self.nodes
-        nodes.headroom += self._problem.consumption[nodes.kind[chosen]].sum(axis=0)
+        nodes.headroom += self._problem.consumption[nodes.node_type[chosen]].sum(axis=0)
         nodes.pods[chosen], nodes.used[chosen], nodes.usable[chosen] = 0, 0.0, False
-        nodes.kind[chosen], nodes.price[chosen] = -1, 0.0
+        nodes.node_type[chosen], nodes.price[chosen] = -1, 0.0
         nodes.occupancy.owners[chosen], nodes.occupancy.counted[chosen] = 0.0, 0.0
 
-    def _open(self, node: int, kind: int) -> None:
-        """Make a spare row a node of a kind, without pods."""
+    def _open(self, node: int, node_type: int) -> None:
+        """Make a spare row a node of a node type, without pods."""
         nodes, weight = self.nodes, self._move_rules.weight
-        nodes.usable[node] = weight == weight[kind]
-        nodes.kind[node], nodes.price[node] = kind, self._problem.prices[kind]
-        nodes.headroom -= self._problem.consumption[kind]
+        nodes.usable[node] = weight == weight[node_type]
+        nodes.node_type[node], nodes.price[node] = node_type, self._problem.prices[node_type]
+        nodes.headroom -= self._problem.consumption[node_type]
 
     def _put(self, insertion: Insertion) -> None:
-        """Carry out an insertion: the pod joins the node, which becomes of the insertion's kind."""
+        """Carry out an insertion: the pod joins the node, which gets the insertion's node type."""
         nodes, problem, move_rules = self.nodes, self._problem, self._move_rules
-        node, kind, turned = insertion.node, insertion.kind, insertion.turned
-        if nodes.kind[node] < 0:
-            self._open(node, kind)
-        nodes.headroom += problem.consumption[nodes.kind[node]] - problem.consumption[kind]
+        node, node_type, turned = insertion.node, insertion.node_type, insertion.turned
+        if nodes.node_type[node] < 0:
+            self._open(node, node_type)
+        nodes.headroom += (
+            problem.consumption[nodes.node_type[node]] - problem.consumption[node_type]
+        )
         nodes.usable[node] &= problem.allowed[turned]
         nodes.pods[node, turned] += 1
         nodes.used[node] += problem.sizes[turned]
         nodes.occupancy.owners[node] += nodes.occupancy.owned[:, turned]
         nodes.occupancy.counted[node] += nodes.occupancy.matched[:, turned]
-        nodes.kind[node], nodes.price[node] = kind, problem.prices[kind]
+        nodes.node_type[node], nodes.price[node] = node_type, problem.prices[node_type]
         record(move_rules.rules[turned], move_rules.pins[turned], 1)
 
     def _cheapest(self, class_index: int, *, opening: bool, above: int = -1) -> Insertion | None:
@@ -476,28 +485,28 @@ class LocalSearch:
 
     def _cheapest_as(self, turned: int, opens: Mask, above: int) -> Insertion | None:
         """Return where a pod adds least as one class, on open nodes or as a new node of `opens`
-        kinds.
+        node types.
         """
         nodes, problem = self.nodes, self._problem
         fits = nodes.usable & problem.allowed[turned] & (self._move_rules.weight > above)
         # Only the first spare row can become a new node; the others are equal to it.
-        fits[np.flatnonzero(nodes.kind < 0)[:1]] = problem.allowed[turned] & opens
+        fits[np.flatnonzero(nodes.node_type < 0)[:1]] = problem.allowed[turned] & opens
         self._patience -= 1 + fits.size // GLANCE
         asked = nodes.used + problem.sizes[turned]
         for r in range(asked.shape[1]):
-            fits &= problem.room[None, :, r] >= asked[:, r, None] - SLACK
+            fits &= problem.capacity[None, :, r] >= asked[:, r, None] - SLACK
         for limit in self._binding:
             consumed = problem.consumption[:, limit]
-            freed = np.where(nodes.kind < 0, 0, consumed[nodes.kind])
+            freed = np.where(nodes.node_type < 0, 0, consumed[nodes.node_type])
             fits &= consumed - freed[:, None] <= nodes.headroom[limit] + SLACK
         if problem.rules.count:
             fits &= nodes.occupancy.lets_in(turned)[:, None]
         prices = np.where(fits, problem.prices, np.inf)
-        kinds = prices.argmin(axis=1)
-        # The increase is the price of the cheapest kind that would do, less what the node costs
-        # now.
-        dearer = prices[np.arange(len(kinds)), kinds] - nodes.price
+        node_types = prices.argmin(axis=1)
+        # The increase is the price of the cheapest node type that would do, less what the node
+        # costs now.
+        dearer = prices[np.arange(len(node_types)), node_types] - nodes.price
         node = int(dearer.argmin())
         if not np.isfinite(dearer[node]):
             return None
-        return Insertion(float(dearer[node]), node, int(kinds[node]), turned)
+        return Insertion(float(dearer[node]), node, int(node_types[node]), turned)

@@ -1,9 +1,10 @@
 """Pack pods onto the cheapest new nodes: vector bin packing guided by dual prices.
 
-The fluid program (a linear program that buys nodes in fractions) prices the resources of every kind
-and gives every class of pods a value. The packer fills a node by repeatedly adding the class whose
-shape is nearest to the node's remaining capacity, so that the node's resources run out together. It
-opens the kind with the lowest price per value, then prices the remaining pods again.
+The fluid program (a linear program that buys nodes in fractions) prices the resources of every node
+type and gives every class of pods a value. The packer fills a node by repeatedly adding the class
+whose shape is nearest to the node's remaining capacity, so that the node's resources run out
+together. It opens the node type with the lowest price per value, then prices the remaining pods
+again.
 
 For 50 to 10,000 pods, `firstfit` gives a first answer before the program is solved.
 
@@ -30,21 +31,21 @@ from controller.scheduling.packing.problem import SLACK, PackingProblem
 from controller.scheduling.reporter import SILENT, Reporter
 
 LIKELY = 8
-"""Number of kinds that are filled first to find the next node: those with the lowest price per
+"""Number of node types that are filled first to find the next node: those with the lowest price per
 value when they were last filled."""
 
 ABOUT_AS_GOOD = 0.001
-"""Kinds within this share of the best price per value count as equal; of those the packer prefers
-the one that takes the most value, so that there are fewer nodes to run."""
+"""Node types within this share of the best price per value count as equal; of those the packer
+prefers the one that takes the most value, so that there are fewer nodes to run."""
 
 FILLS_WELL, FILLS_BADLY = (1.08, 1.12), (1.2, 1.25)
-"""Highest price per value at which the packer opens a kind without looking at more kinds, for small
-and for large problems. 1 is the price per value of the fluid program. `FILLS_WELL` applies to the
-kinds that the program bought, `FILLS_BADLY` to their siblings too."""
+"""Highest price per value at which the packer opens a node type without looking at more node types,
+for small and for large problems. 1 is the price per value of the fluid program. `FILLS_WELL`
+applies to the node types that the program bought, `FILLS_BADLY` to their siblings too."""
 
 AT_ONCE, MOST_AT_ONCE = 1.02, 8
-"""Several kinds are opened in one step: those whose price per value is at most this multiple of the
-best, and at most this number beside the best."""
+"""Several node types are opened in one step: those whose price per value is at most this multiple
+of the best, and at most this number beside the best."""
 
 TINY = 1e-7
 """Purchases of the program below this fraction of a node count as none. HiGHS has the same
@@ -54,15 +55,15 @@ MOST = 1e30
 """The price per value of a node that holds no pods; above any other."""
 
 LARGE = 20_000
-"""Number of pairs of class and kind above which a problem is large."""
+"""Number of pairs of class and node type above which a problem is large."""
 
 FEW_PAIRS = 2_000
-"""Number of pairs of class and kind up to which column generation over whole nodes is tried."""
+"""Number of pairs of class and node type up to which whole nodes are tried as columns."""
 
 NEAR_THE_END = 4
 """If the remaining pods are worth less than this number of typical nodes, the packer looks at every
-kind that any of them may use. The last node may be half empty, so a kind that the program did not
-buy may be cheapest."""
+node type that any of them may use. The last node may be half empty, so a node type that the program
+did not buy may be cheapest."""
 
 GOOD_ENOUGH = 1.01
 """The search ends when the cost is at most this multiple of the lower bound."""
@@ -83,9 +84,9 @@ pods that would complete a badly filled node may be on a well filled one."""
 
 @dataclass(frozen=True, slots=True)
 class OpenedNodes:
-    """A number of equal new nodes: `copies` nodes of a kind, each with `pods` (units per class)."""
+    """Equal new nodes: `copies` nodes of one type, each with `pods` (units per class)."""
 
-    kind: int
+    node_type: int
     pods: Indices
     copies: int = 1
 
@@ -190,13 +191,15 @@ def _better_of(packing: Packing, first: Packing | None) -> Packing:
 
 
 def _first_fit(problem: PackingProblem) -> Packing:
-    """Return the first-fit packing, without bound; each node of the cheapest kind for its pods."""
+    """Return the first-fit packing, without bound; each node has the cheapest type for its pods."""
     found = FirstFit.of(problem)
     equal: defaultdict[tuple[int, bytes], list[Indices]] = defaultdict(list)
-    for kind, pods in zip(found.kind.tolist(), found.pods, strict=True):
-        equal[kind, pods.tobytes()].append(pods)
+    for node_type, pods in zip(found.node_type.tolist(), found.pods, strict=True):
+        equal[node_type, pods.tobytes()].append(pods)
     packing = Packing(
-        opened=[OpenedNodes(kind, alike[0], len(alike)) for (kind, _), alike in equal.items()],
+        opened=[
+            OpenedNodes(node_type, alike[0], len(alike)) for (node_type, _), alike in equal.items()
+        ],
         left=found.left,
         headroom=found.headroom,
     )
@@ -252,7 +255,7 @@ def _combined(
     Pods that the rounded solution leaves without a node are packed as usual.
     """
     dual_prices = model.dual_prices(problem.demand, balance=0.0)
-    patterns = [(node.kind, node.pods) for node in best.opened]
+    patterns = [(node.node_type, node.pods) for node in best.opened]
     served = replace(problem, demand=problem.demand - best.left)
     opened = [
         OpenedNodes(*pattern)
@@ -263,12 +266,14 @@ def _combined(
         # time give a worse answer.
         return
     demand = served.demand - sum(node.pods * node.copies for node in opened)
-    consumed = sum(problem.consumption[node.kind] * node.copies for node in opened)
+    consumed = sum(problem.consumption[node.node_type] * node.copies for node in opened)
     rest = replace(problem, demand=demand, headroom=problem.headroom - consumed)
     packing = Packing(left=demand, headroom=rest.headroom)
     if demand.any():
         packing = _packed(rest, model, demand > 0, 0.0, False)
-    cost = packing.cost + sum(float(problem.prices[node.kind]) * node.copies for node in opened)
+    cost = packing.cost + sum(
+        float(problem.prices[node.node_type]) * node.copies for node in opened
+    )
     if not packing.left.any() and cost < best.cost - SLACK:
         best.opened = [*opened, *packing.opened]
         best.headroom, best.cost = packing.headroom, cost
@@ -285,25 +290,27 @@ def _refine(problem: PackingProblem, model: PriceModel, best: Packing, turn: int
     Returns false if it is not cheaper. Ruin and recreate, after Schrimpf, Schneider,
     Stamm-Wilbrandt and Dueck (2000), but only improvements are accepted.
     """
-    nodes = [OpenedNodes(node.kind, node.pods) for node in best.opened for _ in range(node.copies)]
+    nodes = [
+        OpenedNodes(node.node_type, node.pods) for node in best.opened for _ in range(node.copies)
+    ]
     values = model.dual_prices(problem.demand, balance=0.0).values
     # A node's waste is the negative of the value that its pods have per dollar of its price.
-    waste = [-float(node.pods @ values) / float(problem.prices[node.kind]) for node in nodes]
+    waste = [-float(node.pods @ values) / float(problem.prices[node.node_type]) for node in nodes]
     order = np.argsort(-np.array(waste), kind="stable")
     worst = order[: max(2, int(len(nodes) * REFINED_SHARES[turn % len(REFINED_SHARES)]))]
     others = order[len(worst) + turn % OTHERS_EVERY :: OTHERS_EVERY]
     chosen = {*worst.tolist(), *others.tolist()}
-    demand = np.sum([nodes[place].pods for place in chosen], axis=0)
+    demand = np.sum([nodes[index].pods for index in chosen], axis=0)
     # The limits that these nodes use are available again to their replacements.
-    consumed = sum(problem.consumption[nodes[place].kind] for place in chosen)
+    consumed = sum(problem.consumption[nodes[index].node_type] for index in chosen)
     part = replace(problem, demand=demand, headroom=best.headroom + consumed)
     balances = model.balances(demand)
     balance = balances[turn % len(balances)]
     packing = _packed(part, model, np.ones(len(demand), dtype=np.bool_), balance, False)
-    before = sum(float(problem.prices[nodes[place].kind]) for place in chosen)
+    before = sum(float(problem.prices[nodes[index].node_type]) for index in chosen)
     cheaper = not packing.left.any() and packing.cost < before - SLACK
     if cheaper:
-        kept = [node for place, node in enumerate(nodes) if place not in chosen]
+        kept = [node for index, node in enumerate(nodes) if index not in chosen]
         best.opened = [*kept, *packing.opened]
         best.headroom = packing.headroom
         best.cost += packing.cost - before
@@ -313,12 +320,12 @@ def _refine(problem: PackingProblem, model: PriceModel, best: Packing, turn: int
 def _packed(
     problem: PackingProblem, model: PriceModel, possible: Mask, balance: float, hurried: bool
 ) -> Packing:
-    """Return a packing within limits; each node is the cheapest kind that holds its pods."""
+    """Return a packing within limits; each node is the cheapest node type that holds its pods."""
     packing = _opened(problem, model, possible, balance, hurried)
     _exchange(problem, packing)
     further = packing
     while further.opened and packing.left[possible].any() and len(problem.headroom):
-        # A cheaper kind may use less of the limits. Other pods can use the difference.
+        # A cheaper node type may use less of the limits. Other pods can use the difference.
         rest = replace(problem, demand=packing.left, headroom=packing.headroom)
         further = _opened(rest, model, possible, balance, hurried)
         _exchange(rest, further)
@@ -332,7 +339,7 @@ def _opened(
     problem: PackingProblem, model: PriceModel, possible: Mask, balance: float, hurried: bool
 ) -> Packing:
     """Open nodes sweep by sweep, with new prices for each, until no further pod gets a node."""
-    # The program leaves out the pods that no kind can hold; `left` gets them back at the end.
+    # The program leaves out the pods that no node type can hold; `left` gets them back at the end.
     packing = Packing(left=np.where(possible, problem.demand, 0), headroom=problem.headroom.copy())
     proof: DualPrices | None = None
     while packing.left.sum():
@@ -352,21 +359,21 @@ def _opened(
 
 
 def _exchange(problem: PackingProblem, packing: Packing) -> None:
-    """Replace each node's kind by the cheapest that holds its pods, in place; set the cost.
+    """Replace the type of each node by the cheapest that holds its pods, in place; set the cost.
 
-    The new kind may use no more of any limit than the old one.
+    The new node type may use no more of any limit than the old one.
     """
     cost = 0.0
-    for place, opened in enumerate(packing.opened):
+    for index, opened in enumerate(packing.opened):
         used = opened.pods > 0
         asked = opened.pods @ problem.sizes
-        fits = problem.allowed[used].all(axis=0) & (problem.room >= asked - SLACK).all(axis=1)
-        consumed = problem.consumption[opened.kind]
+        fits = problem.allowed[used].all(axis=0) & (problem.capacity >= asked - SLACK).all(axis=1)
+        consumed = problem.consumption[opened.node_type]
         fits &= (problem.consumption <= consumed).all(axis=1)
-        kind = int(np.where(fits, problem.prices, np.inf).argmin())
-        packing.headroom += (consumed - problem.consumption[kind]) * opened.copies
-        packing.opened[place] = OpenedNodes(kind, opened.pods, opened.copies)
-        cost += float(problem.prices[kind]) * opened.copies
+        node_type = int(np.where(fits, problem.prices, np.inf).argmin())
+        packing.headroom += (consumed - problem.consumption[node_type]) * opened.copies
+        packing.opened[index] = OpenedNodes(node_type, opened.pods, opened.copies)
+        cost += float(problem.prices[node_type]) * opened.copies
     packing.cost = cost
 
 
@@ -410,42 +417,42 @@ def _open_best(
 ) -> float:
     """Open the nodes with the lowest price per value.
 
-    Of each kind it opens a share of the program's purchase. Returns the value packed in this sweep:
-    the given value plus that of the new nodes.
+    Of each node type it opens a share of the program's purchase. Returns the value packed in this
+    sweep: the given value plus that of the new nodes.
     """
     opened, best = 0, filled_nodes.score.min()
-    # Of kinds with about the same price per value take the one that holds the most value: fewer
-    # nodes to run.
+    # Of node types with about the same price per value take the one that holds the most value:
+    # fewer nodes to run.
     nearly = np.floor((filled_nodes.score / best - 1) / ABOUT_AS_GOOD)
-    for place in np.lexsort((filled_nodes.kinds, -filled_nodes.value, nearly)):
-        if opened and (filled_nodes.score[place] > best * AT_ONCE or opened > MOST_AT_ONCE):
+    for index in np.lexsort((filled_nodes.node_types, -filled_nodes.value, nearly)):
+        if opened and (filled_nodes.score[index] > best * AT_ONCE or opened > MOST_AT_ONCE):
             break
-        kind, pods = int(filled_nodes.kinds[place]), filled_nodes.filled[place]
+        node_type, pods = int(filled_nodes.node_types[index]), filled_nodes.filled[index]
         # Only a share of the purchase: each equal node uses up the pods that complete each other,
-        # so after many of them another mix of pods, or another kind, is better.
-        wanted = max(1, int(spend.nodes(kind) * share))
-        copies = min(wanted, _possible(problem, packing, kind, pods))
+        # so after many of them another mix of pods, or another node type, is better.
+        wanted = max(1, int(spend.nodes(node_type) * share))
+        copies = min(wanted, _possible(problem, packing, node_type, pods))
         if copies <= 0:
             continue
-        packing.opened.append(OpenedNodes(kind, pods.copy(), copies))
+        packing.opened.append(OpenedNodes(node_type, pods.copy(), copies))
         packing.left = packing.left - pods * copies
-        packing.headroom -= problem.consumption[kind] * copies
-        spend.draw(kind, copies)
-        packed += float(filled_nodes.value[place]) * copies
+        packing.headroom -= problem.consumption[node_type] * copies
+        spend.draw(node_type, copies)
+        packed += float(filled_nodes.value[index]) * copies
         opened += 1
     return packed
 
 
 class Spend:
-    """The program's remaining budget for each family of kinds.
+    """The program's remaining budget for each family of node types.
 
-    Kinds of a family are in the same domains and have a like ratio of CPU to memory. Within a
+    Node types of a family are in the same domains and have a like ratio of CPU to memory. Within a
     family, sizes cost about the same per unit. Which of them the program bought says little; how
     much of the family it bought says a lot.
     """
 
     def __init__(self, dual_prices: DualPrices, problem: PackingProblem, family: Indices) -> None:
-        """Start with the program's purchase; `family` (kinds) numbers the families."""
+        """Start with the program's purchase; `family` (node types) numbers the families."""
         self._family = family
         self._prices = problem.prices
         self._left = np.bincount(self._family, weights=dual_prices.bought * problem.prices)
@@ -455,39 +462,39 @@ class Spend:
         self.usual = float(np.median(prices)) if len(prices) else 0.0
 
     def open(self, *, siblings: bool) -> Mask:
-        """Mark the kinds that the program bought.
+        """Mark the node types that the program bought.
 
-        With `siblings`, mark instead the kinds that are worth their price at the dual prices, in
-        families with a remaining budget.
+        With `siblings`, mark instead the node types that are worth their price at the dual prices,
+        in families with a remaining budget.
         """
         if not siblings:
             return np.asarray(self._bought > TINY)
         return np.asarray((self._left > TINY)[self._family] & self._worthy)
 
-    def nodes(self, kind: int) -> float:
-        """Return how many nodes of a kind remain to be bought.
+    def nodes(self, node_type: int) -> float:
+        """Return how many nodes of a node type remain to be bought.
 
-        That is the program's remaining purchase of the kind; if there is none, the number of nodes
-        that the family's remaining budget pays for. The number may be fractional.
+        That is the program's remaining purchase of the node type; if there is none, the number of
+        nodes that the family's remaining budget pays for. The number may be fractional.
         """
-        of_family = self._left[self._family[kind]] / self._prices[kind]
-        return float(self._bought[kind] if self._bought[kind] > TINY else of_family)
+        of_family = self._left[self._family[node_type]] / self._prices[node_type]
+        return float(self._bought[node_type] if self._bought[node_type] > TINY else of_family)
 
-    def draw(self, kind: int, copies: int) -> None:
-        """Subtract the price of `copies` nodes of a kind from the budget of its family."""
-        self._left[self._family[kind]] -= copies * self._prices[kind]
-        self._bought[kind] -= copies
+    def draw(self, node_type: int, copies: int) -> None:
+        """Subtract the price of `copies` nodes of a node type from the budget of its family."""
+        self._left[self._family[node_type]] -= copies * self._prices[node_type]
+        self._bought[node_type] -= copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilledNodes:
-    """One filled node of each of some kinds.
+    """One filled node of each of some node types.
 
-    `filled`: kinds × classes, units on the node. `value`: kinds, their value. `score`: kinds, price
-    per value.
+    `filled`: node types × classes, units on the node. `value`: node types, their value. `score`:
+    node types, price per value.
     """
 
-    kinds: Indices
+    node_types: Indices
     filled: Indices
     value: Vector
     score: Vector
@@ -495,10 +502,10 @@ class FilledNodes:
 
 @dataclass(frozen=True, slots=True)
 class FillCache:
-    """How each kind was filled last.
+    """How each node type was filled last.
 
-    `filled`: kinds × classes, units on the node. `score`: kinds, price per value; 0 if the kind has
-    not been filled yet.
+    `filled`: node types × classes, units on the node. `score`: node types, price per value; 0 if
+    the node type has not been filled yet.
     """
 
     filled: Indices
@@ -506,9 +513,11 @@ class FillCache:
 
     @classmethod
     def empty(cls, problem: PackingProblem) -> FillCache:
-        """Return a cache in which no kind has been filled."""
-        kinds = len(problem.prices)
-        return cls(np.zeros((kinds, len(problem.demand)), dtype=np.int64), np.zeros(kinds))
+        """Return a cache in which no node type has been filled."""
+        node_types = len(problem.prices)
+        return cls(
+            np.zeros((node_types, len(problem.demand)), dtype=np.int64), np.zeros(node_types)
+        )
 
 
 def _filled_nodes(
@@ -519,10 +528,11 @@ def _filled_nodes(
     rest: float,
     fill_cache: FillCache,
 ) -> FilledNodes | None:
-    """Return filled nodes of the kinds to choose from, or None if no kind holds any remaining pod.
+    """Return filled nodes of the node types to choose from, or None if no node type holds any
+    remaining pod.
 
-    First the kinds that the program bought are filled; if none fills well, their siblings too; then
-    all kinds that a remaining pod may use. Near the end only the last step is done.
+    First the node types that the program bought are filled; if none fills well, their siblings too;
+    then all node types that a remaining pod may use. Near the end only the last step is done.
     """
     serves = np.asarray(problem.allowed[packing.left > 0].any(axis=0))
     usable = serves & np.asarray((problem.consumption <= packing.headroom + SLACK).all(axis=1))
@@ -532,9 +542,9 @@ def _filled_nodes(
         choices.insert(0, (usable & spend.open(siblings=True), FILLS_BADLY[large]))
         choices.insert(0, (usable & spend.open(siblings=False), FILLS_WELL[large]))
     for chosen, enough in choices:
-        kinds = np.flatnonzero(chosen)
-        if len(kinds):
-            filled_nodes = _likeliest(problem, kinds, packing.left, dual_prices, fill_cache)
+        node_types = np.flatnonzero(chosen)
+        if len(node_types):
+            filled_nodes = _likeliest(problem, node_types, packing.left, dual_prices, fill_cache)
             if filled_nodes.score.min() < enough:
                 return filled_nodes
     return None
@@ -542,21 +552,22 @@ def _filled_nodes(
 
 def _likeliest(
     problem: PackingProblem,
-    kinds: Indices,
+    node_types: Indices,
     left: Indices,
     dual_prices: DualPrices,
     fill_cache: FillCache,
 ) -> FilledNodes:
-    """Return filled nodes of the kinds that filled best before.
+    """Return filled nodes of the node types that filled best before.
 
-    Stops when no other kind had a lower price per value last time. Demand only shrinks, so a kind
-    seldom fills better than before and its old price per value is a good estimate of the least one.
-    A kind starts with its previous pods, as far as they still need a node.
+    Stops when no other node type had a lower price per value last time. Demand only shrinks, so a
+    node type seldom fills better than before and its old price per value is a good estimate of the
+    least one. A node type starts with its previous pods, as far as they still need a node.
     """
     known = fill_cache.score
-    order = kinds[np.argsort(known[kinds], kind="stable")]
-    # Kinds that were never filled have score 0, sort first and are all filled in the first batch.
-    width = max(LIKELY, int((known[kinds] == 0).sum()))
+    order = node_types[np.argsort(known[node_types], kind="stable")]
+    # Node types that were never filled have score 0, sort first and are all filled in the first
+    # batch.
+    width = max(LIKELY, int((known[node_types] == 0).sum()))
     done, best, parts = 0, MOST, []
     while done < len(order) and (not done or best > known[order[done]]):
         batch = order[done : done + width]
@@ -568,24 +579,24 @@ def _likeliest(
         score = np.where(value > 0, problem.prices[batch] / np.maximum(value, SLACK), MOST)
         known[batch] = score
         best = min(best, float(score.min()))
-        parts.append(FilledNodes(kinds=batch, filled=filled, value=value, score=score))
+        parts.append(FilledNodes(node_types=batch, filled=filled, value=value, score=score))
         done, width = done + len(batch), 2 * width
     if len(parts) == 1:
         return parts[0]
     return FilledNodes(
-        kinds=np.concatenate([part.kinds for part in parts]),
+        node_types=np.concatenate([part.node_types for part in parts]),
         filled=np.concatenate([part.filled for part in parts]),
         value=np.concatenate([part.value for part in parts]),
         score=np.concatenate([part.score for part in parts]),
     )
 
 
-def _possible(problem: PackingProblem, packing: Packing, kind: int, pods: Indices) -> int:
+def _possible(problem: PackingProblem, packing: Packing, node_type: int, pods: Indices) -> int:
     """Return how many equal nodes the remaining pods and the limits allow."""
     used = pods > 0
     possible = int((packing.left[used] // pods[used]).min()) if used.any() else 0
-    consumed = problem.consumption[kind] > 0
+    consumed = problem.consumption[node_type] > 0
     if consumed.any():
-        headroom = (packing.headroom[consumed] + SLACK) // problem.consumption[kind][consumed]
+        headroom = (packing.headroom[consumed] + SLACK) // problem.consumption[node_type][consumed]
         possible = min(possible, int(headroom.min()))
     return possible

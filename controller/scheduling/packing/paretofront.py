@@ -1,4 +1,4 @@
-"""Select the kinds that are worth considering: Pareto fronts and price ladders."""
+"""Select the node types that are worth considering: Pareto fronts and price ladders."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import numpy as np
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
 
 CHUNK = 64
-"""Number of kinds that are compared with all others at once; more take memory, fewer take time."""
+"""Node types that are compared with all others at once; more take memory, fewer take time."""
 
 LEAST_PRICE, LEAST_SIZE = 1e-12, 1e-9
 """Replace a price (in $/h) and a size of zero before logarithms are taken."""
 
-MOST_KINDS = 40
-"""Number of kinds differing only in size and price above which a ladder of prices replaces them.
-The final node is the cheapest kind that holds its pods, whatever kind it was packed as, so little
-is lost."""
+MOST_NODE_TYPES = 40
+"""Number of node types differing only in size and price above which a ladder of prices replaces
+them. The final node is the cheapest node type that holds its pods, whatever node type it was packed
+as, so little is lost."""
 
 LADDER_STEP = 1.12
 """Factor between the prices of two rungs of that ladder."""
 
-NO_KINDS: Indices = np.zeros(0, dtype=np.int64)
+NO_NODE_TYPES: Indices = np.zeros(0, dtype=np.int64)
 
 
 def undominated(
-    allowed: Mask, labelled: Mask, prices: Vector, room: Matrix, consumption: Matrix
+    allowed: Mask, labelled: Mask, prices: Vector, capacity: Matrix, consumption: Matrix
 ) -> tuple[Indices, Indices]:
-    """Return the kinds to pack with, and the kinds that a lower bound needs.
+    """Return the node types to pack with, and the node types that a lower bound needs.
 
-    Among kinds that differ only in size and price, a kind is left out of both if another is no more
-    expensive, no smaller and uses no more of the limits. If more than `MOST_KINDS` remain, the
-    first result is thinned to a ladder of prices.
+    Among node types that differ only in size and price, a node type is left out of both if another
+    is no more expensive, no smaller and uses no more of the limits. If more than `MOST_NODE_TYPES`
+    remain, the first result is thinned to a ladder of prices.
 
-    `allowed` and `labelled` are classes × kinds, with and without regard to size.
+    `allowed` and `labelled` are classes × node types, with and without regard to size.
     """
     useful = np.flatnonzero(allowed.any(axis=0))
     _, sign = distinct_rows(np.packbits(labelled[:, useful], axis=0).T)
-    merit = np.concatenate([-prices[:, None], room, -consumption], axis=1)
-    every, kept = [NO_KINDS], [NO_KINDS]
-    # Zones often have equal prices; equal sets of kinds are compared once.
+    merit = np.concatenate([-prices[:, None], capacity, -consumption], axis=1)
+    every, kept = [NO_NODE_TYPES], [NO_NODE_TYPES]
+    # Zones often have equal prices; equal sets of node types are compared once.
     fronts: dict[bytes, Indices] = {}
     for number in range(int(sign.max(initial=-1)) + 1):
         inside = useful[sign == number]
@@ -49,7 +49,7 @@ def undominated(
             front = fronts[known] = pareto_front(np.arange(len(ordered)), merits)
         best = ordered[front]
         every.append(best)
-        kept.append(thinned(best, prices, room, limit=MOST_KINDS, step=LADDER_STEP))
+        kept.append(thinned(best, prices, capacity, limit=MOST_NODE_TYPES, step=LADDER_STEP))
     return np.sort(np.concatenate(kept)), np.sort(np.concatenate(every))
 
 
@@ -64,7 +64,7 @@ def pareto_front(ordered: Indices, merit: Matrix) -> Indices:
         beaten = _no_better(merit[block], merit[kept]).any(axis=1)
         block = block[~beaten]
         better = _no_better(merit[block], merit[block])
-        # Of kinds with equal merits the first stays.
+        # Of node types with equal merits the first stays.
         better &= np.tri(len(block), k=-1, dtype=np.bool_) | ~better.T
         kept = np.concatenate([kept, block[~better.any(axis=1)]])
     return kept
@@ -78,16 +78,18 @@ def _no_better(merits: Matrix, other: Matrix) -> Mask:
     return marked
 
 
-def thinned(ordered: Indices, prices: Vector, room: Matrix, *, limit: int, step: float) -> Indices:
+def thinned(
+    ordered: Indices, prices: Vector, capacity: Matrix, *, limit: int, step: float
+) -> Indices:
     """Return a ladder of prices within each ratio of CPU to memory.
 
-    Each rung, a factor `step` wide, keeps the kind with the most CPU and memory per dollar. At most
-    `limit` kinds are returned unchanged.
+    Each rung, a factor `step` wide, keeps the node type with the most CPU and memory per dollar. At
+    most `limit` node types are returned unchanged.
     """
     if len(ordered) <= limit:
         return ordered
     price = np.maximum(prices[ordered], LEAST_PRICE)
-    size = np.maximum(room[ordered, :2], LEAST_SIZE)
+    size = np.maximum(capacity[ordered, :2], LEAST_SIZE)
     shape = np.round(2 * np.log2(size[:, 0] / size[:, 1]))
     rung = np.floor(np.log(price) / np.log(step))
     merit = (size / size.max(axis=0)).sum(axis=1) / price

@@ -16,9 +16,9 @@ from controller.scheduling.pods.groups import PendingGroup, PodGroup
 
 @dataclass(slots=True)
 class PlannedNode:
-    """A new node of a kind; `members` are pod groups and the keys of their pods on the node."""
+    """A new node; `members` are pod groups and the keys of their pods on the node."""
 
-    kind: int
+    node_type: int
     members: list[tuple[PodGroup, list[str]]] = field(default_factory=list)
 
     @property
@@ -44,7 +44,7 @@ class PlannedNode:
 
 
 def unfolded(
-    opened: OpenedNodes, kind: int, members: Sequence[Sequence[PodGroup]]
+    opened: OpenedNodes, node_type: int, members: Sequence[Sequence[PodGroup]]
 ) -> list[PlannedNode]:
     """Return planned nodes with named pods for a number of equal opened nodes.
 
@@ -53,7 +53,7 @@ def unfolded(
     """
     planned = []
     for _ in range(opened.copies):
-        node = PlannedNode(kind)
+        node = PlannedNode(node_type)
         for index in np.flatnonzero(opened.pods).tolist():
             left = int(opened.pods[index])
             for pod_group in members[index]:
@@ -69,12 +69,15 @@ def unfolded(
 
 
 def backfill(
-    pending: PendingGroup, planned_nodes: Sequence[PlannedNode], variants: Variants, room: Matrix
+    pending: PendingGroup,
+    planned_nodes: Sequence[PlannedNode],
+    variants: Variants,
+    capacity: Matrix,
 ) -> None:
     """Place pods for which limits allow no node on nodes planned for pods of greater priority.
 
     Only pods without topology rules, host ports and device requests are placed: for those the
-    remaining capacity decides alone. `room` is kinds × the solve's resources.
+    remaining capacity decides alone. `capacity` is node types × the solve's resources.
     """
     if (
         pending.owned
@@ -87,12 +90,12 @@ def backfill(
     for planned in planned_nodes:
         if not pending.number or not asked.any():
             return
-        if not pending.eligibility.eligible[variants.variant_of[planned.kind]]:
+        if not pending.eligibility.eligible[variants.variant_of[planned.node_type]]:
             continue
         taken = sum(
             (pod_group.pending.size * len(keys) for pod_group, keys in planned.members), 0.0
         )
-        spare = (room[planned.kind] - taken)[asked] / pending.size[asked]
+        spare = (capacity[planned.node_type] - taken)[asked] / pending.size[asked]
         count = min(int(np.floor(spare.min())), pending.number)
         if count > 0:
             pod_group = PodGroup(pending, (), [], pending.eligibility.eligible)
@@ -147,26 +150,26 @@ class Families:
     def pods(self) -> Indices:
         """Return the number of pods of each class on each planned node; nodes × classes."""
         counts = np.zeros((len(self._planned), len(self.classes)), dtype=np.int64)
-        for place, node in enumerate(self._planned):
+        for index, node in enumerate(self._planned):
             for pod_group, keys in node.members:
-                counts[place, self._family_of[id(pod_group)][0]] += len(keys)
+                counts[index, self._family_of[id(pod_group)][0]] += len(keys)
         return counts
 
-    def named(self, kinds: Sequence[int], pods: Indices) -> list[PlannedNode]:
-        """Return planned nodes of these kinds with the given pods per class (nodes × classes).
+    def named(self, node_types: Sequence[int], pods: Indices) -> list[PlannedNode]:
+        """Return planned nodes of these node types with the given pods per class (nodes × classes).
 
-        The nodes planned before come first, in their order, then new ones; a kind of −1 means no
-        node. A node with bound pods keeps exactly those pods.
+        The nodes planned before come first, in their order, then new ones; a node type of −1 means
+        no node. A node with bound pods keeps exactly those pods.
         """
         keys_of, before = self._keys_by_family(), self.pods()
         nodes = []
-        for place, kind in enumerate(kinds):
-            if kind < 0:
+        for index, node_type in enumerate(node_types):
+            if node_type < 0:
                 continue
-            made, coming = PlannedNode(kind), pods[place]
-            if place < len(self._planned) and self._planned[place].is_bound:
-                made.members += self._planned[place].members
-                coming = coming - before[place]
+            made, coming = PlannedNode(node_type), pods[index]
+            if index < len(self._planned) and self._planned[index].is_bound:
+                made.members += self._planned[index].members
+                coming = coming - before[index]
             self._name(made, coming, keys_of)
             nodes.append(made)
         return nodes

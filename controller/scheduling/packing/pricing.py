@@ -1,9 +1,10 @@
-"""Dual prices for resources on every kind, values of classes, and a proven lower bound.
+"""Dual prices for resources on every node type, values of classes, and a proven lower bound.
 
-The fluid program is solved over the kinds that matter and over bundles of classes of like shape, so
-that it stays small for any number of pending pods. Its duals are then extended to all kinds, scaled
-down where a kind would be worth more than its price. The resulting values are a feasible dual of
-the program over all kinds and classes. So the bound holds, whatever the bundling lost.
+The fluid program is solved over the node types that matter and over bundles of classes of like
+shape, so that it stays small for any number of pending pods. Its duals are then extended to all
+node types, scaled down where a node type would be worth more than its price. The resulting values
+are a feasible dual of the program over all node types and classes. So the bound holds, whatever the
+bundling lost.
 
 The constants minimize the cost of the mixed, priced and Karpenter benchmark clusters (`make race`).
 Running time is the second criterion.
@@ -36,13 +37,14 @@ nodes."""
 TINY = 1e-9
 """Value in $/h up to which a pod counts as worth nothing."""
 
-NO_ROOM, NO_SHARE = 1e-6, 1e-15
+LEAST_CAPACITY, NO_SHARE = 1e-6, 1e-15
 """Replace a capacity and a share of zero in divisions; the unit is the capacity of the largest
 instance type."""
 
 WORTH_ITS_PRICE = 0.98
-"""A kind may be opened, bought or not, if it is worth at least this share of its price at the dual
-prices. Sizes of one family cost about the same per unit, and the program names only one of them."""
+"""A node type may be opened, bought or not, if it is worth at least this share of its price at the
+dual prices. Sizes of one family cost about the same per unit, and the program names only one of
+them."""
 
 LOPSIDED = 0.1
 """Share of all spending on CPU and memory below which one of them is nearly free to the program."""
@@ -52,24 +54,24 @@ LEADING, HALF, NONE = 3.0, 1.0, 0.0
 count."""
 
 OWN_PRICE = 1e-3
-"""Share of its price that every kind spreads over its resources. It decides only between two shapes
-of equal value."""
+"""Share of its price that every node type spreads over its resources. It decides only between two
+shapes of equal value."""
 
 BUNDLE_STEPS = (0.02, 0.05, 0.1, 0.2, 0.5, 2.0)
 """Rounding steps for the shapes (shares of each resource) of a bundle, the finest first."""
 
-STEP, FINE_STEP, FEW_KINDS = 4.0, 2.0, 60
-"""Factor between the prices of the program's kinds; and the finer factor, used where groups decide
-how many nodes there are, if at most `FEW_KINDS` kinds remain."""
+STEP, FINE_STEP, FEW_NODE_TYPES = 4.0, 2.0, 60
+"""Factor between the prices of the program's node types; and the finer factor, used where groups
+decide how many nodes there are, if at most `FEW_NODE_TYPES` node types remain."""
 
 EVEN = 5e-4
-"""Share by which the program overstates the price of the most expensive kind, and in proportion
-those of the others, where groups decide how many nodes there are. Sizes cost about the same per
-unit. With this the program buys nodes of like size, not a few large ones that leave the small ones
-without further pods."""
+"""Share by which the program overstates the price of the most expensive node type, and in
+proportion those of the others, where groups decide how many nodes there are. Sizes cost about the
+same per unit. With this the program buys nodes of like size, not a few large ones that leave the
+small ones without further pods."""
 
 THOROUGH = 6_000
-"""Number of pairs of class and kind up to which the packer tries several weightings. Larger
+"""Number of pairs of class and node type up to which the packer tries several weightings. Larger
 problems pack well the first time, and each weighting takes longer."""
 
 SHARE, FINE_SHARE = 0.6, 0.4
@@ -81,8 +83,8 @@ the finer factor."""
 class Samples:
     """Picks the classes to fill nodes from when there are very many.
 
-    `stratum` (classes) numbers sets of classes that differ little: equal size, equal kinds, like
-    rules. `order` has all classes by stratum, the most valuable first.
+    `stratum` (classes) numbers sets of classes that differ little: equal size, equal node types,
+    like rules. `order` has all classes by stratum, the most valuable first.
     """
 
     stratum: Indices
@@ -95,9 +97,9 @@ class Samples:
             return some
         live = self.order[some[self.order]]
         strata = self.stratum[live]
-        place = np.arange(len(live)) - np.searchsorted(strata, strata)
+        rank = np.arange(len(live)) - np.searchsorted(strata, strata)
         shown = np.zeros_like(some)
-        shown[live[place < SAMPLE]] = True
+        shown[live[rank < SAMPLE]] = True
         return shown
 
 
@@ -105,9 +107,10 @@ class Samples:
 class DualPrices:
     """The dual prices that guide the packer.
 
-    `bought`: kinds, nodes that the program buys. `resource_prices`: kinds × resources. `values`:
-    classes, in $/h. `scarce`: classes of which a node takes so few that they need more nodes.
-    `tight`: kinds that are worth their price, bought or not. `samples` picks classes.
+    `bought`: node types, nodes that the program buys. `resource_prices`: node types × resources.
+    `values`: classes, in $/h. `scarce`: classes of which a node takes so few that they need more
+    nodes.
+    `tight`: node types that are worth their price, bought or not. `samples` picks classes.
 
     A lower bound on the cost of a demand is `demand @ values + limit_value`, in $/h.
     """
@@ -121,15 +124,15 @@ class DualPrices:
     samples: Samples
 
 
-_PricedKinds = tuple[FluidSolution, Matrix, Matrix]
-"""The program's solution, and the prices of resources (kinds × resources) and of slots of groups
-(groups × kinds) that it implies for all kinds."""
+_PricedNodeTypes = tuple[FluidSolution, Matrix, Matrix]
+"""The program's solution, and the prices of resources (node types × resources) and of slots of
+groups (groups × node types) that it implies for all node types."""
 
 
 def lower_bound(problem: PackingProblem) -> float:
     """Return a lower bound on the cost of any nodes for the demand, in $/h.
 
-    Returns 0 if a class with demand has no kind.
+    Returns 0 if a class with demand has no node type.
     """
     if not problem.demand.any() or not problem.allowed[problem.demand > 0].any(axis=1).all():
         return 0.0
@@ -141,23 +144,23 @@ class PriceModel:
     """The fluid program of a problem, solved again as demand shrinks."""
 
     def __init__(self, problem: PackingProblem, *, hurried: bool = False) -> None:
-        """Choose kinds, bundle classes, and build the program.
+        """Choose node types, bundle classes, and build the program.
 
         If `hurried`, the initial demand is solved only once. Solving it again could give other
         prices of the same worth.
         """
         self._problem, self._hurried = problem, hurried
-        self._scale = np.maximum(problem.room.max(axis=0, initial=0), 1.0)
+        self._scale = np.maximum(problem.capacity.max(axis=0, initial=0), 1.0)
         self._sizes = problem.sizes / self._scale
-        self._room = problem.room / self._scale
+        self._capacity = problem.capacity / self._scale
         self._members, self._limits = self._limited_groups()
-        self._kinds, self._is_fine = self._chosen_kinds()
+        self._node_types, self._is_fine = self._chosen_node_types()
         self.share = FINE_SHARE if self._is_fine else SHARE
         self._bundle_of, self._bundles = self._find_bundles()
         self._bundle_sizes = self._mean_sizes()
         self._program = self._built()
         self._stratum = strata(problem)
-        self._first: tuple[bytes, _PricedKinds] | None = None
+        self._first: tuple[bytes, _PricedNodeTypes] | None = None
         self.family = families(problem)
 
     def _limited_groups(self) -> tuple[Matrix, Vector]:
@@ -183,14 +186,14 @@ class PriceModel:
         problem = self._problem
         prices, resource_prices, slot_prices = self._priced(left)
         cost = self._sizes @ resource_prices.T + self._members.T @ slot_prices
-        # A pod is worth the least that it costs on any kind that allows it. These values are a
+        # A pod is worth the least that it costs on any node type that allows it. These values are a
         # feasible dual, so no set of nodes for the demand costs less.
         values = np.where(problem.allowed, cost, np.inf).min(axis=1, initial=np.inf)
         bought = np.zeros(len(problem.prices))
-        bought[self._kinds] = prices.bought
-        worth = (self._room * resource_prices).sum(axis=1) + self._limits @ slot_prices
+        bought[self._node_types] = prices.bought
+        worth = (self._capacity * resource_prices).sum(axis=1) + self._limits @ slot_prices
         scarce = self._members.T @ (prices.slot_prices @ prices.bought) > TINY
-        # Leaving the pod out at its penalty is the alternative to any kind.
+        # Leaving the pod out at its penalty is the alternative to any node type.
         values = np.minimum(values, problem.penalty)
         return DualPrices(
             bought=bought,
@@ -202,7 +205,7 @@ class PriceModel:
             samples=Samples(self._stratum, np.lexsort((-values, self._stratum))),
         )
 
-    def _priced(self, left: Indices) -> _PricedKinds:
+    def _priced(self, left: Indices) -> _PricedNodeTypes:
         """Solve the program for the remaining pods (classes)."""
         asked = left.tobytes()
         if self._hurried and self._first is not None and self._first[0] == asked:
@@ -210,7 +213,7 @@ class PriceModel:
         count = len(self._bundles)
         demand = np.bincount(self._bundle_of, weights=left, minlength=count)
         prices = self._program.solved(demand.astype(np.float64))
-        priced = prices, *self._extended_to_all_kinds(prices)
+        priced = prices, *self._extended_to_all_node_types(prices)
         self._first = self._first or (asked, priced)
         return priced
 
@@ -222,34 +225,34 @@ class PriceModel:
         """
         dual_prices = self.dual_prices(left, balance=0.0)
         spent = dual_prices.bought @ (
-            dual_prices.resource_prices[:, :2] * self._problem.room[:, :2]
+            dual_prices.resource_prices[:, :2] * self._problem.capacity[:, :2]
         )
         lopsided = spent.min() < LOPSIDED * spent.sum()
         return (LEADING, HALF, NONE) if lopsided else (NONE, LEADING, HALF)
 
     def _weights(self, resource_prices: Matrix, balance: float) -> Matrix:
-        """Return the weights by which shapes are compared; kinds × resources."""
-        # Every resource gets a part of the kind's price, the greater the scarcer the resource is in
-        # the demand. A resource that is free to the program now can be scarce when the rest is
-        # packed, and the part decides between two shapes of equal value.
+        """Return the weights by which shapes are compared; node types × resources."""
+        # Every resource gets a part of the node type's price, the greater the scarcer the resource
+        # is in the demand. A resource that is free to the program now can be scarce when the rest
+        # is packed, and the part decides between two shapes of equal value.
         asked = self._problem.demand @ self._sizes
-        scarcity = asked / np.maximum(self._room, NO_ROOM)
+        scarcity = asked / np.maximum(self._capacity, LEAST_CAPACITY)
         scarcity /= np.maximum(scarcity.max(axis=1, keepdims=True), NO_SHARE)
-        share: Matrix = self._problem.prices[:, None] / np.maximum(self._room, NO_ROOM)
-        even = share / self._room.shape[1] * (self._room > 0)
+        share: Matrix = self._problem.prices[:, None] / np.maximum(self._capacity, LEAST_CAPACITY)
+        even = share / self._capacity.shape[1] * (self._capacity > 0)
         bare = resource_prices.sum(axis=1) <= 0
         mixed = resource_prices + (balance * scarcity**2 + OWN_PRICE) * even
         return np.asarray(np.where(bare[:, None], even, mixed))
 
-    def _chosen_kinds(self) -> tuple[Indices, bool]:
-        """Return the kinds for the program, and whether the finer price ladder was used.
+    def _chosen_node_types(self) -> tuple[Indices, bool]:
+        """Return the node types for the program, and whether the finer price ladder was used.
 
-        A kind is left out if another with the same labels gives at least as much of everything per
-        dollar and serves pods as large. The rest is thinned to a ladder of prices.
+        A node type is left out if another with the same labels gives at least as much of everything
+        per dollar and serves pods as large. The rest is thinned to a ladder of prices.
         """
         problem = self._problem
         price = np.maximum(problem.prices, SLACK)
-        parts = [self._room / price[:, None]]
+        parts = [self._capacity / price[:, None]]
         if len(self._limits):
             limited = (self._members @ problem.allowed).max(axis=0) > 0
             parts.append(limited[:, None] / price[:, None])
@@ -265,19 +268,19 @@ class PriceModel:
             best.append(pareto_front(inside[order], merit))
         fine = self._thin_prices(best, FINE_STEP)
         large = problem.allowed.size > THOROUGH
-        if large and len(self._limits) and len(fine) <= FEW_KINDS:
+        if large and len(self._limits) and len(fine) <= FEW_NODE_TYPES:
             return fine, True
         return self._thin_prices(best, STEP), False
 
     def _thin_prices(self, parts: Sequence[Indices], step: float) -> Indices:
-        """Return the kinds of each part, thinned to a ladder of prices."""
-        prices, room = self._problem.prices, self._room
-        kept = [thinned(part, prices, room, limit=0, step=step) for part in parts]
+        """Return the node types of each part, thinned to a ladder of prices."""
+        prices, capacity = self._problem.prices, self._capacity
+        kept = [thinned(part, prices, capacity, limit=0, step=step) for part in parts]
         return np.sort(np.concatenate(kept)).astype(np.int64)
 
     def _largest_served(self) -> Matrix:
-        """Return, per kind, the largest requests of a class it serves; kinds × resources."""
-        largest: Matrix = np.zeros(self._room.shape)
+        """Return the largest requests that each node type serves; node types × resources."""
+        largest: Matrix = np.zeros(self._capacity.shape)
         for size, allowed in zip(self._sizes, self._problem.allowed, strict=True):
             np.maximum(largest, size[None] * allowed[:, None], out=largest)
         return largest
@@ -285,10 +288,10 @@ class PriceModel:
     def _find_bundles(self) -> tuple[Indices, Indices]:
         """Return the bundle of each class, and the first class of each bundle.
 
-        Classes of a bundle may use the same kinds, are members of the same groups and have like
-        shapes.
+        Classes of a bundle may use the same node types, are members of the same groups and have
+        like shapes.
         """
-        allowed = np.packbits(self._problem.allowed[:, self._kinds], axis=1)
+        allowed = np.packbits(self._problem.allowed[:, self._node_types], axis=1)
         members = self._members.T.astype(np.int64)
         total = self._sizes.sum(axis=1, keepdims=True)
         shares = self._sizes / np.maximum(total, NO_SHARE)
@@ -310,32 +313,32 @@ class PriceModel:
         return sizes
 
     def _built(self) -> FluidProgram:
-        """Return the fluid program over the chosen kinds and the bundles."""
-        problem, kinds = self._problem, self._kinds
-        prices = problem.prices[kinds]
+        """Return the fluid program over the chosen node types and the bundles."""
+        problem, node_types = self._problem, self._node_types
+        prices = problem.prices[node_types]
         if len(self._limits) and problem.allowed.size > THOROUGH:
             prices = prices * (1 + EVEN * prices / prices.max())
         return FluidProgram(
             sizes=self._bundle_sizes,
             prices=prices,
-            room=self._room[kinds],
-            allowed=problem.allowed[np.ix_(self._bundles, kinds)],
+            capacity=self._capacity[node_types],
+            allowed=problem.allowed[np.ix_(self._bundles, node_types)],
             members=self._members[:, self._bundles] > 0,
             limits=self._limits,
-            consumption=problem.consumption[kinds],
+            consumption=problem.consumption[node_types],
             headroom=problem.headroom,
             penalty=problem.penalty[self._bundles],
         )
 
-    def _extended_to_all_kinds(self, prices: FluidSolution) -> tuple[Matrix, Matrix]:
-        """Return the prices of resources (kinds × resources) and slots (groups × kinds) on all
-        kinds.
+    def _extended_to_all_node_types(self, prices: FluidSolution) -> tuple[Matrix, Matrix]:
+        """Return the prices of resources (node types × resources) and slots (groups × node types)
+        on all node types.
         """
         problem = self._problem
-        worth = self._room @ prices.resource_prices.T  # kinds × the program's kinds
-        cost = self._bundle_sizes @ prices.resource_prices.T  # bundles × the program's kinds
+        worth = self._capacity @ prices.resource_prices.T  # node types × the program's node types
+        cost = self._bundle_sizes @ prices.resource_prices.T  # bundles × the program's node types
         extension = extended(
-            priced=self._kinds,
+            priced=self._node_types,
             worth=worth + self._limits @ prices.slot_prices,
             budget=problem.prices + problem.consumption @ prices.limit_prices,
             cost=cost + self._members[:, self._bundles].T @ prices.slot_prices,
@@ -344,21 +347,21 @@ class PriceModel:
             negligible=TINY,
         )
         return (
-            prices.resource_prices[extension.place] * extension.factor[:, None],
-            prices.slot_prices[:, extension.place] * extension.factor,
+            prices.resource_prices[extension.priced_as] * extension.factor[:, None],
+            prices.slot_prices[:, extension.priced_as] * extension.factor,
         )
 
 
 def families(problem: PackingProblem) -> Indices:
-    """Return the family of each kind: the same labels, and a like ratio of CPU to memory."""
-    shape = np.log2(np.maximum(problem.room[:, :2], SLACK))
+    """Return the family of each node type: the same labels, and a like ratio of CPU to memory."""
+    shape = np.log2(np.maximum(problem.capacity[:, :2], SLACK))
     leaning = np.round(shape[:, :1] - shape[:, 1:]).astype(np.int64)
     keys = np.concatenate([np.packbits(problem.labelled, axis=0).T, leaning], axis=1)
     return distinct_rows(keys)[1]
 
 
 def strata(problem: PackingProblem) -> Indices:
-    """Return the stratum of each class: equal size, equal kinds, and the same sorts of rule."""
+    """Return the stratum of each class: equal size, node types and sorts of rule."""
     rules = problem.rules
     bound = [rules.owned[which].any(axis=0) for which in (rules.repels, ~rules.repels)]
     keys = np.concatenate(

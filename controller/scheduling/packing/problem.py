@@ -3,7 +3,7 @@
 Axes that the modules of this package share:
 
     classes     packing classes: pods that packing cannot tell apart
-    kinds       instance types within a variant, as the scheduling package defines them
+    node types       instance types within a variant, as the scheduling package defines them
     resources   the resources of the solve, in thousandths of their units
     groups      rules about pods that share a node
     limits      limits of NodePools, then capacity reservations
@@ -43,25 +43,25 @@ class NodeRules:
 
 @dataclass(frozen=True, slots=True)
 class PackingProblem:
-    """The demand, the kinds of node that can be bought, and the rules; see the module for the axes.
+    """The demand, the node types that can be bought, and the rules; see the module for the axes.
 
     `demand`: units per class. `sizes`: classes × resources, requests of one unit. `penalty`:
-    classes, the cost in $/h of leaving one unit without a node. `prices`: kinds, in $/h. `room`:
-    kinds × resources, allocatable capacity of a node.
+    classes, the cost in $/h of leaving one unit without a node. `prices`: node types, in $/h.
+    `capacity`: node types × resources, allocatable capacity of a node.
 
-    `allowed` and `labelled` are classes × kinds. `labelled` marks the kinds whose labels and taints
-    allow the class; `allowed` marks those on which one unit also fits.
+    `allowed` and `labelled` are classes × node types. `labelled` marks the node types whose labels
+    and taints allow the class; `allowed` marks those on which one unit also fits.
 
-    `consumption` (kinds × limits) is what a node uses of each limit, and `headroom` (limits) what
-    the limits still allow. `proves` is true if a lower bound on this problem also holds for the
-    kinds that were left out of it.
+    `consumption` (node types × limits) is what a node uses of each limit, and `headroom` (limits)
+    what the limits still allow. `proves` is true if a lower bound on this problem also holds for
+    the node types that were left out of it.
     """
 
     demand: Indices
     sizes: Matrix
     penalty: Vector
     prices: Vector
-    room: Matrix
+    capacity: Matrix
     allowed: Mask
     labelled: Mask
     rules: NodeRules

@@ -50,7 +50,7 @@ class Purchaser:
     def bought(self, pod_groups: Sequence[PodGroup], left: Vector) -> Purchase:
         """Buy nodes within the remaining limits; pods that get a node leave their groups."""
         classes = self.builder.classes(pod_groups)
-        problem, kinds = self.builder.problem(classes, left)
+        problem, node_types = self.builder.problem(classes, left)
         packing = pack(
             problem, refinements=self.refinements, expired=self.expired, reporter=self.reporter
         )
@@ -61,12 +61,12 @@ class Purchaser:
             every, _ = self.builder.problem(classes, left, proving=True)
             bound = lower_bound(replace(every, demand=problem.demand - packing.left))
         members = [
-            [pod_groups[place] for place in packing_class.members] for packing_class in classes
+            [pod_groups[index] for index in packing_class.members] for packing_class in classes
         ]
         planned = [
             node
             for opened in packing.opened
-            for node in unfolded(opened, int(kinds[opened.kind]), members)
+            for node in unfolded(opened, int(node_types[opened.node_type]), members)
         ]
         return Purchase(
             planned=planned,
@@ -82,12 +82,12 @@ class Purchaser:
         *,
         devices: DeviceAllocator,
         variants: Variants,
-        room: Matrix,
+        capacity: Matrix,
     ) -> Purchase:
         """Buy nodes for pod groups, some of which request devices.
 
-        Pods that request devices are cut into units of one node's worth each. `room` is kinds × the
-        solve's resources: the allocatable capacity of the kinds of `variants`.
+        Pods that request devices are cut into units of one node's worth each. `capacity` is node
+        types × the solve's resources: the allocatable capacity of the node types of `variants`.
         """
         # The way pods are cut into units is a choice. The bound must hold for any other choice, so
         # it is computed for the uncut pods.
@@ -97,14 +97,14 @@ class Purchaser:
             [pod_groups[packing_class.members[0]] for packing_class in classes], variants.row_of
         )
         problem, _ = self.builder.problem(classes, left, more=axes, proving=True)
-        ready, without_node = devices.units(pod_groups, variants, room)
+        ready, without_node = devices.units(pod_groups, variants, capacity)
         nothing = Purchase(planned=[], left=left, bound=0.0, remaining=[])
         purchase = self.bought(ready, left) if ready else nothing
         remaining = [*_remaining(without_node), *purchase.remaining]
         lost = {key for pod_group in remaining for key in pod_group.keys}
         placed = [sum(key not in lost for key in keys) // unit for unit, keys in uncut]
         demand = [
-            sum(placed[place] for place in packing_class.members) for packing_class in classes
+            sum(placed[index] for index in packing_class.members) for packing_class in classes
         ]
         bound = lower_bound(replace(problem, demand=np.array(demand, dtype=np.int64)))
         return replace(purchase, bound=bound - self.overstated, remaining=remaining)

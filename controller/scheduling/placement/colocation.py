@@ -22,7 +22,7 @@ def colocate(
     pending: PendingGroup,
     pod_groups: list[PodGroup],
     sought: Sequence[TopologyGroup],
-    room: Matrix,
+    capacity: Matrix,
     variants: Variants,
 ) -> None:
     """Add pending pods as companions to the pod groups that all `sought` groups count, in order.
@@ -34,8 +34,8 @@ def colocate(
         pending: The pods to colocate; the function removes those it attaches.
         pod_groups: The pod groups bound for new nodes, extended in place.
         sought: The affinity groups that a host must be counted in.
-        room: The capacity of new nodes for pods (node kinds × the solve's resources).
-        variants: The variants to which the rows of `room` belong.
+        capacity: The capacity of new nodes for pods (node types × the solve's resources).
+        variants: The variants to which the rows of `capacity` belong.
 
     """
     for host in list(pod_groups):
@@ -45,7 +45,7 @@ def colocate(
             continue
         mask = host.eligible & pending.eligibility.eligible
         beside = [(member.pending, count) for member, count in host.members]
-        most = min(_fitting(pending, host, room, mask, variants), on_one_node(pending, beside))
+        most = min(_fitting(pending, host, capacity, mask, variants), on_one_node(pending, beside))
         # Spread evenly: the ceiling of pods per unit, unless a node holds fewer.
         each = min(-(-pending.number // host.units), most)
         if not each:
@@ -83,14 +83,14 @@ def _attach(
 
 
 def _fitting(
-    pending: PendingGroup, host: PodGroup, room: Matrix, mask: Mask, variants: Variants
+    pending: PendingGroup, host: PodGroup, capacity: Matrix, mask: Mask, variants: Variants
 ) -> int:
     """Return how many companions fit beside one unit on the new node that holds the most.
 
     Only nodes that are eligible for both the unit and its companions are considered.
     """
     inside = np.flatnonzero(mask[variants.variant_of])
-    left = room[inside] - host.size
+    left = capacity[inside] - host.size
     left = left[(left >= 0).all(axis=1)]
     asked = pending.size > 0
     if not len(left):

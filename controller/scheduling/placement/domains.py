@@ -13,8 +13,8 @@ from controller.scheduling.pods.groups import Eligibility, PendingGroup
 from controller.scheduling.topology.groups import (
     Tallies,
     TopologyGroup,
-    TopologyKind,
     TopologyTally,
+    TopologyType,
 )
 from controller.scheduling.topology.spread import DomainOption, Rules
 
@@ -77,9 +77,9 @@ class Domains:
             owned=owned,
             counting=self._tallied(counting),
             shunned=self._tallied(
-                group for group in hard if group.kind is TopologyKind.ANTI_AFFINITY
+                group for group in hard if group.type is TopologyType.ANTI_AFFINITY
             ),
-            sought=self._tallied(group for group in hard if group.kind is TopologyKind.AFFINITY),
+            sought=self._tallied(group for group in hard if group.type is TopologyType.AFFINITY),
         )
 
     def _tallied(self, groups: Iterable[TopologyGroup]) -> tuple[TopologyTally, ...]:
@@ -100,13 +100,13 @@ class Domains:
         return tuple(sorted(group.universe | set(self._launch_options.values(group.key, mask))))
 
     def options(
-        self, pending: PendingGroup, room: Indices, keys: tuple[str, ...]
+        self, pending: PendingGroup, fitting: Indices, keys: tuple[str, ...]
     ) -> tuple[list[DomainOption], list[Mask], list[Mask]]:
         """Return the combinations of domains open to pending pods, and masks for each.
 
         Args:
             pending: The pods to place.
-            room: How many of the pods each existing node can take (nodes).
+            fitting: How many of the pods each existing node can take (nodes).
             keys: The topology keys whose domains are chosen.
 
         Returns:
@@ -116,17 +116,17 @@ class Domains:
         """
         where = self._whereabouts(keys)
         combinations = set(self._launch_options.combinations(pending.eligible, keys))
-        for place, spare in zip(where, room.tolist(), strict=True):
-            named = tuple(domain for domain in place if domain is not None)
+        for domains, spare in zip(where, fitting.tolist(), strict=True):
+            named = tuple(domain for domain in domains if domain is not None)
             if spare and len(named) == len(keys):
                 combinations.add(named)
         options, masks, members = [], [], []
         for combination in sorted(combinations):
             pins = tuple(zip(keys, combination, strict=True))
             mask = self._launch_options.pinned(pending.eligible, pins)
-            inside = np.array([place == combination for place in where], dtype=np.bool_)
+            inside = np.array([domains == combination for domains in where], dtype=np.bool_)
             price = self._launch_options.unit_price(mask, pending.size)
-            spare = int(np.minimum(room[inside], pending.number).sum()) if where else 0
+            spare = int(np.minimum(fitting[inside], pending.number).sum()) if where else 0
             options.append(DomainOption(pins, spare, np.isfinite(price), price))
             masks.append(mask)
             members.append(inside)
@@ -136,6 +136,6 @@ class Domains:
         """Return the domains of each existing node, one per key; None for a missing label."""
         known = self._where.get(keys)
         if known is None:
-            places = zip(*(self._nodes.domains(key) for key in keys), strict=True)
-            known = self._where[keys] = list(places)
+            domains = zip(*(self._nodes.domains(key) for key in keys), strict=True)
+            known = self._where[keys] = list(domains)
         return known

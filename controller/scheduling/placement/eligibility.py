@@ -112,8 +112,8 @@ class EligibilityReader:
                 [self._variants.meeting(alternative) & liked for alternative in constraints.strict]
             )
         hardened = (*constraints.tolerations, TOLERATE_PREFERENCES)
-        # Device alternatives describe new nodes only. `DeviceAllocator.room` checks the devices of
-        # existing nodes.
+        # Device alternatives describe new nodes only. `DeviceAllocator.fitting` checks the devices
+        # of existing nodes.
         reached = (
             alternatives
             if pod_class.device_requests is None

@@ -22,7 +22,7 @@ from controller.scheduling.pods.groups import PendingGroup, PodGroup
 from controller.scheduling.topology.groups import (
     Tallies,
     TopologyGroup,
-    TopologyKind,
+    TopologyType,
     domain_of,
 )
 from controller.scheduling.topology.rules import on_one_node
@@ -50,18 +50,18 @@ class Placer:
         domains: Domains,
         launch_options: LaunchOptions,
         variants: Variants,
-        room: Matrix,
+        capacity: Matrix,
         tallies: Tallies,
     ) -> None:
-        """Start without placements. `room` is node kinds × the solve's resources."""
+        """Start without placements. `capacity` is node types × the solve's resources."""
         self._tallies = tallies
         self._headroom, self._nodes, self._occupancy = headroom, nodes, occupancy
         self._attachments, self._devices = attachments, devices
         self._domains = domains
-        self._launch_options, self._room, self._variants = launch_options, room, variants
+        self._launch_options, self._capacity, self._variants = launch_options, capacity, variants
         self.existing: defaultdict[str, list[str]] = defaultdict(list)
         self.filled: list[tuple[PodGroup, int]] = []
-        self._no_room = np.zeros(len(nodes), dtype=np.int64)
+        self._none_fitting = np.zeros(len(nodes), dtype=np.int64)
 
     def placed(
         self, waiting: Sequence[PendingGroup], pod_groups: list[PodGroup]
@@ -95,47 +95,47 @@ class Placer:
         self, pending: PendingGroup, pod_groups: list[PodGroup], failed: list[PendingGroup]
     ) -> None:
         """Place one pending group; add it to `failed` if pods are left over."""
-        room = self._no_room
+        fitting = self._none_fitting
         if len(self._nodes):
-            room = self._occupancy.room(pending, self._nodes.holds(pending.size))
-            room = self._attachments.room(pending.pod_class.volumes, room)
-            room = self._devices.room(pending, self._nodes.all, room)
+            fitting = self._occupancy.fitting(pending, self._nodes.holds(pending.size))
+            fitting = self._attachments.fitting(pending.pod_class.volumes, fitting)
+            fitting = self._devices.fitting(pending, self._nodes.all, fitting)
         rules = self._domains.rules(pending)
         if pending.wants_company:
-            self._place_in_company(pending, room, rules, pod_groups)
+            self._place_in_company(pending, fitting, rules, pod_groups)
         elif not rules.keys:
-            self._fill_nodes(pending, room, np.ones(len(self._nodes), dtype=np.bool_), rules)
+            self._fill_nodes(pending, fitting, np.ones(len(self._nodes), dtype=np.bool_), rules)
             if pending.number and self._launch_options.launchable(pending.eligible, pending.size):
                 keys = self._take(pending, pending.number)
                 pod_groups.append(PodGroup(pending, (), keys, pending.eligible))
         else:
-            self._place_in_domains(pending, room, rules, pod_groups)
+            self._place_in_domains(pending, fitting, rules, pod_groups)
         if pending.number:
             failed.append(pending)
 
     def _place_in_company(
-        self, pending: PendingGroup, room: Indices, rules: Rules, pod_groups: list[PodGroup]
+        self, pending: PendingGroup, fitting: Indices, rules: Rules, pod_groups: list[PodGroup]
     ) -> None:
         """Place pods that must share a node with certain other pods.
 
         They go on existing nodes with those pods, then as companions with pod groups bound for new
-        nodes. If they look only for pods of their own kind and none is placed yet, they start
+        nodes. If they look only for pods like themselves and none is placed yet, they start
         together on one node.
         """
         everywhere = np.ones(len(self._nodes), dtype=np.bool_)
-        self._fill_nodes(pending, room, everywhere, rules)
+        self._fill_nodes(pending, fitting, everywhere, rules)
         if not pending.number:
             return
         sought = [
             group
             for group in pending.owned
-            if group.per_node and group.kind is TopologyKind.AFFINITY
+            if group.per_node and group.type is TopologyType.AFFINITY
         ]
         alone = all(
             group in pending.counted and not self._tallies[group.index].total for group in sought
         )
         before = pending.number
-        colocate(pending, pod_groups, sought, self._room, self._variants)
+        colocate(pending, pod_groups, sought, self._capacity, self._variants)
         self._count_on_new_nodes(pending, before - pending.number)
         hosts = [
             pod_group
@@ -161,12 +161,14 @@ class Placer:
         alone = replace(
             pending, owned=tuple(group for group in pending.owned if group not in sought)
         )
-        room = self._occupancy.room(alone, self._nodes.holds(pending.size))
+        fitting = self._occupancy.fitting(alone, self._nodes.holds(pending.size))
         together = self._most_together(pending)
-        if len(room) and room.max() >= min(together, pending.number) > 0:
+        if len(fitting) and fitting.max() >= min(together, pending.number) > 0:
             # The first node that holds them all, or else the first that holds the most.
-            chosen = np.arange(len(room)) == int((room >= min(room.max(), pending.number)).argmax())
-            self._fill_nodes(pending, room, chosen, rules)
+            chosen = np.arange(len(fitting)) == int(
+                (fitting >= min(fitting.max(), pending.number)).argmax()
+            )
+            self._fill_nodes(pending, fitting, chosen, rules)
         elif together:
             count = min(together, pending.number)
             keys = self._take(pending, count)
@@ -174,24 +176,26 @@ class Placer:
 
     def _most_together(self, pending: PendingGroup) -> int:
         """Return how many of these pods one new node can hold, by size and by its rules."""
-        kinds = self._launch_options.fitting_kinds(pending.eligible, pending.size)
+        node_types = self._launch_options.fitting_node_types(pending.eligible, pending.size)
         asked = pending.size > 0
-        if not len(kinds):
+        if not len(node_types):
             return 0
-        most = int(np.floor(self._room[kinds][:, asked] / pending.size[asked]).min(axis=1).max())
+        most = int(
+            np.floor(self._capacity[node_types][:, asked] / pending.size[asked]).min(axis=1).max()
+        )
         return min(most, on_one_node(pending))
 
     def _place_in_domains(
-        self, pending: PendingGroup, room: Indices, rules: Rules, pod_groups: list[PodGroup]
+        self, pending: PendingGroup, fitting: Indices, rules: Rules, pod_groups: list[PodGroup]
     ) -> None:
         """Assign the pods to domains, fill the existing nodes there and group the rest by
         domain.
         """
-        options, masks, members = self._domains.options(pending, room, rules.keys)
+        options, masks, members = self._domains.options(pending, fitting, rules.keys)
         assign(pending.number, options, rules)
         for option, mask, inside in zip(options, masks, members, strict=True):
             before = pending.number
-            self._fill_nodes(pending, room, inside, None, most=option.taken, pins=option.pins)
+            self._fill_nodes(pending, fitting, inside, None, most=option.taken, pins=option.pins)
             rest = option.taken - (before - pending.number)
             if rest:
                 keys = self._take(pending, rest)
@@ -200,7 +204,7 @@ class Placer:
     def _fill_nodes(
         self,
         pending: PendingGroup,
-        room: Indices,
+        fitting: Indices,
         inside: Mask,
         rules: Rules | None,
         most: int | None = None,
@@ -210,7 +214,7 @@ class Placer:
 
         Args:
             pending: The pods to place; the method removes those it places.
-            room: How many of the pods each node can take (nodes).
+            fitting: How many of the pods each node can take (nodes).
             inside: The nodes that may be used (nodes).
             rules: The rules whose tallies count the pods in their domains, if they are not counted
                 yet.
@@ -219,13 +223,13 @@ class Placer:
                 undone and are recorded in `filled`.
 
         """
-        if not len(room):
+        if not len(fitting):
             return
         left = pending.number if most is None else min(most, pending.number)
-        for index in np.flatnonzero((room > 0) & inside).tolist():
+        for index in np.flatnonzero((fitting > 0) & inside).tolist():
             if not left:
                 return
-            count = min(int(room[index]), left)
+            count = min(int(fitting[index]), left)
             node = self._nodes.all[index]
             count = self._devices.put(pending, node, count)
             if not count:
@@ -252,11 +256,11 @@ class Placer:
     def _count_on_new_nodes(self, pending: PendingGroup, count: int) -> None:
         """Count pods bound for new nodes, by affinity over hostnames; `count` may be negative.
 
-        Only the first pods of an affinity to their own kind may start on any node, so it matters
-        that other pods exist, but not on which node they are.
+        Only the first pods of an affinity to pods like themselves may start on any node, so it
+        matters that other pods exist, but not on which node they are.
         """
         for group in pending.counted:
-            if group.per_node and group.kind is TopologyKind.AFFINITY:
+            if group.per_node and group.type is TopologyType.AFFINITY:
                 self._tallies[group.index].counts[NEW_NODE] += count
 
     def withdrawn(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:

@@ -13,7 +13,7 @@ from controller.constraints import resources
 from controller.constraints.hostports import HostPort
 from controller.constraints.resources import Resources
 from controller.scheduling.pods.devicerequests import DeviceRequests
-from controller.scheduling.pods.kinds import PodKind, PodKinds
+from controller.scheduling.pods.signatures import PodSignature, PodSignatures
 from controller.scheduling.pods.volumes import NO_VOLUMES, Volumes
 
 
@@ -45,7 +45,7 @@ class PodClass:
 
 
 def pod_classes(
-    pods: Sequence[Pod], *, kinds: PodKinds | None = None, lifted: bool = False
+    pods: Sequence[Pod], *, signatures: PodSignatures | None = None, lifted: bool = False
 ) -> list[PodClass]:
     """Return pods grouped into pod classes, in the order in which scarce capacity is assigned.
 
@@ -54,36 +54,36 @@ def pod_classes(
 
     Args:
         pods: The pods to group.
-        kinds: What is known of pods from earlier solves; saves reading them again.
+        signatures: What is known of pods from earlier solves; saves reading them again.
         lifted: Whether the pods' present nodes are ignored. Otherwise pods that leave different
             nodes are in different classes.
 
     """
-    kinds = kinds or PodKinds()
-    alike: dict[tuple[PodKind, str], list[Pod]] = {}
+    signatures = signatures or PodSignatures()
+    alike: dict[tuple[PodSignature, str], list[Pod]] = {}
     for pod in pods:
         node = "" if lifted else pod.spec.node_name
-        alike.setdefault((kinds.of(pod), node), []).append(pod)
-    classes = [_pod_class(kind, row) for (kind, _), row in alike.items()]
+        alike.setdefault((signatures.of(pod), node), []).append(pod)
+    classes = [_pod_class(signature, row) for (signature, _), row in alike.items()]
     classes.sort(key=_order)
     for index, pod_class in enumerate(classes):
         pod_class.index = index
     return classes
 
 
-def _pod_class(kind: PodKind, pods: list[Pod]) -> PodClass:
+def _pod_class(signature: PodSignature, pods: list[Pod]) -> PodClass:
     if len(pods) > 1:
         pods.sort(key=_age)
     return PodClass(
         index=0,
-        placement_key=kind.placement_key,
-        namespace=kind.namespace,
-        labels=kind.labels,
-        spec=kind.spec,
-        requests=kind.requests,
-        ports=kind.ports,
+        placement_key=signature.placement_key,
+        namespace=signature.namespace,
+        labels=signature.labels,
+        spec=signature.spec,
+        requests=signature.requests,
+        ports=signature.ports,
         keys=[pod.key for pod in pods],
-        flaw=kind.flaw,
+        flaw=signature.flaw,
     )
 
 

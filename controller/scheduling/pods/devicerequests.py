@@ -86,7 +86,7 @@ class RequestAlternative:
     known: dict[object, bool] = field(default_factory=dict)
 
     @property
-    def kind(self) -> tuple[object, ...]:
+    def selection(self) -> tuple[object, ...]:
         """What determines the devices that it accepts: class, conditions and tolerations."""
         texts = (selector.condition.text for selector in self.selectors)
         return (self.class_name, *texts, *self.tolerations)

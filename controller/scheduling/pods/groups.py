@@ -12,7 +12,7 @@ from controller.constraints.requirements import Requirements
 from controller.scheduling.arrays import Mask, Vector
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.preferences import PodConstraints
-from controller.scheduling.topology.groups import TopologyGroup, TopologyGroups, TopologyKind
+from controller.scheduling.topology.groups import TopologyGroup, TopologyGroups, TopologyType
 from controller.scheduling.topology.spread import Pins
 from controller.state.buffers import PRIORITY as BUFFER_PRIORITY
 
@@ -90,7 +90,7 @@ class PendingGroup:
         The pods that it matches should be placed first.
         """
         return any(
-            group.kind is TopologyKind.AFFINITY and group not in self.counted
+            group.type is TopologyType.AFFINITY and group not in self.counted
             for group in self.owned
         )
 
@@ -178,7 +178,7 @@ class PodGroup:
 
 def wants_company(owned: Iterable[TopologyGroup]) -> bool:
     """Whether pods that state these topology groups must share a node with certain other pods."""
-    return any(group.per_node and group.kind is TopologyKind.AFFINITY for group in owned)
+    return any(group.per_node and group.type is TopologyType.AFFINITY for group in owned)
 
 
 def topology_groups_of(
@@ -196,18 +196,18 @@ def topology_groups_of(
         )
         group.hard |= constraint in constraints.spreads
         groups_by_index[group.index] = group
-    for kind, terms, required in (
-        (TopologyKind.AFFINITY, constraints.binding_affinities, constraints.affinities),
+    for type_, terms, required in (
+        (TopologyType.AFFINITY, constraints.binding_affinities, constraints.affinities),
         (
-            TopologyKind.ANTI_AFFINITY,
+            TopologyType.ANTI_AFFINITY,
             constraints.binding_anti_affinities,
             constraints.anti_affinities,
         ),
     ):
-        for place, term in enumerate(terms):
+        for index, term in enumerate(terms):
             group = groups.affinity(
-                term, kind=kind, namespace=pod_class.namespace, own_labels=pod_class.labels
+                term, type_=type_, namespace=pod_class.namespace, own_labels=pod_class.labels
             )
-            group.hard |= place < len(required)
+            group.hard |= index < len(required)
             groups_by_index[group.index] = group
     return tuple(groups_by_index[index] for index in sorted(groups_by_index))

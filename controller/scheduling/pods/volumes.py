@@ -80,15 +80,17 @@ class VolumeIndex:
             if volume.persistent_volume_claim is not None:
                 name = volume.persistent_volume_claim.claim_name
                 claim = self._claim(namespace, name)
-                places, driver = self._of_claim(claim)
+                alternatives, driver = self._of_claim(claim)
                 named.add((driver, f"{namespace}/{name}"))
             elif volume.ephemeral is not None and volume.ephemeral.volume_claim_template:
                 template = volume.ephemeral.volume_claim_template
-                places, driver = self._unbound(template.spec, f"ephemeral volume {volume.name}")
+                alternatives, driver = self._unbound(
+                    template.spec, f"ephemeral volume {volume.name}"
+                )
                 born[driver] += 1
             else:
                 continue
-            per_volume.append(places)
+            per_volume.append(alternatives)
         if not per_volume:
             return NO_VOLUMES
         # One node must reach all volumes: cross the alternatives of each, and drop combinations

@@ -27,7 +27,7 @@ LabelItems = tuple[tuple[str, str], ...]
 """Labels as sorted pairs, in a hashable form."""
 
 
-class TopologyKind(Enum):
+class TopologyType(Enum):
     """The type of a topology rule: what it asks of the pods that state it, its owners."""
 
     SPREAD = "spread"
@@ -71,7 +71,7 @@ class TopologyGroup:
     """
 
     index: int
-    kind: TopologyKind
+    type: TopologyType
     key: str
     namespaces: frozenset[str]
     selector: LabelSelector | None
@@ -154,7 +154,7 @@ class TopologyGroups:
             constraint.label_selector, _same_values(constraint.match_label_keys, own_labels, "In")
         )
         return self._group(
-            kind=TopologyKind.SPREAD,
+            type_=TopologyType.SPREAD,
             key=constraint.topology_key,
             namespaces=frozenset({namespace}),
             selector=selector,
@@ -167,7 +167,7 @@ class TopologyGroups:
         self,
         term: PodAffinityTerm,
         *,
-        kind: TopologyKind,
+        type_: TopologyType,
         namespace: str,
         own_labels: Mapping[str, str],
     ) -> TopologyGroup:
@@ -184,7 +184,7 @@ class TopologyGroups:
             ],
         )
         return self._group(
-            kind=kind,
+            type_=type_,
             key=term.topology_key,
             namespaces=self._namespaces_of(term, namespace),
             selector=selector,
@@ -204,7 +204,7 @@ class TopologyGroups:
             for term in affinity.pod_anti_affinity.required:
                 group = self.affinity(
                     term,
-                    kind=TopologyKind.ANTI_AFFINITY,
+                    type_=TopologyType.ANTI_AFFINITY,
                     namespace=pod.metadata.namespace,
                     own_labels=pod.metadata.labels,
                 )
@@ -237,7 +237,7 @@ class TopologyGroups:
 
     def _group(
         self,
-        kind: TopologyKind,
+        type_: TopologyType,
         key: str,
         namespaces: frozenset[str],
         selector: LabelSelector | None,
@@ -248,7 +248,7 @@ class TopologyGroups:
         """Return the group with these properties, made if it does not exist yet."""
         key = labels.normalized(key)
         identity = (
-            kind,
+            type_,
             key,
             namespaces,
             selectors.canonical(selector),
@@ -260,7 +260,7 @@ class TopologyGroups:
         if known is None:
             known = TopologyGroup(
                 index=len(self.all),
-                kind=kind,
+                type=type_,
                 key=key,
                 namespaces=namespaces,
                 selector=selector,
@@ -286,8 +286,8 @@ class TopologyGroups:
         placed: defaultdict[tuple[str, LabelItems], Counter[str]] = defaultdict(Counter)
         for pod in pods:
             if is_counted(pod) and pod.spec.node_name in named:
-                kind = (pod.metadata.namespace, tuple(sorted(pod.metadata.labels.items())))
-                placed[kind][pod.spec.node_name] += 1
+                equal = (pod.metadata.namespace, tuple(sorted(pod.metadata.labels.items())))
+                placed[equal][pod.spec.node_name] += 1
         everywhere = {
             key: _domains(nodes, key) for key in sorted({group.key for group in self.all})
         }

@@ -21,7 +21,7 @@ import numpy as np
 from controller.constraints import hostports
 from controller.constraints.hostports import HostPort
 from controller.scheduling.arrays import Indices, Vector
-from controller.scheduling.topology.groups import TopologyGroup, TopologyKind
+from controller.scheduling.topology.groups import TopologyGroup, TopologyType
 
 ENDLESS = np.iinfo(np.int32).max
 """The number of further pods where a rule sets no limit."""
@@ -57,9 +57,9 @@ def limit(group: TopologyGroup, *, own: bool, least: float = 0) -> float:
     For a spread the skew, count minus `least`, is at most `maxSkew`. For anti-affinity the only
     counted pod in the domain is the pod that states it.
     """
-    if group.kind is TopologyKind.SPREAD:
+    if group.type is TopologyType.SPREAD:
         return group.max_skew + least
-    if group.kind is TopologyKind.ANTI_AFFINITY:
+    if group.type is TopologyType.ANTI_AFFINITY:
         return int(own)
     return ENDLESS
 
@@ -69,10 +69,10 @@ def admits(
 ) -> bool:
     """Whether a domain with `count` counted pods admits one more pod that states the group's rule.
 
-    `first` says that the group counts no pod in any domain. The first pod of an affinity to its own
-    kind may go to any domain.
+    `first` says that the group counts no pod in any domain. The first pod of an affinity to
+    pods like itself may go to any domain.
     """
-    if group.kind is TopologyKind.AFFINITY:
+    if group.type is TopologyType.AFFINITY:
         return count > 0 or (own and first)
     return count + own <= limit(group, own=own, least=least)
 
@@ -85,7 +85,7 @@ def further(
     It answers `admits` for many domains and many pods at once. The number for a domain holds while
     no pods are placed in other domains: those may change `least` and `first`.
     """
-    if group.kind is TopologyKind.AFFINITY:
+    if group.type is TopologyType.AFFINITY:
         return np.where((counts > 0) | (own and first), ENDLESS, 0)
     spare = limit(group, own=own, least=least) - counts
     if own:
@@ -100,7 +100,7 @@ def excess(
 
     `count` is the number of counted pods in the domain, owners included if `own`.
     """
-    if group.kind is TopologyKind.AFFINITY:
+    if group.type is TopologyType.AFFINITY:
         return 0 if count > 0 else owners
     return min(max(count - limit(group, own=own, least=least), 0), owners)
 
@@ -118,7 +118,7 @@ def on_one_node(pods: Ruled, beside: Sequence[tuple[Ruled, int]] = ()) -> int:
         return 0
     most = 1 if pods.ports else ENDLESS
     for group in pods.owned:
-        if group.per_node and group.kind is not TopologyKind.AFFINITY:
+        if group.per_node and group.type is not TopologyType.AFFINITY:
             count = sum(number for other, number in beside if group in other.counted)
             own = group in pods.counted
             most = min(most, int(further(group, np.array([count]), own=own)[0]))
@@ -128,6 +128,6 @@ def on_one_node(pods: Ruled, beside: Sequence[tuple[Ruled, int]] = ()) -> int:
 def _repels(owner: Ruled, pods: Ruled) -> bool:
     """Whether an anti-affinity by hostname keeps pods off the nodes of its owner."""
     return any(
-        group.per_node and group.kind is TopologyKind.ANTI_AFFINITY and group in pods.counted
+        group.per_node and group.type is TopologyType.ANTI_AFFINITY and group in pods.counted
         for group in owner.owned
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from controller.scheduling.topology import rules as topology
-from controller.scheduling.topology.groups import TopologyKind, TopologyTally
+from controller.scheduling.topology.groups import TopologyTally, TopologyType
 
 Pins = tuple[tuple[str, str], ...]
 """Label keys with the values that topology chose, sorted by key."""
@@ -21,13 +21,13 @@ Pins = tuple[tuple[str, str], ...]
 class DomainOption:
     """A combination of domains: how many pods its existing nodes hold, and the price of new nodes.
 
-    `room` is the number of pods that existing nodes hold. `launchable` says whether a new node can
-    be launched there, and `price` is a pod's share of the cheapest one's price. `taken` counts the
-    pods assigned.
+    `fitting` is the number of pods that existing nodes hold. `launchable` says whether a new node
+    can be launched there, and `price` is a pod's share of the cheapest one's price. `taken` counts
+    the pods assigned.
     """
 
     pins: Pins
-    room: int
+    fitting: int
     launchable: bool
     price: float
     taken: int = 0
@@ -35,7 +35,7 @@ class DomainOption:
     @property
     def is_free(self) -> bool:
         """Whether the existing nodes hold one more pod."""
-        return self.taken < self.room
+        return self.taken < self.fitting
 
     @property
     def is_open(self) -> bool:
@@ -62,7 +62,7 @@ class Rules:
     @property
     def spreads(self) -> bool:
         """Whether the pod states a topology spread."""
-        return any(tally.group.kind is TopologyKind.SPREAD for tally, _, _ in self.owned)
+        return any(tally.group.type is TopologyType.SPREAD for tally, _, _ in self.owned)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ def _count(tally: TopologyTally, domain: str, own: bool, away: Away) -> int:
 
 def _least(tally: TopologyTally, own: bool, universe: tuple[str, ...], away: Away) -> float:
     """Return the minimum count over the domains that a spread compares; 0 for the other rules."""
-    if tally.group.kind is not TopologyKind.SPREAD:
+    if tally.group.type is not TopologyType.SPREAD:
         return 0
     if not away.number:
         return topology.minimum(tally.group, [tally.counts[domain] for domain in universe])
@@ -201,7 +201,7 @@ def _best(options: Sequence[DomainOption], rules: Rules) -> DomainOption | None:
 def _slack(rules: Rules) -> bool:
     """Whether every spread allows a skew of more than 1, so existing capacity can be used first."""
     groups = (tally.group for tally, _, _ in rules.owned)
-    return all(group.max_skew > 1 for group in groups if group.kind is TopologyKind.SPREAD)
+    return all(group.max_skew > 1 for group in groups if group.type is TopologyType.SPREAD)
 
 
 def _population(option: DomainOption, rules: Rules) -> int:
@@ -210,7 +210,7 @@ def _population(option: DomainOption, rules: Rules) -> int:
     return sum(
         tally.counts[domains[tally.group.key]]
         for tally in rules.counting
-        if tally.group.kind is TopologyKind.SPREAD and tally.group.key in domains
+        if tally.group.type is TopologyType.SPREAD and tally.group.key in domains
     )
 
 
@@ -220,9 +220,9 @@ def _batch(left: int, option: DomainOption, rules: Rules) -> int:
     Pods that state only affinity cannot make the option inadmissible; others are assigned one by
     one.
     """
-    if any(tally.group.kind is not TopologyKind.AFFINITY for tally, _, _ in rules.owned):
+    if any(tally.group.type is not TopologyType.AFFINITY for tally, _, _ in rules.owned):
         return 1
-    return min(left, option.room - option.taken) if option.is_free else left
+    return min(left, option.fitting - option.taken) if option.is_free else left
 
 
 def _admitted(pins: Pins, rules: Rules, least: dict[int, float], away: Away) -> bool:
@@ -231,7 +231,7 @@ def _admitted(pins: Pins, rules: Rules, least: dict[int, float], away: Away) -> 
     for tally, own, _ in rules.owned:
         group = tally.group
         count = _count(tally, domains[group.key], own, away)
-        first = group.kind is TopologyKind.AFFINITY and tally.total <= away.number
+        first = group.type is TopologyType.AFFINITY and tally.total <= away.number
         if not topology.admits(group, count, own=own, least=least[group.index], first=first):
             return False
     return all(_is_clear(tally, domains[tally.group.key], rules, away) for tally in rules.shunned)

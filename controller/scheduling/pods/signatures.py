@@ -1,7 +1,7 @@
 """What placement reads of a pod, shared by pods that differ only in name, age and node.
 
 Reading a pod takes longer than comparing what was read, and a `Pod` object never changes. A caller
-that solves for the same pods again keeps a `PodKinds`, so that each pod is read once.
+that solves for the same pods again keeps a `PodSignatures`, so that each pod is read once.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _rest = attrgetter(
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class PodKind:
+class PodSignature:
     """What placement reads of a pod; equal pods share one.
 
-    Pod kinds with the same `placement_key` differ only in their requests, not in the nodes that
-    suit them or the pods they look for. `flaw` says why the requests cannot be read; it is empty if
-    they can. `spec` has no node name.
+    Pod signatures with the same `placement_key` differ only in their requests, not in the nodes
+    that suit them or the pods they look for. `flaw` says why the requests cannot be read; it is
+    empty if they can. `spec` has no node name.
     """
 
     placement_key: bytes
@@ -53,21 +53,21 @@ class PodKind:
     flaw: str
 
 
-class PodKinds:
-    """Cache of pod kinds. A pod is read once while the cache holds it."""
+class PodSignatures:
+    """Cache of pod signatures. A pod is read once while the cache holds it."""
 
     def __init__(self) -> None:
         # By identity. An id stays unique because the cache keeps a reference to the pod.
-        self._of: dict[int, tuple[Pod, PodKind]] = {}
-        self._known: dict[tuple[bytes, ...], PodKind] = {}
-        # Parts that many kinds share are kept once, to save memory. Requests are cached because
-        # quantities are slow to parse.
+        self._of: dict[int, tuple[Pod, PodSignature]] = {}
+        self._known: dict[tuple[bytes, ...], PodSignature] = {}
+        # Parts that many signatures share are kept once, to save memory. Requests are cached
+        # because quantities are slow to parse.
         self._parts: dict[bytes, bytes] = {}
         self._asked: dict[bytes, tuple[Resources, str]] = {}
         self._encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
-    def of(self, pod: Pod) -> PodKind:
-        """Return the kind of a pod."""
+    def of(self, pod: Pod) -> PodSignature:
+        """Return the signature of a pod."""
         known = self._of.get(id(pod))
         if known is None:
             known = self._of[id(pod)] = pod, self._read(pod)
@@ -77,26 +77,28 @@ class PodKinds:
         """Remove all pods except these from the cache."""
         kept = {id(pod): known for pod in pods if (known := self._of.get(id(pod))) is not None}
         if len(kept) < len(self._of):
-            left = {kind for _, kind in kept.values()}
+            left = {signature for _, signature in kept.values()}
             self._of, self._parts, self._asked = kept, {}, {}
-            self._known = {key: kind for key, kind in self._known.items() if kind in left}
+            self._known = {
+                key: signature for key, signature in self._known.items() if signature in left
+            }
 
-    def _read(self, pod: Pod) -> PodKind:
+    def _read(self, pod: Pod) -> PodSignature:
         spec, resized = pod.spec, _resized(pod)
         where = self._encode((pod.metadata.namespace, pod.metadata.labels, *_where(spec)))
         asking = self._encode((*_how_much(spec), resized))
         key = (self._once(where), self._once(asking), self._once(self._encode(_rest(spec))))
-        kind = self._known.get(key)
-        if kind is None:
-            kind = self._known[key] = self._kind(pod, key[0], asking)
-        return kind
+        signature = self._known.get(key)
+        if signature is None:
+            signature = self._known[key] = self._signature(pod, key[0], asking)
+        return signature
 
-    def _kind(self, pod: Pod, where: bytes, asking: bytes) -> PodKind:
+    def _signature(self, pod: Pod, where: bytes, asking: bytes) -> PodSignature:
         if asking not in self._asked:
             self._asked[asking] = _requests(pod)
         requests, flaw = self._asked[asking]
         ports = hostports.host_ports(pod.spec)
-        return PodKind(
+        return PodSignature(
             placement_key=self._once(where + self._encode(ports)) if ports else where,
             namespace=pod.metadata.namespace,
             labels=pod.metadata.labels,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from controller.apis.kubernetes.pods import Pod, PodSpec
-from controller.scheduling.pods.kinds import PodKinds
+from controller.scheduling.pods.signatures import PodSignatures
 from tests.builders import make_pod
 
 REQUESTS = {"requests": {"cpu": "2"}}
@@ -44,7 +44,7 @@ def changed(pod: Pod, part: str, **values: Any) -> Pod:
 
 
 def test_pods_that_differ_only_in_name_age_and_node_are_of_one_pod_kind() -> None:
-    kinds = PodKinds()
+    signatures = PodSignatures()
     here = make_pod("a", labels={"app": "web"}, node="here")
     there = changed(
         make_pod("b", labels={"app": "web"}, node="there"),
@@ -52,8 +52,8 @@ def test_pods_that_differ_only_in_name_age_and_node_are_of_one_pod_kind() -> Non
         creationTimestamp="2026-11-01T00:00:00Z",
     )
 
-    assert kinds.of(here) is kinds.of(there)
-    assert not kinds.of(here).spec.node_name
+    assert signatures.of(here) is signatures.of(there)
+    assert not signatures.of(here).spec.node_name
 
 
 def test_the_following_test_covers_every_field_of_a_pod_spec() -> None:
@@ -78,38 +78,38 @@ def test_the_following_test_covers_every_field_of_a_pod_spec() -> None:
 def test_a_difference_in_any_other_field_makes_another_pod_kind(
     part: str, values: dict[str, Any]
 ) -> None:
-    kinds, pod = PodKinds(), make_pod("a")
+    signatures, pod = PodSignatures(), make_pod("a")
 
-    assert kinds.of(changed(pod, part, **values)) is not kinds.of(pod)
+    assert signatures.of(changed(pod, part, **values)) is not signatures.of(pod)
 
 
-def test_pod_kinds_that_differ_only_in_requests_have_the_same_nodes() -> None:
-    kinds = PodKinds()
-    small, large = kinds.of(make_pod("a", cpu="1")), kinds.of(make_pod("b", cpu="2"))
-    elsewhere = kinds.of(changed(make_pod("c", cpu="1"), "spec", nodeSelector={"tier": "db"}))
+def test_pod_signatures_that_differ_only_in_requests_have_the_same_nodes() -> None:
+    signatures = PodSignatures()
+    small, large = signatures.of(make_pod("a", cpu="1")), signatures.of(make_pod("b", cpu="2"))
+    elsewhere = signatures.of(changed(make_pod("c", cpu="1"), "spec", nodeSelector={"tier": "db"}))
 
     assert small.placement_key == large.placement_key != elsewhere.placement_key
     assert small.requests["cpu"] * 2 == large.requests["cpu"]
 
 
 def test_pods_with_host_ports_do_not_have_the_same_nodes_as_others() -> None:
-    kinds, pod = PodKinds(), make_pod("a")
+    signatures, pod = PodSignatures(), make_pod("a")
     ports = [{"name": "main", "ports": [{"hostPort": 80}]}]
-    taking = kinds.of(changed(pod, "spec", containers=ports))
+    taking = signatures.of(changed(pod, "spec", containers=ports))
 
     assert [port.port for port in taking.ports] == [80]
-    assert taking.placement_key != kinds.of(pod).placement_key
+    assert taking.placement_key != signatures.of(pod).placement_key
 
 
 def test_nothing_is_cached_for_deleted_pods() -> None:
-    kinds, gone, stays = PodKinds(), make_pod("gone", cpu="3"), make_pod("stays")
+    signatures, gone, stays = PodSignatures(), make_pod("gone", cpu="3"), make_pod("stays")
     held = sys.getrefcount(gone), sys.getrefcount(stays)
-    kinds.of(gone)
-    of_the_other = kinds.of(stays)
+    signatures.of(gone)
+    of_the_other = signatures.of(stays)
 
-    kinds.keep([stays])
+    signatures.keep([stays])
 
     assert sys.getrefcount(gone) == held[0]
     assert sys.getrefcount(stays) > held[1]
-    assert kinds.of(stays) is of_the_other
-    assert kinds.of(make_pod("new")) is of_the_other
+    assert signatures.of(stays) is of_the_other
+    assert signatures.of(make_pod("new")) is of_the_other
