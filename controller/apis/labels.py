@@ -98,6 +98,9 @@ PREFERENCE_PRICE = "joiner.dev/preference-price"
 NODE_PRICE_PER_HOUR = "joiner.dev/node-price-per-hour"
 """On a NodePool: the fee per node in $/h, in place of the setting NODE_PRICE_PER_HOUR."""
 
+FAST_IMAGE_PULL = "joiner.dev/fast-image-pull"
+"""On the template of a NodePool: `true` lets its nodes pull image layers in parallel."""
+
 SURGE = "joiner.dev/surge"
 SURGED_FOR = "joiner.dev/surged-for"
 REPLACES = "joiner.dev/replaces"

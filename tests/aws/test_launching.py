@@ -64,6 +64,18 @@ async def test_a_claim_launches_the_cheapest_instance_that_satisfies_it(
     assert instance.image_id == machine.image_id
 
 
+async def test_image_pulls_are_parallel_where_the_nodepool_asks_for_it(
+    provider: AWSCloudProvider, region: Region
+) -> None:
+    node_class = await ready(provider)
+    fast = make_claim(ON_DEMAND, M5_LARGE, annotations={labels.FAST_IMAGE_PULL: "true"})
+
+    await provider.launch(make_claim(ON_DEMAND, M5_LARGE), node_class)
+    await provider.launch(fast, node_class)
+
+    assert ["FastImagePull: true" in one.user_data for one in region.instances()] == [False, True]
+
+
 async def test_overlays_of_prices_and_capacities_decide_what_is_launched(
     provider: AWSCloudProvider, region: Region
 ) -> None:

@@ -97,6 +97,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "al2023-nodeconfig": ("AL2023", {"custom": NODE_CONFIG}),
     "al2023-mime": ("AL2023", {"custom": MIME}),
     "al2023-raid0": ("AL2023", {"raid": True}),
+    "al2023-fast-image-pull": ("AL2023", {"fast_image_pull": True}),
     "al2023-kubelet": ("AL2023", {"kubelet": KUBELET}),
     "al2023-ipv6": ("AL2023", {"cluster": IPV6}),
     "al2": ("AL2", {}),
@@ -106,6 +107,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bottlerocket": ("Bottlerocket", {"custom": TOML}),
     "bottlerocket-kubelet": ("Bottlerocket", {"kubelet": KUBELET}),
     "bottlerocket-raid0": ("Bottlerocket", {"raid": True, "image_version": "1.44.0"}),
+    "bottlerocket-fast-image-pull": (
+        "Bottlerocket",
+        {"fast_image_pull": True, "image_version": "bottlerocket-aws-k8s-1.36-x86_64-v1.52.0-7b9"},
+    ),
     "windows2022": ("Windows2022", {"custom": 'Write-Host "hello"\n'}),
     "windows2019": ("Windows2019", {}),
     "windows2025": ("Windows2025", {"kubelet": KUBELET}),
@@ -231,6 +236,15 @@ def test_only_older_bottlerocket_versions_get_the_directories_to_bind() -> None:
     new = user_data(FAMILIES["Bottlerocket"], bootstrap(raid=True, image_version="v1.46.0-abc"))
     assert "--dirs" in old
     assert "--dirs" not in new
+
+
+@pytest.mark.parametrize("version", ["", "v1.43.2"])
+def test_a_bottlerocket_version_that_may_lack_soci_does_not_get_its_settings(version: str) -> None:
+    # With settings that it does not know, the instance would not join.
+    text = user_data(
+        FAMILIES["Bottlerocket"], bootstrap(fast_image_pull=True, image_version=version)
+    )
+    assert "soci" not in text
 
 
 def test_labels_a_kubelet_may_not_set_are_left_to_registration() -> None:

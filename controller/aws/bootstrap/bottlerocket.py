@@ -18,6 +18,9 @@ RAID_DIRECTORIES = ("/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods")
 DEFAULT_DIRECTORIES_SINCE = (1, 46, 0)
 """The first release whose default directories for instance storage are correct."""
 
+SOCI_SINCE = (1, 44, 0)
+"""The first release with the SOCI snapshotter."""
+
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 
@@ -34,6 +37,7 @@ def settings(
     taints: Iterable[Taint],
     kubelet: Mapping[str, Any],
     raid: bool,
+    fast_image_pull: bool,
     version: str,
 ) -> str:
     """Return the user's settings, overridden by those of the controller, as TOML.
@@ -55,6 +59,11 @@ def settings(
     }
     if raid:
         _table(document, "settings.bootstrap-commands")[RAID_COMMAND] = _raid(version)
+    # A release does not start with settings that it does not know.
+    if fast_image_pull and _is_since(SOCI_SINCE, version):
+        _table(document, "settings.container-runtime")["snapshotter"] = "soci"
+        soci = _table(document, "settings.container-runtime-plugins.soci-snapshotter")
+        soci["pull-mode"] = "parallel-pull-unpack"
     return written(document)
 
 
@@ -104,9 +113,14 @@ def _kubelet(kubelet: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield theirs, {key: str(value) for key, value in kubelet[ours].items()}
 
 
+def _is_since(release: tuple[int, int, int], version: str) -> bool:
+    """Whether a version is known, and not older than the release."""
+    found = _VERSION.search(version)
+    return found is not None and tuple(map(int, found.groups())) >= release
+
+
 def _raid(version: str) -> TomlTable:
-    release = _VERSION.search(version)
-    knows = release is not None and tuple(map(int, release.groups())) >= DEFAULT_DIRECTORIES_SINCE
+    knows = _is_since(DEFAULT_DIRECTORIES_SINCE, version)
     bind = ["apiclient", "ephemeral-storage", "bind"]
     return {
         "commands": [

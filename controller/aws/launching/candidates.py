@@ -93,6 +93,7 @@ class Writer:
                 sorted(claim.metadata.labels.items()),
                 claim.spec.taints,
                 claim.spec.startup_taints,
+                self._pulls_fast,
                 NITRO_SANDBOX in claim.spec.resources.requests,
                 self.node_class.spec,
                 status.security_groups,
@@ -166,6 +167,10 @@ class Writer:
         number = {"PartitionNumber": int(self.partition)} if self.partition else {}
         return {"GroupId": self.group.id, **number}
 
+    @property
+    def _pulls_fast(self) -> bool:
+        return self.claim.metadata.annotations.get(labels.FAST_IMAGE_PULL) == "true"
+
     def _user_data(self, kubelet: Mapping[str, Any], capacity_type: str, image_name: str) -> str:
         spec, family = self.node_class.spec, family_of(self.node_class)
         if family is AL2023 and not self.cluster.service_cidr:
@@ -188,6 +193,7 @@ class Writer:
                     kubelet=kubelet,
                     custom=spec.user_data or "",
                     raid=spec.instance_store_policy == "RAID0",
+                    fast_image_pull=self._pulls_fast,
                     image_version=pinned,
                 ),
             )
