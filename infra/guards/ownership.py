@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from botocore.exceptions import (
@@ -36,6 +36,9 @@ Tags = Mapping[str, str]
 Answer = TypeVar("Answer")
 Logical = tuple[str, str]
 """Type and logical name of a resource."""
+
+PathOf = Callable[[str], str | None]
+"""Returns the IAM path of a role, None if the role does not exist."""
 
 ADDON = "aws:eks/addon:Addon"
 ASSOCIATION = "aws:eks/podIdentityAssociation:PodIdentityAssociation"
@@ -322,10 +325,11 @@ def described_tags(tags: Tags) -> str:
 
 def names_of(given: Given, location: ClusterLocation) -> Iterator[Name]:
     """Yield every name that the program uses in AWS."""
+    path_of = cache(partial(_role_path, location))
     yield from _queue_and_rules(given, location)
-    yield from _in_iam(given, location)
+    yield from _in_iam(given, location, path_of)
     if given.access_entry:
-        yield from _access_entries(given, location)
+        yield from _access_entries(given, location, path_of)
     yield from _in_eks(given, location)
     if given.repository:
         yield Name(
@@ -361,31 +365,30 @@ def _queue_and_rules(given: Given, location: ClusterLocation) -> Iterator[Name]:
         )
 
 
-def _in_iam(given: Given, location: ClusterLocation) -> Iterator[Name]:
+def _in_iam(given: Given, location: ClusterLocation, path_of: PathOf) -> Iterator[Name]:
+    def role(name: str, logical: str, setting: str) -> Name:
+        def is_elsewhere() -> bool:
+            return path_of(name) != given.iam_path
+
+        tags, delete = partial(_of_role, location, name), partial(removal.role, location, name)
+        return Name("a role", name, setting, tags, delete, (ROLE, logical), name, is_elsewhere)
+
     node = f"{given.component}-node"
     if "node role" not in given.existing:
         setting = "joiner:nodeRoleName to another name"
-        yield _role(location, given.node_role, given.iam_path, node, setting)
+        yield role(given.node_role, node, setting)
     if "profile" not in given.existing:
         setting = "joiner:nodeRoleName to another name, or joiner:instanceProfileName to this name"
         yield _profile(location, given.node_role, given.iam_path, node, setting)
     if windows := given.windows_node_role:
         logical, setting = f"{given.component}-windows-node", "joiner:namePrefix to another prefix"
-        yield _role(location, windows, given.iam_path, logical, setting)
+        yield role(windows, logical, setting)
         yield _profile(location, windows, given.iam_path, logical, setting)
     if "controller role" not in given.existing:
         controller = f"{given.component}-controller"
         setting = "joiner:controllerRoleName to another name"
-        yield _role(location, given.controller_role, given.iam_path, controller, setting)
-        yield from _policies(given, location, controller)
-
-
-def _role(location: ClusterLocation, name: str, path: str, logical: str, setting: str) -> Name:
-    def is_elsewhere() -> bool:
-        return bool(_described_role(location, name)["Path"] != path)
-
-    tags, delete = partial(_of_role, location, name), partial(removal.role, location, name)
-    return Name("a role", name, setting, tags, delete, (ROLE, logical), name, is_elsewhere)
+        yield role(given.controller_role, controller, setting)
+        yield from _policies(given, location, controller, path_of)
 
 
 def _profile(location: ClusterLocation, name: str, path: str, logical: str, setting: str) -> Name:
@@ -405,13 +408,15 @@ def _profile(location: ClusterLocation, name: str, path: str, logical: str, sett
     )
 
 
-def _policies(given: Given, location: ClusterLocation, controller: str) -> Iterator[Name]:
+def _policies(
+    given: Given, location: ClusterLocation, controller: str, path_of: PathOf
+) -> Iterator[Name]:
     iam, place = location.client("iam"), given.place
 
     def tags(arn: str) -> Tags:
         return _pairs(iam.get_policy(PolicyArn=arn)["Policy"].get("Tags", []))
 
-    for path, is_moved in _paths(given, location, given.controller_role):
+    for path, is_moved in _paths(given, given.controller_role, path_of):
         for title, name in given.controller_policies.items():
             arn = f"arn:{place.partition}:iam::{place.account}:policy{path}{name}"
             yield Name(
@@ -427,14 +432,14 @@ def _policies(given: Given, location: ClusterLocation, controller: str) -> Itera
 
 
 def _paths(
-    given: Given, location: ClusterLocation, role: str, *, is_created: bool = True
+    given: Given, role: str, path_of: PathOf, *, is_created: bool = True
 ) -> Iterator[tuple[str, bool]]:
     """Yield where the policies or the access entry of a role may be, and whether Pulumi moves them.
 
     That is the path of the setting, and the role's own one. If the program creates the role, the
     two differ after an `up` that was killed while it moved the role.
     """
-    actual = _looked_up(lambda: str(_described_role(location, role)["Path"])) or given.iam_path
+    actual = path_of(role) or given.iam_path
     if not is_created:
         yield actual, False
         return
@@ -443,7 +448,7 @@ def _paths(
     yield given.iam_path, False
 
 
-def _access_entries(given: Given, location: ClusterLocation) -> Iterator[Name]:
+def _access_entries(given: Given, location: ClusterLocation, path_of: PathOf) -> Iterator[Name]:
     eks, place = location.client("eks"), given.place
 
     def entry(node_role: str) -> dict[str, Any]:
@@ -460,7 +465,7 @@ def _access_entries(given: Given, location: ClusterLocation) -> Iterator[Name]:
     roles = {"node": given.node_role, "windows-node": given.windows_node_role or ""}
     for part, role in roles.items():
         is_created = part != "node" or "node role" not in given.existing
-        paths = _paths(given, location, role, is_created=is_created) if role else ()
+        paths = _paths(given, role, path_of, is_created=is_created) if role else ()
         for path, is_moved in paths:
             arn = f"arn:{place.partition}:iam::{place.account}:role{path}{role}"
             yield Name(
@@ -538,6 +543,10 @@ def _of_queue(location: ClusterLocation, name: str) -> Tags:
 
 def _of_role(location: ClusterLocation, name: str) -> Tags:
     return _pairs(_described_role(location, name).get("Tags", []))
+
+
+def _role_path(location: ClusterLocation, name: str) -> str | None:
+    return _looked_up(lambda: str(_described_role(location, name)["Path"]))
 
 
 def _described_role(location: ClusterLocation, name: str) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from infra.clusterapi import ClusterLocation
 from infra.config import ConfigError
 from infra.guards import ownership
 from infra.guards.neededbynodes import RunningNode
@@ -66,6 +69,20 @@ def test_a_resource_that_nodes_may_use_is_not_replaced_without_being_in_the_stat
         refuse_taken(LINUX, location=HERE, installation=STACK, recorded=frozenset())
     )
     assert refuse_taken(changed, location=HERE, installation=STACK, recorded=in_state)
+
+
+def test_the_path_of_each_role_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    described, read = ownership._described_role, Counter[str]()
+
+    def counted(location: ClusterLocation, name: str) -> dict[str, Any]:
+        read[name] += 1
+        return described(location, name)
+
+    monkeypatch.setattr(ownership, "_described_role", counted)
+
+    refuse_taken(LINUX, location=HERE, installation=STACK, recorded=frozenset())
+
+    assert read == {"nodes": 2, "controller": 2}, "once for the tags, once for the path"
 
 
 def test_a_resource_in_the_state_is_not_imported() -> None:

@@ -47,6 +47,26 @@ async def launched(world: World, name: str = "claim", *, recorded: bool = True) 
     return claim
 
 
+async def lose_claim(world: World) -> None:
+    """Remove the claim from the API server without its finalization."""
+    await world.api.patch(kinds.NODE_CLAIM, "claim", {"metadata": {"finalizers": []}})
+    await world.api.delete(kinds.NODE_CLAIM, "claim")
+    world.see()
+
+
+async def expect_deleted(
+    world: World, collector: GarbageCollection, *, after: int, not_after: int
+) -> None:
+    """Expect that the claim is deleted after so many minutes, and is kept at the earlier time."""
+    world.pass_time(minutes=not_after)
+    await collector.run_once()
+    assert not world.is_leaving("claim")
+
+    world.pass_time(minutes=after - not_after)
+    await collector.run_once()
+    assert world.is_leaving("claim")
+
+
 async def test_a_claim_whose_instance_is_gone_is_deleted(
     world: World, collector: GarbageCollection
 ) -> None:
@@ -66,13 +86,7 @@ async def test_a_claim_whose_instance_ends_before_its_node_registers_is_deleted_
     world.seed(changed(claim, status={"conditions": to_wire([just])}))
     world.cloud.vanish(claim.status.provider_id)
 
-    world.pass_time(minutes=1)
-    await collector.run_once()
-    assert not world.is_leaving("claim")
-
-    world.pass_time(minutes=1)
-    await collector.run_once()
-    assert world.is_leaving("claim")
+    await expect_deleted(world, collector, after=2, not_after=1)
 
 
 async def test_the_api_server_lists_claims_only_if_an_instance_seems_to_have_none(
@@ -84,9 +98,7 @@ async def test_the_api_server_lists_claims_only_if_an_instance_seems_to_have_non
 
     await collector.run_once()
 
-    await world.api.patch(kinds.NODE_CLAIM, "claim", {"metadata": {"finalizers": []}})
-    await world.api.delete(kinds.NODE_CLAIM, "claim")
-    world.see()
+    await lose_claim(world)
     with pytest.raises(ForbiddenError):
         await collector.run_once()
     assert [call for call, _ in world.cloud.calls].count("instances") == 2
@@ -190,13 +202,7 @@ async def test_a_claim_whose_node_was_deleted_by_hand_is_deleted(
     await launched(world)
 
     await collector.run_once()
-    world.pass_time(minutes=4)
-    await collector.run_once()
-    assert not world.is_leaving("claim")
-
-    world.pass_time(minutes=2)
-    await collector.run_once()
-    assert world.is_leaving("claim")
+    await expect_deleted(world, collector, after=6, not_after=4)
 
 
 async def test_a_claim_without_its_node_is_deleted_even_if_instances_cannot_be_listed(
@@ -260,13 +266,7 @@ async def test_an_instance_without_a_claim_is_terminated(
     world: World, collector: GarbageCollection
 ) -> None:
     await launched(world)
-    await world.api.patch(
-        kinds.NODE_CLAIM,
-        "claim",
-        {"metadata": {"finalizers": []}},
-    )
-    await world.api.delete(kinds.NODE_CLAIM, "claim")
-    world.see()
+    await lose_claim(world)
 
     await collector.run_once()
 
@@ -277,9 +277,7 @@ async def test_the_node_of_an_instance_without_a_claim_is_deleted(
     world: World, collector: GarbageCollection
 ) -> None:
     node = world.join(await launched(world))
-    await world.api.patch(kinds.NODE_CLAIM, "claim", {"metadata": {"finalizers": []}})
-    await world.api.delete(kinds.NODE_CLAIM, "claim")
-    world.see()
+    await lose_claim(world)
 
     await collector.run_once()
 
@@ -290,9 +288,7 @@ async def test_an_instance_of_another_installation_is_not_terminated(
     world: World, collector: GarbageCollection
 ) -> None:
     claim = await launched(world)
-    await world.api.patch(kinds.NODE_CLAIM, "claim", {"metadata": {"finalizers": []}})
-    await world.api.delete(kinds.NODE_CLAIM, "claim")
-    world.see()
+    await lose_claim(world)
     known = world.cloud.machines[claim.status.provider_id]
     world.cloud.machines[claim.status.provider_id] = replace(known, is_ours=False)
 

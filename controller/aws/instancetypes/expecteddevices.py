@@ -7,7 +7,7 @@ instances. An instance type that is not listed has no expected devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -81,22 +81,22 @@ MODELS = {
     "B300": Model("NVIDIA B300 SXM6 AC", "Blackwell", "10.3.0", "268Gi"),
 }
 
-GPUS = """
+DEVICES = """
 g4dn.xlarge      T4         00
 g4dn.2xlarge     T4         00
 g4dn.4xlarge     T4         00
-g4dn.8xlarge     T4         00
-g4dn.12xlarge    T4         00x4
-g4dn.16xlarge    T4         00
-g4dn.metal       T4         17x2 34x2 e6x2 f3x2
+g4dn.8xlarge     T4         00 | efa0 00
+g4dn.12xlarge    T4         00x4 | efa0 00
+g4dn.16xlarge    T4         00 | efa0 00
+g4dn.metal       T4         17x2 34x2 e6x2 f3x2 | efa0 c2/1
 g5.xlarge        A10G       00
 g5.2xlarge       A10G       00
 g5.4xlarge       A10G       00
-g5.8xlarge       A10G       00
-g5.12xlarge      A10G       00x4
-g5.16xlarge      A10G       00
-g5.24xlarge      A10G       00x4
-g5.48xlarge      A10G       00x8
+g5.8xlarge       A10G       00 | efa0 00
+g5.12xlarge      A10G       00x4 | efa0 00
+g5.16xlarge      A10G       00 | efa0 00
+g5.24xlarge      A10G       00x4 | efa0 00
+g5.48xlarge      A10G       00x8 | efa0 00
 g5g.xlarge       T4G        00
 g5g.2xlarge      T4G        00
 g5g.4xlarge      T4G        00
@@ -106,13 +106,13 @@ g5g.metal        T4G-metal  0002:00x2
 g6.xlarge        L4         30
 g6.2xlarge       L4         30
 g6.4xlarge       L4         34
-g6.8xlarge       L4         35
-g6.12xlarge      L4         37 39 3b 3d
-g6.16xlarge      L4         4c
-g6.24xlarge      L4         5e 60 62 64
-g6.48xlarge      L4         9e a0 a2 a4 ad af b1 b3
+g6.8xlarge       L4         35 | efa1 24
+g6.12xlarge      L4         37 39 3b 3d | efa1 24
+g6.16xlarge      L4         4c | efa1 34
+g6.24xlarge      L4         5e 60 62 64 | efa1 44
+g6.48xlarge      L4         9e a0 a2 a4 ad af b1 b3 | efa1 84/0
 gr6.4xlarge      L4         34
-gr6.8xlarge      L4         35
+gr6.8xlarge      L4         35 | efa1 24
 g6f.large        L4-3Q      30
 g6f.xlarge       L4-3Q      30
 g6f.2xlarge      L4-6Q      30
@@ -121,55 +121,27 @@ gr6f.4xlarge     L4-12Q     34
 g6e.xlarge       L40S       2f
 g6e.2xlarge      L40S       2f
 g6e.4xlarge      L40S       33
-g6e.8xlarge      L40S       35
-g6e.12xlarge     L40S       37 39 3b 3d
-g6e.16xlarge     L40S       4c
-g6e.24xlarge     L40S       62 64 66 68
-g6e.48xlarge     L40S       9d 9f a1 a3 c5 c7 c9 cb
-p3dn.24xlarge    V100       00x8
-p4d.24xlarge     A100-40    10x2 20x2 90x2 a0x2
-p4de.24xlarge    A100-80    10x2 20x2 90x2 a0x2
-p5.4xlarge       H100       24
-p5.48xlarge      H100       44 55 66 77 88 99 aa bb
-p5e.48xlarge     H200       44 55 66 77 88 99 aa bb
-p5en.48xlarge    H200       44x2 5dx2 76x2 8fx2
-p6-b200.48xlarge B200       44x2 55x2 66x2 79x2
-p6-b300.48xlarge B300       4b 5a 69 78 87 96 a5 b4
+g6e.8xlarge      L40S       35 | efa1 24
+g6e.12xlarge     L40S       37 39 3b 3d | efa1 24
+g6e.16xlarge     L40S       4c | efa1 34
+g6e.24xlarge     L40S       62 64 66 68 | efa1 44x2
+g6e.48xlarge     L40S       9d 9f a1 a3 c5 c7 c9 cb | efa1 84/0x2 a5/1x2
+p3dn.24xlarge    V100       00x8 | efa0 00
+p4d.24xlarge     A100-40    10x2 20x2 90x2 a0x2 | efa0 10/0 20/0 90/1 a0/1
+p4de.24xlarge    A100-80    10x2 20x2 90x2 a0x2 | efa0 10/0 20/0 90/1 a0/1
+p5.4xlarge       H100       24 | efa1 24
+p5.48xlarge      H100       44 55 66 77 88 99 aa bb | efa1 44/0x4 55/0x4 66/0x4 77/0x4 \
+                           88/1x4 99/1x4 aa/1x4 bb/1x4
+p5e.48xlarge     H200       44 55 66 77 88 99 aa bb | efa1 66/0x4 77/0x4 44/1x4 55/1x4 \
+                           aa/2x4 bb/2x4 88/3x4 99/3x4
+p5en.48xlarge    H200       44x2 5dx2 76x2 8fx2 | efa2 44/0x4 5d/0x4 76/1x4 8f/1x4
+p6-b200.48xlarge B200       44x2 55x2 66x2 79x2 | efa3 44/0x2 55/0x2 66/1x2 79/1x2
+p6-b300.48xlarge B300       4b 5a 69 78 87 96 a5 b4 | efa3 4b/0x2 5a/0x2 69/0x2 78/0x2 \
+                           87/1x2 96/1x2 a5/1x2 b4/1x2
 """
-"""NVIDIA GPUs: instance type, model, and the PCIe root of each GPU (`xN`: of N GPUs)."""
+"""Instance type, model of its NVIDIA GPUs, and the PCIe root of each GPU (`xN`: of N GPUs).
 
-EFA_INTERFACES = """
-g4dn.8xlarge     efa0  00
-g4dn.12xlarge    efa0  00
-g4dn.16xlarge    efa0  00
-g4dn.metal       efa0  c2/1
-g5.8xlarge       efa0  00
-g5.12xlarge      efa0  00
-g5.16xlarge      efa0  00
-g5.24xlarge      efa0  00
-g5.48xlarge      efa0  00
-g6.8xlarge       efa1  24
-g6.12xlarge      efa1  24
-g6.16xlarge      efa1  34
-g6.24xlarge      efa1  44
-g6.48xlarge      efa1  84/0
-gr6.8xlarge      efa1  24
-g6e.8xlarge      efa1  24
-g6e.12xlarge     efa1  24
-g6e.16xlarge     efa1  34
-g6e.24xlarge     efa1  44x2
-g6e.48xlarge     efa1  84/0x2 a5/1x2
-p3dn.24xlarge    efa0  00
-p4d.24xlarge     efa0  10/0 20/0 90/1 a0/1
-p4de.24xlarge    efa0  10/0 20/0 90/1 a0/1
-p5.4xlarge       efa1  24
-p5.48xlarge      efa1  44/0x4 55/0x4 66/0x4 77/0x4 88/1x4 99/1x4 aa/1x4 bb/1x4
-p5e.48xlarge     efa1  66/0x4 77/0x4 44/1x4 55/1x4 aa/2x4 bb/2x4 88/3x4 99/3x4
-p5en.48xlarge    efa2  44/0x4 5d/0x4 76/1x4 8f/1x4
-p6-b200.48xlarge efa3  44/0x2 55/0x2 66/1x2 79/1x2
-p6-b300.48xlarge efa3  4b/0x2 5a/0x2 69/0x2 78/0x2 87/1x2 96/1x2 a5/1x2 b4/1x2
-"""
-"""EFA interfaces: instance type, generation, and PCIe root and NUMA node of each interface."""
+Behind `|`: the generation of its EFA interfaces, and the PCIe root and NUMA node of each."""
 
 WITHOUT_RDMA = frozenset({"g4dn.metal"})
 
@@ -251,8 +223,8 @@ class Drivers:
 
 @cache
 def _nvidia(instance_type: str, shared: Sharing | None) -> DynamicResources:
-    row = _rows(GPUS).get(instance_type)
-    if row is None:
+    row, _ = _rows().get(instance_type, ((), ()))
+    if not row:
         return NO_DEVICES
     model = MODELS[row[0]]
     whole = {MEMORY: DeviceCapacity(value=model.memory)}
@@ -264,7 +236,7 @@ def _nvidia(instance_type: str, shared: Sharing | None) -> DynamicResources:
             capacity=shared.capacity(model.memory) if shared else whole,
             allow_multiple_allocations=shared is not None,
         )
-        for number, (root, _) in enumerate(_places(row[1]))
+        for number, (root, _) in enumerate(_locations(row[1:]))
     ]
     every = [DeviceReference(driver=NVIDIA, pool=pool, device=d.name) for d in devices]
     return DynamicResources(
@@ -277,8 +249,8 @@ def _nvidia(instance_type: str, shared: Sharing | None) -> DynamicResources:
 
 @cache
 def _efa(instance_type: str) -> DynamicResources:
-    row = _rows(EFA_INTERFACES).get(instance_type)
-    if row is None:
+    _, row = _rows().get(instance_type, ((), ()))
+    if not row:
         return NO_DEVICES
     common = {
         f"{EFA}/pciVendor": DeviceAttribute(string="Amazon.com, Inc."),
@@ -295,7 +267,7 @@ def _efa(instance_type: str) -> DynamicResources:
                 **({f"{EFA}/numaNode": DeviceAttribute(integer=int(numa))} if numa else {}),
             },
         )
-        for number, (root, numa) in enumerate(_places(row[1]))
+        for number, (root, numa) in enumerate(_locations(row[1:]))
     ]
     template = _template(EFA, f"network-{instance_type}", devices)
     return DynamicResources(resource_slice_templates=[template])
@@ -313,15 +285,19 @@ def _consumable(total: Amount, minimum: Amount, default: Amount, step: Amount) -
 
 
 @cache
-def _rows(table: str) -> Mapping[str, tuple[str, str]]:
-    """Return the second column and the rest of each row, by instance type."""
-    columns = (line.split(maxsplit=2) for line in table.splitlines() if line)
-    return {name: (kind, places) for name, kind, places in columns}
+def _rows() -> Mapping[str, tuple[Sequence[str], Sequence[str]]]:
+    """Return the words about the GPUs and about the EFA interfaces of each instance type."""
+    rows = {}
+    for line in DEVICES.strip().splitlines():
+        gpus, _, interfaces = line.partition(" | ")
+        name, *words = gpus.split()
+        rows[name] = words, interfaces.split()
+    return rows
 
 
-def _places(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the PCIe root and the NUMA node (empty if unknown) of each device of a row."""
-    for group in text.split():
-        place, _, times = group.partition("x")
-        root, _, numa = place.partition("/")
+def _locations(groups: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the PCIe root and the NUMA node (empty if unknown) of each device."""
+    for group in groups:
+        location, _, times = group.partition("x")
+        root, _, numa = location.partition("/")
         yield from [(f"pci{root if ':' in root else '0000:' + root}", numa)] * int(times or 1)
