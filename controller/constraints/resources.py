@@ -20,9 +20,6 @@ NODES = "nodes"
 WHOLE_POD = ""
 """The name of the requests of a pod as a whole, beside those of its containers."""
 
-ONE_POD: Resources = {PODS: MILLI}
-"""The pod slot that every pod takes."""
-
 
 def parsed(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
     """Return a resource list parsed from Kubernetes quantities, in thousandths of the unit.

@@ -71,7 +71,7 @@ def _explained(problem: DisruptionProblem, decision: Decision) -> Mapping[str, s
     going = {name for command in decision.commands for name in command.names}
     asked = candidates.standing(problem)
     rest = {
-        state.name: LATER if state.name in asked else why_untouched(state, problem)
+        state.name: LATER if state.name in asked else why_untouched(state)
         for state in problem.snapshot.nodes
         if state.managed and state.node is not None and state.name not in going
     }

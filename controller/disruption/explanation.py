@@ -91,7 +91,7 @@ def explained(
         goes=command is not None,
         why=f"Disrupted now ({command.reason.value}): {command.why}"
         if command is not None
-        else why or why_untouched(state, problem),
+        else why or why_untouched(state),
         pods=pods,
         alternative=None if results.unschedulable else results.cost,
         new_nodes=results.new_nodes,
@@ -138,7 +138,7 @@ def _without_preferences(
     return None if results.unschedulable else results.cost
 
 
-def why_untouched(state: StateNode, problem: DisruptionProblem) -> str:
+def why_untouched(state: StateNode) -> str:
     """Return why a node is not evaluated for disruption."""
     if not state.managed:
         return "Node is not managed by Joiner: it has no NodeClaim with an EC2NodeClass"

@@ -14,7 +14,7 @@ from testbed.cloud.ec2.instances import decoded_user_data, get
 from testbed.cloud.ec2.instancetypes import TYPES, pods_by_interfaces, usage_classes, zones_of
 from testbed.cloud.eks import service
 from testbed.cloud.protocol.errors import AwsError
-from testbed.cloud.protocol.wire import Response, iso
+from testbed.cloud.protocol.wire import Response
 from testbed.cloud.state.faults import Fault
 from testbed.cloud.state.inventory import Instance
 from testbed.cloud.state.world import World, now
@@ -85,9 +85,7 @@ def _instance(world: World, instance: Instance, *, reaches_out: bool) -> dict[st
         "imageName": world.images[instance.image].name,
         "privateIp": instance.address,
         "privateDnsName": instance.private_dns_name,
-        "launchTime": iso(instance.launched),
         "userData": decoded_user_data(instance),
-        "instanceProfileArn": instance.profile_arn,
         "roleArn": instance.role,
         "capacityType": instance.capacity_type,
         "price": prices.price(instance.capacity_type, instance.instance_type, instance.zone),

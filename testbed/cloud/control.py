@@ -31,9 +31,7 @@ class InstanceView:
     image_name: str
     private_ip: str
     private_dns_name: str
-    launch_time: str
     user_data: str
-    instance_profile_arn: str | None
     role_arn: str | None
     capacity_type: str
     price: float
@@ -58,9 +56,7 @@ class InstanceView:
             image_name=content["imageName"],
             private_ip=content["privateIp"],
             private_dns_name=content["privateDnsName"],
-            launch_time=content["launchTime"],
             user_data=content["userData"],
-            instance_profile_arn=content["instanceProfileArn"],
             role_arn=content["roleArn"],
             capacity_type=content["capacityType"],
             price=content["price"],

@@ -179,16 +179,6 @@ def list_access_entries(world: World, call: Call) -> Mapping[str, Any]:
     return {"accessEntries": listed, "nextToken": token}
 
 
-@operation("eks", "ListAccessPolicies")
-def list_access_policies(world: World, call: Call) -> Mapping[str, Any]:
-    """List the policies that EKS offers for access entries."""
-    listed, token = page([(name, _policy_arn(name)) for name in ACCESS_POLICIES], call, default=100)
-    return {
-        "accessPolicies": [{"name": name, "arn": arn} for name, arn in listed],
-        "nextToken": token,
-    }
-
-
 def _policy_arn(name: str) -> str:
     return f"arn:aws:eks::aws:cluster-access-policy/{name}"
 

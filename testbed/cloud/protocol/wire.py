@@ -66,7 +66,6 @@ class Call:
     session_token: str | None
     protocol: str = ""
     principal: str = "anonymous"
-    host_url: str = ""
     largest_page: int | None = None
     """Largest page size of a listing, whatever the caller asks for; None is no limit."""
     request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
@@ -132,7 +131,6 @@ def read_call(environ: Mapping[str, Any], body: bytes) -> Call:
         access_key=access_key,
         session_token=environ.get("HTTP_X_AMZ_SECURITY_TOKEN"),
         protocol=protocol,
-        host_url=f"http://{environ.get('HTTP_HOST', '')}",
     )
 
 
