@@ -273,7 +273,7 @@ def _placed(config: StackConfig, cluster: EksCluster, location: ClusterLocation)
     isolated = require_options(config.settings).isolated_vpc
     found = placement.find(location, list(map(str, cluster.subnet_ids)), isolated=isolated)
     if found.trouble and not config.subnet_ids:
-        pulumi.warn(f"{found.trouble}: set joiner:subnetIds to those where nodes can join")
+        pulumi.warn(f"{found.trouble}: set joiner:subnetIds to the subnets in which nodes can join")
     return {name: ids or getattr(found, name) for name, ids in named.items()}
 
 

@@ -271,8 +271,9 @@ class ClusterApi:
         except urllib.error.HTTPError as exc:
             if exc.code == UNAUTHORIZED:
                 raise ClusterUnreachableError(
-                    f"{self._server.url} does not accept the credentials at hand (401: "
-                    f"{_message(exc)}); renew them, or name a kubeconfig with others"
+                    f"{self._server.url} does not accept the current credentials (401: "
+                    f"{_message(exc)}); renew them, or set joiner:kubeconfig to a kubeconfig with "
+                    "other credentials"
                 ) from exc
             raise ApiError(exc.code, _message(exc)) from exc
         # An answer that is not HTTP or not JSON is from another server, such as a captive portal.
@@ -299,15 +300,15 @@ def require_given_up(
     if isinstance(problem, ClusterGoneError):
         if not forgets:
             raise NotGivenUpError(
-                f"{problem}. Nothing has been removed. If these are the account and the region "
-                f"that it was in, end what is left of the stack without it: {end}"
+                f"{problem}. Nothing has been removed. If the account and the region are correct, "
+                f"the cluster was deleted: remove the rest of the stack without it: {end}"
             )
     elif not (forgets and environment.get(ABANDON) == location.cluster_name):
         raise NotGivenUpError(
             f"EKS has the cluster {location.cluster_name}, but {problem}. Nothing has been "
-            "removed. Mend the way to it (network, kubeconfig, credentials) and run `pulumi "
-            "destroy` again; or give the cluster up, which terminates its instances without "
-            f"draining them and leaves in the cluster what the stack has put there: "
+            "removed. Restore the access to it (network, kubeconfig, credentials) and run `pulumi "
+            "destroy` again. Or abandon the cluster, which terminates its instances without a "
+            "drain and leaves the stack's objects in the cluster: "
             f"{ABANDON}={location.cluster_name} {end}"
         )
 
@@ -360,7 +361,7 @@ def _server_in(document: Any, folder: Path) -> Server:
 
     """
     if not isinstance(document, Mapping):
-        raise ValueError("it is empty" if document is None else "it is no map")
+        raise ValueError("it is empty" if document is None else "it is not a YAML mapping")
     chosen = document.get("current-context")
     if not chosen:
         raise ValueError("it has no current-context: set one (kubectl config use-context)")
@@ -443,7 +444,7 @@ def _named(document: Mapping[str, Any], kind: str, name: Any) -> Mapping[str, An
         if entry["name"] == name:
             named: Mapping[str, Any] = entry
             return named
-    raise ValueError(f"it has no {name!r} among its {kind}")
+    raise ValueError(f"its {kind} do not contain {name!r}")
 
 
 def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], folder: Path) -> ssl.SSLContext:
@@ -522,7 +523,7 @@ def _token_by(command: Mapping[str, Any]) -> str:
         # The message has only stderr: stdout may contain a token.
         words = exc.stderr if isinstance(exc, subprocess.CalledProcessError) else type(exc).__name__
         raise ClusterUnreachableError(
-            f"{command['command']} gave no token: {str(words).strip()}"
+            f"{command['command']} returned no token: {str(words).strip()}"
         ) from None
 
 

@@ -88,8 +88,8 @@ def refuse_foreign_objects(location: ClusterLocation, namespace: str, name: str)
     if taken:
         raise ConfigError(
             [
-                f"the cluster has a controller of this name already: {', '.join(taken)}. Set "
-                "joiner:name to another name, such as joiner, to run beside it "
+                f"the cluster already has a controller with this name: {', '.join(taken)}. Set "
+                "joiner:name to another name, such as joiner, to run Joiner beside it "
                 "(docs/how-to/migrate-from-karpenter.md), or uninstall it first"
             ]
         )
@@ -105,7 +105,7 @@ def _foreign(cluster: Objects, namespace: str, name: str) -> Iterator[str]:
 def _maker(wire: Wire) -> str:
     if release := _release(wire):
         return f"Helm release {release}"
-    return f"made by {', '.join(sorted(_managers(wire))) or 'an unknown tool'}"
+    return f"created by {', '.join(sorted(_managers(wire))) or 'an unknown tool'}"
 
 
 def _release(wire: Wire) -> str:

@@ -80,8 +80,8 @@ def wanted(existing: Collection[str]) -> list[Wire]:
     if unknown := sorted(set(existing) - every.keys()):
         raise ConfigError(
             [
-                f"joiner:existingCrds: {', '.join(unknown)}: there is no such kind; there are "
-                f"{', '.join(every)}"
+                f"joiner:existingCrds: unknown CustomResourceDefinition {', '.join(unknown)}; "
+                f"allowed are {', '.join(every)}"
             ]
         )
     return [wire for name, wire in every.items() if name not in existing]
@@ -143,10 +143,10 @@ def unrecorded(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str
     for name, wire in held.items():
         if wire is not None and _is_pulumis(wire):
             yield (
-                f"{name} exists already, and is not in the state of this stack: another Pulumi "
+                f"{name} already exists, and is not in the state of this stack: another Pulumi "
                 "stack created it, or this one before it was added to joiner:existingCrds. Add it "
-                "to joiner:existingCrds: this stack then neither changes nor deletes it. Or run "
-                f"`{UPSERT}=true pulumi up`, by which this stack takes it over"
+                "to joiner:existingCrds, so that this stack neither changes nor deletes it. Or let "
+                f"this stack take it over: run `{UPSERT}=true pulumi up`"
             )
 
 
@@ -159,22 +159,22 @@ def _problems(ours: Wire, held: Wire | None, is_existing: bool, installation: st
     name = _name(ours)
     if held is None:
         if is_existing:
-            yield f"joiner:existingCrds: the cluster has no {name}: take it out of the list"
+            yield f"joiner:existingCrds: the cluster has no {name}: remove it from the list"
     elif not is_existing and installation_of(held) not in (None, installation):
         yield (
             f"{name} already exists, and belongs to the installation {installation_of(held)}: add "
-            "it to joiner:existingCrds, and this stack neither changes nor deletes it"
+            "it to joiner:existingCrds, so that this stack neither changes nor deletes it"
         )
     elif not is_existing and not _is_pulumis(held):
         yield (
-            f"{name} already exists, and no stack made it ({_managers(held)} did). Where it is to "
-            "stay with who made it, as EKS Auto Mode or Karpenter, add it to joiner:existingCrds: "
-            "this stack then neither changes nor deletes it"
+            f"{name} already exists, and {_managers(held)} created it, not a Pulumi stack. If EKS "
+            "Auto Mode, Karpenter or another tool manages it, add it to joiner:existingCrds, so "
+            "that this stack neither changes nor deletes it"
         )
     elif is_existing and not _served(ours) <= _served(held):
         yield (
             f"joiner:existingCrds: the cluster's {name} serves {', '.join(sorted(_served(held)))} "
-            f"and not {', '.join(sorted(_served(ours)))}: have who made it update it"
+            f"and not {', '.join(sorted(_served(ours)))}: update it with the tool that manages it"
         )
 
 

@@ -133,17 +133,17 @@ def _faults(args: DiscoveryTagsArgs, resource_id: str, held: Mapping[str, str]) 
             continue
         if held.get(key, value) != value:
             yield (
-                f"{resource_id} is tagged {key}={held[key]} by {tagger}, and would be tagged "
-                f"{key}={value}: name others in joiner:subnetIds and joiner:securityGroupIds, set "
-                f"{_setting(args, key)} to false, or set joiner:discoveryTagKey to a key that no "
-                "other cluster uses"
+                f"{resource_id} has the tag {key}={held[key]}, set by {tagger}, and this stack "
+                f"would change it to {value}: set joiner:subnetIds and joiner:securityGroupIds "
+                f"to other resources, set {_setting(args, key)} to false, or set "
+                "joiner:discoveryTagKey to a key that no other cluster uses"
             )
         elif key in held and tagger != args.installation:
             yield (
-                f"{resource_id} is tagged {key}={value} already, by {tagger}, and `pulumi destroy` "
-                f"would take that away: set {_setting(args, key)} to false and tag by hand what "
-                f"is not tagged yet; or tag it {marker}={args.installation} too, and this stack "
-                "takes it over"
+                f"{resource_id} already has the tag {key}={value}, set by {tagger}, and `pulumi "
+                f"destroy` would remove it: set {_setting(args, key)} to false and tag the other "
+                f"resources yourself. Or let this stack take the tag over: add the tag "
+                f"{marker}={args.installation}"
             )
 
 

@@ -178,14 +178,14 @@ def manifests_in(folder: Path) -> list[Wire]:
             wires = [wire for wire in yaml.safe_load_all(path.read_text()) if wire]
         except (OSError, RecursionError, ValueError, yaml.YAMLError) as exc:
             # Text that is not UTF-8, and invalid numbers and dates, raise ValueError.
-            faults.append(f"{path}: this is not YAML: {exc}")
+            faults.append(f"{path}: not YAML: {exc}")
             continue
         for wire in wires:
             if isinstance(wire, dict) and str(wire.get("apiVersion")).startswith(KUSTOMIZATION):
                 continue
             wrong = list(_faults(wire))
             if not wrong and by_title.setdefault(_title(wire), wire) is not wire:
-                wrong = [f"{_title(wire)} stands here a second time: give one another name"]
+                wrong = [f"{_title(wire)} exists twice: give one of them another name"]
             faults += [f"{path}: {fault}" for fault in wrong]
     if faults:
         raise ConfigError(faults)
@@ -204,7 +204,7 @@ def refuse_faulty(manifests: Sequence[Wire]) -> None:
     for wire in manifests:
         faults += (wrong := list(_faults(wire)))
         if not wrong and _title(wire) in titles:
-            faults.append(f"{_title(wire)} is there a second time: give one another name")
+            faults.append(f"{_title(wire)} exists twice: give one of them another name")
         elif not wrong:
             titles.add(_title(wire))
     if faults:
@@ -325,13 +325,13 @@ def _faults(wire: Any) -> Iterator[str]:
     kind = KINDS.get(str(wire.get("kind"))) if isinstance(wire, dict) else None
     if kind is None or wire.get("apiVersion") != kind.api_version:
         allowed = ", ".join(f"{kind.api_version} {kind.name}" for kind in KINDS.values())
-        yield f"this is none of {allowed}"
+        yield f"unknown kind of object; allowed are {allowed}"
         return
     metadata = wire.get("metadata")
     if not isinstance(metadata, dict) or not NAME.fullmatch(str(metadata.get("name"))):
         yield (
-            f"{kind.name}: metadata={metadata!r}: it needs a name of lower-case letters, digits, "
-            "'-' and '.', such as metadata: {name: web}"
+            f"{kind.name}: metadata={metadata!r}: a name is required, of lower-case letters, "
+            "digits, '-' and '.', such as metadata: {name: web}"
         )
         return
     name = f"{kind.name} {metadata['name']}"

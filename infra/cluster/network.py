@@ -263,7 +263,7 @@ def zones_in_use(location: ClusterLocation, installation: str) -> dict[str, str]
         pages = location.client("ec2").get_paginator("describe_subnets").paginate(Filters=asked)
         subnets = [subnet for page in pages for subnet in page["Subnets"]]
     except (BotoCoreError, ClientError) as exc:
-        raise ConfigError([f"EC2 does not list the subnets: {exc}"]) from exc
+        raise ConfigError([f"cannot list the subnets: {exc}"]) from exc
     return {subnet["CidrBlock"]: subnet["AvailabilityZone"] for subnet in subnets}
 
 
@@ -292,7 +292,10 @@ def _zones(
     zones = list(itertools.takewhile(bool, chosen))
     if len(zones) < LEAST_ZONES:
         raise ConfigError(
-            [f"joiner:cluster='create': there is no room for a cluster in {len(zones)} zones"]
+            [
+                f"joiner:cluster='create': EKS needs {LEAST_ZONES} availability zones, but the "
+                f"region has {len(zones)} that can be used: choose another joiner:region"
+            ]
         )
     return zones
 

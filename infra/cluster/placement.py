@@ -46,11 +46,11 @@ def find(location: ClusterLocation, subnet_ids: Sequence[str], *, isolated: bool
         ways = _ways_out(location.client("ec2"), candidates or subnet_ids)
         security_groups = _security_groups(location.client("ec2"), groups)
     except (BotoCoreError, ClientError) as exc:
-        return Placement(trouble=f"EC2 does not describe where nodes can join: {exc}")
+        return Placement(trouble=f"cannot read the subnets in which nodes can join: {exc}")
     if candidates:
         return Placement(tuple(candidates), security_groups)
     usable = _usable(subnet_ids, ways, isolated=isolated)
-    trouble = "" if usable else "none of the cluster's subnets has a way out"
+    trouble = "" if usable else "none of the cluster's subnets has a route to the internet"
     return Placement(tuple(usable or sorted(subnet_ids)), security_groups, trouble)
 
 

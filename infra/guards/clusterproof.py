@@ -51,9 +51,9 @@ def refuse_left(location: ClusterLocation, installation: str) -> None:
     """
     if left := [*_cluster(location, installation), *_network(location, installation)]:
         raise ClusterLeftError(
-            "still in AWS, though the stack's state does not have it, for example because a "
-            f"`pulumi up` was killed: {', '.join(map(str, left))}. Delete it, what depends on it "
-            "first, and run `pulumi destroy` again: "
+            "these resources exist in AWS, but the stack's state does not have them, for example "
+            f"because a `pulumi up` was killed: {', '.join(map(str, left))}. Delete them and the "
+            "resources that depend on them, and run `pulumi destroy` again: "
             f"{'; '.join(one.removal for one in left)}"
         )
 

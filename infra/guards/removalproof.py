@@ -50,10 +50,11 @@ class UnreachableIsNotGoneError(Exception):
 
     def __init__(self, cluster: str, problem: Exception) -> None:
         super().__init__(
-            f"EKS has the cluster {cluster}, but {problem}. Unreachable is not gone: where "
-            f"{FORGET} is set, this refresh takes out of the state what is still in the cluster. "
-            "Before anything else, mend the way to the cluster (network, kubeconfig, credentials) "
-            f"and run `{UPSERT}=true pulumi up` without {FORGET}: it takes over what is there"
+            f"EKS has the cluster {cluster}, but {problem}. A cluster that cannot be reached is "
+            f"not deleted. If {FORGET} is set, this refresh has removed objects from the state "
+            "that are still in the cluster. Restore the access to the cluster (network, "
+            f"kubeconfig, credentials), unset {FORGET}, and run `{UPSERT}=true pulumi up`, which "
+            "takes these objects over"
         )
 
 
@@ -103,8 +104,8 @@ class _RemovalProofProvider(StatefulProvider):
             return
         if left:
             raise NotRemovedError(
-                "still in the cluster, though the stack's state no longer has it: "
-                f"{', '.join(map(str, left))}. Delete it and run `pulumi destroy` again: "
+                "these objects exist in the cluster, but the stack's state does not have them: "
+                f"{', '.join(map(str, left))}. Delete them and run `pulumi destroy` again: "
                 f"{'; '.join(one.removal for one in left)}"
             )
 

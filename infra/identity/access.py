@@ -115,13 +115,13 @@ def refuse_unreadable_mapping(location: ClusterLocation) -> None:
     except (ClusterGoneError, ClusterUnreachableError, ApiError) as exc:
         problem = f"the ConfigMap kube-system/aws-auth cannot be read: {exc}"
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as exc:
-        problem = f"mapRoles of the ConfigMap kube-system/aws-auth is no list of roles: {exc}"
+        problem = f"mapRoles of the ConfigMap kube-system/aws-auth is not a list of roles: {exc}"
     else:
         return
     raise ConfigError(
         [
-            f"nodes are to be let in by aws-auth (joiner:nodeAccess), and {problem}. Mend that, or "
-            "let nodes in yourself: set joiner:nodeAccess to none"
+            f"joiner:nodeAccess is aws-auth, but {problem}. Correct the ConfigMap, or grant nodes "
+            "access yourself and set joiner:nodeAccess to none"
         ]
     )
 

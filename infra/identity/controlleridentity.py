@@ -31,9 +31,9 @@ class ForeignAssociationError(Exception):
         super().__init__(
             f"service account {account} has the Pod Identity association "
             f"{association['associationId']} with {association['roleArn']}, which this stack "
-            "did not make and which comes before IRSA. Delete it (aws eks "
+            "did not create and which takes precedence over IRSA. Delete it (aws eks "
             f"delete-pod-identity-association --cluster-name {cluster} --association-id "
-            f"{association['associationId']}), or choose another joiner:name."
+            f"{association['associationId']}), or set joiner:name to another name."
         )
 
 

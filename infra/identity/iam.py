@@ -373,8 +373,8 @@ def _within_quota(title: str, text: str) -> str:
     if (size := policies.size_of(text)) > policies.MANAGED_SIZE:
         raise ConfigError(
             [
-                f"the controller's policy {title} has {size:,} characters, and IAM takes "
-                f"{policies.MANAGED_SIZE:,}: list less in the setting that it is made of, such as "
+                f"the controller's policy {title} has {size:,} characters, but IAM allows "
+                f"{policies.MANAGED_SIZE:,}: shorten the setting that it is made from, such as "
                 f"{PROJECT}:imageParameters, or use shorter names"
             ]
         )

@@ -62,7 +62,10 @@ class Identities:
         if self.cluster.get(WEBHOOK) is None or not self._wait(given=True):
             return
         for pod in self.without():
-            self.say(f"pod {pod} was created before its identity was there: it is made again")
+            self.say(
+                f"deleting pod {pod}, which started without credentials; its Deployment creates "
+                "another"
+            )
             self.cluster.delete(f"{self._pods}/{pod}")
 
     def end(self) -> None:
@@ -105,17 +108,20 @@ class Identities:
             while self.is_given is not given:
                 if self.clock.monotonic() >= deadline:
                     self.say(
-                        f"{account} has had no identity for {PATIENCE_SECONDS:.0f} s: look whether "
-                        "its Pod Identity association is there; run `pulumi up` again once it is"
+                        f"pods of service account {account} get no credentials after "
+                        f"{PATIENCE_SECONDS:.0f} s: check that its Pod Identity association "
+                        "exists, then run `pulumi up` again"
                         if given
-                        else f"{account} has had the identity of a Pod Identity association that "
-                        f"is gone for {PATIENCE_SECONDS:.0f} s: pods that start now may be refused "
-                        "by AWS until they are made again"
+                        else f"pods of service account {account} still get credentials of a "
+                        f"deleted Pod Identity association after {PATIENCE_SECONDS:.0f} s: AWS "
+                        "may refuse calls of pods that start now; delete such pods"
                     )
                     return False
                 self.clock.sleep(LOOK_SECONDS)
         except ApiError as exc:
-            self.say(f"whether pods of {account} get their identity is not known: {exc}")
+            self.say(
+                f"cannot check whether pods of service account {account} get credentials: {exc}"
+            )
             return False
         return True
 

@@ -69,9 +69,9 @@ class UnknownProvider(RegisteredProvider):
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
         """Warn that the resource is removed from the state only."""
         say(
-            f"warning: this version of the program does not know resources of the kind "
-            f"{self.kind!r}, which a later version created: {_id} is removed from the state only, "
-            "and what it stands for is neither checked nor deleted"
+            f"warning: a later version of the program created {_id}, and this version does not "
+            f"know resources of the kind {self.kind!r}: the resource is removed from the state "
+            "only, and nothing is deleted for it"
         )
 
 

@@ -192,7 +192,8 @@ class Draining:
                 continue
             if last is None:
                 self.say(
-                    f"taking NodePool {name} out of service, as {restorer} would create it again"
+                    f"draining NodePool {name} without deleting it, because {restorer} would "
+                    "create it again"
                 )
             try:
                 self.cluster.merge(f"{_path(NODE_POOL, pool)}/status", self._closing(pool))
@@ -330,7 +331,7 @@ def prove_nothing_is_left(
     deadline = clock.monotonic() + PROOF_SECONDS
     last_line = ""
     while remains := cloud.remains():
-        line = f"deleting what is left, found by tags: {describe(remains)}"
+        line = f"deleting remaining resources, found by tags: {describe(remains)}"
         if line != last_line:
             say(line)
             last_line = line
@@ -338,7 +339,10 @@ def prove_nothing_is_left(
             raise StillThereError(remains, PROOF_SECONDS)
         cloud.remove(remains)
         clock.sleep(LOOK_SECONDS)
-    say("nothing is left: no instance, volume, network interface, launch template or profile")
+    say(
+        "nothing is left: no instance, volume, network interface, launch template or instance "
+        "profile"
+    )
 
 
 def drain(props: Mapping[str, Any]) -> None:

@@ -97,7 +97,7 @@ def of_statement(statement: Wire) -> Iterator[str]:
     if statement.get("Effect") != "Allow":
         return
     if "NotAction" in statement or "NotResource" in statement:
-        yield "it allows all but what it names: name what it is to allow (Action, Resource)"
+        yield "it allows all but what it names: use Action, not NotAction, and Resource"
         return
     resources = _listed(statement.get("Resource", []))
     for action in map(str, _listed(statement.get("Action", []))):
@@ -112,26 +112,26 @@ def _of_action(action: str, resources: list[Any], condition: Wire) -> Iterator[s
     if _reads(action):
         return
     if any(map(_is_everything, resources)) and ("*" in verb or "?" in verb):
-        yield f"it allows {action} on everything: name the actions, or the resources"
+        yield f"it allows {action} on all resources: name the actions or the resources"
     elif service.lower() == "iam":
         yield from _of_iam(action, resources, condition)
     elif service.lower() == "sts" and any(map(_is_everything, resources)):
-        yield f"it allows {action} on every role there is: name the roles"
+        yield f"it allows {action} on all roles: name the roles"
 
 
 def _of_iam(action: str, resources: list[Any], condition: Wire) -> Iterator[str]:
     if action == "iam:PassRole":
         if any("*" in str(resource) for resource in resources):
-            yield "it allows iam:PassRole of any role: name the roles by their ARNs"
+            yield "it allows iam:PassRole of all roles: name the roles by their ARNs"
         if not any("iam:PassedToService" in keys for keys in condition.values()):
-            yield "it allows iam:PassRole to any service: say which (iam:PassedToService)"
+            yield "it allows iam:PassRole to all services: add the condition iam:PassedToService"
     elif action not in OF_PROFILES:
         yield (
-            f"it allows {action}, which can be used to gain more permissions: leave it out, and "
+            f"it allows {action}, which can be used to gain more permissions: remove it, and "
             "use a separate role for it"
         )
     elif not all(":instance-profile/" in str(resource) for resource in resources):
-        yield f"it allows {action} on more than instance profiles: name those"
+        yield f"it allows {action} on more than instance profiles: name the instance profiles"
 
 
 def of_policy(document: Any) -> Iterator[str]:
@@ -210,14 +210,14 @@ def _of_right(rule: Wire) -> Iterator[str]:
     where = ", ".join(map(str, [*resources, *(rule.get("nonResourceURLs") or [])]))
     for what, given in (("verbs", verbs), ("resources", resources), ("apiGroups", groups)):
         if any("*" in str(each) for each in given):
-            yield f"a rule on {where} says * in {what}: name them"
+            yield f"a rule on {where} has * in {what}: name the {what}"
     if "*" in (rule.get("nonResourceURLs") or []):
-        yield "a rule opens every path that is no resource: name them"
+        yield "a rule allows all nonResourceURLs: name the paths"
     for verb in GIVING_MORE:
         if verb in verbs:
             yield (
                 f"a rule allows {verb} on {where}, which can be used to gain more permissions: "
-                "leave it out"
+                "remove it"
             )
     if rule.get("resourceNames"):
         return
@@ -226,9 +226,9 @@ def _of_right(rule: Wire) -> Iterator[str]:
             harmless = POWERS.get((group, resource), POWERS.get((group, "")))
             if harmless is not None and set(verbs) - harmless:
                 yield (
-                    f"a rule allows {', '.join(sorted(set(verbs) - harmless))} on every one of "
-                    f"{resource}, which can be used to gain more permissions: leave it out, or "
-                    "name the objects (resourceNames)"
+                    f"a rule allows {', '.join(sorted(set(verbs) - harmless))} on all {resource}, "
+                    "which can be used to gain more permissions: remove it, or name the objects "
+                    "(resourceNames)"
                 )
 
 
@@ -243,7 +243,7 @@ def of_subjects(subjects: Any) -> Iterator[str]:
     for subject in _listed(subjects):
         name = str(subject.get("name"))
         if subject.get("kind") in ("Group", "User") and name in EVERYBODY:
-            yield f"it gives the role to {name}, which includes everyone: name who needs it"
+            yield f"it binds the role to {name}, which includes everyone: name the subjects"
 
 
 CHECKS: Mapping[str, Mapping[str, Check]] = {

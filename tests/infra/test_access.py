@@ -95,7 +95,7 @@ def test_an_aws_auth_config_map_without_a_list_of_roles_is_refused(
 ) -> None:
     have_aws_auth(monkeypatch, {"data": {"mapRoles": mapped}})
 
-    with pytest.raises(ConfigError, match="is no list of roles"):
+    with pytest.raises(ConfigError, match="is not a list of roles"):
         refuse_unreadable_mapping(ClusterLocation("joiner", "us-west-2"))
 
 

@@ -125,7 +125,9 @@ async def test_a_created_cluster_has_extra_access_entries_and_is_protected_from_
         ours = {"Key": "joiner.dev/installation", "Value": "organization/joiner/dev"}
         tagged = [{"ResourceType": "vpc", "Tags": [ours]}]
         second = ec2.create_vpc(CidrBlock="10.9.0.0/16", TagSpecifications=tagged)["Vpc"]["VpcId"]
-        with pytest.raises(EngineError, match=f"still in AWS, .*: VPC {second}. Delete it") as left:
+        with pytest.raises(
+            EngineError, match=f"exist in AWS, .*: VPC {second}. Delete them"
+        ) as left:
             engine.destroy("dev")
         assert f"aws ec2 delete-vpc --vpc-id {second}" in left.value.output
         ec2.delete_vpc(VpcId=second)

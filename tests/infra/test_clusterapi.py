@@ -109,7 +109,9 @@ def test_a_refusal_has_the_servers_message(site: Site) -> None:
 def test_refused_credentials_make_the_cluster_unreachable(site: Site) -> None:
     site.answers = {"/nodes": (401, {"message": "Unauthorized"})}
 
-    with pytest.raises(ClusterUnreachableError, match=r"does not accept the credentials .*renew"):
+    with pytest.raises(
+        ClusterUnreachableError, match=r"does not accept the current credentials .*renew"
+    ):
         site.api().list("/nodes")
 
 

@@ -42,7 +42,7 @@ def test_a_helm_release_of_the_same_name_is_named_before_anything_is_created(
 
     (problem,) = refused.value.problems
     assert "Deployment kube-system/karpenter (Helm release karpenter)" in problem
-    assert "ServiceAccount kube-system/karpenter (made by eksctl)" in problem
+    assert "ServiceAccount kube-system/karpenter (created by eksctl)" in problem
     assert "Set joiner:name to another name" in problem
 
 

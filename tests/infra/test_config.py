@@ -176,9 +176,9 @@ def test_without_a_kubeconfig_the_aws_cli_is_required(
     ("text", "words"),
     [
         ("", "it is empty"),
-        ("- a", "it is no map"),
+        ("- a", "it is not a YAML mapping"),
         ("apiVersion: v1", "it has no current-context"),
-        ("current-context: a", "it has no 'a' among its contexts"),
+        ("current-context: a", "its contexts do not contain 'a'"),
         ("contexts: [", "cannot be used"),
     ],
 )

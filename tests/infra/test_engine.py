@@ -137,7 +137,7 @@ def test_pools_that_no_stack_owns_block_the_destroy_until_confirmed(
     stage.up(deleteForeignNodePools="true")
     stage.destroy()
 
-    assert any("taking NodePool by-flux out of service" in line for line in stage.said)
+    assert any("draining NodePool by-flux without deleting it" in line for line in stage.said)
     assert stage.installed == set()
     assert stage.cloud.leftovers() == {}
 
@@ -259,7 +259,7 @@ def test_only_subnets_with_a_route_to_the_internet_are_for_nodes(stage: Stage) -
     found = ec2.describe_subnets(Filters=tagged)["Subnets"]
     titles = {tag["Value"] for s in found for tag in s["Tags"] if tag["Key"] == "Name"}
     assert titles == {f"joiner-private-us-west-2{letter}" for letter in "abc"}
-    assert not any("way out" in line for line in stage.said)
+    assert not any("route to the internet" in line for line in stage.said)
     stage.destroy()
 
 

@@ -210,7 +210,7 @@ def test_arguments_may_be_outputs_of_other_resources() -> None:
     [
         ({"settings": {"CLUSTER_NAME": "b"}}, "set joiner:clusterName instead"),
         ({"settings": {"BATCH_IDLE_DURATION": "soon"}}, "BATCH_IDLE_DURATION='soon' cannot be"),
-        ({"node_pools": [{"kind": "Pod"}]}, "this is none of"),
+        ({"node_pools": [{"kind": "Pod"}]}, "unknown kind of object"),
         ({"node_pools": STATIC}, "NodePool static would never be Ready: .*StaticCapacity=true"),
     ],
 )

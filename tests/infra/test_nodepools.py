@@ -91,19 +91,19 @@ def test_the_files_of_a_folder_are_read_in_a_fixed_order(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("apiVersion: v1\nkind: Secret\nmetadata: {name: x}", "this is none of"),
+        ("apiVersion: v1\nkind: Secret\nmetadata: {name: x}", "unknown kind of object"),
         ("just: {a: map", "expected"),
-        ("- a list", "this is none of"),
+        ("- a list", "unknown kind of object"),
         (POOL.replace("requirements: []", "requirements: 5"), "NodePool web: Expected `array`"),
         (
             POOL.replace("requirements: []", "requirements: [{key: a b, operator: Exists}]"),
             "is not a qualified name",
         ),
-        (POOL.replace("karpenter.sh/v1", "karpenter.sh/v1beta1"), "this is none of"),
-        (POOL.replace("metadata: {name: web}", "metadata: web"), "it needs a name"),
-        (POOL.replace("name: web}\nspec", "name: A_b}\nspec"), "it needs a name"),
-        (POOL.replace("requirements: []", "expireAfter: 2024-13-45"), "this is not YAML"),
-        ("[" * 5000, "this is not YAML"),
+        (POOL.replace("karpenter.sh/v1", "karpenter.sh/v1beta1"), "unknown kind of object"),
+        (POOL.replace("metadata: {name: web}", "metadata: web"), "a name is required"),
+        (POOL.replace("name: web}\nspec", "name: A_b}\nspec"), "a name is required"),
+        (POOL.replace("requirements: []", "expireAfter: 2024-13-45"), "not YAML"),
+        ("[" * 5000, "not YAML"),
     ],
 )
 def test_an_invalid_manifest_is_named_with_its_file(tmp_path: Path, text: str, why: str) -> None:
@@ -121,7 +121,7 @@ def test_an_invalid_manifest_is_named_with_its_file(tmp_path: Path, text: str, w
 def test_a_binary_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe")
 
-    with pytest.raises(ConfigError, match=r"bad\.yaml: this is not YAML"):
+    with pytest.raises(ConfigError, match=r"bad\.yaml: not YAML"):
         manifests_in(tmp_path)
 
 
@@ -129,7 +129,7 @@ def test_a_duplicate_object_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(POOL)
     (tmp_path / "b.yaml").write_text(POOL)
 
-    with pytest.raises(ConfigError, match=r"b\.yaml: NodePool-web stands here a second time"):
+    with pytest.raises(ConfigError, match=r"b\.yaml: NodePool-web exists twice"):
         manifests_in(tmp_path)
 
 

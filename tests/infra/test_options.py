@@ -161,7 +161,7 @@ def test_nodes_of_an_ipv6_cluster_may_assign_ipv6_addresses() -> None:
 def test_too_many_ssm_parameters_for_a_policy_are_refused_with_a_message() -> None:
     parameters = [f"/golden/{'a' * 90}{number}" for number in range(60)]
 
-    with pytest.raises(ConfigError, match=r"ImageParameters has .* IAM takes 6,144"):
+    with pytest.raises(ConfigError, match=r"ImageParameters has .* IAM allows 6,144"):
         run(imageParameters=json.dumps(parameters))
 
 
@@ -436,7 +436,7 @@ def test_a_buffer_and_its_pod_template_are_created(tmp_path: Path) -> None:
         (
             "controllerStatements",
             '[{"Effect": "Allow", "Action": ["s3:Get", "iam:*"], "Resource": ["*"]}]',
-            "iam:* on everything",
+            "iam:* on all resources",
         ),
         ("tolerations", "{}", "a list of maps"),
         ("affinity", "[]", "an affinity"),

@@ -96,7 +96,7 @@ def test_without_internet_access_the_clusters_subnets_are_used_with_a_warning(si
     intra = site.subnet("intra")
 
     assert found(intra) == Placement(
-        (intra,), trouble="none of the cluster's subnets has a way out"
+        (intra,), trouble="none of the cluster's subnets has a route to the internet"
     )
     assert found(intra, isolated=True) == Placement((intra,))
 

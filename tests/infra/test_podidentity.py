@@ -106,7 +106,7 @@ def test_an_association_that_is_not_deleted_is_reported() -> None:
 
     eks.identities.end()
 
-    assert "identity of a Pod Identity association that is gone" in eks.said[0]
+    assert "still get credentials of a deleted Pod Identity association" in eks.said[0]
 
 
 def test_only_pods_that_started_too_early_are_restarted() -> None:
@@ -117,7 +117,7 @@ def test_only_pods_that_started_too_early_are_restarted() -> None:
     eks.settle()
 
     assert eks.pods == [late, other]
-    assert "pod early was created before its identity was there" in eks.said[0]
+    assert "deleting pod early, which started without credentials" in eks.said[0]
 
 
 def test_no_pod_is_restarted_while_it_would_again_lack_its_identity() -> None:
@@ -126,7 +126,7 @@ def test_no_pod_is_restarted_while_it_would_again_lack_its_identity() -> None:
     eks.settle()
 
     assert len(eks.pods) == 1
-    assert "look whether its Pod Identity association is there" in eks.said[0]
+    assert "check that its Pod Identity association exists" in eks.said[0]
 
 
 @pytest.mark.parametrize(

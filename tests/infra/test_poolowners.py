@@ -132,7 +132,9 @@ def test_a_silent_cluster_blocks_the_removal_of_pools(
 
     with pytest.raises(NotGivenUpError, match="EKS has the cluster joiner, but"):
         provider.end(remembered("web"))
-    with pytest.raises(UnreachableIsNotGoneError, match="Unreachable is not gone"):
+    with pytest.raises(
+        UnreachableIsNotGoneError, match="A cluster that cannot be reached is not deleted"
+    ):
         provider.read("id", remembered("web"))
     provider.end(platform)
     assert provider.read("id", platform).outs == platform

@@ -358,7 +358,7 @@ def test_the_listed_subnets_and_groups_are_tagged_and_the_cluster_tag_added_on_r
 
 
 def test_a_different_existing_discovery_tag_is_not_changed() -> None:
-    with pytest.raises(ConfigError, match="subnet-1 is tagged karpenter"):
+    with pytest.raises(ConfigError, match="subnet-1 has the tag karpenter"):
         run(held={"karpenter.sh/discovery": "other"})
 
 

@@ -221,7 +221,7 @@ def test_a_refresh_fails_on_an_unreachable_cluster(
     with pytest.raises(UnreachableIsNotGoneError) as refused:
         refuse_unreachable(HERE, {})
 
-    assert "Unreachable is not gone" in str(refused.value)
+    assert "A cluster that cannot be reached is not deleted" in str(refused.value)
     assert "PULUMI_K8S_UPSERT_EXISTING_OBJECTS=true pulumi up" in str(refused.value)
     refuse_unreachable(HERE, {"JOINER_ABANDON_CLUSTER": "joiner"})
 

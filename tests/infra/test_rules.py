@@ -61,19 +61,19 @@ def of_queue(principal: Any, **more: Wire) -> list[str]:
     [
         (allowing("*"), "allows *: name the actions"),
         (allowing("*", BUCKET), "allows *: name the actions"),
-        (allowing("s3:*"), "s3:* on everything"),
-        (allowing(["s3:GetObject", "ec2:*"]), "ec2:* on everything"),
-        (allowing("secretsmanager:Get*"), "secretsmanager:Get* on everything"),
-        (allowing("ec2:Ru?Instances", "arn:aws:*:*:*:*"), "on everything"),
+        (allowing("s3:*"), "s3:* on all resources"),
+        (allowing(["s3:GetObject", "ec2:*"]), "ec2:* on all resources"),
+        (allowing("secretsmanager:Get*"), "secretsmanager:Get* on all resources"),
+        (allowing("ec2:Ru?Instances", "arn:aws:*:*:*:*"), "on all resources"),
         ({"Effect": "Allow", "NotAction": "iam:*", "Resource": "*"}, "all but what it names"),
         ({"Effect": "Allow", "Action": "s3:Get*", "NotResource": BUCKET}, "all but what it names"),
-        (allowing("iam:*"), "iam:* on everything"),
+        (allowing("iam:*"), "iam:* on all resources"),
         (allowing("iam:CreateUser"), "which can be used to gain more permissions"),
         (allowing("iam:AttachRolePolicy", ROLE), "which can be used to gain more permissions"),
         (allowing("iam:CreateInstanceProfile"), "more than instance profiles"),
-        (allowing("iam:PassRole", Condition=TO_EC2), "PassRole of any role"),
+        (allowing("iam:PassRole", Condition=TO_EC2), "PassRole of all roles"),
         (allowing("iam:PassRole", ROLE), "iam:PassedToService"),
-        (allowing("sts:AssumeRole"), "every role there is"),
+        (allowing("sts:AssumeRole"), "on all roles"),
     ],
     ids=str,
 )
@@ -174,10 +174,10 @@ def of_rights(group: str, resource: str, *verbs: str, **more: Any) -> list[str]:
         ),
         (("rbac.authorization.k8s.io", "clusterroles", "list", "bind"), "allows bind"),
         (("", "users", "impersonate"), "allows impersonate"),
-        (("rbac.authorization.k8s.io", "rolebindings", "get", "create"), "allows create on every"),
-        (("", "secrets", "list"), "every one of secrets"),
-        (("", "pods/exec", "create"), "every one of pods/exec"),
-        (("", "serviceaccounts/token", "create"), "every one of serviceaccounts/token"),
+        (("rbac.authorization.k8s.io", "rolebindings", "get", "create"), "allows create on all"),
+        (("", "secrets", "list"), "on all secrets"),
+        (("", "pods/exec", "create"), "on all pods/exec"),
+        (("", "serviceaccounts/token", "create"), "on all serviceaccounts/token"),
         (
             ("certificates.k8s.io", "certificatesigningrequests/approval", "update"),
             "approval, which can be used to gain more",
@@ -198,7 +198,7 @@ def test_a_wildcard_non_resource_url_is_refused() -> None:
         rights = {"nonResourceURLs": [path], "verbs": ["get"]}
         return list(violations(f"{RBAC}:ClusterRole", {"rules": [rights]}))
 
-    assert "every path" in reading("*")[0]
+    assert "all nonResourceURLs" in reading("*")[0]
     assert reading("/metrics") == []
 
 
@@ -260,7 +260,7 @@ OPEN = json.dumps(policies.document({**allowing("sqs:SendMessage", QUEUE), "Prin
             {"controller_statements": [allowing("ec2:*")]},
             None,
             "Policy a-controller-Extra breaks the rules of docs/explanation/security.md:\n"
-            "a statement: it allows ec2:* on everything: name the actions, or the resources",
+            "a statement: it allows ec2:* on all resources: name the actions or the resources",
         ),
         (
             {"node_statements": [allowing("iam:CreateUser")]},
@@ -297,7 +297,7 @@ OPEN = json.dumps(policies.document({**allowing("sqs:SendMessage", QUEUE), "Prin
                     )
                 ],
             ),
-            "a rule allows list on every one of secrets",
+            "a rule allows list on all secrets",
         ),
     ],
     ids=["policy", "inline", "attachment", "trust", "queue", "cluster role"],
@@ -345,5 +345,7 @@ def test_a_value_that_is_known_later_is_checked_then() -> None:
 def test_an_invalid_statement_in_a_setting_is_refused() -> None:
     statement = json.dumps([allowing("ec2:*")])
 
-    with pytest.raises(ConfigError, match=r"joiner:nodeStatements: .*ec2:\* on everything: name"):
+    with pytest.raises(
+        ConfigError, match=r"joiner:nodeStatements: .*ec2:\* on all resources: name"
+    ):
         parse(ENOUGH | {"nodeStatements": statement})

@@ -380,7 +380,8 @@ def test_the_absence_of_leftovers_is_verified_by_a_search() -> None:
     prove_nothing_is_left(FakeCloud(), clock=FakeClock(), say=said.append)
 
     assert said == [
-        "nothing is left: no instance, volume, network interface, launch template or profile"
+        "nothing is left: no instance, volume, network interface, launch template or instance "
+        "profile"
     ]
 
 
@@ -425,7 +426,7 @@ def test_pools_that_gitops_would_restore_are_taken_out_of_service() -> None:
     assert scenario.left == {POOLS: [flux], CLASSES: [flux_class]}
     assert [c["type"] for c in flux["status"]["conditions"]] == ["Ready", "joiner.dev/InService"]
     assert flux["status"]["conditions"][1]["status"] == "False"
-    assert any("taking NodePool flux out of service" in line for line in scenario.said)
+    assert any("draining NodePool flux without deleting it" in line for line in scenario.said)
     assert not any("deleting NodePool flux" in line for line in scenario.said)
 
     let_go(scenario.cluster)
