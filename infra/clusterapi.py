@@ -5,7 +5,7 @@ connects by a kubeconfig, or by the cluster's name and a token as `aws eks get-t
 
 * ClusterGoneError         the EKS cluster does not exist
 * ClusterUnreachableError  the EKS cluster exists, but its API server cannot be reached
-* NotGivenUpError          either of them, and the user did not allow a destroy without it
+* ClusterNotAbandonedError          either of them, and the user did not allow a destroy without it
 * ApiError                 the API server returned an error; has its status
 """
 
@@ -63,7 +63,7 @@ class ClusterUnreachableError(Exception):
     """The API server cannot be reached; the cluster itself may be healthy."""
 
 
-class NotGivenUpError(Exception):
+class ClusterNotAbandonedError(Exception):
     """The stack's objects in the cluster cannot be deleted; the message says what to do."""
 
 
@@ -281,7 +281,7 @@ class ClusterApi:
             raise ClusterUnreachableError(f"{self._server.url} does not answer: {exc}") from exc
 
 
-def require_given_up(
+def require_abandoned(
     location: ClusterLocation,
     problem: ClusterGoneError | ClusterUnreachableError,
     environment: Mapping[str, str] = os.environ,
@@ -292,19 +292,19 @@ def require_given_up(
     off, an expired certificate and a failing credential plugin have the same effect.
 
     Raises:
-        NotGivenUpError: the user did not allow it; the message says what to do.
+        ClusterNotAbandonedError: the user did not allow it; the message says what to do.
 
     """
     forgets = environment.get(FORGET, "").lower() in ("1", "t", "true")
     end = f"{FORGET}=true pulumi destroy"
     if isinstance(problem, ClusterGoneError):
         if not forgets:
-            raise NotGivenUpError(
+            raise ClusterNotAbandonedError(
                 f"{problem}. Nothing has been removed. If the account and the region are correct, "
                 f"the cluster was deleted: remove the rest of the stack without it: {end}"
             )
     elif not (forgets and environment.get(ABANDON) == location.cluster_name):
-        raise NotGivenUpError(
+        raise ClusterNotAbandonedError(
             f"EKS has the cluster {location.cluster_name}, but {problem}. Nothing has been "
             "removed. Restore the access to it (network, kubeconfig, credentials) and run `pulumi "
             "destroy` again. Or abandon the cluster, which terminates its instances without a "

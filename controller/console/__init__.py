@@ -1,1 +1,1 @@
-"""What people look at; everything here only reads the cluster."""
+"""The user interfaces `joiner top` and `joiner web`; they only read the cluster."""

@@ -77,7 +77,7 @@ class RecordedCluster:
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Let it be read once."""
+        """Report the world as read, once; it never changes."""
         self.changed.set()
 
     def frozen(self) -> Callable[[], Recorded]:

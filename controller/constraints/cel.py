@@ -201,7 +201,7 @@ def _read(packed: bytearray) -> Any:
 
 
 def _readable(read: Callable[..., object]) -> Callable[..., bool]:
-    """Return a function that tells whether `read` accepts its arguments."""
+    """Return a function that returns whether `read` accepts its arguments."""
 
     def readable(*arguments: Any) -> bool:
         try:

@@ -59,7 +59,7 @@ def standing(problem: DisruptionProblem) -> Mapping[str, Candidate]:
 
 
 def unprotected(problem: DisruptionProblem) -> tuple[Candidate, ...]:
-    """Return the nodes that only their pods could block."""
+    """Return the nodes that nothing blocks, except possibly their pods."""
     return tuple(
         candidate for state, candidate in _ours(problem) if _node_obstacle(state, problem) is None
     )

@@ -362,7 +362,7 @@ def _preferences(question: Question, lifted: DisruptionProblem) -> Iterator[Chan
 
 
 def _emptied(question: Question) -> Change:
-    """Return the change that is left if nothing else helps."""
+    """Return the last recommendation: to move the pods away from the node."""
     why = ""
     dear = question.alternative
     if question.price is not None and dear is not None and dear >= question.price:

@@ -152,7 +152,7 @@ class Simulation:
         return self._emptied(frozenset({name}), self._buffered.get(name, []), closed)
 
     def terminated_first(self, name: str) -> SimulationResult | None:
-        """Return where the pods schedule once a node is terminated, if that is what they wait for.
+        """Return where the pods schedule if a node is terminated before it is replaced.
 
         None if the node uses no capacity reservation, if another node is launched there first, or
         if a pod is unschedulable even with the instance that the node gives back.

@@ -363,7 +363,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def received(question: bytes, running: Sequence[int], offer: bytes) -> DisruptionProblem | None:
-    """Return the problem of a request; arguments and None as for `decide`."""
+    """Return the problem of a request, decoded; arguments and None are as for `decide`."""
     problem = msgspec.msgpack.decode(question, type=DisruptionProblem)
     snapshot = _KEPT.completed(problem.snapshot, running, offer)
     return None if snapshot is None else dataclasses.replace(problem, snapshot=snapshot)

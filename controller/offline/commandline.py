@@ -1,4 +1,4 @@
-"""What the commands have in common: where a cluster is read, and how an answer is printed."""
+"""Shared by the commands: where they read a cluster from, and how they print an answer."""
 
 from __future__ import annotations
 

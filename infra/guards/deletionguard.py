@@ -163,7 +163,7 @@ def _obstacles_to_end(props: Mapping[str, Any]) -> list[str]:
 
 
 def staying(key: str, retaining: Sequence[str]) -> pulumi.ResourceOptions:
-    """Return resource options that retain in AWS what a key of `retainOnDelete` stands for."""
+    """Return resource options that keep the resources of a key of `retainOnDelete` in AWS."""
 
     def retained(
         made: pulumi.ResourceTransformationArgs,

@@ -21,9 +21,9 @@ from infra.clusterapi import (
     ClusterApi,
     ClusterGoneError,
     ClusterLocation,
+    ClusterNotAbandonedError,
     ClusterUnreachableError,
-    NotGivenUpError,
-    require_given_up,
+    require_abandoned,
 )
 from infra.guards.removalproof import refuse_unreachable
 from infra.lifecycle.destroying import refuse_ahead
@@ -109,14 +109,14 @@ class _PoolOwnersProvider(StatefulProvider):
         try:
             _refuse_shared(props, props["pools"])
         except (ClusterGoneError, ClusterUnreachableError) as exc:
-            require_given_up(ClusterLocation.of(props), exc)
+            require_abandoned(ClusterLocation.of(props), exc)
 
 
 def _refusals(props: Mapping[str, Any]) -> list[str]:
     """Return why the end of the stack would be refused."""
     try:
         _PoolOwnersProvider().end(dict(props))
-    except (NotGivenUpError, SharedPoolsError) as exc:
+    except (ClusterNotAbandonedError, SharedPoolsError) as exc:
         return [str(exc)]
     return []
 

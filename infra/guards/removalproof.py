@@ -28,7 +28,7 @@ from infra.clusterapi import (
     ClusterLocation,
     ClusterUnreachableError,
     Objects,
-    require_given_up,
+    require_abandoned,
 )
 from infra.clusterobjects import NamedObject, controller_objects, is_made_by_pulumi
 from infra.guards.ownership import Given, Name, names_of
@@ -45,7 +45,7 @@ class NotRemovedError(Exception):
     """Resources of the stack are left after its destroy; says what to do."""
 
 
-class UnreachableIsNotGoneError(Exception):
+class RefreshBlockedError(Exception):
     """A refresh cannot determine whether the stack's objects in the cluster still exist."""
 
     def __init__(self, cluster: str, problem: Exception) -> None:
@@ -100,7 +100,7 @@ class _RemovalProofProvider(StatefulProvider):
             cluster = ClusterApi.find(location)
             left = [*left_in_cluster(cluster, given)]
         except (ClusterGoneError, ClusterUnreachableError) as exc:
-            require_given_up(location, exc)
+            require_abandoned(location, exc)
             return
         if left:
             raise NotRemovedError(
@@ -118,7 +118,7 @@ def refuse_unreachable(
     The check is skipped if the user gave the cluster up, and passes if the cluster does not exist.
 
     Raises:
-        UnreachableIsNotGoneError: the API server does not answer, and EKS has the cluster or does
+        RefreshBlockedError: the API server does not answer, and EKS has the cluster or does
             not answer either.
 
     """
@@ -129,7 +129,7 @@ def refuse_unreachable(
     except ClusterGoneError:
         return
     except (ClusterUnreachableError, BotoCoreError, ClientError) as exc:
-        raise UnreachableIsNotGoneError(location.cluster_name, exc) from exc
+        raise RefreshBlockedError(location.cluster_name, exc) from exc
 
 
 @dataclass(kw_only=True)

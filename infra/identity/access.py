@@ -19,7 +19,7 @@ from infra.clusterapi import (
     ClusterLocation,
     ClusterUnreachableError,
     Wire,
-    require_given_up,
+    require_abandoned,
 )
 from infra.config import ConfigError
 from infra.config import NodeAccess as Kind
@@ -179,7 +179,7 @@ class _RoleMappingProvider(StatefulProvider):
             cluster = ClusterApi.find(location)
             config_map = cluster.get(AWS_AUTH)
         except (ClusterGoneError, ClusterUnreachableError) as exc:
-            require_given_up(location, exc)
+            require_abandoned(location, exc)
             return  # The ConfigMap was deleted with the cluster.
         if config_map:
             mapped = _map_roles(config_map)

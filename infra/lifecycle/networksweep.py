@@ -26,7 +26,7 @@ from infra.clusterapi import (
     Objects,
     Wire,
     described,
-    require_given_up,
+    require_abandoned,
 )
 from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
@@ -130,7 +130,7 @@ class _NetworkSweepProvider(StatefulProvider):
         try:
             release(ClusterApi.find(location))
         except (ClusterGoneError, ClusterUnreachableError) as exc:
-            require_given_up(location, exc)
+            require_abandoned(location, exc)
         if contents:
             sweep(contents)
 

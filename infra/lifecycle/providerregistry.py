@@ -52,7 +52,7 @@ class RegisteredProvider(ResourceProvider):
 
 
 class UnknownProvider(RegisteredProvider):
-    """Stands in for a kind that a later version of the program has added.
+    """The provider of a kind of resource that only a later version of the program knows.
 
     Such a resource is in the state after a rollback. It is not changed, and when it is
     removed from the state nothing that it stands for is deleted.

@@ -1,4 +1,4 @@
-"""Base class of this program's dynamic resources: who runs their providers.
+"""Base class of this program's dynamic resources, and how the engine runs their providers.
 
 In a Python program, the engine runs `pulumi.dynamic` in the virtual environment of the project,
 which has Joiner. A program that uses Joiner as a Pulumi package has no such environment, and may be

@@ -25,7 +25,7 @@ from infra.clusterapi import (
     ClusterUnreachableError,
     Objects,
     Wire,
-    require_given_up,
+    require_abandoned,
 )
 from infra.lifecycle.teardown import STACK_ANNOTATION, is_ours
 from infra.lifecycle.waiting import Clock, say
@@ -53,7 +53,7 @@ def delete_unused(
         say: receives what is kept, and why.
 
     Raises:
-        NotGivenUpError: the cluster does not answer, and the user did not give it up.
+        ClusterNotAbandonedError: the cluster does not answer, and the user did not give it up.
 
     """
     shared, location = props["shared"], ClusterLocation.of(props)
@@ -63,7 +63,7 @@ def delete_unused(
             for name in definitions:
                 _delete_definition(cluster, name, props, clock=clock, say=say)
         except (ClusterGoneError, ClusterUnreachableError) as exc:
-            require_given_up(location, exc)
+            require_abandoned(location, exc)
     if arn := shared.get("oidcProvider"):
         _delete_provider(location.client("iam"), arn, props["installation"], say)
     if shared.get("agent"):

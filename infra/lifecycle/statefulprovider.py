@@ -21,7 +21,7 @@ _made: set[tuple[str, ...]] = set()
 """Keys of what this process created. The engine starts one process for each operation."""
 
 
-class ChangedPlaceError(Exception):
+class StackMovedError(Exception):
     """The stack belongs to another cluster, region or installation, and cannot move."""
 
     def __init__(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -43,7 +43,7 @@ MADE_AT = "cluster_made_at"
 """Optional property: the creation time of the cluster, which identifies it among its namesakes."""
 
 
-class ClusterMadeAnewError(Exception):
+class ClusterRecreatedError(Exception):
     """The cluster was deleted and created again, so nothing of the stack is in it."""
 
     def __init__(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -77,14 +77,14 @@ class StatefulProvider(RegisteredProvider):
         """Compare the stored properties with the new ones.
 
         Raises:
-            ChangedPlaceError: the cluster, region or installation changed.
-            ClusterMadeAnewError: the cluster was deleted and created again.
+            StackMovedError: the cluster, region or installation changed.
+            ClusterRecreatedError: the cluster was deleted and created again.
 
         """
         if any(name in olds and olds[name] != news.get(name) for name in PLACE):
-            raise ChangedPlaceError(olds, news)
+            raise StackMovedError(olds, news)
         if olds.get(MADE_AT) and news.get(MADE_AT) and olds[MADE_AT] != news[MADE_AT]:
-            raise ClusterMadeAnewError(olds, news)
+            raise ClusterRecreatedError(olds, news)
         changed = [key for key, value in _plain(news).items() if olds.get(key) != value]
         replaces = [key for key in changed if key in self.identity]
         return DiffResult(changes=bool(changed), replaces=replaces, delete_before_replace=False)

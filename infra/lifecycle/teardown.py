@@ -35,11 +35,11 @@ from infra.clusterapi import (
     ClusterApi,
     ClusterGoneError,
     ClusterLocation,
+    ClusterNotAbandonedError,
     ClusterUnreachableError,
-    NotGivenUpError,
     Objects,
     Wire,
-    require_given_up,
+    require_abandoned,
 )
 from infra.lifecycle.destroying import refuse_ahead
 from infra.lifecycle.leftovers import Leftovers, Remains, describe
@@ -73,7 +73,7 @@ class ForeignNodePoolsError(Exception):
         super().__init__(" ".join([*problems, "Nothing has been deleted."]))
 
 
-class StillThereError(Exception):
+class ResourcesRemainError(Exception):
     """AWS did not delete resources in time."""
 
     def __init__(self, remains: Remains, seconds: float) -> None:
@@ -325,7 +325,7 @@ def prove_nothing_is_left(
     """Delete by tag what is left of the installation, until nothing is found.
 
     Raises:
-        StillThereError: AWS did not delete it within `PROOF_SECONDS`.
+        ResourcesRemainError: AWS did not delete it within `PROOF_SECONDS`.
 
     """
     deadline = clock.monotonic() + PROOF_SECONDS
@@ -336,7 +336,7 @@ def prove_nothing_is_left(
             say(line)
             last_line = line
         if clock.monotonic() >= deadline:
-            raise StillThereError(remains, PROOF_SECONDS)
+            raise ResourcesRemainError(remains, PROOF_SECONDS)
         cloud.remove(remains)
         clock.sleep(LOOK_SECONDS)
     say(
@@ -353,7 +353,7 @@ def drain(props: Mapping[str, Any]) -> None:
 
     Raises:
         ForeignNodePoolsError: NodePools of others exist; nothing has been deleted.
-        NotGivenUpError: the cluster does not answer, and the user did not give it up.
+        ClusterNotAbandonedError: the cluster does not answer, and the user did not give it up.
 
     """
     location = ClusterLocation.of(props)
@@ -361,7 +361,7 @@ def drain(props: Mapping[str, Any]) -> None:
     try:
         _draining(props, cloud).run()
     except (ClusterGoneError, ClusterUnreachableError) as exc:
-        require_given_up(location, exc)
+        require_abandoned(location, exc)
         instances = cloud.instances()
         say(f"{exc}: terminating {counted(len(instances), 'instance')} found by tags")
         cloud.terminate(instances)
@@ -376,8 +376,8 @@ def drain_refusals(props: Mapping[str, Any]) -> list[str]:
         return _draining(props, Leftovers(location, props["installation"])).refusals()
     except (ClusterGoneError, ClusterUnreachableError) as exc:
         try:
-            require_given_up(location, exc)
-        except NotGivenUpError as refused:
+            require_abandoned(location, exc)
+        except ClusterNotAbandonedError as refused:
             return [str(refused)]
     return []
 
@@ -415,7 +415,7 @@ class _NothingLeftProvider(StatefulProvider):
         try:
             let_go(ClusterApi.find(location))  # The drain has waited for the API server already.
         except (ClusterGoneError, ClusterUnreachableError) as exc:
-            require_given_up(location, exc)
+            require_abandoned(location, exc)
         prove_nothing_is_left(Leftovers(location, props["installation"]))
 
 

@@ -239,7 +239,7 @@ def of_role_reference(reference: Wire) -> Iterator[str]:
 
 
 def of_subjects(subjects: Any) -> Iterator[str]:
-    """Yield the subjects of a binding that stand for everyone."""
+    """Yield the subjects of a binding that include every user."""
     for subject in _listed(subjects):
         name = str(subject.get("name"))
         if subject.get("kind") in ("Group", "User") and name in EVERYBODY:

@@ -22,10 +22,10 @@ from infra.clusterapi import (
     ClusterApi,
     ClusterGoneError,
     ClusterLocation,
+    ClusterNotAbandonedError,
     ClusterUnreachableError,
-    NotGivenUpError,
     Server,
-    require_given_up,
+    require_abandoned,
 )
 from tests.infra.kubeconfigs import kubeconfig_in
 
@@ -178,7 +178,7 @@ FORGETS = {"PULUMI_K8S_DELETE_UNREACHABLE": "true"}
 def test_an_abandoned_cluster_is_not_needed(
     problem: ClusterGoneError | ClusterUnreachableError, environment: dict[str, str]
 ) -> None:
-    require_given_up(ClusterLocation("joiner", REGION), problem, environment)
+    require_abandoned(ClusterLocation("joiner", REGION), problem, environment)
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,8 @@ def test_nothing_is_destroyed_without_a_cluster_that_was_not_abandoned(
     environment: dict[str, str],
     next_step: str,
 ) -> None:
-    with pytest.raises(NotGivenUpError, match=next_step):
-        require_given_up(ClusterLocation("joiner", REGION), problem, environment)
+    with pytest.raises(ClusterNotAbandonedError, match=next_step):
+        require_abandoned(ClusterLocation("joiner", REGION), problem, environment)
 
 
 @pytest.mark.usefixtures("cluster")

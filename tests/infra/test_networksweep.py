@@ -9,7 +9,12 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.clusterapi import ClusterApi, ClusterLocation, ClusterUnreachableError, NotGivenUpError
+from infra.clusterapi import (
+    ClusterApi,
+    ClusterLocation,
+    ClusterNotAbandonedError,
+    ClusterUnreachableError,
+)
 from infra.lifecycle.networksweep import (
     NetworkInUseError,
     NotReleasedError,
@@ -224,7 +229,7 @@ def test_nothing_is_deleted_while_the_cluster_is_unreachable(
     monkeypatch.setattr(ClusterApi, "find", silent)
     network.balancer("of-cluster", OF_CLUSTER)
 
-    with pytest.raises(NotGivenUpError):
+    with pytest.raises(ClusterNotAbandonedError):
         _NetworkSweepProvider().end(props(network))
 
     assert network.elbv2.describe_load_balancers()["LoadBalancers"]

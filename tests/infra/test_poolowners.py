@@ -10,11 +10,11 @@ from infra.clusterapi import (
     ClusterApi,
     ClusterGoneError,
     ClusterLocation,
+    ClusterNotAbandonedError,
     ClusterUnreachableError,
-    NotGivenUpError,
 )
 from infra.guards.poolowners import SharedPoolsError, _PoolOwnersProvider
-from infra.guards.removalproof import UnreachableIsNotGoneError
+from infra.guards.removalproof import RefreshBlockedError
 
 TEAM = "organization/joiner/team"
 FLUX = {
@@ -116,7 +116,7 @@ def test_an_abandoned_cluster_does_not_block_the_removal_of_pools(
     fail(monkeypatch, ClusterGoneError("EKS has no cluster joiner in us-west-2"))
 
     _PoolOwnersProvider().diff("id", remembered("web"), remembered())
-    with pytest.raises(NotGivenUpError, match="PULUMI_K8S_DELETE_UNREACHABLE=true"):
+    with pytest.raises(ClusterNotAbandonedError, match="PULUMI_K8S_DELETE_UNREACHABLE=true"):
         _PoolOwnersProvider().end(remembered("web"))
     monkeypatch.setenv("PULUMI_K8S_DELETE_UNREACHABLE", "true")
     _PoolOwnersProvider().end(remembered("web"))
@@ -130,10 +130,10 @@ def test_a_silent_cluster_blocks_the_removal_of_pools(
     monkeypatch.setenv("PULUMI_K8S_DELETE_UNREACHABLE", "true")
     provider, platform = _PoolOwnersProvider(), remembered("web", has_controller=True)
 
-    with pytest.raises(NotGivenUpError, match="EKS has the cluster joiner, but"):
+    with pytest.raises(ClusterNotAbandonedError, match="EKS has the cluster joiner, but"):
         provider.end(remembered("web"))
     with pytest.raises(
-        UnreachableIsNotGoneError, match="A cluster that cannot be reached is not deleted"
+        RefreshBlockedError, match="A cluster that cannot be reached is not deleted"
     ):
         provider.read("id", remembered("web"))
     provider.end(platform)

@@ -20,8 +20,8 @@ from infra.guards import removalproof
 from infra.guards.ownership import Given, names_of
 from infra.guards.removalproof import (
     NotRemovedError,
+    RefreshBlockedError,
     Sweep,
-    UnreachableIsNotGoneError,
     left_in_cluster,
     refuse_unreachable,
 )
@@ -218,7 +218,7 @@ def test_a_refresh_fails_on_an_unreachable_cluster(
 ) -> None:
     answering(monkeypatch, problem)
 
-    with pytest.raises(UnreachableIsNotGoneError) as refused:
+    with pytest.raises(RefreshBlockedError) as refused:
         refuse_unreachable(HERE, {})
 
     assert "A cluster that cannot be reached is not deleted" in str(refused.value)
@@ -237,5 +237,5 @@ def test_a_refresh_removes_the_objects_of_a_deleted_cluster(
 def test_every_refresh_checks_the_cluster(entries: Entries) -> None:
     props = {**HERE.location, "installation": STACK}
 
-    with pytest.raises(UnreachableIsNotGoneError, match="no answer from joiner"):
+    with pytest.raises(RefreshBlockedError, match="no answer from joiner"):
         removalproof._RemovalProofProvider().read("joiner-removal-proof", props)

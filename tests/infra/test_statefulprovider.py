@@ -13,8 +13,8 @@ from pulumi.dynamic import CreateResult, DiffResult, ResourceProvider
 
 from infra.lifecycle.providerregistry import PROVIDERS, RegisteredProvider, provider
 from infra.lifecycle.statefulprovider import (
-    ChangedPlaceError,
-    ClusterMadeAnewError,
+    ClusterRecreatedError,
+    StackMovedError,
     StatefulProvider,
 )
 
@@ -43,7 +43,7 @@ class Recording(StatefulProvider):
     ],
 )
 def test_the_cluster_of_a_stack_cannot_change(changed: dict[str, str], setting: str) -> None:
-    with pytest.raises(ChangedPlaceError, match=setting):
+    with pytest.raises(StackMovedError, match=setting):
         StatefulProvider().diff("id", HERE, HERE | changed)
 
 
@@ -51,7 +51,7 @@ def test_a_recreated_cluster_is_distinguished_from_the_former() -> None:
     former = HERE | {"cluster_made_at": "2026-01-01T00:00:00+00:00"}
     recreated = HERE | {"cluster_made_at": "2026-02-01T00:00:00+00:00"}
 
-    with pytest.raises(ClusterMadeAnewError) as refused:
+    with pytest.raises(ClusterRecreatedError) as refused:
         StatefulProvider().diff("id", former, recreated)
 
     times = "created at 2026-01-01T00:00:00+00:00, and the current one was created at 2026-02-01"
@@ -104,7 +104,7 @@ class Refusing(StatefulProvider):
     """Cannot end: in our words, or by a fault of the program."""
 
     def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
-        raise ChangedPlaceError(olds, news)
+        raise StackMovedError(olds, news)
 
     def end(self, props: dict[str, Any]) -> None:
         if "fault" in props:

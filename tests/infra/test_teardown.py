@@ -13,7 +13,7 @@ from infra.lifecycle.teardown import (
     STACK_ANNOTATION,
     Draining,
     ForeignNodePoolsError,
-    StillThereError,
+    ResourcesRemainError,
     let_go,
     prove_nothing_is_left,
 )
@@ -399,7 +399,7 @@ def test_leftovers_are_named_and_removed() -> None:
 def test_leftovers_that_cannot_be_removed_fail_the_destroy_by_name() -> None:
     cloud = FakeCloud({"network interfaces": ["eni-1"]}, lasting=True)
 
-    with pytest.raises(StillThereError, match="eni-1"):
+    with pytest.raises(ResourcesRemainError, match="eni-1"):
         prove_nothing_is_left(cloud, clock=FakeClock(), say=lambda line: None)
 
 

@@ -220,7 +220,7 @@ class Top(App[None]):
         self._draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return whether a key does something in what is shown."""
+        """Return whether a key has an effect in the current view."""
         if action in ("group", "sort", "reverse", "filter"):
             return self._is_arranged
         if action == "close":

@@ -1,6 +1,6 @@
-"""What `top` shows, as rows of text: pure functions of what the page shows too.
+"""The content of `top` as rows of text: pure functions of the content that `web` shows, too.
 
-A line of nodes is made when it comes on the screen, so a key press costs the same in every cluster,
+A line of nodes is computed when it is displayed, so a key press costs the same in every cluster,
 apart from the order of the nodes.
 """
 
@@ -51,7 +51,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """A table whose lines are made when they are needed.
+    """A table whose lines are computed when they are displayed.
 
     `right` are the columns that are aligned to the right, and `empty` is shown without lines.
     """
@@ -123,7 +123,7 @@ class Arrangement:
 
 
 class Nodes:
-    """The nodes of a page, arranged in lines. `names` are as short as they can be told apart."""
+    """The nodes of a page, arranged in lines. `names` are as short as they can be while unique."""
 
     def __init__(self) -> None:
         self.now: datetime | None = None

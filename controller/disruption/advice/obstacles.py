@@ -130,7 +130,7 @@ def _disruption_budgets(reading: _Reading) -> Iterator[Obstacle]:
 
 
 def _remedy(budget: PodDisruptionBudget) -> str:
-    """Return how the budget comes to allow a disruption."""
+    """Return the change that makes the PodDisruptionBudget allow a disruption."""
     if why_never(budget) is None:
         return "wait until its pods are ready, or run one more pod"
     if budget.spec.max_unavailable is not None:

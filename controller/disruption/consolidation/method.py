@@ -48,7 +48,7 @@ class Consolidation:
     reason = Reason.UNDERUTILIZED
 
     def eligible(self, context: Context) -> list[Candidate]:
-        """Return the candidates that nothing but budgets and the plan can keep."""
+        """Return the candidates that consolidation may disrupt within budgets."""
         return [node for node in _busy(context) if obstacle(node, context.problem.now) is None]
 
     def propose(self, context: Context) -> Proposal:

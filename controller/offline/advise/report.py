@@ -60,7 +60,7 @@ def _share(cost: float, before: float) -> str:
 
 
 def advice_summary(bill: Bill) -> str:
-    """Return what the cluster is, in a sentence."""
+    """Return how many nodes and pods the cluster has, and what manages the nodes, in a sentence."""
     snapshot = bill.now.snapshot
     managed = sum(state.managed for state in snapshot.nodes)
     pods = sum(is_reschedulable(pod) for pod in snapshot.pods)

@@ -13,7 +13,7 @@ PARTS = 5
 
 
 class ExpectedPods:
-    """Answers whether more pods will come; this base class knows nothing."""
+    """Predicts whether more pods will be created; this base class predicts nothing."""
 
     def more_to_come(self) -> bool:
         """Whether more pods are certain to come, so that the window must stay open."""
