@@ -31,11 +31,11 @@ cluster = aws.eks.Cluster(
         "bootstrap_cluster_creator_admin_permissions": True,
     },
 )
-# The controller's home, and its identity: it must be there before the controller is.
-home = aws.eks.NodeGroup(
-    "home",
+# The nodes that run the controller must exist before the controller does.
+node_group = aws.eks.NodeGroup(
+    "controller",
     cluster_name=cluster.name,
-    node_role_arn=settings.require("homeRole"),
+    node_role_arn=settings.require("nodeGroupRole"),
     subnet_ids=subnets,
     instance_types=["m7g.large"],
     ami_type="AL2023_ARM_64_STANDARD",
@@ -78,7 +78,7 @@ joiner = Joiner(
         tags={"team": "platform"},
         node_pools=[*default_manifests(), manifest(NODE_POOL, arm)],
     ),
-    pulumi.ResourceOptions(providers=[in_cluster], depends_on=[home, agent]),
+    pulumi.ResourceOptions(providers=[in_cluster], depends_on=[node_group, agent]),
 )
 
 pulumi.export("nodeRole", joiner.node_role_name)

@@ -114,7 +114,7 @@ def _of(type_: str, entry: Entry, rolled_up: Mapping[str, Entry]) -> Iterator[tu
     yield _named(type_, entry), "", "", entry["meaning"], ""
     if "aws" in entry:
         where = "one of [these](#answers-of-aws)"
-        yield "", entry["aws"], where, "AWS refused a call, or did not answer.", "Look up the reason there."
+        yield "", entry["aws"], where, "AWS refused a call, or did not answer.", "Look it up there."
     reasons = {**entry.get("reasons", {}), **(rolled_up if "rolled_up" in entry else {})}
     for row in _rows(reasons, "status"):
         reason, status, *rest = row

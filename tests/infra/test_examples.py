@@ -37,7 +37,7 @@ def made() -> Made:
         {
             "subnets": '["subnet-1", "subnet-2"]',
             "clusterRole": "arn:aws:iam::123456789012:role/eks-cluster",
-            "homeRole": "arn:aws:iam::123456789012:role/eks-nodes",
+            "nodeGroupRole": "arn:aws:iam::123456789012:role/eks-nodes",
             "image": "registry.example.com/joiner:1",
         },
     )
