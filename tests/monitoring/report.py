@@ -30,14 +30,18 @@ OTHERS = {
 """Why a series is missing, by a part of its selector."""
 
 
-HEAD = """# Published dashboards, query by query
+HEAD = """# Which published dashboards work with Joiner?
 
-Rendered by `python -m tests.monitoring.report`; a test compares. Prometheus' own engine evaluates
-each query on scrapes of a controller in which everything has happened.
+This page lists the queries of Karpenter's four published dashboards, and of the dashboards and
+alerts of the Kubernetes autoscaling mixin. Of {queries} queries,
 
-Of {queries} queries, {yes} work on a small cluster with default settings, {detailed} more with
-`DETAILED_METRICS=true`, and {no} find no series. On larger clusters the metrics that
-[metrics.md](metrics.md) calls *small* need a setting.
+- {yes} work on a cluster of up to about 40 nodes with default settings (*yes*). On larger clusters,
+  those that read [*small* metrics](metrics.md#which-metrics-are-served-and-when) need a setting.
+- {detailed} more work with `DETAILED_METRICS=true` (*detailed*).
+- {no} find no series (*no*). The last column says why.
+
+`python -m tests.monitoring.report` renders this page, and a test compares it. Prometheus' own
+engine evaluates each query on a scrape in which every metric of the controller has a value.
 
 """
 
