@@ -304,7 +304,7 @@ def test_a_stack_beside_karpenter_changes_nothing_of_karpenter(stage: Stage) -> 
         stage.up()
     assert "joiner:existingCrds" in refused.value.output
     assert stage.installed == {definition}
-    with pytest.raises(EngineError, match=r"tagged karpenter\.sh/discovery=joiner already"):
+    with pytest.raises(EngineError, match=r"already has the tag karpenter\.sh/discovery=joiner"):
         stage.up(existingCrds=definition)
     stage.up(existingCrds=definition, discoveryTags="false")
     assert len(stage.installed) == len(crds.DEFINITIONS)
