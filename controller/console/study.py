@@ -285,8 +285,8 @@ async def studied(source: Source, feed: Feed) -> AsyncIterator[Study]:
 
     def report(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the cluster is no longer followed", exc_info=error)
-            feed.error = f"the cluster is no longer followed: {error!r}; start the command again"
+            log.error("watching the cluster failed", exc_info=error)
+            feed.error = f"watching the cluster failed: {error!r}; start the command again"
             feed.announce()
 
     running = asyncio.create_task(study.run())

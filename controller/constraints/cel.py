@@ -126,7 +126,7 @@ class Expression:
             return bool(answer.value())
         if kind == "ERROR":
             return reason(answer.value())
-        return f"comes to {kind.lower()}, not to true or false"
+        return f"is of type {kind.lower()}, not bool"
 
 
 _answers: dict[bytes, bool | str] = {}

@@ -108,4 +108,4 @@ def _decoded(body: bytes, type_: Any) -> Any:
 
 def _not_kubernetes(problem: msgspec.DecodeError) -> UnavailableError:
     """Return the error for an answer of another server, such as a proxy or a captive portal."""
-    return UnavailableError(f"the answer is not that of a Kubernetes API server: {problem}")
+    return UnavailableError(f"the response is not from a Kubernetes API server: {problem}")

@@ -245,7 +245,7 @@ async def cluster_dns(api: ApiServer) -> str:
     try:
         service = await api.get(SERVICE, "kube-dns", "kube-system")
     except ApiError as exc:
-        log.info("nodes find the cluster's DNS by themselves: %s", exc)
+        log.info("cannot read the address of the cluster's DNS; nodes detect it at boot: %s", exc)
         return ""
     return service.spec.cluster_ip
 

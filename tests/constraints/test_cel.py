@@ -102,7 +102,7 @@ def test_and_is_false_if_one_side_is_false_and_the_other_an_error(text: str) -> 
     ("text", "reason"),
     [
         ("device.attributes['gpu.example.com'].uuid == 'x'", 'Key not found in map : "uuid"'),
-        ("device.attributes['gpu.example.com'].model", "string, not to true or false"),
+        ("device.attributes['gpu.example.com'].model", "string, not bool"),
         (
             "device.attributes['gpu.example.com'].model > 3",
             "No matching overloads found : _>_(string, int64)",

@@ -282,7 +282,7 @@ async def test_a_response_of_another_server_is_an_error_with_a_message(
         return web.Response(text=body)
 
     script.answers = [answer]
-    with pytest.raises(UnavailableError, match="not that of a Kubernetes API server"):
+    with pytest.raises(UnavailableError, match="not from a Kubernetes API server"):
         await api.list(kinds.NODE)
 
 

@@ -156,7 +156,7 @@ def _key_fault(key: str, *, pool_owned: bool) -> str:
     if pool_owned and key == labels.NODEPOOL:
         return "is set by the controller on every node of the pool"
     if is_restricted(key):
-        return "is kept by the controller and cannot be set or required"
+        return "is managed by the controller and cannot be set or required"
     return ""
 
 
@@ -168,7 +168,7 @@ def _name_fault(key: str) -> str:
             "beginning and ending with a letter or digit"
         )
     if slash and (not _SUBDOMAIN.fullmatch(prefix) or len(prefix) > 253):
-        return "is not a qualified name: what stands before '/' must be a DNS subdomain"
+        return "is not a qualified name: the part before '/' must be a DNS subdomain"
     return ""
 
 

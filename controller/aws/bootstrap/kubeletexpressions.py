@@ -108,7 +108,7 @@ def _amount(
 def _answer(place: str, text: str, variables: Variables, most: int) -> int:
     answer = _evaluated(text, variables)
     if isinstance(answer, str) or not 0 <= answer <= most:
-        wrong = answer if isinstance(answer, str) else f"comes to {answer}, not to 0 to {most}"
+        wrong = answer if isinstance(answer, str) else f"is {answer}; allowed are 0 to {most}"
         raise CelError(f"spec.kubelet.{place}: {text!r} for {variables.instance_type}: {wrong}")
     return answer
 
@@ -123,7 +123,7 @@ def _evaluated(text: str, variables: Variables) -> int | str:
     if answer.type().name() == "ERROR":
         return reason(answer.value())
     number = answer.value()
-    return int(number) if math.isfinite(number) else "comes to no finite number"
+    return int(number) if math.isfinite(number) else "is not a finite number"
 
 
 @lru_cache(maxsize=1024)
@@ -140,7 +140,7 @@ def _program(text: str) -> Any:
         raise CelError(reason(str(exc))) from exc
     kind = program.return_type().name()
     if kind not in ("INT", "DOUBLE"):
-        raise CelError(f"comes to {kind.lower()}, not to int or double")
+        raise CelError(f"is of type {kind.lower()}; allowed are int and double")
     return program
 
 

@@ -277,7 +277,7 @@ def _bottlerocket(bootstrap: Bootstrap) -> str:
         # The parser's message repeats the content, which may be secret.
         where = _PLACE.search(str(exc))
         raise UserDataError(
-            "spec.userData is not TOML, as Bottlerocket wants it"
+            "spec.userData is not TOML, which Bottlerocket requires"
             + (f" {where[0]}" if where else "")
         ) from None
 

@@ -117,7 +117,9 @@ class Writer:
         """
         image = image_for(instance_type, self.node_class.status.amis)
         if image is None:
-            raise NodeClassNotReadyError(f"no image of the class runs on {instance_type.name}")
+            raise NodeClassNotReadyError(
+                f"no AMI of the EC2NodeClass is compatible with {instance_type.name}"
+            )
         pods = instance_type.capacity.get(PODS, 0) // MILLI
         efas = instance_type.capacity.get(EFA, 0) // MILLI if wants_efa(self.claim) else 0
         reservation = offering.requirements.get(RESERVATION_ID, "")
@@ -174,7 +176,7 @@ class Writer:
     def _user_data(self, kubelet: Mapping[str, Any], capacity_type: str, image_name: str) -> str:
         spec, family = self.node_class.spec, family_of(self.node_class)
         if family is AL2023 and not self.cluster.service_cidr:
-            raise NodeClassNotReadyError("EKS does not tell the cluster's service CIDR")
+            raise NodeClassNotReadyError("EKS returned no service CIDR for the cluster")
         own = {**self.claim.metadata.labels, labels.CAPACITY_TYPE: capacity_type}
         if family is not CUSTOM:
             own[labels.DO_NOT_SYNC_TAINTS] = "true"

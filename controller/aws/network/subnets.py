@@ -159,7 +159,8 @@ class Subnets:
                 if len(known) < len(stale):
                     raise
                 log.warning(
-                    "keeping counts of free addresses as they were known", extra={"error": str(exc)}
+                    "cannot count the free addresses of subnets; keeping the last known counts",
+                    extra={"error": str(exc)},
                 )
                 for subnet_id in known:
                     self._known[subnet_id] = (self._clock(), self._known[subnet_id][1])

@@ -292,7 +292,7 @@ class Lifecycle(PortUser):
                 REGISTERED,
                 "False",
                 reason="MultipleNodesFound",
-                message=f"{len(nodes)} nodes carry the provider ID {claim.status.provider_id}",
+                message=f"{len(nodes)} nodes have the provider ID {claim.status.provider_id}",
             )
         if not nodes:
             await self.preparation.awaited(claim)
