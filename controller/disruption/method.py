@@ -23,9 +23,9 @@ from controller.scheduling.scheduler import never
 
 @dataclass
 class Context:
-    """A disruption problem, and what its methods read of it, each read once.
+    """A disruption problem, and data derived from it that methods share, each computed once.
 
-    `expired` tells whether the time limit is reached. `signatures` caches what earlier evaluations
+    `expired` returns whether the time limit is reached. `signatures` caches what earlier evaluations
     read of the pods.
     """
 

@@ -116,7 +116,7 @@ def registry(watched: Sequence[Kind[Any]], access: Access, take: Take) -> kopf.O
 
 
 def settings() -> kopf.OperatorSettings:
-    """Return Kopf settings under which it changes nothing in the cluster."""
+    """Return Kopf settings under which Kopf changes nothing in the cluster."""
     chosen = kopf.OperatorSettings()
     chosen.peering.standalone = True
     chosen.posting.enabled = False
