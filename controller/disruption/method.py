@@ -25,8 +25,8 @@ from controller.scheduling.scheduler import never
 class Context:
     """A disruption problem, and data derived from it that methods share, each computed once.
 
-    `expired` returns whether the time limit is reached. `signatures` caches what earlier evaluations
-    read of the pods.
+    `expired` returns whether the time limit is reached. `signatures` caches what earlier
+    evaluations read of the pods.
     """
 
     problem: DisruptionProblem
