@@ -29,6 +29,7 @@ from controller.apis.karpenter.ec2nodeclass import (
 )
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.karpenter.sharedlaunch import SharedLaunch
 from controller.apis.kubernetes.conditions import rolled_up, with_condition
 from controller.apis.kubernetes.quantities import parse, written
 from controller.apis.kubernetes.taints import Requirement
@@ -293,6 +294,12 @@ class FakeCloud:
         return next(
             (m for m in ours if m.tags.get(labels.TAG_NODECLAIM) == claim.metadata.name), None
         )
+
+    async def has_launched(self, launch: SharedLaunch) -> bool:
+        """Whether an instance has the tag of the shared launch."""
+        await self._called("has_launched", launch.token)
+        tagged = (machine.tags.get(labels.SHARED_LAUNCH) for machine in self.machines.values())
+        return launch.token in tagged
 
     async def instances(self) -> Sequence[Instance]:
         """Return every instance that still exists."""

@@ -8,6 +8,7 @@ from datetime import datetime
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.karpenter.sharedlaunch import SharedLaunch
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import Instance, Notice, RepairPolicy
 from controller.manager.assembly import RunningCloud
@@ -62,6 +63,10 @@ class CloudDecorator:
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
         """Return the instance of a NodeClaim whose status does not name it yet, or None."""
         return await self._cloud.launched_for(claim)
+
+    async def has_launched(self, launch: SharedLaunch) -> bool:
+        """Whether the cloud lists instances of a shared launch."""
+        return await self._cloud.has_launched(launch)
 
     async def instances(self) -> Sequence[Instance]:
         """Return all instances of this cluster's NodeClaims."""

@@ -9,6 +9,7 @@ from controller.apis import labels
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.karpenter.sharedlaunch import SharedLaunch
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import Instance
 from controller.manager.assembly import RunningCloud
@@ -68,6 +69,11 @@ class MeteredCloud(CloudDecorator):
         """Return the instance of a NodeClaim whose status does not name it yet, or None."""
         with self._timed("List", _pool(claim)):
             return await super().launched_for(claim)
+
+    async def has_launched(self, launch: SharedLaunch) -> bool:
+        """Whether the cloud lists instances of a shared launch."""
+        with self._timed("List"):
+            return await super().has_launched(launch)
 
     async def instances(self) -> Sequence[Instance]:
         """Return all instances of this cluster's NodeClaims."""

@@ -17,6 +17,7 @@ from controller.apis.karpenter.nodeclaim import (
     NodeClaim,
 )
 from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kinds import Kind
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import ObjectMeta
@@ -138,8 +139,8 @@ class Nudges:
             loop.nudge(claim.metadata.labels.get(labels.NODEPOOL, ""))
         for node in self.cluster.nodes_of(claim):
             self.nodes.nudge(node.metadata.name)
-        if before is None and labels.SHARED_LAUNCH in claim.metadata.annotations:
-            self.garbage.nudge()
+        if before is None:
+            self._claim_written(claim)
         if claim.status.provider_id:
             self.tagging.nudge(claim.metadata.name)
         if _consistency_inputs(before) != _consistency_inputs(after):
@@ -149,6 +150,17 @@ class Nudges:
         if _made_from(before) != _made_from(after):
             self.drift.nudge(claim.metadata.name)
         self._candidates_changed(before, after)
+
+    def _claim_written(self, claim: NodeClaim) -> None:
+        """Nudge the NodeClaims of a shared launch once the last of them is written."""
+        launch = shared_launch(claim)
+        if launch is None:
+            return
+        self.garbage.nudge()
+        written = self.cluster.claims_sharing(launch)
+        if len(written) >= launch.size and not claim.status.provider_id:
+            for each in written:
+                self.claims.nudge(each.metadata.name)
 
     def _candidates_changed(self, before: NodeClaim | None, after: NodeClaim | None) -> None:
         self.disruption_queue.nudge()

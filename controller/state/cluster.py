@@ -16,7 +16,7 @@ it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -27,6 +27,7 @@ from typing import Any, Protocol, TypeVar, cast
 from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
+from controller.apis.karpenter.sharedlaunch import SharedLaunch, shared_launch
 from controller.apis.kinds import Kind, KubernetesObject, T
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
@@ -135,6 +136,7 @@ class Cluster:
         self._claims_by_instance = Index(kinds.NODE_CLAIM, _instance_id)
         self._claims_by_pool = Index(kinds.NODE_CLAIM, _pool_of)
         self._claims_by_class = Index(kinds.NODE_CLAIM, lambda c: c.spec.node_class_ref.name)
+        self._claims_by_launch = Index(kinds.NODE_CLAIM, _launch_of)
         self._attachments = Index(kinds.VOLUME_ATTACHMENT, lambda a: a.spec.node_name)
         self._indices = _by_kind(
             self._pods_by_node,
@@ -145,6 +147,7 @@ class Cluster:
             self._claims_by_instance,
             self._claims_by_pool,
             self._claims_by_class,
+            self._claims_by_launch,
             self._attachments,
         )
         self._replicas_of: Counter[str] = Counter()
@@ -357,6 +360,14 @@ class Cluster:
     def claims_of_class(self, node_class: str) -> tuple[NodeClaim, ...]:
         """Return the NodeClaims that refer to an EC2NodeClass, sorted by name."""
         return self._claims_by_class.named(node_class)
+
+    def claims_sharing(self, launch: SharedLaunch) -> Collection[NodeClaim]:
+        """Return the NodeClaims of a shared launch that exist and are not being deleted."""
+        return self._claims_by_launch.of(launch.token)
+
+    def shared_launches(self) -> Set[str]:
+        """Return the tokens of the shared launches of these NodeClaims."""
+        return self._claims_by_launch.groups()
 
     def nodes_in(self, node_pool: str) -> tuple[Node, ...]:
         """Return the nodes with the label of a pool, sorted by name."""
@@ -658,6 +669,11 @@ def key_of(value: KubernetesObject) -> str:
     """Return `namespace/name`, or the name of a cluster-wide object."""
     metadata = value.metadata
     return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+
+
+def _launch_of(claim: NodeClaim) -> str:
+    launch = None if claim.metadata.is_deleting else shared_launch(claim)
+    return launch.token if launch is not None else ""
 
 
 def _instance_id(claim: NodeClaim) -> str:

@@ -15,6 +15,7 @@ from controller.apis.karpenter.nodeclaim import (
     REGISTERED,
     NodeClaim,
 )
+from controller.apis.karpenter.sharedlaunch import shared_launch
 from controller.apis.kinds import (
     EC2_NODE_CLASS,
     NODE,
@@ -90,6 +91,11 @@ instance, and the NodeClaim is left alone.
 """
 
 
+WRITING = timedelta(seconds=5)
+"""How long after the last one to wait for the next NodeClaim of a shared launch. Later, whatever
+wrote them has stopped or failed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifecycle(PortUser):
     """Advances one NodeClaim as far as possible; every step is safe to repeat."""
@@ -105,6 +111,9 @@ class Lifecycle(PortUser):
 
     _failed: dict[str, datetime] = field(default_factory=dict, init=False)
     """NodeClaim's name → when its last step failed."""
+
+    _complete: set[str] = field(default_factory=set, init=False)
+    """Tokens of the shared launches all of whose NodeClaims were written."""
 
     _changes: ChangeMonitor = field(default_factory=ChangeMonitor, init=False)
 
@@ -132,7 +141,7 @@ class Lifecycle(PortUser):
             raise
 
     async def _advance(self, claim: NodeClaim) -> timedelta | None:
-        left = self._grace(claim)
+        left = max(self._grace(claim), self._writing(claim))
         if left > timedelta(0):
             return left
         if labels.TERMINATION_FINALIZER not in claim.metadata.finalizers:
@@ -161,6 +170,43 @@ class Lifecycle(PortUser):
             return timedelta(0)
         return created + OTHERS_GRACE - self.clock()
 
+    def _writing(self, claim: NodeClaim) -> timedelta:
+        """Return how long to wait for the other NodeClaims of a shared launch.
+
+        The call launches an instance for each of them, so all must be written before it.
+        """
+        launch = shared_launch(claim)
+        if launch is None or claim.status.provider_id or launch.token in self._complete:
+            return timedelta(0)
+        written = self.cluster.claims_sharing(launch)
+        if len(written) < launch.size:
+            now = self.clock()
+            return max(c.metadata.creation_timestamp or now for c in written) + WRITING - now
+        self._complete.intersection_update(self.cluster.shared_launches())
+        self._complete.add(launch.token)
+        return timedelta(0)
+
+    async def _without_incomplete_launch(self, claim: NodeClaim) -> NodeClaim:
+        """Return the NodeClaim; it is launched alone if others of its shared launch are missing.
+
+        A call for all of them would launch instances that no NodeClaim takes. But if an earlier
+        leader has made the call, the missing ones were deleted since, and repeating it is safe.
+        """
+        launch = shared_launch(claim)
+        if (
+            launch is None
+            or launch.token in self._complete
+            or await self.cloud.has_launched(launch)
+        ):
+            return claim
+        log.info(
+            "launching nodeclaim alone: not all nodeclaims of its shared launch were created",
+            extra={"NodeClaim": claim.metadata.name},
+        )
+        return await self._patched(
+            claim, {"metadata": {"annotations": {labels.SHARED_LAUNCH: None}}}
+        )
+
     def _learn(self, claim: NodeClaim) -> None:
         """Record the node's real capacity, which was an estimate before."""
         node = self.cluster.node_of(claim)
@@ -174,6 +220,7 @@ class Lifecycle(PortUser):
     async def _launch(self, claim: NodeClaim) -> NodeClaim | None:
         if conditions.is_true(claim.status.conditions, LAUNCHED):
             return claim
+        claim = await self._without_incomplete_launch(claim)
         node_class = self.cluster.get(EC2_NODE_CLASS, claim.spec.node_class_ref.name)
         began = self.clock()
         try:

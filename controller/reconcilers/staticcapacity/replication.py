@@ -39,7 +39,7 @@ AT_THE_LIMIT = timedelta(seconds=30)
 
 TOGETHER = 50
 """How many NodeClaims of a static NodePool share a CreateFleet call. They are created one after the
-other, and instances without a NodeClaim are collected after some time."""
+other, and the call waits for the last of them."""
 
 Rank = tuple[int, bool, float, str]
 
