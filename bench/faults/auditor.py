@@ -5,11 +5,13 @@ This module reads plain JSON, and shares no code with the controller.
 
 from __future__ import annotations
 
-import itertools
-import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
+
+from highspy import Highs, kHighsInf
 
 Body = Mapping[str, Any]
 
@@ -193,9 +195,11 @@ class Auditor:
     findings: list[str] = field(default_factory=list)
     _seen: dict[str, Instance] = field(default_factory=dict)
     _by_claim: dict[str, list[str]] = field(default_factory=dict)
-    _sizes: dict[str, int] = field(default_factory=dict)
+    _sharing: dict[str, set[str]] = field(default_factory=dict)
+    """UIDs of the NodeClaims of each shared launch, by its token."""
+
     _shares: dict[str, set[str]] = field(default_factory=dict)
-    """IDs of the instances of each shared launch, by its token; `_sizes` are its NodeClaims."""
+    """IDs of the instances of each shared launch, by its token."""
 
     _needs: list[tuple[float, float]] = field(default_factory=list)
     _foreign: dict[str, object] = field(default_factory=dict)
@@ -254,19 +258,21 @@ class Auditor:
                 self.find(f"{instance.claim} has a second instance beside {before[-1]}")
             before.append(instance.id)
 
+    def written(self, claims: Iterable[Body]) -> None:
+        """Note which NodeClaims exist after one was created; one may be deleted before a look."""
+        for claim in claims:
+            if token := _annotation(claim, SHARED_LAUNCH).partition("/")[0]:
+                self._sharing.setdefault(token, set()).add(claim["metadata"]["uid"])
+
     def _shared(self, view: View) -> None:
-        """Check that a shared launch gets at most as many instances as it has NodeClaims."""
-        for claim in view.claims:
-            token, _, rest = _annotation(claim, SHARED_LAUNCH).partition("/")
-            if token:
-                self._sizes[token] = int(rest.partition("/")[2])
+        """Check that a shared launch gets at most as many instances as NodeClaims were written."""
         for instance in view.instances:
             token = instance.tags.get(SHARED_LAUNCH, "")
             if token and not instance.foreign:
                 self._shares.setdefault(token, set()).add(instance.id)
         for token, ids in self._shares.items():
-            if len(ids) > self._sizes.get(token, len(ids)):
-                self.find(f"launch {token} has got {len(ids)} instances")
+            if len(ids) > (claims := len(self._sharing.get(token, ()))):
+                self.find(f"launch {token} has {len(ids)} instances for {claims} NodeClaims")
 
     def _spending(self, view: View) -> None:
         needed = least_cost(view.pods, self.machines)
@@ -347,39 +353,47 @@ def _identity(body: Body) -> object:
 def least_cost(pods: Iterable[Body], machines: Sequence[Machine]) -> float:
     """Return a lower bound of the cost of the machines for these pods, in $/h.
 
-    The bound is the value of both resources together, from the dual of the linear program in which
-    machines can be bought in parts. Pods are whole, so of a machine only the largest multiple of
-    the requests' common divisor has value.
+    It is the value of the linear program that buys machines filled with whole pods, and may buy
+    parts of them. So it counts what a large pod leaves free on its machine, if no other pod fits.
     """
-    requests = [
+    requests = Counter(
         (int(asked["cpu"].removesuffix("m")), int(asked["memory"].removesuffix("Mi")))
         for pod in pods
         if "deletionTimestamp" not in pod["metadata"]
         for container in pod["spec"]["containers"]
         for asked in (container["resources"]["requests"],)
-    ]
+    )
     if not requests:
         return 0.0
-    cpus, memories = [cpu for cpu, _ in requests], [memory for _, memory in requests]
-    cpu, memory = math.gcd(*cpus), math.gcd(*memories)
-    filled = [
-        replace(m, cpu=m.cpu // cpu * cpu, memory=m.memory // memory * memory)
-        for m in machines
-        if m.cpu >= cpu and m.memory >= memory
-    ]
-    return max(sum(cpus) * a + sum(memories) * b for a, b in _prices(filled))
+    program = _program(tuple(sorted(requests)), tuple(machines))
+    for row, size in enumerate(sorted(requests)):
+        program.changeRowBounds(row, requests[size], kHighsInf)
+    program.run()
+    return float(program.getInfo().objective_function_value)
 
 
-def _prices(machines: Sequence[Machine]) -> Iterator[tuple[float, float]]:
-    """Yield prices of a millicore and of a MiB at which no machine is worth more than it costs."""
-    yield min(m.price / m.cpu for m in machines), 0.0
-    yield 0.0, min(m.price / m.memory for m in machines)
-    for one, other in itertools.combinations(machines, 2):
-        determinant = one.cpu * other.memory - other.cpu * one.memory
-        if not determinant:
-            continue
-        cpu = (one.price * other.memory - other.price * one.memory) / determinant
-        memory = (one.cpu * other.price - other.cpu * one.price) / determinant
-        worth = (m.cpu * cpu + m.memory * memory <= m.price * (1 + 1e-9) for m in machines)
-        if cpu >= 0 and memory >= 0 and all(worth):
-            yield cpu, memory
+@cache
+def _program(sizes: tuple[tuple[int, int], ...], machines: tuple[Machine, ...]) -> Highs:
+    """Return the linear program for pods of these sizes, in millicores and MiB: a row for each."""
+    program = Highs()
+    program.silent()
+    for _ in sizes:
+        program.addRow(0, kHighsInf, 0, [], [])
+    for machine in machines:
+        for filling in _fillings(machine.cpu, machine.memory, sizes):
+            rows = [row for row, count in enumerate(filling) if count]
+            counts = [float(filling[row]) for row in rows]
+            program.addCol(machine.price, 0, kHighsInf, len(rows), rows, counts)
+    return program
+
+
+def _fillings(cpu: int, memory: int, sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, ...]]:
+    """Yield how many pods of each size a machine can run together."""
+    (asked_cpu, asked_memory), *others = sizes
+    most = min(cpu // asked_cpu, memory // asked_memory)
+    if not others:
+        yield (most,)
+        return
+    for count in range(most + 1):
+        left = cpu - count * asked_cpu, memory - count * asked_memory
+        yield from ((count, *rest) for rest in _fillings(*left, others))

@@ -223,6 +223,18 @@ def test_the_auditor_sees_a_second_instance_of_a_claim() -> None:
     assert any("second instance" in finding for finding in watching.findings)
 
 
+def test_the_auditor_sees_more_instances_than_claims_of_a_shared_launch() -> None:
+    watching = Auditor([Machine(1000, 1024, 1.0)])
+    tags = {auditor.SHARED_LAUNCH: "1-a"}
+    first = replace(RUNNING, price=0.1, tags=tags)
+    metadata = {"name": "a", "uid": "u", "annotations": {auditor.SHARED_LAUNCH: "1-a/0/2"}}
+    watching.written([{"metadata": metadata}])
+    watching.look(make_view(instances=[first]))
+    assert watching.findings == []
+    watching.look(make_view(instances=[first, replace(first, id="i-2", claim="")]))
+    assert watching.findings == ["launch 1-a has 2 instances for 1 NodeClaims"]
+
+
 def test_the_bound_on_demand_considers_both_resources_together() -> None:
     lean, rich = Machine(1000, 1024, 1.0), Machine(1000, 3072, 2.0)
     pods = [make_pod("1000m", "1024Mi"), make_pod("1000m", "3072Mi")]
@@ -233,3 +245,8 @@ def test_the_bound_on_demand_excludes_capacity_that_no_pod_can_use() -> None:
     pods = [make_pod("1000m", "1024Mi"), make_pod("500m", "1024Mi")]
     assert auditor.least_cost(pods, [Machine(1880, 8192, 1.0)]) == pytest.approx(1.0)
     assert auditor.least_cost([], [Machine(1880, 8192, 1.0)]) == 0
+
+
+def test_the_bound_on_demand_counts_what_large_pods_leave_free() -> None:
+    pods = [make_pod("600m", "1024Mi")] * 3 + [make_pod("100m", "1024Mi")]
+    assert auditor.least_cost(pods, [Machine(1000, 8192, 1.0)]) == pytest.approx(3.0)
