@@ -46,7 +46,7 @@ def platform(config: StackConfig) -> None:
     else:
         made_at = refuse_missing_cluster(location)
     first = Installation("installation", location, installation, made_at=made_at)
-    held = _holdings(config, location, "cluster-holdings", after=[first], is_first=True)
+    held = _deletion_guard(config, location, "cluster-deletion-guard", after=[first], is_first=True)
     on_aws = providers.aws_provider(config, installation=first.title, after=[first, held])
     cluster, made = _cluster(config, location, on_aws)
     standing: list[pulumi.Resource] = []
@@ -61,8 +61,10 @@ def platform(config: StackConfig) -> None:
         )
         # A destroy deletes this guard after Joiner and before cluster and network: it checks who
         # owns them before any part of them is deleted.
-        before_end = "cluster-holdings-before-end"
-        held = _holdings(config, location, before_end, after=[made, sweep], network=made.network_id)
+        before_end = "cluster-deletion-guard-before-end"
+        held = _deletion_guard(
+            config, location, before_end, after=[made, sweep], network=made.network_id
+        )
         standing = [made, held, sweep]
     refuse_disallowed(cluster.account)
     in_cluster = kubernetes_provider(
@@ -80,8 +82,8 @@ def platform(config: StackConfig) -> None:
     )
     if made:
         # A destroy deletes this guard first: a cluster that is not deleted keeps its nodes.
-        before_drain = "cluster-holdings-before-drain"
-        _holdings(config, location, before_drain, after=[joiner], network=made.network_id)
+        before_drain = "cluster-deletion-guard-before-drain"
+        _deletion_guard(config, location, before_drain, after=[joiner], network=made.network_id)
     _export(config, joiner)
 
 
@@ -89,7 +91,7 @@ def _has_recorded_cluster() -> bool:
     return any(type_ == CLUSTER for type_, _ in recorded_resources())
 
 
-def _holdings(
+def _deletion_guard(
     config: StackConfig,
     location: ClusterLocation,
     name: str,

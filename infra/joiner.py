@@ -162,7 +162,7 @@ class Joiner(pulumi.ComponentResource):
         self._needed = self._needed_by_nodes()
         self._first = [
             self._installation,
-            self._holdings(f"{name}-holdings", after=[self._installation]),
+            self._deletion_guard(f"{name}-deletion-guard", after=[self._installation]),
             self._removal_proof(f"{name}-removal-proof", after=[self._installation]),
         ]
         self._first.append(self._shared())
@@ -204,7 +204,7 @@ class Joiner(pulumi.ComponentResource):
         binding = pulumi.ResourceHookBinding(before_create=[hook])
         return pulumi.ResourceOptions(hooks=binding)
 
-    def _holdings(
+    def _deletion_guard(
         self,
         name: str,
         *,
@@ -352,11 +352,11 @@ class Joiner(pulumi.ComponentResource):
         # A destroy deletes this guard before the groundwork: it checks who owns the groundwork, and
         # which nodes depend on it, before any of it is deleted. Where nodes stay, it is deleted
         # before the controller too, so that a refused destroy has changed nothing.
-        guard = partial(self._holdings, f"{self._name}-holdings-before-end")
+        guard = partial(self._deletion_guard, f"{self._name}-deletion-guard-before-end")
         nodes_stay = "nodes" in self._args.retain_on_delete
         if not nodes_stay:
             groundwork.append(guard(after=groundwork))
-        controller = self._controller(queue, controller_role, groundwork)
+        controller = self._controller(controller_role, groundwork)
         drain = self._node_pools(roles, controller)
         if nodes_stay:
             guard(after=[drain])
@@ -627,10 +627,7 @@ class Joiner(pulumi.ComponentResource):
         )
 
     def _controller(
-        self,
-        queue: InterruptionQueue,
-        role: ControllerRole,
-        groundwork: Sequence[pulumi.Resource],
+        self, role: ControllerRole, groundwork: Sequence[pulumi.Resource]
     ) -> Controller:
         """Create the controller's objects.
 

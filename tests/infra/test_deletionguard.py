@@ -153,7 +153,7 @@ def test_deletion_protection_of_the_cluster_blocks_the_destroy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = run(None, cluster="create", clusterName=NEW, publicAccessCidrs="none")
-    first_to_end = holdings(made)["cluster-holdings-before-drain"]
+    first_to_end = guards_of(made)["cluster-deletion-guard-before-drain"]
     cluster = {"deletionProtection": True, "tags": {"joiner.dev/installation": OURS}}
     for module in ("guards.deletionguard", "guards.ownership"):
         monkeypatch.setattr(f"infra.{module}.described", lambda _location: cluster)
@@ -191,9 +191,9 @@ def test_a_recreated_cluster_recreates_its_network() -> None:
     assert not refused(before, before | {"made": {"cluster": NEW, "network": "vpc-2"}})
 
 
-def holdings(made: Made) -> dict[str, Props]:
+def guards_of(made: Made) -> dict[str, Props]:
     resources = made.dynamic
-    return {name: props for name, props in resources.items() if "holdings" in name}
+    return {name: props for name, props in resources.items() if "deletion-guard" in name}
 
 
 def test_the_deletion_guard_records_created_objects_first_and_last() -> None:
@@ -203,27 +203,27 @@ def test_the_deletion_guard_records_created_objects_first_and_last() -> None:
         "queue": "joiner",
     }
 
-    existing = holdings(run(nodeRole="existing", queue="existing"))
+    existing = guards_of(run(nodeRole="existing", queue="existing"))
     new = {"cluster": "create", "clusterName": NEW, "publicAccessCidrs": "none"}
-    retained = holdings(run(None, **new, retainOnDelete="cluster"))
-    created = holdings(run(None, **new, vpcCidr="10.0.0.0/16"))
+    retained = guards_of(run(None, **new, retainOnDelete="cluster"))
+    created = guards_of(run(None, **new, vpcCidr="10.0.0.0/16"))
 
-    assert {name: props["made"] for name, props in holdings(run()).items()} == {
-        "cluster-holdings": {},
-        "joiner-holdings": all_made,
-        "joiner-holdings-before-end": all_made,
+    assert {name: props["made"] for name, props in guards_of(run()).items()} == {
+        "cluster-deletion-guard": {},
+        "joiner-deletion-guard": all_made,
+        "joiner-deletion-guard-before-end": all_made,
     }
-    assert existing["joiner-holdings"]["made"].keys() == {"controllerRole"}
-    assert created["cluster-holdings"]["made"] == {"cluster": NEW}
-    assert created["cluster-holdings"]["fixed"] == {
+    assert existing["joiner-deletion-guard"]["made"].keys() == {"controllerRole"}
+    assert created["cluster-deletion-guard"]["made"] == {"cluster": NEW}
+    assert created["cluster-deletion-guard"]["fixed"] == {
         "vpcCidr": "10.0.0.0/16",
         "ipFamily": "ipv4",
         "subnetIds": "made here",
     }
-    before_end = created["cluster-holdings-before-end"]
+    before_end = created["cluster-deletion-guard-before-end"]
     assert before_end["made"] == {"cluster": NEW, "network": "network-id"}
     differing = {"made": None, "outlives_cluster": None}
-    assert before_end | differing == created["cluster-holdings"] | differing
-    assert created["cluster-holdings"]["outlives_cluster"]
+    assert before_end | differing == created["cluster-deletion-guard"] | differing
+    assert created["cluster-deletion-guard"]["outlives_cluster"]
     assert not before_end["outlives_cluster"]
-    assert retained["cluster-holdings-before-end"]["retained"] == ["cluster", "network"]
+    assert retained["cluster-deletion-guard-before-end"]["retained"] == ["cluster", "network"]

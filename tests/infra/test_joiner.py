@@ -127,7 +127,7 @@ def test_every_part_depends_on_the_components_dependencies(
 
     made(program)
 
-    first = {"home", "a-installation", "a-holdings", "a-removal-proof"}
+    first = {"home", "a-installation", "a-deletion-guard", "a-removal-proof"}
     parts = depends.keys() - first
     assert len(parts) > 30
     assert all({"home", "a-installation"} <= depends[name] for name in parts)

@@ -31,7 +31,7 @@ Launch = Callable[..., str]
 def recorded(**settings: str) -> Props:
     """What the stack's first guard records with these settings."""
     resources = run(None, **settings).dynamic
-    return resources["joiner-holdings"]
+    return resources["joiner-deletion-guard"]
 
 
 def refused(olds: Props, news: Props) -> str:
@@ -215,7 +215,7 @@ def test_running_nodes_protect_the_network_even_if_its_deletion_is_confirmed(
             publicAccessCidrs="none",
             **settings,
         )
-        return made.dynamic["cluster-holdings"]
+        return made.dynamic["cluster-deletion-guard"]
 
     olds = cluster(vpcCidr="10.0.0.0/16")
     for news in (cluster(vpcCidr="10.1.0.0/16"), olds | {"needed": {}, "made": {}}):
@@ -252,7 +252,7 @@ def test_running_nodes_protect_the_cluster_even_if_its_replacement_is_confirmed(
     def cluster(**settings: str) -> Props:
         given = {"clusterName": NEW, "confirmDelete": "cluster", "publicAccessCidrs": "none"}
         made: Made = run(None, cluster="create", **given, **settings)
-        return made.dynamic["cluster-holdings"]
+        return made.dynamic["cluster-deletion-guard"]
 
     olds, news = cluster(**before), cluster(**after)
     assert refused(olds, news) == "", "no node runs"
@@ -271,7 +271,7 @@ def test_a_destroy_that_leaves_nodes_running_keeps_what_they_need(
         made: Made = run(None, retainOnDelete=retained)
         guards = made.dynamic
         try:
-            _DeletionGuardProvider().end(guards["joiner-holdings-before-end"])
+            _DeletionGuardProvider().end(guards["joiner-deletion-guard-before-end"])
         except WouldBeDeletedError as exc:
             return str(exc)
         return ""
