@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from botocore.exceptions import ClientError
 
@@ -121,6 +121,9 @@ class Dependencies:
 class Run:
     """One life of a stack."""
 
+    has_eks_cluster: ClassVar[bool] = True
+    changes: ClassVar[Mapping[str, tuple[Mapping[str, str], ...]]] = CHANGES
+
     stage: Stage
     chance: random.Random
     settings: dict[str, str] = field(default_factory=dict)
@@ -156,7 +159,7 @@ class Run:
     def _change(self) -> None:
         """Change the settings of one subject; sometimes set them back afterwards."""
         earlier = dict(self.settings)
-        ways = self.chance.choice(list(CHANGES.values()))
+        ways = self.chance.choice(list(self.changes.values()))
         changed = {**self.settings, **self.chance.choice(ways)}
         if changed == earlier:
             return
@@ -379,6 +382,7 @@ class Run:
     def _create_theirs(self) -> None:
         """Create what belongs to others in the cloud."""
         before = self._leftovers()
+        self._create_network()
         iam, sqs = self.stage.client("iam"), self.stage.client("sqs")
         trust = {"Version": "2012-10-17", "Statement": []}
         iam.create_role(
@@ -389,6 +393,12 @@ class Run:
         sqs.create_queue(QueueName="of-others")
         self.stage.run_instance()
         self._foreign = self._leftovers() - before
+
+    def _create_network(self) -> None:
+        """Create a network for the instance of others; the testbed's cluster has one."""
+
+    def _delete_network(self) -> None:
+        """Delete what `_create_network` created."""
 
     def _join_auto_mode(self) -> None:
         """Let EKS Auto Mode keep a NodePool and a NodeClaim in the stack's CRDs."""
@@ -422,6 +432,7 @@ class Run:
         ec2.terminate_instances(InstanceIds=[*kept, *self.instances])
         waiter = {"Delay": 1, "MaxAttempts": 60}
         ec2.get_waiter("instance_terminated").wait(InstanceIds=kept, WaiterConfig=waiter)
+        self._delete_network()
         self._expect(not self._leftovers(), f"left in the region: {sorted(self._leftovers())}")
 
     def _operate(self, operation: Callable[[], object]) -> str:
@@ -437,33 +448,37 @@ class Run:
         self.steps.append(" ".join([title, *(f"{k}={v}" for k, v in settings.items())]))
 
 
-def runs(seeds: list[int]) -> Iterator[tuple[int, Run, float]]:
+def runs(seeds: list[int], life: type[Run] = Run) -> Iterator[tuple[int, Run, float]]:
     """Play one run for each seed, all on one control plane; yields seed, run and seconds."""
     with (
         tempfile.TemporaryDirectory(prefix="joiner-settings-") as folder,
-        Testbed(directory=Path(folder) / "testbed", until=Part.CLOUD) as testbed,
+        Testbed(
+            directory=Path(folder) / "testbed",
+            until=Part.CLOUD,
+            has_eks_cluster=life.has_eks_cluster,
+        ) as testbed,
     ):
         furnish(testbed)
         for seed in seeds:
             own = Path(folder) / str(seed)
             own.mkdir()
             began = time.monotonic()
-            run = Run(open_stage(testbed, own), random.Random(seed))
+            run = life(open_stage(testbed, own), random.Random(seed))
             run.play()
             yield seed, run, time.monotonic() - began
 
 
-def main() -> int:
+def main(life: type[Run], program: str, description: str | None) -> int:
     """Play the seeds, print the findings and return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.settingschanges",
-        description=__doc__,
+        prog=program,
+        description=description,
         formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--seeds", type=parse_seeds, default=parse_seeds("1-20"), metavar="1-20")
     chosen = parser.parse_args()
     found = 0
-    for seed, run, seconds in runs(chosen.seeds):
+    for seed, run, seconds in runs(chosen.seeds, life):
         found += len(run.findings)
         print(f"seed {seed}: {len(run.steps)} steps in {seconds:.0f} s, ", end="")
         print(f"{len(run.findings)} findings", flush=True)
@@ -474,4 +489,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Run, "python -m bench.settingschanges", __doc__))

@@ -316,7 +316,7 @@ def require_abandoned(
 def _server(location: ClusterLocation) -> Server:
     cluster = described(location)
     if location.kubeconfig:
-        return _server_of(kubeconfig_file(location.kubeconfig))
+        return server_of(kubeconfig_file(location.kubeconfig))
     authority = base64.b64decode(cluster["certificateAuthority"]["data"]).decode()
     context = _trusting(authority)
     return Server(cluster["endpoint"].rstrip("/"), context, lambda: _eks_token(location))
@@ -333,17 +333,13 @@ def kubeconfig_file(written: str) -> Path:
     return PROJECT / Path(written).expanduser()
 
 
-def refuse_unusable_kubeconfig(kubeconfig: Path) -> None:
-    """Check that a kubeconfig is complete, without calling its API server.
+def server_of(kubeconfig: Path) -> Server:
+    """Return the API server of a kubeconfig's current context, without calling it.
 
     Raises:
         ClusterUnreachableError: it has no API server or no credentials; says what is missing.
 
     """
-    _server_of(kubeconfig)
-
-
-def _server_of(kubeconfig: Path) -> Server:
     try:
         return _server_in(yaml.safe_load(kubeconfig.read_text()), kubeconfig.parent)
     except (OSError, yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError) as exc:

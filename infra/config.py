@@ -39,7 +39,7 @@ from infra import names, policies
 from infra.clusterapi import (
     ClusterUnreachableError,
     kubeconfig_file,
-    refuse_unusable_kubeconfig,
+    server_of,
 )
 from infra.policypack.rules import of_statement
 from infra.release import released_image
@@ -744,7 +744,7 @@ def _unusable_kubeconfig(config: StackConfig) -> Iterator[str]:
         yield f"{said}: allowed is the path of a file"
         return
     try:
-        refuse_unusable_kubeconfig(kubeconfig_file(config.kubeconfig or ""))
+        server_of(kubeconfig_file(config.kubeconfig or ""))
     except ClusterUnreachableError as exc:
         yield f"{said}: {exc}"
 

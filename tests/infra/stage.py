@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
-from infra.clusterapi import ClusterApi, ClusterLocation
+from infra.clusterapi import ClusterApi, server_of
 from testbed.cloud.control import CloudControl
 from testbed.plugins.engine import Changes, PulumiEngine
 from testbed.region.testbed import Testbed
@@ -206,15 +205,8 @@ def pools_folder(folder: Path) -> Path:
 
 
 def api_of(testbed: Testbed) -> ClusterApi:
-    """Find the API server as the program does."""
-    assert testbed.cloud is not None
-    location = ClusterLocation(
-        "joiner", "us-west-2", testbed.cloud.url, str(testbed.cluster.kubeconfig)
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in testbed.environment().items():
-            patch.setenv(name, value)
-        return ClusterApi.find(location)
+    """Return a client of the testbed's API server, whether or not EKS has the cluster."""
+    return ClusterApi(server_of(testbed.cluster.kubeconfig))
 
 
 def furnish(testbed: Testbed) -> None:
