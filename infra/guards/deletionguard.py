@@ -116,9 +116,6 @@ class DeletionGuard(RegisteredResource, module="joiner", name="DeletionGuard"):
             "outlives_cluster": outlives_cluster,
         }
         keys = list(props)
-        # Stacks that were created when guards had another name keep their guards.
-        earlier = pulumi.Alias(name=name.replace("deletion-guard", "holdings"))
-        opts = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(aliases=[earlier]))
         super().__init__(_DeletionGuardProvider(), name, props, opts)
         refuse_ahead(self, keys, _obstacles_to_end)
 
