@@ -3,10 +3,10 @@
 A dynamic provider runs in its own process, without Pulumi's Kubernetes provider. The client
 connects by a kubeconfig, or by the cluster's name and a token as `aws eks get-token` creates it.
 
-* ClusterGoneError         the EKS cluster does not exist
-* ClusterUnreachableError  the EKS cluster exists, but its API server cannot be reached
-* ClusterNotAbandonedError          either of them, and the user did not allow a destroy without it
-* ApiError                 the API server returned an error; has its status
+* ClusterGoneError          the EKS cluster does not exist
+* ClusterUnreachableError   the EKS cluster exists, but its API server cannot be reached
+* ClusterNotAbandonedError  either of them, and the user did not allow a destroy without it
+* ApiError                  the API server returned an error; has its status
 """
 
 from __future__ import annotations
