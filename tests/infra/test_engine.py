@@ -646,32 +646,6 @@ def test_pools_can_be_a_stack_of_their_own(stage: Stage, tmp_path: Path) -> None
     assert stage.installed == set()
 
 
-def test_a_silent_cluster_counts_as_existing_until_it_is_abandoned(
-    testbed: Testbed, tmp_path: Path
-) -> None:
-    """The last test: the control plane does not come back."""
-    stage = open_stage(testbed, tmp_path)
-    stage.up()
-    instance = stage.launch("claim-1")
-    before = stage.resources
-    stage.testbed.cluster.stop()
-
-    with pytest.raises(EngineError, match="JOINER_ABANDON_CLUSTER=joiner"):
-        stage.destroy()
-    with pytest.raises(EngineError):
-        stage.engine.refresh("dev")
-
-    assert stage.lives(instance)
-    assert stage.resources == before
-
-    given_up = {"JOINER_ABANDON_CLUSTER": "joiner", "PULUMI_K8S_DELETE_UNREACHABLE": "true"}
-    stage.engine = replace(stage.engine, environment={**stage.engine.environment, **given_up})
-    stage.destroy()
-
-    assert stage.cloud.leftovers() == {}
-    assert any("terminating 1 instance found by tags" in line for line in stage.said)
-
-
 def test_a_yaml_program_creates_guards_and_destroys_joiner_through_the_package(
     stage: Stage, tmp_path: Path
 ) -> None:
@@ -717,3 +691,29 @@ def test_a_yaml_program_creates_guards_and_destroys_joiner_through_the_package(
     assert stage.cloud.leftovers() == {}
     assert stage.installed == set()
     assert any("nothing is left" in line for line in stage.said)
+
+
+def test_a_silent_cluster_counts_as_existing_until_it_is_abandoned(
+    testbed: Testbed, tmp_path: Path
+) -> None:
+    """The last test: the control plane does not come back."""
+    stage = open_stage(testbed, tmp_path)
+    stage.up()
+    instance = stage.launch("claim-1")
+    before = stage.resources
+    stage.testbed.cluster.stop()
+
+    with pytest.raises(EngineError, match="JOINER_ABANDON_CLUSTER=joiner"):
+        stage.destroy()
+    with pytest.raises(EngineError):
+        stage.engine.refresh("dev")
+
+    assert stage.lives(instance)
+    assert stage.resources == before
+
+    given_up = {"JOINER_ABANDON_CLUSTER": "joiner", "PULUMI_K8S_DELETE_UNREACHABLE": "true"}
+    stage.engine = replace(stage.engine, environment={**stage.engine.environment, **given_up})
+    stage.destroy()
+
+    assert stage.cloud.leftovers() == {}
+    assert any("terminating 1 instance found by tags" in line for line in stage.said)
