@@ -248,6 +248,8 @@ class Joiner(pulumi.ComponentResource):
         if makes_role and args.identity == "irsa" and args.oidc_provider == "create":
             parts = pulumi.Output.all(cluster.place, cluster.issuer)
             shared["oidcProvider"] = parts.apply(lambda known: provider_arn(*known))
+        elif args.identity == "irsa":
+            shared["oidcProvider"] = ""  # An existing one is not deleted.
         if args.identity == "pod-identity" and args.pod_identity_agent == "create":
             shared["agent"] = True
         return DeletionGuard(

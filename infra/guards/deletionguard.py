@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import CheckResult, DiffResult
+from pulumi.dynamic import CheckResult, DiffResult, UpdateResult
 
 from controller.apis import labels
 from infra import customresources
@@ -138,13 +138,16 @@ class _DeletionGuardProvider(StatefulProvider):
         return CheckResult(news, [])
 
     def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
-        found = super().diff(_id, olds, news)
+        found = super().diff(_id, olds, _with_provider(olds, news))
         going = dict(_going(olds, news))
         problems = [*_unconfirmed(olds, news, going), *_foreign(olds, going)]
         problems += neededbynodes.refusals(olds, news)
         if problems:
             raise WouldBeDeletedError(problems)
         return found
+
+    def update(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> UpdateResult:
+        return super().update(_id, olds, _with_provider(olds, news))
 
     def end(self, props: dict[str, Any]) -> None:
         if problems := _obstacles_to_end(props):
@@ -153,6 +156,16 @@ class _DeletionGuardProvider(StatefulProvider):
         if props["outlives_cluster"] and "cluster" not in props["retained"]:
             clusterproof.refuse_left(ClusterLocation.of(props), props["installation"])
             clusterproof.delete_roles(ClusterLocation.of(props), props["installation"])
+
+
+def _with_provider(olds: Mapping[str, Any], news: dict[str, Any]) -> dict[str, Any]:
+    """Return the properties with the OIDC provider that the stack created earlier.
+
+    It stays in IAM when the identity changes, because other roles may trust it. The destroy
+    deletes it then.
+    """
+    earlier = olds["shared"].get("oidcProvider")
+    return {**news, "shared": {"oidcProvider": earlier, **news["shared"]}} if earlier else news
 
 
 def _obstacles_to_end(props: Mapping[str, Any]) -> list[str]:

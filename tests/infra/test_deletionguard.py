@@ -227,3 +227,18 @@ def test_the_deletion_guard_records_created_objects_first_and_last() -> None:
     assert created["cluster-deletion-guard"]["outlives_cluster"]
     assert not before_end["outlives_cluster"]
     assert retained["cluster-deletion-guard-before-end"]["retained"] == ["cluster", "network"]
+
+
+def test_an_oidc_provider_that_the_stack_created_is_remembered_until_the_destroy() -> None:
+    provider = _DeletionGuardProvider()
+    with_irsa = held(shared={"definitions": [], "oidcProvider": "arn:aws:iam::1:oidc-provider/a"})
+    without = held(shared={"definitions": []})
+
+    changed = provider.update("id", with_irsa, without).outs
+    assert changed is not None
+    assert changed["shared"] == with_irsa["shared"]
+    assert not provider.diff("id", changed, without).changes
+    # An existing provider belongs to others.
+    existing = held(shared={"definitions": [], "oidcProvider": ""})
+    assert provider.diff("id", changed, existing).changes
+    assert provider.update("id", changed, existing).outs == existing
