@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -32,7 +33,7 @@ def sharing(claim: NodeClaim, launch: SharedLaunch) -> NodeClaim:
 
 
 def make_claims(size: int, *requirements: Any) -> list[NodeClaim]:
-    token = new_token(CREATED, f"{id(object()):032x}")
+    token = new_token(CREATED, uuid.uuid4().hex)
     return [
         sharing(
             make_claim(*(requirements or (SPOT, M5_LARGE)), creation_timestamp=CREATED),
