@@ -69,7 +69,7 @@ CHANGES: Mapping[str, tuple[Mapping[str, str], ...]] = {
         {"existingCrds": ", ".join(crd()["metadata"]["name"] for crd in crds.DEFINITIONS)},
     ),
     "agent": ({"podIdentityAgent": "create"},),
-    "identity": ({"identity": "irsa", "oidcProvider": "create"},),
+    "identity": ({"identity": "irsa", "oidcProvider": "create"}, {"identity": "irsa"}),
     "queue": (
         {"queueName": "other"},
         {"queue": "existing", "queueName": "of-others"},
