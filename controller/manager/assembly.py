@@ -28,7 +28,6 @@ from controller.reconcilers.disruption.orchestration import Orchestrator
 from controller.reconcilers.featuregates.disabled import DisabledFeatures
 from controller.reconcilers.interruption.handler import NoticeHandler
 from controller.reconcilers.interruption.listener import Listener, StatusListener
-from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.writer import ClaimWriter
 from controller.reconcilers.nodeclaim.consistency import Consistency
@@ -119,9 +118,9 @@ class Assembly:
         registrations = Registrations()
         registration_backoff = RegistrationBackoff(ports, registrations)
         provisioner = _provisioner(ports, options, batch_window, registration_backoff)
-        nomination = _nomination(ports, provisioner.plan)
+        nomination = Nomination(ports, provisioner.plan, ports.spreads)
         history = History(ports)
-        orchestrator = Orchestrator(ports, _claim_writer(ports, provisioner.plan), history)
+        orchestrator = Orchestrator(ports, ClaimWriter(ports, provisioner.plan), history)
         notices = NoticeHandler(ports, registrations)
         gates = options.feature_gates
         readiness = Readiness(ports, registrations, gates.static_capacity)
@@ -230,27 +229,11 @@ def _provisioner(
     registration_backoff: RegistrationBackoff,
 ) -> Provisioner:
     return Provisioner(
-        api=ports.api,
-        cloud=ports.cloud,
-        cluster=ports.cluster,
-        recorder=ports.recorder,
-        metrics=ports.metrics,
-        clock=ports.clock,
+        ports=ports,
         solve=ports.solve,
         batch_window=batch_window,
         nomination=max(2 * options.batch_max_duration, SHORTEST_NOMINATION),
         registration_backoff=registration_backoff,
-    )
-
-
-def _nomination(ports: ReconcilerPorts, plan: PlacementPlan) -> Nomination:
-    return Nomination(
-        api=ports.api,
-        cloud=ports.cloud,
-        cluster=ports.cluster,
-        clock=ports.clock,
-        spreads=ports.spreads,
-        plan=plan,
     )
 
 
@@ -260,7 +243,7 @@ def _lifecycle(
     return Lifecycle(
         ports=ports,
         finalization=Finalization(ports),
-        preparation=StartupGate(ports.api, ports.cluster, ports.clock, nomination),
+        preparation=StartupGate(ports, nomination),
         registrations=registrations,
         registration_timeout=options.registration_timeout,
     )
@@ -269,17 +252,6 @@ def _lifecycle(
 def _terminator(ports: ReconcilerPorts, options: Options) -> Terminator:
     surge = Surge(ports) if options.surge_single_replicas else None
     return Terminator(ports, Eviction(ports), surge)
-
-
-def _claim_writer(ports: ReconcilerPorts, plan: PlacementPlan) -> ClaimWriter:
-    return ClaimWriter(
-        api=ports.api,
-        cluster=ports.cluster,
-        recorder=ports.recorder,
-        metrics=ports.metrics,
-        clock=ports.clock,
-        plan=plan,
-    )
 
 
 def _disruptor(

@@ -24,12 +24,7 @@ class ObservingAssembly:
         self._cloud, self._cluster, self._metrics = ports.cloud, ports.cluster, ports.metrics
         self._batch_window = BatchWindow(options.batch_idle_duration, options.batch_max_duration)
         provisioning = ProvisioningObserver(
-            cloud=ports.cloud,
-            cluster=ports.cluster,
-            metrics=ports.metrics,
-            clock=ports.clock,
-            solve=ports.solve,
-            batch_window=self._batch_window,
+            ports=ports, solve=ports.solve, batch_window=self._batch_window
         )
         advice = Advice(ports, ports.engine, Mode.OBSERVE)
         disruption = DisruptionObserver(ports, ports.engine, Advisor(advice))

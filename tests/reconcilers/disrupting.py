@@ -54,7 +54,7 @@ def make_disruptor(
     world: World, engine: SameProcess | None = None, mode: Mode = Mode.ACT
 ) -> Disruptor:
     history = History(world.ports)
-    writer = world.make(ClaimWriter, plan=PlacementPlan())
+    writer = ClaimWriter(world.ports, PlacementPlan())
     orchestrator = Orchestrator(world.ports, writer, history)
     engine = engine or SameProcess()
     advice = partial(Advice, world.ports, engine)

@@ -48,11 +48,12 @@ class ProvisioningScenario:
         self.asked: list[list[str]] = []
         self.read: list[list[str]] = []
         """The NodePools whose instance types the engine read while no pod was pending."""
-        self.provisioner = world.make(
-            Provisioner,
+        self.provisioner = Provisioner(
+            ports=world.ports,
             solve=self._solve,
             batch_window=BatchWindow(NO_WAIT, NO_WAIT),
             nomination=timedelta(seconds=20),
+            registration_backoff=world.registration_backoff,
         )
 
     async def _solve(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
@@ -87,10 +88,10 @@ class NominationScenario(ProvisioningScenario):
     def __init__(self, *features: kinds.Kind[Any]) -> None:
         super().__init__(*features)
         world = self.world
-        self.nomination = world.make(
-            Nomination, plan=self.provisioner.plan, spreads=DefaultSpreads((), world.cluster)
+        self.nomination = Nomination(
+            world.ports, self.provisioner.plan, DefaultSpreads((), world.cluster)
         )
-        self.startup_gate = world.make(StartupGate, nomination=self.nomination)
+        self.startup_gate = StartupGate(world.ports, self.nomination)
         self.lifecycle = make_lifecycle(world, self.startup_gate)
         world.seed(make_nodeclass(), make_nodepool())
 

@@ -143,7 +143,7 @@ def waiting(*names: str, owner: str = "ReplicaSet/web") -> list[Pod]:
 
 async def complete(world: World, *pods: Pod) -> bool:
     seen = {pod.metadata.uid for pod in pods}
-    return await Arrivals(world.api, world.cluster).are_complete(seen)
+    return await Arrivals(world.ports).are_complete(seen)
 
 
 async def test_all_pods_exist_when_the_owner_has_its_replicas() -> None:
@@ -191,7 +191,7 @@ async def test_for_other_objects_the_number_is_unknown() -> None:
     world, pods = World(), waiting("a")
     world.seed(make_replicaset(), *pods)
     seen = {pods[0].metadata.uid, "uid-of-a-pool"}
-    assert not await Arrivals(world.api, world.cluster).are_complete(seen)
+    assert not await Arrivals(world.ports).are_complete(seen)
 
 
 async def test_a_silent_api_server_closes_no_batch_window() -> None:
@@ -215,11 +215,12 @@ class Batches:
         self.answered_after = answered_after
         self.window = BatchWindow(SECOND, 10 * SECOND)
         world = self.world
-        self.provisioner = world.make(
-            Provisioner,
+        self.provisioner = Provisioner(
+            ports=world.ports,
             solve=self._solve,
             batch_window=self.window,
             nomination=timedelta(seconds=20),
+            registration_backoff=world.registration_backoff,
         )
         world.seed(make_nodeclass(), make_nodepool())
 

@@ -26,7 +26,7 @@ def admitted(*nodes: NewNode, there: int, replacing: bool = False, **limits: str
     world.seed(make_nodepool(limits=limits))
     world.seed(*(make_node(f"old-{n}", labels={labels.NODEPOOL: "default"}) for n in range(there)))
     world.see()
-    writer = world.make(ClaimWriter, plan=PlacementPlan())
+    writer = ClaimWriter(world.ports, PlacementPlan())
     return writer.within_limits(nodes, TYPES, replacing=replacing)
 
 

@@ -174,9 +174,7 @@ async def test_a_new_leader_launches_nothing_for_nominated_pods(
     await scenario.nominate("web")
 
     successor = ProvisioningScenario()
-    successor.provisioner.cluster = scenario.world.cluster
-    successor.provisioner.api = scenario.world.api
-    successor.provisioner.clock = scenario.world.clock
+    successor.provisioner.ports = scenario.world.ports
     successor.provisioner.batch_window.nudge("start")
     await successor.provisioner.run_once()
 

@@ -312,10 +312,7 @@ async def test_a_new_leader_opens_the_former_leaders_held_nodes(batch: Batch) ->
     batch.get_ready("web", "arm")
     successor = Batch()
     successor.world = batch.world
-    parts = (batch.world.api, batch.world.cluster)
-    successor.nomination = replace(
-        batch.nomination, api=parts[0], cluster=parts[1], plan=successor.provisioner.plan
-    )
+    successor.nomination = replace(batch.nomination, plan=successor.provisioner.plan)
     startup_gate = replace(batch.startup_gate, nomination=successor.nomination)
     successor.lifecycle = replace(batch.lifecycle, preparation=startup_gate)
 

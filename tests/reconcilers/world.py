@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from controller.apis import kinds, labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
@@ -29,19 +28,6 @@ from controller.state.registrations import Registrations
 from controller.telemetry.events import Recorder
 from controller.telemetry.metrics import Metrics
 from tests.builders import changed, make_node, make_nodeclaim, make_nodepool
-
-PORTS = {
-    "api",
-    "cloud",
-    "cluster",
-    "recorder",
-    "metrics",
-    "clock",
-    "registration_backoff",
-}
-"""What a world gives to the parts of the controller."""
-
-Made = TypeVar("Made")
 
 
 def make_ports(
@@ -71,16 +57,6 @@ class World:
         self.metrics, self.recorder = self.ports.metrics, self.ports.recorder
         self.registrations = Registrations()
         self.registration_backoff = RegistrationBackoff(self.ports, self.registrations)
-
-    def make(self, kind: Callable[..., Made], **more: Any) -> Made:
-        """Return a part of the controller that works on this world.
-
-        Its parameters that are named like one of `PORTS` get that; `more` are the others.
-        """
-        own = {
-            name: getattr(self, name) for name in PORTS & inspect.signature(kind).parameters.keys()
-        }
-        return kind(**{**own, **more})
 
     def clock(self) -> datetime:
         return self.now

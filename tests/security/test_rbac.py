@@ -187,7 +187,7 @@ async def _what_is_seldom() -> None:
     await cluster_dns(FakeApiServer())
     world, pods = World(), waiting("web-0", owner="StatefulSet/web")
     world.seed(make_stateful_set(1, "Parallel"), *pods)
-    assert await Arrivals(world.api, world.cluster).are_complete({pods[0].metadata.uid})
+    assert await Arrivals(world.ports).are_complete({pods[0].metadata.uid})
 
 
 def test_every_used_permission_is_granted(used: set[Right]) -> None:

@@ -18,15 +18,13 @@ from controller.apiserver.errors import ApiError
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints.resources import NODES, Resources, parsed, total
-from controller.reconcilers.clock import Clock
 from controller.reconcilers.creating import create_once, new_name
 from controller.reconcilers.newnodes.claims import node_claim
 from controller.reconcilers.newnodes.plan import PlacementPlan
+from controller.reconcilers.ports import Ports, PortUser
 from controller.scheduling.results import NewNode
-from controller.state.cluster import Cluster
 from controller.state.usage import Sizes, usage
 from controller.telemetry.events import Recorder
-from controller.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -55,15 +53,11 @@ async def created(
         raise
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimWriter:
+@dataclass(frozen=True, slots=True)
+class ClaimWriter(PortUser):
     """Creates NodeClaims within the limits of their NodePools."""
 
-    api: ApiServer
-    cluster: Cluster
-    recorder: Recorder
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
     plan: PlacementPlan
 
     def within_limits(

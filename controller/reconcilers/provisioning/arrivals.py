@@ -12,9 +12,8 @@ from controller.apis.kubernetes.meta import OwnerReference
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import Scalable, StatefulSet
 from controller.apiserver.errors import ApiError
-from controller.apiserver.port import ApiServer
 from controller.reconcilers.concurrency import all_ended
-from controller.state.cluster import Cluster
+from controller.reconcilers.ports import Ports, PortUser
 
 COUNTED: Mapping[tuple[str, str], Kind[Any]] = {
     (kind.api_version, kind.name): kind for kind in (REPLICA_SET, STATEFUL_SET)
@@ -26,15 +25,14 @@ MOST_OWNERS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class Arrivals(PortUser):
     """Compares the existing pods with the replicas that their owners request.
 
     Owners are read from the API server, not mirrored: old ReplicaSets are the most numerous objects
     of some clusters.
     """
 
-    api: ApiServer
-    cluster: Cluster
+    ports: Ports
 
     async def are_complete(self, seen: AbstractSet[str]) -> bool:
         """Whether the owners of all pods in `seen` (UIDs) have as many pods as they request.

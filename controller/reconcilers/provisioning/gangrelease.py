@@ -14,24 +14,20 @@ from dataclasses import dataclass
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import NODE_CLAIM
-from controller.apiserver.port import ApiServer
 from controller.reconcilers.newnodes.plan import PlacementPlan
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
-from controller.state.cluster import Cluster
 from controller.state.gangs import gang_of
 from controller.state.pods import is_reschedulable
-from controller.telemetry.events import Recorder
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class GangRelease:
+class GangRelease(PortUser):
     """Deletes the NodeClaims of refused gangs."""
 
-    api: ApiServer
-    cluster: Cluster
-    recorder: Recorder
+    ports: Ports
     plan: PlacementPlan
 
     async def release(self, refused: Set[str]) -> None:

@@ -21,15 +21,12 @@ from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import NODE, POD
 from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import ApiError, ConflictError, InvalidError, NotFoundError
-from controller.apiserver.port import ApiServer
 from controller.cloudprovider.errors import CloudProviderError
-from controller.cloudprovider.provider import CloudProvider
 from controller.constraints import taints
 from controller.constraints.selectors import selects
-from controller.reconcilers.clock import Clock
 from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.newnodes.plan import PlacementPlan
-from controller.state.cluster import Cluster
+from controller.reconcilers.ports import Ports, PortUser
 from controller.state.nodes import is_up
 from controller.state.pods import is_provisionable, is_untried
 from controller.state.spreads import DefaultSpreads
@@ -42,20 +39,17 @@ PATIENCE_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, kw_only=True)
-class Nomination:
+@dataclass(slots=True)
+class Nomination(PortUser):
     """Writes the plan of a node to its pods as soon as the node's name is known.
 
     EC2 assigns the name at launch, long before the node registers. If the node registers with
     another name, its pods are nominated again.
     """
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
+    ports: Ports
     plan: PlacementPlan
     spreads: DefaultSpreads
-    clock: Clock
     _writes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_WRITES))
 
     async def awaited(self, claim: NodeClaim) -> None:

@@ -7,29 +7,23 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from controller.apis.kinds import NODE_POOL
-from controller.cloudprovider.provider import CloudProvider
-from controller.reconcilers.clock import Clock
 from controller.reconcilers.newnodes.supply import ready_pools, supply
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.provisioning.batchwindow import BatchWindow, ExpectedPods
 from controller.reconcilers.provisioning.provisioner import AGAIN, UNSYNCED, Solve
 from controller.scheduling.buffers import split_fills
-from controller.state.cluster import Cluster
-from controller.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class ProvisioningObserver(ExpectedPods):
+class ProvisioningObserver(PortUser, ExpectedPods):
     """Schedules batches as the provisioner does; the result is logged and counted.
 
     If another controller creates nodes meanwhile, the next round sees them.
     """
 
-    cloud: CloudProvider
-    cluster: Cluster
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
     solve: Solve
     batch_window: BatchWindow
 

@@ -19,14 +19,13 @@ from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL, POD
 from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import ApiError
-from controller.apiserver.port import ApiServer
-from controller.cloudprovider.provider import CloudProvider
-from controller.reconcilers.clock import Clock, first_noted
+from controller.reconcilers.clock import first_noted
 from controller.reconcilers.newnodes.plan import PlacementPlan
 from controller.reconcilers.newnodes.registrationbackoff import RegistrationBackoff
 from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
 from controller.reconcilers.newnodes.supply import ready_pools, supply
 from controller.reconcilers.newnodes.writer import ClaimWriter
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.provisioning.arrivals import Arrivals
 from controller.reconcilers.provisioning.assignment import assigned
 from controller.reconcilers.provisioning.batchwindow import BatchWindow, ExpectedPods
@@ -36,12 +35,9 @@ from controller.reconcilers.provisioning.headstart import HeadStart, Question
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.buffers import Fill, hosts, split_fills
 from controller.scheduling.results import NewNode, Results, about_pool
-from controller.state.cluster import Cluster
 from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
-from controller.telemetry.events import Recorder
 from controller.telemetry.logs import ChangeMonitor
-from controller.telemetry.metrics import Metrics
 
 UNSYNCED = timedelta(seconds=1)
 AGAIN = timedelta(seconds=10)
@@ -85,15 +81,10 @@ class Inherited:
 
 
 @dataclass(slots=True, kw_only=True)
-class Provisioner(ExpectedPods):
+class Provisioner(PortUser, ExpectedPods):
     """Schedules pending pods, and creates a NodeClaim for every node that they need."""
 
-    api: ApiServer
-    cloud: CloudProvider
-    cluster: Cluster
-    recorder: Recorder
-    metrics: Metrics
-    clock: Clock
+    ports: Ports
     solve: Solve
     batch_window: BatchWindow
     nomination: timedelta
@@ -139,7 +130,7 @@ class Provisioner(ExpectedPods):
 
     async def all_have_come(self, seen: AbstractSet[str]) -> bool:
         """Whether the owners of the seen pods have created all of their pods."""
-        return await Arrivals(self.api, self.cluster).are_complete(seen)
+        return await Arrivals(self.ports).are_complete(seen)
 
     def prepare(self) -> None:
         """Start scheduling the pods that exist: often no other pod follows."""
@@ -296,14 +287,7 @@ class Provisioner(ExpectedPods):
         """Carry out the results; returns the NodeClaim's name for each new node, empty if none was
         created.
         """
-        writer = ClaimWriter(
-            api=self.api,
-            cluster=self.cluster,
-            recorder=self.recorder,
-            metrics=self.metrics,
-            clock=self.clock,
-            plan=self.plan,
-        )
+        writer = ClaimWriter(self.ports, self.plan)
         for name, keys in results.existing_nodes.items():
             writer.expect(name, _among(pods, keys), self.nomination)
         outcomes = await self._create(results.new_nodes, pods, snapshot, writer)
@@ -315,9 +299,7 @@ class Provisioner(ExpectedPods):
                     *(self._nominated(pod, claim) for pod in _among(pods, node.pods))
                 )
         await self._report_unplaced(self._unplaced(results, outcomes, pods))
-        await GangRelease(self.api, self.cluster, self.recorder, self.plan).release(
-            results.refused_gangs
-        )
+        await GangRelease(self.ports, self.plan).release(results.refused_gangs)
         return [claim.metadata.name if claim is not None else "" for claim in claims]
 
     async def _create(

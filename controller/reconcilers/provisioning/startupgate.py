@@ -29,11 +29,10 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import ConflictError, NotFoundError
-from controller.apiserver.port import ApiServer
 from controller.constraints import taints
-from controller.reconcilers.clock import Clock, first_noted
+from controller.reconcilers.clock import first_noted
+from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.provisioning.nomination import Nomination
-from controller.state.cluster import Cluster
 from controller.state.nodes import is_up
 from controller.state.pods import is_untried
 
@@ -66,12 +65,10 @@ class _Look:
 
 
 @dataclass(slots=True)
-class StartupGate:
+class StartupGate(PortUser):
     """Holds new nodes, and opens them once their pods are nominated."""
 
-    api: ApiServer
-    cluster: Cluster
-    clock: Clock
+    ports: Ports
     nomination: Nomination
     _up_since: dict[str, datetime] = field(default_factory=dict)
     _last_look: _Look | None = None
