@@ -126,7 +126,7 @@ def _workloads() -> list[Rule]:
 
 
 def _devices() -> list[Rule]:
-    kinds = ["resourceclaims", "resourceslices", "deviceclasses"]
+    kinds = ["resourceclaims", "resourceslices", "deviceclasses", "devicetaintrules"]
     return [rule("resource.k8s.io", kinds, FOLLOW)]
 
 

@@ -95,6 +95,9 @@ RESOURCE_CLAIM = Kind(
 DEVICE_CLASS = Kind(
     "resource.k8s.io/v1", "DeviceClass", "deviceclasses", False, devices.DeviceClass
 )
+DEVICE_TAINT_RULE = Kind(
+    "resource.k8s.io/v1", "DeviceTaintRule", "devicetaintrules", False, devices.DeviceTaintRule
+)
 SERVICE = Kind("v1", "Service", "services", True, workloads.Service)
 EVENT = Kind("v1", "Event", "events", True, workloads.Event)
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases", True, workloads.Lease)

@@ -55,12 +55,20 @@ BUFFERING: tuple[Kind[Any], ...] = (
 )
 """Capacity buffers, and the kinds that their pods are derived from."""
 
-DEVICES: tuple[Kind[Any], ...] = (kinds.RESOURCE_SLICE, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS)
+DEVICES: tuple[Kind[Any], ...] = (
+    kinds.RESOURCE_SLICE,
+    kinds.RESOURCE_CLAIM,
+    kinds.DEVICE_CLASS,
+    kinds.DEVICE_TAINT_RULE,
+)
 """Kinds of Dynamic Resource Allocation."""
 
 
 GANGS: tuple[Kind[Any], ...] = (kinds.POD_GROUP, kinds.COSCHEDULING_POD_GROUP)
-"""Kinds that state the size of gangs. Not every cluster serves them."""
+"""Kinds that state the size of gangs."""
+
+OPTIONAL = frozenset({*GANGS, kinds.DEVICE_TAINT_RULE})
+"""Kinds that not every cluster serves. Kubernetes serves DeviceTaintRules from 1.37 on."""
 
 
 def followed(options: Options) -> tuple[Kind[Any], ...]:
@@ -118,7 +126,7 @@ class Watches:
             self._synced.set()
 
     async def _follow(self, kind: Kind[T]) -> None:
-        if kind in GANGS:
+        if kind in OPTIONAL:
             await self._until_served(kind)
         async for change in self.api.watch(kind):
             self.take(kind, change)

@@ -79,7 +79,7 @@ ALWAYS = (
 )
 BUFFERING = ("capacityBuffers", "podTemplates", "deployments", "replicaSets", "statefulSets")
 SPREADING = ("services", "replicationControllers", "replicaSets", "statefulSets")
-DEVICES = ("resourceSlices", "resourceClaims", "deviceClasses")
+DEVICES = ("resourceSlices", "resourceClaims", "deviceClasses", "deviceTaintRules")
 GANGS = ("podGroups", "coschedulingPodGroups")
 
 READ_ANNOTATIONS = frozenset(

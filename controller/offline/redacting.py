@@ -54,7 +54,9 @@ COMPARING = frozenset({"Gt", "Lt", "Gte", "Lte"})
 PUBLIC = frozenset({"instanceTypes", "settings"})
 """Parts of a world that do not identify its owner."""
 
-HARDWARE = frozenset({"resourceSlices", "resourceClaims", "deviceClasses", "csiNodes"})
+HARDWARE = frozenset(
+    {"resourceSlices", "resourceClaims", "deviceClasses", "deviceTaintRules", "csiNodes"}
+)
 """Kinds whose inner names are those of drivers and devices; users choose only the object's own
 name."""
 

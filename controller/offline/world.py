@@ -19,7 +19,12 @@ from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodeoverlay import NodeOverlay
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.validation import overlay_problems
-from controller.apis.kubernetes.devices import DeviceClass, ResourceClaim, ResourceSlice
+from controller.apis.kubernetes.devices import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceSlice,
+)
 from controller.apis.kubernetes.meta import Wire
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
@@ -105,6 +110,7 @@ KINDS: Mapping[str, type[Wire]] = {
     "resourceSlices": ResourceSlice,
     "resourceClaims": ResourceClaim,
     "deviceClasses": DeviceClass,
+    "deviceTaintRules": DeviceTaintRule,
     "podGroups": PodGroup,
     "coschedulingPodGroups": CoschedulingPodGroup,
 }
@@ -186,6 +192,7 @@ def composed(
         resource_slices=tuple(of(ResourceSlice)),
         resource_claims=tuple(of(ResourceClaim)),
         device_classes=tuple(of(DeviceClass)),
+        device_taint_rules=tuple(of(DeviceTaintRule)),
         pod_groups=(*of(PodGroup), *of(CoschedulingPodGroup)),
     )
     return World(

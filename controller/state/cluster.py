@@ -514,6 +514,7 @@ class Cluster:
             resource_slices=self.list(kinds.RESOURCE_SLICE),
             resource_claims=self.list(kinds.RESOURCE_CLAIM),
             device_classes=self.list(kinds.DEVICE_CLASS),
+            device_taint_rules=self.list(kinds.DEVICE_TAINT_RULE),
             pod_groups=(*self.list(kinds.POD_GROUP), *self.list(kinds.COSCHEDULING_POD_GROUP)),
         )
 

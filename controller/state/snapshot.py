@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.apis.karpenter.nodepool import NodePool
-from controller.apis.kubernetes.devices import DeviceClass, ResourceClaim, ResourceSlice
+from controller.apis.kubernetes.devices import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceSlice,
+)
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import (
     CSINode,
@@ -47,4 +52,5 @@ class Snapshot:
     resource_slices: tuple[ResourceSlice, ...] = ()
     resource_claims: tuple[ResourceClaim, ...] = ()
     device_classes: tuple[DeviceClass, ...] = ()
+    device_taint_rules: tuple[DeviceTaintRule, ...] = ()
     pod_groups: tuple[PodGroup, ...] = ()

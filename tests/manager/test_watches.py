@@ -140,10 +140,11 @@ async def test_a_missing_kind_is_logged_once(
 
 
 @pytest.mark.virtual_clock
-async def test_missing_kinds_of_gangs_do_not_block_the_start() -> None:
+async def test_missing_kinds_of_gangs_and_device_taints_do_not_block_the_start() -> None:
     api = FakeApiServer()
-    api.refuse("list", NotFoundError("no such kind"), kind=kinds.POD_GROUP)
-    cluster = Cluster((kinds.NODE, *room.GANGS))
+    for kind in (kinds.POD_GROUP, kinds.DEVICE_TAINT_RULE):
+        api.refuse("list", NotFoundError("no such kind"), kind=kind)
+    cluster = Cluster((kinds.NODE, *room.GANGS, *room.DEVICES))
     watches = Watches(api, cluster)
     group = PodGroup(metadata=ObjectMeta(name="train", namespace="default"))
     listed = asyncio.Event()

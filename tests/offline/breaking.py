@@ -341,6 +341,15 @@ def everything() -> World:
                 "spec": {"selectors": [{"cel": {"expression": "device.attributes.size() >= 0"}}]},
             }
         ],
+        "deviceTaintRules": [
+            {
+                "metadata": {"name": "worn"},
+                "spec": {
+                    "deviceSelector": {"driver": "gpu.example.com", "device": "gpu-1"},
+                    "taint": {"key": "worn", "effect": "NoSchedule"},
+                },
+            }
+        ],
         "settings": {
             "PREFERENCE_POLICY": "Respect",
             "MIN_VALUES_POLICY": "BestEffort",

@@ -13,6 +13,7 @@ from controller.apis.karpenter.nodeclaim import INITIALIZED, NodeClaim
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.devices import ResourceClaim, ResourceSlice
 from controller.apis.kubernetes.pods import Pod, PodResourceClaim
+from controller.manager import watches
 from controller.manager.watches import followed
 from controller.options import Options
 from controller.scheduling.results import Results
@@ -31,7 +32,7 @@ from tests.scheduling.devices import (
     with_devices,
 )
 
-DEVICES = (kinds.RESOURCE_SLICE, kinds.RESOURCE_CLAIM, kinds.DEVICE_CLASS)
+DEVICES = watches.DEVICES
 
 
 class WithDevices(ProvisioningScenario):

@@ -11,6 +11,7 @@ import msgspec
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.devices import (
     DeviceClass,
+    DeviceTaintRule,
     DynamicResources,
     ResourceClaim,
     ResourceSlice,
@@ -133,6 +134,12 @@ def make_class(name: str, *expressions: str) -> DeviceClass:
 
 GPU = make_class("gpu", f"device.driver == '{DRIVER}'")
 """Selects every device of the driver."""
+
+
+def taint_rule(effect: str = "NoSchedule", **selector: str) -> DeviceTaintRule:
+    """Return a DeviceTaintRule with a taint `broken` for the selected devices."""
+    spec = {"deviceSelector": selector, "taint": {"key": "broken", "effect": effect}}
+    return msgspec.convert({"metadata": {"name": "broken"}, "spec": spec}, DeviceTaintRule)
 
 
 def request(

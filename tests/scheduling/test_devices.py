@@ -38,6 +38,7 @@ from tests.scheduling.devices import (
     request,
     shares,
     solve,
+    taint_rule,
     with_devices,
 )
 
@@ -397,3 +398,39 @@ def test_a_tainted_device_needs_a_toleration() -> None:
     results = solve([*pods, *brave], [*claims, *tolerating], types=[worn])
 
     assert list(results.unschedulable) == [pods[0].key]
+
+
+@pytest.mark.parametrize("selector", [{}, {"driver": DRIVER}, {"device": "gpu-0"}])
+def test_a_taint_rule_for_a_driver_or_device_name_also_taints_new_nodes(
+    selector: dict[str, str],
+) -> None:
+    pods, claims = replicas(1, request())
+    brave, tolerating = replicas(
+        1, request(tolerations=[{"key": "broken", "operator": "Exists"}]), name="brave"
+    )
+
+    results = solve(
+        [*pods, *brave],
+        [*claims, *tolerating],
+        types=[gpu_type(1, price=1.0)],
+        device_taint_rules=(taint_rule(**selector),),
+    )
+
+    assert list(results.unschedulable) == [pods[0].key]
+    assert shares(results) == [1]
+
+
+@pytest.mark.parametrize("selector", [{"driver": "other"}, {"pool": "n1"}, {"device": "gpu-1"}])
+def test_a_taint_rule_for_other_devices_does_not_taint_new_nodes(
+    selector: dict[str, str],
+) -> None:
+    pods, claims = replicas(1, request())
+
+    results = solve(
+        pods,
+        claims,
+        types=[gpu_type(1, price=1.0)],
+        device_taint_rules=(taint_rule(**selector),),
+    )
+
+    assert shares(results) == [1]

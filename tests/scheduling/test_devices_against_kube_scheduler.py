@@ -51,7 +51,7 @@ async def stage(kube: KubeClient) -> AsyncIterator[LiveCluster]:
     stage = LiveCluster(kube)
     yield stage
     await stage.clear()
-    for kind in ("resourceslices", "resourceclaims", "deviceclasses"):
+    for kind in ("resourceslices", "resourceclaims", "deviceclasses", "devicetaintrules"):
         await stage.remove(f"{GROUP}/{kind}")
 
 
@@ -201,6 +201,14 @@ CLASSES = [
 ]
 
 
+TAINT_RULES = [
+    {
+        "metadata": {"name": "worn"},
+        "spec": {"deviceSelector": {"driver": DRIVER, "device": "g3"}, "taint": WORN},
+    }
+]
+
+
 def claim(name: str, request: Object, constraints: list[Object]) -> Object:
     devices: Object = {"requests": [request]}
     if constraints:
@@ -241,6 +249,7 @@ def world(seed: int) -> Object:
         "resourceClaims": claims,
         "resourceSlices": slices("there", name),
         "deviceClasses": CLASSES,
+        "deviceTaintRules": TAINT_RULES if seed % 2 else [],
         "settings": {"IGNORE_DRA_REQUESTS": False},
     }
 
@@ -252,6 +261,8 @@ async def misplaced(stage: LiveCluster, kube: KubeClient, world: Object) -> dict
     machines, expected = plan(world, answer)
     for wire in CLASSES:
         await kube.create(f"{GROUP}/deviceclasses", wire)
+    for wire in world["deviceTaintRules"]:
+        await kube.create(f"{GROUP}/devicetaintrules", wire)
     for wire in world["resourceClaims"]:
         await kube.create(CLAIMS, wire)
     for wire in [*world["resourceSlices"], *coming(machines)]:

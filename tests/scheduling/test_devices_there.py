@@ -42,6 +42,7 @@ from tests.scheduling.devices import (
     request,
     shares,
     solve,
+    taint_rule,
 )
 
 # Nodes that exist.
@@ -61,6 +62,39 @@ def test_devices_of_existing_nodes_are_used_first() -> None:
 
     expect_on_existing(results, "n1", pods[:2])
     assert shares(results) == [1]
+
+
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
+def test_a_device_with_the_taint_of_a_rule_needs_a_toleration(effect: str) -> None:
+    pods, claims = replicas(2, request())
+    rule = taint_rule(effect, pool="n1", device="gpu-0")
+
+    results = solve(
+        pods,
+        claims,
+        types=[gpu_type(1, price=1.0)],
+        nodes=[make_node("n1", pool="default", cpu="32", memory="64Gi")],
+        resource_slices=(make_slice(gpus(2), node="n1"),),
+        device_taint_rules=(rule,),
+    )
+
+    expect_on_existing(results, "n1", pods[:1])
+    assert shares(results) == [1]
+
+
+@pytest.mark.parametrize("effect", ["None", "EffectOfALaterVersion"])
+def test_a_taint_rule_without_effect_for_scheduling_leaves_devices_usable(effect: str) -> None:
+    pods, claims = replicas(2, request())
+
+    results = solve(
+        pods,
+        claims,
+        nodes=[make_node("n1", cpu="32", memory="64Gi")],
+        resource_slices=(make_slice(gpus(2), node="n1"),),
+        device_taint_rules=(taint_rule(effect),),
+    )
+
+    expect_on_existing(results, "n1", pods)
 
 
 def test_devices_of_removed_pods_are_free_again() -> None:

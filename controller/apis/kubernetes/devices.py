@@ -139,6 +139,28 @@ class DeviceClass(Wire):
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
+class DeviceTaintSelector(Wire):
+    """The devices that a DeviceTaintRule taints; a field that is not set selects all devices."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class DeviceTaintRuleSpec(Wire):
+    """A taint for the selected devices; without a selector, no device is selected."""
+
+    taint: Taint
+    device_selector: DeviceTaintSelector | None = None
+
+
+class DeviceTaintRule(Wire):
+    """A DeviceTaintRule object: a taint that an administrator puts on devices."""
+
+    metadata: ObjectMeta
+    spec: DeviceTaintRuleSpec
+
+
 class CapacityRequirements(Wire):
     """The capacity that a request consumes of a device that may be shared."""
 

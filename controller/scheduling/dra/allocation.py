@@ -14,7 +14,7 @@ from typing import Any
 from controller.apis.kubernetes import devices as wire
 from controller.apis.kubernetes.quantities import parse
 from controller.constraints.cel import CelError
-from controller.constraints.taints import untolerated
+from controller.constraints.taints import NO_EXECUTE, NO_SCHEDULE, untolerated
 from controller.scheduling.dra.devices import AllocatableDevice, DeviceLedger, UsableDevices
 from controller.scheduling.pods.devicerequests import (
     AllocationError,
@@ -270,8 +270,9 @@ def _is_suited(alternative: RequestAlternative, device: AllocatableDevice) -> bo
             raise AllocationError(
                 f"the selector of {selector.where} fails on {device}: {exc}"
             ) from exc
-    tainted = [taint for taint in device.taints if taint.effect != "None"]
-    return untolerated(tainted, alternative.tolerations) is None and not (
+    # Kubernetes wants other effects, also those that it may add later, to have no effect.
+    effective = [taint for taint in device.taints if taint.effect in {NO_SCHEDULE, NO_EXECUTE}]
+    return untolerated(effective, alternative.tolerations) is None and not (
         device.shared
         and any(device.full(name) not in device.capacity for name in alternative.share)
     )

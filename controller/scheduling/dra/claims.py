@@ -78,10 +78,14 @@ class DeviceClaims:
         self._moving = _moving(self._pods.values(), snapshot.pods)
         expected = self._expected(snapshot.pods)
         self._users = _users((*self._pods.values(), *expected))
+        self.taint_rules = snapshot.device_taint_rules
         self.inventory = Inventory(
-            resource_slice
-            for resource_slice in snapshot.resource_slices
-            if self._is_here(resource_slice)
+            (
+                resource_slice
+                for resource_slice in snapshot.resource_slices
+                if self._is_here(resource_slice)
+            ),
+            self.taint_rules,
         )
         self.ledger = self._given()
         self.shared_claim_locations: dict[str, ClaimLocation] = {}
@@ -265,7 +269,9 @@ class DeviceClaims:
         The result is empty for an unknown type. `node` tells such nodes apart.
         """
         instance_type = self._types.get(type_name)
-        return promised(instance_type.dynamic_resources, node) if instance_type is not None else ()
+        if instance_type is None:
+            return ()
+        return promised(instance_type.dynamic_resources, node, self.taint_rules)
 
     def _on_node(
         self, name: str, device_requests: DeviceRequests, most: int, ledger: DeviceLedger

@@ -8,7 +8,7 @@ https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocat
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,14 +145,18 @@ class _Pool:
 class Inventory:
     """The devices that drivers have published."""
 
-    def __init__(self, slices: Iterable[wire.ResourceSlice]) -> None:
+    def __init__(
+        self,
+        slices: Iterable[wire.ResourceSlice],
+        taint_rules: Sequence[wire.DeviceTaintRule] = (),
+    ) -> None:
         """Read the ResourceSlices. Only the last generation of each device pool counts."""
         pools: defaultdict[tuple[str, str], list[wire.ResourceSlice]] = defaultdict(list)
         for resource_slice in slices:
             pools[(resource_slice.spec.driver, resource_slice.spec.pool.name)].append(
                 resource_slice
             )
-        self._pools = [_read_pool(pools[key]) for key in sorted(pools)]
+        self._pools = [_read_pool(pools[key], taint_rules) for key in sorted(pools)]
         self.by_key = {device.key: device for pool in self._pools for device in pool.devices}
         self.reaches = sorted(
             {device.reach for device in self.by_key.values() if not device.reach.node},
@@ -186,7 +190,11 @@ class Inventory:
         return UsableDevices(tuple(usable_devices), flaw)
 
 
-def promised(resources: wire.DynamicResources, node: str) -> tuple[AllocatableDevice, ...]:
+def promised(
+    resources: wire.DynamicResources,
+    node: str,
+    taint_rules: Sequence[wire.DeviceTaintRule] = (),
+) -> tuple[AllocatableDevice, ...]:
     """Return the devices that a node of an instance type will have. `node` tells such nodes apart.
 
     Raises:
@@ -208,6 +216,7 @@ def promised(resources: wire.DynamicResources, node: str) -> tuple[AllocatableDe
                 (node, template.driver, template.pool.name),
                 EVERYWHERE,
                 totals,
+                taint_rules,
                 bound.get((template.driver, template.pool.name, device.name), {}),
             )
             for device in template.devices
@@ -240,7 +249,9 @@ def _bound(
     return numbers
 
 
-def _read_pool(slices: Sequence[wire.ResourceSlice]) -> _Pool:
+def _read_pool(
+    slices: Sequence[wire.ResourceSlice], taint_rules: Sequence[wire.DeviceTaintRule]
+) -> _Pool:
     """Return the devices of a device pool, with the reason if they may be incomplete."""
     last = max(resource_slice.spec.pool.generation for resource_slice in slices)
     current = [
@@ -261,9 +272,8 @@ def _read_pool(slices: Sequence[wire.ResourceSlice]) -> _Pool:
         prefix = ("", resource_slice.spec.driver, pool.name)
         try:
             for device in resource_slice.spec.devices:
-                devices.append(
-                    _device(device, prefix, _slice_reach(resource_slice.spec, device), totals, {})
-                )
+                reach = _slice_reach(resource_slice.spec, device)
+                devices.append(_device(device, prefix, reach, totals, taint_rules, {}))
         except ValueError as exc:
             flaw = flaw or f"device pool {name} is malformed: {exc}"
     if len({device.key for device in devices}) < len(devices):
@@ -291,6 +301,7 @@ def _device(
     prefix: tuple[str, str, str],
     reach: Reach,
     totals: Mapping[tuple[str, str], int],
+    taint_rules: Sequence[wire.DeviceTaintRule],
     bound: Mapping[str, int],
 ) -> AllocatableDevice:
     """Return a device of a ResourceSlice or template.
@@ -312,12 +323,13 @@ def _device(
                 raise ValueError(f"device {device.name}: no counter {taken.counter_set}/{name}")
             total = totals[(taken.counter_set, name)]
             counters.append(((*prefix, taken.counter_set, name), parse(counter.value), total))
+    key = (*prefix, device.name)
     return AllocatableDevice(
-        key=(*prefix, device.name),
+        key=key,
         attributes=attributes,
         capacity=capacity,
         counters=tuple(counters),
-        taints=tuple(device.taints),
+        taints=(*device.taints, *_taints(taint_rules, key)),
         shared=device.allow_multiple_allocations,
         reach=reach,
         scope={
@@ -330,6 +342,24 @@ def _device(
         },
         bound=bound,
     )
+
+
+def _taints(rules: Iterable[wire.DeviceTaintRule], key: Key) -> Iterator[Taint]:
+    """Yield the taints that DeviceTaintRules add to a device.
+
+    The device pools of expected devices are not known. A rule that names a pool selects none of
+    them; a rule for all devices of a driver also selects those of new nodes.
+    """
+    node, driver, pool, name = key
+    for rule in rules:
+        selector = rule.spec.device_selector
+        if (
+            selector is not None
+            and selector.driver in {None, driver}
+            and selector.pool in {None, None if node else pool}
+            and selector.device in {None, name}
+        ):
+            yield rule.spec.taint
 
 
 def _full(name: str, driver: str) -> str:

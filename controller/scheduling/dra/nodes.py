@@ -47,7 +47,7 @@ class DeviceNodes:
     def __init__(self, claims: DeviceClaims, catalog: Catalog) -> None:
         """Read the devices of the catalog's instance types."""
         self._claims = claims
-        self.profiles, self._profile_of_row = profiles(catalog)
+        self.profiles, self._profile_of_row = profiles(catalog, claims.taint_rules)
         self.reaches = (EVERYWHERE, *(reach for reach in claims.inventory.reaches if reach.labels))
         self._usable_known: dict[DeviceSite, UsableDevices] = {}
         self._alternatives: dict[bytes, tuple[Requirements, ...]] = {}

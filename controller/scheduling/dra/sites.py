@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
+from controller.apis.kubernetes.devices import DeviceTaintRule
 from controller.scheduling.arrays import Indices, Matrix
 from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.catalog.variants import Variants
@@ -107,7 +109,9 @@ class TrialAllocation:
         )
 
 
-def profiles(catalog: Catalog) -> tuple[tuple[Profile, ...], Indices]:
+def profiles(
+    catalog: Catalog, taint_rules: Sequence[DeviceTaintRule]
+) -> tuple[tuple[Profile, ...], Indices]:
     """Return the profiles of the catalog's instance types, and the profile of each row.
 
     Types with equal devices share one profile.
@@ -125,7 +129,7 @@ def profiles(catalog: Catalog) -> tuple[tuple[Profile, ...], Indices]:
         if text not in number_of:
             number_of[text] = len(names)
             names.append({})
-            devices.append(promised(instance_type.dynamic_resources, NEW_NODE))
+            devices.append(promised(instance_type.dynamic_resources, NEW_NODE, taint_rules))
         of_row[row] = number_of[text]
         names[of_row[row]][instance_type.name] = None
     pairs = zip(names, devices, strict=True)
