@@ -86,6 +86,24 @@ def refuse_unusable_provider(
         )
 
 
+def delete_earlier_provider(iam: Any, arn: str, stack: str) -> None:
+    """Delete an OIDC provider that the stack created, but that its state does not have.
+
+    It stays in IAM when the identity changes, or when an `up` is killed while it is created. The
+    stack is about to create it again with the same ARN, and IAM would refuse that. Roles that
+    trust it trust the new one.
+
+    Args:
+        iam: boto3's IAM client.
+        arn: of the provider.
+        stack: organization/project/stack, the value of a tag on what the stack created.
+
+    """
+    tags = _tags_of_provider(iam, arn)
+    if tags is not None and tags.get(STACK_ANNOTATION) == stack:
+        iam.delete_open_id_connect_provider(OpenIDConnectProviderArn=arn)
+
+
 def _tags_of_provider(iam: Any, arn: str) -> dict[str, str] | None:
     try:
         provider = iam.get_open_id_connect_provider(OpenIDConnectProviderArn=arn)

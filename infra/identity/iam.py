@@ -16,7 +16,12 @@ from infra import names, policies
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterLocation
 from infra.config import PROJECT, ConfigError, Identity, Presence, Wire
-from infra.identity.controlleridentity import NoAssociation, NoAssociationArgs, provider_arn
+from infra.identity.controlleridentity import (
+    NoAssociation,
+    NoAssociationArgs,
+    delete_earlier_provider,
+    provider_arn,
+)
 from infra.inputs import then
 from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.sharedobjects import POD_IDENTITY_AGENT, RETAINED
@@ -237,12 +242,25 @@ class ControllerRole(pulumi.ComponentResource):
         return document
 
     def _oidc_provider(self, name: str, args: ControllerRoleArgs) -> aws.iam.OpenIdConnectProvider:
+        cluster = args.cluster
+
+        async def delete_earlier(_: pulumi.ResourceHookArgs) -> None:
+            parts = pulumi.Output.all(cluster.place, cluster.issuer, cluster.location)
+            place, issuer, location = await parts.future()
+            iam = ClusterLocation.of(location).client("iam")
+            delete_earlier_provider(iam, provider_arn(place, issuer), args.stack)
+
+        hook = pulumi.ResourceHook(f"{name}-oidc-provider", delete_earlier)
+        binding = pulumi.ResourceHookBinding(before_create=[hook])
         return aws.iam.OpenIdConnectProvider(
             name,
-            url=args.cluster.issuer,
+            url=cluster.issuer,
             client_id_lists=["sts.amazonaws.com"],
             tags={STACK_ANNOTATION: args.stack},
-            opts=pulumi.ResourceOptions.merge(self._mine, RETAINED),
+            opts=pulumi.ResourceOptions.merge(
+                pulumi.ResourceOptions.merge(self._mine, RETAINED),
+                pulumi.ResourceOptions(hooks=binding),
+            ),
         )
 
     def _attach(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import pulumi
 import pytest
 from moto import mock_aws
+from pulumi.runtime.resource_hooks import StubResourceHook
 
 from infra.clusterapi import ClusterApi, ClusterLocation, ClusterUnreachableError
 from tests.infra.knownaws import Entries
@@ -51,4 +54,17 @@ def entries(account: None, monkeypatch: pytest.MonkeyPatch) -> Entries:
     monkeypatch.setattr(
         ClusterLocation, "client", lambda location, service: made.client(location, service)
     )
+    return made
+
+
+@pytest.fixture
+def hooks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[Any], Any]]:
+    """Take note of hooks by name: mocks cannot call them."""
+    made: dict[str, Callable[[Any], Any]] = {}
+
+    def hook(name: str, callback: Callable[[Any], Any]) -> StubResourceHook:
+        made[name] = callback
+        return StubResourceHook(name)
+
+    monkeypatch.setattr(pulumi, "ResourceHook", hook)
     return made

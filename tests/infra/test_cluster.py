@@ -308,6 +308,7 @@ def test_the_controllers_node_group_has_the_configured_types_and_size() -> None:
     assert home["scalingConfig"] == {"minSize": 3, "maxSize": 4, "desiredSize": 3}
 
 
+@pytest.mark.usefixtures("hooks")
 def test_the_controller_can_run_on_fargate_with_coredns() -> None:
     asked = made(**ON_FARGATE, name="autoscaler")
 

@@ -11,6 +11,7 @@ import pytest
 from infra.config import ConfigError
 from infra.identity.controlleridentity import (
     ForeignAssociationError,
+    delete_earlier_provider,
     refuse_unusable_provider,
     remove_association,
 )
@@ -111,6 +112,21 @@ def test_an_oidc_provider_that_matches_the_setting_is_accepted(
     look(wanted, made_by)
 
 
+@pytest.mark.usefixtures("account")
+@pytest.mark.parametrize(("made_by", "stays"), [(STACK, False), ("another", True)])
+def test_only_the_stacks_own_oidc_provider_makes_way_for_its_next_one(
+    made_by: str, stays: bool
+) -> None:
+    iam = boto3.client("iam")
+    arn = create_provider(iam, made_by)
+
+    delete_earlier_provider(iam, arn, STACK)
+    delete_earlier_provider(iam, f"{arn}-of-another-cluster", STACK)
+
+    found = iam.list_open_id_connect_providers()["OpenIDConnectProviderList"]
+    assert [each["Arn"] for each in found] == [arn] * stays
+
+
 def test_a_cluster_without_an_issuer_cannot_do_irsa() -> None:
     with pytest.raises(ConfigError, match=r"joiner:identity='irsa' .*use pod-identity"):
         refuse_unusable_provider("existing", place=PLACE, issuer="", stack=STACK, iam=None)
@@ -120,6 +136,12 @@ def look(wanted: Any, made_by: str | None) -> None:
     """Check the setting in an account that may have the provider already."""
     iam = boto3.client("iam")
     if made_by is not None:
-        tags = [{"Key": "joiner.dev/stack", "Value": made_by}]
-        iam.create_open_id_connect_provider(Url=ISSUER, Tags=tags)
+        create_provider(iam, made_by)
     refuse_unusable_provider(wanted, place=PLACE, issuer=ISSUER, stack=STACK, iam=iam)
+
+
+def create_provider(iam: Any, made_by: str) -> str:
+    """Create the OIDC provider of the issuer, with the tag of a stack; return its ARN."""
+    tags = [{"Key": "joiner.dev/stack", "Value": made_by}]
+    created = iam.create_open_id_connect_provider(Url=ISSUER, Tags=tags)
+    return str(created["OpenIDConnectProviderArn"])

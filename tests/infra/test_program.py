@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pulumi
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 from pulumi.runtime import mocks as pulumi_mocks
-from pulumi.runtime.resource_hooks import StubResourceHook
 from pulumi.runtime.rpc import unwrap_rpc_secret
 
 from controller.options import Options
@@ -281,12 +281,20 @@ def test_a_change_of_identity_or_role_restarts_the_pods() -> None:
     )
 
 
-def test_the_clusters_oidc_provider_is_created_on_request() -> None:
+def test_the_clusters_oidc_provider_is_created_on_request(
+    hooks: Mapping[str, Callable[[Any], Any]],
+) -> None:
     made = run(identity="irsa", oidcProvider="create")
 
     provider = made.one("aws:iam/openIdConnectProvider:OpenIdConnectProvider")
     assert provider["url"] == ISSUER
     assert provider["tags"]["joiner.dev/stack"].endswith("/joiner/dev")
+    # IAM has one that the stack created earlier, and refuses a second one of the same URL.
+    iam = boto3.client("iam")
+    tags = [{"Key": key, "Value": value} for key, value in provider["tags"].items()]
+    iam.create_open_id_connect_provider(Url=ISSUER, Tags=tags)
+    asyncio.run(hooks["joiner-controller-oidc-provider"](None))
+    assert iam.list_open_id_connect_providers()["OpenIDConnectProviderList"] == []
 
 
 @pytest.mark.usefixtures("known_issuer")
@@ -527,19 +535,6 @@ def test_no_resource_uses_a_default_provider() -> None:
 def test_invalid_settings_end_the_program_before_anything_is_created() -> None:
     with pytest.raises(ConfigError, match="joiner:replicas"):
         run(replicas="0", identity="root")
-
-
-@pytest.fixture
-def hooks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[Any], None]]:
-    """Take note of hooks by name: mocks cannot call them."""
-    made: dict[str, Callable[[Any], None]] = {}
-
-    def hook(name: str, callback: Callable[[Any], None]) -> StubResourceHook:
-        made[name] = callback
-        return StubResourceHook(name)
-
-    monkeypatch.setattr(pulumi, "ResourceHook", hook)
-    return made
 
 
 def have_every_name(entries: Entries, tags: dict[str, str]) -> None:
