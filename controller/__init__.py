@@ -1,10 +1,10 @@
 """The controller: watches, decides, acts.
 
-The rooms, from the top; each may use only those below it:
+The packages, from the top; each may import only those below it:
 
-* `manager`        composition root; the only room that knows Kopf
-* `offline`        questions about recorded worlds: solve, explain
-* `reconcilers`    loops that act: take a snapshot, ask a pure room, write through a port
+* `manager`        composes the reconcilers; the only package that imports Kopf
+* `offline`        questions about recorded clusters: solve, explain
+* `reconcilers`    loops that act: take a snapshot, ask a pure package, write through a port
 * `aws`, `kube`    adapters of the two ports; they translate and never decide
 * `telemetry`      metrics, events, logs
 * `apiserver`      port: what we ask of Kubernetes

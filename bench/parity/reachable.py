@@ -187,7 +187,7 @@ class _Program:
         self, columns: Sequence[int], sizes: Matrix, room: Vector, there: int | None
     ) -> None:
         """Add capacity rows: pods share a node, or as many nodes as the column `there` says."""
-        scale = np.maximum(self._model.room.max(axis=0, initial=0.0), 1.0)[: len(room)]
+        scale = np.maximum(self._model.capacity.max(axis=0, initial=0.0), 1.0)[: len(room)]
         for resource in np.flatnonzero(sizes.any(axis=0)).tolist():
             amounts = (sizes[:, resource] / scale[resource]).tolist()
             most = float(room[resource] / scale[resource])

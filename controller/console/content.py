@@ -199,7 +199,7 @@ def decisions(records: Iterable[Disruption]) -> list[dict[str, Any]]:
 
 
 def _node(state: StateNode, pods: Sequence[Pod], price: float) -> dict[str, Any]:
-    room = allocatable(state)
+    total = allocatable(state)
     drawn = [
         (pod.key, _cores(requests), _gib(requests), int(is_daemon(pod)))
         for pod in pods
@@ -217,8 +217,8 @@ def _node(state: StateNode, pods: Sequence[Pod], price: float) -> dict[str, Any]
         "created": _moment(born.metadata.creation_timestamp if born is not None else None),
         "expires": _moment(_expiration(state.claim)),
         "state": _state(state),
-        "cpu": [round(sum(pod[1] for pod in drawn), 3), _cores(room)],
-        "memory": [round(sum(pod[2] for pod in drawn), 3), _gib(room)],
+        "cpu": [round(sum(pod[1] for pod in drawn), 3), _cores(total)],
+        "memory": [round(sum(pod[2] for pod in drawn), 3), _gib(total)],
         "pods": drawn,
     }
 

@@ -1,7 +1,7 @@
 """The cluster as arrays for consolidation: nodes, and the pods that may move.
 
-Pods that differ only in their names form one class, whatever their workload. `room` is the
-capacity of the nodes without those pods, and `present` counts the pods of each class on each node.
+Pods that differ only in their names form one class, whatever their workload. `capacity` is
+what the nodes have for those pods, and `present` counts the pods of each class on each node.
 The scheduling engine's own reader supplies labels, taints, zones of volumes, DaemonSet pods and
 topology.
 
@@ -99,7 +99,7 @@ class ClassRules:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClusterModel:
-    """The arrays of a cluster; the module describes `room`, `present` and the axes.
+    """The arrays of a cluster; the module describes `capacity`, `present` and the axes.
 
     `names` are the nodes. `candidate` (nodes) marks the nodes that may be disrupted; `takes`
     (nodes) marks those that may receive moved pods. `price` (nodes) is in $/h. `free` (nodes ×
@@ -117,7 +117,7 @@ class ClusterModel:
     candidate: Mask
     takes: Mask
     price: Vector
-    room: Matrix
+    capacity: Matrix
     free: Matrix
     present: Counts
     sizes: Matrix
@@ -196,7 +196,7 @@ class _Reader:
         nodes, classes = self._problem.nodes, self._classes()
         self._classes_read = classes
         taken, spare = self._countable(classes)
-        room = np.concatenate([nodes.remaining, spare], axis=1)
+        capacity = np.concatenate([nodes.remaining, spare], axis=1)
         sizes = np.concatenate([np.stack([pending.size for pending in classes]), taken], axis=1)
         present = np.zeros((len(nodes), len(classes)), dtype=np.int32)
         pods: defaultdict[tuple[int, int], list[Pod]] = defaultdict(list)
@@ -206,7 +206,7 @@ class _Reader:
                 pods[place, number].append(pod)
         at, of = np.array(list(pods), dtype=np.int64).reshape(-1, 2).T
         present[at, of] = [len(alike) for alike in pods.values()]
-        free = room.copy()
+        free = capacity.copy()
         np.subtract.at(free, at, sizes[of] * present[at, of][:, None])
         candidate = np.zeros(len(nodes), dtype=np.bool_)
         price = np.zeros(len(nodes))
@@ -226,7 +226,7 @@ class _Reader:
                 dtype=np.bool_,
             ),
             price=price,
-            room=room,
+            capacity=capacity,
             free=free,
             present=present,
             sizes=sizes,

@@ -289,7 +289,7 @@ def _replaced(
         dynamic = replaced(command, simulation, terminate_first=terminate_first)
         return dynamic or "not all pods would schedule elsewhere"
     means = means_of(problem, candidate.node_pool)
-    if means.room > 0 or (terminate_first and means.frees(candidate)):
+    if means.surge > 0 or (terminate_first and means.frees(candidate)):
         return means.replacing(command)
     return means.why_none
 

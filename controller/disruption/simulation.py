@@ -30,7 +30,7 @@ from controller.state.snapshot import Snapshot
 
 NO_NODES: frozenset[str] = frozenset()
 
-PLACEHOLDER_SUFFIX = ":room"
+PLACEHOLDER_SUFFIX = ":placeholder"
 """Suffix of the name of a placeholder that reserves capacity for a pod. Kubernetes names have no
 colon."""
 

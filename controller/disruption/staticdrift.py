@@ -99,7 +99,7 @@ def _replace(
 
 def _obstacle(now: Means, candidate: Candidate, problem: DisruptionProblem) -> str | None:
     """Return why a drifted node cannot be replaced, or None if it can."""
-    if now.room > 0:
+    if now.surge > 0:
         return None
     if not problem.settings.terminate_first_drift or not now.frees(candidate):
         return now.why_none
@@ -112,14 +112,14 @@ def _obstacle(now: Means, candidate: Candidate, problem: DisruptionProblem) -> s
 class Means:
     """How a static NodePool can replace its nodes now.
 
-    `room` is the number of replacements that may be launched before their nodes are terminated, and
-    `why_none` says why not more. If there is no room, `terminate_first` is why a node must be
+    `surge` is the number of replacements that may be launched before their nodes are terminated,
+    and `why_none` says why not more. If it is 0, `terminate_first` is why a node must be
     terminated before, None if that would not help either; only nodes of these `reservations` help,
     if there are any. `is_complete`: as many nodes are initialized as the NodePool has replicas.
     """
 
     replacement: NewNode
-    room: int = 0
+    surge: int = 0
     why_none: str = ""
     terminate_first: TerminateFirst | None = None
     reservations: frozenset[str] = frozenset()
@@ -136,7 +136,7 @@ class Means:
 
         Then the NodePool launches the replacement, once the node is gone.
         """
-        if self.room <= 0:
+        if self.surge <= 0:
             return replace(command, terminate_first=self.terminate_first)
         (candidate,) = command.candidates
         new = self.replacement
@@ -144,9 +144,9 @@ class Means:
 
     def after_one(self) -> Means:
         """Return the means after a node was replaced."""
-        if self.room <= 0:
+        if self.surge <= 0:
             return self
-        return replace(self, room=self.room - 1, terminate_first=None)
+        return replace(self, surge=self.surge - 1, terminate_first=None)
 
 
 def means_of(problem: DisruptionProblem, pool: NodePool) -> Means:
@@ -177,10 +177,10 @@ def means_of(problem: DisruptionProblem, pool: NodePool) -> Means:
             reservations=full,
         )
     limit = parsed(pool.spec.limits).get(NODES)
-    room = len(members) if limit is None else limit // parsed({NODES: 1})[NODES] - len(members)
+    surge = len(members) if limit is None else limit // parsed({NODES: 1})[NODES] - len(members)
     return replace(
         means,
-        room=max(room, 0),
+        surge=max(surge, 0),
         why_none=AT_LIMIT,
         terminate_first=TerminateFirst.STATIC_AT_LIMIT,
     )

@@ -236,8 +236,8 @@ def test_help_piped_into_a_closed_reader_prints_no_traceback() -> None:
 
 
 def test_every_feature_gate_changes_something() -> None:
-    room = Path(options.__file__).parent
-    read = "".join(p.read_text() for p in room.rglob("*.py") if p.name != "options.py")
+    package = Path(options.__file__).parent
+    read = "".join(p.read_text() for p in package.rglob("*.py") if p.name != "options.py")
     gates = [*dataclasses.fields(FeatureGates), *dataclasses.fields(AWSFeatureGates)]
 
     for gate in gates:

@@ -177,8 +177,8 @@ MUTATIONS = (
     Mutation(
         "replacements exceed the limits of their pool",
         f"{PURE}/staticdrift.py",
-        "    if now.room > 0:\n        return None",
-        "    if now.room > -9:\n        return None",
+        "    if now.surge > 0:\n        return None",
+        "    if now.surge > -9:\n        return None",
     ),
     Mutation(
         "a new image is not tried on one node first",

@@ -591,7 +591,7 @@ def test_topology_spread_over_zones_holds_after_consolidation(max_skew: int, goe
 
 
 def crossing(budget: str = "100%") -> dict[str, Any]:
-    """Return two nodes, each with two pods that only a node of the other's zone has room for, and
+    """Return two nodes, each with two pods that only a node of the other's zone can hold, and
     that must stay level over zones: they may cross as long as the others do.
     """
     web = level()
@@ -937,9 +937,9 @@ def test_a_first_step_stays_valid_only_while_the_following_steps_are() -> None:
 
 def test_the_balanced_policy_rejects_savings_that_disrupt_too_many_pods() -> None:
     full = [(f"full-{n}", "large", pods(f"full-{n}", 7, cpu=1100)) for n in range(3)]
-    nodes = (("harmed", "small", pods("a", 20, cpu=10)), *full, ("room", "small", []))
+    nodes = (("harmed", "small", pods("a", 20, cpu=10)), *full, ("spare", "small", []))
     guarded = world(*nodes)
-    guarded["pods"].append(pod("keeps", cpu=10, memory=10, node="room"))
+    guarded["pods"].append(pod("keeps", cpu=10, memory=10, node="spare"))
     guarded["nodes"][-1]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
     balanced = {**guarded, "nodePools": [pool(consolidationPolicy="Balanced")]}
 
@@ -1047,7 +1047,7 @@ def test_a_plan_does_not_depend_on_a_binding_that_kube_scheduler_may_not_find(
     settings: DisruptionSettings, goes: set[str], why: dict[str, str]
 ) -> None:
     # The large one comes first and goes to b, where more is free than on c, and then one of the
-    # others has no room.
+    # others does not fit.
     cluster = one_to_empty(
         [*pods("large", 1, cpu=700), *pods("other", 2, cpu=450)], free={"b": 900, "c": 700}
     )

@@ -75,7 +75,7 @@ def test_the_search_ends_earlier_if_placements_are_expensive(
 def test_pods_that_fill_new_nodes_count_as_bought_even_if_that_is_free() -> None:
     model = model_of(8)
     free = replace(model, worth_new=np.zeros_like(model.worth_new))
-    plan = Plan(free, np.zeros(len(model.names)), np.zeros_like(model.room))
+    plan = Plan(free, np.zeros(len(model.names)), np.zeros_like(model.capacity))
 
     for node in np.flatnonzero(model.candidate).tolist():
         plan.turn(node)

@@ -13,7 +13,7 @@ import pytest
     ("module", "threads"),
     [
         pytest.param("controller.__main__", "1", id="the process"),
-        pytest.param("controller.scheduling.scheduler", "None", id="a pure room"),
+        pytest.param("controller.scheduling.scheduler", "None", id="a pure package"),
     ],
 )
 def test_the_number_of_threads_is_set_when_a_process_starts(module: str, threads: str) -> None:

@@ -30,7 +30,7 @@ def made(world: World) -> int:
 def scenario() -> ProvisioningScenario:
     scenario = ProvisioningScenario()
     scenario.world.seed(make_nodeclass(), make_nodepool())
-    # No node has room for two of them.
+    # No node can hold two of them.
     scenario.world.seed(*(make_pod(f"pod-{n}", cpu="7", memory="40Gi") for n in range(3)))
     return scenario
 

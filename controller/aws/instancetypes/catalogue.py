@@ -558,10 +558,10 @@ def suits(m: Machine, node_class: EC2NodeClass) -> bool:
 def _takes(m: Machine, interfaces: Sequence[NetworkInterface]) -> bool:
     if not interfaces:
         return True
-    room = {card.index: card.interfaces for card in m.cards}
+    most = {card.index: card.interfaces for card in m.cards}
     efas = sum(1 for n in interfaces if n.interface_type == "efa-only")
     return (
         m.ena
         and efas <= m.efa_interfaces
-        and all(n.device_index < room.get(n.network_card_index, 0) for n in interfaces)
+        and all(n.device_index < most.get(n.network_card_index, 0) for n in interfaces)
     )

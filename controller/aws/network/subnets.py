@@ -95,11 +95,11 @@ class Subnets:
                 continue
             subnet = self._known[subnet_id][1]
             rival = best.get(subnet.zone)
-            if rival is None or self.room(subnet) > self.room(rival):
+            if rival is None or self.free_addresses(subnet) > self.free_addresses(rival):
                 best[subnet.zone] = subnet
         return best
 
-    def room(self, subnet: Subnet) -> int:
+    def free_addresses(self, subnet: Subnet) -> int:
         """Return the number of free addresses less those reserved by launches in progress."""
         return subnet.free - self._in_flight[subnet.id]
 

@@ -155,7 +155,7 @@ class Evaluator:
 
 
 def _emptied(model: ClusterModel, leaving: Collection[str]) -> Plan:
-    nodes, resources = model.room.shape
+    nodes, resources = model.capacity.shape
     plan = Plan(model, np.zeros(nodes), np.zeros((nodes, resources)))
     plan.empty(leaving)
     return plan

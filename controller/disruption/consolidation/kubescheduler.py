@@ -85,8 +85,8 @@ def _destinations(after: DisruptionProblem, moved: frozenset[str]) -> list[Candi
 def _capacity(after: DisruptionProblem, model: ClusterModel) -> Matrix:
     """Return the allocatable CPU and memory of nodes (nodes × 2)."""
     states = {state.name: state for state in after.snapshot.nodes}
-    there = [allocatable(states[name]) for name in model.names]
-    return np.array([[room.get(CPU, 0), room.get(MEMORY, 0)] for room in there], dtype=np.float64)
+    totals = [allocatable(states[name]) for name in model.names]
+    return np.array([[it.get(CPU, 0), it.get(MEMORY, 0)] for it in totals], dtype=np.float64)
 
 
 def _largest_first(pods: Sequence[Pod], model: ClusterModel, capacity: Matrix) -> list[Pod]:
@@ -109,7 +109,7 @@ def _bound_one_by_one(
     `born` nodes.
     """
     new = np.array([name in born for name in model.names], dtype=np.bool_)
-    plan = Plan(model, np.zeros(len(model.names)), np.zeros(model.room.shape))
+    plan = Plan(model, np.zeros(len(model.names)), np.zeros(model.capacity.shape))
     plan.lift()
     for pod, waits in moved:
         number = model.class_of.get(pod.key)

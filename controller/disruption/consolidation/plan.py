@@ -44,13 +44,13 @@ class Plan:
     $/h, evictions included. `placements` counts the searches for a destination.
     """
 
-    def __init__(self, model: ClusterModel, evictions: Vector, room_price: Matrix) -> None:
+    def __init__(self, model: ClusterModel, evictions: Vector, capacity_price: Matrix) -> None:
         """Start with the plan that removes no node.
 
-        `evictions` (nodes) is the cost of emptying a node, in $/h. `room_price` (nodes × resources)
-        is the shadow price of a node's remaining capacity.
+        `evictions` (nodes) is the cost of emptying a node, in $/h. `capacity_price` (nodes ×
+        resources) is the shadow price of a node's remaining capacity.
         """
-        self.model, self._evictions, self._room_price = model, evictions, room_price
+        self.model, self._evictions, self._capacity_price = model, evictions, capacity_price
         self.present = model.present.copy()
         self.free = model.free.copy()
         self.bought = np.zeros(len(model.sizes), dtype=np.int64)
@@ -61,7 +61,7 @@ class Plan:
         finite = np.isfinite(model.worth_new)
         self._worth = np.where(finite, model.worth_new * HOLES, FORBIDDEN)
         # Resources have different units. A share of the largest node makes them comparable.
-        self._scale = np.maximum(model.room.max(axis=0, initial=0.0), 1.0)
+        self._scale = np.maximum(model.capacity.max(axis=0, initial=0.0), 1.0)
         share = model.sizes / self._scale
         bound = np.array([bool(rules) for rules in model.rules])
         # Classes with topology rules have the fewest destinations, so they are placed first. Then
@@ -148,7 +148,7 @@ class Plan:
                 # Pods of a class are interchangeable. Return those with the most valuable
                 # destinations, because the capacity that they free helps other pods most.
                 hosts, guests = self._guests(number)
-                dear = self._room_price[hosts] @ model.sizes[number]
+                dear = self._capacity_price[hosts] @ model.sizes[number]
                 for place in np.argsort(-dear, kind="stable").tolist():
                     host, back = int(hosts[place]), min(wanted, int(guests[place]))
                     self._put(host, number, -back)
@@ -234,7 +234,7 @@ class Plan:
     def lift(self) -> None:
         """Take all movable pods off their nodes, which stay."""
         self.present[:] = 0
-        self.free = self.model.room.copy()
+        self.free = self.model.capacity.copy()
         self._journal.clear()
 
     def open_to(self, number: int, among: Mask) -> Indices:
@@ -397,7 +397,7 @@ class Plan:
             free, rest = self.free[nodes], np.zeros(len(nodes))
             for resource, amount in enumerate(size.tolist()):
                 rest += (free[:, resource] - amount) / self._scale[resource]
-            dear = self._room_price[nodes] @ size + 1e-4 * rest
+            dear = self._capacity_price[nodes] @ size + 1e-4 * rest
             dear[many <= 0] = np.inf
             left = min(count, at_once)
             for best in self._cheapest(dear, many, left):

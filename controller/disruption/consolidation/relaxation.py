@@ -49,7 +49,7 @@ class RelaxedPlan:
 
     `kept` (nodes) is the fraction of each node that stays. `gain` (nodes) is what its removal saves
     at these prices, in $/h, after the cost of evictions. `values` (classes) is the value of a pod,
-    in $/h. `room_price` (nodes × resources) is the shadow price of remaining capacity. `flow`
+    in $/h. `capacity_price` (nodes × resources) is the shadow price of remaining capacity. `flow`
     (classes × groups) is the number of pods that each group receives; `group` (nodes) is the group
     of each node. `bound` is a lower bound on the cost of the candidates under any plan, in $/h,
     evictions included, if pods on new nodes cost `HOLES` times their share.
@@ -58,7 +58,7 @@ class RelaxedPlan:
     kept: Vector
     gain: Vector
     values: Vector
-    room_price: Matrix
+    capacity_price: Matrix
     flow: Matrix
     group: Indices
     bound: float
@@ -74,7 +74,7 @@ class _Program:
 
     def __init__(self, model: ClusterModel, evictions: Vector) -> None:
         self._model, self._evictions = model, evictions
-        self._scale = np.maximum(model.room.max(axis=0, initial=0.0), 1.0)
+        self._scale = np.maximum(model.capacity.max(axis=0, initial=0.0), 1.0)
         self._sizes = model.sizes / self._scale
         # A node over its capacity has none left, but takes none from the others of its group.
         self._free = np.maximum(model.free, 0.0) / self._scale
@@ -99,20 +99,20 @@ class _Program:
 
     def _largest(self) -> Mask:
         """Return the pairs (classes × groups) in which at least one node has capacity for a pod."""
-        roomy = np.zeros_like(self._let_in)
+        holds = np.zeros_like(self._let_in)
         sizes = self._sizes - 1e-12
-        for number in range(roomy.shape[1]):
+        for number in range(holds.shape[1]):
             free = self._free[self._group == number]
             free = free[distinct_rows(free)[0]]
             # The node with the most capacity holds most classes, which settles them.
-            roomiest = free[free.sum(axis=1).argmax()]
-            roomy[:, number] = (roomiest >= sizes).all(axis=1)
+            emptiest = free[free.sum(axis=1).argmax()]
+            holds[:, number] = (emptiest >= sizes).all(axis=1)
             # The component-wise maximum over the nodes rules out most classes; only the others need
             # a comparison with every node.
-            open_ = ~roomy[:, number] & (free.max(axis=0) >= sizes).all(axis=1)
+            open_ = ~holds[:, number] & (free.max(axis=0) >= sizes).all(axis=1)
             for place in np.flatnonzero(open_).tolist():
-                roomy[place, number] = (free >= sizes[place]).all(axis=1).any()
-        return roomy
+                holds[place, number] = (free >= sizes[place]).all(axis=1).any()
+        return holds
 
     def _limits(self) -> tuple[Indices, Matrix]:
         """Return the classes with a maximum number of pods per node, and what each node admits.
@@ -122,17 +122,17 @@ class _Program:
         """
         limited, places = [], []
         for number, rules in enumerate(self._model.rules):
-            room = None
+            most = None
             for rule in rules.stated:
                 if rule.is_local:
                     counts = rule.population(self._model.present)
                     left = further(rule.group, counts, own=number in rule.members)
-                    room = left if room is None else np.minimum(room, left)
-            if room is not None:
+                    most = left if most is None else np.minimum(most, left)
+            if most is not None:
                 limited.append(number)
                 allowed = self._model.allowed[:, number] & self._model.takes
                 # A rule that does not count the class admits any number of its pods: at most all.
-                places.append(np.where(allowed, np.minimum(room, self._total[number]), 0.0))
+                places.append(np.where(allowed, np.minimum(most, self._total[number]), 0.0))
         shape = (len(self._model.names), len(limited))
         return np.array(limited, dtype=np.int64), np.array(places).T.reshape(shape)
 
@@ -145,10 +145,10 @@ class _Program:
         model, infinity = self._model, highspy.kHighsInf
         groups, resources = self._let_in.shape[1], self._sizes.shape[1]
         candidate, stays = np.flatnonzero(model.candidate), ~model.candidate
-        room = np.zeros((groups, resources))
-        np.add.at(room, self._group[stays], self._free[stays])
+        free = np.zeros((groups, resources))
+        np.add.at(free, self._group[stays], self._free[stays])
         upper = np.concatenate(
-            [np.full(len(self._total), infinity), room.reshape(-1), self._places[stays].sum(axis=0)]
+            [np.full(len(self._total), infinity), free.reshape(-1), self._places[stays].sum(axis=0)]
         )
         lower = np.concatenate([self._total, np.full(len(upper) - len(self._total), -infinity)])
         none = np.zeros(0, dtype=np.int32)
@@ -267,10 +267,10 @@ class _Program:
                 least = -np.partition(-short, PAIRS_AT_ONCE - 1, axis=1)[:, PAIRS_AT_ONCE - 1]
                 wanted &= short >= least[:, None]
             self._add_pairs(wanted)
-        room_price = prices[self._group]
+        capacity_price = prices[self._group]
         # A kept node is worth its pods, which need no other capacity, and its remaining capacity at
         # its price.
-        worth = self._model.present @ values + (self._free * room_price).sum(axis=1)
+        worth = self._model.present @ values + (self._free * capacity_price).sum(axis=1)
         worth += self._places @ slots
         gain = np.where(self._model.candidate, self._cost - worth, 0.0)
         kept = np.ones(len(self._cost))
@@ -279,7 +279,7 @@ class _Program:
         # less the net worth of candidates that are worth more than they cost. Pairs without a
         # column do not lower the bound, because column generation ends when none has a negative
         # reduced cost.
-        fixed = (self._free * room_price).sum(axis=1) + self._places @ slots
+        fixed = (self._free * capacity_price).sum(axis=1) + self._places @ slots
         bound = float(self._total @ values - fixed[~self._model.candidate].sum())
         bound += float(np.minimum(self._cost - worth, 0.0)[self._model.candidate].sum())
         bound += float(self._evictions[self._model.candidate].sum())
@@ -287,7 +287,8 @@ class _Program:
             kept=kept,
             gain=gain,
             values=values,
-            room_price=room_price / self._scale,  # per unit of the resource, as `model.room` has it
+            # Per unit of the resource, as `model.capacity` has it.
+            capacity_price=capacity_price / self._scale,
             flow=self._flow(np.array(solution.col_value)),
             group=self._group,
             bound=bound,

@@ -92,7 +92,7 @@ def searched(
     `evictions` (nodes) is the cost of emptying each node, in $/h. If `expired` returns true, the
     search stops and returns the best plan so far.
     """
-    best = Plan(model, evictions, relaxation.room_price)
+    best = Plan(model, evictions, relaxation.capacity_price)
     if not promises(model, relaxation):
         return best
     nothing = best.cost
@@ -115,7 +115,7 @@ def searched(
     for _ in range(STARTS - 1):
         if not turns.take(0):
             break
-        plan = Plan(model, evictions, relaxation.room_price)
+        plan = Plan(model, evictions, relaxation.capacity_price)
         _descend(plan, order, chance, turns)
         if plan.cost < best.cost - GAIN:
             best = plan

@@ -54,7 +54,7 @@ class Staying:
         worth = model.present @ np.minimum(relaxation.values, anywhere)
         # The rules of spot-to-spot replacement are not applied here: `why` checks them last.
         free = self._weighing.model or model
-        plan = Plan(free, self._outlook.evictions, relaxation.room_price)
+        plan = Plan(free, self._outlook.evictions, relaxation.capacity_price)
         return plan, dict(zip(model.names, worth.tolist(), strict=True))
 
     def why(self, candidate: Candidate) -> str:

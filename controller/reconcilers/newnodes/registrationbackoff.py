@@ -26,7 +26,7 @@ class RegistrationBackoff(PortUser):
     ports: Ports
     registrations: Registrations
 
-    def room(self, pool: NodePool) -> int | None:
+    def most_new(self, pool: NodePool) -> int | None:
         """Return how many nodes the pool may create now; None if unlimited."""
         name = pool.metadata.name
         if self.registrations.next_try(name) is None:
@@ -41,10 +41,10 @@ class RegistrationBackoff(PortUser):
         """
         admitted = []
         for pool in pools:
-            room = self.room(pool)
-            if room is None:
+            most = self.most_new(pool)
+            if most is None:
                 admitted.append(pool)
-            elif room:
+            elif most:
                 admitted.append(self._limited(pool))
         return admitted
 

@@ -95,15 +95,16 @@ class Replication(PortUser):
         if not conditions.is_true(pool.status.conditions, "Ready"):
             return None  # the change to Ready triggers another run
         limit = parsed(pool.spec.limits).get(NODES)
-        room = missing if limit is None else max(limit // parsed({NODES: 1})[NODES] - present, 0)
-        tried = self.registration_backoff.room(pool)
-        for node in self._nodes(pool, min(missing, room if tried is None else min(room, tried))):
+        within = missing if limit is None else max(limit // parsed({NODES: 1})[NODES] - present, 0)
+        tried = self.registration_backoff.most_new(pool)
+        count = min(missing, within if tried is None else min(within, tried))
+        for node in self._nodes(pool, count):
             claim = await self._create(pool, node)
             self.cluster.insert_claim(claim)
             self.metrics.claim_created(claim, "provisioned")
             fields = {"NodeClaim": claim.metadata.name, "NodePool": pool.metadata.name}
             log.info("created nodeclaim", extra=fields)
-        if room < missing:
+        if within < missing:
             log.info("nodepool node limit reached", extra={"NodePool": pool.metadata.name})
             return AT_THE_LIMIT
         return PERIOD
