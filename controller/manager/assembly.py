@@ -51,6 +51,7 @@ from controller.reconcilers.provisioning.startupgate import StartupGate
 from controller.reconcilers.staticcapacity.replication import Replication
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.reboot import Reboots
+from controller.reconcilers.termination.resizing import Resizing
 from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.termination.terminator import Terminator
 from controller.reconcilers.zonalshift.reporting import ZonalShiftReporting
@@ -143,6 +144,7 @@ class Assembly:
             pod_events=loop("nodeclaim.podevents", PodEvents(ports)),
             nodes=loop("node.termination", _terminator(ports, options), MANY),
             nominations=loop("pod.nomination", nomination),
+            resizes=loop("pod.resize", Resizing(ports)),
             repair=loop("node.health", Repair(ports)),
             reboots=loop("nodeclaim.reboot", Reboots(ports, Eviction(ports))),
             overlays=loop("nodeoverlay.controller", Evaluation(ports), ONE),
@@ -156,7 +158,7 @@ class Assembly:
         self._loops = (
             hears.pools, hears.classes, hears.claims, hears.consolidatable, hears.drift,
             hears.expiration, hears.consistency, hears.tagging,
-            hears.pod_events, hears.nodes, hears.nominations,
+            hears.pod_events, hears.nodes, hears.nominations, hears.resizes,
             *((hears.repair,) if gates.node_repair and options.legacy_node_repair else ()),
             *((hears.reboots,) if gates.node_repair else ()),
             *((hears.overlays,) if gates.node_overlay else ()),

@@ -30,6 +30,7 @@ from controller.reconcilers.nodeoverlay.evaluation import ALL
 from controller.reconcilers.provisioning.batchwindow import BatchWindow
 from controller.reconcilers.provisioning.nomination import node_forgotten
 from controller.state.cluster import Cluster, key_of
+from controller.state.pods import pending_resize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class Nudges:
     pod_events: Loop
     nodes: Loop
     nominations: Loop
+    resizes: Loop
     repair: Loop
     reboots: Loop
     overlays: Loop
@@ -93,6 +95,7 @@ class Nudges:
             await pace.turn()
             self.nodes.nudge(node.metadata.name)
             self.repair.nudge(node.metadata.name)
+            self.resizes.nudge(node.metadata.name)
         self.overlays.nudge(ALL)
         for buffer in self.cluster.list(kinds.CAPACITY_BUFFER):
             self.buffers.nudge(key_of(buffer))
@@ -106,6 +109,8 @@ class Nudges:
             self.pod_events.nudge(node_name)
         if node_name := node_forgotten(before, after):
             self.nominations.nudge(node_name)
+        if after is not None and pending_resize(after) is not None:
+            self.resizes.nudge(after.spec.node_name)
         pod = after or before
         if pod is not None and pod.spec.node_name:
             node = self.cluster.get(kinds.NODE, pod.spec.node_name)

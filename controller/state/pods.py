@@ -8,6 +8,7 @@ from operator import attrgetter
 from controller.apis import labels
 from controller.apis.karpenter import durations
 from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.pods import Pod
 
 _KIND = attrgetter("kind", "api_version")
@@ -73,6 +74,16 @@ def is_provisionable(pod: Pod) -> bool:
     if scheduled is None or scheduled.reason != "Unschedulable":
         return False
     return not is_daemon(pod) and not is_owned_by(pod, "v1", "Node")
+
+
+def pending_resize(pod: Pod) -> Condition | None:
+    """Return the condition `PodResizePending` while the kubelet cannot apply an in-place resize.
+
+    Its reason is `Deferred` if the node lacks capacity now, or `Infeasible` if the node can never
+    hold the pod at its new size.
+    """
+    pending = conditions.find(pod.status.conditions, "PodResizePending")
+    return pending if pending is not None and pending.is_true and not is_terminal(pod) else None
 
 
 def is_untried(pod: Pod) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -17,11 +17,13 @@ from controller.apis.kubernetes import quantities
 from controller.apis.kubernetes.pods import Quantities
 from controller.constraints.resources import Resources, parsed, pod_requests, total
 from controller.state.cluster import Cluster
-from controller.state.pods import is_terminal
+from controller.state.pods import is_terminal, pending_resize
 from controller.telemetry.market import Market
 
 FEW: tuple[Kind[Any], ...] = (kinds.NODE_POOL, kinds.EC2_NODE_CLASS)
 """Kinds with few objects, so that each object may have its own series."""
+
+RESIZE_REASONS = ("Deferred", "Infeasible")
 
 
 class FromMirror(Collector):
@@ -69,6 +71,7 @@ class ClusterState(FromMirror):
         yield from self._mirror(now)
         yield from self._pools()
         yield self._utilization()
+        yield self._resizes()
         for kind in FEW:
             yield from status_conditions(kind, self._cluster.list(kind), now)
 
@@ -144,6 +147,18 @@ class ClusterState(FromMirror):
             if amount:
                 utilization.add_metric((snake(resource),), 100 * asked.get(resource, 0) / amount)
         return utilization
+
+    def _resizes(self) -> GaugeMetricFamily:
+        resizes = GaugeMetricFamily(
+            "joiner_pods_resize_pending",
+            "Number of pods whose in-place resize the kubelet cannot apply, by reason.",
+            labels=("reason",),
+        )
+        pending = map(pending_resize, self._cluster.list(kinds.POD))
+        count = Counter(condition.reason for condition in pending if condition is not None)
+        for reason in RESIZE_REASONS:
+            resizes.add_metric((snake(reason),), count[reason])
+        return resizes
 
 
 def requests_on(cluster: Cluster, node_name: str) -> dict[str, int]:

@@ -51,6 +51,7 @@ LOOPS: Mapping[str, Sequence[str]] = {
     "nodeclaim.podevents": (f"node-{STEADY}",),
     "node.termination": (f"node-{STEADY}", f"node-{LEAVING}"),
     "pod.nomination": (f"node-{OPENING}",),
+    "pod.resize": (f"node-{STEADY}",),
     "node.health": (f"node-{STEADY}",),
     "nodeoverlay.controller": (ALL,),
     "capacitybuffer": ("default/buffer",),

@@ -174,6 +174,19 @@ def test_utilization_is_requests_divided_by_allocatable() -> None:
     assert used == pytest.approx(100 * 0.7 / 7)
 
 
+def test_pods_with_a_resize_that_the_kubelet_cannot_apply_are_counted() -> None:
+    observer = Observer()
+    pending = [
+        Condition(type="PodResizePending", status="True", reason=reason)
+        for reason in ("Deferred", "Deferred", "Infeasible")
+    ]
+    pods = [make_pod(f"p{n}", node="a", conditions=[each]) for n, each in enumerate(pending)]
+    observer.see(kinds.POD, *pods, make_pod("settled", node="a"))
+
+    assert observer.value("joiner_pods_resize_pending", reason="deferred") == 2
+    assert observer.value("joiner_pods_resize_pending", reason="infeasible") == 1
+
+
 def test_conditions_of_pools_and_classes_always_have_metrics() -> None:
     observer = Observer()
     since = NOW - timedelta(seconds=7)
