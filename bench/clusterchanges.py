@@ -89,9 +89,8 @@ class CreatedRun(Run):
 
     def _delete_network(self) -> None:
         ec2 = self.stage.client("ec2")
-        within = [{"Name": "vpc-id", "Values": [self.vpc]}]
-        for subnet in ec2.describe_subnets(Filters=within)["Subnets"]:
-            ec2.delete_subnet(SubnetId=subnet["SubnetId"])
+        for subnet in self._subnets(self.vpc):
+            ec2.delete_subnet(SubnetId=subnet)
         ec2.delete_vpc(VpcId=self.vpc)
 
     def _launch(self) -> None:
@@ -119,20 +118,25 @@ class CreatedRun(Run):
 
     def _network(self) -> Any:
         """Return what identifies the cluster and its network, and whether it has compute."""
-        eks, ec2 = self.stage.client("eks"), self.stage.client("ec2")
+        eks = self.stage.client("eks")
         try:
             cluster = eks.describe_cluster(name=CLUSTER)["cluster"]
         except eks.exceptions.ResourceNotFoundException:
             return None
         vpc = cluster["resourcesVpcConfig"]["vpcId"]
-        subnets = ec2.describe_subnets(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["Subnets"]
         groups = eks.list_nodegroups(clusterName=CLUSTER)["nodegroups"]
         profiles = eks.list_fargate_profiles(clusterName=CLUSTER)["fargateProfileNames"]
         return {
             "cluster": (cluster["arn"], cluster["createdAt"], cluster["roleArn"]),
-            "subnets": sorted(subnet["SubnetId"] for subnet in subnets),
+            "subnets": self._subnets(vpc),
             "has compute": bool(groups or profiles),
         }
+
+    def _subnets(self, vpc: str) -> list[str]:
+        """Return the IDs of a VPC's subnets, sorted."""
+        within = [{"Name": "vpc-id", "Values": [vpc]}]
+        found = self.stage.client("ec2").describe_subnets(Filters=within)["Subnets"]
+        return sorted(subnet["SubnetId"] for subnet in found)
 
 
 if __name__ == "__main__":

