@@ -16,7 +16,7 @@ from controller.disruption.prices import node_offering, node_price
 from controller.disruption.problem import DisruptionProblem
 from controller.state.evictions import EvictionGuards
 from controller.state.gangs import GangReader
-from controller.state.nodes import StateNode
+from controller.state.nodes import StateNode, lifecycle_event
 from controller.state.pods import forbids_disruption
 
 
@@ -168,6 +168,8 @@ def pause(state: StateNode, problem: DisruptionProblem) -> str | None:
         return problem.kept[state.name]
     if state.claim is not None and is_true(state.claim.status.conditions, REBOOTING):
         return "Node is being rebooted"
+    if state.node is not None and (event := lifecycle_event(state.node)):
+        return f"Node condition {event} is True"
     if state.nominated:
         return "Node is nominated for a pending pod"
     return None

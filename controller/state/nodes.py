@@ -17,6 +17,10 @@ LIFECYCLES: Mapping[str, str] = {
 }
 """Labels that distinguish spot instances outside NodePools, with the value of spot."""
 
+LIFECYCLE_EVENTS = ("DrainInProgress", "MaintenanceInProgress", "GracefulNodeShutdownInProgress")
+"""Conditions of a node from which an administrator removes the pods. Those of planned maintenance
+and of a completed drain are left out: with them the node still runs pods, or may go."""
+
 
 @dataclass(frozen=True, slots=True)
 class StateNode:
@@ -93,6 +97,16 @@ def is_up(node: Node) -> bool:
     return conditions.is_true(node.status.conditions, "Ready") and not any(
         taints.is_ephemeral(taint) and not taints.same(taint, taints.HELD)
         for taint in node.spec.taints
+    )
+
+
+def lifecycle_event(node: Node) -> str:
+    """Return the lifecycle condition that says that the node is about to lose its pods, or "".
+
+    Administrators set these conditions (KEP-5683). Kubernetes itself does not act on them.
+    """
+    return next(
+        (kind for kind in LIFECYCLE_EVENTS if conditions.is_true(node.status.conditions, kind)), ""
     )
 
 

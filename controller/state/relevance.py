@@ -14,6 +14,8 @@ from controller.apis.kinds import Kind
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
+from controller.constraints.resources import in_resize
+from controller.state.nodes import lifecycle_event
 from controller.state.pods import is_terminal
 
 
@@ -31,13 +33,15 @@ def matters(kind: Kind[Any], before: Any, after: Any) -> bool:
 def _pod(pod: Pod) -> tuple[object, ...]:
     ready = conditions.is_true(pod.status.conditions, "Ready")
     own = pod.metadata
-    return is_terminal(pod), own.is_deleting, ready, own.labels, own.annotations, pod.spec
+    state = is_terminal(pod), own.is_deleting, ready, in_resize(pod)
+    return *state, own.labels, own.annotations, pod.spec
 
 
 def _node(node: Node) -> tuple[object, ...]:
     ready = conditions.is_true(node.status.conditions, "Ready")
     own, protected = node.metadata, node.metadata.annotations.get(labels.DO_NOT_DISRUPT)
-    return own.is_deleting, ready, protected, own.labels, node.spec, node.status.allocatable
+    state = own.is_deleting, ready, lifecycle_event(node), protected
+    return *state, own.labels, node.spec, node.status.allocatable
 
 
 def _claim(claim: NodeClaim) -> tuple[object, ...]:

@@ -67,6 +67,18 @@ MUTATIONS = (
         "if forbids_disruption(p, now) and False",
     ),
     Mutation(
+        "a node's lifecycle conditions are not read",
+        f"{PURE}/candidates.py",
+        "(event := lifecycle_event(state.node))",
+        "(event := lifecycle_event(state.node)) and False",
+    ),
+    Mutation(
+        "pods are moved to a node that is being drained",
+        "controller/scheduling/nodes/existing.py",
+        "if not node.spec.unschedulable and not lifecycle_event(node):",
+        "if not node.spec.unschedulable:",
+    ),
+    Mutation(
         "a node's do-not-disrupt is not read",
         f"{PURE}/candidates.py",
         'state.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true"',

@@ -126,6 +126,20 @@ def going(decision: Decision) -> set[str]:
     return {candidate.name for command in decision.commands for candidate in command.candidates}
 
 
+@pytest.mark.parametrize(
+    "condition", ["DrainInProgress", "MaintenanceInProgress", "GracefulNodeShutdownInProgress"]
+)
+def test_a_node_being_drained_or_maintained_stays_and_receives_no_pods(condition: str) -> None:
+    cluster = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 1)))
+    assert going(decided(cluster)), "one node has capacity for both pods"
+
+    cluster["nodes"][1]["status"]["conditions"] += conditions([condition])
+    decision = decided(cluster)
+
+    assert not decision.commands
+    assert decision.blocked["b"] == f"Node condition {condition} is True"
+
+
 def test_a_node_of_a_deleted_pool_is_not_disrupted_and_reports_it() -> None:
     cluster = world(("a", "small", pods("a", 1)), ("idle", "small", []))
     cluster["nodePools"] = [pool("other")]

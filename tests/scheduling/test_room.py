@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from controller.apis import labels
+from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.workloads import LimitRange
 from controller.state.nodes import StateNode
 from tests.builders import (
@@ -27,6 +28,7 @@ from tests.builders import (
     taint,
     tolerate,
 )
+from tests.builders.fields import true
 from tests.expectations import (
     expect_nodes,
     expect_on_existing,
@@ -305,6 +307,35 @@ def test_a_deleting_node_gets_no_pods() -> None:
     leaving = StateNode(node=make_node("leaving"), deleting=True)
 
     expect_nodes(schedule_on(make_snapshot(make_nodepool(), nodes=[leaving]), [make_pod()]), 1)
+
+
+@pytest.mark.parametrize(
+    ("condition", "takes_pods"),
+    [
+        ("DrainInProgress", False),
+        ("MaintenanceInProgress", False),
+        ("GracefulNodeShutdownInProgress", False),
+        ("MaintenancePlanned", True),
+        ("Drained", True),
+    ],
+)
+def test_a_node_being_drained_or_maintained_gets_no_pods(condition: str, takes_pods: bool) -> None:
+    node = make_node("old", conditions=true("Ready", condition))
+    pod = make_pod()
+
+    results = schedule_on(make_snapshot(make_nodepool(), nodes=[node]), [pod])
+
+    assert (results.existing_nodes == {"old": (pod.key,)}) is takes_pods
+
+
+def test_a_lifecycle_condition_that_is_over_keeps_no_pods_off() -> None:
+    over = Condition(type="DrainInProgress", status="False", reason="Uncordoned")
+    node = make_node("old", conditions=[*true("Ready"), over])
+    pod = make_pod()
+
+    results = schedule_on(make_snapshot(make_nodepool(), nodes=[node]), [pod])
+
+    expect_on_existing(results, "old", [pod])
 
 
 def test_capacity_for_missing_daemonset_pods_is_kept_on_existing_nodes() -> None:

@@ -10,6 +10,7 @@ import pytest
 from controller.apis import kinds, labels
 from controller.apis.karpenter.nodepool import NodeClassReference
 from controller.apis.kinds import Kind
+from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import (
@@ -18,6 +19,7 @@ from controller.apis.kubernetes.workloads import (
 from controller.apiserver.port import Change
 from controller.state.cluster import Cluster
 from tests.builders import CLASS, changed, make_budget, make_node, make_nodeclaim, make_pod
+from tests.builders.fields import true
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -296,3 +298,34 @@ def test_another_controllers_claim_is_ignored_and_its_node_unmanaged(
     assert not cluster.manages(node)
     (machine,) = cluster.state_nodes(NOW)
     assert not machine.managed
+
+
+def decides_again(cluster: Cluster, kind: Kind[Any], after: Any) -> bool:
+    """Whether a change lets disruption decide again."""
+    before = cluster.revision
+    add(cluster, kind, after)
+    return cluster.revision > before
+
+
+def test_disruption_decides_again_when_a_node_is_drained_but_not_for_heartbeats(
+    cluster: Cluster,
+) -> None:
+    add(cluster, kinds.NODE, make_node("n1"))
+    beat = make_node("n1", conditions=true("Ready", since=NOW))
+    assert not decides_again(cluster, kinds.NODE, beat)
+
+    drained = make_node("n1", conditions=true("Ready", "DrainInProgress"))
+    assert decides_again(cluster, kinds.NODE, drained)
+
+
+def test_disruption_decides_again_when_a_resize_changes_what_a_pod_takes(cluster: Cluster) -> None:
+    held = {"cpu": "1", "memory": "1Gi"}
+    growing = {"containerStatuses": [{"name": "main", "allocatedResources": held}]}
+    add(cluster, kinds.POD, make_pod("web", cpu="3", node="n1", status=growing))
+    refused = [Condition(type="PodResizePending", status="True", reason="Infeasible")]
+
+    assert decides_again(
+        cluster,
+        kinds.POD,
+        make_pod("web", cpu="3", node="n1", conditions=[*true("Ready"), *refused], status=growing),
+    )

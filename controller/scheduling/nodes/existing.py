@@ -22,7 +22,7 @@ from controller.constraints.resources import Resources
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.catalog.daemons import Daemon
 from controller.scheduling.resourceaxis import ResourceAxis
-from controller.state.nodes import StateNode
+from controller.state.nodes import StateNode, lifecycle_event
 from controller.state.pods import is_terminal
 from controller.state.usage import allocatable
 
@@ -228,7 +228,8 @@ def relevant_taints(state_node: StateNode) -> list[Taint]:
 
 
 def _cordon(node: Node) -> list[Taint]:
-    if not node.spec.unschedulable:
+    """Return the taint of a cordoned node; a node with a lifecycle event counts as cordoned."""
+    if not node.spec.unschedulable and not lifecycle_event(node):
         return []
     return [Taint(key="node.kubernetes.io/unschedulable", effect=taints.NO_SCHEDULE)]
 
