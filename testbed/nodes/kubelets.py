@@ -70,8 +70,10 @@ class RefusedError(Exception):
         self.for_good = for_good
 
 
-class Kubelets:
+class Kubelets(Background):
     """Turns the instances of a test cloud into Nodes of a cluster.
+
+    `start` returns once the current instances are known. Nodes stay as they are after `stop`.
 
     Args:
         kubeconfig: Kubeconfig of an administrator.
@@ -96,24 +98,12 @@ class Kubelets:
         self._join_delay = join_delay_seconds
         self._ready_delay = ready_delay_seconds
         self._refused: dict[str, str] = {}
-        self._background = Background("kubelets", self._main)
+        super().__init__("kubelets")
 
     @property
     def refused(self) -> Mapping[str, str]:
         """Why instances have not joined, by instance ID."""
         return dict(self._refused)
-
-    def start(self) -> None:
-        """Start following the cloud; return once its current instances are known."""
-        self._background.start()
-
-    def stop(self) -> None:
-        """Stop following the cloud. Nodes stay as they are."""
-        self._background.stop()
-
-    def check(self) -> None:
-        """Raise the error that stopped the background thread, if one did."""
-        self._background.check()
 
     async def _main(self, ready: Callable[[], None]) -> None:
         kubeconfig = Kubeconfig.read(self._kubeconfig)

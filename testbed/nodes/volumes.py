@@ -36,24 +36,15 @@ VOLUMES = "/api/v1/persistentvolumes"
 CLAIMS = "/api/v1/persistentvolumeclaims"
 
 
-class VolumeDriver:
-    """Serves the volumes of one cluster; `kubeconfig` is an administrator's."""
+class VolumeDriver(Background):
+    """Serves the volumes of one cluster; `kubeconfig` is an administrator's.
+
+    Created objects stay after `stop`.
+    """
 
     def __init__(self, kubeconfig: Path) -> None:
         self._kubeconfig = kubeconfig
-        self._background = Background("volumes", self._main)
-
-    def start(self) -> None:
-        """Register the driver and start serving."""
-        self._background.start()
-
-    def stop(self) -> None:
-        """Stop serving. Created objects stay."""
-        self._background.stop()
-
-    def check(self) -> None:
-        """Raise the error that stopped the background thread, if one did."""
-        self._background.check()
+        super().__init__("volumes")
 
     async def _main(self, ready: Callable[[], None]) -> None:
         async with (

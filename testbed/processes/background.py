@@ -5,30 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-Main = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
 
+class Background(ABC):
+    """Runs one coroutine, `_main`, in its own thread, from `start` to `stop`."""
 
-class Background:
-    """Runs one coroutine in its own thread, from `start` to `stop`.
-
-    The coroutine receives a function to call once it is ready to serve. `stop` cancels it, and it
-    cleans up in its own `finally`.
-    """
-
-    def __init__(self, name: str, main: Main) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._main = main
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
         self._failure: BaseException | None = None
+
+    @abstractmethod
+    async def _main(self, ready: Callable[[], None]) -> None:
+        """Serve until cancelled, then clean up; `ready` is called once it is ready to serve."""
 
     @property
     def running(self) -> bool:

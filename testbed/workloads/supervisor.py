@@ -26,11 +26,12 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 5.0  # grace period of pods when the testbed stops
 
 
-class Workloads:
+class Workloads(Background):
     """Two system nodes whose pods are local processes.
 
     `directory` belongs to this object: it marks its processes, and its `logs` has their output.
-    Pods run in `checkout` and use the interpreter `python`.
+    Pods run in `checkout` and use the interpreter `python`. `start` returns once the nodes are
+    ready and their pods are known. `stop` ends every process; Nodes and Pods stay as they are.
     """
 
     def __init__(
@@ -54,24 +55,12 @@ class Workloads:
         self._region = region
         self._node_count = node_count
         self._pods: dict[str, Pod] = {}  # by UID
-        self._background = Background("workloads", self._main)
+        super().__init__("workloads")
 
     @property
     def logs_directory(self) -> Path:
         """The directory of the containers' output; it remains after `stop`."""
         return self._directory / "logs"
-
-    def start(self) -> None:
-        """Register the system nodes; return once they are ready and their pods are known."""
-        self._background.start()
-
-    def stop(self) -> None:
-        """Stop every process. Node and Pod objects stay as they are."""
-        self._background.stop()
-
-    def check(self) -> None:
-        """Raise the error that stopped the background thread, if one did."""
-        self._background.check()
 
     def logs(self, pod: str, *, namespace: str = "default", container: str | None = None) -> str:
         """Return the output of a pod, or of one of its containers, so far or after its end."""
@@ -83,7 +72,7 @@ class Workloads:
         self, pod: str, *, namespace: str = "kube-system", number: signal.Signals = signal.SIGKILL
     ) -> int:
         """Send a signal to the main process of each container of a pod; return the number sent."""
-        return self._background.call(self._kill(pod, namespace, number))
+        return self.call(self._kill(pod, namespace, number))
 
     async def _kill(self, name: str, namespace: str, number: signal.Signals) -> int:
         containers = [

@@ -31,6 +31,15 @@ class IamResource(Resource):
     service = "iam"
     is_regional = False
 
+    def _change_tags(self, thing: str, old: Bag, new: Bag, **named: str) -> None:
+        """Change the tags of, for example, the `thing` "role" that `RoleName` names."""
+        change_tags(
+            old,
+            new,
+            tag=lambda tags: getattr(self.api, f"tag_{thing}")(**named, Tags=to_tag_list(tags)),
+            untag=lambda keys: getattr(self.api, f"untag_{thing}")(**named, TagKeys=keys),
+        )
+
 
 class Role(IamResource):
     """`aws.iam.Role`."""
@@ -78,12 +87,7 @@ class Role(IamResource):
         )
         self._change_boundary(identity, old, new)
         self._change_attachments(identity, old, new)
-        change_tags(
-            old,
-            new,
-            tag=lambda tags: self.api.tag_role(RoleName=identity, Tags=to_tag_list(tags)),
-            untag=lambda keys: self.api.untag_role(RoleName=identity, TagKeys=keys),
-        )
+        self._change_tags("role", old, new, RoleName=identity)
 
     def _change_boundary(self, identity: str, old: Bag, new: Bag) -> None:
         boundary = new.get("permissionsBoundary")
@@ -183,12 +187,7 @@ class Policy(IamResource):
             self.api.create_policy_version(
                 PolicyArn=identity, PolicyDocument=new["policy"], SetAsDefault=True
             )
-        change_tags(
-            old,
-            new,
-            tag=lambda tags: self.api.tag_policy(PolicyArn=identity, Tags=to_tag_list(tags)),
-            untag=lambda keys: self.api.untag_policy(PolicyArn=identity, TagKeys=keys),
-        )
+        self._change_tags("policy", old, new, PolicyArn=identity)
 
     def _versions(self, identity: str) -> list[Any]:
         pages = self.api.get_paginator("list_policy_versions").paginate(PolicyArn=identity)
@@ -322,16 +321,7 @@ class InstanceProfile(IamResource):
         for role in wanted:
             if role not in live:
                 self._add(identity, role)
-        change_tags(
-            old,
-            new,
-            tag=lambda tags: self.api.tag_instance_profile(
-                InstanceProfileName=identity, Tags=to_tag_list(tags)
-            ),
-            untag=lambda keys: self.api.untag_instance_profile(
-                InstanceProfileName=identity, TagKeys=keys
-            ),
-        )
+        self._change_tags("instance_profile", old, new, InstanceProfileName=identity)
 
     def delete(self, identity: str, state: Bag) -> None:
         for role in self._roles(self._get(identity)):
@@ -377,16 +367,7 @@ class OpenIdConnectProvider(IamResource):
             self.api.update_open_id_connect_provider_thumbprint(
                 OpenIDConnectProviderArn=identity, ThumbprintList=new["thumbprintLists"]
             )
-        change_tags(
-            old,
-            new,
-            tag=lambda tags: self.api.tag_open_id_connect_provider(
-                OpenIDConnectProviderArn=identity, Tags=to_tag_list(tags)
-            ),
-            untag=lambda keys: self.api.untag_open_id_connect_provider(
-                OpenIDConnectProviderArn=identity, TagKeys=keys
-            ),
-        )
+        self._change_tags("open_id_connect_provider", old, new, OpenIDConnectProviderArn=identity)
 
     def delete(self, identity: str, state: Bag) -> None:
         self.api.delete_open_id_connect_provider(OpenIDConnectProviderArn=identity)
@@ -438,12 +419,7 @@ class ServiceLinkedRole(IamResource):
         name = _role_name(identity)
         if old.get("description") != new.get("description"):
             self.api.update_role(RoleName=name, Description=new.get("description") or "")
-        change_tags(
-            old,
-            new,
-            tag=lambda tags: self.api.tag_role(RoleName=name, Tags=to_tag_list(tags)),
-            untag=lambda keys: self.api.untag_role(RoleName=name, TagKeys=keys),
-        )
+        self._change_tags("role", old, new, RoleName=name)
 
     def delete(self, identity: str, state: Bag) -> None:
         self.api.delete_service_linked_role(RoleName=_role_name(identity))
