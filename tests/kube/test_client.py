@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from controller.apis import kinds
+from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import (
     ConflictError,
     ForbiddenError,
@@ -177,6 +178,28 @@ async def test_a_validation_error_has_the_message_of_the_rule(api: Client) -> No
                 return
             except NotFoundError:  # a definition takes a moment to be served
                 await asyncio.sleep(0.1)
+
+
+async def test_binding_clears_a_nomination_and_forbids_another(
+    api: Client, admin: KubeClient, namespace: str
+) -> None:
+    """Joiner relies on both (KEP-5278): a nominated pod is pending, and a late write is invalid."""
+
+    async def nominate(node: str) -> Pod:
+        patch = {"status": {"nominatedNodeName": node}}
+        return await api.patch(kinds.POD, "web", patch, namespace=namespace, subresource="status")
+
+    await create_pod(api, namespace, "web", schedulerName="none")
+    assert (await nominate("not-there-yet")).status.nominated_node_name == "not-there-yet"
+
+    target = {"apiVersion": "v1", "kind": "Node", "name": "chosen"}
+    binding = {"metadata": {"name": "web"}, "target": target}
+    await admin.create(f"/api/v1/namespaces/{namespace}/pods/web/binding", binding)
+
+    bound = await api.get(kinds.POD, "web", namespace)
+    assert (bound.spec.node_name, bound.status.nominated_node_name) == ("chosen", "")
+    with pytest.raises(InvalidError, match="may not be set on pods that are already bound"):
+        await nominate("another")
 
 
 async def test_a_token_is_read_again_when_its_file_changes(
