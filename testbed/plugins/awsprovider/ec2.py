@@ -82,15 +82,6 @@ def _describe(session: Session, region: str, operation: str, key: str, **wanted:
     return [entry for page in pages.paginate(**arguments) for entry in page[key]]
 
 
-def get_subnets(session: Session, arguments: Mapping[str, Any]) -> Bag:
-    """`aws.ec2.get_subnets`."""
-    region = arguments.get("region") or session.region
-    filters = _asked_filters(arguments)
-    subnets = _describe(session, region, "describe_subnets", "Subnets", Filters=filters)
-    ids = sorted(subnet["SubnetId"] for subnet in subnets)
-    return {**_echo(arguments, region), "id": region, "ids": ids}
-
-
 def get_subnet(session: Session, arguments: Mapping[str, Any]) -> Bag:
     """`aws.ec2.get_subnet`."""
     region = arguments.get("region") or session.region
@@ -129,23 +120,6 @@ def _listed(value: str | None) -> list[str] | None:
     return [value] if value else None
 
 
-def get_security_groups(session: Session, arguments: Mapping[str, Any]) -> Bag:
-    """`aws.ec2.get_security_groups`."""
-    region = arguments.get("region") or session.region
-    filters = _asked_filters(arguments)
-    groups = _describe(
-        session, region, "describe_security_groups", "SecurityGroups", Filters=filters
-    )
-    groups.sort(key=lambda group: str(group["GroupId"]))
-    return {
-        **_echo(arguments, region),
-        "id": region,
-        "ids": [group["GroupId"] for group in groups],
-        "arns": [_security_group_arn(session, region, group) for group in groups],
-        "vpcIds": [group.get("VpcId") or "" for group in groups],
-    }
-
-
 def _security_group_arn(session: Session, region: str, group: Mapping[str, Any]) -> str:
     place = f"arn:{session.partition}:ec2:{region}:{group['OwnerId']}"
     return f"{place}:security-group/{group['GroupId']}"
@@ -177,45 +151,8 @@ def get_security_group(session: Session, arguments: Mapping[str, Any]) -> Bag:
     }
 
 
-def get_vpc(session: Session, arguments: Mapping[str, Any]) -> Bag:
-    """`aws.ec2.get_vpc`."""
-    region = arguments.get("region") or session.region
-    filters = _asked_filters(arguments) + _filters(
-        cidr=_listed(arguments.get("cidrBlock")),
-        state=_listed(arguments.get("state")),
-        is_default=["true"] if arguments.get("default") else None,
-    )
-    ids = _listed(arguments.get("id"))
-    vpcs = _describe(session, region, "describe_vpcs", "Vpcs", Filters=filters, VpcIds=ids)
-    vpc = _exactly_one(vpcs, "VPC")
-    owner = vpc.get("OwnerId") or ""
-    return {
-        **_echo(arguments, region),
-        "id": vpc["VpcId"],
-        "arn": f"arn:{session.partition}:ec2:{region}:{owner}:vpc/{vpc['VpcId']}",
-        "cidrBlock": vpc["CidrBlock"],
-        "cidrBlockAssociations": [
-            {
-                "associationId": association["AssociationId"],
-                "cidrBlock": association["CidrBlock"],
-                "state": association["CidrBlockState"]["State"],
-            }
-            for association in vpc.get("CidrBlockAssociationSet") or []
-        ],
-        "default": vpc.get("IsDefault", False),
-        "dhcpOptionsId": vpc.get("DhcpOptionsId") or "",
-        "instanceTenancy": vpc.get("InstanceTenancy") or "",
-        "ownerId": owner,
-        "state": vpc.get("State") or "",
-        "tags": from_tag_list(vpc.get("Tags")),
-    }
-
-
 RESOURCES: Final = (Tag,)
 FUNCTIONS: Final[Mapping[str, Function]] = {
     "aws:ec2/getSecurityGroup:getSecurityGroup": get_security_group,
-    "aws:ec2/getSecurityGroups:getSecurityGroups": get_security_groups,
     "aws:ec2/getSubnet:getSubnet": get_subnet,
-    "aws:ec2/getSubnets:getSubnets": get_subnets,
-    "aws:ec2/getVpc:getVpc": get_vpc,
 }

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from testbed.plugins.awsprovider.resourcetype import Function, Resource, change_tags, given
 from testbed.plugins.awsprovider.session import Session
-from testbed.plugins.codec import Bag, Secret
+from testbed.plugins.codec import Bag
 from testbed.plugins.provider import ProviderError
 
-TOKEN_SECONDS: Final = 60
 ADDON_SECONDS: Final = 20 * 60
 ADDON_POLL_SECONDS: Final = 0.5
 
@@ -359,30 +357,8 @@ def _is_default(version: Mapping[str, Any]) -> bool:
     return any(each.get("defaultVersion") for each in version["compatibilities"])
 
 
-def get_cluster_auth(session: Session, arguments: Mapping[str, Any]) -> Bag:
-    """`aws.eks.get_cluster_auth`: a token that is a presigned GetCallerIdentity request."""
-    region = arguments.get("region") or session.region
-    name = arguments["name"]
-    sts = session.client("sts", region)
-
-    def sign_cluster(request: Any, **_: object) -> None:
-        request.headers["x-k8s-aws-id"] = name
-
-    events, unique = sts.meta.events, "joiner-cluster-token"
-    events.register("before-sign.sts.GetCallerIdentity", sign_cluster, unique_id=unique)
-    try:
-        url = sts.generate_presigned_url(
-            "get_caller_identity", ExpiresIn=TOKEN_SECONDS, HttpMethod="GET"
-        )
-    finally:
-        events.unregister("before-sign.sts.GetCallerIdentity", unique_id=unique)
-    token = base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
-    return {"id": name, "name": name, "region": region, "token": Secret(f"k8s-aws-v1.{token}")}
-
-
 RESOURCES: Final = (AccessEntry, AccessPolicyAssociation, Addon, PodIdentityAssociation)
 FUNCTIONS: Final[Mapping[str, Function]] = {
     "aws:eks/getAddonVersion:getAddonVersion": get_addon_version,
     "aws:eks/getCluster:getCluster": get_cluster,
-    "aws:eks/getClusterAuth:getClusterAuth": get_cluster_auth,
 }

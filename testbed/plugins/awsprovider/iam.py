@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
-
-from botocore.exceptions import ClientError
 
 from testbed.plugins.awsprovider.resourcetype import (
     Function,
@@ -389,46 +386,6 @@ def open_id_connect_provider(api: Any, arn: str) -> Bag:
     }
 
 
-class ServiceLinkedRole(IamResource):
-    """`aws.iam.ServiceLinkedRole`."""
-
-    token = "aws:iam/serviceLinkedRole:ServiceLinkedRole"
-    source = "iam/service_linked_role.go"
-    is_taggable = True
-    fixed = ("awsServiceName", "customSuffix")
-    computed = ("arn", "name", "path", "uniqueId", "createDate")
-
-    def create(self, inputs: Bag) -> str:
-        answer = self.api.create_service_linked_role(
-            AWSServiceName=inputs["awsServiceName"],
-            **given(inputs, Description="description", CustomSuffix="customSuffix"),
-        )
-        return str(answer["Role"]["Arn"])
-
-    def complete(self, identity: str, inputs: Bag) -> None:
-        if inputs.get("tags"):
-            self.api.tag_role(RoleName=_role_name(identity), Tags=to_tag_list(inputs["tags"]))
-
-    def read(self, identity: str, state: Bag) -> Bag | None:
-        role = role_properties(self.api.get_role(RoleName=_role_name(identity))["Role"])
-        service = role["path"].strip("/").rpartition("/")[2]
-        kept = ("arn", "name", "path", "uniqueId", "createDate", "description", "tags")
-        return {"awsServiceName": service, **{key: role[key] for key in kept}}
-
-    def update(self, identity: str, old: Bag, new: Bag) -> None:
-        name = _role_name(identity)
-        if old.get("description") != new.get("description"):
-            self.api.update_role(RoleName=name, Description=new.get("description") or "")
-        self._change_tags("role", old, new, RoleName=name)
-
-    def delete(self, identity: str, state: Bag) -> None:
-        self.api.delete_service_linked_role(RoleName=_role_name(identity))
-
-
-def _role_name(arn: str) -> str:
-    return arn.rpartition("/")[2]
-
-
 def get_role(session: Session, arguments: Mapping[str, Any]) -> Bag:
     """`aws.iam.get_role`."""
     role = role_properties(session.client("iam").get_role(RoleName=arguments["name"])["Role"])
@@ -441,87 +398,6 @@ def get_role(session: Session, arguments: Mapping[str, Any]) -> Bag:
     }
 
 
-def get_open_id_connect_provider(session: Session, arguments: Mapping[str, Any]) -> Bag:
-    """`aws.iam.get_open_id_connect_provider`, by ARN or by URL."""
-    api = session.client("iam")
-    url = _without_scheme(arguments.get("url") or "")
-    arns = [
-        entry["Arn"]
-        for entry in api.list_open_id_connect_providers()["OpenIDConnectProviderList"]
-        if entry["Arn"] == arguments.get("arn") or (url and entry["Arn"].endswith(f"/{url}"))
-    ]
-    if not arns:
-        message = f"no identity provider {arguments.get('arn') or url}"
-        raise ClientError(
-            {"Error": {"Code": "NoSuchEntity", "Message": message}}, "GetOpenIDConnectProvider"
-        )
-    return {**open_id_connect_provider(api, arns[0]), "id": arns[0]}
-
-
-def get_policy_document(session: Session, arguments: Mapping[str, Any]) -> Bag:
-    """`aws.iam.get_policy_document`: source documents, then statements, then overrides."""
-    del session
-    statements: list[Bag] = []
-    for source in arguments.get("sourcePolicyDocuments") or []:
-        statements += _statements_of(source)
-    statements += [_statement(block) for block in arguments.get("statements") or []]
-    for override_ in arguments.get("overridePolicyDocuments") or []:
-        overriding = _statements_of(override_)
-        sids = {statement["Sid"] for statement in overriding if statement.get("Sid")}
-        statements = [
-            statement for statement in statements if statement.get("Sid") not in sids
-        ] + overriding
-    document: Bag = {"Version": arguments.get("version") or "2012-10-17", "Statement": statements}
-    if arguments.get("policyId"):
-        document["Id"] = arguments["policyId"]
-    text = json.dumps(document, indent=2)
-    return {
-        **arguments,
-        "id": hashlib.sha256(text.encode()).hexdigest()[:10],
-        "json": text,
-        "minifiedJson": json.dumps(document, separators=(",", ":")),
-    }
-
-
-def _statements_of(document: str) -> list[Bag]:
-    statements = json.loads(document).get("Statement") or []
-    return statements if isinstance(statements, list) else [statements]
-
-
-def _statement(block: Mapping[str, Any]) -> Bag:
-    statement: Bag = {"Effect": block.get("effect") or "Allow"}
-    if block.get("sid"):
-        statement["Sid"] = block["sid"]
-    for key, element in (
-        ("actions", "Action"),
-        ("notActions", "NotAction"),
-        ("resources", "Resource"),
-        ("notResources", "NotResource"),
-    ):
-        if block.get(key):
-            statement[element] = _one_or_many(block[key])
-    for key, element in (("principals", "Principal"), ("notPrincipals", "NotPrincipal")):
-        if block.get(key):
-            statement[element] = _principals(block[key])
-    for condition in block.get("conditions") or []:
-        by_variable = statement.setdefault("Condition", {}).setdefault(condition["test"], {})
-        by_variable[condition["variable"]] = _one_or_many(condition["values"])
-    return statement
-
-
-def _one_or_many(values: Sequence[str]) -> str | list[str]:
-    return values[0] if len(values) == 1 else sorted(values, reverse=True)
-
-
-def _principals(blocks: Sequence[Mapping[str, Any]]) -> str | Bag:
-    members: dict[str, list[str]] = {}
-    for block in blocks:
-        members.setdefault(block["type"], []).extend(block["identifiers"])
-    if members == {"*": ["*"]}:
-        return "*"
-    return {kind: _one_or_many(identifiers) for kind, identifiers in members.items()}
-
-
 RESOURCES: Final = (
     InstanceProfile,
     OpenIdConnectProvider,
@@ -529,10 +405,5 @@ RESOURCES: Final = (
     Role,
     RolePolicy,
     RolePolicyAttachment,
-    ServiceLinkedRole,
 )
-FUNCTIONS: Final[Mapping[str, Function]] = {
-    "aws:iam/getOpenIdConnectProvider:getOpenIdConnectProvider": get_open_id_connect_provider,
-    "aws:iam/getPolicyDocument:getPolicyDocument": get_policy_document,
-    "aws:iam/getRole:getRole": get_role,
-}
+FUNCTIONS: Final[Mapping[str, Function]] = {"aws:iam/getRole:getRole": get_role}

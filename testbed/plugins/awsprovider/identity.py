@@ -1,4 +1,4 @@
-"""The functions at the provider's root: caller identity, partition and region."""
+"""The functions at the provider's root: caller identity and partition."""
 
 from __future__ import annotations
 
@@ -34,22 +34,8 @@ def get_partition(session: Session, arguments: Mapping[str, Any]) -> Bag:
     }
 
 
-def get_region(session: Session, arguments: Mapping[str, Any]) -> Bag:
-    """`aws.get_region`."""
-    region = arguments.get("region") or arguments.get("name") or session.region
-    endpoint = f"ec2.{region}.amazonaws.com"
-    return {
-        "region": region,
-        "name": region,
-        "id": region,
-        "description": region,
-        "endpoint": endpoint,
-    }
-
-
 RESOURCES: Final[tuple[type[Resource], ...]] = ()
 FUNCTIONS: Final[Mapping[str, Function]] = {
     "aws:index/getCallerIdentity:getCallerIdentity": get_caller_identity,
     "aws:index/getPartition:getPartition": get_partition,
-    "aws:index/getRegion:getRegion": get_region,
 }

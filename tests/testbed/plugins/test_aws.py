@@ -41,7 +41,18 @@ def stand_in(cloud: Cloud) -> AwsProvider:
 
 
 def settings(cloud: Cloud, **more: str) -> dict[str, str]:
-    return {"endpoint": cloud.url, "cluster": cloud.cluster_name, "image": IMAGE, **more}
+    return {
+        "endpoint": cloud.url,
+        "cluster": cloud.cluster_name,
+        "image": IMAGE,
+        "subnets": json.dumps(subnets(cloud)),
+        **more,
+    }
+
+
+def subnets(cloud: Cloud) -> list[str]:
+    every = client(cloud.url, "ec2").describe_subnets()["Subnets"]
+    return sorted(subnet["SubnetId"] for subnet in every if subnet["DefaultForAz"])
 
 
 def test_up_creates_everything_and_destroy_leaves_nothing(
@@ -58,11 +69,10 @@ def test_up_creates_everything_and_destroy_leaves_nothing(
     outputs = engine.outputs("dev")
     assert outputs["account"] == "123456789012"
     assert outputs["cluster_endpoint"] == cloud.cluster_endpoint
-    assert outputs["cluster_token"].startswith("k8s-aws-v1.")
     assert outputs["zone"].startswith("us-west-2")
     assert len(set(outputs["vpc"])) == 1
     assert outputs["image"].startswith("ami-")
-    assert outputs["known"][0] == outputs["role_arn"]
+    assert outputs["known"] == outputs["role_arn"]
     role = client(cloud.url, "iam").get_role(RoleName=outputs["role_name"])["Role"]
     assert {"Key": "project", "Value": "region"} in role["Tags"]
     entries = client(cloud.url, "eks").list_access_entries(clusterName=cloud.cluster_name)
@@ -123,7 +133,7 @@ def test_refresh_shows_drift_and_up_corrects_it(engine_on: EngineOn, cloud: Clou
     sqs.set_queue_attributes(
         QueueUrl=outputs["queue_url"], Attributes={"MessageRetentionPeriod": "900"}
     )
-    ec2.delete_tags(Resources=[outputs["subnets"][0]], Tags=[{"Key": "karpenter.sh/discovery"}])
+    ec2.delete_tags(Resources=subnets(cloud)[:1], Tags=[{"Key": "karpenter.sh/discovery"}])
 
     drift = engine.refresh("dev")
     assert (drift.update, drift.delete) == (2, 1)
@@ -213,20 +223,6 @@ def lead_a_life(
     assert provider.read(work, after, new) is None
     provider.delete(work, after)  # once more: gone is gone
     return created.outputs, after
-
-
-def test_a_service_linked_role_is_created_and_deleted(cloud: Cloud) -> None:
-    client(cloud.url, "iam").delete_service_linked_role(RoleName="AWSServiceRoleForEC2Spot")
-
-    before, after = lead_a_life(
-        stand_in(cloud),
-        "aws:iam/serviceLinkedRole:ServiceLinkedRole",
-        {"awsServiceName": "spot.amazonaws.com"},
-        {"tags": {"a": "b"}},
-    )
-
-    assert before["path"] == "/aws-service-role/spot.amazonaws.com/"
-    assert after["tagsAll"] == {"a": "b"}
 
 
 def test_the_provider_waits_until_an_addon_is_active(cloud: Cloud) -> None:

@@ -31,23 +31,23 @@ ask = pulumi.InvokeOptions(provider=provider)
 
 caller = aws.get_caller_identity_output(opts=ask)
 partition = aws.get_partition_output(opts=ask)
-subnets = aws.ec2.get_subnets_output(
-    filters=[{"name": "default-for-az", "values": ["true"]}], opts=ask
-)
-trust = aws.iam.get_policy_document_output(
-    statements=[
-        {
-            "actions": ["sts:AssumeRole"],
-            "principals": [{"type": "Service", "identifiers": ["ec2.amazonaws.com"]}],
-        }
-    ],
-    opts=ask,
-)
+subnets = config.require_object("subnets")
 
 role = aws.iam.Role(
     "node",
     path=path,
-    assume_role_policy=trust.json,
+    assume_role_policy=json.dumps(
+        {
+            "Version": "2012-10-17",
+            "Statement": [
+                {
+                    "Effect": "Allow",
+                    "Action": "sts:AssumeRole",
+                    "Principal": {"Service": "ec2.amazonaws.com"},
+                }
+            ],
+        }
+    ),
     tags={"purpose": purpose, "token": token},
     opts=opts,
 )
@@ -115,18 +115,14 @@ rule = aws.cloudwatch.EventRule(
 )
 target = aws.cloudwatch.EventTarget("spot", rule=rule.name, arn=queue.arn, opts=opts)
 repository = aws.ecr.Repository("controller", force_delete=True, opts=opts)
-tags = subnets.ids.apply(
-    lambda ids: [
-        aws.ec2.Tag(
-            f"discovery-{index}",
-            resource_id=subnet,
-            key="karpenter.sh/discovery",
-            value=purpose,
-            opts=opts,
-        )
-        for index, subnet in enumerate(sorted(ids))
-    ]
-)
+for index, subnet_id in enumerate(subnets):
+    aws.ec2.Tag(
+        f"discovery-{index}",
+        resource_id=subnet_id,
+        key="karpenter.sh/discovery",
+        value=purpose,
+        opts=opts,
+    )
 
 if cluster := config.get("cluster"):
     existing = aws.eks.get_cluster_output(name=cluster, opts=ask)
@@ -142,20 +138,15 @@ if cluster := config.get("cluster"):
         opts=opts,
     )
     pulumi.export("cluster_endpoint", existing.endpoint)
-    pulumi.export("cluster_token", aws.eks.get_cluster_auth_output(name=cluster, opts=ask).token)
     network = existing.vpc_config
     subnet = aws.ec2.get_subnet_output(id=network.subnet_ids[0], opts=ask)
-    vpc = aws.ec2.get_vpc_output(id=subnet.vpc_id, opts=ask)
-    named = [{"name": "group-id", "values": [network.cluster_security_group_id]}]
-    groups = aws.ec2.get_security_groups_output(filters=named, opts=ask)
-    group = aws.ec2.get_security_group_output(id=groups.ids[0], opts=ask)
+    group = aws.ec2.get_security_group_output(id=network.cluster_security_group_id, opts=ask)
     image = aws.ssm.get_parameter_output(name=config.require("image"), opts=ask)
     pulumi.export("zone", subnet.availability_zone)
-    pulumi.export("vpc", pulumi.Output.all(vpc.id, groups.vpc_ids[0], group.vpc_id))
+    pulumi.export("vpc", pulumi.Output.all(network.vpc_id, subnet.vpc_id, group.vpc_id))
     pulumi.export("image", image.value)
     known = aws.iam.get_role_output(name=role.name, opts=ask)
-    issuer = aws.iam.get_open_id_connect_provider_output(url=identities.url, opts=ask)
-    pulumi.export("known", pulumi.Output.all(known.arn, issuer.arn))
+    pulumi.export("known", known.arn)
 
 pulumi.export("account", caller.account_id)
 pulumi.export("partition", partition.partition)
@@ -163,5 +154,4 @@ pulumi.export("role_arn", role.arn)
 pulumi.export("role_name", role.name)
 pulumi.export("role_path", role.path)
 pulumi.export("queue_url", queue.url)
-pulumi.export("subnets", subnets.ids)
 pulumi.export("token", token)
