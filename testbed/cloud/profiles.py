@@ -97,13 +97,3 @@ def make_service_linked_role(service: str) -> Any:
         tags=[],
         max_session_duration="3600",
     )
-
-
-@operation("iam", "ListInstanceProfileTags")
-def list_instance_profile_tags(world: World, call: Call) -> Mapping[str, Any]:
-    """List the tags of an instance profile."""
-    name = call.require("InstanceProfileName")
-    for profile in list(backends.iam().instance_profiles.values()):
-        if profile.name == name:
-            return {"Tags": profile.tags, "IsTruncated": False}
-    raise AwsError("NoSuchEntity", f"Instance profile {name} not found", status=404)

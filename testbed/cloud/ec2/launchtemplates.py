@@ -125,31 +125,6 @@ def create_launch_template(world: World, call: Call) -> Mapping[str, Any]:
     return {"LaunchTemplate": as_api(world, template)}
 
 
-@operation("ec2", "CreateLaunchTemplateVersion")
-def create_launch_template_version(world: World, call: Call) -> Mapping[str, Any]:
-    """Create a new version, from scratch or based on a source version."""
-    template = named_by(world, call)
-    data = dict(call.require("LaunchTemplateData"))
-    check_user_data(data.get("UserData"))
-    source = call.get("SourceVersion")
-    if source is not None:
-        data = {**template.version(source).data, **data}
-    call.stop_if_dry_run()
-    version = Version(template.latest + 1, data, call.get("VersionDescription"), now())
-    template.versions.append(version)
-    return {"LaunchTemplateVersion": version_as_api(template, version)}
-
-
-@operation("ec2", "ModifyLaunchTemplate")
-def modify_launch_template(world: World, call: Call) -> Mapping[str, Any]:
-    """Set the default version."""
-    template = named_by(world, call)
-    version = template.version(call.require("DefaultVersion"))
-    call.stop_if_dry_run()
-    template.default = version.number
-    return {"LaunchTemplate": as_api(world, template)}
-
-
 @operation("ec2", "DeleteLaunchTemplate")
 def delete_launch_template(world: World, call: Call) -> Mapping[str, Any]:
     """Delete a template with all its versions."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
 from typing import Any
 
 from testbed.cloud.operations import operation
@@ -108,43 +107,6 @@ def list_clusters(world: World, call: Call) -> Mapping[str, Any]:
     """List the names of the clusters."""
     listed, token = page(sorted(world.clusters.described), call, default=100)
     return {"clusters": listed, "nextToken": token}
-
-
-@operation("eks", "DescribeClusterVersions")
-def describe_cluster_versions(world: World, call: Call) -> Mapping[str, Any]:
-    """Describe the Kubernetes versions near the cluster's, all in standard support."""
-    major, minor = (int(part) for part in world.cluster.version.split(".")[:2])
-    wanted = call.get("clusterVersions")
-    described = []
-    for offset in (1, 0, -1, -2):
-        version = f"{major}.{minor + offset}"
-        if wanted and version not in wanted:
-            continue
-        released = _released(offset)
-        described.append(
-            {
-                "clusterVersion": version,
-                "clusterType": "eks",
-                "defaultPlatformVersion": "eks.1",
-                "defaultVersion": offset == 0,
-                "releaseDate": released,
-                "endOfStandardSupportDate": released + timedelta(days=420),
-                "endOfExtendedSupportDate": released + timedelta(days=785),
-                "status": "standard-support",
-                "versionStatus": "STANDARD_SUPPORT",
-                "kubernetesPatchVersion": f"{version}.0",
-            }
-        )
-    if call.get("defaultOnly"):
-        described = [each for each in described if each["defaultVersion"]]
-    listed, token = page(described, call, default=100)
-    return {"clusterVersions": listed, "nextToken": token}
-
-
-def _released(offset: int) -> datetime:
-    return now().replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(
-        days=120 * offset - 60
-    )
 
 
 # ---------------------------------------------------------------- add-ons

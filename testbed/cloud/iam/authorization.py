@@ -398,8 +398,6 @@ ASKED_BY: dict[tuple[str, str], Callable[[World, Call], Iterator[Question]]] = {
     ("ec2", "CreateFleet"): _launch,
     ("ec2", "RunInstances"): _launch,
     ("ec2", "CreateLaunchTemplate"): _create_launch_template,
-    ("ec2", "CreateLaunchTemplateVersion"): _named_template,
-    ("ec2", "ModifyLaunchTemplate"): _named_template,
     ("ec2", "DeleteLaunchTemplate"): _named_template,
     ("ec2", "CreateTags"): _each("Resources"),
     ("ec2", "DeleteTags"): _each("Resources"),

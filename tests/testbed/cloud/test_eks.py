@@ -60,13 +60,6 @@ def test_a_cluster_that_does_not_exist_is_not_found(eks: Any) -> None:
         eks.describe_cluster(name="elsewhere")
 
 
-def test_the_clusters_version_is_the_default_of_those_offered(eks: Any) -> None:
-    versions = eks.describe_cluster_versions()["clusterVersions"]
-
-    [default] = [each["clusterVersion"] for each in versions if each["defaultVersion"]]
-    assert default == "1.37"
-
-
 def test_the_pod_identity_agent_is_active(eks: Any) -> None:
     assert "eks-pod-identity-agent" in eks.list_addons(clusterName=CLUSTER)["addons"]
 

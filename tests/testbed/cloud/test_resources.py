@@ -59,29 +59,6 @@ def test_a_launch_template_is_returned_as_created(ec2: Any, region: Region) -> N
     ]
 
 
-def test_versions_are_numbered_and_latest_is_not_default(ec2: Any, region: Region) -> None:
-    name = region.make_template(InstanceType="m5.large")
-    ec2.create_launch_template_version(
-        LaunchTemplateName=name,
-        SourceVersion="1",
-        LaunchTemplateData={"InstanceType": "m5.xlarge"},
-    )
-
-    def type_of(version: str) -> str:
-        [described] = ec2.describe_launch_template_versions(
-            LaunchTemplateName=name, Versions=[version]
-        )["LaunchTemplateVersions"]
-        return str(described["LaunchTemplateData"]["InstanceType"])
-
-    assert (type_of("$Latest"), type_of("$Default"), type_of("2")) == (
-        "m5.xlarge",
-        "m5.large",
-        "m5.xlarge",
-    )
-    ec2.modify_launch_template(LaunchTemplateName=name, DefaultVersion="2")
-    assert type_of("$Default") == "m5.xlarge"
-
-
 @pytest.mark.parametrize(
     ("named", "code"),
     [
@@ -260,8 +237,8 @@ def test_instance_profiles_are_listed_by_path_in_pages(aws: Aws) -> None:
     assert {each["Path"] for each in listed} == {"/karpenter/a/", "/karpenter/b/"}
     assert all(each["Roles"][0]["RoleName"] == role for each in listed)
     name = listed[0]["InstanceProfileName"]
-    tags = iam.list_instance_profile_tags(InstanceProfileName=name)["Tags"]
-    assert tags == pairs({"cluster": "joiner"})
+    profile = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+    assert profile["Tags"] == pairs({"cluster": "joiner"})
     with pytest.raises(iam.exceptions.NoSuchEntityException):
         iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName="other")
 
