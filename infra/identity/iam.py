@@ -246,9 +246,10 @@ class ControllerRole(pulumi.ComponentResource):
 
         async def delete_earlier(_: pulumi.ResourceHookArgs) -> None:
             parts = pulumi.Output.all(cluster.place, cluster.issuer, cluster.location)
-            place, issuer, location = await parts.future()
-            iam = ClusterLocation.of(location).client("iam")
-            delete_earlier_provider(iam, provider_arn(place, issuer), args.stack)
+            if (known := await parts.future()) is not None:
+                place, issuer, location = known
+                iam = ClusterLocation.of(location).client("iam")
+                delete_earlier_provider(iam, provider_arn(place, issuer), args.stack)
 
         hook = pulumi.ResourceHook(f"{name}-oidc-provider", delete_earlier)
         binding = pulumi.ResourceHookBinding(before_create=[hook])
