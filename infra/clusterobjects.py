@@ -18,7 +18,9 @@ from infra.clusterapi import (
     Wire,
 )
 from infra.config import ConfigError
-from infra.customresources import OUR_MANAGER
+
+OUR_MANAGER = "pulumi-kubernetes"
+"""Prefix of the field managers under which Pulumi applies objects."""
 
 RELEASE = "meta.helm.sh/release-name"
 """The annotation with the Helm release that an object belongs to."""
@@ -66,7 +68,7 @@ def controller_objects(namespace: str, name: str) -> Iterator[NamedObject]:
 
 def is_made_by_pulumi(wire: Wire) -> bool:
     """Whether one of the object's field managers is Pulumi."""
-    return any(manager.startswith(OUR_MANAGER) for manager in _managers(wire))
+    return any(manager.startswith(OUR_MANAGER) for manager in managers_of(wire))
 
 
 def refuse_foreign_objects(location: ClusterLocation, namespace: str, name: str) -> None:
@@ -105,12 +107,13 @@ def _foreign(cluster: Objects, namespace: str, name: str) -> Iterator[str]:
 def _maker(wire: Wire) -> str:
     if release := _release(wire):
         return f"Helm release {release}"
-    return f"created by {', '.join(sorted(_managers(wire))) or 'an unknown tool'}"
+    return f"created by {', '.join(sorted(managers_of(wire))) or 'an unknown tool'}"
 
 
 def _release(wire: Wire) -> str:
     return str((wire["metadata"].get("annotations") or {}).get(RELEASE, ""))
 
 
-def _managers(wire: Wire) -> set[str]:
+def managers_of(wire: Wire) -> set[str]:
+    """Return the field managers of an object."""
     return {entry["manager"] for entry in wire["metadata"].get("managedFields") or []}

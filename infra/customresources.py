@@ -27,12 +27,11 @@ from infra.clusterapi import (
     ClusterUnreachableError,
     Wire,
 )
+from infra.clusterobjects import is_made_by_pulumi, managers_of
 from infra.config import ConfigError
 from infra.lifecycle.sharedobjects import DEFINITIONS, RETAINED, installation_of
 
 RENDERED = Path(__file__).resolve().parent.parent / "crds"
-OUR_MANAGER = "pulumi-kubernetes"
-"""Prefix of the field managers under which Pulumi applies objects."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +140,7 @@ def unrecorded(olds: Mapping[str, Any], news: Mapping[str, Any]) -> Iterator[str
     except (ApiError, ClusterGoneError, ClusterUnreachableError):
         return
     for name, wire in held.items():
-        if wire is not None and _is_pulumis(wire):
+        if wire is not None and is_made_by_pulumi(wire):
             yield (
                 f"{name} already exists, and is not in the state of this stack: another Pulumi "
                 "stack created it, or this one before it was added to joiner:existingCrds. Add it "
@@ -165,7 +164,7 @@ def _problems(ours: Wire, held: Wire | None, is_existing: bool, installation: st
             f"{name} already exists, and belongs to the installation {installation_of(held)}: add "
             "it to joiner:existingCrds, so that this stack neither changes nor deletes it"
         )
-    elif not is_existing and not _is_pulumis(held):
+    elif not is_existing and not is_made_by_pulumi(held):
         yield (
             f"{name} already exists, and {_managers(held)} created it, not a Pulumi stack. If EKS "
             "Auto Mode, Karpenter or another tool manages it, add it to joiner:existingCrds, so "
@@ -186,14 +185,6 @@ def _served(wire: Wire) -> set[str]:
     return {version["name"] for version in wire["spec"]["versions"] if version["served"]}
 
 
-def _is_pulumis(wire: Wire) -> bool:
-    return any(manager.startswith(OUR_MANAGER) for manager in _managed_by(wire))
-
-
 def _managers(wire: Wire) -> str:
     # The API server itself writes the status of each CRD, under its own manager name.
-    return ", ".join(sorted(_managed_by(wire) - {"kube-apiserver"})) or "an unknown field manager"
-
-
-def _managed_by(wire: Wire) -> set[str]:
-    return {entry["manager"] for entry in wire["metadata"].get("managedFields") or []}
+    return ", ".join(sorted(managers_of(wire) - {"kube-apiserver"})) or "an unknown field manager"

@@ -264,10 +264,7 @@ class Study:
     def _content(self, make: Callable[[], Recorded]) -> tuple[DisruptionProblem, dict[str, Any]]:
         world, records = make()
         now = self._source.now or datetime.now(UTC)
-        try:
-            problem = problem_of(world, now=now, with_eviction_cost=True)
-        except ValueError as error:
-            raise QuestionError(f"settings: {error}") from error
+        problem = problem_of(world, now=now, with_eviction_cost=True)
         page = content.cluster(problem, self._nodes)
         pending = content.pending(page["pendingPods"], self._placements)
         return problem, {**page, "decisions": content.decisions(records), "pending": pending}

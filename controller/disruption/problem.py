@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -12,6 +12,8 @@ from controller.cloudprovider.provider import RepairPolicy
 from controller.options import Options
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
+
+PodChange = Callable[[Pod], Pod]
 
 CALM_EVICTION_PRICE = 0.01
 """Cost in $ of evicting one ordinary pod. It is the on-demand cost of the capacity of a pod with 1
@@ -116,3 +118,8 @@ class DisruptionProblem:
             for node in self.snapshot.nodes
         )
         return replace(self, snapshot=replace(self.snapshot, nodes=nodes))
+
+    def with_pods(self, keys: Collection[str], changed: PodChange) -> DisruptionProblem:
+        """Return the problem in which these running pods are changed."""
+        pods = tuple(changed(pod) if pod.key in keys else pod for pod in self.snapshot.pods)
+        return replace(self, snapshot=replace(self.snapshot, pods=pods))

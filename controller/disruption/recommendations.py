@@ -20,6 +20,7 @@ from controller.apis.karpenter.nodeclaim import CONSOLIDATABLE, DRIFTED
 from controller.apis.karpenter.nodepool import WHEN_EMPTY, Budget, DisruptionPolicy, NodePool
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.pods import Pod
+from controller.apis.wording import first_three
 from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.consolidateafter import quiet_since
@@ -181,7 +182,7 @@ def _needed(question: Question) -> Iterator[Change]:
         )
     if question.held:
         yield Change(
-            f"unblock {_some(sorted(question.held))} (see the pod)",
+            f"unblock {first_three(sorted(question.held))} (see the pod)",
             lambda problem: _without_pods(problem, question.held),
         )
     reason = Reason.EMPTY if not question.moving else Reason.UNDERUTILIZED
@@ -225,7 +226,7 @@ def _needed_to_consolidate(question: Question) -> Iterator[Change]:
     ending = [pod.key for pod in question.pods if is_soon_gone(pod, question.problem.now)]
     if ending:
         yield Change(
-            f"wait until {_some(ending)} {'has' if len(ending) == 1 else 'have'} terminated",
+            f"wait until {first_three(ending)} {'has' if len(ending) == 1 else 'have'} terminated",
             lambda problem: _without_pods(problem, ending),
         )
 
@@ -348,9 +349,7 @@ def _preferences(question: Question, lifted: DisruptionProblem) -> Iterator[Chan
     keys = {pod.key for pod in demanding}
 
     def at(problem: DisruptionProblem, price: float) -> DisruptionProblem:
-        return _with_pods(
-            problem, keys, lambda pod: _annotated(pod, labels.PREFERENCE_PRICE, price)
-        )
+        return problem.with_pods(keys, lambda pod: _annotated(pod, labels.PREFERENCE_PRICE, price))
 
     most = (question.price - least - _moves(question, lifted)) / len(demanding)
     if (worth := _most(question, lifted, most, at)) > 0:
@@ -419,13 +418,6 @@ def _as_consolidatable(problem: DisruptionProblem, name: str) -> DisruptionProbl
     return _with_node(problem, name, quiet)
 
 
-def _with_pods(
-    problem: DisruptionProblem, keys: Collection[str], changed: Callable[[Pod], Pod]
-) -> DisruptionProblem:
-    pods = tuple(changed(pod) if pod.key in keys else pod for pod in problem.snapshot.pods)
-    return replace(problem, snapshot=replace(problem.snapshot, pods=pods))
-
-
 def _without_pods(problem: DisruptionProblem, keys: Collection[str] = ()) -> DisruptionProblem:
     pods = tuple(pod for pod in problem.snapshot.pods if pod.key not in keys)
     return replace(problem, snapshot=replace(problem.snapshot, pods=pods))
@@ -435,7 +427,3 @@ def _annotated(pod: Pod, name: str, value: float) -> Pod:
     annotations = {**pod.metadata.annotations, name: str(value)}
     metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
     return msgspec.structs.replace(pod, metadata=metadata)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

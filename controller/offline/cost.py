@@ -17,7 +17,6 @@ from controller.disruption import candidates
 from controller.disruption.bounds import lower_bound
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.commandline import (
-    QuestionError,
     add_now,
     answer_on_cluster,
     cluster_parser,
@@ -74,10 +73,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping[str, str]) -> int:
     world = world_of(chosen.world, settings, environ)
-    try:
-        problem = problem_of(world, now=chosen.now or datetime.now(UTC), with_eviction_cost=True)
-    except ValueError as error:
-        raise QuestionError(f"settings: {error}") from error
+    problem = problem_of(world, now=chosen.now or datetime.now(UTC), with_eviction_cost=True)
     pools = costs(problem)
     price = sum(pool.price for pool in pools.values())
     bound = lower_bound(problem, expired=deadline(time.perf_counter() + chosen.time_limit))

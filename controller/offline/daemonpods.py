@@ -22,7 +22,7 @@ def daemon_pods(
     Whether a DaemonSet runs on a node is decided as in a solve. A new pod copies an existing pod
     of the DaemonSet, or else its template.
     """
-    by_key = {_key(body): body for body in world.get("daemonSets", [])}
+    by_key = {key_of(body): body for body in world.get("daemonSets", [])}
     latest = {_owner(pod): pod for pod in world["pods"] if _owner(pod)}
     there = ExistingNodes(nodes, pods=(), daemons=(), axis=ResourceAxis(()))
     for daemon in daemons(snapshot):
@@ -59,10 +59,11 @@ def _owner(pod: Body) -> str:
     metadata = pod["metadata"]
     for owner in metadata.get("ownerReferences", ()):
         if owner["kind"] == "DaemonSet":
-            return _key({"metadata": {**metadata, "name": owner["name"]}})
+            return key_of({"metadata": {**metadata, "name": owner["name"]}})
     return ""
 
 
-def _key(body: Body) -> str:
+def key_of(body: Body) -> str:
+    """Return the namespace and name of an object's JSON form, as namespace/name."""
     metadata = body["metadata"]
     return f"{metadata.get('namespace', '')}/{metadata['name']}"

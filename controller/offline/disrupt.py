@@ -17,7 +17,7 @@ import orjson
 from controller.apis import labels
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.pods import Pod
-from controller.apis.wording import counted
+from controller.apis.wording import counted, first_three
 from controller.disruption import candidates
 from controller.disruption import course as courses
 from controller.disruption.bounds import lower_bound
@@ -35,7 +35,7 @@ from controller.offline.commandline import (
     write_data,
     write_tables,
 )
-from controller.offline.daemonpods import daemon_pods
+from controller.offline.daemonpods import daemon_pods, key_of
 from controller.offline.reporter import Table
 from controller.offline.solve import deadline, read
 from controller.offline.world import World
@@ -112,10 +112,10 @@ def _print(chosen: argparse.Namespace) -> int:
             now=chosen.now or datetime.now(UTC),
             with_eviction_cost=not chosen.ignore_eviction_cost,
         )
-        if chosen.until_steady:
-            problem = without_waits(problem)
-    except ValueError as error:
-        raise QuestionError(f"{chosen.world}: settings: {error}") from error
+    except QuestionError as error:
+        raise QuestionError(f"{chosen.world}: {error}") from error
+    if chosen.until_steady:
+        problem = without_waits(problem)
     course = followed(problem, until_steady=chosen.until_steady, seconds=chosen.time_limit)
     if chosen.write_world is not None:
         _write_world(chosen.write_world, content, course)
@@ -128,12 +128,16 @@ def problem_of(world: World, *, now: datetime, with_eviction_cost: bool) -> Disr
     """Return the disruption problem of a recorded world.
 
     Raises:
-        ValueError: a setting has a value that is not allowed.
+        QuestionError: a setting has a value that is not allowed.
 
     """
     gates = world.settings.get("FEATURE_GATES", "").replace(" ", "").lower().split(",")
     named = {name: world.settings[name] for name in CALMING if name in world.settings}
-    configured = settings_of(Options.parse([], {"CLUSTER_NAME": "world", **named}))
+    try:
+        configured = settings_of(Options.parse([], {"CLUSTER_NAME": "world", **named}))
+        scheduling = from_names(world.settings)
+    except ValueError as error:
+        raise QuestionError(f"settings: {error}") from error
     settings = configured if with_eviction_cost else EVICTIONS_FREE
     # Recorded worlds are answered without instalments: each command is worth it by itself.
     settings = replace(settings, instalments=False)
@@ -144,7 +148,7 @@ def problem_of(world: World, *, now: datetime, with_eviction_cost: bool) -> Disr
         node_pools={pool.metadata.name: pool for pool in world.node_pools},
         now=now,
         pending=(*world.pods, *world.buffer_pods),
-        scheduling=from_names(world.settings),
+        scheduling=scheduling,
         settings=settings,
     )
     return with_buffered_nodes(problem)
@@ -226,7 +230,7 @@ def tables(course: Course, *, is_wide: bool = False) -> tuple[Table, ...]:
     """
     stay = Counter(course.blocked.values())
     shown = len(course.commands) if is_wide else SHOWN
-    some = ", ".join if is_wide else _some
+    some = ", ".join if is_wide else first_three
     every = (
         Table(
             f"Commands (the first {shown} of {len(course.commands)})"
@@ -267,10 +271,6 @@ def summary(course: Course) -> str:
         gap = course.cost_after / course.lower_bound - 1
         sentence += f"; lower bound {course.lower_bound:.4f} $/h (gap {gap:.1%})"
     return f"{sentence}; decided in {course.seconds:.3f} s"
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
@@ -336,18 +336,13 @@ def _with_left(kind: Mapping[str, Any], left: Mapping[str, int]) -> dict[str, An
     }
 
 
-def _key(pod: Mapping[str, Any]) -> str:
-    metadata = pod["metadata"]
-    return f"{metadata.get('namespace', '')}/{metadata['name']}"
-
-
 def _is_left(pod: Mapping[str, Any], running: Mapping[str, Pod]) -> bool:
     """Return whether a pod is pending or still runs: DaemonSet pods ended with their nodes."""
-    return not pod["spec"].get("nodeName") or _key(pod) in running
+    return not pod["spec"].get("nodeName") or key_of(pod) in running
 
 
 def _moved(pod: dict[str, Any], running: Mapping[str, Pod]) -> dict[str, Any]:
-    now = running.get(_key(pod))
+    now = running.get(key_of(pod))
     if now is None:
         return pod
     moved = {**pod, "spec": {**pod["spec"], "nodeName": now.spec.node_name}}

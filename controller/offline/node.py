@@ -92,10 +92,7 @@ def _node_name(world: World, name: str) -> str:
 
 
 def _explanation(world: World, node: str, chosen: argparse.Namespace) -> NodeExplanation:
-    try:
-        problem = problem_of(world, now=chosen.now or datetime.now(UTC), with_eviction_cost=True)
-    except ValueError as error:
-        raise QuestionError(f"settings: {error}") from error
+    problem = problem_of(world, now=chosen.now or datetime.now(UTC), with_eviction_cost=True)
     expired = deadline(time.perf_counter() + chosen.time_limit)
     explanation = explained(problem, node, expired=expired)
     if explanation is None:

@@ -22,17 +22,15 @@ from controller.disruption.advice import nodepools
 from controller.disruption.advice.adoption import SAFE_TO_EVICT
 from controller.disruption.advice.forecast import NEVER, Forecast, never_allows
 from controller.disruption.advice.workloads import (
-    PodChange,
     by_workload,
     is_strict,
     selected,
-    with_pods,
     without_annotation,
     without_anti_affinity,
     without_selector,
     without_strict_spreads,
 )
-from controller.disruption.problem import DisruptionProblem
+from controller.disruption.problem import DisruptionProblem, PodChange
 from controller.scheduling.settings import IGNORE, RESPECT
 from controller.state.evictions import EvictionGuards, why_never
 from controller.state.nodes import StateNode
@@ -163,7 +161,8 @@ def _protected_pods(reading: _Reading) -> Iterator[Obstacle]:
 
 
 def _on_pods(pods: Iterable[Pod], changed: PodChange) -> Change:
-    return partial(with_pods, keys=frozenset(pod.key for pod in pods), changed=changed)
+    keys = frozenset(pod.key for pod in pods)
+    return partial(DisruptionProblem.with_pods, keys=keys, changed=changed)
 
 
 def _protected_nodes(reading: _Reading) -> Iterator[Obstacle]:

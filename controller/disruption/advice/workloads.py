@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -16,15 +15,12 @@ from controller.apis.kubernetes.pods import (
     TopologySpreadConstraint,
 )
 from controller.apis.labels import normalized
-from controller.disruption.problem import DisruptionProblem
 
 TEMPLATE_HASH = "pod-template-hash"
 """The label of a Deployment's pods; the name of their ReplicaSet ends with its value."""
 
 APP_LABELS = ("app.kubernetes.io/name", "app", "k8s-app")
 """The labels that name the application of a pod without an owner."""
-
-PodChange = Callable[[Pod], Pod]
 
 
 def workload(pod: Pod) -> str:
@@ -47,14 +43,6 @@ def by_workload(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:
     for pod in pods:
         found[workload(pod)].append(pod)
     return found
-
-
-def with_pods(
-    problem: DisruptionProblem, keys: Collection[str], changed: PodChange
-) -> DisruptionProblem:
-    """Return the problem in which these running pods are changed."""
-    pods = tuple(changed(pod) if pod.key in keys else pod for pod in problem.snapshot.pods)
-    return replace(problem, snapshot=replace(problem.snapshot, pods=pods))
 
 
 def without_annotation(pod: Pod, name: str) -> Pod:

@@ -187,10 +187,7 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
 def _question(world: World, chosen: argparse.Namespace, now: datetime | None = None) -> Question:
     """Return the question about a world; raises `QuestionError` if prices are missing."""
     moment = now or chosen.now or datetime.now(UTC)
-    try:
-        problem = translated(problem_of(world, now=moment, with_eviction_cost=True))
-    except ValueError as error:
-        raise QuestionError(f"settings: {error}") from error
+    problem = translated(problem_of(world, now=moment, with_eviction_cost=True))
     if not any(problem.snapshot.instance_types.values()):
         raise QuestionError(
             "the world has no instance types, so there are no prices; `joiner record` needs "
