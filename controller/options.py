@@ -405,6 +405,15 @@ class Options:
         """),
     ] = False
 
+    evict_for_resize: Annotated[
+        bool,
+        doc("""
+            Whether Joiner evicts other pods from a node on which an in-place resize of a pod is
+            deferred for a minute, so that the kubelet can apply it. It evicts the cheapest pods
+            that free enough capacity, and only if each of them gets another node.
+        """),
+    ] = False
+
     disruption_mode: Annotated[
         DisruptionMode,
         doc("""

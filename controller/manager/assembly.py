@@ -47,11 +47,11 @@ from controller.reconcilers.ports import Ports
 from controller.reconcilers.provisioning.batchwindow import BatchWindow
 from controller.reconcilers.provisioning.nomination import Nomination
 from controller.reconcilers.provisioning.provisioner import Provisioner, Solve
+from controller.reconcilers.provisioning.resizing import Resizing
 from controller.reconcilers.provisioning.startupgate import StartupGate
 from controller.reconcilers.staticcapacity.replication import Replication
 from controller.reconcilers.termination.eviction import Eviction
 from controller.reconcilers.termination.reboot import Reboots
-from controller.reconcilers.termination.resizing import Resizing
 from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.termination.terminator import Terminator
 from controller.reconcilers.zonalshift.reporting import ZonalShiftReporting
@@ -144,7 +144,7 @@ class Assembly:
             pod_events=loop("nodeclaim.podevents", PodEvents(ports)),
             nodes=loop("node.termination", _terminator(ports, options), MANY),
             nominations=loop("pod.nomination", nomination),
-            resizes=loop("pod.resize", Resizing(ports)),
+            resizes=loop("pod.resize", _resizing(ports, options, registration_backoff)),
             repair=loop("node.health", Repair(ports)),
             reboots=loop("nodeclaim.reboot", Reboots(ports, Eviction(ports))),
             overlays=loop("nodeoverlay.controller", Evaluation(ports), ONE),
@@ -248,6 +248,19 @@ def _lifecycle(
         preparation=StartupGate(ports, nomination),
         registrations=registrations,
         registration_timeout=options.registration_timeout,
+    )
+
+
+def _resizing(
+    ports: ReconcilerPorts, options: Options, registration_backoff: RegistrationBackoff
+) -> Resizing:
+    return Resizing(
+        ports=ports,
+        solve=ports.solve,
+        registration_backoff=registration_backoff,
+        settings=settings_of(options),
+        mode=Mode(options.disruption_mode),
+        evicts=options.evict_for_resize,
     )
 
 

@@ -79,6 +79,24 @@ MUTATIONS = (
         "if not node.spec.unschedulable:",
     ),
     Mutation(
+        "pods of a higher priority leave for a resize",
+        f"{PURE}/resizing.py",
+        "and _priority(pod) <= highest",
+        "and True",
+    ),
+    Mutation(
+        "more pods leave for a resize than their budget allows",
+        f"{PURE}/resizing.py",
+        "if all(spent[key] < allowed for key, allowed in budgets.items()):",
+        "if True:",
+    ),
+    Mutation(
+        "superfluous pods leave for a resize",
+        f"{PURE}/resizing.py",
+        "if _covers(rest, sizes, missing):",
+        "if False:",
+    ),
+    Mutation(
         "a node's do-not-disrupt is not read",
         f"{PURE}/candidates.py",
         'state.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true"',
