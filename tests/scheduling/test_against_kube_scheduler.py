@@ -25,7 +25,7 @@ import pytest
 
 from bench.parity import comparison, generated, worlds
 from bench.parity.livecluster import LiveCluster, elsewhere, plan, until
-from testbed.kube.client import KubeClient
+from testbed.kube.client import KubeClient, Patch
 from testbed.kube.kubeconfig import Kubeconfig
 from testbed.region.cluster import Cluster
 from tests.oracle.binding import is_choosy
@@ -48,11 +48,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-async def stage(cluster: Cluster) -> AsyncIterator[LiveCluster]:
-    async with KubeClient(Kubeconfig.read(cluster.kubeconfig)) as kube:
-        stage = LiveCluster(kube)
-        yield stage
-        await stage.clear()
+async def kube(cluster: Cluster) -> AsyncIterator[KubeClient]:
+    async with KubeClient(Kubeconfig.read(cluster.kubeconfig)) as client:
+        yield client
+
+
+@pytest.fixture
+async def stage(kube: KubeClient) -> AsyncIterator[LiveCluster]:
+    stage = LiveCluster(kube)
+    yield stage
+    await stage.clear()
 
 
 async def misplaced(stage: LiveCluster, world: Mapping[str, Any]) -> dict[str, str]:
@@ -101,3 +106,49 @@ async def test_kube_scheduler_accepts_two_hundred_mixed_pods_on_tightly_packed_n
 
 async def test_kube_scheduler_accepts_pods_with_affinity(stage: LiveCluster) -> None:
     assert await misplaced(stage, worlds.beside_others()) == {}
+
+
+def request(cpu: str) -> dict[str, str]:
+    return {"cpu": cpu, "memory": "1Gi"}
+
+
+@pytest.mark.parametrize(("reason", "fits"), [("Deferred", False), ("Infeasible", True)])
+async def test_kube_scheduler_counts_a_resized_pod_as_joiner_does(
+    stage: LiveCluster, kube: KubeClient, reason: str, fits: bool
+) -> None:
+    """A pod of 1 CPU wants 3 of its node's 4 CPUs, and another pod asks for 2."""
+    size = {"cpu": "4", "memory": "16Gi", "pods": "110"}
+    labels = {"kubernetes.io/hostname": "n1", "kubernetes.io/os": "linux"}
+    node = {
+        "metadata": {"name": "n1", "labels": labels},
+        "spec": {},
+        "status": {"allocatable": size, "capacity": size},
+    }
+    world = {"nodes": [node], "pods": [], "nodePools": [], "instanceTypes": []}
+    await stage.set(world, ())
+    resized = worlds.pod("resized", cpu=1000, memory=1024, node="n1")
+    waiting = worlds.pod("waiting", cpu=2000, memory=1024)
+    await stage.pods([resized])
+    pending = {"type": "PodResizePending", "status": "True", "reason": reason}
+    held = {"allocatedResources": request("1"), "resources": {"requests": request("1")}}
+    statuses = [{"name": "app", "image": "app", "imageID": "", "ready": True, "restartCount": 0}]
+    status = {"conditions": [pending], "containerStatuses": [statuses[0] | held]}
+    path = "/api/v1/namespaces/default/pods/resized"
+
+    async def runs() -> bool:
+        return bool((await kube.get(path))["status"].get("phase") == "Running")
+
+    assert await until(runs), "kwok would write its status over the test's"
+    await kube.patch(f"{path}/status", {"status": status})
+    desired = {"name": "app", "resources": {"requests": request("3")}}
+    await kube.patch(f"{path}/resize", {"spec": {"containers": [desired]}}, how=Patch.STRATEGIC)
+
+    await stage.pods([waiting])
+
+    async def decided() -> bool:
+        return "default/waiting" in {**await stage.bound(), **await stage.reasons()}
+
+    assert await until(decided)
+    assert ("default/waiting" in await stage.bound()) is fits
+    answer = comparison.ours({**world, "pods": [await kube.get(path), waiting]})
+    assert ("default/waiting" not in answer["unschedulable"]) is fits
