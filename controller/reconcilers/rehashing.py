@@ -9,25 +9,18 @@ from controller.apis.karpenter.nodeclaim import DRIFTED, NodeClaim
 from controller.apis.kinds import NODE_CLAIM
 from controller.apis.kubernetes import conditions
 from controller.apiserver.errors import NotFoundError
-from controller.apiserver.port import ApiServer
-from controller.state.cluster import Cluster
+from controller.reconcilers.ports import Ports
 
 
 async def rehashed(
-    api: ApiServer,
-    cluster: Cluster,
-    claims: Iterable[NodeClaim],
-    wanted: Mapping[str, str],
-    *,
-    version: str,
+    ports: Ports, claims: Iterable[NodeClaim], wanted: Mapping[str, str], *, version: str
 ) -> None:
     """Write the current hash to NodeClaims with a hash of another version.
 
     A NodeClaim that drifted already keeps its old hash, so that it stays drifted.
 
     Args:
-        api: the API server.
-        cluster: the mirror, which receives each result.
+        ports: the API server, and the mirror, which receives each result.
         claims: the NodeClaims of the pool or class with the new hash.
         wanted: the annotations of that pool or class: its hash, and the hash's version.
         version: the key of the version among `wanted`.
@@ -39,7 +32,7 @@ async def rehashed(
         drifted = conditions.is_true(claim.status.conditions, DRIFTED)
         annotations = {version: wanted[version]} if drifted else dict(wanted)
         with suppress(NotFoundError):
-            updated = await api.patch(
+            updated = await ports.api.patch(
                 NODE_CLAIM, claim.metadata.name, {"metadata": {"annotations": annotations}}
             )
-            cluster.observe(NODE_CLAIM, updated)
+            ports.cluster.observe(NODE_CLAIM, updated)

@@ -18,12 +18,11 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.apiserver.errors import ConflictError, NotFoundError
 from controller.apiserver.port import ApiServer
-from controller.state.cluster import Cluster
+from controller.reconcilers.ports import Ports
 
 
 async def patched(
-    api: ApiServer,
-    cluster: Cluster,
+    ports: Ports,
     kind: Kind[T],
     value: T,
     patch: Mapping[str, Any],
@@ -39,7 +38,7 @@ async def patched(
     """
     own = value.metadata
     try:
-        updated = await api.patch(
+        updated = await ports.api.patch(
             kind,
             own.name,
             patch,
@@ -49,25 +48,24 @@ async def patched(
         )
     except ConflictError:
         with contextlib.suppress(NotFoundError):
-            cluster.observe(kind, await api.get(kind, own.name, own.namespace))
+            ports.cluster.observe(kind, await ports.api.get(kind, own.name, own.namespace))
         raise
-    cluster.observe(kind, updated)
+    ports.cluster.observe(kind, updated)
     return updated
 
 
 async def with_conditions(
-    api: ApiServer, cluster: Cluster, claim: NodeClaim, after: list[conditions.Condition]
+    ports: Ports, claim: NodeClaim, after: list[conditions.Condition]
 ) -> NodeClaim:
     """Write a NodeClaim's conditions if they changed."""
     if conditions.unchanged(claim.status.conditions, after):
         return claim
     status = {"status": {"conditions": to_wire(after)}}
-    return await patched(api, cluster, NODE_CLAIM, claim, status, subresource="status")
+    return await patched(ports, NODE_CLAIM, claim, status, subresource="status")
 
 
 async def with_condition(
-    api: ApiServer,
-    cluster: Cluster,
+    ports: Ports,
     claim: NodeClaim,
     kind: str,
     status: conditions.ConditionStatus,
@@ -90,7 +88,7 @@ async def with_condition(
     if ready_when:
         generation = claim.metadata.generation
         after = conditions.rolled_up(after, ready_when, generation=generation, now=now)
-    return await with_conditions(api, cluster, claim, after)
+    return await with_conditions(ports, claim, after)
 
 
 async def delete(api: ApiServer, kind: Kind[T], value: T) -> bool:
@@ -119,9 +117,7 @@ def reason_for_end(claim: NodeClaim) -> str:
     return disrupted.reason if disrupted is not None else "Forceful Termination"
 
 
-async def with_drain_until(
-    api: ApiServer, cluster: Cluster, claim: NodeClaim, end: datetime
-) -> NodeClaim:
+async def with_drain_until(ports: Ports, claim: NodeClaim, end: datetime) -> NodeClaim:
     """Set a NodeClaim's termination timestamp, the end of its drain, unless it is earlier.
 
     The write ignores other changes of the NodeClaim; only another NodeClaim of the same name is a
@@ -136,6 +132,8 @@ async def with_drain_until(
         return claim
     deadline = end.strftime("%Y-%m-%dT%H:%M:%SZ")
     annotated = {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: deadline}}}
-    updated = await api.patch(NODE_CLAIM, claim.metadata.name, annotated, uid=claim.metadata.uid)
-    cluster.observe(NODE_CLAIM, updated)
+    updated = await ports.api.patch(
+        NODE_CLAIM, claim.metadata.name, annotated, uid=claim.metadata.uid
+    )
+    ports.cluster.observe(NODE_CLAIM, updated)
     return updated

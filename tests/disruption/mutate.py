@@ -243,7 +243,7 @@ MUTATIONS = (
     Mutation(
         "nodes are not tainted before they are deleted",
         f"{LOOP}/orchestration.py",
-        "            await patched(self.api, self.cluster, NODE, node, tainted)\n",
+        "            await patched(self.ports, NODE, node, tainted)\n",
         "            del tainted\n",
     ),
     Mutation(

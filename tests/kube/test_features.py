@@ -109,7 +109,7 @@ async def test_buffers_get_their_status_and_outdated_fields_are_removed(
 
     cluster = await mirror(api)
     await Resolution(make_ports(api, cluster, now)).reconcile(key)
-    await report_fills(api, cluster, now, {key: Fill(existing=2)})
+    await report_fills(make_ports(api, cluster, now), {key: Fill(existing=2)})
     by_template = (await api.get(kinds.CAPACITY_BUFFER, "web", namespace)).status
     followed_ = {"scalableRef": {"kind": "Deployment", "name": "web"}, "percentage": 50}
     cleared = {"podTemplateRef": None, "replicas": None}

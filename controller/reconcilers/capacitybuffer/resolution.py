@@ -141,7 +141,7 @@ class Resolution(PortUser):
             return
         cleared = dict.fromkeys(to_wire(buffer.status))
         status = {"status": {**cleared, **to_wire(after)}}
-        await patched(self.api, self.cluster, CAPACITY_BUFFER, buffer, status, subresource="status")
+        await patched(self.ports, CAPACITY_BUFFER, buffer, status, subresource="status")
 
 
 def _count(buffer: CapacityBuffer, blueprint: PodBlueprint) -> int:

@@ -52,10 +52,8 @@ class CapacityType(PortUser):
     async def _relabel(self, claim: NodeClaim) -> None:
         # The NodeClaim last: while it is labelled reserved, the next round tries again.
         for node in self.cluster.nodes_of(claim):
-            await patched(self.api, self.cluster, NODE, node, {"metadata": {"labels": ON_DEMAND}})
-        await patched(
-            self.api, self.cluster, NODE_CLAIM, claim, {"metadata": {"labels": ON_DEMAND}}
-        )
+            await patched(self.ports, NODE, node, {"metadata": {"labels": ON_DEMAND}})
+        await patched(self.ports, NODE_CLAIM, claim, {"metadata": {"labels": ON_DEMAND}})
         log.info(
             "the instance has left its capacity reservation",
             extra={

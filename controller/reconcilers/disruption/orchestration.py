@@ -310,13 +310,13 @@ class Orchestrator(PortUser):
         why = f"{command.condition}/{found.reason}" if found is not None else command.condition
         reason = command.reason.value
         try:
-            claim = await patched(self.api, self.cluster, NODE_CLAIM, claim, annotated)
+            claim = await patched(self.ports, NODE_CLAIM, claim, annotated)
             claim = await with_condition(
-                self.api, self.cluster, claim, DISRUPTION_REASON, "True",
+                self.ports, claim, DISRUPTION_REASON, "True",
                 reason=reason, message=reason, now=now,
             )  # fmt: skip
             await with_condition(
-                self.api, self.cluster, claim, REBOOTING, "True",
+                self.ports, claim, REBOOTING, "True",
                 reason="RebootRequested", message=f"rebooting for {why}", now=now,
             )  # fmt: skip
         except (ConflictError, NotFoundError) as error:
@@ -455,9 +455,9 @@ class Orchestrator(PortUser):
         taints = [*(t for t in node.spec.taints if t.key != DISRUPTED.key), DISRUPTED]
         tainted = {"spec": {"taints": to_wire(taints)}}
         try:
-            await patched(self.api, self.cluster, NODE, node, tainted)
+            await patched(self.ports, NODE, node, tainted)
             await with_condition(
-                self.api, self.cluster, candidate.claim, DISRUPTION_REASON, "True",
+                self.ports, candidate.claim, DISRUPTION_REASON, "True",
                 reason=reason.value, message=reason.value, now=self.clock(),
             )  # fmt: skip
         except (ConflictError, NotFoundError) as error:
@@ -503,7 +503,7 @@ class Orchestrator(PortUser):
         if drain_bound is not None:
             end = self.clock() + drain_bound
             with contextlib.suppress(NotFoundError):
-                await with_drain_until(self.api, self.cluster, self._current(claim) or claim, end)
+                await with_drain_until(self.ports, self._current(claim) or claim, end)
         await delete(self.api, NODE_CLAIM, claim)
 
     def _is_going(self, candidate: Candidate) -> bool:
@@ -584,8 +584,8 @@ class Orchestrator(PortUser):
             if _is_tainted(state):
                 taints = [t for t in state.node.spec.taints if t.key != DISRUPTED.key]
                 untainted = {"spec": {"taints": to_wire(taints) or None}}
-                await patched(self.api, self.cluster, NODE, state.node, untainted)
-            await with_conditions(self.api, self.cluster, state.claim, after)
+                await patched(self.ports, NODE, state.node, untainted)
+            await with_conditions(self.ports, state.claim, after)
         except ApiError as error:
             fields = {"Node": state.name, "error": str(error)}
             log.info("cannot remove disruption taint or condition; retrying", extra=fields)

@@ -101,7 +101,7 @@ class NoticeHandler(PortUser):
         pods = self.cluster.moving_from(claim)
         try:
             if kind in AT_ONCE:
-                await with_drain_until(self.api, self.cluster, claim, self.clock())
+                await with_drain_until(self.ports, claim, self.clock())
         except NotFoundError:
             return
         if not await delete(self.api, NODE_CLAIM, claim):

@@ -43,8 +43,7 @@ class Consistency(PortUser):
                 NODE_CLAIM, claim, "Warning", "FailedConsistencyCheck", problem
             )
         await with_condition(
-            self.api,
-            self.cluster,
+            self.ports,
             claim,
             CONSISTENT_STATE_FOUND,
             "False" if problems else "True",

@@ -48,7 +48,7 @@ class Consolidatable(PortUser):
                 generation=claim.metadata.generation,
                 now=self.clock(),
             )
-        await with_conditions(self.api, self.cluster, claim, after)
+        await with_conditions(self.ports, claim, after)
         return left if left and left > timedelta(0) else None
 
     def _quiet_time_left(self, claim: NodeClaim, pool: NodePool | None) -> timedelta | None:

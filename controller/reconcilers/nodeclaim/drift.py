@@ -86,7 +86,7 @@ class Drift(PortUser):
                 generation=claim.metadata.generation,
                 now=self.clock(),
             )
-        await with_conditions(self.api, self.cluster, claim, after)
+        await with_conditions(self.ports, claim, after)
         if reason is not None and was is None:
             log.info("nodeclaim has drifted", extra={"reason": reason})
 

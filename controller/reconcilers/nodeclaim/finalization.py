@@ -64,8 +64,7 @@ class Finalization(PortUser):
             return claim
         deadline = (deletion + grace).strftime("%Y-%m-%dT%H:%M:%SZ")
         claim = await patched(
-            self.api,
-            self.cluster,
+            self.ports,
             NODE_CLAIM,
             claim,
             {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: deadline}}},
@@ -104,9 +103,7 @@ class Finalization(PortUser):
             await self.cloud.terminate(provider_id)
         except NodeClaimNotFoundError:
             return True
-        await with_condition(
-            self.api, self.cluster, claim, INSTANCE_TERMINATING, "True", now=self.clock()
-        )
+        await with_condition(self.ports, claim, INSTANCE_TERMINATING, "True", now=self.clock())
         return False
 
     async def _orphan(self, claim: NodeClaim) -> str:
@@ -116,9 +113,7 @@ class Finalization(PortUser):
     async def _drop_finalizer(self, claim: NodeClaim) -> None:
         left = [f for f in claim.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
         with contextlib.suppress(NotFoundError):
-            await patched(
-                self.api, self.cluster, NODE_CLAIM, claim, {"metadata": {"finalizers": left}}
-            )
+            await patched(self.ports, NODE_CLAIM, claim, {"metadata": {"finalizers": left}})
         self.metrics.terminated(claim, self.clock())
         log.info(
             "deleted nodeclaim",

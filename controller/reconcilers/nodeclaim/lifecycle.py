@@ -504,8 +504,7 @@ class Lifecycle(PortUser):
         message: str = "",
     ) -> NodeClaim:
         return await with_condition(
-            self.api,
-            self.cluster,
+            self.ports,
             claim,
             kind,
             status,
@@ -518,9 +517,7 @@ class Lifecycle(PortUser):
     async def _patched(
         self, claim: NodeClaim, patch: dict[str, object], *, subresource: str = ""
     ) -> NodeClaim:
-        return await patched(
-            self.api, self.cluster, NODE_CLAIM, claim, patch, subresource=subresource
-        )
+        return await patched(self.ports, NODE_CLAIM, claim, patch, subresource=subresource)
 
 
 def _failure(claim: NodeClaim, condition: conditions.Condition | None, now: datetime) -> Failure:

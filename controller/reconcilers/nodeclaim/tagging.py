@@ -133,4 +133,4 @@ class Tagging(PortUser):
 
     async def _annotate(self, claim: NodeClaim, annotations: Mapping[str, str]) -> None:
         metadata = {"metadata": {"annotations": dict(annotations)}}
-        await patched(self.api, self.cluster, NODE_CLAIM, claim, metadata)
+        await patched(self.ports, NODE_CLAIM, claim, metadata)

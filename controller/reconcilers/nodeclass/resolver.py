@@ -45,8 +45,7 @@ class Resolver(PortUser):
         resolved = await self.cloud.resolve(node_class, now=self.clock())
         if resolved.status != node_class.status:
             await patched(
-                self.api,
-                self.cluster,
+                self.ports,
                 EC2_NODE_CLASS,
                 node_class,
                 {"status": _status(node_class, resolved)},
@@ -66,14 +65,12 @@ class Resolver(PortUser):
             version = labels.NODECLASS_HASH_VERSION
             if node_class.metadata.annotations.get(version) != wanted[version]:
                 users = self._users(node_class.metadata.name)
-                await rehashed(self.api, self.cluster, users, wanted, version=version)
+                await rehashed(self.ports, users, wanted, version=version)
         if labels.NODECLASS_FINALIZER not in node_class.metadata.finalizers:
             patch["finalizers"] = [*node_class.metadata.finalizers, labels.NODECLASS_FINALIZER]
         if not patch:
             return node_class
-        return await patched(
-            self.api, self.cluster, EC2_NODE_CLASS, node_class, {"metadata": patch}
-        )
+        return await patched(self.ports, EC2_NODE_CLASS, node_class, {"metadata": patch})
 
     async def _finalize(self, node_class: EC2NodeClass) -> timedelta | None:
         name = node_class.metadata.name
@@ -91,9 +88,7 @@ class Resolver(PortUser):
             return CLAIMS_WAIT
         await self.cloud.release(node_class)
         left = [f for f in node_class.metadata.finalizers if f != labels.NODECLASS_FINALIZER]
-        await patched(
-            self.api, self.cluster, EC2_NODE_CLASS, node_class, {"metadata": {"finalizers": left}}
-        )
+        await patched(self.ports, EC2_NODE_CLASS, node_class, {"metadata": {"finalizers": left}})
         log.info("deleted nodeclass", extra={"EC2NodeClass": name})
         return None
 

@@ -93,7 +93,7 @@ class Repair(PortUser):
         """Delete the NodeClaim and force its termination: pods are deleted without eviction."""
         pods = self.cluster.moving_from(claim)
         try:
-            claim = await with_drain_until(self.api, self.cluster, claim, self.clock())
+            claim = await with_drain_until(self.ports, claim, self.clock())
         except NotFoundError:
             return
         if not await delete(self.api, NODE_CLAIM, claim):

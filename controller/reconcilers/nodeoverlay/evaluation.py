@@ -53,9 +53,7 @@ class Evaluation(PortUser):
                 continue
             status = {"status": {"conditions": to_wire(after)}}
             try:
-                await patched(
-                    self.api, self.cluster, NODE_OVERLAY, overlay, status, subresource="status"
-                )
+                await patched(self.ports, NODE_OVERLAY, overlay, status, subresource="status")
             except (ConflictError, NotFoundError):
                 # It changed or was deleted, which may resolve a conflict: evaluate all again.
                 return timedelta(0)

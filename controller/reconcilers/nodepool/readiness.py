@@ -93,9 +93,7 @@ class Readiness(PortUser):
             "nodes": nodes,
             "nodeClassObservedGeneration": generation,
         }
-        await patched(
-            self.api, self.cluster, NODE_POOL, pool, {"status": status}, subresource="status"
-        )
+        await patched(self.ports, NODE_POOL, pool, {"status": status}, subresource="status")
         return again
 
     def _closed_for(self, known: Sequence[Condition]) -> timedelta | None:
@@ -266,7 +264,7 @@ class Readiness(PortUser):
             return pool
         self.registrations.retry(pool.metadata.name)
         patch = {"metadata": {"annotations": {labels.RETRY: None}}}
-        return await patched(self.api, self.cluster, NODE_POOL, pool, patch)
+        return await patched(self.ports, NODE_POOL, pool, patch)
 
     async def _hash(self, pool: NodePool) -> NodePool:
         wanted = {
@@ -279,10 +277,8 @@ class Readiness(PortUser):
         if before.get(labels.NODEPOOL_HASH_VERSION) != hashes.NODE_POOL_VERSION:
             claims = self.cluster.claims_of(pool.metadata.name)
             version = labels.NODEPOOL_HASH_VERSION
-            await rehashed(self.api, self.cluster, claims, wanted, version=version)
-        return await patched(
-            self.api, self.cluster, NODE_POOL, pool, {"metadata": {"annotations": wanted}}
-        )
+            await rehashed(self.ports, claims, wanted, version=version)
+        return await patched(self.ports, NODE_POOL, pool, {"metadata": {"annotations": wanted}})
 
 
 def _circumstances(node_class: EC2NodeClass | None) -> object:

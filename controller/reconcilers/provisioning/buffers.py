@@ -15,19 +15,17 @@ from controller.apis.kubernetes.conditions import ConditionStatus
 from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.pods import PodSpec
 from controller.apiserver.errors import ConflictError, NotFoundError
-from controller.apiserver.port import ApiServer
-from controller.reconcilers.clock import Clock
+from controller.reconcilers.ports import Ports
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.reconcilers.writing import patched
 from controller.scheduling.buffers import Fill
 from controller.state.buffers import buffer_of
-from controller.state.cluster import Cluster, key_of
+from controller.state.cluster import key_of
 
 
-async def report_fills(
-    api: ApiServer, cluster: Cluster, clock: Clock, fills: Mapping[str, Fill]
-) -> None:
+async def report_fills(ports: Ports, fills: Mapping[str, Fill]) -> None:
     """Write `readyReplicas` and the `Provisioning` condition of each buffer, if they changed."""
+    cluster = ports.cluster
     words = Unplaced(cluster.list(NODE_POOL), cluster.list(EC2_NODE_CLASS))
     templates = {buffer_of(pod): pod.spec for pod in cluster.buffer_pods()}
     for buffer in cluster.list(CAPACITY_BUFFER):
@@ -45,14 +43,14 @@ async def report_fills(
             reason=reason,
             message=message,
             generation=buffer.metadata.generation,
-            now=clock(),
+            now=ports.clock(),
         )
         known = buffer.status.ready_replicas
         if conditions.unchanged(buffer.status.conditions, after) and known == ready:
             continue
         patch = {"status": {"conditions": to_wire(after), "readyReplicas": ready}}
         try:
-            await patched(api, cluster, CAPACITY_BUFFER, buffer, patch, subresource="status")
+            await patched(ports, CAPACITY_BUFFER, buffer, patch, subresource="status")
         except (ConflictError, NotFoundError):
             continue  # conflict: the buffer changed or was deleted; the next round writes it
 

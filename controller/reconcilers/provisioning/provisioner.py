@@ -267,7 +267,7 @@ class Provisioner(PortUser, ExpectedPods):
 
     async def _report_fills(self, fills: Mapping[str, Fill], hosting: Iterable[str]) -> None:
         self.cluster.keep_for_buffers(hosting)
-        await report_fills(self.api, self.cluster, self.clock, fills)
+        await report_fills(self.ports, fills)
 
     def _clearing(self, waiting: Sequence[Pod]) -> frozenset[str]:
         """Return the nodes that are nominated for pending pods and that other pods are leaving."""

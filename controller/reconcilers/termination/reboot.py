@@ -87,7 +87,7 @@ class Reboots(PortUser):
             if not await self._drained(claim, node, _since(asked)):
                 return POLL
             annotated = {"metadata": {"annotations": {labels.REBOOT_PRE_BOOT_ID: boot}}}
-            claim = await patched(self.api, self.cluster, NODE_CLAIM, claim, annotated)
+            claim = await patched(self.ports, NODE_CLAIM, claim, annotated)
         elif before != boot:
             return await self._issued(claim, node, asked)
         self._tried.setdefault(claim.metadata.uid, self.clock())
@@ -129,11 +129,11 @@ class Reboots(PortUser):
     ) -> timedelta | None:
         now = self.clock()
         claim = await with_condition(
-            self.api, self.cluster, claim, INITIALIZED, "Unknown",
+            self.ports, claim, INITIALIZED, "Unknown",
             reason="Rebooting", message="node is rebooting", now=now,
         )  # fmt: skip
         await with_condition(
-            self.api, self.cluster, claim, REBOOTING, "True",
+            self.ports, claim, REBOOTING, "True",
             reason="RebootIssued", message=asked.message, now=now,
         )  # fmt: skip
         log.info("rebooting instance", extra={"NodeClaim": claim.metadata.name})
@@ -143,7 +143,7 @@ class Reboots(PortUser):
     async def _forget_initialization(self, node: Node) -> None:
         if labels.INITIALIZED in node.metadata.labels:
             without = {"metadata": {"labels": {labels.INITIALIZED: None}}}
-            await patched(self.api, self.cluster, NODE, node, without)
+            await patched(self.ports, NODE, node, without)
 
     async def _observe(self, claim: NodeClaim, node: Node) -> timedelta | None:
         """Wait until the node is Ready after another boot."""
@@ -190,7 +190,7 @@ class Reboots(PortUser):
         try:
             if bound is not None:
                 end = self.clock() + bound
-                await with_drain_until(self.api, self.cluster, claim, end)
+                await with_drain_until(self.ports, claim, end)
         except NotFoundError:
             return
         if not await delete(self.api, NODE_CLAIM, claim):
@@ -203,9 +203,9 @@ class Reboots(PortUser):
 
     async def _end(self, claim: NodeClaim, reason: str, message: str) -> None:
         without = {"metadata": {"annotations": {labels.REBOOT_PRE_BOOT_ID: None}}}
-        claim = await patched(self.api, self.cluster, NODE_CLAIM, claim, without)
+        claim = await patched(self.ports, NODE_CLAIM, claim, without)
         await with_condition(
-            self.api, self.cluster, claim, REBOOTING, "False",
+            self.ports, claim, REBOOTING, "False",
             reason=reason, message=message, now=self.clock(),
         )  # fmt: skip
         log.info("rebooted instance", extra={"NodeClaim": claim.metadata.name})
@@ -223,7 +223,7 @@ class Reboots(PortUser):
 
     async def _write_taints(self, node: Node, every: list[Taint]) -> None:
         patch = {"spec": {"taints": to_wire(every) or None}}
-        await patched(self.api, self.cluster, NODE, node, patch)
+        await patched(self.ports, NODE, node, patch)
 
 
 def _since(condition: conditions.Condition) -> datetime:

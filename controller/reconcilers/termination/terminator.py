@@ -127,7 +127,7 @@ class Terminator(PortUser):
             "spec": {"taints": to_wire(taints)},
             "metadata": {"labels": {labels.EXCLUDE_FROM_LOAD_BALANCERS: "karpenter"}},
         }
-        updated = await patched(self.api, self.cluster, NODE, node, patch)
+        updated = await patched(self.ports, NODE, node, patch)
         log.info("tainted node", extra={"Node": node.metadata.name})
         return updated
 
@@ -263,7 +263,7 @@ class Terminator(PortUser):
         # and the API server refuses a list that still has one of those.
         left = [f for f in node.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
         with contextlib.suppress(NotFoundError):
-            await patched(self.api, self.cluster, NODE, node, {"metadata": {"finalizers": left}})
+            await patched(self.ports, NODE, node, {"metadata": {"finalizers": left}})
             self.metrics.node_terminated(node, self.clock())
             log.info("deleted node", extra={"Node": node.metadata.name})
         self._progress.pop(node.metadata.uid, None)
@@ -288,7 +288,7 @@ class Terminator(PortUser):
             return
         with contextlib.suppress(NotFoundError):
             await with_condition(
-                self.api, self.cluster, claim, kind, status,
+                self.ports, claim, kind, status,
                 reason=reason, message=message, now=self.clock(),
             )  # fmt: skip
 
