@@ -26,7 +26,6 @@ import pytest
 from bench.parity import comparison, generated, worlds
 from bench.parity.livecluster import LiveCluster, elsewhere, plan, until
 from testbed.kube.client import KubeClient, Patch
-from testbed.kube.kubeconfig import Kubeconfig
 from testbed.region.cluster import Cluster
 from tests.oracle.binding import is_choosy
 from tests.oracle.replay import Replay
@@ -45,12 +44,6 @@ SEEDS = (1, 2, 4, 6, 7, 10, 11, 14, 16, 17, 18, 20, 21, 23, 26, 28, 30, 31)
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(directory=tmp_path_factory.mktemp("played") / "cluster", name="played") as started:
         yield started
-
-
-@pytest.fixture
-async def kube(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient(Kubeconfig.read(cluster.kubeconfig)) as client:
-        yield client
 
 
 @pytest.fixture

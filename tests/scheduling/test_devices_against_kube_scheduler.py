@@ -18,7 +18,6 @@ import pytest
 from bench.parity import comparison, worlds
 from bench.parity.livecluster import LiveCluster, elsewhere, plan, until
 from testbed.kube.client import KubeClient
-from testbed.kube.kubeconfig import Kubeconfig
 from testbed.region.cluster import Cluster
 from tests.oracle.machines import Machine
 
@@ -38,12 +37,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         directory=tmp_path_factory.mktemp("devices") / "cluster", name="devices"
     ) as started:
         yield started
-
-
-@pytest.fixture
-async def kube(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient(Kubeconfig.read(cluster.kubeconfig)) as client:
-        yield client
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ cheapest other pods leave its node, provided that each of them gets another node
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -82,7 +83,8 @@ class Resizing(PortUser):
         if obstacle := self._obstacle(node):
             return f"Joiner evicts no pods for it: {obstacle}"
         snapshot = await self._snapshot()
-        chosen = evictions(pods, missing, snapshot, self.settings, now)
+        # In a thread: it reads every volume and PodDisruptionBudget of the cluster.
+        chosen = await asyncio.to_thread(evictions, pods, missing, snapshot, self.settings, now)
         if not chosen:
             return "Joiner evicts no pods for it: those that may be evicted do not free enough"
         if stranded := await self._stranded(chosen, node, snapshot):
