@@ -29,7 +29,8 @@ class Tag(Resource):
 
     def read(self, identity: str, state: Bag) -> Bag | None:
         resource, key = identity.split(",", 1)
-        filters = _filters(resource_id=[resource], key=[key])
+        wanted = {"resource-id": resource, "key": key}
+        filters = [{"Name": name, "Values": [value]} for name, value in wanted.items()]
         tags = self.api.describe_tags(Filters=filters)["Tags"]
         return {"resourceId": resource, "key": key, "value": tags[0]["Value"]} if tags else None
 
@@ -41,65 +42,14 @@ class Tag(Resource):
         self.api.delete_tags(Resources=[resource], Tags=[{"Key": key}])
 
 
-def _filters(**values: list[str] | None) -> list[Bag]:
-    return [
-        {"Name": name.replace("_", "-"), "Values": wanted}
-        for name, wanted in values.items()
-        if wanted
-    ]
-
-
-def _asked_filters(arguments: Mapping[str, Any]) -> list[Bag]:
-    """Return the filters of the program's arguments, with its tags as filters."""
-    by_name = [
-        {"Name": block["name"], "Values": block["values"]}
-        for block in arguments.get("filters") or []
-    ]
-    tags = (arguments.get("tags") or {}).items()
-    return by_name + [{"Name": f"tag:{key}", "Values": [value]} for key, value in tags]
-
-
-def _echo(arguments: Mapping[str, Any], region: str) -> Bag:
-    """Return the arguments that a lookup repeats in its answer."""
-    return {
-        "filters": arguments.get("filters") or [],
-        "tags": arguments.get("tags") or {},
-        "region": region,
-    }
-
-
-def _exactly_one(matching: list[Any], what: str) -> Any:
-    if len(matching) != 1:
-        raise ProviderError(
-            f"{len(matching)} EC2 {what}s matched: change the search to match exactly one"
-        )
-    return matching[0]
-
-
-def _describe(session: Session, region: str, operation: str, key: str, **wanted: Any) -> list[Any]:
-    pages = session.client("ec2", region).get_paginator(operation)
-    arguments = {name: value for name, value in wanted.items() if value}
-    return [entry for page in pages.paginate(**arguments) for entry in page[key]]
-
-
 def get_subnet(session: Session, arguments: Mapping[str, Any]) -> Bag:
-    """`aws.ec2.get_subnet`."""
-    region = arguments.get("region") or session.region
-    filters = _asked_filters(arguments) + _filters(
-        availability_zone=_listed(arguments.get("availabilityZone")),
-        availability_zone_id=_listed(arguments.get("availabilityZoneId")),
-        cidr_block=_listed(arguments.get("cidrBlock")),
-        state=_listed(arguments.get("state")),
-        vpc_id=_listed(arguments.get("vpcId")),
-        default_for_az=["true"] if arguments.get("defaultForAz") else None,
-    )
-    ids = _listed(arguments.get("id"))
-    subnets = _describe(
-        session, region, "describe_subnets", "Subnets", Filters=filters, SubnetIds=ids
-    )
-    subnet = _exactly_one(subnets, "subnet")
+    """`aws.ec2.get_subnet`, by ID."""
+    region = _region(session, arguments)
+    answer = session.client("ec2", region).describe_subnets(SubnetIds=[arguments["id"]])
+    [subnet] = answer["Subnets"]
     return {
-        **_echo(arguments, region),
+        "region": region,
+        "filters": [],
         "id": subnet["SubnetId"],
         "arn": subnet.get("SubnetArn") or "",
         "assignIpv6AddressOnCreation": subnet.get("AssignIpv6AddressOnCreation", False),
@@ -116,39 +66,30 @@ def get_subnet(session: Session, arguments: Mapping[str, Any]) -> Bag:
     }
 
 
-def _listed(value: str | None) -> list[str] | None:
-    return [value] if value else None
-
-
-def _security_group_arn(session: Session, region: str, group: Mapping[str, Any]) -> str:
-    place = f"arn:{session.partition}:ec2:{region}:{group['OwnerId']}"
-    return f"{place}:security-group/{group['GroupId']}"
-
-
 def get_security_group(session: Session, arguments: Mapping[str, Any]) -> Bag:
-    """`aws.ec2.get_security_group`."""
-    region = arguments.get("region") or session.region
-    filters = _asked_filters(arguments) + _filters(
-        group_name=_listed(arguments.get("name")), vpc_id=_listed(arguments.get("vpcId"))
-    )
-    groups = _describe(
-        session,
-        region,
-        "describe_security_groups",
-        "SecurityGroups",
-        Filters=filters,
-        GroupIds=_listed(arguments.get("id")),
-    )
-    group = _exactly_one(groups, "security group")
+    """`aws.ec2.get_security_group`, by ID."""
+    region = _region(session, arguments)
+    answer = session.client("ec2", region).describe_security_groups(GroupIds=[arguments["id"]])
+    [group] = answer["SecurityGroups"]
+    place = f"arn:{session.partition}:ec2:{region}:{group['OwnerId']}"
     return {
-        **_echo(arguments, region),
+        "region": region,
+        "filters": [],
         "id": group["GroupId"],
-        "arn": _security_group_arn(session, region, group),
+        "arn": f"{place}:security-group/{group['GroupId']}",
         "description": group.get("Description") or "",
         "name": group["GroupName"],
         "tags": from_tag_list(group.get("Tags")),
         "vpcId": group.get("VpcId") or "",
     }
+
+
+def _region(session: Session, arguments: Mapping[str, Any]) -> str:
+    """Return the region of a lookup. Raises `ProviderError` if it is not one by ID alone."""
+    asked = {name for name, value in arguments.items() if value}
+    if not {"id"} <= asked <= {"id", "region"}:
+        raise ProviderError(f"the aws stand-in looks up by ID alone, not by {sorted(asked)}")
+    return str(arguments.get("region") or session.region)
 
 
 RESOURCES: Final = (Tag,)
