@@ -217,6 +217,7 @@ def test_the_agent_stays_while_an_association_needs_it(
     assert (eks.tags is not None) is stays
 
 
+@pytest.mark.usefixtures("hooks")
 def test_the_engine_deletes_nothing_that_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     retained: set[str] = set()
     register: Any = mocks.MockMonitor.RegisterResource
