@@ -105,7 +105,9 @@ async def test_a_notice_is_received_from_the_queue_and_acknowledged(
             "aws.ec2", "EC2 Spot Instance Interruption Warning", {"instance-id": "i-1"}
         ),
     )
-    notices = [*await provider.notices(), *await provider.notices()]
+    notices = [*await provider.notices()]
+    while len(notices) < 2:  # SQS may return fewer messages than it has
+        notices += await provider.notices()
     by_kind = {notice.kind: notice for notice in notices}
     assert by_kind.keys() == {"spot_interrupted", "malformed"}
     assert by_kind["spot_interrupted"].instance_ids == ("i-1",)

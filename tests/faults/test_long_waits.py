@@ -24,9 +24,9 @@ def test_equal_claims_share_a_call_and_launch_within_seconds(
 ) -> None:
     caplog.set_level(logging.CRITICAL)
 
-    played = play(500, failures=failures)
+    played = play(150, failures=failures)
 
-    assert len(played.region.machines) == len(played.created) == 500
+    assert len(played.region.machines) == len(played.created) == 150
     assert played.region.calls["create_fleet"] == 1 + failures
     assert max(played.region.fleets.values()) - played.pods_at < 10
     assert not played.region.refused

@@ -88,6 +88,7 @@ def test_a_cluster_saves_what_was_predicted_for_its_node_pools() -> None:
     assert cluster.realised == pytest.approx(predicted, rel=0.05)
 
 
+@pytest.mark.long
 def test_a_cluster_that_follows_the_advice_saves_what_was_predicted() -> None:
     cluster = Advised(1, follows=True)
 

@@ -235,13 +235,14 @@ def test_lists_served_by_moto_come_in_small_pages_too(
     client = aws.client(service)
     whole = [each for page in pages_of(client, operation, listing) for each in page]
     assert len(whole) > 1
-    control.limit_pages(1)
+    size = 1 + len(whole) // 4
+    control.limit_pages(size)
     try:
         pages = pages_of(client, operation, listing)
     finally:
         control.limit_pages(None)
 
-    assert pages == [[each] for each in whole]
+    assert pages == [whole[first : first + size] for first in range(0, len(whole), size)]
 
 
 def pages_of(client: Any, operation: str, listing: str) -> list[list[Any]]:
