@@ -1,7 +1,7 @@
 """`make trace`: run Joiner and Karpenter on the same traces, on a simulated clock.
 
     python -m bench.trace [--only NAME] [--seed N] [--scale S] [--jobs N] [--node-fee $/H]
-        [--json trace.json]
+        [--protected SHARE] [--json trace.json]
 
 Prints a table and whether the targets are met, and writes everything as JSON. Each side runs each
 trace twice: as it is, and with NodePools that consolidate only empty nodes. The difference is what
@@ -42,6 +42,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (2)")
     parser.add_argument("--json", type=Path, default=Path("trace.json"), metavar="FILE")
     add_fee(parser)
+    parser.add_argument(
+        "--protected",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of the Deployments whose pods have do-not-disrupt (0)",
+    )
     chosen = parser.parse_args()
     console = Console(markup=False, emoji=False, width=None if sys.stdout.isatty() else 200)
     progress = Terminal(console)
@@ -55,6 +62,7 @@ def main() -> int:
         seed=chosen.seed,
         scale=chosen.scale,
         node_price=VOLUMES + chosen.node_fee,
+        protected=chosen.protected,
         jobs=chosen.jobs,
         progress=progress,
     ):
@@ -65,7 +73,7 @@ def main() -> int:
             f"against {pair.karpenter.measured.evictions}"
         )
         # Written after each trace, so that an aborted run keeps its results.
-        answer = written(pairs, seed=chosen.seed, scale=chosen.scale)
+        answer = written(pairs, seed=chosen.seed, scale=chosen.scale, protected=chosen.protected)
         chosen.json.write_text(json.dumps(answer, indent=1) + "\n")
     order = [one.name for one in TRACES]
     pairs.sort(key=lambda one: order.index(one.trace))

@@ -46,10 +46,11 @@ def _report_to(queue: Queue[tuple[Run, int]]) -> None:
     _progress = queue
 
 
-def played(run: Run, seed: int, scale: float, node_price: float) -> Measured:
+def played(run: Run, seed: int, scale: float, node_price: float, protected: float) -> Measured:
     """Simulate one run to its end and return its measurements.
 
-    `node_price` is what a node costs besides its instance, in $/h.
+    `node_price` is what a node costs besides its instance, in $/h. `protected` is the share of the
+    Deployments whose pods have do-not-disrupt.
     """
     trace = next(one for one in TRACES if one.name == run.trace)
     cluster = trace.cluster(seed, policy=run.policy, node_price=node_price)
@@ -63,7 +64,7 @@ def played(run: Run, seed: int, scale: float, node_price: float) -> Measured:
             _progress.put((run, part))
 
     with _side(run.side) as side:
-        simulator = Simulator(cluster, side, length=trace.length)
+        simulator = Simulator(cluster, side, length=trace.length, protected=protected)
         # With this policy no decision moves pods.
         if run.side == JOINER and run.policy == WHEN_EMPTY:
             simulator.ask_afresh(trace.length / AFRESH)
@@ -85,6 +86,7 @@ def outcomes(
     seed: int,
     scale: float,
     node_price: float,
+    protected: float,
     jobs: int,
     progress: Progress,
 ) -> Iterator[Pair]:
@@ -103,7 +105,7 @@ def outcomes(
         ) as pool,
         progress.stage("traces") as stage,
     ):
-        left = {pool.submit(played, run, seed, scale, node_price): run for run in runs}
+        left = {pool.submit(played, run, seed, scale, node_price, protected): run for run in runs}
         found: dict[Run, Measured] = {}
         parts = dict.fromkeys(runs, 0)
         while left:

@@ -131,7 +131,14 @@ class _InFlightCommand:
 class Simulator:
     """Simulates one trace with one side."""
 
-    def __init__(self, cluster: Cluster, side: Side, *, length: float) -> None:
+    def __init__(
+        self, cluster: Cluster, side: Side, *, length: float, protected: float = 0.0
+    ) -> None:
+        """Start with an empty agenda.
+
+        `protected` is the share of Deployments whose pods have do-not-disrupt.
+        """
+        self._protected, self._added = protected, 0
         self.cluster, self.side, self.length = cluster, side, length
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
@@ -230,7 +237,14 @@ class Simulator:
     # Events of a trace.
 
     def add(self, workload: Workload) -> None:
-        """Create a workload without pods."""
+        """Create a workload without pods.
+
+        The same Deployments have do-not-disrupt on their pods on either side.
+        """
+        if workload.run_for is None:
+            self._added += 1
+            of_all = self._added * self._protected
+            workload.protected |= int(of_all) > int(of_all - self._protected)
         self.cluster.workloads[workload.name] = workload
 
     def scale(self, name: str, replicas: int) -> None:

@@ -128,7 +128,10 @@ def scheduling_problem(
     devices = DeviceAllocator(pods, snapshot, catalog)
     waiting = _read_pods(
         pod_classes(
-            [volumes.with_bound_claims(pod) for pod in pods], signatures=signatures, lifted=lifted
+            [volumes.with_bound_claims(pod) for pod in pods],
+            signatures=signatures,
+            lifted=lifted,
+            budgets=snapshot.pod_disruption_budgets,
         ),
         volumes=volumes,
         devices=devices,

@@ -98,6 +98,8 @@ class Solver:
         self._held_back: list[PendingGroup] = []
         self._placeless: list[PendingGroup] = []
         self._bound = 0.0
+        self._is_apart = False
+        """Whether pods that pin their node have nodes of their own, which are not rearranged."""
 
     def run(self) -> Results:
         """Solve the problem."""
@@ -107,7 +109,8 @@ class Solver:
         )
         self._rounds([self._relaxation.attainable(pending) for pending in first])
         self._rounds(self._last_tries())
-        if 0 < sum(node.number for node in self._planned) <= FEW and not self._expired():
+        few = 0 < sum(node.number for node in self._planned) <= FEW
+        if few and not self._is_apart and not self._expired():
             self._rearrange()
         return self._results()
 
@@ -178,6 +181,7 @@ class Solver:
         else:
             purchase = self._purchaser.bought(pod_groups, self._left)
         self._planned += purchase.planned
+        self._is_apart |= purchase.is_apart
         self._left = purchase.left
         # Pods of a later purchase might have shared nodes of an earlier one, so the bounds do not
         # add up. Only the greatest of them holds for the whole answer.

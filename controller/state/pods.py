@@ -124,6 +124,16 @@ def forbids_disruption(pod: Pod, now: datetime) -> bool:
     return now < pod.status.start_time + protected
 
 
+def will_forbid_disruption(pod: Pod) -> bool:
+    """Whether the pod's `karpenter.sh/do-not-disrupt` will protect it once it runs."""
+    if labels.DO_NOT_DISRUPT not in pod.metadata.annotations:
+        return False
+    try:
+        return protected_for(pod) != timedelta()
+    except ValueError:
+        return False
+
+
 def protected_for(pod: Pod) -> timedelta | None:
     """Return how long after its start `karpenter.sh/do-not-disrupt` protects a pod; None if
     forever.

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controller.scheduling.arrays import Matrix, Vector
+from controller.scheduling.arrays import Indices, Matrix, Vector
 from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
-from controller.scheduling.packing.formulation import ProblemBuilder
-from controller.scheduling.packing.packer import pack
+from controller.scheduling.packing.formulation import PackingClass, ProblemBuilder
+from controller.scheduling.packing.packer import Packing, pack
 from controller.scheduling.packing.plannednodes import PlannedNode, unfolded
 from controller.scheduling.packing.pricefloor import overstatement
 from controller.scheduling.packing.pricing import lower_bound
+from controller.scheduling.packing.problem import PackingProblem
 from controller.scheduling.pods.groups import PodGroup
 from controller.scheduling.reporter import Reporter
+
+MOST_FOR_APART = 1.03
+"""Greatest cost of nodes that keep pods that pin their node apart from movable pods, as a multiple
+of the cost of nodes for all of them together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +30,26 @@ class Purchase:
 
     `left`: limits, what they still allow, in their own units. `bound`: a lower bound on the cost of
     any nodes for the same pods, in $/h. `remaining`: the pod groups with pods without a node.
+    `is_apart`: whether pods that pin their node are kept apart from movable ones.
     """
 
     planned: list[PlannedNode]
     left: Vector
     bound: float
     remaining: list[PodGroup]
+    is_apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """The nodes that `pack` chose for pod groups that still have their pods."""
+
+    pod_groups: Sequence[PodGroup]
+    left: Vector
+    classes: Sequence[PackingClass]
+    problem: PackingProblem
+    node_types: Indices
+    packing: Packing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,32 +67,52 @@ class Purchaser:
     reporter: Reporter
 
     def bought(self, pod_groups: Sequence[PodGroup], left: Vector) -> Purchase:
-        """Buy nodes within the remaining limits; pods that get a node leave their groups."""
+        """Buy nodes within the remaining limits; pods that get a node leave their groups.
+
+        Pods that pin their node get nodes apart from movable pods, so that few nodes stay because
+        of a pod that cannot be moved. If that costs more than `MOST_FOR_APART` times as much, or
+        not all pods get a node, all pods share nodes.
+        """
+        together = self._packed(pod_groups, left)
+        pinning = [pod_group for pod_group in pod_groups if pod_group.pins_node]
+        movable = [pod_group for pod_group in pod_groups if not pod_group.pins_node]
+        if not (pinning and movable) or together.packing.left.any() or self.expired():
+            return self._purchase(together, [together])
+        first = self._packed(pinning, left)
+        second = self._packed(movable, first.packing.headroom * self.limit_units)
+        all_fit = not (first.packing.left.any() or second.packing.left.any())
+        cost = first.packing.cost + second.packing.cost
+        is_apart = all_fit and cost <= together.packing.cost * MOST_FOR_APART
+        return self._purchase(together, [first, second] if is_apart else [together])
+
+    def _packed(self, pod_groups: Sequence[PodGroup], left: Vector) -> _Packed:
+        """Choose nodes; the pods stay in their groups."""
         classes = self.builder.classes(pod_groups)
         problem, node_types = self.builder.problem(classes, left)
         packing = pack(
             problem, refinements=self.refinements, expired=self.expired, reporter=self.reporter
         )
-        bound = packing.bound
-        if not problem.proves and self.expired():
-            bound = 0.0  # The caller is out of time: skip the proof.
-        elif not problem.proves:
-            every, _ = self.builder.problem(classes, left, proving=True)
-            bound = lower_bound(replace(every, demand=problem.demand - packing.left))
-        members = [
-            [pod_groups[index] for index in packing_class.members] for packing_class in classes
-        ]
-        planned = [
-            node
-            for opened in packing.opened
-            for node in unfolded(opened, int(node_types[opened.node_type]), members)
-        ]
+        return _Packed(pod_groups, left, classes, problem, node_types, packing)
+
+    def _purchase(self, together: _Packed, parts: Sequence[_Packed]) -> Purchase:
+        """Buy the nodes of the parts; `together` has all their pods."""
         return Purchase(
-            planned=planned,
-            left=packing.headroom * self.limit_units,
-            bound=bound - self.overstated,
-            remaining=_remaining(pod_groups),
+            planned=[node for part in parts for node in _planned(part)],
+            left=parts[-1].packing.headroom * self.limit_units,
+            bound=self._bound(together) - self.overstated,
+            remaining=[group for part in parts for group in _remaining(part.pod_groups)],
+            is_apart=len(parts) > 1,
         )
+
+    def _bound(self, packed: _Packed) -> float:
+        """Return a lower bound on the cost of any nodes for the pods that get one, in $/h."""
+        packing, problem = packed.packing, packed.problem
+        if problem.proves:
+            return packing.bound
+        if self.expired():
+            return 0.0  # The caller is out of time: skip the proof.
+        every, _ = self.builder.problem(packed.classes, packed.left, proving=True)
+        return lower_bound(replace(every, demand=problem.demand - packing.left))
 
     def bought_with_devices(
         self,
@@ -108,6 +147,14 @@ class Purchaser:
         ]
         bound = lower_bound(replace(problem, demand=np.array(demand, dtype=np.int64)))
         return replace(purchase, bound=bound - self.overstated, remaining=remaining)
+
+
+def _planned(packed: _Packed) -> Iterator[PlannedNode]:
+    """Take the pods of the chosen nodes from their groups, and yield the nodes."""
+    groups = packed.pod_groups
+    members = [[groups[index] for index in each.members] for each in packed.classes]
+    for opened in packed.packing.opened:
+        yield from unfolded(opened, int(packed.node_types[opened.node_type]), members)
 
 
 def _remaining(pod_groups: Sequence[PodGroup]) -> list[PodGroup]:

@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.apis.kubernetes.pods import Pod, PodSpec
+from controller.apis.kubernetes.workloads import PodDisruptionBudget
 from controller.constraints import resources
 from controller.constraints.hostports import HostPort
 from controller.constraints.resources import Resources
 from controller.scheduling.pods.devicerequests import DeviceRequests
 from controller.scheduling.pods.signatures import PodSignature, PodSignatures
 from controller.scheduling.pods.volumes import NO_VOLUMES, Volumes
+from controller.state.evictions import EvictionGuards, why_never
 
 
 @dataclass(eq=False, slots=True)
@@ -23,6 +25,7 @@ class PodClass:
 
     Pod classes with the same `placement_key` differ only in their requests, not in the nodes that
     suit them or the pods they look for. `device_requests` describes the devices they claim, if any.
+    `pins_node` says whether the pods cannot be moved, so that their node stays until they end.
     `flaw` says why their requests cannot be read; it is empty if they can.
     """
 
@@ -36,6 +39,7 @@ class PodClass:
     keys: list[str]
     volumes: Volumes = NO_VOLUMES
     device_requests: DeviceRequests | None = None
+    pins_node: bool = False
     flaw: str = ""
 
     @property
@@ -45,7 +49,11 @@ class PodClass:
 
 
 def pod_classes(
-    pods: Sequence[Pod], *, signatures: PodSignatures | None = None, lifted: bool = False
+    pods: Sequence[Pod],
+    *,
+    signatures: PodSignatures | None = None,
+    lifted: bool = False,
+    budgets: Sequence[PodDisruptionBudget] = (),
 ) -> list[PodClass]:
     """Return pods grouped into pod classes, in the order in which scarce capacity is assigned.
 
@@ -57,21 +65,24 @@ def pod_classes(
         signatures: What is known of pods from earlier solves; saves reading them again.
         lifted: Whether the pods' present nodes are ignored. Otherwise pods that leave different
             nodes are in different classes.
+        budgets: The PodDisruptionBudgets. Pods whose budget never allows an eviction pin their
+            node.
 
     """
+    guards = EvictionGuards(budgets)
     signatures = signatures or PodSignatures()
     alike: dict[tuple[PodSignature, str], list[Pod]] = {}
     for pod in pods:
         node = "" if lifted else pod.spec.node_name
         alike.setdefault((signatures.of(pod), node), []).append(pod)
-    classes = [_pod_class(signature, row) for (signature, _), row in alike.items()]
+    classes = [_pod_class(signature, row, guards) for (signature, _), row in alike.items()]
     classes.sort(key=_order)
     for index, pod_class in enumerate(classes):
         pod_class.index = index
     return classes
 
 
-def _pod_class(signature: PodSignature, pods: list[Pod]) -> PodClass:
+def _pod_class(signature: PodSignature, pods: list[Pod], guards: EvictionGuards) -> PodClass:
     if len(pods) > 1:
         pods.sort(key=_age)
     return PodClass(
@@ -83,6 +94,7 @@ def _pod_class(signature: PodSignature, pods: list[Pod]) -> PodClass:
         requests=signature.requests,
         ports=signature.ports,
         keys=[pod.key for pod in pods],
+        pins_node=signature.is_protected or any(map(why_never, guards.of(pods[0]))),
         flaw=signature.flaw,
     )
 

@@ -149,6 +149,11 @@ class PodGroup:
         return together or self.pending.wants_company
 
     @property
+    def pins_node(self) -> bool:
+        """Whether some of the pods forbid disruption of their node."""
+        return any(member.pending.pod_class.pins_node for member in self.everyone)
+
+    @property
     def size(self) -> Vector:
         """The requests of one unit with its companions (the solve's resources)."""
         if self.unit == 1 and not self.colocated:

@@ -16,6 +16,7 @@ from controller.apis.kubernetes.pods import Pod, PodSpec
 from controller.constraints import hostports, resources
 from controller.constraints.hostports import HostPort
 from controller.constraints.resources import Resources
+from controller.state.pods import will_forbid_disruption
 
 WHERE = (
     "node_selector",
@@ -40,8 +41,9 @@ class PodSignature:
     """What placement reads of a pod; equal pods share one.
 
     Pod signatures with the same `placement_key` differ only in their requests, not in the nodes
-    that suit them or the pods they look for. `flaw` says why the requests cannot be read; it is
-    empty if they can. `spec` has no node name.
+    that suit them or the pods they look for. `is_protected` says whether `do-not-disrupt` protects
+    the pods. `flaw` says why the requests cannot be read; it is empty if they can. `spec` has no
+    node name.
     """
 
     placement_key: bytes
@@ -50,6 +52,7 @@ class PodSignature:
     spec: PodSpec
     requests: Resources
     ports: tuple[HostPort, ...]
+    is_protected: bool
     flaw: str
 
 
@@ -84,16 +87,20 @@ class PodSignatures:
             }
 
     def _read(self, pod: Pod) -> PodSignature:
-        spec, resized = pod.spec, _resized(pod)
+        spec, resized, is_protected = pod.spec, _resized(pod), will_forbid_disruption(pod)
         where = self._encode((pod.metadata.namespace, pod.metadata.labels, *_where(spec)))
         asking = self._encode((*_how_much(spec), resized))
-        key = (self._once(where), self._once(asking), self._once(self._encode(_rest(spec))))
+        key = (
+            self._once(where),
+            self._once(asking),
+            self._once(self._encode((_rest(spec), is_protected))),
+        )
         signature = self._known.get(key)
         if signature is None:
-            signature = self._known[key] = self._signature(pod, key[0], asking)
+            signature = self._known[key] = self._signature(pod, key[0], asking, is_protected)
         return signature
 
-    def _signature(self, pod: Pod, where: bytes, asking: bytes) -> PodSignature:
+    def _signature(self, pod: Pod, where: bytes, asking: bytes, is_protected: bool) -> PodSignature:
         if asking not in self._asked:
             self._asked[asking] = _requests(pod)
         requests, flaw = self._asked[asking]
@@ -105,6 +112,7 @@ class PodSignatures:
             spec=msgspec.structs.replace(pod.spec, node_name=""),
             requests=requests,
             ports=ports,
+            is_protected=is_protected,
             flaw=flaw,
         )
 
