@@ -19,9 +19,9 @@ from controller.scheduling.packing.problem import PackingProblem
 from controller.scheduling.pods.groups import PodGroup
 from controller.scheduling.reporter import Reporter
 
-MOST_FOR_APART = 1.03
-"""Greatest cost of nodes that keep pods that pin their node apart from movable pods, as a multiple
-of the cost of nodes for all of them together."""
+WORTH_OF_MOVABLE_NODES = 0.05
+"""How much more nodes may cost if pods that pin their node are apart from movable pods, per $ of
+nodes that then have no such pod: consolidation can remove these nodes later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,27 @@ class _Packed:
     node_types: Indices
     packing: Packing
 
+    @property
+    def pinned_cost(self) -> float:
+        """The price of the nodes with pods that pin their node, in $/h.
+
+        Such pods are the first of their class, so they go to the first nodes that have the class.
+        """
+        groups, cost = self.pod_groups, 0.0
+        left = np.array(
+            [
+                sum(groups[index].units for index in each.members if groups[index].pins_node)
+                for each in self.classes
+            ]
+        )
+        for opened in self.packing.opened:
+            for _ in range(opened.copies):
+                taken = np.minimum(left, opened.pods)
+                if taken.any():
+                    cost += float(self.problem.prices[opened.node_type])
+                    left -= taken
+        return cost
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purchaser:
@@ -70,19 +91,20 @@ class Purchaser:
         """Buy nodes within the remaining limits; pods that get a node leave their groups.
 
         Pods that pin their node get nodes apart from movable pods, so that few nodes stay because
-        of a pod that cannot be moved. If that costs more than `MOST_FOR_APART` times as much, or
-        not all pods get a node, all pods share nodes.
+        of a pod that cannot be moved. If that costs more than it is worth
+        (`WORTH_OF_MOVABLE_NODES`), or not all pods get a node, all pods share nodes.
         """
-        together = self._packed(pod_groups, left)
         pinning = [pod_group for pod_group in pod_groups if pod_group.pins_node]
         movable = [pod_group for pod_group in pod_groups if not pod_group.pins_node]
+        together = self._packed([*pinning, *movable], left)
         if not (pinning and movable) or together.packing.left.any() or self.expired():
             return self._purchase(together, [together])
         first = self._packed(pinning, left)
         second = self._packed(movable, first.packing.headroom * self.limit_units)
         all_fit = not (first.packing.left.any() or second.packing.left.any())
-        cost = first.packing.cost + second.packing.cost
-        is_apart = all_fit and cost <= together.packing.cost * MOST_FOR_APART
+        more = first.packing.cost + second.packing.cost - together.packing.cost
+        movable_nodes = together.pinned_cost - first.packing.cost
+        is_apart = all_fit and more <= movable_nodes * WORTH_OF_MOVABLE_NODES
         return self._purchase(together, [first, second] if is_apart else [together])
 
     def _packed(self, pod_groups: Sequence[PodGroup], left: Vector) -> _Packed:
