@@ -43,6 +43,14 @@ class Region:
             if i.state not in ("shutting-down", "terminated")
         ]
 
+    def terminate(self) -> None:
+        """Terminate every instance, and wait until all are terminated."""
+        if left := [instance.instance_id for instance in self.instances()]:
+            self.client("ec2").terminate_instances(InstanceIds=left)
+        found = self.control.instances()
+        while any(instance.state == "shutting-down" for instance in found.instances):
+            found = self.control.instances(since=found.revision, timeout=10)
+
     def launch_template(self, machine: Any) -> Any:
         """Return the content of the launch template of an instance."""
         (version,) = self.client("ec2").describe_launch_template_versions(
@@ -160,6 +168,4 @@ def _calm(request: pytest.FixtureRequest) -> Iterator[None]:
     region: Region = request.getfixturevalue("region")
     region.control.clear_faults()
     region.cloud.world.capacity.clear()
-    left = [i.instance_id for i in region.instances()]
-    if left:
-        region.client("ec2").terminate_instances(InstanceIds=left)
+    region.terminate()

@@ -44,9 +44,7 @@ def reservation(region: Region) -> Iterator[str]:
         ],
     )["CapacityReservation"]["CapacityReservationId"]
     yield made
-    left = [i.instance_id for i in region.instances()]
-    if left:
-        ec2.terminate_instances(InstanceIds=left)
+    region.terminate()
     ec2.cancel_capacity_reservation(CapacityReservationId=made)
 
 
@@ -122,9 +120,7 @@ def group(region: Region, request: pytest.FixtureRequest) -> Iterator[PlacementG
     ec2 = region.client("ec2")
     ec2.create_placement_group(GroupName="together", Strategy=getattr(request, "param", "cluster"))
     yield PlacementGroupSelector(name="together")
-    left = [i.instance_id for i in region.instances()]
-    if left:
-        ec2.terminate_instances(InstanceIds=left)
+    region.terminate()
     ec2.delete_placement_group(GroupName="together")
 
 
@@ -364,4 +360,5 @@ async def test_instances_launch_in_the_placement_group(
     instance = await provider.launch(make_claim(M5), node_class)
     assert instance.labels["karpenter.k8s.aws/placement-group-id"].startswith("pg-")
     await provider.terminate(instance.provider_id)
+    region.terminate()
     ec2.delete_placement_group(GroupName="together")

@@ -118,7 +118,7 @@ def created(made: Made) -> Objects:
 
 
 @pytest.mark.cluster  # builds a Go program, as the control plane
-@pytest.mark.usefixtures("entries")
+@pytest.mark.usefixtures("entries", "hooks")
 @pytest.mark.parametrize("case", CASES)
 def test_the_chart_renders_what_the_stack_creates(case: str) -> None:
     values = CASES[case]
