@@ -44,9 +44,12 @@ class Region:
         ]
 
     def terminate(self) -> None:
-        """Terminate every instance, and wait until all are terminated."""
+        """Terminate every instance."""
         if left := [instance.instance_id for instance in self.instances()]:
             self.client("ec2").terminate_instances(InstanceIds=left)
+
+    def wait_until_terminated(self) -> None:
+        """Wait until no instance is shutting down."""
         found = self.control.instances()
         while any(instance.state == "shutting-down" for instance in found.instances):
             found = self.control.instances(since=found.revision, timeout=10)

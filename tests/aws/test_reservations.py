@@ -121,6 +121,7 @@ def group(region: Region, request: pytest.FixtureRequest) -> Iterator[PlacementG
     ec2.create_placement_group(GroupName="together", Strategy=getattr(request, "param", "cluster"))
     yield PlacementGroupSelector(name="together")
     region.terminate()
+    region.wait_until_terminated()
     ec2.delete_placement_group(GroupName="together")
 
 
@@ -360,5 +361,5 @@ async def test_instances_launch_in_the_placement_group(
     instance = await provider.launch(make_claim(M5), node_class)
     assert instance.labels["karpenter.k8s.aws/placement-group-id"].startswith("pg-")
     await provider.terminate(instance.provider_id)
-    region.terminate()
+    region.wait_until_terminated()
     ec2.delete_placement_group(GroupName="together")
