@@ -17,7 +17,7 @@ from controller.apiserver.errors import ForbiddenError
 from controller.cloudprovider.errors import CloudProviderError
 from controller.reconcilers.newnodes.plan import NOMINATED_GRACE
 from controller.reconcilers.provisioning.nomination import nominated_together
-from tests.builders import changed, make_node, make_pod, spread
+from tests.builders import changed, make_pod, spread
 from tests.reconcilers.scenarios import NominationScenario, ProvisioningScenario, nominated
 
 
@@ -65,33 +65,6 @@ async def test_pods_are_nominated_again_if_their_node_has_another_name(
         machines[claim.status.provider_id], hostname="by-another-name"
     )
     scenario.world.seed(nominated(scenario.pod("web"), "by-another-name"))
-
-    node = await scenario.join()
-
-    assert scenario.pod("web").status.nominated_node_name == node
-
-
-async def test_a_nomination_by_kube_scheduler_is_not_overwritten(
-    scenario: NominationScenario,
-) -> None:
-    scenario.world.seed(make_pod("web"))
-    await scenario.round()
-    scenario.world.seed(make_node("preempting"), nominated(scenario.pod("web"), "preempting"))
-
-    await scenario.join()
-
-    assert scenario.pod("web").status.nominated_node_name == "preempting"
-
-
-@pytest.mark.parametrize("left", [None, {"deletionTimestamp": "2026-11-21T12:00:00Z"}])
-async def test_a_nomination_for_a_node_that_is_gone_is_overwritten(
-    scenario: NominationScenario, left: dict[str, Any] | None
-) -> None:
-    scenario.world.seed(make_pod("web"))
-    await scenario.round()
-    if left is not None:
-        scenario.world.seed(make_node("gone", finalizers=["example.com/keep"], **left))
-    scenario.world.seed(nominated(scenario.pod("web"), "gone"))
 
     node = await scenario.join()
 

@@ -84,21 +84,8 @@ class Nomination(PortUser):
 
     async def nominate(self, claim: NodeClaim, name: str) -> None:
         """Nominate a claim's node for its pods; without that they can still be scheduled."""
-        untold = [pod for pod in self.expected(claim, name) if self._may_nominate(pod, name)]
+        untold = [p for p in self.expected(claim, name) if p.status.nominated_node_name != name]
         await self._write_all(untold, name)
-
-    def _may_nominate(self, pod: Pod, name: str) -> bool:
-        """Whether the pod has no other nomination that stands.
-
-        A nomination for an existing node is kube-scheduler's: it preempts pods there, or is binding
-        the pod. Only kube-scheduler may overwrite it (KEP-5278). One for a node that does not exist
-        is Joiner's own: the node registered with another name, or was lost.
-        """
-        known = pod.status.nominated_node_name
-        if not known or known == name:
-            return not known
-        node = self.cluster.get(NODE, known)
-        return node is None or node.metadata.is_deleting
 
     def expected(self, claim: NodeClaim, name: str) -> Sequence[Pod]:
         """Return the pods planned for a claim's node that can be nominated for it together."""
