@@ -17,6 +17,7 @@ from bench.faults.replicas import Controllers
 from bench.faults.strangers import Strangers
 from bench.faults.wires import Call
 from controller.apis import kinds
+from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import (
     ApiError,
     ConflictError,
@@ -512,18 +513,21 @@ class Deletions(Fault):
             if not names:
                 continue
             name = self.chance.choice(names)
-            if self.forced and self.kind == kinds.NODE_CLAIM:
-                # No controller is left that could drain its machine.
-                claim = await scene.api.get(kinds.NODE_CLAIM, name)
-                machine = scene.region.machines.get(claim.status.provider_id.rpartition("/")[2])
-                if machine is not None:
-                    machine.touched_by_hand = True
+            if self.forced and (machine := await self._machine(scene, name)) is not None:
+                # Without its NodeClaim or its Node, no controller can drain its machine.
+                machine.touched_by_hand = True
             await scene.api.delete(self.kind, name)
             if self.forced:
                 try:
                     await scene.api.patch(self.kind, name, {"metadata": {"finalizers": None}})
                 except NotFoundError:
                     continue
+
+    async def _machine(self, scene: Scene, name: str) -> Machine | None:
+        """Return the machine of a NodeClaim or Node."""
+        read = await scene.api.get(self.kind, name)
+        provider_id = read.spec.provider_id if isinstance(read, Node) else read.status.provider_id
+        return scene.region.machines.get(provider_id.rpartition("/")[2])
 
 
 class Messages(Fault):

@@ -598,3 +598,20 @@ async def test_a_claim_waits_for_a_node_with_foreign_finalizers(
     scenario.world.see()
     await scenario.work(seconds=3)
     assert scenario.world.claim("claim") is None
+
+
+async def test_a_node_removed_with_its_finalizers_is_no_longer_drained(
+    held: TerminationScenario,
+) -> None:
+    # As with Karpenter: no Node is left to evict pods from, and the pod garbage collector deletes
+    # the pods. An instance that waited for them would never be terminated.
+    await held.work(seconds=10)
+    assert held.world.cloud.machines
+    assert not held.is_going("web")
+
+    await held.patch_finalizers([])
+    held.world.see()
+    await held.work(seconds=3)
+
+    assert not held.world.cloud.machines
+    assert held.world.claim("claim") is None
