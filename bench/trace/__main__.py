@@ -1,7 +1,7 @@
 """`make trace`: run Joiner and Karpenter on the same traces, on a simulated clock.
 
-    python -m bench.trace [--only NAME] [--seed N] [--scale S] [--jobs N] [--node-fee $/H]
-        [--protected SHARE] [--json trace.json]
+    python -m bench.trace [--only NAME] [--seeds N] [--scale S] [--jobs N] [--node-fee $/H]
+        [--policy POLICY] [--deletion-costs] [--protected SHARE] [--json trace.json]
 
 Prints a table and whether the targets are met, and writes everything as JSON. Each side runs each
 trace twice: as it is, and with NodePools that consolidate only empty nodes. The difference is what
@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +23,7 @@ from rich.console import Console
 from bench.nodeprice import VOLUMES, add_fee
 from bench.parity import engines
 from bench.trace.report import Pair, table, verdicts, written
-from bench.trace.runs import outcomes
+from bench.trace.runs import Conditions, outcomes
 from bench.trace.traces import TRACES
 from testbed.progress import Terminal
 
@@ -37,7 +38,18 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--only", default="", help="traces whose name begins so")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1, help="seeds 0 to N-1 of each trace (1)")
+    parser.add_argument(
+        "--policy",
+        default="WhenEmptyOrUnderutilized",
+        choices=("WhenEmpty", "WhenEmptyOrUnderutilized", "Balanced"),
+        help="consolidationPolicy of the NodePool (WhenEmptyOrUnderutilized)",
+    )
+    parser.add_argument(
+        "--deletion-costs",
+        action="store_true",
+        help="Joiner writes the pods' deletion costs (feature gate PodDeletionCostManagement)",
+    )
     parser.add_argument("--scale", type=float, default=DEFAULT_SCALE, help=f"({DEFAULT_SCALE})")
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (2)")
     parser.add_argument("--json", type=Path, default=Path("trace.json"), metavar="FILE")
@@ -56,27 +68,32 @@ def main() -> int:
     traces = [one for one in TRACES if one.name.startswith(chosen.only)]
     if not traces:
         parser.error(f"--only {chosen.only}: the traces are {', '.join(t.name for t in TRACES)}")
-    pairs: list[Pair] = []
-    for pair in outcomes(
-        traces,
-        seed=chosen.seed,
+    conditions = Conditions(
         scale=chosen.scale,
         node_price=VOLUMES + chosen.node_fee,
         protected=chosen.protected,
+        deletion_costs=chosen.deletion_costs,
+    )
+    pairs: list[Pair] = []
+    for pair in outcomes(
+        traces,
+        conditions,
+        seeds=range(chosen.seeds),
+        policy=chosen.policy,
         jobs=chosen.jobs,
         progress=progress,
     ):
         pairs.append(pair)
         progress.note(
-            f"{pair.trace}: {pair.joiner.measured.cost:.2f} $ against "
+            f"{pair.name}: {pair.joiner.measured.cost:.2f} $ against "
             f"{pair.karpenter.measured.cost:.2f}, {pair.joiner.measured.evictions} evictions "
             f"against {pair.karpenter.measured.evictions}"
         )
         # Written after each trace, so that an aborted run keeps its results.
-        answer = written(pairs, seed=chosen.seed, scale=chosen.scale, protected=chosen.protected)
+        answer = written(pairs, policy=chosen.policy, **asdict(conditions))
         chosen.json.write_text(json.dumps(answer, indent=1) + "\n")
     order = [one.name for one in TRACES]
-    pairs.sort(key=lambda one: order.index(one.trace))
+    pairs.sort(key=lambda one: (order.index(one.trace), one.seed))
     console.print(table(pairs))
     for line in verdicts(pairs):
         console.print(line, highlight=False)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.queues import Queue
 from queue import Empty
 
@@ -16,12 +16,10 @@ from bench.trace.sides import Joiner, Karpenter, Side
 from bench.trace.simulator import Measured, Simulator
 from bench.trace.traces import TRACES, Trace
 from controller.apis.karpenter.nodepool import WHEN_EMPTY
+from controller.disruption.problem import DisruptionSettings
 from testbed.progress import Progress
 
 KARPENTER, JOINER = "Karpenter", "Joiner"
-POLICIES = ("WhenEmptyOrUnderutilized", WHEN_EMPTY)
-"""The policy of the trace, and the one that consolidates only empty nodes."""
-
 AFRESH = 200
 """Number of moments in a trace at which the cost of placing all pods from scratch is computed."""
 
@@ -36,6 +34,22 @@ class Run:
     trace: str
     side: str
     policy: str
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What all runs have in common.
+
+    `node_price` is what a node costs besides its instance, in $/h. `protected` is the share of the
+    Deployments whose pods have do-not-disrupt. `deletion_costs` is whether Joiner writes the pods'
+    deletion costs.
+    """
+
+    scale: float
+    node_price: float
+    protected: float = 0.0
+    deletion_costs: bool = False
 
 
 _progress: Queue[tuple[Run, int]] | None = None
@@ -46,14 +60,10 @@ def _report_to(queue: Queue[tuple[Run, int]]) -> None:
     _progress = queue
 
 
-def played(run: Run, seed: int, scale: float, node_price: float, protected: float) -> Measured:
-    """Simulate one run to its end and return its measurements.
-
-    `node_price` is what a node costs besides its instance, in $/h. `protected` is the share of the
-    Deployments whose pods have do-not-disrupt.
-    """
+def played(run: Run, conditions: Conditions) -> Measured:
+    """Simulate one run to its end and return its measurements."""
     trace = next(one for one in TRACES if one.name == run.trace)
-    cluster = trace.cluster(seed, policy=run.policy, node_price=node_price)
+    cluster = trace.cluster(run.seed, policy=run.policy, node_price=conditions.node_price)
     told = -1
 
     def say(now: float) -> None:
@@ -63,18 +73,19 @@ def played(run: Run, seed: int, scale: float, node_price: float, protected: floa
             told = part
             _progress.put((run, part))
 
-    with _side(run.side) as side:
-        simulator = Simulator(cluster, side, length=trace.length, protected=protected)
+    with _side(run.side, conditions) as side:
+        simulator = Simulator(cluster, side, length=trace.length, protected=conditions.protected)
         # With this policy no decision moves pods.
         if run.side == JOINER and run.policy == WHEN_EMPTY:
             simulator.ask_afresh(trace.length / AFRESH)
-        return simulator.run(trace.happenings(seed, scale), say)
+        return simulator.run(trace.happenings(run.seed, conditions.scale), say)
 
 
 @contextmanager
-def _side(name: str) -> Iterator[Side]:
+def _side(name: str, conditions: Conditions) -> Iterator[Side]:
     if name == JOINER:
-        yield Joiner()
+        settings = DisruptionSettings(writes_deletion_costs=conditions.deletion_costs)
+        yield Joiner(settings)
         return
     with engines.dialogue() as process:
         yield Karpenter(process)
@@ -82,21 +93,22 @@ def _side(name: str) -> Iterator[Side]:
 
 def outcomes(
     traces: list[Trace],
+    conditions: Conditions,
     *,
-    seed: int,
-    scale: float,
-    node_price: float,
-    protected: float,
+    seeds: Sequence[int],
+    policy: str,
     jobs: int,
     progress: Progress,
 ) -> Iterator[Pair]:
     """Run all simulations in parallel, and yield each trace once both sides have finished it."""
+    policies = dict.fromkeys((policy, WHEN_EMPTY))
     context = multiprocessing.get_context("spawn")
     queue: Queue[tuple[Run, int]] = context.Queue()
     runs = [
-        Run(trace.name, side, policy)
+        Run(trace.name, side, one, seed)
         for trace in traces
-        for policy in POLICIES
+        for seed in seeds
+        for one in policies
         for side in (JOINER, KARPENTER)
     ]
     with (
@@ -105,7 +117,7 @@ def outcomes(
         ) as pool,
         progress.stage("traces") as stage,
     ):
-        left = {pool.submit(played, run, seed, scale, node_price, protected): run for run in runs}
+        left = {pool.submit(played, run, conditions): run for run in runs}
         found: dict[Run, Measured] = {}
         parts = dict.fromkeys(runs, 0)
         while left:
@@ -121,14 +133,13 @@ def outcomes(
             for future in done:
                 run = left.pop(future)
                 found[run], parts[run] = future.result(), PARTS
-                if all(
-                    Run(run.trace, s, p) in found for s in (KARPENTER, JOINER) for p in POLICIES
-                ):
-                    yield Pair(run.trace, _of(found, run, KARPENTER), _of(found, run, JOINER))
-
-
-def _of(found: dict[Run, Measured], run: Run, side: str) -> Outcome:
-    return Outcome(*(found[Run(run.trace, side, policy)] for policy in POLICIES))
+                both = [
+                    [replace(run, side=side, policy=one) for one in (policy, WHEN_EMPTY)]
+                    for side in (KARPENTER, JOINER)
+                ]
+                if all(one in found for some in both for one in some):
+                    theirs, ours = (Outcome(*(found[one] for one in some)) for some in both)
+                    yield Pair(run.trace, theirs, ours, seed=run.seed)
 
 
 def _told(queue: Queue[tuple[Run, int]]) -> Iterator[tuple[Run, int]]:

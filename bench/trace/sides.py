@@ -24,6 +24,7 @@ from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.consolidateafter import Gathering
 from controller.disruption.costs import beginnings
+from controller.disruption.deletioncosts import ranking
 from controller.disruption.methods import confirm, decide
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.reconcilers.disruption.disruptor import GATHERING
@@ -67,10 +68,17 @@ class Side(Protocol):
     fades: float
     """Seconds after the last change during which a pass may find a different result."""
 
+    @property
+    def writes_deletion_costs(self) -> bool:
+        """Whether the controller tells ReplicaSets which pods to delete first."""
+
     def place(
         self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]
     ) -> Placement:
         """Plan nodes for pods that have none; `placed` pods are expected on the named machine."""
+
+    def deletion_costs(self, cluster: Cluster) -> Mapping[str, int]:
+        """Return the deletion cost of the pods on each node; 0 for none."""
 
     def look(self, cluster: Cluster) -> Sequence[Move]:
         """Run a disruption pass and return its commands."""
@@ -96,6 +104,7 @@ class Joiner:
     """
 
     _decision: Decision = field(default_factory=Decision)
+    _planned: tuple[str, ...] = ()
     _gathering: Gathering = field(default_factory=lambda: Gathering(GATHERING))
     _begun: Mapping[str, datetime] = field(default_factory=dict)
 
@@ -109,6 +118,16 @@ class Joiner:
         results = schedule(asked, snapshot=snapshot)
         return Placement(assigned(results.new_nodes, asked), results.existing_nodes)
 
+    @property
+    def writes_deletion_costs(self) -> bool:
+        """Whether the feature gate PodDeletionCostManagement is on."""
+        return self.settings.writes_deletion_costs
+
+    def deletion_costs(self, cluster: Cluster) -> Mapping[str, int]:
+        """Rank the nodes by the last consolidation decision."""
+        ranked = ranking(self._problem(cluster), self._planned)
+        return {name: cost or 0 for name, cost in ranked.costs()}
+
     def look(self, cluster: Cluster) -> Sequence[Move]:
         """Look for empty nodes first, then for consolidation and drift."""
         problem = self._problem(cluster)
@@ -117,6 +136,8 @@ class Joiner:
         )
         leaving = frozenset(name for one in empty for name in one.names)
         self._decision = decide(problem.without(leaving))
+        going = [name for one in self._decision.commands for name in sorted(one.names)]
+        self._planned = (*going, *sorted(self._decision.held_back.difference(going)))
         if not any(one.reason is Reason.UNDERUTILIZED for one in self._decision.commands):
             self._gathering.end()
         elif self._gathering.left(problem) > timedelta(0):
@@ -182,6 +203,11 @@ class Karpenter:
     largest_first: bool = False
     relook: float = 300.0
     fades: float = 0.0
+    writes_deletion_costs: bool = False
+
+    def deletion_costs(self, cluster: Cluster) -> Mapping[str, int]:
+        """Return none: the simulated Karpenter runs with its default feature gates."""
+        return {}
 
     def place(
         self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]

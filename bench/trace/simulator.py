@@ -61,6 +61,9 @@ NOTICE = 120.0
 MARKET_CLOSED = 1800.0
 """How long an interrupted offering stays unavailable."""
 
+DELETION_COSTS = 60.0
+"""Interval in which a side that writes the pods' deletion costs writes them."""
+
 UNPLACED_RETRY = 60.0
 """Interval of retrying pods that could not be placed."""
 
@@ -167,6 +170,8 @@ class Simulator:
         for one in happenings:
             self.at(one.at, partial(one.action, self))
         self._look_at(LOOK)
+        if self.side.writes_deletion_costs:
+            self.after(DELETION_COSTS, self._write_deletion_costs)
         while self._agenda and self._agenda[0][0] <= self.length:
             now = self.cluster.now = self._agenda[0][0]
             while self._agenda and self._agenda[0][0] == now:
@@ -341,14 +346,21 @@ class Simulator:
     def _superfluous(self, members: Sequence[Member]) -> list[Member]:
         """Return pods in the order in which their controller deletes them.
 
-        Pods without a node come first, then pods that share their node with most pods of the
-        workload, then the youngest.
+        Pods without a node come first, then pods with the lowest deletion cost, then pods that
+        share their node with most pods of the workload, then the youngest.
         """
         together: dict[str, int] = {}
         for one in members:
             together[one.node] = together.get(one.node, 0) + 1
         return sorted(
-            members, key=lambda one: (bool(one.node), -together[one.node], -one.created, one.name)
+            members,
+            key=lambda one: (
+                bool(one.node),
+                one.deletion_cost,
+                -together[one.node],
+                -one.created,
+                one.name,
+            ),
         )
 
     def _born(self, workload: Workload) -> None:
@@ -521,6 +533,14 @@ class Simulator:
                 self._asked.discard(key)
 
     # Machines that are disrupted.
+
+    def _write_deletion_costs(self) -> None:
+        """Write the deletion cost of each node's pods, as far as ReplicaSets control them."""
+        for name, cost in self.side.deletion_costs(self.cluster).items():
+            for member in self.cluster.machines[name].pods.values():
+                if member.workload.run_for is None:
+                    member.deletion_cost = cost
+        self.after(DELETION_COSTS, self._write_deletion_costs)
 
     def _look_at(self, when: float) -> None:
         self._next_look = when

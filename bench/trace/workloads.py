@@ -136,6 +136,9 @@ class Member:
     nominated: str = ""
     ready: bool = False
     leaving: bool = False
+    deletion_cost: int = 0
+    """Its pod-deletion-cost; a ReplicaSet deletes pods with a lower one first."""
+
     _written: Object | None = None
 
     @classmethod

@@ -68,6 +68,14 @@ class Scripted:
     largest_first: bool = False
     relook: float = 10.0
     fades: float = math.inf
+    costs: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def writes_deletion_costs(self) -> bool:
+        return bool(self.costs)
+
+    def deletion_costs(self, cluster: Cluster) -> Mapping[str, int]:
+        return {name: cost for name, cost in self.costs.items() if name in cluster.machines}
 
     def place(
         self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]
@@ -316,6 +324,27 @@ def test_a_steady_cluster_sees_no_eviction_in_24_hours() -> None:
 
     assert found.looks > 24
     assert found.evictions == 0
+
+
+@pytest.mark.parametrize(
+    ("costs", "emptied"), [({}, set()), ({"node-00001": -1, "node-00002": -2}, {"node-00002"})]
+)
+def test_deployments_scale_down_first_on_the_nodes_with_the_lowest_deletion_cost(
+    costs: Mapping[str, int], emptied: set[str]
+) -> None:
+    cluster = make_cluster()
+    web = Workload("web", cpu=1000, memory=1024, replicas=2)
+    simulator = Simulator(cluster, Scripted("m5.xlarge", costs=costs), length=HOUR)
+
+    simulator.run(
+        [
+            deployed(web),
+            at(10 * MINUTE, lambda one: one.scale("web", 5)),
+            at(20 * MINUTE, lambda one: one.scale("web", 3)),
+        ]
+    )
+
+    assert {one.name for one in cluster.machines.values() if not one.pods} == emptied
 
 
 @pytest.mark.needs("karpenter")
