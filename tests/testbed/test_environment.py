@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import venv
 from importlib import metadata
 from pathlib import Path
 
@@ -18,6 +19,13 @@ sys.modules["tomllib"] = None
 sys.version_info = (3, 10, 0, "final", 0)
 sys.argv = ["testbed", "status"]
 runpy.run_module({module!r}, run_name="__main__")
+"""
+PIP_AND_UV = """#!/bin/sh
+echo "$*" >> {calls}
+case "$*" in
+  *"config list"*) echo ":env:.index-url='https://pypi.example.com/simple'" ;;
+  "-m uv"*) exit {uv} ;;
+esac
 """
 
 
@@ -53,3 +61,25 @@ def test_a_python_that_is_too_old_is_reported(module: str) -> None:
     assert asked.returncode == 1
     assert "Joiner needs Python 3.11 or newer" in asked.stderr
     assert "Traceback" not in asked.stderr
+
+
+@pytest.mark.parametrize("is_uv_usable", [True, False])
+def test_uv_installs_the_packages_from_pips_index_or_pip_does(
+    is_uv_usable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(home: Path, **_options: object) -> None:
+        (home / "bin").mkdir(parents=True)
+        program = home / "bin" / "python"
+        program.write_text(PIP_AND_UV.format(calls=tmp_path / "calls", uv=int(not is_uv_usable)))
+        program.chmod(0o755)
+
+    monkeypatch.setenv("JOINER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(venv, "create", create)
+
+    environment.interpreter()
+
+    _, _, uv, *after = (tmp_path / "calls").read_text().splitlines()
+    assert uv.startswith("-m uv pip install")
+    assert "--default-index https://pypi.example.com/simple" in uv
+    assert uv.endswith(" ".join(environment.dependencies()))
+    assert [call.partition(" install ")[0] for call in after] == ["-m pip"] * (not is_uv_usable)
