@@ -43,13 +43,20 @@ def main() -> int:
                         help=f"one of {', '.join(KINDS)}")  # fmt: skip
     parser.add_argument("--pods", type=int, default=PODS, help=f"pods of each run ({PODS})")
     parser.add_argument("--gangs", type=int, default=0, help="gangs of six pods, beside them (0)")
+    parser.add_argument("--static", type=int, default=0, metavar="NODES",
+                        help="nodes of a static NodePool, beside them (0)")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time (2)")
     chosen = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # at once, instead of after the runs in progress
     began = time.monotonic()
     found = 0
     every = outcomes(
-        chosen.seeds, chosen.only, pods=chosen.pods, jobs=chosen.jobs, gangs=chosen.gangs
+        chosen.seeds,
+        chosen.only,
+        pods=chosen.pods,
+        jobs=chosen.jobs,
+        gangs=chosen.gangs,
+        static=chosen.static,
     )
     for count, outcome in zip(itertools.count(1), every, strict=False):
         found += len(outcome.findings)
@@ -65,7 +72,8 @@ def main() -> int:
             only = f" --only {chosen.only}" if chosen.only else ""
             pods = f" --pods {chosen.pods}" if chosen.pods != PODS else ""
             gangs = f" --gangs {chosen.gangs}" if chosen.gangs else ""
-            again = f"--seeds {outcome.seed}{only}{pods}{gangs}"
+            static = f" --static {chosen.static}" if chosen.static else ""
+            again = f"--seeds {outcome.seed}{only}{pods}{gangs}{static}"
             print(f"    again: python -m bench.faults {again}", flush=True)
     print(f"{len(chosen.seeds)} runs, {found} findings ({(time.monotonic() - began) / 60:.1f} min)")
     return 1 if found else 0

@@ -5,6 +5,7 @@ This module reads plain JSON, and shares no code with the controller.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ SHARED_LAUNCH = "joiner.dev/shared-launch"
 
 MOST_INCOMPLETE = 300.0
 """Greatest number of seconds for which some nodes of a gang may be there without the others."""
+
+SURGE = 0.25
+"""Share of a static NodePool's nodes that may be replaced at the same time; its budget."""
 
 REMEMBERED = 1800.0
 """Seconds for which the cost of past pods still counts: pods leave faster than machines."""
@@ -43,6 +47,9 @@ class Instance:
 
     foreign: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
+    is_static: bool = False
+    """Whether it belongs to a static NodePool, which has nodes whatever the pods need."""
+
     touched: bool = False
     """Whether a user has changed or stopped it. Pods are then lost whatever the controller does."""
 
@@ -67,6 +74,9 @@ class View:
     gangs: Collection[str] = ()
     """The workloads whose pods are scheduled together or not at all."""
 
+    replicas: Mapping[str, int] = field(default_factory=dict)
+    """Static NodePool → its `spec.replicas`."""
+
     foreign: Collection[str] = ()
     """The kind and the name of every foreign object that was ever created."""
 
@@ -82,7 +92,24 @@ class Machine:
 
 def unsettled(view: View) -> list[str]:
     """Return the violations of what must hold once the cluster has settled."""
-    return [*_instances(view), *_claims(view), *_nodes(view), *_pods(view)]
+    return [
+        *_instances(view), *_claims(view), *_nodes(view), *_pods(view), *_static_pools(view)
+    ]  # fmt: skip
+
+
+def _static_pools(view: View) -> Iterator[str]:
+    for pool, replicas in view.replicas.items():
+        if (there := len(_staying(view, pool))) != replicas:
+            yield f"static NodePool {pool} has {there} of {replicas} NodeClaims"
+
+
+def _staying(view: View, pool: str) -> list[Body]:
+    """Return the NodeClaims of a NodePool that are not being deleted."""
+    return [
+        claim for claim in _ours(view.claims)
+        if claim["metadata"].get("labels", {}).get("karpenter.sh/nodepool") == pool
+        and not _is_going(claim)
+    ]  # fmt: skip
 
 
 def _instances(view: View) -> Iterator[str]:
@@ -205,6 +232,9 @@ class Auditor:
     _foreign: dict[str, object] = field(default_factory=dict)
     _is_wasteful: bool = False
     _lived: frozenset[str] = frozenset()
+    _replicas: dict[str, int] = field(default_factory=dict)
+    """Static NodePool → the replicas that it reached last."""
+
     _incomplete: dict[str, float] = field(default_factory=dict)
     """Since when only some nodes of a gang are there, in seconds."""
 
@@ -221,6 +251,20 @@ class Auditor:
         self._strangers(view)
         self._endings(view)
         self._gangs(view)
+        self._replication(view)
+
+    def _replication(self, view: View) -> None:
+        """Check that a static NodePool has few NodeClaims more than replicas.
+
+        Replacements come before the nodes that they replace go. A smaller number of replicas takes
+        effect within moments.
+        """
+        for pool, replicas in view.replicas.items():
+            most = max(replicas, self._replicas.get(pool, 0))
+            if (there := len(_staying(view, pool))) > most + math.ceil(SURGE * most):
+                self.find(f"static NodePool {pool} has {there} NodeClaims, and {most} replicas")
+            if there <= replicas:
+                self._replicas[pool] = replicas
 
     def evicted(self, app: str, serving: int, needed: int) -> None:
         """Check that an eviction leaves an app the serving pods that its budget needs."""
@@ -331,7 +375,7 @@ def _wasted(view: View, needed: float, machines: Sequence[Machine]) -> list[str]
     claimed = {_provider(claim) for claim in view.claims}
     paid = [
         i for i in view.instances
-        if i.state in ("pending", "running") and not i.foreign
+        if i.state in ("pending", "running") and not i.foreign and not i.is_static
         and not (i.touched and i.provider_id not in claimed)
     ]  # fmt: skip
     spent = sum(i.price for i in paid)

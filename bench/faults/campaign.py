@@ -56,6 +56,9 @@ LATE = 1.0
 GANG_SIZE = 6
 """Pods of a gang."""
 
+STATIC_POOL = "fixed"
+"""The static NodePool, if a run has one."""
+
 GANG_SHARES: dict[Phase, float] = {
     "launch": 1.0,
     "replacement": 0.0,
@@ -104,8 +107,12 @@ def make_workloads(pods: int, gangs: int = 0) -> list[Workload]:
 class Run:
     """One run of one kind of fault."""
 
-    def __init__(self, seed: int, kind: str, number: int, pods: int, gangs: int = 0) -> None:
+    def __init__(
+        self, seed: int, kind: str, number: int, pods: int, gangs: int = 0, static: int = 0
+    ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._static = static
+        self._replicas = static
         self.chance = random.Random(f"{seed}/{kind}")
         # Makes the names of NodeClaims and of history records repeatable.
         random.seed(f"{seed}/{kind}")
@@ -176,6 +183,10 @@ class Run:
 
     # The phases of a run.
 
+    @property
+    def _pools(self) -> tuple[str, ...]:
+        return ("default", STATIC_POOL) if self._static else ("default",)
+
     async def play(self) -> Sequence[str]:
         self._furnish()
         world = asyncio.create_task(self._world())
@@ -204,9 +215,14 @@ class Run:
         for workload in self.surroundings.workloads:
             share = (GANG_SHARES if workload.is_gang else SHARES)[phase]
             workload.replicas = round(self._wanted[workload.name] * share)
+        if self._static:
+            self._replicas = round(self._static * SHARES[phase])
+            scaled = {"spec": {"replicas": self._replicas}}
+            await self.api.patch(kinds.NODE_POOL, STATIC_POOL, scaled)
         if phase == "replacement":
             rolled = {"spec": {"template": {"metadata": {"labels": {"rolled": "once"}}}}}
-            await self.api.patch(kinds.NODE_POOL, "default", rolled)
+            for pool in self._pools:
+                await self.api.patch(kinds.NODE_POOL, pool, rolled)
         if phase not in self.fault.phases:
             return
         self.fault_is_on = True
@@ -254,7 +270,8 @@ class Run:
 
     async def _tear_down(self) -> None:
         """Delete the NodePool and the EC2NodeClass: nothing of them may remain."""
-        await self.api.delete(kinds.NODE_POOL, "default")
+        for pool in self._pools:
+            await self.api.delete(kinds.NODE_POOL, pool)
         await self.api.delete(kinds.EC2_NODE_CLASS, "default")
         await asyncio.sleep(300)
         for kind in (kinds.NODE_POOL, kinds.EC2_NODE_CLASS):
@@ -292,12 +309,14 @@ class Run:
                     foreign=FOREIGN in m.tags,
                     tags=dict(m.tags),
                     touched=m.touched_by_hand,
+                    is_static=m.tags.get("karpenter.sh/nodepool") == STATIC_POOL,
                 )
                 for m in self.region.machines.values()
             ],
             templates=len(self.region.templates),
             wanted={w.name: w.replicas for w in self.surroundings.workloads},
             gangs=[w.name for w in self.surroundings.workloads if w.is_gang],
+            replicas={STATIC_POOL: self._replicas} if self._static else {},
             foreign=self.scene.strangers.placed,
         )
 
@@ -321,16 +340,13 @@ class Run:
         reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
         capacity = {"key": "karpenter.sh/capacity-type", "operator": "In"}
         requirements = [{**capacity, "values": ["spot", "on-demand"]}]
-        store(
-            kinds.NODE_POOL,
-            {
-                "metadata": {"name": "default"},
-                "spec": {
-                    "template": {"spec": {"nodeClassRef": reference, "requirements": requirements}},
-                    "disruption": {"consolidateAfter": "30s", "budgets": [{"nodes": "25%"}]},
-                },
-            },
-        )
+        template = {"spec": {"nodeClassRef": reference, "requirements": requirements}}
+        disruption = {"consolidateAfter": "30s", "budgets": [{"nodes": "25%"}]}
+        for pool in self._pools:
+            spec: dict[str, Any] = {"template": template, "disruption": disruption}
+            if pool == STATIC_POOL:
+                spec["replicas"] = self._static
+            store(kinds.NODE_POOL, {"metadata": {"name": pool}, "spec": spec})
         for workload in self.surroundings.workloads:
             if workload.is_gang:
                 policy = {"gang": {"minCount": GANG_SIZE}}
@@ -355,7 +371,7 @@ class Run:
         self.scene.strangers.furnish()
 
 
-def play(seed: int, kind: str, number: int, pods: int, gangs: int = 0) -> Outcome:
+def play(seed: int, kind: str, number: int, pods: int, gangs: int = 0, static: int = 0) -> Outcome:
     """Run one seed on its own event loop and return its outcome."""
     began = time.perf_counter()
     FENCES.clear()
@@ -369,7 +385,7 @@ def play(seed: int, kind: str, number: int, pods: int, gangs: int = 0) -> Outcom
             enter(patch(f"controller.aws.{module}.datetime", moment))
 
         async def course() -> Sequence[str]:
-            return await Run(seed, kind, number, pods, gangs).play()
+            return await Run(seed, kind, number, pods, gangs, static).play()
 
         try:
             findings = loop.run_until_complete(course())

@@ -41,7 +41,7 @@ OPTIONS = Options(
     cluster_name=CLUSTER,
     interruption_queue=QUEUE,
     disable_dry_run=True,
-    feature_gates=FeatureGates(node_repair=True),
+    feature_gates=FeatureGates(node_repair=True, static_capacity=True),
     gang_scheduling=True,
 )
 

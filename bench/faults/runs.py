@@ -38,10 +38,10 @@ def kind_and_number(seed: int, only: str) -> tuple[str, int]:
 
 
 def outcomes(
-    seeds: Sequence[int], only: str, *, pods: int, jobs: int, gangs: int = 0
+    seeds: Sequence[int], only: str, *, pods: int, jobs: int, gangs: int = 0, static: int = 0
 ) -> Iterator[Outcome]:
     """Run these seeds in parallel; yield each outcome when its run ends."""
-    runs = [(seed, *kind_and_number(seed, only), pods, gangs) for seed in seeds]
+    runs = [(seed, *kind_and_number(seed, only), pods, gangs, static) for seed in seeds]
     batch = RUNS_PER_PROCESS * jobs
     with patch.dict(os.environ, ALIKE):
         for first in range(0, len(runs), batch):
@@ -52,7 +52,7 @@ def outcomes(
                     yield played.result()
 
 
-def _played(run: tuple[int, str, int, int, int]) -> Outcome:
+def _played(run: tuple[int, str, int, int, int, int]) -> Outcome:
     return play(*run)
 
 

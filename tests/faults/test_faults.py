@@ -49,6 +49,25 @@ def test_no_gang_is_split_where_ec2_runs_out_of_capacity() -> None:
     assert list(played.findings) == []
 
 
+def test_a_static_pool_keeps_its_replicas_if_its_leader_is_killed_at_a_launch() -> None:
+    (played,) = outcomes([1], "kill-launch", pods=10, jobs=1, static=4)
+    assert list(played.findings) == []
+
+
+def test_the_auditor_finds_nodeclaims_beyond_the_replicas_of_a_static_pool() -> None:
+    static = {"karpenter.sh/nodepool": "fixed"}
+    claims = [{"metadata": {"name": f"fixed-{n}", "labels": static}} for n in range(6)]
+    judge = Auditor([Machine(2000, 4096, 1.0)])
+
+    judge.look(make_view(claims=claims[:4], replicas={"fixed": 4}))
+    judge.look(make_view(claims=claims[:4], replicas={"fixed": 2}))
+    judge.look(make_view(claims=claims[:5], replicas={"fixed": 4}))
+    assert judge.findings == []
+    judge.look(make_view(claims=claims, replicas={"fixed": 4}))
+
+    assert judge.findings == ["static NodePool fixed has 6 NodeClaims, and 4 replicas"]
+
+
 def test_the_auditor_finds_nodes_for_a_part_of_a_gang() -> None:
     pod = make_pod("1500m", "1024Mi")
     members = [
@@ -91,6 +110,7 @@ def test_every_seed_has_a_fault_kind_and_every_fault_kind_occurs() -> None:
         pytest.param(make_view(instances=[RUNNING]), "has 0 NodeClaims", id="leaked"),
         pytest.param(make_view(claims=[CLAIM]), "has no instance", id="lost"),
         pytest.param(make_view(nodes=[NODE]), "has no NodeClaim", id="stray node"),
+        pytest.param(make_view(replicas={"fixed": 2}), "has 0 of 2 NodeClaims", id="static pool"),
         pytest.param(
             make_view(pods=[{"metadata": {"name": "p", "labels": {"app": "w"}}, "spec": {}}]),
             "has no node",
