@@ -12,26 +12,24 @@ connects by a kubeconfig, or by the cluster's name and a token as `aws eks get-t
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 import os
-import socket
 import ssl
 import subprocess
-import tempfile
-import urllib.error
 import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import boto3
 import yaml
 from botocore.exceptions import ClientError
 from botocore.signers import RequestSigner
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+if TYPE_CHECKING:
+    from kubernetes.client import Configuration
 
 PROJECT = Path(__file__).resolve().parent.parent
 PAGE_SIZE = 500
@@ -102,37 +100,6 @@ class ClusterLocation:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """An API server: its URL, TLS context, bearer token and proxy."""
-
-    url: str
-    context: ssl.SSLContext
-    token: Callable[[], str] | None = None
-    proxy: str = ""
-    """URL of the HTTP proxy; if empty, the proxy of the environment is used, if any."""
-
-
-class _TlsContext(ssl.SSLContext):
-    """A TLS context that can verify the certificate against another name than the URL's host."""
-
-    server_name = ""
-
-    def wrap_socket(
-        self,
-        sock: socket.socket,
-        server_side: bool = False,
-        do_handshake_on_connect: bool = True,
-        suppress_ragged_eofs: bool = True,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLSocket:
-        name = self.server_name or server_hostname
-        return super().wrap_socket(
-            sock, server_side, do_handshake_on_connect, suppress_ragged_eofs, name, session
-        )
-
-
 class Objects(Protocol):
     """The requests that all users of a cluster's API need: a part of `ClusterApi`."""
 
@@ -155,15 +122,16 @@ class ClusterApi:
 
     def __init__(
         self,
-        server: Server,
+        server: Configuration,
         *,
         patience_seconds: float = 0.0,
         say: Callable[[str], None] = print,
     ) -> None:
-        self._server = server
-        tls = urllib.request.HTTPSHandler(context=server.context)
-        ways = [urllib.request.ProxyHandler({"http": server.proxy, "https": server.proxy})]
-        self._opener = urllib.request.build_opener(tls, *(ways if server.proxy else []))
+        from kubernetes.client import ApiClient
+
+        server.retries = False
+        self._client = ApiClient(server)
+        self._client.rest_client.pool_manager.connection_pool_kw["ssl_context"] = _tls(server)
         self._patience_seconds = patience_seconds
         self._say = say
         self._persistently = Retrying(
@@ -201,12 +169,9 @@ class ClusterApi:
         items: list[Wire] = []
         page = {"limit": str(PAGE_SIZE), **query}
         while True:
-            try:
-                answer = self.request("GET", f"{path}?{urllib.parse.urlencode(page)}")
-            except ApiError as exc:
-                if exc.status == 404:
-                    return []
-                raise
+            answer = self.get(f"{path}?{urllib.parse.urlencode(page)}")
+            if answer is None:
+                return []
             items += answer.get("items") or []
             after = answer["metadata"].get("continue")
             if not after:
@@ -215,23 +180,24 @@ class ClusterApi:
 
     def get(self, path: str) -> Wire | None:
         """Return one object; None if it does not exist."""
-        return next(self._tolerating_absence("GET", path), None)
+        return self._request_existing("GET", path)
 
     def delete(self, path: str) -> None:
         """Request the deletion of an object; does nothing if it does not exist."""
-        next(self._tolerating_absence("DELETE", path), None)
+        self._request_existing("DELETE", path)
 
     def merge(self, path: str, change: Wire) -> None:
         """Change an object by a JSON merge patch; does nothing if it does not exist."""
-        content_type = "application/merge-patch+json"
-        next(self._tolerating_absence("PATCH", path, change, content_type), None)
+        self._request_existing("PATCH", path, change, "application/merge-patch+json")
 
-    def _tolerating_absence(self, *arguments: Any) -> Iterator[Wire]:
+    def _request_existing(self, *arguments: Any) -> Wire | None:
+        """Send a request and return the answer; None if the object does not exist."""
         try:
-            yield self.request(*arguments)
+            return self.request(*arguments)
         except ApiError as exc:
-            if exc.status != 404:
-                raise
+            if exc.status == 404:
+                return None
+            raise
 
     def request(
         self,
@@ -257,28 +223,31 @@ class ClusterApi:
             self._say(f"{problem}; waiting up to {self._patience_seconds:.0f} s for it")
 
     def _send(self, method: str, path: str, body: Wire | None, content_type: str) -> Wire:
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
+        url = self._client.configuration.host
         headers = {"Content-Type": content_type, "Accept": "application/json"}
-        if self._server.token:
-            headers["Authorization"] = f"Bearer {self._server.token()}"
-        encoded = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(  # noqa: S310  the scheme is the kubeconfig's
-            self._server.url + path, data=encoded, headers=headers, method=method
-        )
+        headers["Connection"] = "close"  # an API server that is being replaced closes idle ones
+        self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         try:
-            with self._opener.open(request, timeout=REQUEST_SECONDS) as response:
-                answer: Wire = json.load(response)
-                return answer
-        except urllib.error.HTTPError as exc:
-            if exc.code == UNAUTHORIZED:
+            response = self._client.call_api(
+                method, url + path, headers, body, _request_timeout=REQUEST_SECONDS
+            )
+            text = response.read().decode(errors="replace")
+            if response.status == UNAUTHORIZED:
                 raise ClusterUnreachableError(
-                    f"{self._server.url} does not accept the current credentials (401: "
-                    f"{_message(exc)}); renew them, or set joiner:kubeconfig to a kubeconfig with "
-                    "other credentials"
-                ) from exc
-            raise ApiError(exc.code, _message(exc)) from exc
+                    f"{url} does not accept the current credentials (401: {_message(text)}); renew "
+                    "them, or set joiner:kubeconfig to a kubeconfig with other credentials"
+                )
+            if response.status >= 400:
+                raise ApiError(response.status, _message(text))
+            answer: Wire = json.loads(text)
+            return answer
         # An answer that is not HTTP or not JSON is from another server, such as a captive portal.
-        except (OSError, http.client.HTTPException, ValueError) as exc:
-            raise ClusterUnreachableError(f"{self._server.url} does not answer: {exc}") from exc
+        except (OSError, HTTPError, ApiException, ValueError) as exc:
+            problem = exc.__context__ if isinstance(exc, ApiException) else exc  # a TLS error
+            raise ClusterUnreachableError(f"{url} does not answer: {problem}") from exc
 
 
 def require_abandoned(
@@ -313,13 +282,24 @@ def require_abandoned(
         )
 
 
-def _server(location: ClusterLocation) -> Server:
+def _server(location: ClusterLocation) -> Configuration:
     cluster = described(location)
     if location.kubeconfig:
         return server_of(kubeconfig_file(location.kubeconfig))
-    authority = base64.b64decode(cluster["certificateAuthority"]["data"]).decode()
-    context = _trusting(authority)
-    return Server(cluster["endpoint"].rstrip("/"), context, lambda: _eks_token(location))
+    from kubernetes.client import Configuration
+
+    server = Configuration(
+        host=cluster["endpoint"].rstrip("/"),
+        ca_cert_data=base64.b64decode(cluster["certificateAuthority"]["data"]).decode(),
+    )
+    return _authenticated(server, lambda: _eks_token(location))
+
+
+def _authenticated(server: Configuration, token: Callable[[], str]) -> Configuration:
+    """Let each request have a new token."""
+    server.api_key["BearerToken"] = ""
+    server.refresh_api_key_hook = lambda it: it.api_key.update(BearerToken=f"Bearer {token()}")
+    return server
 
 
 def kubeconfig_file(written: str) -> Path:
@@ -333,53 +313,68 @@ def kubeconfig_file(written: str) -> Path:
     return PROJECT / Path(written).expanduser()
 
 
-def server_of(kubeconfig: Path) -> Server:
+def server_of(kubeconfig: Path) -> Configuration:
     """Return the API server of a kubeconfig's current context, without calling it.
 
     Raises:
         ClusterUnreachableError: it has no API server or no credentials; says what is missing.
 
     """
+    from kubernetes.config import ConfigException
+
     try:
         return _server_in(yaml.safe_load(kubeconfig.read_text()), kubeconfig.parent)
-    except (OSError, yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError) as exc:
-        problem = f"it has no {exc}" if isinstance(exc, KeyError) else exc
-        raise ClusterUnreachableError(
-            f"the kubeconfig {kubeconfig} cannot be used: {problem}"
-        ) from exc
+    except (OSError, yaml.YAMLError, ValueError, ConfigException, TypeError) as exc:
+        raise ClusterUnreachableError(f"the kubeconfig {kubeconfig} cannot be used: {exc}") from exc
 
 
-def _server_in(document: Any, folder: Path) -> Server:
+def _server_in(document: Any, folder: Path) -> Configuration:
     """Return the API server of a kubeconfig's current context.
 
     Raises:
-        ValueError: a part is missing or unsupported; a missing key is a KeyError.
+        ValueError: a part is missing or unsupported; also ConfigException.
 
     """
+    from kubernetes.client import Configuration
+    from kubernetes.config.kube_config import KubeConfigLoader
+
     if not isinstance(document, Mapping):
         raise ValueError("it is empty" if document is None else "it is not a YAML mapping")
-    chosen = document.get("current-context")
-    if not chosen:
-        raise ValueError("it has no current-context: set one (kubectl config use-context)")
-    context = _named(document, "contexts", chosen).get("context") or {}
-    cluster = _named(document, "clusters", context.get("cluster")).get("cluster") or {}
-    url = str(cluster["server"]).rstrip("/")
-    named = context.get("user")
-    user = (_named(document, "users", named).get("user") or {}) if named else {}
+    users = {entry["name"]: entry for entry in document.get("users") or []}
+    for entry in users.values():
+        entry["user"] = entry.get("user") or {}  # the official client refuses `user: null`
+    loader = KubeConfigLoader(document, config_base_path=str(folder))
+    named = loader.current_context["context"].get("user")
+    user = users[named]["user"] if named in users else {}
+    token = _token_of(user, folder)
+    server = Configuration()
+    loader.load_and_set(server)
     # `kubectl proxy` (HTTP) requires no credentials; an API server (HTTPS) always does.
-    if not user and url.startswith("https://"):
+    if not user and not token and server.host.startswith("https://"):
         raise ValueError(
-            f"its context {chosen!r} has no credentials: name a user with a token, a client "
-            "certificate or an exec plugin"
+            f"its context {document['current-context']!r} has no credentials: name a user with a "
+            "token, a client certificate or an exec plugin"
         )
-    return Server(url, _tls(cluster, user, folder), _token_of(user, folder), _proxy_of(cluster))
+    if server.proxy and not server.proxy.startswith(PROXY_SCHEMES):
+        raise ValueError(
+            f"its proxy-url is {server.proxy}: allowed is the URL of an HTTP proxy (http://)"
+        )
+    return _authenticated(server, token) if token else server
 
 
-def _proxy_of(cluster: Mapping[str, Any]) -> str:
-    proxy = str(cluster.get("proxy-url") or "")
-    if proxy and not proxy.startswith(PROXY_SCHEMES):
-        raise ValueError(f"its proxy-url is {proxy}: allowed is the URL of an HTTP proxy (http://)")
-    return proxy
+def _tls(server: Configuration) -> ssl.SSLContext:
+    """Return the TLS context to which urllib3 adds the certificates of the server.
+
+    By default, urllib3 requires key identifiers in certificates on Python 3.13 and later. The CAs
+    of older EKS clusters have none.
+    """
+    from urllib3.util.ssl_ import create_urllib3_context
+
+    verified = ssl.CERT_REQUIRED if server.verify_ssl else ssl.CERT_NONE
+    context = create_urllib3_context(cert_reqs=verified, verify_flags=ssl.VerifyFlags(0))
+    if not server.ssl_ca_cert and not server.ca_cert_data:
+        context.load_default_certs()
+    return context
 
 
 def described(location: ClusterLocation) -> Mapping[str, Any]:
@@ -435,56 +430,16 @@ def _eks_token(location: ClusterLocation) -> str:
     return f"k8s-aws-v1.{encoded}"
 
 
-def _named(document: Mapping[str, Any], kind: str, name: Any) -> Mapping[str, Any]:
-    for entry in document.get(kind) or []:
-        if entry["name"] == name:
-            named: Mapping[str, Any] = entry
-            return named
-    raise ValueError(f"its {kind} do not contain {name!r}")
+def _token_of(user: dict[str, Any], folder: Path) -> Callable[[], str] | None:
+    """Take a token file or a credential plugin from a kubeconfig's user, and return its token.
 
-
-def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], folder: Path) -> ssl.SSLContext:
-    authority = _content(cluster, "certificate-authority", folder)
-    context = _trusting(authority.decode() if authority else None)
-    context.server_name = str(cluster.get("tls-server-name") or "")
-    if cluster.get("insecure-skip-tls-verify"):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    certificate = _content(user, "client-certificate", folder)
-    key = _content(user, "client-key", folder)
-    if certificate and key:
-        # The ssl module loads client certificates only from files.
-        with tempfile.NamedTemporaryFile(suffix=".pem") as pem:
-            pem.write(certificate + b"\n" + key)
-            pem.flush()
-            context.load_cert_chain(pem.name)
-    return context
-
-
-def _trusting(authority: str | None) -> _TlsContext:
-    """Return a TLS context that verifies chain and host name, by this CA or the system's CAs."""
-    context = _TlsContext(ssl.PROTOCOL_TLS_CLIENT)
-    if authority:
-        context.load_verify_locations(cadata=authority)
-    else:
-        context.load_default_certs()
-    return context
-
-
-def _content(section: Mapping[str, Any], key: str, folder: Path) -> bytes | None:
-    if encoded := section.get(f"{key}-data"):
-        return base64.b64decode(str(encoded))
-    if named := section.get(key):
-        return (folder / str(named)).read_bytes()
-    return None
-
-
-def _token_of(user: Mapping[str, Any], folder: Path) -> Callable[[], str] | None:
-    if file := user.get("tokenFile"):
+    The official client reads a token file only once, and sends its line feed. It runs a plugin
+    without a time limit, logs its error, and sends the requests without credentials.
+    """
+    file, command = user.pop("tokenFile", None), user.pop("exec", None)
+    if file:
         return lambda: _token_in(folder / file)
-    if token := user.get("token"):
-        return lambda: str(token)
-    if command := user.get("exec"):
+    if command and not user.get("token"):
         return lambda: _token_by(command)
     return None
 
@@ -523,8 +478,7 @@ def _token_by(command: Mapping[str, Any]) -> str:
         ) from None
 
 
-def _message(error: urllib.error.HTTPError) -> str:
-    text = error.read().decode(errors="replace")
+def _message(text: str) -> str:
     try:
         return str(json.loads(text)["message"])
     except (ValueError, KeyError, TypeError):

@@ -11,16 +11,19 @@ import ipaddress
 import json
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlparse
 
 import pytest
+import urllib3.util.ssl_
 import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -113,8 +116,9 @@ class Site:
     """An API server behind TLS, which answers everything with nothing."""
 
     url: str
+    context: ssl.SSLContext
 
-    def kubeconfig(self, folder: Path, trusted: Authority, **more: str) -> Path:
+    def kubeconfig(self, folder: Path, trusted: Authority, **more: Any) -> Path:
         """Write a kubeconfig that trusts an authority; more of its cluster by keyword."""
         cluster = {"server": self.url, "certificate-authority-data": _encoded(trusted.pem), **more}
         path = folder / "kubeconfig"
@@ -173,7 +177,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         running.append((server, thread))
-        return Site(f"https://127.0.0.1:{server.server_port}")
+        return Site(f"https://127.0.0.1:{server.server_port}", context)
 
     yield start
     for server, thread in running:
@@ -193,6 +197,8 @@ def newer_python(monkeypatch: pytest.MonkeyPatch) -> None:
         return context
 
     monkeypatch.setattr(ssl, "create_default_context", strict)
+    newer = SimpleNamespace(version_info=(3, 13), platform=sys.platform)
+    monkeypatch.setattr(urllib3.util.ssl_, "sys", newer)
 
 
 @pytest.fixture(autouse=True)
@@ -303,19 +309,45 @@ def test_a_server_with_a_certificate_for_another_name_is_refused(
         speak(kubeconfig)
 
 
-def test_the_program_expects_the_certificate_name_that_a_kubeconfig_gives(
+def test_the_program_verifies_the_certificate_as_the_kubeconfig_says(
     serve: Serve, tmp_path: Path
 ) -> None:
     authority = Authority()
     site = serve(authority.server(ELSEWHERE))
 
-    def version(**more: str) -> Any:
+    def version(**more: Any) -> Any:
         path = site.kubeconfig(tmp_path, authority, **more)
         return ClusterApi.find(ClusterLocation("c", "us-west-2", kubeconfig=str(path))).get("/v")
 
     assert version(**{"tls-server-name": "elsewhere.example.com"}) == NOTHING
+    assert version(**{"insecure-skip-tls-verify": True}) == NOTHING
     with pytest.raises(ClusterUnreachableError, match="certificate"):
         version()
+
+
+@pytest.mark.parametrize("form", ["data", "file"])
+def test_the_program_presents_the_client_certificate_of_the_kubeconfig(
+    serve: Serve, tmp_path: Path, form: str
+) -> None:
+    authority = Authority()
+    site = serve(authority.server(LOOPBACK))
+    site.context.load_verify_locations(cadata=authority.pem)
+    site.context.verify_mode = ssl.CERT_REQUIRED
+    path = site.kubeconfig(tmp_path, authority)
+    config = yaml.safe_load(path.read_text())
+    pair = authority.server(ELSEWHERE)
+    (tmp_path / "pair.pem").write_bytes(pair)
+    given = {"data": ("-data", _encoded(pair.decode())), "file": ("", "pair.pem")}
+    suffix, value = given[form]
+    user = {f"client-certificate{suffix}": value, f"client-key{suffix}": value}
+    config["users"][0]["user"] = user
+    path.write_text(yaml.safe_dump(config))
+
+    _bundle_by_kubeconfig(path)
+    config["users"][0]["user"] = {"token": "t"}
+    path.write_text(yaml.safe_dump(config))
+    with pytest.raises(ClusterUnreachableError):
+        _bundle_by_kubeconfig(path)
 
 
 async def test_the_controller_and_its_commands_use_the_tls_server_name_of_the_kubeconfig(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from urllib.parse import parse_qs, urlparse
 
 import boto3
 import pytest
+from kubernetes.client import Configuration
 
 from infra.clusterapi import (
     ApiError,
@@ -24,7 +24,6 @@ from infra.clusterapi import (
     ClusterLocation,
     ClusterNotAbandonedError,
     ClusterUnreachableError,
-    Server,
     require_abandoned,
 )
 from tests.infra.kubeconfigs import kubeconfig_in
@@ -43,7 +42,9 @@ class Site:
     """Said in place of any answer."""
 
     def api(self, **more: Any) -> ClusterApi:
-        return ClusterApi(Server(self.url, ssl.create_default_context(), lambda: "secret"), **more)
+        return ClusterApi(
+            Configuration(host=self.url, api_key={"BearerToken": "Bearer secret"}), **more
+        )
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_requests_use_the_proxy_of_the_kubeconfig(site: Site, tmp_path: Path) ->
 def test_a_silent_server_is_retried_until_the_timeout(site: Site) -> None:
     said: list[str] = []
     nowhere = ClusterApi(
-        Server("http://127.0.0.1:1", ssl.create_default_context()),
+        Configuration(host="http://127.0.0.1:1"),
         patience_seconds=1.0,
         say=said.append,
     )

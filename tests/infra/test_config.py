@@ -177,8 +177,8 @@ def test_without_a_kubeconfig_the_aws_cli_is_required(
     [
         ("", "it is empty"),
         ("- a", "it is not a YAML mapping"),
-        ("apiVersion: v1", "it has no current-context"),
-        ("current-context: a", "its contexts do not contain 'a'"),
+        ("apiVersion: v1", "Expected key current-context"),
+        ("current-context: a", "Expected key contexts"),
         ("contexts: [", "cannot be used"),
     ],
 )
