@@ -42,7 +42,7 @@ from rich.table import Table
 from bench.parity import engines
 from bench.parity.reachable import Reachable, reachable
 from bench.parity.worlds import World
-from controller.disruption.bounds import lower_bound
+from controller.disruption.methods.bounds import lower_bound
 from controller.offline.disrupt import answer, begun, look, problem_of
 from controller.offline.solve import deadline
 from controller.offline.world import load

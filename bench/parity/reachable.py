@@ -23,8 +23,8 @@ from controller.apis.kubernetes import conditions
 from controller.disruption import candidates
 from controller.disruption.budgets import allowed, consumption
 from controller.disruption.commands import Candidate, Reason
-from controller.disruption.consolidation import method as consolidation
-from controller.disruption.emptiness import should_disrupt
+from controller.disruption.methods.consolidation import method as consolidation
+from controller.disruption.methods.emptiness import should_disrupt
 from controller.disruption.model import ClusterModel
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Simulation

@@ -27,8 +27,8 @@ from controller.apis.kubernetes.workloads import DaemonSet, PodDisruptionBudget
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.resources import CPU, MEMORY, PODS, parsed
 from controller.disruption.applying import launched
+from controller.disruption.methods.rollout import AMI_DRIFT
 from controller.disruption.pods import DISRUPTED
-from controller.disruption.rollout import AMI_DRIFT
 from controller.offline.instancetypes import stated
 from controller.scheduling.results import NewNode
 from controller.state.nodefees import with_fee

@@ -19,13 +19,14 @@ from bench.trace.cluster import Cluster, Machine, moment
 from bench.trace.workloads import Member
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.taints import Requirement
-from controller.disruption import candidates, emptiness
+from controller.disruption import candidates
 from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.consolidateafter import Gathering
 from controller.disruption.costs import beginnings
 from controller.disruption.deletioncosts import ranking
-from controller.disruption.methods import confirm, decide
+from controller.disruption.methods import emptiness
+from controller.disruption.methods.order import confirm, decide
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
 from controller.reconcilers.disruption.disruptor import GATHERING
 from controller.reconcilers.provisioning.assignment import assigned

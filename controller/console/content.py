@@ -19,7 +19,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.quantities import MILLI, written
 from controller.constraints.resources import CPU, MEMORY, Resources, pod_requests
 from controller.disruption import candidates
-from controller.disruption.explanation import hold
+from controller.disruption.advice.explanation import hold
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.disrupt import Course, answer
 from controller.scheduling.results import Results

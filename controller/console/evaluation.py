@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from controller.console import content, questions
-from controller.disruption.bounds import lower_bound
+from controller.disruption.methods.bounds import lower_bound
 from controller.disruption.problem import DisruptionProblem
 from controller.manager import solving
 from controller.offline.disrupt import begun, look

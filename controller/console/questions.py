@@ -12,7 +12,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.wording import counted
 from controller.console.content import pending, placements
 from controller.disruption import candidates
-from controller.disruption.explanation import hold
+from controller.disruption.advice.explanation import hold
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.answers import written_node
 from controller.offline.disrupt import Course, answer, begun, look

@@ -14,8 +14,8 @@ from controller.apis.kubernetes.pods import Pod
 from controller.disruption.candidates import registered
 from controller.disruption.commands import Candidate, Reason
 from controller.disruption.costs import disturbance
-from controller.disruption.drift import has_drifted, in_order, is_static
-from controller.disruption.method import Context
+from controller.disruption.methods.drift import has_drifted, in_order, is_static
+from controller.disruption.methods.method import Context
 from controller.disruption.problem import DisruptionProblem
 
 LOWEST = -(2**31)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
-from controller.disruption.method import Context
+from controller.disruption.methods.method import Context
+from controller.disruption.methods.repair import Unhealthy, unhealthy
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.repair import Unhealthy, unhealthy
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,27 +324,27 @@ def decide(
     `question` is the problem in MessagePack, without its snapshot's pods and instance types. The
     other arguments and the result None are those of `schedule`.
     """
-    from controller.disruption import methods
+    from controller.disruption.methods import order
 
     with _uncollected():
         problem = received(question, running, offer)
         if problem is None:
             return None
-        return methods.decide(problem, expired=_Hourglass(seconds), signatures=_KEPT.signatures)
+        return order.decide(problem, expired=_Hourglass(seconds), signatures=_KEPT.signatures)
 
 
 def confirm(
     question: bytes, running: Sequence[int], offer: bytes, seconds: float, decision: Decision
 ) -> Confirmation | None:
     """Return the commands of a decision that are still valid; arguments as for `decide`."""
-    from controller.disruption import methods
+    from controller.disruption.methods import order
 
     with _uncollected():
         problem = received(question, running, offer)
         if problem is None:
             return None
         expired = _Hourglass(seconds)
-        return methods.confirm(problem, decision, expired=expired, signatures=_KEPT.signatures)
+        return order.confirm(problem, decision, expired=expired, signatures=_KEPT.signatures)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from controller.apis import labels
 from controller.apis.kubernetes.quantities import MILLI
 from controller.constraints.resources import CPU, MEMORY, Resources, pod_requests, total
 from controller.disruption import candidates
-from controller.disruption.bounds import lower_bound
+from controller.disruption.methods.bounds import lower_bound
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.commandline import (
     add_now,

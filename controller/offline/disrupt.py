@@ -19,9 +19,9 @@ from controller.apis.kubernetes.meta import to_wire
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.wording import counted, first_three
 from controller.disruption import candidates
-from controller.disruption import course as courses
-from controller.disruption.bounds import lower_bound
-from controller.disruption.course import with_buffered_nodes
+from controller.disruption.advice import course as courses
+from controller.disruption.advice.course import with_buffered_nodes
+from controller.disruption.methods.bounds import lower_bound
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, settings_of
 from controller.offline.answers import written_node
 from controller.offline.commandline import (

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from controller.apis.kinds import EVENT
 from controller.apiserver.errors import ApiError
-from controller.disruption.explanation import NodeExplanation, as_wire, explained
+from controller.disruption.advice.explanation import NodeExplanation, as_wire, explained
 from controller.kube.client import Client
 from controller.offline.commandline import (
     QuestionError,

@@ -13,16 +13,16 @@ import pytest
 
 from bench.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod, required
 from controller.disruption.applying import applied
-from controller.disruption.bounds import lower_bound
 from controller.disruption.candidates import cost, survey
 from controller.disruption.commands import Decision, Reason
 from controller.disruption.consolidateafter import not_yet_consolidatable
-from controller.disruption.consolidation import method as consolidation
-from controller.disruption.consolidation.relaxation import relaxed
-from controller.disruption.methods import confirm, decide
+from controller.disruption.methods.bounds import lower_bound
+from controller.disruption.methods.consolidation import method as consolidation
+from controller.disruption.methods.consolidation.relaxation import relaxed
+from controller.disruption.methods.order import confirm, decide
 from controller.disruption.modes import Mode
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, DisruptionSettings
-from controller.disruption.proposals import spec_of
+from controller.disruption.records.proposals import spec_of
 from controller.disruption.simulation import Simulation
 from controller.offline.world import load
 from controller.scheduling.pods.signatures import PodSignatures

@@ -7,7 +7,7 @@ from typing import Any
 
 from controller.apis import labels
 from controller.disruption.candidates import survey
-from controller.disruption.methods import decide
+from controller.disruption.methods.order import decide
 from controller.scheduling.settings import Settings
 from tests.disruption.clusters import underused
 from tests.disruption.test_rules import opened, problem

@@ -19,8 +19,8 @@ from controller.apis.karpenter.nodepool import NodeClassReference
 from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType, Offering
-from controller.disruption import history
-from controller.disruption.history import Scene
+from controller.disruption.records import history
+from controller.disruption.records.history import Scene
 from controller.state.nodes import StateNode
 from tests.builders import make_node, make_nodeclaim, make_pod, owned_by, true
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench.parity.worlds import HOSTNAME, pod
 from controller.disruption.commands import Command, Decision
-from controller.disruption.methods import confirm, decide
+from controller.disruption.methods.order import confirm, decide
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionSettings
 from controller.scheduling.settings import IGNORE, Settings
 from tests.disruption.test_consolidation import going, pods, pool, problem, world

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from controller.disruption.explanation import NodeExplanation, explained
-from controller.disruption.recommendations import in_about
+from controller.disruption.advice.explanation import NodeExplanation, explained
+from controller.disruption.advice.recommendations import in_about
 from controller.offline.disrupt import problem_of
 from controller.offline.world import load
 from tests.disruption.clusters import lived_in

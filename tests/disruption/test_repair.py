@@ -9,7 +9,7 @@ import pytest
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.nodes import Node
 from controller.aws.provider import LEGACY_REPAIR_POLICIES, REPAIR_POLICIES
-from controller.disruption.repair import diagnosis
+from controller.disruption.methods.repair import diagnosis
 from tests.builders import make_node
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)

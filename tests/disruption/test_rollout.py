@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller.disruption.commands import Decision
-from controller.disruption.methods import decide
+from controller.disruption.methods.order import decide
 from controller.disruption.problem import DisruptionSettings
 from controller.offline.disrupt import problem_of, without_waits
 from controller.offline.world import load

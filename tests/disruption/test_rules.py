@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller.disruption.commands import Command
-from controller.disruption.methods import decide
+from controller.disruption.methods.order import decide
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem
 from controller.offline.answers import written_node
 from controller.offline.world import load

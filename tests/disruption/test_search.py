@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from controller.disruption import candidates
-from controller.disruption.consolidation import search
-from controller.disruption.consolidation.plan import Plan
-from controller.disruption.consolidation.relaxation import relaxed
-from controller.disruption.consolidation.search import GAIN, searched
+from controller.disruption.methods.consolidation import search
+from controller.disruption.methods.consolidation.plan import Plan
+from controller.disruption.methods.consolidation.relaxation import relaxed
+from controller.disruption.methods.consolidation.search import GAIN, searched
 from controller.disruption.model import ClusterModel
 from controller.disruption.simulation import Simulation
 from controller.offline.disrupt import problem_of

@@ -11,7 +11,7 @@ from bench.parity.worlds import instance_type, node_pool, offering, requirement
 from controller.cloudprovider.provider import RepairPolicy
 from controller.disruption.applying import applied
 from controller.disruption.commands import Command, Decision, Reason, TerminateFirst
-from controller.disruption.methods import confirm, decide
+from controller.disruption.methods.order import confirm, decide
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem
 from controller.scheduling.scheduler import schedule
 from tests.disruption.clusters import conditions

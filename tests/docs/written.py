@@ -53,7 +53,7 @@ CONDITION_WRITERS = {
 CONDITIONS_OF_OTHERS = {
     "controller/apis/kubernetes/conditions.py",  # sets what its caller passes
     "controller/disruption/advice/forecast.py",  # computes what would be, and writes nothing
-    "controller/disruption/recommendations.py",  # computes what would be, and writes nothing
+    "controller/disruption/advice/recommendations.py",  # computes what would be, and writes nothing
     "controller/reconcilers/featuregates/disabled.py",  # conditions that other reconcilers set too
     "controller/reconcilers/writing.py",  # sets what its caller passes
 }
@@ -194,7 +194,7 @@ def _reasons_of_reconcilers() -> Iterator[str]:
     other = (
         "controller/apis/kubernetes/conditions.py",
         "controller/disruption/commands.py",
-        "controller/disruption/drift.py",
+        "controller/disruption/methods/drift.py",
     )
     for _, tree in modules("controller/reconcilers", *other):
         for node in ast.walk(tree):

@@ -18,8 +18,8 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.taints import Taint
 from controller.apis.kubernetes.workloads import DaemonSet
 from controller.cloudprovider.fake import make_instance_type
-from controller.disruption import methods
 from controller.disruption.commands import Reason
+from controller.disruption.methods import order
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem
 from controller.manager import solving
 from controller.manager.offers import OfferWriter
@@ -231,7 +231,7 @@ async def test_the_solver_process_decides_the_same_disruption(solver: SolverProc
         settings=EVICTIONS_FREE,
         time_limit=timedelta(seconds=30),
     )
-    expected = methods.decide(dataclasses.replace(problem, settings=EVICTIONS_FREE))
+    expected = order.decide(dataclasses.replace(problem, settings=EVICTIONS_FREE))
 
     decision = await engine.decide(problem)
 

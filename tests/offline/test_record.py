@@ -19,7 +19,7 @@ from controller.apiserver.errors import ForbiddenError, NotFoundError
 from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.errors import CloudProviderError
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.disruption.methods import decide
+from controller.disruption.methods.order import decide
 from controller.offline.commandline import QuestionError
 from controller.offline.disrupt import problem_of
 from controller.offline.instancetypes import stated

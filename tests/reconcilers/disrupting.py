@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from controller.apiserver.errors import ApiError
-from controller.disruption import methods
 from controller.disruption.commands import Confirmation, Decision
+from controller.disruption.methods import order
 from controller.disruption.modes import Mode
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, DisruptionSettings
 from controller.reconcilers.disruption.advising import Advice, Advisor, Recommender
@@ -41,10 +41,10 @@ class SameProcess:
     async def decide(self, problem: DisruptionProblem) -> Decision:
         self.asked += 1
         self.last = problem
-        return methods.decide(self._with_settings(problem))
+        return order.decide(self._with_settings(problem))
 
     async def confirm(self, problem: DisruptionProblem, decision: Decision) -> Confirmation:
-        return methods.confirm(self._with_settings(problem), decision)
+        return order.confirm(self._with_settings(problem), decision)
 
     def _with_settings(self, problem: DisruptionProblem) -> DisruptionProblem:
         return replace(problem, settings=self.settings, scheduling=self.scheduling)

@@ -25,8 +25,8 @@ from controller.apis.kubernetes.taints import Requirement
 from controller.apiserver.errors import ForbiddenError, NotFoundError, UnavailableError
 from controller.cloudprovider.fake import ZONES
 from controller.disruption.commands import Confirmation, Decision
+from controller.disruption.methods.rollout import AMI_DRIFT
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
-from controller.disruption.rollout import AMI_DRIFT
 from controller.reconcilers.disruption.disruptor import GATHERING
 from controller.state.registrations import PAUSES, Failure
 from tests.builders import (

@@ -11,7 +11,7 @@ from controller.disruption.advice import nodepools
 from controller.disruption.advice.forecast import Deadline, Forecast, forecast, unlimited
 from controller.disruption.advice.nodepools import Edit, Pools
 from controller.disruption.advice.obstacles import Change, Obstacle, obstacles
-from controller.disruption.bounds import lower_bound
+from controller.disruption.methods.bounds import lower_bound
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import NO_NODES
 from controller.scheduling.scheduler import never

@@ -10,7 +10,12 @@ from controller.apis.karpenter.nodepool import NodePool
 from controller.constraints.requirements import read
 from controller.disruption import candidates
 from controller.disruption.advice.nodepools import Pools
-from controller.disruption.drift import REQUIREMENTS_DRIFTED, difference, has_drifted, is_static
+from controller.disruption.methods.drift import (
+    REQUIREMENTS_DRIFTED,
+    difference,
+    has_drifted,
+    is_static,
+)
 from controller.disruption.problem import DisruptionProblem
 
 

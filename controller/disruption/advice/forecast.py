@@ -13,8 +13,8 @@ from controller.apis.karpenter.nodepool import Budget, NodePool
 from controller.apis.kubernetes import conditions
 from controller.disruption import candidates
 from controller.disruption.advice.adoption import drained
-from controller.disruption.course import Course
-from controller.disruption.drift import has_drifted, is_static
+from controller.disruption.advice.course import Course
+from controller.disruption.methods.drift import has_drifted, is_static
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import NO_NODES
 from controller.scheduling.scheduler import never

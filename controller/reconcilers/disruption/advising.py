@@ -17,7 +17,7 @@ from controller.apis.karpenter.disruption import Disruption, DisruptionSpec
 from controller.disruption.commands import Command, Confirmation, Decision
 from controller.disruption.modes import Mode
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.proposals import read_back, spec_of
+from controller.disruption.records.proposals import read_back, spec_of
 from controller.reconcilers.disruption.engine import AT_ONCE, PERIOD, DisruptionEngine, IdleBackoff
 from controller.reconcilers.disruption.history import History, approval
 from controller.reconcilers.disruption.orchestration import Orchestrator, log_fields

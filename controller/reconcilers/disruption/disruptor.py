@@ -15,15 +15,16 @@ from itertools import islice
 from controller.apis import labels
 from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL, POD
 from controller.apis.kubernetes.pods import Pod
-from controller.disruption import candidates, emptiness, repair
+from controller.disruption import candidates
 from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.consolidateafter import Gathering
-from controller.disruption.method import Context
+from controller.disruption.methods import emptiness, repair
+from controller.disruption.methods.method import Context
+from controller.disruption.methods.repair import Unhealthy
 from controller.disruption.modes import Mode, by_mode
 from controller.disruption.overview import Overview, overview
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.repair import Unhealthy
 from controller.reconcilers.clock import first_noted
 from controller.reconcilers.disruption import picture
 from controller.reconcilers.disruption.advising import Advisor, Recommender

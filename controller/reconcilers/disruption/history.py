@@ -31,11 +31,11 @@ from controller.apiserver.errors import (
     NotFoundError,
     UnavailableError,
 )
-from controller.disruption import history
 from controller.disruption.commands import Command
-from controller.disruption.history import DAY, HOUR, Scene, with_status
 from controller.disruption.modes import Mode
-from controller.disruption.proposals import spec_of
+from controller.disruption.records import history
+from controller.disruption.records.history import DAY, HOUR, Scene, with_status
+from controller.disruption.records.proposals import spec_of
 from controller.reconcilers.creating import new_name
 from controller.reconcilers.newnodes.supply import supply
 from controller.reconcilers.ports import Ports, PortUser

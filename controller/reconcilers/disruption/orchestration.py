@@ -39,11 +39,11 @@ from controller.apiserver.errors import (
     UnavailableError,
 )
 from controller.disruption.commands import Candidate, Command, Reason
+from controller.disruption.methods.repair import reboots
+from controller.disruption.methods.rollout import since
 from controller.disruption.pods import DISRUPTED
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.proposals import rest_of
-from controller.disruption.repair import reboots
-from controller.disruption.rollout import since
+from controller.disruption.records.proposals import rest_of
 from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.disruption.history import History
 from controller.reconcilers.newnodes.writer import ClaimWriter

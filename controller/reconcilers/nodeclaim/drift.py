@@ -15,7 +15,7 @@ from controller.apis.kinds import EC2_NODE_CLASS, NODE_CLAIM, NODE_POOL
 from controller.apis.kubernetes import conditions
 from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoundError
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.disruption.drift import difference
+from controller.disruption.methods.drift import difference
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import with_conditions
 

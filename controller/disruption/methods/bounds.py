@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from controller.apis import labels
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.disruption import candidates, drift, staticdrift
+from controller.disruption import candidates
 from controller.disruption.commands import Candidate
+from controller.disruption.methods import drift, staticdrift
 from controller.disruption.prices import is_of
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Simulation

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.disruption.consolidation.plan import Plan
-from controller.disruption.consolidation.relaxation import RelaxedPlan
+from controller.disruption.methods.consolidation.plan import Plan
+from controller.disruption.methods.consolidation.relaxation import RelaxedPlan
 from controller.disruption.model import ClusterModel
 from controller.scheduling.arrays import Indices, Vector
 

@@ -14,12 +14,12 @@ import numpy as np
 
 from controller.apis.wording import counted
 from controller.disruption.commands import Candidate, Command, Reason
-from controller.disruption.consolidation import balance
-from controller.disruption.consolidation.destinations import with_lasting_destinations
-from controller.disruption.consolidation.plan import Plan
-from controller.disruption.consolidation.preferenceprices import PreferencePrices
-from controller.disruption.consolidation.replacements import affordable
 from controller.disruption.costs import Lives, disturbance
+from controller.disruption.methods.consolidation import balance
+from controller.disruption.methods.consolidation.destinations import with_lasting_destinations
+from controller.disruption.methods.consolidation.plan import Plan
+from controller.disruption.methods.consolidation.preferenceprices import PreferencePrices
+from controller.disruption.methods.consolidation.replacements import affordable
 from controller.disruption.model import ClusterModel
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Group, Simulation, SimulationResult, groups

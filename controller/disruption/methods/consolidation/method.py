@@ -10,14 +10,14 @@ from controller.apis.karpenter.nodepool import WHEN_EMPTY
 from controller.apis.kubernetes import conditions
 from controller.disruption.budgets import FEWER_ALLOWED, Budgets, held_back
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason
-from controller.disruption.consolidation.budgeting import first_within
-from controller.disruption.consolidation.evaluation import Evaluator
-from controller.disruption.consolidation.planning import Plans
-from controller.disruption.consolidation.preferenceprices import preference_prices
-from controller.disruption.consolidation.staying import Staying
-from controller.disruption.consolidation.validation import culprits, standing
-from controller.disruption.emptiness import is_consolidated, should_disrupt
-from controller.disruption.method import Context, Proposal
+from controller.disruption.methods.consolidation.budgeting import first_within
+from controller.disruption.methods.consolidation.evaluation import Evaluator
+from controller.disruption.methods.consolidation.planning import Plans
+from controller.disruption.methods.consolidation.preferenceprices import preference_prices
+from controller.disruption.methods.consolidation.staying import Staying
+from controller.disruption.methods.consolidation.validation import culprits, standing
+from controller.disruption.methods.emptiness import is_consolidated, should_disrupt
+from controller.disruption.methods.method import Context, Proposal
 from controller.disruption.pods import is_soon_gone
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Simulation, names_of

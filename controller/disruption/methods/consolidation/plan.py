@@ -17,7 +17,7 @@ from itertools import groupby
 
 import numpy as np
 
-from controller.disruption.consolidation.relaxation import HOLES
+from controller.disruption.methods.consolidation.relaxation import HOLES
 from controller.disruption.model import ClusterModel, Rule
 from controller.scheduling.arrays import Counts, Indices, Mask, Matrix, Vector
 from controller.scheduling.topology.rules import ENDLESS, further, minimum

@@ -19,8 +19,8 @@ from controller.disruption.commands import (
     Reason,
     TerminateFirst,
 )
-from controller.disruption.method import Context, Proposal
-from controller.disruption.rollout import Rollout, since
+from controller.disruption.methods.method import Context, Proposal
+from controller.disruption.methods.rollout import Rollout, since
 from controller.disruption.simulation import NO_NODES, Simulation
 
 NODE_POOL_DRIFTED = "NodePoolDrifted"

@@ -26,11 +26,11 @@ from controller.disruption import candidates
 from controller.disruption.budgets import Budgets, held_back
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason
 from controller.disruption.costs import rescheduling_cost
-from controller.disruption.drift import confirm_each, is_static, replaced
-from controller.disruption.method import Context, Proposal
+from controller.disruption.methods.drift import confirm_each, is_static, replaced
+from controller.disruption.methods.method import Context, Proposal
+from controller.disruption.methods.staticdrift import means_of
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Simulation
-from controller.disruption.staticdrift import means_of
 
 MOST_REBOOTS, REBOOT_WINDOW = 2, timedelta(hours=24)
 """How often a node is rebooted within this time; if that does not help, it is replaced."""

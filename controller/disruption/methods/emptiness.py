@@ -11,7 +11,7 @@ from controller.apis.kubernetes import conditions
 from controller.apis.wording import counted
 from controller.disruption.budgets import FEWER_ALLOWED, Budgets, held_back
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason
-from controller.disruption.method import Context, Proposal
+from controller.disruption.methods.method import Context, Proposal
 from controller.state.pods import is_reschedulable
 
 

@@ -15,10 +15,10 @@ from datetime import timedelta
 from controller.disruption.applying import launched
 from controller.disruption.budgets import Budgets
 from controller.disruption.commands import Candidate
-from controller.disruption.consolidation.evaluation import ENGINE_TRIES, Evaluator
-from controller.disruption.consolidation.planning import ConfirmedPlan, Plans, alone
-from controller.disruption.consolidation.sequencing import as_bound, taken_in
 from controller.disruption.costs import HOUR
+from controller.disruption.methods.consolidation.evaluation import ENGINE_TRIES, Evaluator
+from controller.disruption.methods.consolidation.planning import ConfirmedPlan, Plans, alone
+from controller.disruption.methods.consolidation.sequencing import as_bound, taken_in
 from controller.disruption.simulation import Group, names_of
 from controller.scheduling.results import NewNode
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.wording import counted
+from controller.disruption.advice.recommendations import Question, recommendations, verdict
 from controller.disruption.costs import Lives, moving_price
 from controller.disruption.pods import local_claims, surges, uses_any
 from controller.disruption.prices import node_offering
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.recommendations import Question, recommendations, verdict
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.scheduler import never, schedule
 from controller.scheduling.settings import IGNORE

@@ -10,7 +10,7 @@ import numpy as np
 from controller.disruption.budgets import allowed, consumption
 from controller.disruption.candidates import unprotected
 from controller.disruption.commands import Reason
-from controller.disruption.emptiness import goes_once_empty
+from controller.disruption.methods.emptiness import goes_once_empty
 from controller.disruption.model import ClusterModel
 from controller.disruption.pods import is_of_job
 from controller.disruption.problem import DisruptionProblem

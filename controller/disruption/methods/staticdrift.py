@@ -17,11 +17,11 @@ from controller.disruption.commands import (
     Reason,
     TerminateFirst,
 )
-from controller.disruption.drift import confirm_each, in_order, is_static, why
-from controller.disruption.method import Context, Proposal
+from controller.disruption.methods.drift import confirm_each, in_order, is_static, why
+from controller.disruption.methods.method import Context, Proposal
+from controller.disruption.methods.rollout import Rollout
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.reservations import awaited
-from controller.disruption.rollout import Rollout
 from controller.scheduling.results import NewNode
 from controller.scheduling.templating import templated
 

@@ -12,8 +12,9 @@ from controller.apis.karpenter.disruption import (
     PlannedReplacement,
 )
 from controller.apis.kubernetes.pods import Pod
-from controller.disruption import candidates, repair
+from controller.disruption import candidates
 from controller.disruption.commands import Candidate, Command, Reason
+from controller.disruption.methods import repair
 from controller.disruption.modes import Mode
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.results import NewNode

@@ -24,11 +24,11 @@ from controller.apis.wording import first_three
 from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.consolidateafter import quiet_since
-from controller.disruption.consolidation.balance import BALANCED
-from controller.disruption.consolidation.method import LATER
-from controller.disruption.consolidation.preferenceprices import without_preferences
 from controller.disruption.costs import HOUR, Lives
-from controller.disruption.methods import decide
+from controller.disruption.methods.consolidation.balance import BALANCED
+from controller.disruption.methods.consolidation.method import LATER
+from controller.disruption.methods.consolidation.preferenceprices import without_preferences
+from controller.disruption.methods.order import decide
 from controller.disruption.pods import is_soon_gone
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.scheduler import never

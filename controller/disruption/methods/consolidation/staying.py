@@ -9,12 +9,12 @@ import numpy as np
 
 from controller.apis.wording import counted
 from controller.disruption.commands import Candidate
-from controller.disruption.consolidation.balance import LEAST_SCORE
-from controller.disruption.consolidation.evaluation import NEGLIGIBLE, Evaluator
-from controller.disruption.consolidation.plan import Plan
-from controller.disruption.consolidation.planning import ClusterEstimate
-from controller.disruption.consolidation.relaxation import HOLES
-from controller.disruption.consolidation.replacements import SPOT_TO_SPOT_TYPES
+from controller.disruption.methods.consolidation.balance import LEAST_SCORE
+from controller.disruption.methods.consolidation.evaluation import NEGLIGIBLE, Evaluator
+from controller.disruption.methods.consolidation.plan import Plan
+from controller.disruption.methods.consolidation.planning import ClusterEstimate
+from controller.disruption.methods.consolidation.relaxation import HOLES
+from controller.disruption.methods.consolidation.replacements import SPOT_TO_SPOT_TYPES
 from controller.disruption.simulation import Group
 
 NOWHERE = "Not all pods would schedule on other nodes"

@@ -12,10 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controller.disruption.consolidation.evaluation import ENGINE_TRIES, MANY_NODES, Evaluator
-from controller.disruption.consolidation.relaxation import RelaxedPlan, relaxed
-from controller.disruption.consolidation.search import promises, searched
-from controller.disruption.consolidation.sequencing import as_bound
+from controller.disruption.methods.consolidation.evaluation import (
+    ENGINE_TRIES,
+    MANY_NODES,
+    Evaluator,
+)
+from controller.disruption.methods.consolidation.relaxation import RelaxedPlan, relaxed
+from controller.disruption.methods.consolidation.search import promises, searched
+from controller.disruption.methods.consolidation.sequencing import as_bound
 from controller.disruption.model import ClusterModel
 from controller.disruption.simulation import Group, destinations_of, names_of
 from controller.scheduling.arrays import Mask, Vector

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from controller.disruption.applying import launched
-from controller.disruption.consolidation.evaluation import (
+from controller.disruption.methods.consolidation.evaluation import (
     ENGINE_TRIES,
     MANY_NODES,
     NEGLIGIBLE,
     Evaluator,
 )
-from controller.disruption.consolidation.kubescheduler import cost_of_left_over
-from controller.disruption.consolidation.plan import Plan
+from controller.disruption.methods.consolidation.kubescheduler import cost_of_left_over
+from controller.disruption.methods.consolidation.plan import Plan
 from controller.disruption.simulation import NO_NODES, Group, destinations_of, joined, names_of
 from controller.scheduling.results import NewNode
 from controller.state.nodes import StateNode

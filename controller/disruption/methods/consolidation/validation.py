@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from controller.disruption.commands import Command
-from controller.disruption.consolidation.evaluation import Evaluator
-from controller.disruption.consolidation.plan import Plan
-from controller.disruption.consolidation.replacements import is_like
+from controller.disruption.methods.consolidation.evaluation import Evaluator
+from controller.disruption.methods.consolidation.plan import Plan
+from controller.disruption.methods.consolidation.replacements import is_like
 from controller.disruption.simulation import Group, destinations_of, joined, names_of
 
 

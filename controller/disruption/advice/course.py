@@ -8,11 +8,11 @@ from itertools import count, islice
 
 from controller.apis import labels
 from controller.disruption import candidates
+from controller.disruption.advice.explanation import why_untouched
 from controller.disruption.applying import applied
 from controller.disruption.commands import Command, Decision
-from controller.disruption.consolidation.method import LATER
-from controller.disruption.explanation import why_untouched
-from controller.disruption.methods import decide
+from controller.disruption.methods.consolidation.method import LATER
+from controller.disruption.methods.order import decide
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.buffers import hosts
 from controller.scheduling.pods.signatures import PodSignatures

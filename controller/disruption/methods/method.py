@@ -14,8 +14,8 @@ from controller.disruption import candidates
 from controller.disruption.budgets import Budgets, Consumption, budgets_of, consumption
 from controller.disruption.candidates import Candidates
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason, Verdict
+from controller.disruption.methods.rollout import Rollout
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.rollout import Rollout
 from controller.disruption.simulation import NO_NODES, Simulation
 from controller.scheduling.pods.signatures import PodSignatures
 from controller.scheduling.scheduler import never

@@ -17,7 +17,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.constraints.resources import CPU, MEMORY
 from controller.disruption.applying import applied
 from controller.disruption.commands import Candidate, Command
-from controller.disruption.consolidation.plan import Plan
+from controller.disruption.methods.consolidation.plan import Plan
 from controller.disruption.model import ClusterModel, read_model
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.arrays import Matrix, Vector

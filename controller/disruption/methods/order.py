@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from controller.disruption.bounds import lower_bound
 from controller.disruption.commands import Command, Confirmation, Decision, Reason
-from controller.disruption.consolidation.method import Consolidation
-from controller.disruption.drift import Drift
-from controller.disruption.emptiness import Emptiness
-from controller.disruption.method import Context, Method
+from controller.disruption.methods.bounds import lower_bound
+from controller.disruption.methods.consolidation.method import Consolidation
+from controller.disruption.methods.drift import Drift
+from controller.disruption.methods.emptiness import Emptiness
+from controller.disruption.methods.method import Context, Method
+from controller.disruption.methods.repair import Repair
+from controller.disruption.methods.staticdrift import StaticDrift
 from controller.disruption.problem import DisruptionProblem
-from controller.disruption.repair import Repair
-from controller.disruption.staticdrift import StaticDrift
 from controller.scheduling.pods.signatures import PodSignatures
 from controller.scheduling.scheduler import never
 
