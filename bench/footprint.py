@@ -37,7 +37,7 @@ from controller.apis.kubernetes.taints import Requirement
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
-from controller.manager.solving import (
+from controller.manager.solver.solving import (
     SolverProcess,
     TimedEngine,
     TimedSolve,

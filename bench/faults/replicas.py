@@ -17,8 +17,8 @@ from controller.apiserver.fake import FakeApiServer
 from controller.aws.provider import AWSCloudProvider
 from controller.disruption.problem import DisruptionSettings
 from controller.manager.assembly import Assembly, ReconcilerPorts
+from controller.manager.cloud.metered import MeteredCloud
 from controller.manager.leadership import LAST_MOMENT, LEASE_DURATION, Leadership, Timing
-from controller.manager.meteredcloud import MeteredCloud
 from controller.manager.watches import Watches, followed
 from controller.options import FeatureGates, Options
 from controller.scheduling.results import Results

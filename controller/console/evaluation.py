@@ -1,6 +1,6 @@
 """Decisions and answers about a cluster; these functions run in the solver's process.
 
-Their first three arguments and the result None are those of `manager.solving.decide`.
+Their first three arguments and the result None are those of `manager.solver.solving.decide`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from controller.console import content, questions
 from controller.disruption.methods.bounds import lower_bound
 from controller.disruption.problem import DisruptionProblem
-from controller.manager import solving
+from controller.manager.solver import solving
 from controller.offline.disrupt import begun, look
 from controller.offline.solve import deadline
 from controller.scheduling.scheduler import schedule

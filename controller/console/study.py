@@ -25,7 +25,7 @@ from controller.console.feed import Feed
 from controller.console.live import LiveCluster
 from controller.disruption.problem import DisruptionProblem
 from controller.kube import access
-from controller.manager.solving import OVERDUE, SolverError, SolverProcess, WorldSolver
+from controller.manager.solver.solving import OVERDUE, SolverError, SolverProcess, WorldSolver
 from controller.offline.commandline import QuestionError, connection, positive
 from controller.offline.disrupt import problem_of
 from controller.offline.record import access_of, connected, market_of

@@ -27,12 +27,12 @@ from controller.kube.access import Access
 from controller.kube.client import Client
 from controller.manager import handlers, memory, probes
 from controller.manager.assembly import Assembly, ReconcilerPorts, RunningCloud
+from controller.manager.cloud.metered import MeteredCloud
+from controller.manager.cloud.overlaid import OverlaidCloud
 from controller.manager.configuration import default_constraints
 from controller.manager.leadership import Leadership
-from controller.manager.meteredcloud import MeteredCloud
 from controller.manager.observation import ObservingAssembly
-from controller.manager.overlaidcloud import OverlaidCloud
-from controller.manager.solving import (
+from controller.manager.solver.solving import (
     SolverProcess,
     SpreadingSolve,
     TimedEngine,

@@ -13,8 +13,8 @@ from controller.apis import labels
 from controller.apis.kubernetes.devices import DynamicResources, ResourceSliceTemplate
 from controller.cloudprovider.fake import make_instance_type
 from controller.cloudprovider.instancetypes import InstanceType, Offering, Surcharges
-from controller.manager import offers, solving
-from controller.manager.offers import OfferWriter
+from controller.manager.solver import offers, solving
+from controller.manager.solver.offers import OfferWriter
 from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
 from tests.builders import make_nodepool, make_pod

@@ -21,9 +21,9 @@ from controller.cloudprovider.fake import make_instance_type
 from controller.disruption.commands import Reason
 from controller.disruption.methods import order
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem
-from controller.manager import solving
-from controller.manager.offers import OfferWriter
-from controller.manager.solving import (
+from controller.manager.solver import solving
+from controller.manager.solver.offers import OfferWriter
+from controller.manager.solver.solving import (
     SolverError,
     SolverProcess,
     TimedEngine,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from controller.apis.kubernetes.pods import Pod
-from controller.manager import transfer
-from controller.manager.transfer import PodReceiver, PodSender
+from controller.manager.solver import transfer
+from controller.manager.solver.transfer import PodReceiver, PodSender
 from tests.builders import make_pod
 
 

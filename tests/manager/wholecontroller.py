@@ -15,9 +15,9 @@ from controller.apis.kubernetes.taints import Taint
 from controller.apiserver.fake import FakeApiServer
 from controller.cloudprovider.fake import FakeCloud
 from controller.manager.assembly import Assembly, ReconcilerPorts
-from controller.manager.meteredcloud import MeteredCloud
+from controller.manager.cloud.metered import MeteredCloud
+from controller.manager.cloud.overlaid import OverlaidCloud
 from controller.manager.observation import ObservingAssembly
-from controller.manager.overlaidcloud import OverlaidCloud
 from controller.manager.watches import Watches, followed
 from controller.options import DisruptionMode, FeatureGates, Options
 from controller.reconcilers.clock import Clock

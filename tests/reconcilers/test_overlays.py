@@ -14,7 +14,7 @@ from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import NODE_OVERLAY
 from controller.apis.kubernetes import conditions
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.manager.overlaidcloud import OverlaidCloud
+from controller.manager.cloud.overlaid import OverlaidCloud
 from controller.reconcilers.nodeoverlay.evaluation import ALL, PERIOD, UNRESOLVED, Evaluation
 from tests.builders import changed, make_nodeclass, make_nodepool
 from tests.manager.wholecontroller import LivingCloud

@@ -28,9 +28,9 @@ from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.commands import Confirmation, Decision
 from controller.disruption.problem import DisruptionProblem, DisruptionSettings
-from controller.manager import offers
-from controller.manager.offers import OfferWriter
-from controller.manager.transfer import PodReceiver, PodSender
+from controller.manager.solver import offers
+from controller.manager.solver.offers import OfferWriter
+from controller.manager.solver.transfer import PodReceiver, PodSender
 from controller.scheduling.pods.signatures import PodSignatures
 from controller.scheduling.results import Results
 from controller.scheduling.settings import Settings

@@ -13,7 +13,7 @@ from controller.apis.karpenter.sharedlaunch import SharedLaunch
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import Instance
 from controller.manager.assembly import RunningCloud
-from controller.manager.clouddecorator import CloudDecorator
+from controller.manager.cloud.decorator import CloudDecorator
 from controller.telemetry import logs
 from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics

@@ -18,7 +18,7 @@ from controller.apis.kubernetes import conditions
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.cloudprovider.provider import Instance
 from controller.manager.assembly import RunningCloud
-from controller.manager.clouddecorator import CloudDecorator
+from controller.manager.cloud.decorator import CloudDecorator
 from controller.state.cluster import Cluster
 from controller.state.nodefees import fee_of, with_fee
 from controller.state.overlays import identity, overlaid
