@@ -1050,6 +1050,27 @@ def test_the_plan_assumes_that_kube_scheduler_binds_the_largest_pods_first() -> 
     assert going(decision) == {"a"}
 
 
+@pytest.mark.parametrize(("allowed", "goes"), [(2, {"a"}), (1, set())])
+def test_the_plan_assumes_that_disruption_budgets_delay_large_pods(
+    allowed: int, goes: set[str]
+) -> None:
+    # If only one of the large pods may be away at a time, kube-scheduler binds the small one before
+    # the other. It goes to b, where the other then does not fit.
+    leaving = [*pods("large", 2, cpu=500), *pods("small", 1, cpu=300)]
+    for large in leaving[:2]:
+        large["metadata"]["labels"] = {"app": "large"}
+    cluster = one_to_empty(leaving, free={"b": 1000, "c": 300})
+    cluster["podDisruptionBudgets"] = [
+        {
+            "metadata": {"name": "large", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"app": "large"}}},
+            "status": {"disruptionsAllowed": allowed, "expectedPods": 4},
+        }
+    ]
+
+    assert going(decided(cluster, DisruptionSettings())) == goes
+
+
 @pytest.mark.parametrize(
     ("settings", "goes", "why"),
     [

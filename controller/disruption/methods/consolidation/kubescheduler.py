@@ -22,6 +22,7 @@ from controller.disruption.model import ClusterModel, read_model
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.arrays import Matrix, Vector
 from controller.scheduling.catalog.offerings import Catalog
+from controller.state.evictions import EvictionGuards
 from controller.state.usage import allocatable
 
 
@@ -53,14 +54,12 @@ def cost_of_left_over(
     if model is None:
         return 0.0
     capacity = _capacity(after, model)
-    # PodDisruptionBudgets delay some drains, so the order of bindings is unknown. The mean of two
-    # opposite orders represents all of them.
+    # Which node is drained first is unknown. The mean of two opposite orders represents all.
     drains = [(_largest_first(pods, model, capacity), waits) for pods, waits in leaving]
     backwards = drains[::-1]
     backwards.sort(key=lambda one: one[1])
-    orders = [
-        [(pod, waits) for pods, waits in order for pod in pods] for order in (drains, backwards)
-    ]
+    guards = EvictionGuards(problem.snapshot.pod_disruption_budgets)
+    orders = [_evicted(order, guards) for order in (drains, backwards)]
     costs = [_bound_one_by_one(model, order, born, capacity) for order in orders]
     return sum(costs) / len(orders)
 
@@ -98,6 +97,35 @@ def _largest_first(pods: Sequence[Pod], model: ClusterModel, capacity: Matrix) -
         return 0.0 if number is None else float((model.sizes[number, :2] / whole).max())
 
     return sorted(pods, key=share, reverse=True)
+
+
+def _evicted(
+    drains: Sequence[tuple[list[Pod], bool]], guards: EvictionGuards
+) -> list[tuple[Pod, bool]]:
+    """Return the pods of drains in the order of their evictions.
+
+    A drain evicts the pods that their PodDisruptionBudgets allow now. The others follow once those
+    are running again: a large pod may come after small ones. Pods that wait for replacements come
+    last.
+    """
+    order: list[tuple[Pod, bool]] = []
+    for waits in (False, True):
+        left = [pod for pods, waiting in drains if waiting == waits for pod in pods]
+        while left:
+            allowed: dict[int, int] = {}
+            later: list[Pod] = []
+            for pod in left:
+                # At least one, because a budget that allows none now may do so by then.
+                for budget in (budgets := guards.of(pod)):
+                    allowed.setdefault(id(budget), max(budget.status.disruptions_allowed, 1))
+                if all(allowed[id(budget)] > 0 for budget in budgets):
+                    order.append((pod, waits))
+                    for budget in budgets:
+                        allowed[id(budget)] -= 1
+                else:
+                    later.append(pod)
+            left = later
+    return order
 
 
 def _bound_one_by_one(
