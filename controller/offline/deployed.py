@@ -106,7 +106,7 @@ async def _container(api: ApiServer, say: Callable[[str], None]) -> ControllerCo
         for container in containers
         if container.name == CONTAINER or len(containers) == 1
     ]
-    names = [f"{of.metadata.namespace}/{of.metadata.name}" for of, _ in found]
+    names = [of.metadata.key for of, _ in found]
     if len(found) == 1:
         say(f"settings: Deployment {names[0]}")
         return found[0][1]

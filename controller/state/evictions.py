@@ -66,7 +66,7 @@ def _obstacle(pod: Pod, guards: Sequence[PodDisruptionBudget], *, surges: bool) 
         if not ready and guard.spec.unhealthy_pod_eviction_policy == ALWAYS_ALLOW:
             continue
         if guard.status.disruptions_allowed <= 0:
-            name = f"{guard.metadata.namespace}/{guard.metadata.name}"
+            name = guard.metadata.key
             text = f'PodDisruptionBudget "{name}" prevents the eviction of pod "{pod.key}"'
             always = why_never(guard)
             return f"{text}, and always will: {always}" if always else text

@@ -59,7 +59,7 @@ class GangReader:
     """Tells which gang a pod belongs to; pods of PodGroups without a gang policy have none."""
 
     def __init__(self, pod_groups: Iterable[PodGroup]) -> None:
-        self.groups = {f"{one.metadata.namespace}/{one.metadata.name}": one for one in pod_groups}
+        self.groups = {one.metadata.key: one for one in pod_groups}
 
     def gang_of(self, pod: Pod) -> str:
         """Return the gang of a pod as `namespace/name`; empty if it has none."""

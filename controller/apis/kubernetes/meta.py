@@ -64,6 +64,11 @@ class ObjectMeta(Wire):
         """Whether the object is being deleted."""
         return self.deletion_timestamp is not None
 
+    @property
+    def key(self) -> str:
+        """The key of a namespaced object, `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
 
 class LabelSelectorRequirement(Wire):
     """An expression of a label selector: In, NotIn, Exists or DoesNotExist."""

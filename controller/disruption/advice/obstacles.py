@@ -111,9 +111,9 @@ def _disruption_budgets(reading: _Reading) -> Iterator[Obstacle]:
     for pod in reading.pods:
         if guards.obstacle(pod) is not None:
             for budget in guards.of(pod):
-                blocked[f"{budget.metadata.namespace}/{budget.metadata.name}"].append(pod)
+                blocked[budget.metadata.key].append(pod)
     for budget in reading.problem.snapshot.pod_disruption_budgets:
-        name = f"{budget.metadata.namespace}/{budget.metadata.name}"
+        name = budget.metadata.key
         if not (pods := blocked.get(name)):
             continue
         why = why_never(budget)
@@ -138,9 +138,7 @@ def _remedy(budget: PodDisruptionBudget) -> str:
 
 def _without_budget(problem: DisruptionProblem, name: str) -> DisruptionProblem:
     left = tuple(
-        budget
-        for budget in problem.snapshot.pod_disruption_budgets
-        if f"{budget.metadata.namespace}/{budget.metadata.name}" != name
+        budget for budget in problem.snapshot.pod_disruption_budgets if budget.metadata.key != name
     )
     return replace(problem, snapshot=replace(problem.snapshot, pod_disruption_budgets=left))
 

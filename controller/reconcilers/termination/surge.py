@@ -66,7 +66,7 @@ class Surge(PortUser):
         except (NotFoundError, ForbiddenError) as error:
             await self._report_vain(pod, node, str(error))
             return now
-        name = f"{deployment.metadata.namespace}/{deployment.metadata.name}"
+        name = deployment.metadata.key
         message = f"Restarting Deployment {name}: a replacement starts before this pod is deleted"
         await self.recorder.publish(POD, pod, "Normal", "Surging", message)
         return now + PATIENCE

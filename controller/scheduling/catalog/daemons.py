@@ -9,7 +9,7 @@ import msgspec
 
 from controller.apis.kubernetes.pods import Container, Pod, PodSpec
 from controller.apis.kubernetes.taints import Toleration
-from controller.apis.kubernetes.workloads import DaemonSet, LimitRange
+from controller.apis.kubernetes.workloads import LimitRange
 from controller.constraints import hostports, resources
 from controller.constraints.hostports import HostPort
 from controller.constraints.requirements import ValueSet
@@ -38,18 +38,18 @@ def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
     """
     newest = _newest_pods(snapshot.pods)
     demands = []
-    for daemon_set in sorted(snapshot.daemon_sets, key=lambda daemon_set: _key(daemon_set)):
+    for daemon_set in sorted(snapshot.daemon_sets, key=lambda daemon_set: daemon_set.metadata.key):
         template = daemon_set.spec.template.spec
         if template.resource_claims and not snapshot.device_classes:
             continue  # without DeviceClasses it runs nowhere
-        pod = newest.get(daemon_set.metadata.uid or _key(daemon_set))
+        pod = newest.get(daemon_set.metadata.uid or daemon_set.metadata.key)
         spec = template if pod is None else pod.spec
         if pod is None:
             spec = with_defaults(spec, daemon_set.metadata.namespace, snapshot.limit_ranges)
             pod = Pod(metadata=daemon_set.metadata, spec=spec)
         demands.append(
             Daemon(
-                key=_key(daemon_set),
+                key=daemon_set.metadata.key,
                 alternatives=required_alternatives(template),
                 tolerations=(*template.tolerations, *spec.tolerations, TOLERATE_PREFERENCES),
                 requests=resources.pod_requests(pod),
@@ -85,10 +85,6 @@ def _defaulted(container: Container, defaults: dict[str, str | int | float]) -> 
     return msgspec.structs.replace(
         container, resources=msgspec.structs.replace(asked, requests=requests)
     )
-
-
-def _key(daemon_set: DaemonSet) -> str:
-    return f"{daemon_set.metadata.namespace}/{daemon_set.metadata.name}"
 
 
 def _newest_pods(pods: Sequence[Pod]) -> dict[str, Pod]:

@@ -68,7 +68,7 @@ class DeviceClaims:
 
     def __init__(self, pods: Sequence[Pod], snapshot: Snapshot, catalog: Catalog) -> None:
         """Read the claims of a solve's pods, and the allocations made before."""
-        self._claims = {_key(claim): claim for claim in snapshot.resource_claims}
+        self._claims = {claim.metadata.key: claim for claim in snapshot.resource_claims}
         self._classes = {
             device_class.metadata.name: device_class for device_class in snapshot.device_classes
         }
@@ -354,7 +354,7 @@ class DeviceClaims:
             try:
                 self._read_claims[text] = read_claim(claim.spec, self._classes)
             except AllocationError as exc:
-                raise AllocationError(f"ResourceClaim {_key(claim)}: {exc}") from exc
+                raise AllocationError(f"ResourceClaim {claim.metadata.key}: {exc}") from exc
         return text, self._read_claims[text]
 
     def _is_here(self, resource_slice: ResourceSlice) -> bool:
@@ -397,10 +397,6 @@ def _moving(waiting: Iterable[Pod], known: Iterable[Pod]) -> set[str]:
 def _users(pods: Iterable[Pod]) -> Counter[str]:
     """Return the number of pods that use each claim, by key."""
     return Counter(key for pod in pods for key in {name for name, _ in _named(pod)})
-
-
-def _key(claim: ResourceClaim) -> str:
-    return f"{claim.metadata.namespace}/{claim.metadata.name}"
 
 
 def _named(pod: Pod) -> list[tuple[str, PodResourceClaim]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from controller.apis.kubernetes.pods import (
     PodAffinityTerm,
@@ -24,6 +25,8 @@ from controller.scheduling.pods.nodeaffinity import required_alternatives
 from controller.scheduling.settings import IGNORE
 
 SCHEDULE_ANYWAY = "ScheduleAnyway"
+
+Weighted = TypeVar("Weighted", PreferredSchedulingTerm, WeightedPodAffinityTerm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +121,8 @@ def first_constraints(spec: PodSpec, *, policy: str, soft_taints: bool) -> PodCo
     return replace(
         constraints,
         preferred_nodes=_heaviest_first(nodes.preferred if nodes is not None else ()),
-        preferred_affinities=_heaviest_first_terms(near.preferred if near is not None else ()),
-        preferred_anti_affinities=_heaviest_first_terms(far.preferred if far is not None else ()),
+        preferred_affinities=_heaviest_first(near.preferred if near is not None else ()),
+        preferred_anti_affinities=_heaviest_first(far.preferred if far is not None else ()),
         anyway=tuple(
             constraint
             for constraint in spec.topology_spread_constraints
@@ -171,13 +174,5 @@ def required(constraints: PodConstraints) -> PodConstraints:
     return constraints if weaker is None else required(weaker.constraints)
 
 
-def _heaviest_first(
-    terms: Sequence[PreferredSchedulingTerm],
-) -> tuple[PreferredSchedulingTerm, ...]:
-    return tuple(sorted(terms, key=lambda weighted: -weighted.weight))
-
-
-def _heaviest_first_terms(
-    terms: Sequence[WeightedPodAffinityTerm],
-) -> tuple[WeightedPodAffinityTerm, ...]:
+def _heaviest_first(terms: Sequence[Weighted]) -> tuple[Weighted, ...]:
     return tuple(sorted(terms, key=lambda weighted: -weighted.weight))
