@@ -101,6 +101,9 @@ class Solver:
         self._is_apart = False
         """Whether pods that pin their node have nodes of their own, which are not rearranged."""
 
+        self._is_cheapest = False
+        """Whether other nodes for the pods that got one cannot cost less."""
+
     def run(self) -> Results:
         """Solve the problem."""
         first = (
@@ -110,7 +113,8 @@ class Solver:
         self._rounds([self._relaxation.attainable(pending) for pending in first])
         self._rounds(self._last_tries())
         few = 0 < sum(node.number for node in self._planned) <= FEW
-        if few and not self._is_apart and not self._expired():
+        is_final = self._is_apart or (self._is_cheapest and not self._placeless)
+        if few and not is_final and not self._expired():
             self._rearrange()
         return self._results()
 
@@ -180,6 +184,8 @@ class Solver:
             )
         else:
             purchase = self._purchaser.bought(pod_groups, self._left)
+        # Without topology rules and other purchases, the pods had the choice of all nodes.
+        self._is_cheapest = purchase.is_cheapest and not (self._planned or self._groups)
         self._planned += purchase.planned
         self._is_apart |= purchase.is_apart
         self._left = purchase.left

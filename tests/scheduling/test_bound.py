@@ -17,6 +17,8 @@ from controller.apis import labels
 from controller.offline.world import load
 from controller.scheduling.arrays import Mask, Matrix
 from controller.scheduling.packing.bound import ExistingCapacity, whole_bound
+from controller.scheduling.packing.packer import pack
+from controller.scheduling.packing.pricing import PriceModel
 from controller.scheduling.packing.problem import NodeRules, PackingProblem
 from controller.scheduling.scheduler import least_cost, never, schedule
 from tests.builders import (
@@ -185,6 +187,37 @@ def test_jointly_unschedulable_pods_do_not_raise_the_bound(
     bound = whole_bound(problem, existing, expired=never)
 
     assert bound <= dearest_that_fits(problem, existing)
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems())
+def test_no_other_nodes_cost_less_than_an_answer_that_is_called_cheapest(
+    drawn: tuple[PackingProblem, ExistingCapacity],
+) -> None:
+    problem = replace(drawn[0], demand=drawn[0].demand * drawn[0].allowed.any(axis=1))
+
+    packing = pack(problem, refinements=0, expired=never)
+
+    no_nodes = ExistingCapacity(np.zeros((0, 2)), np.zeros(3, dtype=np.bool_))
+    assert not packing.is_cheapest or packing.cost == least_by_trying(problem, no_nodes)
+
+
+def test_one_pod_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs: list[PackingProblem] = []
+    build = PriceModel.__init__
+
+    def counted(model: PriceModel, problem: PackingProblem, *, hurried: bool = False) -> None:
+        programs.append(problem)
+        build(model, problem, hurried=hurried)
+
+    monkeypatch.setattr(PriceModel, "__init__", counted)
+    snapshot = make_snapshot(make_nodepool(), types=make_types(2, 4, 8, 16))
+
+    results = schedule([make_pod(cpu="3")], snapshot=snapshot)
+
+    (node,) = results.new_nodes
+    assert node.requests["cpu"] == 3000
+    assert len(programs) == 1
 
 
 def test_the_bound_counts_whole_pods() -> None:

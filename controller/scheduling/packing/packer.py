@@ -96,7 +96,8 @@ class Packing:
     """An answer: the new nodes, the pods without a node, and the remaining limits.
 
     `left`: units per class without a node. `bound`: a lower bound on the cost, in $/h. `cost`: the
-    price of the nodes, in $/h. `headroom`: limits.
+    price of the nodes, in $/h. `headroom`: limits. `is_cheapest`: no other nodes of the problem
+    hold the demand and cost less.
     """
 
     opened: list[OpenedNodes] = field(default_factory=list)
@@ -104,6 +105,7 @@ class Packing:
     bound: float = 0.0
     cost: float = 0.0
     headroom: Vector = field(default_factory=lambda: np.zeros(0))
+    is_cheapest: bool = False
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -166,7 +168,8 @@ def pack(
     model = PriceModel(problem, hurried=True)
     quickest = _packed(problem, model, possible, model.balances(problem.demand)[0], True)
     progress.tell(quickest)
-    if expired():
+    quickest.is_cheapest = _is_cheapest(problem, possible, quickest)
+    if quickest.is_cheapest or expired():
         return _better_of(quickest, first)
     # A program continues from its last solution. The thorough packings start from a new one, so
     # that their answers do not depend on the quick packing.
@@ -177,6 +180,17 @@ def pack(
         if not packing.left[possible].any():
             _better(problem, model, packing, refinements, expired, progress)
     return _better_of(min(quickest, best, key=lambda packing: packing.rank), first)
+
+
+def _is_cheapest(problem: PackingProblem, possible: Mask, packing: Packing) -> bool:
+    """Return whether all pods together cost no more than the dearest of them would alone.
+
+    The cheapest node that holds one pod bounds the cost of all. Unlike the program's bound, it is
+    that of a whole node.
+    """
+    asked = possible & (problem.demand > 0)
+    alone = np.where(problem.allowed[asked], problem.prices, np.inf).min(axis=1)
+    return not packing.left[possible].any() and packing.cost <= float(alone.max()) + SLACK
 
 
 def _better_of(packing: Packing, first: Packing | None) -> Packing:

@@ -30,7 +30,8 @@ class Purchase:
 
     `left`: limits, what they still allow, in their own units. `bound`: a lower bound on the cost of
     any nodes for the same pods, in $/h. `remaining`: the pod groups with pods without a node.
-    `is_apart`: whether pods that pin their node are kept apart from movable ones.
+    `is_apart`: whether pods that pin their node are kept apart from movable ones. `is_cheapest`:
+    whether no other nodes for these pods cost less.
     """
 
     planned: list[PlannedNode]
@@ -38,6 +39,7 @@ class Purchase:
     bound: float
     remaining: list[PodGroup]
     is_apart: bool = False
+    is_cheapest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class Purchaser:
             bound=self._bound(together) - self.overstated,
             remaining=[group for part in parts for group in _remaining(part.pod_groups)],
             is_apart=len(parts) > 1,
+            is_cheapest=len(parts) == 1 and together.packing.is_cheapest,
         )
 
     def _bound(self, packed: _Packed) -> float:
