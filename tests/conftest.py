@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import botocore.session
 import pytest
+from botocore.loaders import create_loader
 from hypothesis import HealthCheck, settings
 
 from bench.parity import engines
@@ -21,6 +24,13 @@ settings.register_profile(
     "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("steady")
+
+# All sessions of botocore read the models of the AWS APIs once; each would take 0.3 s for EC2's.
+botocore.session.create_loader = functools.cache(create_loader)
+
+# The imports create 250,000 objects that stay until the end. `pytest_collection_finish` excludes
+# them from every garbage collection, and enables it again.
+gc.disable()
 
 BUILT: dict[str, Callable[[], tuple[Toolset, ...]]] = {
     "kubernetes": lambda: (binaries.control_plane(), binaries.kubernetes()),
@@ -91,12 +101,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build every binary before the first test: a build takes longer than a test's time limit."""
+    gc.freeze()
+    gc.enable()
     if session.config.option.collectonly:
         return
     _obtain(session.config, [toolset for item in session.items for toolset in _needed(item)])
-    # Excludes the 250,000 objects of the imports from every later garbage collection.
-    gc.collect()
-    gc.freeze()
 
 
 def _obtain(config: pytest.Config, toolsets: Sequence[Toolset]) -> None:

@@ -127,7 +127,7 @@ def test_an_up_that_fails_is_taken_down() -> None:
 
 @pytest.fixture
 def cloud() -> Iterator[Cloud]:
-    with Cloud(settings=Settings(pending=0.01, shutting_down=0.01)) as running:
+    with Cloud(settings=Settings(pending=0.0, shutting_down=0.0)) as running:
         yield running
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -36,6 +36,12 @@ from controller.cloudprovider.instancetypes import InstanceType
 from tests.aws.builders import NOW, Clock, make_claim, make_pool, ready, within
 from tests.aws.conftest import Region
 from tests.builders import changed
+
+
+@pytest.fixture(scope="module")
+def families() -> Collection[str]:
+    """Return no family: these tests see all instance types."""
+    return ()
 
 
 class Scripted:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
+
+import pytest
 
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import READS, Session
 from controller.options import Options
 from tests.aws.builders import make_node_class
 from tests.aws.conftest import REGION, Region
+
+
+@pytest.fixture(scope="module")
+def families() -> Collection[str]:
+    """Return no family: these tests see all instance types."""
+    return ()
 
 
 async def test_a_read_only_provider_lists_the_same_types_and_writes_nothing(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
+import pytest
 import yaml
 
 from controller.apis import labels
@@ -14,6 +16,12 @@ from controller.reconcilers.newnodes.supply import unmatched
 from tests.aws.builders import make_pool, ready, within
 
 SAMPLES = sorted((Path(__file__).parents[2] / "crds" / "samples").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def families() -> Collection[str]:
+    """Return no family: these tests see all instance types."""
+    return ()
 
 
 def pools() -> list[NodePool]:

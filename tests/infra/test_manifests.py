@@ -162,9 +162,12 @@ def test_the_manifests_have_placeholders_for_cluster_specific_values() -> None:
     assert keyed(yaml.safe_load_all(text)) == created(run(None))
 
 
-@pytest.mark.parametrize("path", manifests.files(), ids=str)
+FILES = manifests.files()
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
 def test_a_rendered_file_equals_the_output_of_the_code(path: Path) -> None:
-    assert (CHECKOUT / path).read_text() == manifests.files()[path], "make manifests"
+    assert (CHECKOUT / path).read_text() == FILES[path], "make manifests"
 
 
 def test_the_chart_of_crds_has_every_crd() -> None:

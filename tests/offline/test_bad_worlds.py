@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,7 +25,11 @@ STEPS = 3_000_000
 """Calls within one answer; a good world of this size takes less than a tenth of that."""
 
 BASES = base_worlds()
-PLACES = [places(world) for world in BASES]
+
+
+@cache
+def _places(base: int) -> dict[str, list[tuple[str | int, ...]]]:
+    return places(BASES[base])
 
 
 @contextmanager
@@ -62,8 +67,8 @@ def asked(text: str, *options: str) -> tuple[int, str, str]:
 def faults(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     """Draw a good world, one of its places, and a wrong value for it."""
     base = draw(st.integers(0, len(BASES) - 1))
-    shown = draw(st.sampled_from(sorted(PLACES[base])))
-    path = draw(st.sampled_from(PLACES[base][shown]))
+    shown = draw(st.sampled_from(sorted(_places(base))))
+    path = draw(st.sampled_from(_places(base)[shown]))
     value = draw(st.sampled_from(range(len(WRONG))))
     return f"{shown} of world {base} = {str(WRONG[value])[:60]}", broken(
         BASES[base], path, WRONG[value]

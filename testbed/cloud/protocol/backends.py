@@ -5,7 +5,10 @@ so a process runs one test cloud.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 # moto reads these on import, or when it first creates a backend. Its default images are
@@ -15,8 +18,8 @@ os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
 os.environ.setdefault("MOTO_DISABLE_GLOBAL_CORS", "true")
 
 import moto.backend_index
-import moto.core.base_backend
 from botocore.model import OperationNotFoundError
+from moto.core.base_backend import BackendDict
 from moto.core.parse import PROTOCOL_PARSERS
 from moto.core.request import Request, determine_request_protocol
 from moto.core.routing import NotFound, get_service_router
@@ -29,7 +32,7 @@ from moto.ec2.models.instance_types import (
     InstanceType,
 )
 from moto.events.models import Rule, events_backends
-from moto.iam.models import iam_backends
+from moto.iam.models import IAMBackend, iam_backends
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.sqs.models import sqs_backends
 from moto.ssm.models import Parameter, ssm_backends
@@ -74,8 +77,26 @@ def application() -> Any:
 
 
 def reset() -> None:
-    """Discard all of moto's state in this process."""
-    moto.core.base_backend.BackendDict.reset()
+    """Discard all of moto's state in this process.
+
+    moto's own reset first builds every backend again, which takes about 0.5 s.
+    """
+    for backends in BackendDict._instances:
+        backends.clear()
+    BackendDict._instances.clear()
+
+
+@cache
+def _managed_policies(region: str, account: str) -> Sequence[Any]:
+    return list(_load_managed_policies(SimpleNamespace(region_name=region, account_id=account)))
+
+
+_load_managed_policies = IAMBackend._init_aws_policies
+
+# A copy for each backend, because a policy counts the roles that it is attached to.
+IAMBackend._init_aws_policies = lambda backend: [
+    copy(policy) for policy in _managed_policies(backend.region_name, backend.account_id)
+]
 
 
 def ec2(region: str) -> Any:

@@ -132,7 +132,7 @@ def test_capacity_returns_when_an_instance_terminates(
 
     ec2.terminate_instances(InstanceIds=[identity])
     ec2.get_waiter("instance_terminated").wait(
-        InstanceIds=[identity], WaiterConfig={"Delay": 1, "MaxAttempts": 10}
+        InstanceIds=[identity], WaiterConfig={"Delay": 0.1, "MaxAttempts": 600}
     )
 
     assert region.launch()

@@ -287,7 +287,9 @@ def test_a_placement_group_is_deleted_only_without_instances(ec2: Any, region: R
         ec2.delete_placement_group(GroupName=name)
 
     ec2.terminate_instances(InstanceIds=[instance])
-    ec2.get_waiter("instance_terminated").wait(InstanceIds=[instance])
+    ec2.get_waiter("instance_terminated").wait(
+        InstanceIds=[instance], WaiterConfig={"Delay": 0.1, "MaxAttempts": 600}
+    )
     ec2.delete_placement_group(GroupName=name)
 
 
