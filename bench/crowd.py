@@ -19,7 +19,7 @@ AT_ONCE = 50
 SLOWEST = 20
 """Minimum rate, in pods per second, at which kwok sets pods to Running, even on a busy machine."""
 
-NODE_ROOM = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+NODE_ALLOCATABLE = {"cpu": "8", "memory": "32Gi", "pods": "110"}
 LABELS = {
     "kubernetes.io/os": "linux",
     "kubernetes.io/arch": "amd64",
@@ -91,7 +91,7 @@ def node(number: int) -> dict[str, Any]:
             "annotations": {"kwok.x-k8s.io/node": "fake"},
         },
         "spec": {},
-        "status": {"allocatable": NODE_ROOM, "capacity": NODE_ROOM},
+        "status": {"allocatable": NODE_ALLOCATABLE, "capacity": NODE_ALLOCATABLE},
     }
 
 

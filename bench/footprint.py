@@ -103,7 +103,7 @@ def waiting() -> list[Pod]:
 def running_nodes() -> tuple[tuple[StateNode, ...], tuple[Pod, ...]]:
     """Return half-empty nodes of the first NodePool, and the pods that run on them."""
     nodes, pods = [], []
-    room: dict[str, str | int | float] = {"cpu": "3920m", "memory": "14Gi", "pods": "58"}
+    allocatable: dict[str, str | int | float] = {"cpu": "3920m", "memory": "14Gi", "pods": "58"}
     for number in range(NODES):
         name = f"node-{number}"
         carried = {
@@ -125,15 +125,15 @@ def running_nodes() -> tuple[tuple[StateNode, ...], tuple[Pod, ...]]:
             status=NodeClaimStatus(
                 provider_id=identity,
                 node_name=name,
-                capacity=room,
-                allocatable=room,
+                capacity=allocatable,
+                allocatable=allocatable,
                 conditions=SETTLED,
             ),
         )
         node = Node(
             metadata=meta,
             spec=NodeSpec(provider_id=identity),
-            status=NodeStatus(capacity=room, allocatable=room, conditions=SETTLED),
+            status=NodeStatus(capacity=allocatable, allocatable=allocatable, conditions=SETTLED),
         )
         nodes.append(StateNode(node=node, claim=claim))
         pods.append(make_pod(f"runs-{number}", node=name))

@@ -171,7 +171,7 @@ class ScaleUp:
         )
 
     async def play(self) -> None:
-        self._furnish()
+        self._create_initial_objects()
         process = Process("controller")
         replica = Replica(process, self.api, self.region, Calm(), 1)
         process.start(replica.live())
@@ -197,7 +197,7 @@ class ScaleUp:
                     shared.token if shared else claim.metadata.name
                 )
 
-    def _furnish(self) -> None:
+    def _create_initial_objects(self) -> None:
         discovery = [{"tags": {"karpenter.sh/discovery": CLUSTER}}]
         self.api.store_json(
             kinds.EC2_NODE_CLASS,

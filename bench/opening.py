@@ -77,8 +77,8 @@ def managed(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         "status": {
             "providerID": provider_id,
             "nodeName": name,
-            "capacity": crowd.NODE_ROOM,
-            "allocatable": crowd.NODE_ROOM,
+            "capacity": crowd.NODE_ALLOCATABLE,
+            "allocatable": crowd.NODE_ALLOCATABLE,
             "conditions": [
                 {"type": kind, "status": "True", "reason": kind,
                  "lastTransitionTime": "2026-01-01T00:00:00Z"}

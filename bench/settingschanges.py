@@ -46,7 +46,7 @@ from tests.infra.stage import (
     OURS,
     Stage,
     claim_of,
-    furnish,
+    create_system_nodes,
     open_stage,
 )
 from tests.neighbours import AUTO_MODE
@@ -458,7 +458,7 @@ def runs(seeds: list[int], life: type[Run] = Run) -> Iterator[tuple[int, Run, fl
             has_eks_cluster=life.has_eks_cluster,
         ) as testbed,
     ):
-        furnish(testbed)
+        create_system_nodes(testbed)
         for seed in seeds:
             own = Path(folder) / str(seed)
             own.mkdir()

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from bench.account.sweep import Machine
 
-STANDING = 0.40
+FIXED = 0.40
 """$/h of the stack without any pods of the test.
 
 Control plane 0.10, NAT 0.05, two endpoints in three zones 0.06, two nodes 0.07. These are list
@@ -53,7 +53,7 @@ class Allowance:
         now = self.clock()
         began, counted = self._began or now, self._counted or now
         cpus = sum(machine.cpus for machine in self.machines())
-        self._spent += (now - counted) / timedelta(hours=1) * (STANDING + cpus * CPU)
+        self._spent += (now - counted) / timedelta(hours=1) * (FIXED + cpus * CPU)
         self._began, self._counted = began, now
         if self._spent > self.dollars:
             raise AllowanceSpentError(f"${self._spent:.2f} of ${self.dollars:.2f} are spent")

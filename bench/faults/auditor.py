@@ -248,7 +248,7 @@ class Auditor:
         self._launches(view)
         self._shared(view)
         self._spending(view)
-        self._strangers(view)
+        self._check_foreign(view)
         self._endings(view)
         self._gangs(view)
         self._replication(view)
@@ -327,7 +327,7 @@ class Auditor:
             self._is_wasteful = True
             self.find(f"{view.at:.0f} s: {wasted[0]}")
 
-    def _strangers(self, view: View) -> None:
+    def _check_foreign(self, view: View) -> None:
         """Check that no foreign object changes or disappears once it exists.
 
         New ones may appear.
@@ -360,7 +360,9 @@ class Auditor:
                 and "deletionTimestamp" not in pod["metadata"]
             ]
             if cut_off:
-                self.find(f"instance {instance.id} was ended beneath {', '.join(cut_off)}")
+                self.find(
+                    f"instance {instance.id} was terminated while it ran {', '.join(cut_off)}"
+                )
         self._lived = frozenset(i.id for i in view.instances if i.lives and not i.foreign)
 
 

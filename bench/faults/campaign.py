@@ -15,7 +15,8 @@ from unittest.mock import patch
 
 from bench.faults import auditor
 from bench.faults.auditor import Auditor, View
-from bench.faults.cluster import NAMESPACE, Surroundings, Workload, room
+from bench.faults.cluster import NAMESPACE, Surroundings, Workload, allocatable_of
+from bench.faults.foreign import FOREIGN, SECOND_POOL, ForeignObjects
 from bench.faults.injection import KINDS, PHASES, Phase, Scene
 from bench.faults.processes import Process, ProcessLoop
 from bench.faults.region import CLUSTER, ROLE, SIZES, Region
@@ -30,7 +31,6 @@ from bench.faults.replicas import (
     wall_clock,
 )
 from bench.faults.replicas import NAMESPACE as LEASE_NAMESPACE
-from bench.faults.strangers import FOREIGN, SECOND_POOL, Strangers
 from bench.faults.wires import Call
 from controller.apis import kinds
 from controller.apiserver.fake import FakeApiServer
@@ -75,7 +75,7 @@ SHARES: dict[Phase, float] = {
 }
 """Share of the pods that is wanted in each phase."""
 
-MACHINES = [auditor.Machine(*room(size), size.price) for size in SIZES]
+MACHINES = [auditor.Machine(*allocatable_of(size), size.price) for size in SIZES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Run:
             self.region,
             self.surroundings,
             self.controllers,
-            Strangers(self.api, self.region),
+            ForeignObjects(self.api, self.region),
             self.chance,
         )
         self.auditor = Auditor(MACHINES)
@@ -188,7 +188,7 @@ class Run:
         return ("default", STATIC_POOL) if self._static else ("default",)
 
     async def play(self) -> Sequence[str]:
-        self._furnish()
+        self._create_initial_objects()
         world = asyncio.create_task(self._world())
         try:
             for phase in PHASES:
@@ -226,11 +226,11 @@ class Run:
         if phase not in self.fault.phases:
             return
         self.fault_is_on = True
-        raging = asyncio.create_task(self.fault.rage(self.scene))
+        injection = asyncio.create_task(self.fault.inject(self.scene))
         await asyncio.sleep(WINDOW)
-        raging.cancel()
-        await asyncio.wait([raging])
-        if not raging.cancelled() and (failure := raging.exception()) is not None:
+        injection.cancel()
+        await asyncio.wait([injection])
+        if not injection.cancelled() and (failure := injection.exception()) is not None:
             raise failure
         self.fault_is_on = False
         self.fault.end(self.scene)
@@ -317,12 +317,12 @@ class Run:
             wanted={w.name: w.replicas for w in self.surroundings.workloads},
             gangs=[w.name for w in self.surroundings.workloads if w.is_gang],
             replicas={STATIC_POOL: self._replicas} if self._static else {},
-            foreign=self.scene.strangers.placed,
+            foreign=self.scene.foreign.placed,
         )
 
     # The initial state.
 
-    def _furnish(self) -> None:
+    def _create_initial_objects(self) -> None:
         store = self.api.store_json
         discovery = [{"tags": {"karpenter.sh/discovery": CLUSTER}}]
         store(
@@ -368,7 +368,7 @@ class Run:
                         },
                     },
                 )
-        self.scene.strangers.furnish()
+        self.scene.foreign.create()
 
 
 def play(seed: int, kind: str, number: int, pods: int, gangs: int = 0, static: int = 0) -> Outcome:

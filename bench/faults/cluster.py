@@ -71,17 +71,17 @@ class Places:
     small for all following pods with the same requests.
     """
 
-    def __init__(self, room: Mapping[str, Counter[str]]) -> None:
-        self._room, self._names = room, sorted(room)
+    def __init__(self, remaining: Mapping[str, Counter[str]]) -> None:
+        self._remaining, self._names = remaining, sorted(remaining)
         self._passed: Counter[frozenset[tuple[str, int]]] = Counter()
         """Number of nodes, by name, that are known to be too small, for each set of requests."""
 
     def find(self, asked: Counter[str], wanted: str) -> str | None:
-        if wanted in self._room and _fits(asked, self._room[wanted]):
+        if wanted in self._remaining and _fits(asked, self._remaining[wanted]):
             return wanted
         alike = frozenset(asked.items())
         for name in islice(self._names, self._passed[alike], None):
-            if _fits(asked, self._room[name]):
+            if _fits(asked, self._remaining[name]):
                 return name
             self._passed[alike] += 1
         return None
@@ -187,7 +187,7 @@ class Surroundings:
                 await self._join(machine, boot)
 
     async def _join(self, machine: Machine, boot: Boot) -> None:
-        room = _room(machine)
+        allocatable = _allocatable(machine)
         labels = {
             "kubernetes.io/hostname": machine.hostname,
             "kubernetes.io/arch": "amd64",
@@ -202,8 +202,8 @@ class Surroundings:
         }
         await self.api.create(kinds.NODE, body)
         status = {
-            "capacity": room,
-            "allocatable": room,
+            "capacity": allocatable,
+            "allocatable": allocatable,
             "conditions": [_condition("Ready", "False", self._written(), "KubeletNotReady")],
         }
         await self.api.patch(kinds.NODE, machine.hostname, {"status": status}, subresource="status")
@@ -281,7 +281,7 @@ class Surroundings:
         waiting = self.pending()
         if not waiting:
             return
-        room = {
+        remaining = {
             n["metadata"]["name"]: _left(n)
             for n in self.bodies(kinds.NODE)
             if not n["spec"].get("taints") and not n["spec"].get("unschedulable")
@@ -289,9 +289,9 @@ class Surroundings:
             and not n["metadata"]["labels"].get("foreign")
         }  # fmt: skip
         for pod in self.bodies(kinds.POD):
-            if (left := room.get(pod["spec"].get("nodeName", ""))) is not None:
+            if (left := remaining.get(pod["spec"].get("nodeName", ""))) is not None:
                 left.subtract(_asked(pod))
-        places = Places(room)
+        places = Places(remaining)
         gangs: dict[str, list[dict[str, Any]]] = {}
         for pod in waiting:
             if _is_going(pod):
@@ -301,16 +301,16 @@ class Surroundings:
                 continue
             chosen = places.find(_asked(pod), _nominated(pod))
             if chosen is not None:
-                room[chosen].subtract(_asked(pod))
+                remaining[chosen].subtract(_asked(pod))
             await self._report(pod, chosen)
         for name, pods in gangs.items():
-            await self._schedule_gang(name, pods, room)
+            await self._schedule_gang(name, pods, remaining)
 
     async def _schedule_gang(
-        self, name: str, pods: Sequence[dict[str, Any]], room: dict[str, Counter[str]]
+        self, name: str, pods: Sequence[dict[str, Any]], remaining: dict[str, Counter[str]]
     ) -> None:
         """Bind all pods of a gang if enough of them fit, as kube-scheduler does; else none."""
-        left = {node: Counter(free) for node, free in room.items()}
+        left = {node: Counter(free) for node, free in remaining.items()}
         places = Places(left)
         chosen: dict[str, str | None] = {}
         for pod in pods:
@@ -326,7 +326,7 @@ class Surroundings:
         )
         fits = bound + sum(node is not None for node in chosen.values()) >= size
         if fits:
-            room.update(left)
+            remaining.update(left)
         for pod in pods:
             await self._report(pod, chosen[pod["metadata"]["name"]] if fits else None)
 
@@ -380,22 +380,22 @@ def written(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def room(size: Size) -> tuple[int, int]:
-    """Return the millicores and MiB that a machine has for pods."""
+def allocatable_of(size: Size) -> tuple[int, int]:
+    """Return the allocatable millicores and MiB of an instance type."""
     return size.cpus * 1000 - 120, math.floor(size.gib * 1024 * 0.925) - 900
 
 
-def _room(machine: Machine) -> dict[str, str]:
-    cpu, memory = room(next(s for s in SIZES if s.name == machine.type))
+def _allocatable(machine: Machine) -> dict[str, str]:
+    cpu, memory = allocatable_of(next(s for s in SIZES if s.name == machine.type))
     return {"cpu": f"{cpu}m", "memory": f"{memory}Mi", "pods": "58"}
 
 
 def _left(node: Body) -> Counter[str]:
-    room = node["status"]["allocatable"]
+    allocatable = node["status"]["allocatable"]
     return Counter(
-        cpu=int(room["cpu"].removesuffix("m")),
-        memory=int(room["memory"].removesuffix("Mi")),
-        pods=int(room["pods"]),
+        cpu=int(allocatable["cpu"].removesuffix("m")),
+        memory=int(allocatable["memory"].removesuffix("Mi")),
+        pods=int(allocatable["pods"]),
     )
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bench.faults.cluster import Boot, Surroundings
+from bench.faults.foreign import ForeignObjects
 from bench.faults.region import SIZES, Machine, Region, refusal
 from bench.faults.replicas import Controllers
-from bench.faults.strangers import Strangers
 from bench.faults.wires import Call
 from controller.apis import kinds
 from controller.apis.kubernetes.nodes import Node
@@ -77,7 +77,7 @@ class Scene:
     region: Region
     surroundings: Surroundings
     controllers: Controllers
-    strangers: Strangers
+    foreign: ForeignObjects
     chance: random.Random
 
     def machines(self) -> list[Machine]:
@@ -111,7 +111,7 @@ class Fault:
         """Return the delay of watch events, in seconds."""
         return 0.0
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         """Act on the scene until cancelled; called once in each phase."""
 
     def end(self, scene: Scene) -> None:
@@ -161,7 +161,7 @@ class Kill(Fault):
 class LeaderChange(Fault):
     """The leader is asked to stop; another replica takes over."""
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         while True:
             await self._now_and_then(5, 40)
             leader = scene.controllers.leader
@@ -172,7 +172,7 @@ class LeaderChange(Fault):
 class PausedLeader(Fault):
     """The leader is paused for longer than its Lease lasts, and then continues."""
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         while True:
             await self._now_and_then(1, 40)
             leader = scene.controllers.leader
@@ -188,7 +188,7 @@ class PausedLeader(Fault):
 class WatchesCut(Fault):
     """Watches break; changes in the meantime are visible only in a new list."""
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         while True:
             await self._now_and_then(1, 15)
             scene.api.break_watches()
@@ -201,7 +201,7 @@ class ApiRestart(Fault):
         super().__init__(chance, number)
         self._back_at = 0.0
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         while True:
             await self._now_and_then(10, 40)
             away = self.chance.uniform(3, 25)
@@ -306,7 +306,7 @@ class Unauthorized(Fault):
         self._turn = number * len(PHASES)
         self.operation = ""
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         self.operation = OPERATIONS[self._turn % len(OPERATIONS)]
         self._turn += 1
 
@@ -332,7 +332,7 @@ class Slow(Fault):
 class Exhausted(Fault):
     """There is no capacity: of some instance types, of a capacity type, or at all."""
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         closed = scene.region.closed
         while True:
             closed.clear()
@@ -356,7 +356,7 @@ class Joins(Fault):
         super().__init__(chance, number)
         self.how = how
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         while True:
             for machine in scene.machines():
                 if machine.id not in scene.surroundings.boots:
@@ -386,7 +386,7 @@ class Machines(Fault):
         super().__init__(chance, number)
         self.how = how
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         while True:
             await self._now_and_then(3, 40)
             machines = scene.machines()
@@ -418,7 +418,7 @@ class ReusedNames(Fault):
         self.recreated = recreated
         self._taken: set[str] = set()
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         await asyncio.gather(self._end_some(scene), self._take_names(scene))
 
     async def _end_some(self, scene: Scene) -> None:
@@ -452,7 +452,7 @@ class ReusedNames(Fault):
     def _take(self, scene: Scene, name: str) -> None:
         if name not in self._taken:
             self._taken.add(name)
-            scene.strangers.replace(name, self.number)
+            scene.foreign.replace(name, self.number)
 
     async def _force(self, scene: Scene, name: str) -> None:
         try:
@@ -468,7 +468,7 @@ class ReusedAddresses(Fault):
     Their Nodes therefore have the same names.
     """
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         scene.region.reuses_addresses = True
         while True:
             await self._now_and_then(3, 30)
@@ -485,12 +485,12 @@ class SecondKarpenter(Fault):
     Runs alternate: its instances have tags or none, and its EC2NodeClass is in the cluster or not.
     """
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         if self.number // 2 % 2 == 0:
-            scene.strangers.add_second_class()
+            scene.foreign.add_second_class()
         while True:
             await self._now_and_then(3, 30)
-            await scene.strangers.add_second_karpenters(self.chance, is_tagged=self.number % 2 == 0)
+            await scene.foreign.add_second_karpenters(self.chance, is_tagged=self.number % 2 == 0)
 
 
 class Deletions(Fault):
@@ -503,7 +503,7 @@ class Deletions(Fault):
         super().__init__(chance, number)
         self.kind, self.forced = kind, forced
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         while True:
             await self._now_and_then(3, 30)
             names = [
@@ -533,7 +533,7 @@ class Deletions(Fault):
 class Messages(Fault):
     """The queue is full of notices: foreign, duplicate, broken, and real ones."""
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         while True:
             for _ in range(self.chance.randint(50, 150)):
                 self._send(scene)
@@ -564,7 +564,7 @@ class Messages(Fault):
 class ClockJumps(Fault):
     """The wall clock of each process jumps, independently of the others."""
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         while True:
             for replica in scene.controllers.replicas:
                 if replica is not None:
@@ -601,8 +601,8 @@ class Mix(Fault):
     def delay(self) -> float:
         return max(part.delay() for part in self.parts)
 
-    async def rage(self, scene: Scene) -> None:
-        await asyncio.gather(*(part.rage(scene) for part in self.parts))
+    async def inject(self, scene: Scene) -> None:
+        await asyncio.gather(*(part.inject(scene) for part in self.parts))
 
     def end(self, scene: Scene) -> None:
         for part in self.parts:
@@ -693,7 +693,7 @@ class PartialFleets(Fault):
 
     phases = ("launch", "replacement")
 
-    async def rage(self, scene: Scene) -> None:
+    async def inject(self, scene: Scene) -> None:
         while True:
             scene.region.most_at_once = self.chance.choice((1, 2, 3, 1000))
             await self._now_and_then(2, 30)

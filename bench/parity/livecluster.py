@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from testbed.kube.client import ConflictError, KubeClient, NotFoundError, UnprocessableError
-from tests.oracle.machines import Machine, standing
+from tests.oracle.machines import Machine, existing_machines
 from tests.oracle.replay import Replay
 from tests.oracle.rules import key_of
 
@@ -62,7 +62,7 @@ class LiveCluster:
                 await self._in_namespace("/api/v1", "persistentvolumeclaims", claim)
         for namespace in world.get("daemonSets", []):
             await self._in_namespace("/apis/apps/v1", "daemonsets", namespace)
-        machines = [*standing(world).values(), *coming]
+        machines = [*existing_machines(world).values(), *coming]
         await self._each("/api/v1/nodes", [node(machine) for machine in machines])
         await self._open(machines)
         running = [waiting for waiting in world["pods"] if waiting["spec"].get("nodeName")]
@@ -242,7 +242,7 @@ def plan(
 
 def node(machine: Machine) -> Object:
     """Return a machine as a Node that kwok manages."""
-    room = {name: _quantity(amount) for name, amount in machine.allocatable.items()}
+    allocatable = {name: _quantity(amount) for name, amount in machine.allocatable.items()}
     return {
         "metadata": {
             "name": machine.name,
@@ -250,7 +250,7 @@ def node(machine: Machine) -> Object:
             "annotations": {"kwok.x-k8s.io/node": "fake"},
         },
         "spec": {"taints": [dict(taint) for taint in machine.taints]},
-        "status": {"allocatable": room, "capacity": room},
+        "status": {"allocatable": allocatable, "capacity": allocatable},
     }
 
 

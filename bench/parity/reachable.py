@@ -168,13 +168,13 @@ class _Program:
     def _buy(self, kind: int, classes: Indices) -> None:
         """Add a column for new nodes of a type, and columns for pods of these classes on them."""
         packing = self._model.packing
-        room, sizes = packing.capacity[kind], packing.sizes[classes]
+        capacity, sizes = packing.capacity[kind], packing.sizes[classes]
         bought = self._column(float(packing.prices[kind]))
         columns = [self._column(0.0, whole=False) for _ in classes]
         for number, column in zip(classes.tolist(), columns, strict=True):
             self._moved[number].append(column)
-        self._share(columns, sizes, room, bought)
-        most = np.minimum(_times(sizes, room), self._total[classes])
+        self._share(columns, sizes, capacity, bought)
+        most = np.minimum(_times(sizes, capacity), self._total[classes])
         for column, many in zip(columns, most.tolist(), strict=True):
             self._at_most([column, bought], [1.0, -many], 0.0)
         rules = packing.rules
@@ -184,13 +184,13 @@ class _Program:
             self._at_most([*some, bought], [1.0] * len(some) + [-float(rules.limit[group])], 0.0)
 
     def _share(
-        self, columns: Sequence[int], sizes: Matrix, room: Vector, there: int | None
+        self, columns: Sequence[int], sizes: Matrix, capacity: Vector, there: int | None
     ) -> None:
         """Add capacity rows: pods share a node, or as many nodes as the column `there` says."""
-        scale = np.maximum(self._model.capacity.max(axis=0, initial=0.0), 1.0)[: len(room)]
+        scale = np.maximum(self._model.capacity.max(axis=0, initial=0.0), 1.0)[: len(capacity)]
         for resource in np.flatnonzero(sizes.any(axis=0)).tolist():
             amounts = (sizes[:, resource] / scale[resource]).tolist()
-            most = float(room[resource] / scale[resource])
+            most = float(capacity[resource] / scale[resource])
             if there is None:
                 self._at_most(list(columns), amounts, most)
             else:
@@ -237,8 +237,8 @@ class _Program:
         return float(program.getInfo().mip_dual_bound)
 
 
-def _times(sizes: Matrix, room: Vector) -> Vector:
+def _times(sizes: Matrix, capacity: Vector) -> Vector:
     """Return how many pods of each class fit into the capacity."""
     asked = np.where(sizes > 0, sizes, 1.0)
-    holds: Vector = np.where(sizes > 0, room / asked, np.inf).min(axis=1)
+    holds: Vector = np.where(sizes > 0, capacity / asked, np.inf).min(axis=1)
     return np.floor(holds + 1e-9)

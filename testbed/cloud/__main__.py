@@ -32,9 +32,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--kubeconfig", type=Path, help="where tokens are reviewed")
     parser.add_argument(
         "--account",
-        choices=("furnished", "empty"),
-        default="furnished",
-        help="whether there is a network with a cluster in it from the start",
+        choices=("cluster", "empty"),
+        default="cluster",
+        help="what the account has at the start: a network with an EKS cluster, or nothing",
     )
     defaults = Settings()
     for name, value in defaults.as_json().items():
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
         cluster_ca=chosen.cluster_ca,
         kubernetes_version=chosen.kubernetes_version,
         oidc_issuer=chosen.oidc_issuer,
-        has_cluster=chosen.account == "furnished",
+        has_cluster=chosen.account == "cluster",
         kubeconfig=chosen.kubeconfig,
         settings=settings,
     )

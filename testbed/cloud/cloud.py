@@ -48,7 +48,7 @@ class QuietHandler(WSGIRequestHandler):
     wbufsize = -1
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Log nothing for a successful request; the ledger counts calls."""
+        """Log nothing for a successful request; the call log counts calls."""
 
 
 @dataclass(kw_only=True)

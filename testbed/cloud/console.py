@@ -334,7 +334,7 @@ def _shift(world: World, _: Query, content: Content) -> Any:
 
 
 def _clear_calls(world: World, _: Query, __: Content) -> Any:
-    world.ledger.clear()
+    world.call_log.clear()
     return {}
 
 
@@ -369,10 +369,10 @@ ROUTES: dict[tuple[str, str], Callable[[World, Query, Content], Any]] = {
     ("POST", "images"): _publish_images,
     ("POST", "zonal-shift"): _shift,
     ("GET", "leftovers"): lambda world, _, __: {"leftovers": leftovers.report(world)},
-    ("GET", "calls"): lambda world, _, __: {"calls": world.ledger.calls()},
+    ("GET", "calls"): lambda world, _, __: {"calls": world.call_log.calls()},
     ("DELETE", "calls"): _clear_calls,
-    ("GET", "rights"): lambda world, _, __: {"rights": world.ledger.rights()},
-    ("GET", "denied"): lambda world, _, __: {"denied": world.ledger.denials()},
-    ("GET", "unimplemented"): lambda world, _, __: {"unimplemented": world.ledger.missing()},
+    ("GET", "rights"): lambda world, _, __: {"rights": world.call_log.rights()},
+    ("GET", "denied"): lambda world, _, __: {"denied": world.call_log.denials()},
+    ("GET", "unimplemented"): lambda world, _, __: {"unimplemented": world.call_log.missing()},
 }
 """(method, path under /testbed/) → function that answers the request."""

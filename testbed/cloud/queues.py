@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from testbed.cloud.iam import policies
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.wire import Call
-from testbed.cloud.state.ledger import Denial
+from testbed.cloud.state.calllog import Denial
 from testbed.cloud.state.world import World
 
 EVENTBRIDGE = "events.amazonaws.com"
@@ -49,5 +49,5 @@ def may_deliver(world: World, *, queue_name: str, rule_arn: str) -> bool:
     )
     if not verdict.allowed:
         denial = Denial(EVENTBRIDGE, "sqs:SendMessage", queue.queue_arn, verdict.reason)
-        world.ledger.denied(denial)
+        world.call_log.denied(denial)
     return verdict.allowed

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import yaml
 
-from testbed.plugins.home import Home, Plugins, furnish
+from testbed.plugins.home import Home, Plugins, prepare
 from testbed.processes import binaries, owned
 from testbed.progress import SILENCE, Progress
 
@@ -107,7 +107,7 @@ class PulumiEngine:
     @cached_property
     def home(self) -> Home:
         """The engine's home. Its text lists which plugins are real and which are stand-ins."""
-        return furnish(
+        return prepare(
             self.directory,
             engine=self.engine or binaries.ensure("pulumi", progress=self.progress),
             plugins=self.plugins,

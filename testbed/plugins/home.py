@@ -63,7 +63,7 @@ class Home:
         )
 
 
-def furnish(
+def prepare(
     directory: Path,
     *,
     engine: Path,

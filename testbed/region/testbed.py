@@ -297,7 +297,7 @@ class Testbed:
                 "kubernetes-version": self._kubernetes_version(),
                 "oidc-issuer": self.cluster.issuer,
                 "kubeconfig": str(self.cluster.kubeconfig),
-                "account": "furnished" if self.has_eks_cluster else "empty",
+                "account": "cluster" if self.has_eks_cluster else "empty",
             },
         )
         self._start("test cloud", cloud)

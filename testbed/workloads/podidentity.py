@@ -152,7 +152,7 @@ class Webhook:
                     # benchmark, and the admission calls would dominate what it measures.
                     "matchConditions": [
                         {
-                            "name": "not-of-the-crowd",
+                            "name": "not-of-a-benchmark",
                             "expression": 'request.namespace == "kube-system" || '
                             'object.spec.serviceAccountName != "default"',
                         }

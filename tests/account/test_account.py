@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 
-from bench.account.allowance import CPU, STANDING, Allowance, AllowanceSpentError
+from bench.account.allowance import CPU, FIXED, Allowance, AllowanceSpentError
 from bench.account.story import Story
 from bench.account.sweep import Machine, machines, sweep
 from controller.apis import labels
@@ -54,7 +54,7 @@ def test_the_price_counts_fixed_resources_and_running_instances() -> None:
     clock.pass_by(hours=1)
     money.check()
 
-    assert money.spent == pytest.approx(STANDING + 6 * CPU)
+    assert money.spent == pytest.approx(FIXED + 6 * CPU)
 
 
 def test_a_campaign_ends_when_its_budget_is_spent() -> None:

@@ -209,8 +209,8 @@ def filled(nodes: int, share: tuple[float, float], seed: int = 1) -> World:
         world["nodes"].append(node)
         world["nodeClaims"].append(claim)
         weights = [chance.uniform(1, 3) for _ in range(10)]
-        room = int(kind["capacity"]["cpu"]) * 1000 - 100
-        wanted = chance.uniform(*share) * room / sum(weights)
+        millicores = int(kind["capacity"]["cpu"]) * 1000 - 100
+        wanted = chance.uniform(*share) * millicores / sum(weights)
         for place_in_node, weight in enumerate(weights):
             replica = pod(
                 f"p-{number}-{place_in_node}",

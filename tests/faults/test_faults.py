@@ -123,27 +123,27 @@ def test_the_auditor_finds_inconsistencies(view: View, finding: str) -> None:
 
 
 def test_the_scheduler_checks_full_nodes_once_for_equal_pods() -> None:
-    looks: list[str] = []
+    comparisons: list[str] = []
 
     class Left(Counter[str]):
         def __getitem__(self, resource: str) -> int:
-            looks.append(resource)
+            comparisons.append(resource)
             return super().__getitem__(resource)
 
-    room = {f"node-{n:03}": Left(cpu=1000) for n in range(100)}
-    places = Places(room)
+    remaining = {f"node-{n:03}": Left(cpu=1000) for n in range(100)}
+    places = Places(remaining)
     chosen = []
     for _ in range(100):
         name = places.find(Counter(cpu=900), wanted="")
         assert name is not None
-        room[name].subtract({"cpu": 900})
+        remaining[name].subtract({"cpu": 900})
         chosen.append(name)
 
-    assert chosen == sorted(room)
+    assert chosen == sorted(remaining)
     assert places.find(Counter(cpu=900), wanted="") is None
     assert places.find(Counter(cpu=100), wanted="node-050") == "node-050"
     assert places.find(Counter(cpu=50), wanted="gone") == "node-000"
-    assert len(looks) < 3 * len(room), "pods by nodes"
+    assert len(comparisons) < 3 * len(remaining), "pods by nodes"
 
 
 def test_the_auditor_finds_nothing_in_a_consistent_cluster() -> None:
@@ -158,10 +158,10 @@ def test_the_auditor_sees_an_instance_that_terminates_under_running_pods() -> No
     watching.look(make_view(pods=[pod], instances=[running]))
     assert watching.findings == []
     watching.look(make_view(pods=[pod], instances=[replace(running, state="shutting-down")]))
-    assert any("beneath p" in finding for finding in watching.findings)
+    assert any("while it ran p" in finding for finding in watching.findings)
 
 
-STRANGER = {
+FOREIGN_NODE = {
     "metadata": {
         "name": "n",
         "uid": "1",
@@ -179,19 +179,24 @@ OTHERS = replace(RUNNING, id="i-2", foreign=True, tags={"owner": "another"})
         pytest.param(make_view(nodes=[], instances=[OTHERS]), "Node n was deleted", id="deleted"),
         pytest.param(
             make_view(
-                nodes=[{**STRANGER, "metadata": {**STRANGER["metadata"], "resourceVersion": "2"}}],
+                nodes=[
+                    {
+                        **FOREIGN_NODE,
+                        "metadata": {**FOREIGN_NODE["metadata"], "resourceVersion": "2"},
+                    }
+                ],
                 instances=[OTHERS],
             ),
             "Node n was touched",
             id="written",
         ),
         pytest.param(
-            make_view(nodes=[STRANGER], instances=[replace(OTHERS, state="shutting-down")]),
+            make_view(nodes=[FOREIGN_NODE], instances=[replace(OTHERS, state="shutting-down")]),
             "instance i-2 was touched",
             id="terminated",
         ),
         pytest.param(
-            make_view(nodes=[STRANGER], instances=[replace(OTHERS, tags={"owner": "us"})]),
+            make_view(nodes=[FOREIGN_NODE], instances=[replace(OTHERS, tags={"owner": "us"})]),
             "instance i-2 was touched",
             id="tagged",
         ),
@@ -199,7 +204,7 @@ OTHERS = replace(RUNNING, id="i-2", foreign=True, tags={"owner": "another"})
 )
 def test_the_auditor_sees_changes_of_foreign_objects(after: View, finding: str) -> None:
     watching = Auditor([Machine(1000, 1024, 1.0)])
-    before = make_view(nodes=[STRANGER], instances=[OTHERS])
+    before = make_view(nodes=[FOREIGN_NODE], instances=[OTHERS])
     watching.look(before)
     watching.look(before)
     assert watching.findings == []
@@ -217,12 +222,12 @@ def test_an_address_is_free_after_its_last_instance_terminated() -> None:
     async def freed() -> list[list[str]]:
         region = Region(EPOCH, random.Random(0))
         first = region.launch("m5.large", "us-west-2a", {})
-        looks = [region.free_hostnames()]
+        steps = [region.free_hostnames()]
         first.ended_at = region.now() - SHUTTING_DOWN
-        looks.append(region.free_hostnames())
+        steps.append(region.free_hostnames())
         region.launch("m5.large", "us-west-2a", {}, hostname=first.hostname)
-        looks.append(region.free_hostnames())
-        return [[name.partition(".")[0] for name in look] for look in looks]
+        steps.append(region.free_hostnames())
+        return [[name.partition(".")[0] for name in names] for names in steps]
 
     assert asyncio.run(freed()) == [[], ["i-00000000000000001"], []]
 

@@ -17,7 +17,7 @@ import pytest
 from testbed.cloud.control import CloudControl
 from testbed.plugins.engine import PulumiEngine
 from testbed.region.testbed import Part, Testbed
-from tests.infra.stage import CHECKOUT, furnish, settings_of
+from tests.infra.stage import CHECKOUT, create_system_nodes, settings_of
 
 pytestmark = pytest.mark.cluster
 
@@ -40,7 +40,7 @@ def test_install_up_and_destroy(tmp_path: Path) -> None:
     project = clone(tmp_path / "clone")
     with Testbed(directory=tmp_path / "testbed", until=Part.CLOUD) as testbed:
         assert testbed.cloud is not None
-        furnish(testbed)
+        create_system_nodes(testbed)
         engine = PulumiEngine(
             directory=tmp_path / "pulumi",
             project=project,

@@ -209,8 +209,8 @@ def api_of(testbed: Testbed) -> ClusterApi:
     return ClusterApi(server_of(testbed.cluster.kubeconfig))
 
 
-def furnish(testbed: Testbed) -> None:
-    """Let there be nodes for the controller, which are not the controller's."""
+def create_system_nodes(testbed: Testbed) -> None:
+    """Create two nodes for the controller's pods that no NodePool owns."""
     for name, zone in (("system-1", "us-west-2a"), ("system-2", "us-west-2b")):
         api_of(testbed).request("POST", "/api/v1/nodes", node(name, zone))
 

@@ -33,7 +33,7 @@ from tests.infra.stage import (
     OURS,
     Stage,
     claim_of,
-    furnish,
+    create_system_nodes,
     open_stage,
 )
 
@@ -74,7 +74,7 @@ def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
     """A cluster and a cloud, which each test leaves as it found them."""
     place = tmp_path_factory.mktemp("engine") / "testbed"
     with Testbed(directory=place, until=Part.CLOUD) as running:
-        furnish(running)
+        create_system_nodes(running)
         yield running
 
 

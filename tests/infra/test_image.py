@@ -79,19 +79,19 @@ def test_only_changed_sources_replace_the_image() -> None:
 
 
 def test_the_digest_follows_names_and_content_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "room").mkdir()
-    (tmp_path / "room" / "a.py").write_text("one")
-    before = digest([tmp_path / "room"])
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "a.py").write_text("one")
+    before = digest([tmp_path / "package"])
 
-    (tmp_path / "room" / "a.pyc").write_text("compiled")
-    assert digest([tmp_path / "room"]) == before
+    (tmp_path / "package" / "a.pyc").write_text("compiled")
+    assert digest([tmp_path / "package"]) == before
 
-    (tmp_path / "room" / "prices.json").write_text("{}")
-    assert digest([tmp_path / "room"]) != before
-    (tmp_path / "room" / "prices.json").unlink()
+    (tmp_path / "package" / "prices.json").write_text("{}")
+    assert digest([tmp_path / "package"]) != before
+    (tmp_path / "package" / "prices.json").unlink()
 
-    (tmp_path / "room" / "a.py").write_text("two")
-    changed = digest([tmp_path / "room"])
-    (tmp_path / "room" / "a.py").rename(tmp_path / "room" / "b.py")
+    (tmp_path / "package" / "a.py").write_text("two")
+    changed = digest([tmp_path / "package"])
+    (tmp_path / "package" / "a.py").rename(tmp_path / "package" / "b.py")
 
-    assert len({before, changed, digest([tmp_path / "room"])}) == 3
+    assert len({before, changed, digest([tmp_path / "package"])}) == 3

@@ -322,13 +322,13 @@ async def test_hanging_evictions_leave_connections_for_other_requests(
         return web.json_response(node("claim", "1"))
 
     script.answers = [hanging] * client_module.BACKGROUND_CONNECTIONS
-    crowd = [asyncio.ensure_future(ask(api)) for _ in range(2 * client_module.CONNECTIONS)]
+    requests = [asyncio.ensure_future(ask(api)) for _ in range(2 * client_module.CONNECTIONS)]
     await everywhere.wait()
 
     script.answers = [made]
     await api.create(kinds.NODE, {"metadata": {"name": "claim"}})
 
     assert len(script.asked) == client_module.BACKGROUND_CONNECTIONS + 1
-    for task in crowd:
+    for task in requests:
         task.cancel()
-    await asyncio.gather(*crowd, return_exceptions=True)
+    await asyncio.gather(*requests, return_exceptions=True)

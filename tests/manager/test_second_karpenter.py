@@ -38,7 +38,7 @@ BEGIN = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PROVIDER_ID = "aws:///us-west-2a/i-0123456789abcdef0"
 CLAIM = "theirs-x7k2p"
 OURS = "organization/joiner/prod"
-ROOM: dict[str, str | int | float] = {"cpu": "2", "memory": "7Gi", "pods": "29"}
+ALLOCATABLE: dict[str, str | int | float] = {"cpu": "2", "memory": "7Gi", "pods": "29"}
 LABELS = {
     labels.NODEPOOL: "default",
     labels.EC2NODECLASS: "default",
@@ -95,8 +95,8 @@ class Neighbourhood(WholeController):
         status = NodeClaimStatus(
             provider_id=PROVIDER_ID,
             node_name="node-1",
-            capacity=ROOM,
-            allocatable=ROOM,
+            capacity=ALLOCATABLE,
+            allocatable=ALLOCATABLE,
             conditions=true(LAUNCHED, REGISTERED, INITIALIZED, since=when),
         )
         claim = self.api.find(NODE_CLAIM, CLAIM)
@@ -111,7 +111,7 @@ class Neighbourhood(WholeController):
                 labels={**LABELS, labels.REGISTERED: "true", labels.INITIALIZED: "true"},
                 finalizers=[labels.TERMINATION_FINALIZER],
                 provider_id=PROVIDER_ID,
-                status={"capacity": ROOM, "allocatable": ROOM},
+                status={"capacity": ALLOCATABLE, "allocatable": ALLOCATABLE},
             )
         )
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.virtual_clock
 BEGIN = datetime(2026, 11, 21, 12, tzinfo=UTC)
 YESTERDAY = BEGIN - timedelta(days=1)
 PROVIDER_ID = "aws:///us-west-2a/i-0123456789abcdef0"
-ROOM = {"cpu": "2", "memory": "7Gi", "pods": "29"}
+ALLOCATABLE = {"cpu": "2", "memory": "7Gi", "pods": "29"}
 OURS = "organization/joiner/prod"
 
 
@@ -65,7 +65,7 @@ def settle(world: WholeController) -> None:
         provider_id=PROVIDER_ID,
         node="node-1",
         conditions=true(LAUNCHED, REGISTERED, INITIALIZED, since=YESTERDAY),
-        status={"capacity": ROOM, "allocatable": ROOM},
+        status={"capacity": ALLOCATABLE, "allocatable": ALLOCATABLE},
     )
     node = make_node(
         "node-1",
@@ -73,7 +73,7 @@ def settle(world: WholeController) -> None:
         annotations=made_from,
         finalizers=[labels.TERMINATION_FINALIZER],
         provider_id=PROVIDER_ID,
-        capacity=ROOM,
+        capacity=ALLOCATABLE,
     )
     world.cloud.machines[PROVIDER_ID] = Instance(
         provider_id=PROVIDER_ID,

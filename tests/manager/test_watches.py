@@ -15,7 +15,7 @@ from controller.apis.kubernetes.workloads import PodGroup
 from controller.apiserver.errors import NotFoundError
 from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.port import Change
-from controller.manager import watches as room
+from controller.manager import watches
 from controller.manager.watches import Watches
 from controller.state.cluster import Cluster
 from tests.builders import make_node, make_nodeclaim
@@ -96,7 +96,7 @@ async def test_an_own_write_is_reported_once_despite_its_watch_event(world: Watc
 async def test_watches_wait_until_custom_resources_are_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "NOT_SERVED_SECONDS", 0)
+    monkeypatch.setattr(watches, "NOT_SERVED_SECONDS", 0)
     world = WatchedCluster()
     missing = NotFoundError("the server could not find the requested resource", status=404)
     world.api.refuse("list", missing, kind=kinds.NODE_CLAIM, times=3)
@@ -107,7 +107,7 @@ async def test_watches_wait_until_custom_resources_are_served(
 
 
 async def test_a_recheck_finds_changes_without_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "RECHECK_SECONDS", 0.01)
+    monkeypatch.setattr(watches, "RECHECK_SECONDS", 0.01)
     world = WatchedCluster()
     world.api.seed(make_nodeclaim("missed"), make_nodeclaim("stays"))
     await world.watches.list_custom_resources()
@@ -126,7 +126,7 @@ async def test_a_recheck_finds_changes_without_an_event(monkeypatch: pytest.Monk
 async def test_a_missing_kind_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(room, "NOT_SERVED_SECONDS", 0)
+    monkeypatch.setattr(watches, "NOT_SERVED_SECONDS", 0)
     world = WatchedCluster()
     for why in ("no such resource", "no such resource", "forbidden"):
         world.api.refuse("list", NotFoundError(why), kind=kinds.NODE_POOL)
@@ -144,18 +144,18 @@ async def test_missing_kinds_of_gangs_and_device_taints_do_not_block_the_start()
     api = FakeApiServer()
     for kind in (kinds.POD_GROUP, kinds.DEVICE_TAINT_RULE):
         api.refuse("list", NotFoundError("no such kind"), kind=kind)
-    cluster = Cluster((kinds.NODE, *room.GANGS, *room.DEVICES))
-    watches = Watches(api, cluster)
+    cluster = Cluster((kinds.NODE, *watches.GANGS, *watches.DEVICES))
+    cluster_watches = Watches(api, cluster)
     group = PodGroup(metadata=ObjectMeta(name="train", namespace="default"))
     listed = asyncio.Event()
     cluster.subscribe(lambda kind, before, after: listed.set())
-    following = asyncio.create_task(watches.run())
-    async with asyncio.timeout(room.RECHECK_SECONDS / 2):
-        await watches.until_synced()
+    following = asyncio.create_task(cluster_watches.run())
+    async with asyncio.timeout(watches.RECHECK_SECONDS / 2):
+        await cluster_watches.until_synced()
     assert cluster.list(kinds.POD_GROUP) == ()
 
     api.seed(group)
-    async with asyncio.timeout(2 * room.RECHECK_SECONDS):
+    async with asyncio.timeout(2 * watches.RECHECK_SECONDS):
         await listed.wait()
 
     assert cluster.list(kinds.POD_GROUP)

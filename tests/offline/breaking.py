@@ -264,7 +264,7 @@ def everything() -> World:
                 },
             },
             {
-                "metadata": {"name": "room", "namespace": "default"},
+                "metadata": {"name": "headroom", "namespace": "default"},
                 "spec": {"podTemplateRef": {"name": "web"}, "replicas": 2},
             },
         ],

@@ -34,7 +34,7 @@ class Machine:
     pods: list[Object] = field(default_factory=list)
 
 
-def standing(world: Object) -> dict[str, Machine]:
+def existing_machines(world: Object) -> dict[str, Machine]:
     """Return the existing nodes, and those in flight under the name of their NodeClaim."""
     claims = {
         claim["status"]["providerID"]: claim

@@ -18,7 +18,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.oracle.binding import Lookup, bound_in_some_order, hard_spreads
-from tests.oracle.machines import HOSTNAME, INSTANCE_TYPE, Choice, Machine, standing, with_aliases
+from tests.oracle.machines import (
+    HOSTNAME,
+    INSTANCE_TYPE,
+    Choice,
+    Machine,
+    existing_machines,
+    with_aliases,
+)
 from tests.oracle.poolorder import POOL_ORDER, RESERVATION, PoolOrder
 from tests.oracle.rules import (
     ONE,
@@ -102,7 +109,7 @@ class Replay:
 
         New nodes are the cheapest machines allowed.
         """
-        machines = standing(self.world)
+        machines = existing_machines(self.world)
         placed = [(pod, machine) for machine in machines.values() for pod in machine.pods]
         for name, keys in self.answer["existingNodes"].items():
             placed += [(pod, machines[name]) for pod in self.named(keys)]
@@ -373,7 +380,7 @@ class Replay:
         for pod in pods:
             if not self.volumes.reachable(pod, machine):
                 self._report("volume", key_of(pod), f"not from {machine.name}, {what}")
-        self._room(machine, pods, what)
+        self._capacity(machine, pods, what)
         self._host_ports(machine, pods)
         if pods:
             self._attachments(machine, pods)
@@ -402,7 +409,7 @@ class Replay:
             self._asked[id(pod)] = requests(pod)
         return self._asked[id(pod)]
 
-    def _room(self, machine: Machine, pods: Sequence[Object], what: str) -> None:
+    def _capacity(self, machine: Machine, pods: Sequence[Object], what: str) -> None:
         wanted = plus(*(self.requests(pod) for pod in pods))
         asked = plus(wanted, *(self.requests(pod) for pod in machine.pods), machine.daemons)
         for name, value in asked.items():
@@ -416,7 +423,7 @@ class Replay:
 
         The nodes are the cheapest machines allowed.
         """
-        machines = [*standing(self.world).values(), *self.machines()]
+        machines = [*existing_machines(self.world).values(), *self.machines()]
         by_name = {machine.name: machine for machine in machines}
         running = sum(len(machine.pods) for machine in machines)
         assigned = [
@@ -432,7 +439,7 @@ class Replay:
         return {**self.answer["existingNodes"], **new}
 
     def _play(self, chosen: Sequence[Choice], chance: random.Random) -> None:
-        machines = standing(self.world)
+        machines = existing_machines(self.world)
         assigned: list[tuple[Object, Machine]] = []
         for name, keys in self.answer["existingNodes"].items():
             if name not in machines:

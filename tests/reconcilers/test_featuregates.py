@@ -25,7 +25,7 @@ from tests.reconcilers.world import World
 
 OVERLAY = NodeOverlay(metadata=ObjectMeta(name="dearer"), spec=NodeOverlaySpec(price="1"))
 BUFFER = CapacityBuffer(
-    metadata=ObjectMeta(name="room", namespace="team"), spec=CapacityBufferSpec(replicas=1)
+    metadata=ObjectMeta(name="headroom", namespace="team"), spec=CapacityBufferSpec(replicas=1)
 )
 
 

@@ -33,7 +33,7 @@ class Scheduler:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.room = Counter(batch.planned.values())
+        self.capacity = Counter(batch.planned.values())
         self.waiting = list(batch.planned)
         self.active: list[str] = []
         self.bound: dict[str, str] = {}
@@ -52,7 +52,7 @@ class Scheduler:
         pod = self.batch.pod(name)
         wanted = pod.status.nominated_node_name
         self.waiting.remove(name)
-        chosen = next((n for n in (wanted, *sorted(self.room)) if self._fits(n)), None)
+        chosen = next((n for n in (wanted, *sorted(self.capacity)) if self._fits(n)), None)
         if chosen is None:
             self.waiting.append(name)
             self.batch.world.seed(nominated(pod, ""))
@@ -67,7 +67,7 @@ class Scheduler:
         others = sum(
             self.batch.pod(other).status.nominated_node_name == node for other in self.waiting
         )
-        return list(self.bound.values()).count(node) + others < self.room[node]
+        return list(self.bound.values()).count(node) + others < self.capacity[node]
 
 
 class Batch(NominationScenario):

@@ -64,5 +64,5 @@ def test_pods_are_distributed_as_evenly_as_capacity_allows(space: list[int], lef
 
     assert amount.sum() == min(sum(space), left)
     assert (amount <= space).all()
-    with_room = amount[amount < space]
-    assert amount.max(initial=0) - with_room.min(initial=40) <= 1
+    with_capacity = amount[amount < space]
+    assert amount.max(initial=0) - with_capacity.min(initial=40) <= 1

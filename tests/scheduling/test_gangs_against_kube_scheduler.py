@@ -31,7 +31,7 @@ pytestmark = pytest.mark.cluster
 
 PODS = "/api/v1/namespaces/default/pods"
 POD_GROUPS = f"{kinds.POD_GROUP.root}/namespaces/default/podgroups"
-ROOM = {"cpu": "4", "memory": "16Gi", "pods": "110"}
+ALLOCATABLE = {"cpu": "4", "memory": "16Gi", "pods": "110"}
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def node(name: str) -> dict[str, Any]:
             "annotations": {"kwok.x-k8s.io/node": "fake"},
             "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
         },
-        "status": {"allocatable": ROOM, "capacity": ROOM},
+        "status": {"allocatable": ALLOCATABLE, "capacity": ALLOCATABLE},
     }
 
 

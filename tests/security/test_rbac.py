@@ -159,10 +159,10 @@ async def _every_feature() -> None:
         changed(static, spec={"replicas": 1}),
         make_pod("web"),
         NodeOverlay(metadata=ObjectMeta(name="dearer"), spec=NodeOverlaySpec(price="1")),
-        PodTemplate(metadata=ObjectMeta(name="room", namespace="default")),
+        PodTemplate(metadata=ObjectMeta(name="headroom", namespace="default")),
         CapacityBuffer(
-            metadata=ObjectMeta(name="room", namespace="default"),
-            spec=CapacityBufferSpec(pod_template_ref=LocalReference(name="room"), replicas=1),
+            metadata=ObjectMeta(name="headroom", namespace="default"),
+            spec=CapacityBufferSpec(pod_template_ref=LocalReference(name="headroom"), replicas=1),
         ),
     )
     life = asyncio.create_task(world.live())
@@ -204,7 +204,7 @@ async def test_permissions_of_disabled_features_are_those_of_their_report() -> N
     world.seed(
         NodeOverlay(metadata=ObjectMeta(name="dearer"), spec=NodeOverlaySpec(price="1")),
         CapacityBuffer(
-            metadata=ObjectMeta(name="room", namespace="default"),
+            metadata=ObjectMeta(name="headroom", namespace="default"),
             spec=CapacityBufferSpec(replicas=1),
         ),
     )

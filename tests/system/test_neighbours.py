@@ -1,4 +1,4 @@
-"""A furnished account: other objects in and beside the cluster are unchanged at the end.
+"""Objects of other owners, in and beside the cluster, are unchanged at the end.
 
 The cluster has EKS Auto Mode and a Karpenter of another provider, with NodePools, NodeClaims, node
 classes, nodes and running pods. The account has a Karpenter of another cluster, which shares the
@@ -77,20 +77,20 @@ class Account:
 
     # Initial state.
 
-    async def furnish(self) -> None:
+    async def create(self) -> None:
         """Create the objects and instances of other controllers."""
         for name in SHARED_KINDS:
             plural, _, group = name.partition(".")
             file = CHECKOUT / "crds" / f"{group}_{plural}.yaml"
             await self._define(yaml.safe_load(file.read_text()))
-        self._furnish_another_cluster()
+        self._create_another_cluster()
         for neighbour in NEIGHBOURS:
             await self._define(neighbour.definition())
             collection = f"/apis/{neighbour.class_group}/v1/{neighbour.class_plural}"
             await self.kube.create(collection, neighbour.node_class())
             for pool in neighbour.pools:
                 await self.kube.create(NODE_POOLS, neighbour.node_pool(pool))
-                await self._furnish_node(neighbour, pool)
+                await self._create_node(neighbour, pool)
         await eventually("all that others have runs", self._all_runs)
 
     async def _define(self, wire: Object) -> None:
@@ -102,7 +102,7 @@ class Account:
 
         await eventually(f"{path} is served", is_served)
 
-    async def _furnish_node(self, neighbour: Neighbour, pool: str) -> None:
+    async def _create_node(self, neighbour: Neighbour, pool: str) -> None:
         claim = f"{pool}-1"
         instance, zone = self._launch(neighbour.tags("joiner", pool, claim))
         provider_id = f"aws:///{zone}/{instance}"
@@ -150,7 +150,7 @@ class Account:
         group = cluster["cluster"]["resourcesVpcConfig"]["clusterSecurityGroupId"]
         return [*sorted(subnet["SubnetId"] for subnet in subnets), group]
 
-    def _furnish_another_cluster(self) -> None:
+    def _create_another_cluster(self) -> None:
         """Create what Karpenter's guide creates for the other cluster, and a node."""
         ec2, iam, events = self.client("ec2"), self.client("iam"), self.client("events")
         discovery = {"karpenter.sh/discovery": ANOTHER}
@@ -257,7 +257,7 @@ def answered(answer: Mapping[str, Any]) -> dict[str, Any]:
 async def account(region: Region, kube: KubeClient) -> Account:
     """Return an account with the objects of other controllers."""
     made = Account(region, kube)
-    await made.furnish()
+    await made.create()
     return made
 
 

@@ -97,7 +97,7 @@ async def test_events_beyond_the_queue_are_dropped_and_counted(world: RecordedEv
     assert world.dropped == ["Evicted"]
 
 
-def crowd(size: int) -> list[Pod]:
+def pods_of(size: int) -> list[Pod]:
     return [Pod(metadata=ObjectMeta(name=f"p{n}", uid=f"u{n}")) for n in range(size)]
 
 
@@ -111,7 +111,7 @@ async def test_publishing_many_events_lets_other_tasks_run(world: RecordedEvents
             await asyncio.sleep(0)
 
     working = asyncio.create_task(others())
-    for pod in crowd(2_000):
+    for pod in pods_of(2_000):
         await world.recorder.publish(kinds.POD, pod, "Warning", "FailedScheduling", "m")
     working.cancel()
     assert turns >= 2_000 / events.PUBLISHED_AT_ONCE
@@ -131,7 +131,7 @@ async def test_the_cost_of_an_event_is_independent_of_their_number(world: Record
             compared += 1
             return super().__le__(other)
 
-    pods = crowd(4 * events.LONGEST_QUEUE)
+    pods = pods_of(4 * events.LONGEST_QUEUE)
     recorder = Recorder(world.api, lambda: Moment(2030, 1, 1, tzinfo=UTC))
     for pod in pods:
         await recorder.publish(kinds.POD, pod, "Warning", "FailedScheduling", "m")
@@ -143,7 +143,7 @@ async def test_the_cost_of_an_event_is_independent_of_their_number(world: Record
 async def test_a_dropped_event_is_published_once_the_queue_has_capacity(
     world: RecordedEvents,
 ) -> None:
-    pods = crowd(events.LONGEST_QUEUE + 5)
+    pods = pods_of(events.LONGEST_QUEUE + 5)
     for _ in range(2):
         for pod in pods:
             await world.recorder.publish(kinds.POD, pod, "Warning", "FailedScheduling", "m")
@@ -159,7 +159,7 @@ async def test_published_events_are_not_remembered_forever(
     world: RecordedEvents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "MOST_REMEMBERED", 3)
-    first, *_ = pods = crowd(4)
+    first, *_ = pods = pods_of(4)
     for pod in pods:
         await world.publish("Evicted", pod=pod)
     await world.publish("Evicted", pod=pods[-1])

@@ -29,14 +29,14 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 def make_node(name: str, *, fake: bool = True) -> dict[str, Any]:
-    room = {"cpu": "8", "memory": "16Gi", "pods": "110"}
+    allocatable = {"cpu": "8", "memory": "16Gi", "pods": "110"}
     return {
         "metadata": {
             "name": name,
             "labels": {"only": name},
             "annotations": {"kwok.x-k8s.io/node": "fake"} if fake else {},
         },
-        "status": {"allocatable": room, "capacity": room},
+        "status": {"allocatable": allocatable, "capacity": allocatable},
     }
 
 

@@ -66,7 +66,7 @@ class VolumeScenario:
         await self.kube.create(PODS, {"metadata": {"name": self.name}, "spec": spec})
 
     async def make_node(self) -> Object:
-        room = {"cpu": "8", "memory": "16Gi", "pods": "110"}
+        allocatable = {"cpu": "8", "memory": "16Gi", "pods": "110"}
         labels = {"only": self.name, ZONE: "us-west-2b", "kubernetes.io/os": "linux"}
         annotations = {
             "kwok.x-k8s.io/node": "fake",
@@ -74,7 +74,7 @@ class VolumeScenario:
         }
         metadata = {"name": self.name, "labels": labels, "annotations": annotations}
         spec = {"providerID": f"aws:///us-west-2b/i-{self.name.replace('-', '')}"}
-        status = {"allocatable": room, "capacity": room}
+        status = {"allocatable": allocatable, "capacity": allocatable}
         return await self.kube.create(NODES, {"metadata": metadata, "spec": spec, "status": status})
 
     async def runs(self) -> bool:

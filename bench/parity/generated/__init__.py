@@ -30,7 +30,13 @@ from bench.parity.generated.rare import (
     volumes_made_before,
     weights_and_limits,
 )
-from bench.parity.generated.room import containers, daemons, host_ports, impossible, odd_resources
+from bench.parity.generated.resources import (
+    containers,
+    daemons,
+    host_ports,
+    impossible,
+    odd_resources,
+)
 from bench.parity.generated.topology import (
     anti_affinity,
     hostname_spread,

@@ -33,7 +33,7 @@ class Candidate:
     """A pool that could serve the fleet."""
 
     plan: Plan
-    room: int
+    available: int
     priority: float
     order: int
     reported: Mapping[str, Any]
@@ -110,7 +110,7 @@ def _create_fleet(world: World, call: Call) -> Mapping[str, Any]:
     ordered = sorted(candidates, key=_ranking(options.get("AllocationStrategy"), spot=spot))
     fleet = f"fleet-{uuid.uuid4()}"
     minimum = int(options.get("MinTargetCapacity") or 0)
-    if minimum and sum(candidate.room for candidate in candidates) < minimum:
+    if minimum and sum(candidate.available for candidate in candidates) < minimum:
         ordered = []
         errors.append(_error_entry("UnfulfillableCapacity", "Unable to fulfill capacity", {}))
     answered = _fill(world, call, ordered, wanted, fleet=fleet)
@@ -131,11 +131,11 @@ def _fill(
         if wanted < 1:
             break
         try:
-            room = vacancies(world, candidate.plan)
+            available = vacancies(world, candidate.plan)
         except AwsError:
             # An earlier candidate of this fleet used the pool's last address or instance.
             continue
-        count = min(wanted, room)
+        count = min(wanted, available)
         made = launch(
             world,
             candidate.plan,
@@ -186,12 +186,12 @@ def _candidates(
                 )
                 reported["Overrides"] = {**override, "AvailabilityZone": plan.zone}
                 limit = override.get("MaxPrice")
-                room = vacancies(world, plan, max_price=float(limit) if limit else None)
+                available = vacancies(world, plan, max_price=float(limit) if limit else None)
             except AwsError as error:
                 errors.append(_error_entry(error.code, error.message, reported))
                 continue
             yield Candidate(
-                plan, room, float(override.get("Priority") or UNRANKED), order, reported
+                plan, available, float(override.get("Priority") or UNRANKED), order, reported
             )
 
 
@@ -212,8 +212,8 @@ def _ranking(strategy: str | None, *, spot: bool) -> Any:
     chosen = strategy or "lowest-price"
 
     def key(candidate: Candidate) -> tuple[float, ...]:
-        price, scarce = candidate.plan.price, -candidate.room
-        if candidate.room >= ENDLESS // 2:
+        price, scarce = candidate.plan.price, -candidate.available
+        if candidate.available >= ENDLESS // 2:
             scarce = -ENDLESS
         if chosen in ("prioritized",):
             return (candidate.priority, price, candidate.order)
@@ -225,7 +225,7 @@ def _ranking(strategy: str | None, *, spot: bool) -> Any:
 
     def by_price_and_capacity(candidate: Candidate) -> tuple[float, ...]:
         # A nearly empty pool is the first to be interrupted.
-        nearly_empty = 1.0 if candidate.room < 2 else 0.0
+        nearly_empty = 1.0 if candidate.available < 2 else 0.0
         return (nearly_empty, candidate.plan.price, candidate.order)
 
     if chosen in ("price-capacity-optimized", "priceCapacityOptimized") and spot:
@@ -259,8 +259,8 @@ def _run_instances(world: World, call: Call) -> Mapping[str, Any]:
     plan = resolve(world, data, capacity_type=capacity_type, template=template)
     limit = (market.get("SpotOptions") or {}).get("MaxPrice")
     minimum, maximum = int(call.get("MinCount", 1)), int(call.get("MaxCount", 1))
-    room = vacancies(world, plan, max_price=float(limit) if limit else None)
-    if room < minimum:
+    available = vacancies(world, plan, max_price=float(limit) if limit else None)
+    if available < minimum:
         raise AwsError(
             "InsufficientInstanceCapacity",
             f"We currently do not have sufficient {plan.instance_type} capacity in the "
@@ -271,7 +271,7 @@ def _run_instances(world: World, call: Call) -> Mapping[str, Any]:
     made = launch(
         world,
         plan,
-        min(room, maximum),
+        min(available, maximum),
         tag_specifications=call.get("TagSpecifications"),
         token=call.get("ClientToken"),
     )

@@ -231,14 +231,14 @@ def vacancies(world: World, plan: Plan, *, max_price: float | None = None) -> in
             f"Your Spot request price of {max_price} is lower than the minimum required Spot "
             f"request fulfillment price of {plan.price}.",
         )
-    room = addresses.pool(world, plan.subnet.id).free // max(1, plan.addresses_each)
-    if room < 1:
+    available = addresses.pool(world, plan.subnet.id).free // max(1, plan.addresses_each)
+    if available < 1:
         raise AwsError(
             "InsufficientFreeAddressesInSubnet",
             f"There are not enough free addresses in subnet '{plan.subnet.id}' to satisfy the "
             "requested number of instances.",
         )
-    return min(room, _capacity(world, plan))
+    return min(available, _capacity(world, plan))
 
 
 def _capacity(world: World, plan: Plan) -> int:

@@ -19,8 +19,8 @@ from testbed.cloud.iam.identity import Caller
 from testbed.cloud.protocol import backends
 from testbed.cloud.protocol.errors import AwsError
 from testbed.cloud.protocol.wire import Call
+from testbed.cloud.state.calllog import Denial
 from testbed.cloud.state.inventory import Session
-from testbed.cloud.state.ledger import Denial
 from testbed.cloud.state.world import World
 
 PREFIXES = {"resourcegroupstaggingapi": "tag"}
@@ -60,7 +60,7 @@ def authorize(world: World, caller: Caller, call: Call) -> None:
         verdict = _verdict(world, session, documents, question, context)
         if not verdict.allowed:
             _deny(world, session, call, question, verdict.reason)
-        world.ledger.allowed(session.role_arn, question.action, question.resource)
+        world.call_log.allowed(session.role_arn, question.action, question.resource)
 
 
 def _verdict(
@@ -138,7 +138,7 @@ def _principal_context(world: World, session: Session, call: Call) -> dict[str, 
 
 
 def _deny(world: World, session: Session, call: Call, question: Question, reason: str) -> None:
-    world.ledger.denied(Denial(session.arn, question.action, question.resource, reason))
+    world.call_log.denied(Denial(session.arn, question.action, question.resource, reason))
     who = f"User: {session.arn} is not authorized to perform: {question.action}"
     message = f"{who} on resource: {question.resource} {reason}"
     if call.service == "ec2":

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from testbed.cloud.protocol import backends
+from testbed.cloud.state.calllog import CallLog
 from testbed.cloud.state.faults import Faults
 from testbed.cloud.state.inventory import (
     Clusters,
@@ -20,7 +21,6 @@ from testbed.cloud.state.inventory import (
     Session,
     Volume,
 )
-from testbed.cloud.state.ledger import Ledger
 from testbed.cloud.state.timers import Timers
 from testbed.cloud.state.tokens import TokenReviewer
 
@@ -132,7 +132,7 @@ class World:
     timers: Timers = field(default_factory=Timers)
     changes: Changes = field(default_factory=Changes)
     faults: Faults = field(default_factory=Faults)
-    ledger: Ledger = field(default_factory=Ledger)
+    call_log: CallLog = field(default_factory=CallLog)
 
     instances: dict[str, Instance] = field(default_factory=dict)
     launch_templates: dict[str, LaunchTemplate] = field(default_factory=dict)

@@ -180,7 +180,7 @@ class Policy(IamResource):
 
     def update(self, identity: str, old: Bag, new: Bag) -> None:
         if old.get("policy") != new["policy"]:
-            self._make_room(identity)
+            self._delete_oldest_version(identity)
             self.api.create_policy_version(
                 PolicyArn=identity, PolicyDocument=new["policy"], SetAsDefault=True
             )
@@ -190,7 +190,7 @@ class Policy(IamResource):
         pages = self.api.get_paginator("list_policy_versions").paginate(PolicyArn=identity)
         return [version for page in pages for version in page["Versions"]]
 
-    def _make_room(self, identity: str) -> None:
+    def _delete_oldest_version(self, identity: str) -> None:
         versions = self._versions(identity)
         if len(versions) >= POLICY_VERSIONS:
             spare = (version for version in versions if not version["IsDefaultVersion"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.plugins.home import Home, Plugins, furnish
+from testbed.plugins.home import Home, Plugins, prepare
 from testbed.processes import binaries
 from testbed.progress import Progress
 
@@ -51,7 +51,7 @@ def test_real_plugins_are_fetched_once_for_all_homes(
 ) -> None:
     shop = open_shop(monkeypatch, is_open=True)
 
-    homes = [furnish(tmp_path / name, engine=engine) for name in ("one", "two")]
+    homes = [prepare(tmp_path / name, engine=engine) for name in ("one", "two")]
 
     assert str(homes[1]) == "aws 7.51.1 (real), kubernetes 4.34.2 (real)"
     assert plugin(homes[1], "aws", "7.51.1").read_text() == "the real one"
@@ -64,7 +64,7 @@ def test_without_internet_each_plugin_is_requested_once(
 ) -> None:
     shop = open_shop(monkeypatch, is_open=False)
 
-    homes = [furnish(tmp_path / name, engine=engine) for name in ("one", "two")]
+    homes = [prepare(tmp_path / name, engine=engine) for name in ("one", "two")]
 
     assert str(homes[1]) == "aws 7.51.1 (stand-in), kubernetes 4.34.2 (stand-in)"
     assert sys.executable in plugin(homes[1], "kubernetes", "4.34.2").read_text()
@@ -77,7 +77,7 @@ def test_unavailable_real_plugins_are_an_error_if_required(
     open_shop(monkeypatch, is_open=False)
 
     with pytest.raises(binaries.DownloadFailedError, match="closed"):
-        furnish(tmp_path / "home", engine=engine, plugins=Plugins.REAL)
+        prepare(tmp_path / "home", engine=engine, plugins=Plugins.REAL)
 
 
 def test_required_stand_ins_cause_no_download(
@@ -85,7 +85,7 @@ def test_required_stand_ins_cause_no_download(
 ) -> None:
     shop = open_shop(monkeypatch, is_open=True)
 
-    home = furnish(tmp_path / "home", engine=engine, plugins=Plugins.STAND_IN)
+    home = prepare(tmp_path / "home", engine=engine, plugins=Plugins.STAND_IN)
 
     assert shop.asked == []
     assert home.real == frozenset()
@@ -93,11 +93,11 @@ def test_required_stand_ins_cause_no_download(
 
 
 def test_an_existing_plugin_home_is_updated(tmp_path: Path, engine: Path) -> None:
-    furnish(tmp_path / "home", engine=engine, plugins=Plugins.STAND_IN)
+    prepare(tmp_path / "home", engine=engine, plugins=Plugins.STAND_IN)
     host = tmp_path / "home" / "bin" / "pulumi-language-python"
     host.write_text("of another interpreter")
 
-    home = furnish(tmp_path / "home", engine=engine, plugins=Plugins.STAND_IN)
+    home = prepare(tmp_path / "home", engine=engine, plugins=Plugins.STAND_IN)
 
     assert f"exec {sys.executable} " in host.read_text()
     assert home.engine.read_text() == "engine"

@@ -31,14 +31,14 @@ def namespace() -> str:
 async def node(kube: KubeClient) -> AsyncIterator[str]:
     """A node on which kwok runs pods."""
     name = f"node-{uuid.uuid4().hex[:8]}"
-    room = {"cpu": "8", "memory": "16Gi", "pods": "110"}
+    allocatable = {"cpu": "8", "memory": "16Gi", "pods": "110"}
     await kube.create(
         "/api/v1/nodes",
         {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": name, "annotations": {"kwok.x-k8s.io/node": "fake"}},
-            "status": {"allocatable": room, "capacity": room},
+            "status": {"allocatable": allocatable, "capacity": allocatable},
         },
     )
     yield name

@@ -18,7 +18,7 @@ class Denial:
     reason: str
 
 
-class Ledger:
+class CallLog:
     """Counts of calls per principal and operation, denials, and unimplemented calls."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Ledger:
             self._calls[principal, action] += 1
 
     def denied(self, denial: Denial) -> None:
-        """Record a denial; the ledger keeps the last 1000."""
+        """Record a denial; the log keeps the last 1000."""
         with self._lock:
             self._denials.append(denial)
 

@@ -30,7 +30,7 @@ SECOND_POOL = "second"
 SECOND_CLUSTER = "second-cluster"
 
 
-class Strangers:
+class ForeignObjects:
     """Creates objects and instances of other owners next to Joiner's."""
 
     def __init__(self, api: FakeApiServer, region: Region) -> None:
@@ -40,7 +40,7 @@ class Strangers:
 
         self._numbers = 0
 
-    def furnish(self) -> None:
+    def create(self) -> None:
         """Create the initial objects."""
         for neighbour in NEIGHBOURS:
             for pool in neighbour.pools:

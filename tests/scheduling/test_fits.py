@@ -477,7 +477,7 @@ def test_many_pods_of_few_sizes_fill_nodes_completely() -> None:
 
     results = schedule_on(make_snapshot(make_nodepool(), types=(four,)), pods)
 
-    # 60 × (3 + 1) and 40 × (1.5 + 2.5): every other pairing wastes room.
+    # 60 × (3 + 1) and 40 × (1.5 + 2.5): every other pairing wastes capacity.
     expect_scheduled(results)
     expect_nodes(results, 100)
 
