@@ -6,7 +6,7 @@ It always ends with a destroy, and the sweep finds what is left.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -83,10 +83,12 @@ class FakeEngine:
 
     fails: bool = False
     called: list[str] = field(default_factory=list)
+    during_up: Callable[[], None] = lambda: None
     _interrupted: threading.Event = field(default_factory=threading.Event)
 
     def up(self, stack: str, config: Mapping[str, str]) -> object:
         self.called.append("up")
+        self.during_up()
         if not self.fails:
             self._interrupted.wait()
         raise RuntimeError("the up has ended early")
@@ -105,10 +107,10 @@ def nowhere() -> ClusterApi:
 
 
 def test_an_up_that_costs_too_much_is_interrupted_and_taken_down() -> None:
-    engine, clock = FakeEngine(), Clock()
+    clock = Clock()
+    engine = FakeEngine(during_up=lambda: clock.pass_by(hours=3))
     money = allowance(clock)
     money.check()
-    clock.pass_by(hours=3)
 
     with pytest.raises(AllowanceSpentError):
         Story(engine=engine, settings={}, allowance=money, find=nowhere, look_seconds=0.01).tell()

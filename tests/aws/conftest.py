@@ -208,7 +208,7 @@ def provider(start: Callable[[], AWSCloudProvider]) -> AWSCloudProvider:
 
 
 @pytest.fixture(autouse=True)
-def _calm(request: pytest.FixtureRequest) -> Iterator[None]:
+def _reset(request: pytest.FixtureRequest) -> Iterator[None]:
     """Remove all faults, limits and instances after each test."""
     yield
     if "region" not in request.fixturenames:
