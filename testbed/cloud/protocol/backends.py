@@ -34,6 +34,7 @@ from moto.ec2.models.instance_types import (
 from moto.events.models import Rule, events_backends
 from moto.iam.models import IAMBackend, iam_backends
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.settings import load_iam_aws_managed_policies
 from moto.sqs.models import sqs_backends
 from moto.ssm.models import Parameter, ssm_backends
 
@@ -93,10 +94,15 @@ def _managed_policies(region: str, account: str) -> Sequence[Any]:
 
 _load_managed_policies = IAMBackend._init_aws_policies
 
-# A copy for each backend, because a policy counts the roles that it is attached to.
-IAMBackend._init_aws_policies = lambda backend: [
-    copy(policy) for policy in _managed_policies(backend.region_name, backend.account_id)
-]
+
+def _init_aws_policies(backend: IAMBackend) -> list[Any]:
+    """Return a copy of each policy, because a policy counts the roles that it is attached to."""
+    if not load_iam_aws_managed_policies():
+        return []
+    return [copy(policy) for policy in _managed_policies(backend.region_name, backend.account_id)]
+
+
+IAMBackend._init_aws_policies = _init_aws_policies
 
 
 def ec2(region: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from moto.iam.models import IAMBackend
 
 from tests.testbed.cloud.builders import Region, document, pairs, tagged, unique
 from tests.testbed.cloud.conftest import Aws, eventually
@@ -305,3 +306,15 @@ def test_placement_groups_are_found_by_name_and_id(ec2: Any) -> None:
     ec2.delete_placement_group(GroupName=name)
     with pytest.raises(ClientError, match=r"InvalidPlacementGroup\.Unknown"):
         ec2.describe_placement_groups(GroupNames=[name])
+
+
+def test_a_cloud_without_managed_policies_takes_none_from_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    account = "210987654321"
+    monkeypatch.setenv("MOTO_IAM_LOAD_MANAGED_POLICIES", "false")
+    assert not IAMBackend("aws", account).aws_managed_policies
+
+    monkeypatch.setenv("MOTO_IAM_LOAD_MANAGED_POLICIES", "true")
+
+    assert IAMBackend("aws", account).aws_managed_policies
