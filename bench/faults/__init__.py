@@ -3,7 +3,7 @@
 * `processes`    an event loop in virtual time whose processes can be killed and paused
 * `region`       an in-memory AWS that keeps EC2's documented guarantees, and no others
 * `cluster`      the rest of the cluster: kubelets, kube-scheduler, workloads
-* `foreign`       objects and instances of other owners in the cluster and in the region
+* `foreign`      objects and instances of other owners in the cluster and in the region
 * `wires`        a process's clients of the API server and of AWS, where faults are injected
 * `replicas`     replicas of the real controller, one of which leads
 * `injection`    the faults by kind and seed, and when they occur

@@ -25,7 +25,7 @@ MOST_INCOMPLETE = 300.0
 """Greatest number of seconds for which some nodes of a gang may be there without the others."""
 
 SURGE = 0.25
-"""Share of a static NodePool's nodes that may be replaced at the same time; its budget."""
+"""Share of a NodePool's nodes that may be replaced at the same time: the budget of each pool."""
 
 REMEMBERED = 1800.0
 """Seconds for which the cost of past pods still counts: pods leave faster than machines."""

@@ -341,7 +341,7 @@ class Run:
         capacity = {"key": "karpenter.sh/capacity-type", "operator": "In"}
         requirements = [{**capacity, "values": ["spot", "on-demand"]}]
         template = {"spec": {"nodeClassRef": reference, "requirements": requirements}}
-        disruption = {"consolidateAfter": "30s", "budgets": [{"nodes": "25%"}]}
+        disruption = {"consolidateAfter": "30s", "budgets": [{"nodes": f"{auditor.SURGE:.0%}"}]}
         for pool in self._pools:
             spec: dict[str, Any] = {"template": template, "disruption": disruption}
             if pool == STATIC_POOL:
