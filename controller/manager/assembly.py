@@ -51,6 +51,7 @@ from controller.reconcilers.provisioning.resizing import Resizing
 from controller.reconcilers.provisioning.startupgate import StartupGate
 from controller.reconcilers.staticcapacity.replication import Replication
 from controller.reconcilers.termination.eviction import Eviction
+from controller.reconcilers.termination.gangrestart import GangRestart
 from controller.reconcilers.termination.reboot import Reboots
 from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.termination.terminator import Terminator
@@ -146,7 +147,7 @@ class Assembly:
             nominations=loop("pod.nomination", nomination),
             resizes=loop("pod.resize", _resizing(ports, options, registration_backoff)),
             repair=loop("node.health", Repair(ports)),
-            reboots=loop("nodeclaim.reboot", Reboots(ports, Eviction(ports))),
+            reboots=loop("nodeclaim.reboot", _reboots(ports, options)),
             overlays=loop("nodeoverlay.controller", Evaluation(ports), ONE),
             buffers=loop("capacitybuffer", Resolution(ports)),
             static=loop("static.provisioning", replication),
@@ -265,8 +266,17 @@ def _resizing(
 
 
 def _terminator(ports: ReconcilerPorts, options: Options) -> Terminator:
+    eviction = Eviction(ports)
     surge = Surge(ports) if options.surge_single_replicas else None
-    return Terminator(ports, Eviction(ports), surge)
+    gangs = GangRestart(ports, eviction) if options.gang_scheduling else None
+    return Terminator(ports, eviction, surge, gangs)
+
+
+def _reboots(ports: ReconcilerPorts, options: Options) -> Reboots:
+    eviction = Eviction(ports)
+    return Reboots(
+        ports, eviction, GangRestart(ports, eviction) if options.gang_scheduling else None
+    )
 
 
 def _disruptor(

@@ -16,7 +16,7 @@ from msgspec import structs
 from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
 from controller.scheduling.results import NewNode, Results
-from controller.state.gangs import Gang, gang_of
+from controller.state.gangs import Gang, gang_of, stays
 from controller.state.snapshot import Snapshot
 
 MOST_TURNS = 8
@@ -37,7 +37,8 @@ def schedule_gangs(
     """Return where the pods are scheduled, so that every gang is scheduled as a whole or refused.
 
     A gang is whole if at least `min_count` of its pods are bound or scheduled. New nodes name their
-    gangs in the annotation `joiner.dev/gang`.
+    gangs in the annotation `joiner.dev/gang`. A gang that waits for pods to be created is not among
+    `refused_gangs`: while it restarts, its nodes stay.
     """
     members: dict[str, list[Pod]] = {}
     for pod in pods:
@@ -52,6 +53,7 @@ def schedule_gangs(
         elif gang.topology_key:
             members[name], refused[name] = _in_one_domain(gang, members[name], snapshot, solve)
     refused = {name: causes for name, causes in refused.items() if causes}
+    incomplete = {name for name, gang in gangs.items() if gang.existing < gang.min_count}
     for turn in range(MOST_TURNS + 1):
         results = solve([p for name, some in members.items() if name not in refused for p in some])
         short = {
@@ -69,7 +71,7 @@ def schedule_gangs(
         results,
         new_nodes=tuple(_annotated(node, gang_by_pod) for node in results.new_nodes),
         unschedulable={**results.unschedulable, **left_out},
-        refused_gangs=frozenset(refused),
+        refused_gangs=frozenset(refused) - incomplete,
     )
 
 
@@ -92,7 +94,7 @@ def _in_one_domain(
     """
     if gang.topology_key == labels.HOSTNAME:
         return pods, (f"gang {gang.name}: one node for a whole gang is not supported",)
-    choices: list[tuple[float, str, list[Pod]]] = []
+    choices: list[tuple[int, float, str, list[Pod]]] = []
     failures: list[str] = []
     for domain in _open_domains(gang, snapshot):
         pinned = [
@@ -103,23 +105,29 @@ def _in_one_domain(
         results = solve(pinned)
         possible = gang.bound + len(pinned) - len(results.unschedulable)
         if len(pinned) == len(pods) and possible >= gang.min_count:
-            choices.append((results.cost, domain, pinned))
+            choices.append((len(results.unschedulable), results.cost, domain, pinned))
         else:
             failures.append(f"{domain} has capacity for {possible} of {gang.min_count} pods")
     if choices:
-        return min(choices, key=lambda choice: choice[:2])[2], ()
+        return min(choices, key=lambda choice: choice[:3])[3], ()
     named = "; ".join(failures[:MOST_DOMAINS]) or "no domain exists"
     return pods, (f"no {gang.topology_key} can hold gang {gang.name}: {named}",)
 
 
 def _open_domains(gang: Gang, snapshot: Snapshot) -> list[str]:
-    """Return the domains that may hold a gang: those of its bound pods, or else all."""
+    """Return the domains that may hold a gang: those of its pods that stay, or else all."""
     key = gang.topology_key
     if gang.bound:
-        where = {pod.spec.node_name for pod in snapshot.pods if gang_of(pod) == gang.name}
-        return sorted(
-            {n.labels[key] for n in snapshot.nodes if n.name in where and key in n.labels}
-        )
+        members = (pod for pod in snapshot.pods if gang_of(pod) == gang.name)
+        where = {pod.spec.node_name for pod in members if stays(pod)}
+        # Pods on nodes that are being deleted leave: the others need not follow them.
+        domains = {
+            node.labels[key]
+            for node in snapshot.nodes
+            if node.name in where and key in node.labels and not node.deleting
+        }
+        if domains:
+            return sorted(domains)
     return sorted(set(_domains(key, snapshot)))
 
 

@@ -67,7 +67,8 @@ class Results:
     Pods are named `namespace/name`. `existing_nodes` maps a node (or a NodeClaim without a node)
     to its pods, `unschedulable` a pod to its causes, the most important first. `cost` is the
     price of the new nodes, `lower_bound` the least price of any set of new nodes, both in $/h.
-    `refused_gangs` are the gangs (`namespace/name`) that cannot be scheduled as a whole.
+    `refused_gangs` are the gangs (`namespace/name`) that cannot be scheduled as a whole although
+    enough of their pods exist.
     """
 
     new_nodes: tuple[NewNode, ...] = ()

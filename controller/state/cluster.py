@@ -36,6 +36,7 @@ from controller.apis.ownership import bears_our_class, is_ours
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.constraints.resources import Resources
 from controller.state.evictions import EvictionGuards
+from controller.state.gangs import gang_of
 from controller.state.indices import Index
 from controller.state.nodes import StateNode, is_closed
 from controller.state.pods import (
@@ -128,6 +129,7 @@ class Cluster:
         self._ended: dict[str, None] = {}
         self._replicas = Replicas()
         self._pods_by_node = Index(kinds.POD, lambda pod: pod.spec.node_name)
+        self._pods_by_gang = Index(kinds.POD, gang_of)
         self._waiting = Waiting()
         self._nodes_by_provider_id = Index(kinds.NODE, lambda node: node.spec.provider_id)
         self._nodes_by_pool = Index(kinds.NODE, _pool_of)
@@ -140,6 +142,7 @@ class Cluster:
         self._attachments = Index(kinds.VOLUME_ATTACHMENT, lambda a: a.spec.node_name)
         self._indices = _by_kind(
             self._pods_by_node,
+            self._pods_by_gang,
             self._nodes_by_provider_id,
             self._nodes_by_pool,
             self._closed_nodes,
@@ -300,6 +303,10 @@ class Cluster:
     def pods_on(self, node_name: str) -> tuple[Pod, ...]:
         """Return the pods bound to a node, including terminal ones."""
         return tuple(self._pods_by_node.of(node_name))
+
+    def pods_of_gang(self, name: str) -> tuple[Pod, ...]:
+        """Return the pods of a gang (`namespace/name`), also pending and terminal ones."""
+        return self._pods_by_gang.named(name)
 
     def pending_pods(self) -> tuple[Pod, ...]:
         """Return the pending pods that need a new node, sorted by name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from controller.apis.kubernetes import conditions
@@ -39,6 +39,21 @@ class EvictionGuards:
     def obstacle(self, pod: Pod, *, surges: bool = False) -> str | None:
         """Return why a budget prevents the eviction, or None (see `budget_obstacle`)."""
         return _obstacle(pod, self.of(pod), surges=surges)
+
+    def obstacle_to_all(self, pods: Iterable[Pod]) -> str | None:
+        """Return why the budgets do not allow the eviction of all these pods at once, or None."""
+        evicted: Counter[str] = Counter()
+        budgets: dict[str, PodDisruptionBudget] = {}
+        for pod in pods:
+            ready = conditions.is_true(pod.status.conditions, "Ready")
+            for budget in self.of(pod):
+                if ready or budget.spec.unhealthy_pod_eviction_policy != ALWAYS_ALLOW:
+                    evicted[budget.metadata.key] += 1
+                    budgets[budget.metadata.key] = budget
+        for name, count in evicted.items():
+            if (allowed := budgets[name].status.disruptions_allowed) < count:
+                return f'PodDisruptionBudget "{name}" allows {allowed} of the {count} evictions'
+        return None
 
 
 def budget_obstacle(

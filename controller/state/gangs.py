@@ -13,8 +13,7 @@ of Kueue state their size. Of other gangs all existing pods are scheduled togeth
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from controller.apis import labels
@@ -67,13 +66,34 @@ class GangReader:
         group = self.groups.get(name)
         return name if group is None or _least(group) is not None else ""
 
+    def min_count(self, name: str, pods: Sequence[Pod]) -> int:
+        """Return how many pods of a gang run together: as stated, or else all of these."""
+        group = self.groups.get(name)
+        stated = _least(group) if group is not None else _size(pods[0])
+        return stated or len(pods)
+
+    def restarting(self, name: str, pods: Iterable[Pod], lost: Collection[str]) -> list[Pod]:
+        """Return the pods of a gang that start over because it loses others; none if enough stay.
+
+        `pods` are the bound pods of the gang, `lost` the keys of those that it loses.
+        """
+        running = [pod for pod in pods if not is_terminal(pod)]
+        staying = [pod for pod in running if pod.key not in lost and stays(pod)]
+        return staying if staying and len(staying) < self.min_count(name, running) else []
+
+
+def stays(pod: Pod) -> bool:
+    """Whether a bound pod is neither terminal nor terminating."""
+    return not is_terminal(pod) and not pod.metadata.is_deleting
+
 
 def gangs_among(
     pending: Sequence[Pod], bound: Iterable[Pod], pod_groups: Iterable[PodGroup]
 ) -> dict[str, Gang]:
     """Return the gangs of the pending pods, by name.
 
-    Cost: O(bound pods) if any pending pod belongs to a gang.
+    A bound pod does not count if it is terminating, or if it is among the pending pods because its
+    node is being deleted. Cost: O(bound pods) if any pending pod belongs to a gang.
     """
     reader = GangReader(pod_groups)
     members: dict[str, list[Pod]] = {}
@@ -82,15 +102,17 @@ def gangs_among(
             members.setdefault(name, []).append(pod)
     if not members:
         return {}
-    running = Counter(
-        name for pod in bound if (name := gang_of(pod)) in members and not is_terminal(pod)
-    )
+    leaving = {pod.key for pods in members.values() for pod in pods}
+    staying: dict[str, list[Pod]] = {name: [] for name in members}
+    for pod in bound:
+        if (name := gang_of(pod)) in members and stays(pod) and pod.key not in leaving:
+            staying[name].append(pod)
     gangs = {}
     for name, pods in members.items():
-        existing, group = len(pods) + running[name], reader.groups.get(name)
-        min_count = (_least(group) if group is not None else _size(pods[0])) or existing
-        key = _topology_key(pods[0], group)
-        gangs[name] = Gang(name, min_count, running[name], existing, key)
+        existing = len(pods) + len(staying[name])
+        min_count = reader.min_count(name, [*pods, *staying[name]])
+        key = _topology_key(pods[0], reader.groups.get(name))
+        gangs[name] = Gang(name, min_count, len(staying[name]), existing, key)
     return gangs
 
 

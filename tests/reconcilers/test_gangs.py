@@ -19,13 +19,13 @@ from tests.reconcilers.scenarios import NominationScenario
 class GangScenario(NominationScenario):
     """A gang whose pods need a node each, and the lifecycle of their NodeClaims."""
 
-    def __init__(self, pods: int) -> None:
+    def __init__(self, pods: int, *, least: int | None = None) -> None:
         super().__init__(kinds.POD_GROUP, kinds.COSCHEDULING_POD_GROUP)
         self.settings = Settings(gangs=True)
         self.world.cloud.types = (
             make_instance_type("a.large", capacity_types=(labels.ON_DEMAND,), zones=("zone-a",)),
         )
-        policy = PodGroupPolicy(gang=GangPolicy(min_count=pods))
+        policy = PodGroupPolicy(gang=GangPolicy(min_count=least or pods))
         self.world.seed(
             PodGroup(
                 metadata=ObjectMeta(name="train", namespace="default"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -27,6 +29,7 @@ from tests.builders import (
 from tests.expectations import expect_nodes, expect_scheduled, schedule_on, values_of
 
 GANGS = Settings(gangs=True)
+NOW = datetime(2026, 11, 26, tzinfo=UTC)
 
 
 def pod_group(name: str, least: int, *, topology: str = "") -> PodGroup:
@@ -196,6 +199,46 @@ def test_a_gang_with_bound_pods_stays_in_their_zone() -> None:
 
     expect_scheduled(results)
     assert {tuple(values_of(node, labels.ZONE)) for node in results.new_nodes} == {("zone-b",)}
+
+
+@pytest.mark.parametrize("why", ["node is deleted", "pods terminate"])
+def test_pods_that_leave_do_not_keep_their_gang_in_their_zone(why: str) -> None:
+    there = make_node("there", cpu="16", labels={labels.ZONE: "zone-b"})
+    bound = gang("train", 2, node="there", cpu="8")
+    if why == "pods terminate":
+        bound = [with_metadata(pod, deletion_timestamp=NOW) for pod in bound]
+    world = make_snapshot(
+        make_nodepool(),
+        types=[machine(5, "zone-a")],
+        nodes=[there],
+        pods=tuple(bound),
+        pod_groups=(pod_group("train", 2, topology=labels.ZONE),),
+    )
+    if why == "node is deleted":
+        nodes = tuple(replace(node, deleting=True) for node in world.nodes)
+        world = replace(world, nodes=nodes)
+
+    results = solve(world, *gang("train", 2))
+
+    expect_scheduled(results)
+    assert {tuple(values_of(node, labels.ZONE)) for node in results.new_nodes} == {("zone-a",)}
+
+
+def test_a_pod_on_a_node_that_is_deleted_is_counted_once() -> None:
+    bound = gang("train", 3, node="there")
+
+    (found,) = gangs_among(bound[:1], bound, (pod_group("train", 3),)).values()
+
+    assert (found.bound, found.existing) == (2, 3)
+
+
+def test_a_gang_that_waits_for_pods_does_not_give_up_its_nodes() -> None:
+    world = make_snapshot(make_nodepool(), pod_groups=(pod_group("train", 16),))
+
+    results = solve(world, *gang("train", 10))
+
+    assert results.unschedulable
+    assert results.refused_gangs == frozenset()
 
 
 @pytest.mark.parametrize(

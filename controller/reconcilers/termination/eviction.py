@@ -48,8 +48,11 @@ class Eviction(PortUser):
     _forced: dict[str, dict[str, datetime]] = field(default_factory=dict)
     """Node's UID → pod's UID → the deadline for which the pod was deleted past budgets."""
 
-    async def evict(self, pod: Pod, node: Node) -> bool:
-        """Evict the pod; returns False if it was refused or the backoff has not elapsed."""
+    async def evict(self, pod: Pod, node: Node, *, purpose: str = "drain node") -> bool:
+        """Evict the pod; returns False if it was refused or the backoff has not elapsed.
+
+        `node` is the node that is drained, and gets the events; `purpose` is for their message.
+        """
         refusals = self._refused.setdefault(node.metadata.uid, {})
         last = refusals.get(pod.metadata.uid)
         if last is not None and last.is_left_alone(self.clock()):
@@ -72,7 +75,7 @@ class Eviction(PortUser):
                 node,
                 "Warning",
                 "FailedDraining",
-                f"Failed to drain node, evicting pod violates a PDB (Pod={pod.key}): {error}",
+                f"Failed to {purpose}, evicting pod violates a PDB (Pod={pod.key}): {error}",
             )
             return False
         refusals.pop(pod.metadata.uid, None)

@@ -30,6 +30,7 @@ from controller.reconcilers.concurrency import all_ended
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.termination.drain import plan_drain
 from controller.reconcilers.termination.eviction import Eviction
+from controller.reconcilers.termination.gangrestart import GangRestart
 from controller.reconcilers.writing import delete, patched, with_condition, with_drain_until
 
 POLL = timedelta(seconds=5)
@@ -52,6 +53,7 @@ class Reboots(PortUser):
 
     ports: Ports
     eviction: Eviction
+    gangs: GangRestart | None = None
     _tried: dict[str, datetime] = field(default_factory=dict)
     """NodeClaim's UID → time of the first request to the cloud."""
 
@@ -121,7 +123,11 @@ class Reboots(PortUser):
             deadline=None,
             now=now,
         )
-        await all_ended(*(self.eviction.evict(pod, node) for pod in drain.evict))
+        evicted = await all_ended(*(self.eviction.evict(pod, node) for pod in drain.evict))
+        if self.gangs is not None:
+            lost = [pod for pod, done in zip(drain.evict, evicted, strict=True) if done]
+            lost += [pod for pod in drain.waiting if pod.metadata.is_deleting]
+            await self.gangs.follow(node, lost)
         return drain.is_done and now >= since + SHORTEST_DRAIN
 
     async def _issued(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -29,6 +30,7 @@ from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.termination import volumes
 from controller.reconcilers.termination.drain import Drain, plan_drain
 from controller.reconcilers.termination.eviction import Eviction
+from controller.reconcilers.termination.gangrestart import GangRestart
 from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.writing import delete, patched, reason_for_end, with_condition
 
@@ -62,6 +64,7 @@ class Terminator(PortUser):
     ports: Ports
     eviction: Eviction
     surge: Surge | None = None
+    gangs: GangRestart | None = None
     _progress: dict[str, _Progress] = field(default_factory=dict)
     """By the node's UID."""
 
@@ -79,6 +82,7 @@ class Terminator(PortUser):
             await self._delete_claim(claim)
             return POLL
         if await self._instance_vanished(node):
+            await self._restart_gangs(node, self.cluster.pods_on(name))
             await self._finish(node)
             return None
         node = await self._taint(node)
@@ -145,6 +149,8 @@ class Terminator(PortUser):
             *(self._delete(p, node, deadline) for p in drain.force),
             *(self._evict(p, node) for p in drain.evict),
         )
+        lost = [p for p in drain.waiting if _is_lost(p, progress)]
+        await self._restart_gangs(node, lost)
         if _holds(self._current(claim), INSTANCE_TERMINATING):
             return True
         has_settled = _holds(claim, DRAINED) or self.clock() - progress.tainted_at >= SETTLE
@@ -161,6 +167,10 @@ class Terminator(PortUser):
                 progress.is_counted = True
                 self.metrics.drained(node, _reason(claim), pods=len(progress.removed))
         return True
+
+    async def _restart_gangs(self, node: Node, lost: Sequence[Pod]) -> None:
+        if self.gangs is not None:
+            await self.gangs.follow(node, lost)
 
     async def _report_waiting(self, node: Node, pods: int) -> None:
         waiting = "1 pod is" if pods == 1 else f"{pods} pods are"
@@ -270,6 +280,8 @@ class Terminator(PortUser):
         self.eviction.forget(node)
         if self.surge is not None:
             self.surge.forget(node)
+        if self.gangs is not None:
+            self.gangs.forget(node)
 
     def _current(self, claim: NodeClaim | None) -> NodeClaim | None:
         return self.cluster.get(NODE_CLAIM, claim.metadata.name) if claim is not None else None
@@ -291,6 +303,10 @@ class Terminator(PortUser):
                 self.ports, claim, kind, status,
                 reason=reason, message=message, now=self.clock(),
             )  # fmt: skip
+
+
+def _is_lost(pod: Pod, progress: _Progress) -> bool:
+    return pod.metadata.is_deleting or pod.metadata.uid in progress.removed
 
 
 def _holds(claim: NodeClaim | None, kind: str) -> bool:

@@ -1,0 +1,102 @@
+"""Restarts gangs: if a drain ends too many pods of a gang, its other pods are evicted as well.
+
+A gang that has lost a pod makes no progress, so its other pods would hold their nodes in vain. The
+workload restarts together, and the provisioner schedules the gang as a whole. Other pods on the
+nodes of the gang stay.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from controller.apis.kinds import COSCHEDULING_POD_GROUP, POD, POD_GROUP
+from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod
+from controller.reconcilers.concurrency import all_ended
+from controller.reconcilers.ports import Ports, PortUser
+from controller.reconcilers.termination.drain import grace_seconds
+from controller.reconcilers.termination.eviction import Eviction
+from controller.state.gangs import GangReader, gang_of
+from controller.state.pods import is_terminal
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Restarts:
+    """The restarts that the drain of one node causes.
+
+    `lost` are the UIDs of the pods that the node lost. `left` are the pods that are still to be
+    evicted, by UID, with the names of their gangs.
+    """
+
+    lost: set[str] = field(default_factory=set)
+    left: dict[str, tuple[Pod, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GangRestart(PortUser):
+    """Evicts the other pods of gangs that lose pods on a node."""
+
+    ports: Ports
+    eviction: Eviction
+    _restarts: dict[str, _Restarts] = field(default_factory=dict)
+    """By the node's UID."""
+
+    async def follow(self, node: Node, lost: Iterable[Pod]) -> None:
+        """Evict the other pods of the gangs that lose these pods of a node.
+
+        PodDisruptionBudgets apply: what they refuse is retried at the next call. The annotation
+        `karpenter.sh/do-not-disrupt` does not keep the pods, because their work is lost already.
+        """
+        restarts = self._restarts.setdefault(node.metadata.uid, _Restarts())
+        members = {pod.metadata.uid: pod for pod in lost if gang_of(pod) and not is_terminal(pod)}
+        new = [pod for uid, pod in members.items() if uid not in restarts.lost]
+        restarts.lost |= members.keys()
+        if new:
+            groups = (*self.cluster.list(POD_GROUP), *self.cluster.list(COSCHEDULING_POD_GROUP))
+            reader = GangReader(groups)
+            for pod in new:
+                if name := reader.gang_of(pod):
+                    others = self._others(reader, name, pod, members.values())
+                    restarts.left |= {other.metadata.uid: (other, name) for other in others}
+        await all_ended(*(self._evict(uid, node, restarts) for uid in tuple(restarts.left)))
+
+    def forget(self, node: Node) -> None:
+        """Drop the state of a deleted node."""
+        self._restarts.pop(node.metadata.uid, None)
+
+    def _others(
+        self, reader: GangReader, name: str, lost: Pod, every: Iterable[Pod]
+    ) -> Iterable[Pod]:
+        """Yield the pods of a gang that restart because it loses a pod.
+
+        Pods that were created after the loss belong to the restarted gang.
+        """
+        since = _lost_at(lost)
+        bound = [pod for pod in self.cluster.pods_of_gang(name) if pod.spec.node_name]
+        for pod in reader.restarting(name, bound, {one.key for one in every}):
+            created = pod.metadata.creation_timestamp
+            if since is None or created is None or created <= since:
+                yield pod
+
+    async def _evict(self, uid: str, node: Node, restarts: _Restarts) -> None:
+        pod, gang = restarts.left[uid]
+        now = self.cluster.get(POD, pod.metadata.name, pod.metadata.namespace)
+        if now is None or now.metadata.uid != uid or now.metadata.is_deleting:
+            del restarts.left[uid]
+            return
+        if await self.eviction.evict(now, node, purpose=f"restart gang {gang}"):
+            del restarts.left[uid]
+            message = f"Gang {gang} lost pods on node {node.metadata.name} and restarts as a whole"
+            await self.recorder.publish(POD, now, "Normal", "GangRestarted", message)
+            log.info("evicted pod of a gang that restarts", extra={"Pod": now.key, "gang": gang})
+
+
+def _lost_at(pod: Pod) -> datetime | None:
+    """Return when the deletion of a pod was requested, None if it was not."""
+    end = pod.metadata.deletion_timestamp
+    return end - timedelta(seconds=grace_seconds(pod)) if end is not None else None
