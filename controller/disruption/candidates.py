@@ -11,21 +11,25 @@ from controller.apis.kubernetes.conditions import is_true
 from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.disruption.commands import Candidate
+from controller.disruption.gangs import GangUnit, Units, restarting, units_of
 from controller.disruption.pods import is_drainable, local_claims, surges, uses_any
 from controller.disruption.prices import node_offering, node_price
 from controller.disruption.problem import DisruptionProblem
 from controller.state.evictions import EvictionGuards
-from controller.state.gangs import GangReader
 from controller.state.nodes import StateNode, lifecycle_event
 from controller.state.pods import forbids_disruption
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The candidates, and per blocked node the reason, as the message of an event."""
+    """The candidates, and per blocked node the reason, as the message of an event.
+
+    `units` are the nodes that gangs connect. Either all nodes of a unit are candidates, or none.
+    """
 
     admitted: tuple[Candidate, ...] = ()
     blocked: Mapping[str, str] = field(default_factory=dict)
+    units: Units = field(default_factory=dict)
 
 
 def survey(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
@@ -50,7 +54,43 @@ def survey(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
             blocked[candidate.name] = obstacle
         else:
             admitted.append(candidate)
-    return Candidates(tuple(admitted), blocked)
+    units = units_of(problem)
+    by_name = {candidate.name: candidate for candidate in admitted}
+    apart: dict[str, str] = {}
+    for unit in {unit.nodes: unit for unit in units.values()}.values():
+        obstacle = _unit_obstacle(unit, by_name, blocked, problem, guards, eventual=eventual)
+        if obstacle is not None:
+            apart |= dict.fromkeys(by_name.keys() & unit.nodes, obstacle)
+    whole = tuple(candidate for candidate in admitted if candidate.name not in apart)
+    return Candidates(whole, {**blocked, **apart}, units)
+
+
+def _unit_obstacle(
+    unit: GangUnit,
+    admitted: Mapping[str, Candidate],
+    blocked: Mapping[str, str],
+    problem: DisruptionProblem,
+    guards: EvictionGuards,
+    *,
+    eventual: bool,
+) -> str | None:
+    """Return why not all nodes of a unit and all pods of its gangs may be disrupted, or None."""
+    stays = next((name for name in unit.nodes if name not in admitted), None)
+    if stays is not None:
+        return unit.elsewhere(stays, blocked.get(stays) or _no_candidate(stays, problem))
+    claims = (admitted[name].claim for name in unit.nodes)
+    if eventual and all(claim.spec.termination_grace_period is not None for claim in claims):
+        return None
+    short = guards.obstacle_to_all(unit.pods)
+    return unit.evictions(short) if short is not None else None
+
+
+def _no_candidate(name: str, problem: DisruptionProblem) -> str:
+    """Return why a node that nothing blocks is no candidate."""
+    state = next((state for state in problem.snapshot.nodes if state.name == name), None)
+    if state is None or not state.managed:
+        return "Joiner does not manage it"
+    return "it is being deleted" if state.deleting else "it is not initialized"
 
 
 def standing(problem: DisruptionProblem) -> Mapping[str, Candidate]:
@@ -71,9 +111,10 @@ def registered(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidat
 
 
 def pods_block(candidate: Candidate, problem: DisruptionProblem) -> bool:
-    """Return whether a pod prevents the disruption of its node."""
+    """Return whether a pod prevents the disruption of its node, or the restart of its gang."""
     guards = EvictionGuards(problem.snapshot.pod_disruption_budgets)
-    return pod_obstacle(candidate.pods, guards, problem) is not None
+    pods = (*candidate.pods, *restarting(candidate, problem))
+    return pod_obstacle(pods, guards, problem) is not None
 
 
 def _ours(
@@ -185,27 +226,12 @@ def pod_obstacle(
     protected = next((p for p in pods if forbids_disruption(p, now)), None)
     if protected is not None:
         return f'Pod "{protected.key}" has the karpenter.sh/do-not-disrupt annotation'
-    if problem.scheduling.gangs and (together := _gang_obstacle(pods, problem)) is not None:
-        return together
     return next(
         (
             reason
             for pod in pods
             if guards.of(pod) and is_drainable(pod, now) and not pod.metadata.is_deleting
             if (reason := guards.obstacle(pod, surges=surge and surges(pod))) is not None
-        ),
-        None,
-    )
-
-
-def _gang_obstacle(pods: Sequence[Pod], problem: DisruptionProblem) -> str | None:
-    """Return which gang has a pod here. A gang that loses a pod usually starts over as a whole."""
-    reader = GangReader(problem.snapshot.pod_groups)
-    return next(
-        (
-            f'Pod "{pod.key}" belongs to gang {name}, whose pods are not disrupted one by one'
-            for pod in pods
-            if is_drainable(pod, problem.now) and (name := reader.gang_of(pod))
         ),
         None,
     )

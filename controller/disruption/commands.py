@@ -104,7 +104,7 @@ class Command:
     budgets: its own `saving` may be negative. A repair names the node's `condition`, and how long
     the drain may take: `drain_bound`, or as long as the NodeClaim allows. `terminate_first` is why
     the node is terminated before its replacement is launched, None otherwise. `reboots`: the node
-    is rebooted, and stays.
+    is rebooted, and stays. `gangs` (`namespace/name`) run on the nodes: all nodes go, or none.
     """
 
     reason: Reason
@@ -120,6 +120,7 @@ class Command:
     drain_bound: timedelta | None = None
     terminate_first: TerminateFirst | None = None
     reboots: bool = False
+    gangs: tuple[str, ...] = ()
 
     @property
     def names(self) -> frozenset[str]:

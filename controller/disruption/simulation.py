@@ -142,14 +142,20 @@ class Simulation:
         return self._emptied(frozenset(leaving), [], self._not_consolidatable)
 
     def forced_out(
-        self, name: str, *, closed: Collection[str] = NO_NODES
+        self,
+        names: Collection[str],
+        *,
+        closed: Collection[str] = NO_NODES,
+        restarting: Sequence[Pod] = (),
     ) -> SimulationResult | None:
-        """Return where the pods schedule if a node must leave, or None if one is unschedulable.
+        """Return where the pods schedule if nodes must leave, or None if one is unschedulable.
 
-        Capacity that the node reserves for buffers is scheduled again, too. Unlike in `without`,
+        Capacity that the nodes reserve for buffers is scheduled again, too. Unlike in `without`,
         nodes that are not yet consolidatable may receive the pods. `closed` nodes receive none.
+        `restarting` pods of other nodes are scheduled again with them.
         """
-        return self._emptied(frozenset({name}), self._buffered.get(name, []), closed)
+        kept = [pod for name in sorted(names) for pod in self._buffered.get(name, [])]
+        return self._emptied(frozenset(names), kept, closed, restarting=restarting)
 
     def terminated_first(self, name: str) -> SimulationResult | None:
         """Return where the pods schedule if a node is terminated before it is replaced.
@@ -169,13 +175,17 @@ class Simulation:
         kept: Sequence[Pod],
         closed: Collection[str],
         types: TypesByPool | None = None,
+        restarting: Sequence[Pod] = (),
     ) -> SimulationResult | None:
         """Return the result of removing nodes; `types` are what can be bought then, if changed."""
         world = self._world(gone, closed)
         if types is not None:
             world = replace(world, instance_types=types)
+        if restarting:
+            keys = {pod.key for pod in restarting}
+            world = replace(world, pods=tuple(pod for pod in world.pods if pod.key not in keys))
         results = schedule(
-            [*self._moving(gone), *kept],
+            [*self._moving(gone), *restarting, *kept],
             snapshot=world,
             settings=self._problem.scheduling,
             catalog=self.catalog if types is None else catalog(world),

@@ -207,14 +207,38 @@ MUTATIONS = (
     Mutation(
         "replacements exceed the limits of their pool",
         f"{PURE}/methods/staticdrift.py",
-        "    if now.surge > 0:\n        return None",
-        "    if now.surge > -9:\n        return None",
+        "        if now.surge >= count:\n            continue",
+        "        if now.surge >= -9:\n            continue",
     ),
     Mutation(
         "a new image is not tried on one node first",
         f"{PURE}/methods/rollout.py",
         "    if proven > now:",
         "    if proven > now and not running:",
+    ),
+    Mutation(
+        "a gang moves although one of its nodes stays",
+        f"{PURE}/candidates.py",
+        "    if stays is not None:\n        return unit.elsewhere",
+        "    if stays is unit:\n        return unit.elsewhere",
+    ),
+    Mutation(
+        "budgets admit a part of a gang",
+        f"{PURE}/gangs.py",
+        "if one.name not in admitted), None)",
+        "if not admitted), None)",
+    ),
+    Mutation(
+        "the restart of a gang costs as much as its cheapest node",
+        f"{PURE}/methods/consolidation/evaluation.py",
+        "return group.saving - sum(self.costs[name] for name in group.names)",
+        "return group.saving - min(self.costs[name] for name in group.names)",
+    ),
+    Mutation(
+        "drift replaces only the drifted nodes of a gang",
+        f"{PURE}/methods/method.py",
+        "if unit is None or unit.is_alone:",
+        "if unit is None or unit.nodes:",
     ),
     Mutation(
         "the Balanced policy accepts everything",

@@ -23,6 +23,7 @@ from controller.disruption.commands import Confirmation, Decision
 from controller.disruption.problem import DisruptionProblem
 from controller.reconcilers.nodeoverlay.evaluation import ALL
 from controller.scheduling.results import Results
+from controller.scheduling.settings import Settings
 from controller.state.snapshot import Snapshot
 from tests.builders import changed, make_nodepool, make_pod
 from tests.manager import largecontroller
@@ -77,6 +78,8 @@ elsewhere."""
 
 class Elsewhere:
     """Asks about disruption where it holds up nothing, and finds nothing to do."""
+
+    scheduling = Settings()
 
     async def aside(self, function: Callable[..., Any], *arguments: object) -> Any:
         return await asyncio.to_thread(function, *arguments)

@@ -10,10 +10,14 @@ from controller.apis.kubernetes.workloads import (
     PodGroupPolicy,
     PodGroupSpec,
 )
+from controller.apiserver.errors import ConflictError
 from controller.cloudprovider.fake import make_instance_type
+from controller.disruption.problem import EVICTIONS_FREE
 from controller.scheduling.settings import Settings
 from tests.builders import make_pod
+from tests.reconcilers.disrupting import SameProcess
 from tests.reconcilers.scenarios import NominationScenario
+from tests.reconcilers.test_consolidation import ConsolidationScenario
 
 
 class GangScenario(NominationScenario):
@@ -107,3 +111,73 @@ async def test_a_node_that_runs_pods_stays_when_its_gang_is_released() -> None:
     await scenario.round()
 
     assert scenario.staying == [claim.metadata.name]
+
+
+class MoveScenario(ConsolidationScenario):
+    """A gang on two nodes, one of which has drifted, and the loops that may disrupt them."""
+
+    def __init__(self, **disruption: object) -> None:
+        super().__init__(**{"consolidateAfter": "Never", **disruption})
+        self.change_leader(SameProcess(EVICTIONS_FREE, Settings(gangs=True)))
+        for name in ("old", "new"):
+            self.add(name, "c5.large", drifted=name == "old")
+            member = {labels.COSCHEDULING_GROUP: "train"}
+            self.world.seed(make_pod(f"worker-{name}", node=name, labels=member))
+
+
+async def test_all_nodes_of_a_gang_stay_until_all_their_replacements_are_initialized() -> None:
+    scenario = MoveScenario()
+    await scenario.work(1)
+    first, *others = scenario.made()
+    for replacement in others:
+        scenario.make_ready(replacement)
+    await scenario.work(5)
+
+    assert scenario.is_marked("old")
+    assert scenario.is_marked("new")
+    assert scenario.going() == []
+
+    scenario.make_ready(first)
+    await scenario.work(2)
+
+    assert sorted(scenario.going()) == ["new", "old"]
+
+
+async def test_a_gang_that_budgets_do_not_admit_is_named_in_the_event_of_its_nodes() -> None:
+    scenario = MoveScenario(budgets=[{"nodes": "1"}])
+
+    await scenario.work(2)
+
+    assert scenario.going() == []
+    assert (
+        "Gang default/train runs on 2 nodes, which are disrupted together: "
+        "2 of them are in NodePool default, whose budgets allow 1 now"
+    ) in await scenario.world.events("Unconsolidatable")
+
+
+async def test_the_event_of_a_blocked_gang_names_the_node_that_stays() -> None:
+    scenario = MoveScenario()
+    await scenario.protect("new")
+
+    await scenario.work(2)
+
+    (blocked,) = {
+        message
+        for message in await scenario.world.events("DisruptionBlocked")
+        if message.startswith("Gang")
+    }
+    assert "; node new: Disruption is blocked through" in blocked
+
+
+async def test_if_one_node_of_a_gang_cannot_be_marked_none_is_disrupted() -> None:
+    scenario = MoveScenario()
+    # An existing node has capacity for both pods, so no replacement is created.
+    scenario.add("free", "m5.4xlarge")
+    conflict = ConflictError("changed", status=409)
+    scenario.world.api.refuse("patch", conflict, kind=kinds.NODE, times=1)
+
+    await scenario.work(1)
+    assert scenario.going() == []
+
+    await scenario.work(2)
+    assert sorted(scenario.going()) == ["new", "old"]

@@ -10,8 +10,9 @@ from controller.apis.karpenter import hashes
 from controller.apis.karpenter.nodeclaim import DRIFTED, NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions
+from controller.apis.kubernetes.pods import Pod
 from controller.constraints.requirements import met_by_labels, read
-from controller.disruption.budgets import Budgets, held_back
+from controller.disruption.budgets import Budgets
 from controller.disruption.commands import (
     Candidate,
     Command,
@@ -19,6 +20,7 @@ from controller.disruption.commands import (
     Reason,
     TerminateFirst,
 )
+from controller.disruption.gangs import GangUnit, kept_by_budgets
 from controller.disruption.methods.method import Context, Proposal
 from controller.disruption.methods.rollout import Rollout, since
 from controller.disruption.simulation import NO_NODES, Simulation
@@ -26,9 +28,11 @@ from controller.disruption.simulation import NO_NODES, Simulation
 NODE_POOL_DRIFTED = "NodePoolDrifted"
 REQUIREMENTS_DRIFTED = "RequirementsDrifted"
 
+MIXED = "its gang runs on nodes of static and of other NodePools, which are not replaced together"
+
 
 class Drift:
-    """Replaces drifted nodes of dynamic NodePools, one at a time."""
+    """Replaces drifted nodes of dynamic NodePools, one at a time, with the nodes of their gangs."""
 
     reason = Reason.DRIFTED
 
@@ -88,8 +92,10 @@ def confirm_each(
     rejected: dict[str, str] = {}
     for command in commands:
         again = propose([node for node in eligible if node.name in command.names])
-        valid += again.commands
-        if not again.commands:
+        # A gang may have come to more nodes since: then it is decided again.
+        same = [each for each in again.commands if each.names <= command.names]
+        valid += same
+        if not same:
             rejected |= dict.fromkeys(command.names, otherwise)
             rejected |= again.blocked
     return Confirmation(tuple(valid), rejected)
@@ -129,24 +135,17 @@ def _next(
     kept: set[str] = set()
     has_tried = False
     for candidate in drifted:
-        if not budgets.allows(candidate.pool, candidate.node):
-            blocked[candidate.name] = held_back(candidate.pool)
-            kept.add(candidate.name)
-            continue
-        untrusted = rollout.obstacle(candidate)
-        if untrusted is not None and candidate.moving:
-            blocked[candidate.name] = f"Drifted, but {untrusted}"
-            kept.add(candidate.name)
-            continue
-        if candidate.pool in resting:
-            blocked[candidate.name] = (
-                f"Drifted, but another disruption in NodePool {candidate.pool} failed recently; "
-                "retrying after a pause"
-            )
-            kept.add(candidate.name)
-            continue
-        if candidate.name in simulation.awaited:
-            blocked[candidate.name] = "Drifted, but pending pods will be scheduled to this node"
+        if candidate.name in blocked:
+            continue  # its unit was evaluated with another of its nodes
+        unit = context.units.get(candidate.name)
+        members = context.together(candidate)
+        names = frozenset(member.name for member in members)
+        mine = [node.name for node in drifted if node.name in names]
+        obstacle = _obstacle(context, members, budgets, rollout, resting)
+        if obstacle is not None:
+            why_not, only_waits = obstacle
+            blocked |= dict.fromkeys(mine, why_not)
+            kept.update(mine if only_waits else ())
             continue
         # Evaluate at least one node even if the time is up: on a busy host, the next evaluation may
         # also start too late.
@@ -154,17 +153,60 @@ def _next(
             break
         has_tried = True
         command = replaced(
-            Command(
-                Reason.DRIFTED, (candidate,), evictions=len(candidate.moving), why=why(candidate)
-            ),
+            command_of(candidate, members, unit),
             simulation,
-            closed=leaving - {candidate.name},
+            closed=leaving - names,
             terminate_first=context.problem.settings.terminate_first_drift,
         )
         if command is not None:
             return Proposal((command,), blocked, frozenset(kept))
-        blocked[candidate.name] = "Drifted, but not all pods would schedule on other nodes"
+        why_not = "Drifted, but not all pods would schedule on other nodes"
+        blocked |= dict.fromkeys(mine, why_not)
     return Proposal((), blocked, frozenset(kept))
+
+
+def _obstacle(
+    context: Context,
+    members: Sequence[Candidate],
+    budgets: Budgets,
+    rollout: Rollout,
+    resting: Collection[str],
+) -> tuple[str, bool] | None:
+    """Return why nodes are not replaced together now, and whether they only have to wait.
+
+    They wait for budgets, for the rollout of an AMI, or for the pause after a failure.
+    """
+    unit = context.units.get(members[0].name)
+    if (short := kept_by_budgets(members, unit, budgets)) is not None:
+        return short, True
+    untrusted = next(filter(None, map(rollout.obstacle, members)), None)
+    if untrusted is not None and any(member.moving for member in members):
+        return f"Drifted, but {untrusted}", True
+    rests = next((member.pool for member in members if member.pool in resting), None)
+    if rests is not None:
+        failed = f"another disruption in NodePool {rests} failed recently"
+        return f"Drifted, but {failed}; retrying after a pause", True
+    if any(member.name in context.simulation.awaited for member in members):
+        return "Drifted, but pending pods will be scheduled to this node", False
+    if len(set(map(is_static, members))) > 1:
+        return f"Drifted, but {MIXED}", False
+    return None
+
+
+def command_of(
+    candidate: Candidate, members: Sequence[Candidate], unit: GangUnit | None
+) -> Command:
+    """Return the command that replaces a drifted node, with the other nodes of its unit."""
+    text = why(candidate)
+    if unit is not None and not unit.is_alone:
+        text = f"{text}; {unit.together}"
+    return Command(
+        Reason.DRIFTED,
+        tuple(members),
+        evictions=sum(len(member.moving) for member in members),
+        why=text,
+        gangs=unit.gangs if unit is not None else (),
+    )
 
 
 def replaced(
@@ -173,17 +215,18 @@ def replaced(
     *,
     closed: Collection[str] = NO_NODES,
     terminate_first: bool,
+    restarting: Sequence[Pod] = (),
 ) -> Command | None:
-    """Return the command for one node with its replacements and where its pods move.
+    """Return the command with its replacements and where its pods move.
 
-    Pods move to `closed` nodes only if they fit nowhere else. With `terminate_first`, the node is
-    terminated without a replacement if its pods need the instance that it uses of a full capacity
-    reservation: the provisioner launches the replacement there. None if a pod is unschedulable.
+    Pods move to `closed` nodes only if they fit nowhere else. With `terminate_first`, a single node
+    is terminated without a replacement if its pods need the instance that it uses of a full
+    capacity reservation: the provisioner launches the replacement there. `restarting` pods of other
+    nodes are scheduled again, too. None if a pod is unschedulable.
     """
-    (candidate,) = command.candidates
-    result = simulation.forced_out(candidate.name, closed=closed)
+    result = simulation.forced_out(command.names, closed=closed, restarting=restarting)
     if result is None and closed:
-        result = simulation.forced_out(candidate.name)
+        result = simulation.forced_out(command.names, restarting=restarting)
     if result is not None:
         return replace(
             command,
@@ -191,7 +234,9 @@ def replaced(
             moves=result.results.existing_nodes,
             saving=result.saving,
         )
-    freed = simulation.terminated_first(candidate.name) if terminate_first else None
+    candidate, *others = command.candidates
+    alone = terminate_first and not others
+    freed = simulation.terminated_first(candidate.name) if alone else None
     if freed is None:
         return None
     return replace(

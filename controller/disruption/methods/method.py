@@ -14,6 +14,7 @@ from controller.disruption import candidates
 from controller.disruption.budgets import Budgets, Consumption, budgets_of, consumption
 from controller.disruption.candidates import Candidates
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason, Verdict
+from controller.disruption.gangs import Units
 from controller.disruption.methods.rollout import Rollout
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import NO_NODES, Simulation
@@ -37,6 +38,22 @@ class Context:
     def survey(self) -> Candidates:
         """The candidates, and why other nodes are blocked."""
         return candidates.survey(self.problem)
+
+    @property
+    def units(self) -> Units:
+        """The nodes that gangs connect: they are disrupted together."""
+        return self.survey.units
+
+    def together(self, candidate: Candidate) -> tuple[Candidate, ...]:
+        """Return the nodes that are disrupted with one of `forced`: its unit, or it alone."""
+        unit = self.units.get(candidate.name)
+        if unit is None or unit.is_alone:
+            return (candidate,)
+        return tuple(self._forced_by_name[name] for name in unit.nodes)
+
+    @cached_property
+    def _forced_by_name(self) -> Mapping[str, Candidate]:
+        return {candidate.name: candidate for candidate in self.forced}
 
     @cached_property
     def forced(self) -> Sequence[Candidate]:

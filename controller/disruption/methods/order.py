@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from controller.disruption.commands import Command, Confirmation, Decision, Reason
 from controller.disruption.methods.bounds import lower_bound
+from controller.disruption.methods.consolidation.gangs import GangConsolidation
 from controller.disruption.methods.consolidation.method import Consolidation
 from controller.disruption.methods.drift import Drift
 from controller.disruption.methods.emptiness import Emptiness
@@ -20,7 +21,14 @@ from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.pods.signatures import PodSignatures
 from controller.scheduling.scheduler import never
 
-METHODS: tuple[Method, ...] = (Repair(), Emptiness(), StaticDrift(), Drift(), Consolidation())
+METHODS: tuple[Method, ...] = (
+    Repair(),
+    Emptiness(),
+    StaticDrift(),
+    Drift(),
+    Consolidation(),
+    GangConsolidation(),
+)
 
 
 def decide(
@@ -44,7 +52,7 @@ def decide(
             decision,
             commands=tuple(proposal.commands),
             held_back=decision.held_back | proposal.held_back,
-            verdicts=tuple(proposal.verdicts),
+            verdicts=(*decision.verdicts, *proposal.verdicts),
         )
         if decision.commands:
             break
@@ -53,7 +61,7 @@ def decide(
     return replace(
         decision,
         blocked={name: why for name, why in reasons.items() if name not in leaving},
-        timed_out=method is METHODS[-1] and expired(),
+        timed_out=method.reason is Reason.UNDERUTILIZED and expired(),
         lower_bound=_bound(decision, context),
     )
 

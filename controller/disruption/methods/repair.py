@@ -4,6 +4,9 @@ Karpenter 1.15 repairs the same way: within the budgets of the reason Unhealthy,
 first. `karpenter.sh/do-not-disrupt` on the node does not prevent it, `karpenter.sh/do-not-repair`
 does. If many nodes of a NodePool are unhealthy at once, the cause is probably not the nodes: the
 network, an AMI or the monitoring. Then none of the NodePool is repaired.
+
+A gang that runs on an unhealthy node restarts as a whole: its pods on other nodes are evicted, too,
+and their nodes stay. Budgets count the unhealthy node alone.
 """
 
 from __future__ import annotations
@@ -21,11 +24,14 @@ from controller.apis.karpenter.nodeclaim import REBOOTING, NodeClaim
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.nodes import Node
+from controller.apis.kubernetes.pods import Pod
+from controller.apis.wording import counted
 from controller.cloudprovider.provider import RepairPolicy
 from controller.disruption import candidates
 from controller.disruption.budgets import Budgets, held_back
 from controller.disruption.commands import Candidate, Command, Confirmation, Reason
 from controller.disruption.costs import rescheduling_cost
+from controller.disruption.gangs import restarting
 from controller.disruption.methods.drift import confirm_each, is_static, replaced
 from controller.disruption.methods.method import Context, Proposal
 from controller.disruption.methods.staticdrift import means_of
@@ -263,34 +269,47 @@ def _next(
             blocked[candidate.name] = held_back(candidate.pool)
             kept.add(candidate.name)
             continue
+        others = restarting(candidate, context.problem)
         command = Command(
             Reason.UNHEALTHY,
             (candidate,),
-            evictions=len(candidate.moving),
-            why=f"node {candidate.name} is unhealthy: {_described(found.condition)}",
+            evictions=len(candidate.moving) + len(others),
+            why=_why(candidate, found, others),
             condition=found.condition.type,
             drain_bound=_drain_bound(candidate, found),
             reboots=found.reboots,
         )
-        repaired = command if found.reboots else _replaced(command, context.problem, simulation)
+        repaired = (
+            command if found.reboots else _replaced(command, context.problem, simulation, others)
+        )
         if isinstance(repaired, Command):
             return Proposal((repaired,), blocked, frozenset(kept))
         blocked[candidate.name] = f"Unhealthy, but {repaired}"
     return Proposal((), blocked, frozenset(kept))
 
 
+def _why(candidate: Candidate, found: Diagnosis, others: Sequence[Pod]) -> str:
+    text = f"node {candidate.name} is unhealthy: {_described(found.condition)}"
+    if not others:
+        return text
+    return f"{text}; its gangs restart with {counted(len(others), 'pod')} on other nodes"
+
+
 def _replaced(
-    command: Command, problem: DisruptionProblem, simulation: Simulation
+    command: Command,
+    problem: DisruptionProblem,
+    simulation: Simulation,
+    others: Sequence[Pod],
 ) -> Command | str:
     """Return the command with its replacements, or why the node cannot be replaced now."""
     (candidate,) = command.candidates
     terminate_first = problem.settings.terminate_first_repair
     if not is_static(candidate):
-        dynamic = replaced(command, simulation, terminate_first=terminate_first)
+        dynamic = replaced(command, simulation, terminate_first=terminate_first, restarting=others)
         return dynamic or "not all pods would schedule elsewhere"
     means = means_of(problem, candidate.node_pool)
     if means.surge > 0 or (terminate_first and means.frees(candidate)):
-        return means.replacing(command)
+        return means.replacing(command, candidate)
     return means.why_none
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes import conditions
+from controller.apis.wording import counted
 from controller.cloudprovider.compatibility import Choice, choices
 from controller.constraints.resources import NODES, parsed
-from controller.disruption.budgets import Budgets, held_back
+from controller.disruption.budgets import Budgets
 from controller.disruption.commands import (
     Candidate,
     Command,
@@ -17,7 +19,14 @@ from controller.disruption.commands import (
     Reason,
     TerminateFirst,
 )
-from controller.disruption.methods.drift import confirm_each, in_order, is_static, why
+from controller.disruption.gangs import GangUnit, kept_by_budgets
+from controller.disruption.methods.drift import (
+    MIXED,
+    command_of,
+    confirm_each,
+    in_order,
+    is_static,
+)
 from controller.disruption.methods.method import Context, Proposal
 from controller.disruption.methods.rollout import Rollout
 from controller.disruption.problem import DisruptionProblem
@@ -46,7 +55,7 @@ class StaticDrift:
     def propose(self, context: Context) -> Proposal:
         """Return a command for each node that may be replaced now."""
         budgets = context.budgets(self.reason)
-        return _replace(context.problem, self.eligible(context), budgets, context.rollout)
+        return _replace(context, self.eligible(context), budgets, context.rollout)
 
     def owns(self, command: Command) -> bool:
         """Whether this method validates the command."""
@@ -58,53 +67,77 @@ class StaticDrift:
 
         def propose(mine: Sequence[Candidate]) -> Proposal:
             # Its own rollout, because other commands may be rejected.
-            return _replace(context.problem, mine, budgets, Rollout.of(context.problem))
+            return _replace(context, mine, budgets, Rollout.of(context.problem))
 
         return confirm_each(self.eligible(context), commands, propose)
 
 
 def _replace(
-    problem: DisruptionProblem, drifted: Sequence[Candidate], budgets: Budgets, rollout: Rollout
+    context: Context, drifted: Sequence[Candidate], budgets: Budgets, rollout: Rollout
 ) -> Proposal:
     """Return the commands for these nodes; consumes the budgets."""
+    problem = context.problem
     means: dict[str, Means] = {}
     commands: list[Command] = []
     blocked: dict[str, str] = {}
     kept: set[str] = set()
+    going: set[str] = set()
     for candidate in drifted:
-        if candidate.pool not in means:
-            means[candidate.pool] = means_of(problem, candidate.node_pool)
-        now = means[candidate.pool]
-        obstacle = _obstacle(now, candidate, problem)
+        if candidate.name in blocked or candidate.name in going:
+            continue  # its unit was evaluated with another of its nodes
+        unit = context.units.get(candidate.name)
+        members = context.together(candidate)
+        names = frozenset(member.name for member in members)
+        mine = [node.name for node in drifted if node.name in names]
+        for pool in {member.pool: member.node_pool for member in members}.values():
+            if pool.metadata.name not in means:
+                means[pool.metadata.name] = means_of(problem, pool)
+        obstacle = _obstacle(means, members, unit, problem)
         if obstacle is not None:
-            blocked[candidate.name] = f"Drifted, but {obstacle}"
+            blocked |= dict.fromkeys(mine, f"Drifted, but {obstacle}")
             continue
-        untrusted = rollout.obstacle(candidate)
+        untrusted = next(filter(None, map(rollout.obstacle, members)), None)
         if untrusted is not None:
-            blocked[candidate.name] = f"Drifted, but {untrusted}"
-            kept.add(candidate.name)
+            blocked |= dict.fromkeys(mine, f"Drifted, but {untrusted}")
+            kept.update(mine)
             continue
-        if not budgets.admit([candidate]):
-            blocked[candidate.name] = held_back(candidate.pool)
-            kept.add(candidate.name)
+        short = kept_by_budgets(members, unit, budgets)
+        if short is not None:
+            blocked |= dict.fromkeys(mine, short)
+            kept.update(mine)
             continue
-        rollout.begin(candidate)
-        command = Command(
-            Reason.DRIFTED, (candidate,), evictions=len(candidate.moving), why=why(candidate)
-        )
-        commands.append(now.replacing(command))
-        means[candidate.pool] = now.after_one()
+        budgets.admit(members)
+        command = command_of(candidate, members, unit)
+        for member in members:
+            rollout.begin(member)
+            command = means[member.pool].replacing(command, member)
+            means[member.pool] = means[member.pool].after_one()
+        commands.append(command)
+        going |= names
     return Proposal(commands, blocked, frozenset(kept))
 
 
-def _obstacle(now: Means, candidate: Candidate, problem: DisruptionProblem) -> str | None:
-    """Return why a drifted node cannot be replaced, or None if it can."""
-    if now.surge > 0:
-        return None
-    if not problem.settings.terminate_first_drift or not now.frees(candidate):
-        return now.why_none
-    if not now.is_complete:
-        return f"NodePool {candidate.pool} has fewer initialized nodes than spec.replicas"
+def _obstacle(
+    means: Mapping[str, Means],
+    members: Sequence[Candidate],
+    unit: GangUnit | None,
+    problem: DisruptionProblem,
+) -> str | None:
+    """Return why drifted nodes cannot be replaced together, or None if they can."""
+    if not all(map(is_static, members)):
+        return MIXED
+    counts = Counter(member.pool for member in members)
+    for pool, count in counts.items():
+        now = means[pool]
+        if now.surge >= count:
+            continue
+        if unit is not None and (now.surge > 0 or len(counts) > 1):
+            staged = counted(now.surge, "replacement")
+            return f"{unit.together}: NodePool {pool} can stage only {staged}"
+        if not problem.settings.terminate_first_drift or not all(map(now.frees, members)):
+            return now.why_none
+        if not now.is_complete:
+            return f"NodePool {pool} has fewer initialized nodes than spec.replicas"
     return None
 
 
@@ -131,16 +164,20 @@ class Means:
             return candidate.reservation in self.reservations
         return self.terminate_first is not None
 
-    def replacing(self, command: Command) -> Command:
-        """Return the command with its replacement, or without one if its node is terminated first.
+    def replacing(self, command: Command, candidate: Candidate) -> Command:
+        """Return the command with the replacement of one of its nodes.
 
-        Then the NodePool launches the replacement, once the node is gone.
+        It has none if the node is terminated first. Then the NodePool launches the replacement,
+        once the node is gone.
         """
         if self.surge <= 0:
             return replace(command, terminate_first=self.terminate_first)
-        (candidate,) = command.candidates
         new = self.replacement
-        return replace(command, replacements=(new,), saving=candidate.price - new.price)
+        return replace(
+            command,
+            replacements=(*command.replacements, new),
+            saving=command.saving + candidate.price - new.price,
+        )
 
     def after_one(self) -> Means:
         """Return the means after a node was replaced."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 
 from controller.apis.karpenter.disruption import (
     DisruptionSpec,
@@ -13,6 +14,7 @@ from controller.apis.karpenter.disruption import (
 )
 from controller.apis.kubernetes.pods import Pod
 from controller.disruption import candidates
+from controller.disruption.candidates import Candidates
 from controller.disruption.commands import Candidate, Command, Reason
 from controller.disruption.methods import repair
 from controller.disruption.modes import Mode
@@ -75,22 +77,22 @@ def read_back(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | str
     reason = _reason(spec)
     if reason is None:
         return f"spec.reason {spec.reason} is unknown"
-    here, blocked = _admitted(problem, reason)
+    survey = _survey(problem, reason)
+    here = {candidate.name: candidate for candidate in survey.admitted}
     for node, claim in _named(spec):
         if node not in here or here[node].claim.metadata.name != claim:
-            return f"node {node}: {blocked.get(node, 'it is deleted or being deleted')}"
-    return _command(spec, reason, [here[name] for name in spec.nodes], problem)
+            return f"node {node}: {survey.blocked.get(node, 'it is deleted or being deleted')}"
+    command = _command(spec, reason, [here[name] for name in spec.nodes], problem)
+    units = [survey.units[name] for name in spec.nodes if name in survey.units]
+    return replace(command, gangs=tuple(sorted({gang for one in units for gang in one.gangs})))
 
 
-def _admitted(
-    problem: DisruptionProblem, reason: Reason
-) -> tuple[Mapping[str, Candidate], Mapping[str, str]]:
-    """Return the candidates for a reason by node name, and why other nodes are blocked."""
+def _survey(problem: DisruptionProblem, reason: Reason) -> Candidates:
+    """Return the candidates for a reason, and why other nodes are blocked."""
     if reason is Reason.UNHEALTHY:
         ill = repair.unhealthy(problem)
-        return {one.name: one for one, _ in ill.due}, {**ill.blocked, **ill.suspended}
-    survey = candidates.survey(problem, eventual=reason is Reason.DRIFTED)
-    return {candidate.name: candidate for candidate in survey.admitted}, survey.blocked
+        return Candidates(tuple(one for one, _ in ill.due), {**ill.blocked, **ill.suspended})
+    return candidates.survey(problem, eventual=reason is Reason.DRIFTED)
 
 
 def rest_of(spec: DisruptionSpec, problem: DisruptionProblem) -> Command | None:

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.commands import Confirmation, Decision
 from controller.disruption.problem import DisruptionProblem
+from controller.scheduling.settings import Settings
 
 Answer = TypeVar("Answer")
 
@@ -27,6 +28,10 @@ longer. So the first pause is `PERIOD`, and each further pause is twice the one 
 
 class DisruptionEngine(Protocol):
     """Decides which nodes to disrupt, in this process or another."""
+
+    @property
+    def scheduling(self) -> Settings:
+        """How pods are scheduled."""
 
     async def aside(self, function: Callable[..., Answer], *arguments: object) -> Answer:
         """Return the result of a pure function without blocking the event loop."""

@@ -204,7 +204,8 @@ class Orchestrator(PortUser):
         marked = [
             candidate for candidate, done in zip(known.candidates, could, strict=True) if done
         ]
-        if known.replacements and len(marked) < len(known.candidates):
+        is_whole = bool(known.replacements or known.gangs)
+        if is_whole and len(marked) < len(known.candidates):
             return False  # the next round removes the marks
         if marked:
             in_flight.command = replace(known, candidates=tuple(marked))

@@ -42,5 +42,6 @@ async def problem(
         node_pools={pool.metadata.name: pool for pool in pools},
         now=now,
         pending=(*waiting, *buffers),
+        scheduling=engine.scheduling,
         begun=begun,
     )

@@ -11,4 +11,6 @@
    one after the other.
 5. `validation` checks the commands again before they are executed. `staying` explains why other
    candidates stay.
+
+Nodes that run pods of gangs are left to `gangs`.
 """

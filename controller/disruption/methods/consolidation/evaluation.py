@@ -91,6 +91,13 @@ class Evaluator:
         simulation = Simulation(problem, candidates, expired=expired)
         return cls(problem, candidates, simulation, expired, conceded)
 
+    @classmethod
+    def by_engine(
+        cls, problem: DisruptionProblem, candidates: Sequence[Candidate], simulation: Simulation
+    ) -> Evaluator:
+        """Return an evaluator without arrays, for groups that only the engine can judge."""
+        return cls(problem, candidates, simulation, _always)
+
     def net(self, group: Group) -> float:
         """Return what a group saves minus the cost of its evictions, in $/h."""
         return group.saving - sum(self.costs[name] for name in group.names)
@@ -152,6 +159,10 @@ class Evaluator:
             why=_why(group, evictions, conceding),
             part_of=self.command(group.whole) if group.whole is not None else None,
         )
+
+
+def _always() -> bool:
+    return True
 
 
 def _emptied(model: ClusterModel, leaving: Collection[str]) -> Plan:

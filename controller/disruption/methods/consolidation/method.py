@@ -63,7 +63,7 @@ class Consolidation:
 
     def owns(self, command: Command) -> bool:
         """Whether this method validates the command."""
-        return command.reason is self.reason
+        return command.reason is self.reason and not command.gangs
 
     def validate(self, context: Context, commands: Sequence[Command]) -> Confirmation:
         """Return the commands that are still valid, updated to the cluster as it is now.
@@ -85,8 +85,12 @@ class Consolidation:
 
 
 def _busy(context: Context) -> list[Candidate]:
-    """Return the candidates that `Emptiness` leaves."""
-    return [node for node in context.survey.admitted if not should_disrupt(node)]
+    """Return the candidates that `Emptiness` leaves, without those that run pods of gangs."""
+    return [
+        node
+        for node in context.survey.admitted
+        if not should_disrupt(node) and node.name not in context.units
+    ]
 
 
 def obstacle(candidate: Candidate, now: datetime) -> str | None:

@@ -29,7 +29,7 @@ def standing(evaluator: Evaluator, commands: Sequence[Command]) -> dict[frozense
         for command in commands
         for key, node in destinations_of(command.whole.moves).items()
     }
-    same = [command for command in commands if _is_unchanged(evaluator, command.whole)]
+    same = [command for command in commands if is_unchanged(evaluator, command.whole)]
     plan = evaluator.emptied({name for command in commands for name in command.whole.names})
     there = [command for command in same if _still_fits(command.whole, plan)]
     names = frozenset(name for command in there for name in command.whole.names)
@@ -58,7 +58,7 @@ def culprits(evaluator: Evaluator, commands: Sequence[Command]) -> list[Command]
     return [command for command in commands if command.names not in standing(evaluator, [command])]
 
 
-def _is_unchanged(evaluator: Evaluator, command: Command) -> bool:
+def is_unchanged(evaluator: Evaluator, command: Command) -> bool:
     """Return whether the pods on the command's nodes are those of the plan."""
     planned = {key for keys in command.moves.values() for key in keys}
     planned.update(key for new in command.replacements for key in new.pods)
