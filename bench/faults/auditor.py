@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -26,6 +27,9 @@ MOST_INCOMPLETE = 300.0
 
 SURGE = 0.25
 """Share of a NodePool's nodes that may be replaced at the same time: the budget of each pool."""
+
+VOLUNTARY = ("Drifted", "Underutilized")
+"""Reasons of disruptions that nothing forces."""
 
 REMEMBERED = 1800.0
 """Seconds for which the cost of past pods still counts: pods leave faster than machines."""
@@ -197,6 +201,18 @@ def _cpu(quantity: str) -> int:
     return int(quantity[:-1]) if is_milli else int(quantity) * 1000
 
 
+def _voluntary(claim: Body) -> Body | None:
+    """Return the condition of a NodeClaim that says that it is disrupted voluntarily, or None."""
+    return next(
+        (
+            c for c in claim.get("status", {}).get("conditions", ())
+            if c["type"] == "DisruptionReason" and c["status"] == "True"
+            and c.get("reason") in VOLUNTARY
+        ),
+        None,
+    )  # fmt: skip
+
+
 def _provider(claim: Body) -> str:
     return str(claim.get("status", {}).get("providerID", ""))
 
@@ -270,6 +286,35 @@ class Auditor:
         """Check that an eviction leaves an app the serving pods that its budget needs."""
         if serving < needed:
             self.find(f"an eviction left {serving} pods of {app}, and its budget needs {needed}")
+
+    def ending(
+        self, name: str, claims: Sequence[Body], nodes: Iterable[Body], pods: Iterable[Body]
+    ) -> None:
+        """Check that a voluntary disruption that deletes a NodeClaim takes the whole gang.
+
+        All nodes that run pods of its gangs are disrupted, too, before the first NodeClaim goes.
+        Pods that were created after the node was marked belong to a gang that restarted.
+        """
+        by_name = {claim["metadata"]["name"]: claim for claim in claims}
+        mark = _voluntary(by_name[name]) if name in by_name else None
+        if mark is None:
+            return
+        marked = datetime.fromisoformat(mark["lastTransitionTime"])
+        provider = {node["metadata"]["name"]: node["spec"].get("providerID") for node in nodes}
+        owner = {_provider(claim): claim for claim in claims if _provider(claim)}
+        claims_of: dict[str, dict[str, Body | None]] = {}
+        for pod in pods:
+            gang = pod["spec"].get("schedulingGroup", {}).get("podGroupName")
+            node = pod["spec"].get("nodeName")
+            is_old = datetime.fromisoformat(pod["metadata"]["creationTimestamp"]) <= marked
+            if gang and node and is_old and not _is_going(pod):
+                claims_of.setdefault(gang, {})[node] = owner.get(provider.get(node) or "")
+        for gang, on in claims_of.items():
+            if not any(claim is by_name[name] for claim in on.values()):
+                continue
+            for node, claim in on.items():
+                if claim is not None and not _is_going(claim) and _voluntary(claim) is None:
+                    self.find(f"{name} is disrupted, and {node} stays, which runs {gang} too")
 
     def _gangs(self, view: View) -> None:
         """Check that nodes for a part of a gang do not stay: all are bought, or none."""
@@ -364,6 +409,42 @@ class Auditor:
                     f"instance {instance.id} was terminated while it ran {', '.join(cut_off)}"
                 )
         self._lived = frozenset(i.id for i in view.instances if i.lives and not i.foreign)
+
+
+def too_many(view: View) -> frozenset[str]:
+    """Return the NodeClaims whose gangs run on more nodes than the budgets let go at once.
+
+    Nodes that run pods of one gang are disrupted together. Gangs that share a node are connected.
+    """
+    pool_of = {
+        node["metadata"]["name"]: node["metadata"].get("labels", {}).get("karpenter.sh/nodepool")
+        for node in view.nodes
+    }
+    cpu = {
+        node["metadata"]["name"]: _cpu(node["status"]["capacity"]["cpu"])
+        for node in view.nodes
+        if "cpu" in node.get("status", {}).get("capacity", {})
+    }
+    on: dict[str, set[str]] = {}
+    for pod in view.pods:
+        gang, node = pod["spec"].get("schedulingGroup"), pod["spec"].get("nodeName")
+        if gang and node:
+            on.setdefault(gang["podGroupName"], set()).add(node)
+    units: list[set[str]] = []
+    for nodes in on.values():
+        joined = [unit for unit in units if unit & nodes]
+        units = [unit for unit in units if not unit & nodes]
+        units.append(nodes.union(*joined))
+    providers = {node["metadata"]["name"]: node["spec"].get("providerID") for node in view.nodes}
+    kept: set[str] = set()
+    for unit in units:
+        pools = {pool_of.get(node) for node in unit}
+        members = [node for node, pool in pool_of.items() if pool in pools]
+        many = len(unit) > math.ceil(SURGE * len(members))
+        large = sum(cpu.get(n, 0) for n in unit) > SURGE * sum(cpu.get(n, 0) for n in members)
+        if len(unit) > 1 and (many or large or len(pools) > 1):
+            kept |= {providers.get(node) or "" for node in unit}
+    return frozenset(c["metadata"]["name"] for c in view.claims if _provider(c) in kept - {""})
 
 
 def wasted(view: View, machines: Sequence[Machine]) -> list[str]:

@@ -61,11 +61,11 @@ STATIC_POOL = "fixed"
 
 GANG_SHARES: dict[Phase, float] = {
     "launch": 1.0,
-    "replacement": 0.0,
+    "replacement": 1.0,
     "consolidation": 1.0,
     "termination": 0.0,
 }
-"""The same for gangs. They end before nodes are replaced: a gang keeps its nodes while it runs."""
+"""The same for gangs."""
 
 SHARES: dict[Phase, float] = {
     "launch": 1.0,
@@ -172,6 +172,11 @@ class Run:
             self.auditor.find(f"{call.verb} {call.kind} by a replica that does not hold the Lease")
         if (call.verb, call.kind) == ("delete", "Pod"):
             self.auditor.find("a pod was deleted rather than evicted")
+        if (call.verb, call.kind) == ("delete", "NodeClaim"):
+            bodies = self.api.bodies
+            self.auditor.ending(
+                call.name, [*bodies(kinds.NODE_CLAIM)], bodies(kinds.NODE), bodies(kinds.POD)
+            )
 
     def _count(self, evicted: str) -> None:
         """Check that an eviction leaves a workload as many pods as its budget requires."""
@@ -257,10 +262,12 @@ class Run:
         view = self._view()
         missing = auditor.unsettled(view)
         if phase == "replacement":
+            kept = auditor.too_many(view)
             missing += [
                 f"NodeClaim {c['metadata']['name']} was never rolled"
                 for c in view.claims
                 if not auditor.is_foreign(c) and "rolled" not in c["metadata"]["labels"]
+                if c["metadata"]["name"] not in kept
             ]
         if phase == "consolidation":
             missing += auditor.wasted(view, MACHINES)

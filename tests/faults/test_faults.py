@@ -68,6 +68,39 @@ def test_the_auditor_finds_nodeclaims_beyond_the_replicas_of_a_static_pool() -> 
     assert judge.findings == ["static NodePool fixed has 6 NodeClaims, and 4 replicas"]
 
 
+def test_the_auditor_finds_a_voluntary_disruption_of_a_part_of_a_gang() -> None:
+    def claim(name: str, *reasons: str) -> auditor.Body:
+        marks = [
+            {"type": "DisruptionReason", "status": "True", "reason": reason,
+             "lastTransitionTime": "2026-11-22T12:00:00Z"}
+            for reason in reasons
+        ]  # fmt: skip
+        status = {"providerID": f"aws:///{name}", "conditions": marks}
+        return {"metadata": {"name": name}, "status": status}
+
+    def pod(name: str, node: str, created: str = "2026-11-22T11:00:00Z") -> auditor.Body:
+        spec = {"nodeName": node, "schedulingGroup": {"podGroupName": "gang0"}}
+        return {"metadata": {"name": name, "creationTimestamp": created}, "spec": spec}
+
+    nodes = [
+        {"metadata": {"name": f"node-{n}"}, "spec": {"providerID": f"aws:///{n}"}} for n in "abc"
+    ]
+    pods = [
+        pod("p", "node-a"),
+        pod("q", "node-b"),
+        pod("restarted", "node-c", "2026-11-22T12:00:01Z"),
+    ]
+    judge = Auditor([Machine(2000, 4096, 1.0)])
+
+    judge.ending("a", [claim("a", "Drifted"), claim("b", "Drifted"), claim("c")], nodes, pods)
+    judge.ending("a", [claim("a", "Unhealthy"), claim("b"), claim("c")], nodes, pods)
+    judge.ending("a", [claim("a"), claim("b"), claim("c")], nodes, pods)
+    assert judge.findings == []
+    judge.ending("a", [claim("a", "Drifted"), claim("b"), claim("c")], nodes, pods)
+
+    assert judge.findings == ["a is disrupted, and node-b stays, which runs gang0 too"]
+
+
 def test_the_auditor_finds_nodes_for_a_part_of_a_gang() -> None:
     pod = make_pod("1500m", "1024Mi")
     members = [
