@@ -455,9 +455,9 @@ class Options:
     gang_scheduling: Annotated[
         bool,
         doc("""
-            Whether the pods of a gang get nodes together or not at all. Gangs are PodGroups of
-            Kubernetes 1.37 or of the coscheduling plugin, JobSets, groups of a LeaderWorkerSet, and
-            jobs that Kueue has admitted.
+            Whether the pods of a gang get nodes together or not at all, and are moved together or
+            not at all. Gangs are PodGroups of Kubernetes 1.37 or of the coscheduling plugin,
+            JobSets, groups of a LeaderWorkerSet, and jobs that Kueue has admitted.
         """),
     ] = False
 

@@ -15,7 +15,9 @@ from controller.cloudprovider.errors import CloudProviderError, RebootRefusedErr
 from controller.cloudprovider.provider import Instance, RepairPolicy
 from controller.constraints import taints
 from controller.reconcilers.termination.eviction import Eviction
+from controller.reconcilers.termination.gangrestart import GangRestart
 from controller.reconcilers.termination.reboot import ISSUANCE, OBSERVATION, Reboots
+from tests.builders import changed
 from tests.reconcilers.test_repairing import RepairScenario
 
 FAULT = "AcceleratedHardwareReady"
@@ -129,6 +131,23 @@ async def test_the_node_is_drained_before_the_instance_is_rebooted() -> None:
     initialized = find(scenario.claim.status.conditions, INITIALIZED)
     assert initialized is not None
     assert (initialized.status, initialized.reason) == ("Unknown", "Rebooting")
+
+
+async def test_a_reboot_restarts_the_gang_of_the_node_as_a_whole() -> None:
+    scenario = RebootScenario()
+    world, eviction = scenario.world, Eviction(scenario.world.ports)
+    scenario.reboots = Reboots(world.ports, eviction, GangRestart(world.ports, eviction))
+    for name in ("ill-0", "well-0-0"):
+        pod = world.api.find(kinds.POD, name, "default")
+        assert pod is not None
+        member = {labels.COSCHEDULING_GROUP: "train"}
+        world.seed(changed(pod, metadata={"labels": member}))
+
+    await scenario.live(3)
+
+    going = [pod for pod in world.api.objects(kinds.POD) if pod.metadata.is_deleting]
+    assert sorted(pod.metadata.name for pod in going) == ["ill-0", "well-0-0"]
+    assert scenario.going() == []
 
 
 async def test_a_pod_that_cannot_be_evicted_stays_during_the_reboot() -> None:
