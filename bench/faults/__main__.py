@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 
+from bench.faults.campaign import Load
 from bench.faults.injection import KINDS
 from bench.faults.runs import outcomes
 
@@ -50,14 +51,8 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # at once, instead of after the runs in progress
     began = time.monotonic()
     found = 0
-    every = outcomes(
-        chosen.seeds,
-        chosen.only,
-        pods=chosen.pods,
-        jobs=chosen.jobs,
-        gangs=chosen.gangs,
-        static=chosen.static,
-    )
+    load = Load(chosen.pods, chosen.gangs, chosen.static)
+    every = outcomes(chosen.seeds, chosen.only, load, jobs=chosen.jobs)
     for count, outcome in zip(itertools.count(1), every, strict=False):
         found += len(outcome.findings)
         print(

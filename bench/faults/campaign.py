@@ -89,12 +89,26 @@ class Outcome:
     simulated: float
 
 
-def make_workloads(pods: int, gangs: int = 0) -> list[Workload]:
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the cluster of a run holds.
+
+    `gangs` is the number of gangs beside the pods, `static` the number of nodes of a static
+    NodePool; with 0 there is none.
+    """
+
+    pods: int
+    gangs: int = 0
+    static: int = 0
+
+
+def make_workloads(load: Load) -> list[Workload]:
     """Return workloads of four pod sizes, two of them with a PodDisruptionBudget, and gangs."""
+    pods = load.pods
     return [
         *(
             Workload(f"gang{number}", 1500, 3072, replicas=GANG_SIZE, is_gang=True)
-            for number in range(gangs)
+            for number in range(load.gangs)
         ),
         Workload("web", 500, 1024, max_unavailable=max(1, pods // 20), replicas=pods // 2),
         Workload("api", 1000, 3072, max_unavailable=2, replicas=pods // 3),
@@ -107,12 +121,10 @@ def make_workloads(pods: int, gangs: int = 0) -> list[Workload]:
 class Run:
     """One run of one kind of fault."""
 
-    def __init__(
-        self, seed: int, kind: str, number: int, pods: int, gangs: int = 0, static: int = 0
-    ) -> None:
+    def __init__(self, seed: int, kind: str, number: int, load: Load) -> None:
         self._loop = asyncio.get_running_loop()
-        self._static = static
-        self._replicas = static
+        self._static = load.static
+        self._replicas = load.static
         self.chance = random.Random(f"{seed}/{kind}")
         # Makes the names of NodeClaims and of history records repeatable.
         random.seed(f"{seed}/{kind}")
@@ -120,7 +132,7 @@ class Run:
         self.fault_is_on = False
         self.region = Region(EPOCH, random.Random(f"{seed}/region"))
         self.api = FakeApiServer(lambda: wall_clock(EPOCH, None))
-        workloads = make_workloads(pods, gangs)
+        workloads = make_workloads(load)
         self._wanted = {w.name: w.replicas for w in workloads}
         self.surroundings = Surroundings(
             self.api, self.region, random.Random(f"{seed}/cluster"), workloads
@@ -378,7 +390,7 @@ class Run:
         self.scene.foreign.create()
 
 
-def play(seed: int, kind: str, number: int, pods: int, gangs: int = 0, static: int = 0) -> Outcome:
+def play(seed: int, kind: str, number: int, load: Load) -> Outcome:
     """Run one seed on its own event loop and return its outcome."""
     began = time.perf_counter()
     FENCES.clear()
@@ -392,7 +404,7 @@ def play(seed: int, kind: str, number: int, pods: int, gangs: int = 0, static: i
             enter(patch(f"controller.aws.{module}.datetime", moment))
 
         async def course() -> Sequence[str]:
-            return await Run(seed, kind, number, pods, gangs, static).play()
+            return await Run(seed, kind, number, load).play()
 
         try:
             findings = loop.run_until_complete(course())

@@ -12,7 +12,7 @@ from multiprocessing import connection, get_context, parent_process
 from threading import Thread
 from unittest.mock import patch
 
-from bench.faults.campaign import Outcome, play
+from bench.faults.campaign import Load, Outcome, play
 from bench.faults.injection import KINDS
 
 RUNS_PER_PROCESS = 25
@@ -37,23 +37,17 @@ def kind_and_number(seed: int, only: str) -> tuple[str, int]:
     return names[(seed - 1) % len(names)], (seed - 1) // len(names)
 
 
-def outcomes(
-    seeds: Sequence[int], only: str, *, pods: int, jobs: int, gangs: int = 0, static: int = 0
-) -> Iterator[Outcome]:
+def outcomes(seeds: Sequence[int], only: str, load: Load, *, jobs: int) -> Iterator[Outcome]:
     """Run these seeds in parallel; yield each outcome when its run ends."""
-    runs = [(seed, *kind_and_number(seed, only), pods, gangs, static) for seed in seeds]
+    runs = [(seed, *kind_and_number(seed, only), load) for seed in seeds]
     batch = RUNS_PER_PROCESS * jobs
     with patch.dict(os.environ, ALIKE):
         for first in range(0, len(runs), batch):
             with ProcessPoolExecutor(jobs, get_context("spawn"), _prepare) as pool:
                 # A process that crashes is reported, whatever run it had.
-                playing = [pool.submit(_played, run) for run in runs[first : first + batch]]
+                playing = [pool.submit(play, *run) for run in runs[first : first + batch]]
                 for played in as_completed(playing):
                     yield played.result()
-
-
-def _played(run: tuple[int, str, int, int, int, int]) -> Outcome:
-    return play(*run)
 
 
 def _prepare() -> None:

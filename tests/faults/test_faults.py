@@ -14,6 +14,7 @@ import pytest
 
 from bench.faults import auditor
 from bench.faults.auditor import Auditor, Instance, Machine, View
+from bench.faults.campaign import Load
 from bench.faults.cluster import Places
 from bench.faults.injection import KINDS
 from bench.faults.region import SHUTTING_DOWN, Region
@@ -39,18 +40,18 @@ def make_pod(cpu: str, memory: str) -> auditor.Body:
 
 @pytest.mark.long
 def test_under_faults_no_pod_is_lost_and_no_instance_leaks() -> None:
-    played = [*outcomes(SEEDS, "", pods=20, jobs=2)]
+    played = [*outcomes(SEEDS, "", Load(pods=20), jobs=2)]
     assert sorted(outcome.seed for outcome in played) == SEEDS
     assert [(outcome.seed, *outcome.findings) for outcome in played if outcome.findings] == []
 
 
 def test_no_gang_is_split_where_ec2_runs_out_of_capacity() -> None:
-    (played,) = outcomes([1], "cloud-exhausted", pods=10, jobs=1, gangs=3)
+    (played,) = outcomes([1], "cloud-exhausted", Load(pods=10, gangs=3), jobs=1)
     assert list(played.findings) == []
 
 
 def test_a_static_pool_keeps_its_replicas_if_its_leader_is_killed_at_a_launch() -> None:
-    (played,) = outcomes([1], "kill-launch", pods=10, jobs=1, static=4)
+    (played,) = outcomes([1], "kill-launch", Load(pods=10, static=4), jobs=1)
     assert list(played.findings) == []
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from bench.faults.campaign import play
+from bench.faults.campaign import Load, play
 from controller.apis.karpenter.capacitybuffer import (
     CapacityBuffer,
     CapacityBufferSpec,
@@ -138,7 +138,7 @@ def recorded() -> Iterator[set[Right]]:
 def used() -> set[Right]:
     """The rights that the controller used in all it can do."""
     with recorded() as rights:
-        play(1, "mix", 0, 12)
+        play(1, "mix", 0, Load(pods=12))
         with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
             for story in (_every_feature, _what_is_seldom):
                 runner.run(story())
