@@ -28,7 +28,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.crowd import Crowd
+from bench.backgroundload import BackgroundLoad
 from bench.memory import Meter
 from bench.nodeprice import VOLUMES
 from bench.parity import engines
@@ -217,9 +217,9 @@ async def compare(
         karpenter = Karpenter(testbed, kube, catalogue, work / "karpenter.log")
         await track.prepare()
         if chosen.beside_nodes:
-            crowd = Crowd(kube, chosen.beside_nodes, chosen.beside_pods)
+            load = BackgroundLoad(kube, chosen.beside_nodes, chosen.beside_pods)
             with Terminal(console).stage("the cluster that is there already") as stage:
-                await crowd.gather(lambda made, total: stage.update(completed=made, total=total))
+                await load.create(lambda made, total: stage.update(completed=made, total=total))
         # Joiner goes first because Karpenter gets the catalogue that Joiner reads from the cloud.
         for number in range(1, chosen.rounds + 1):
             for side in (joiner, karpenter):

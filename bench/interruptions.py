@@ -121,11 +121,11 @@ class Queue(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - the base class's
 
 
-def serve(told: Connection, messages: int) -> None:
+def serve(pipe: Connection, messages: int) -> None:
     """Serve a queue of `messages` messages, and send its port through the pipe."""
     Queue.bodies = iter([*enumerate(map(message, range(messages)))])
     with ThreadingHTTPServer(("127.0.0.1", 0), Queue) as server:
-        told.send(server.server_port)
+        pipe.send(server.server_port)
         server.serve_forever()
 
 

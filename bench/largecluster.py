@@ -35,7 +35,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from bench import crowd, opening
+from bench import backgroundload, opening
 from bench.apifront import Front, kubeconfig
 from bench.memory import Meter, pss
 from bench.observedreplica import SENT
@@ -56,7 +56,7 @@ LONGEST_REPORT = 2**26
 INSIDE = "from bench import observedreplica; observedreplica.run()"
 
 
-class Crowded(FakeApiServer):
+class LoadedApiServer(FakeApiServer):
     """API server that deletes an object without searching for its dependents, since there are none.
 
     Each search would take as long as reading 100,000 pods.
@@ -71,10 +71,10 @@ def filled(nodes: int, pods: int, *, is_managed: bool = False) -> FakeApiServer:
 
     If `is_managed`, each node has a NodeClaim and a volume.
     """
-    api = Crowded()
-    made = crowd.Crowd(None, nodes, pods)  # type: ignore[arg-type]
+    api = LoadedApiServer()
+    made = backgroundload.BackgroundLoad(None, nodes, pods)  # type: ignore[arg-type]
     for number in range(nodes):
-        body = crowd.node(number)
+        body = backgroundload.node(number)
         if is_managed:
             claim, body = opening.managed(number)
             api.store_json(kinds.NODE_CLAIM, claim)
@@ -83,7 +83,7 @@ def filled(nodes: int, pods: int, *, is_managed: bool = False) -> FakeApiServer:
         api.store_json(kinds.NODE, body)
     for number in range(pods):
         body = made.pod(number)
-        body["metadata"]["namespace"] = crowd.NAMESPACE
+        body["metadata"]["namespace"] = backgroundload.NAMESPACE
         body["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
         api.store_json(kinds.POD, body)
     waiting = make_pod("web-1", owner="ReplicaSet/web")
@@ -93,7 +93,7 @@ def filled(nodes: int, pods: int, *, is_managed: bool = False) -> FakeApiServer:
     return api
 
 
-async def stir(api: FakeApiServer, rate: int, seconds: int) -> int:
+async def write_events(api: FakeApiServer, rate: int, seconds: int) -> int:
     """Write `rate` events of running pods per second for `seconds`; return their number."""
     running = [body for body in api.bodies(kinds.POD) if body["spec"].get("nodeName")]
     bodies = itertools.cycle(running)
@@ -134,7 +134,7 @@ async def measure(
             "BIND_ADDRESS": "127.0.0.1",
             "METRICS_PORT": str(metrics),
             "HEALTH_PROBE_PORT": str(probes),
-            **({"DETAILED_METRICS": "true", "BENCHMARK_CROWD": str(nodes)} if opened else {}),
+            **({"DETAILED_METRICS": "true", "BACKGROUND_NODES": str(nodes)} if opened else {}),
         },
     )  # fmt: skip
     meter = Meter(lambda: {"controller": _pids(process.pid)})
@@ -147,7 +147,7 @@ async def measure(
         rest = _family(process.pid)
         begun = await _reported(process)
         async with busy(front.api, opened, metrics):
-            events = await stir(front.api, rate, seconds)
+            events = await write_events(front.api, rate, seconds)
         await asyncio.sleep(1)
         seen = await _reported(process)
         stirred = _family(process.pid)

@@ -128,7 +128,7 @@ def _launch(parameters: Mapping[str, Any]) -> str:
     )
 
 
-class Calm:
+class NoFaults:
     """Fault injection that injects no faults."""
 
     async def before(self, call: Call) -> None: ...
@@ -173,7 +173,7 @@ class ScaleUp:
     async def play(self) -> None:
         self._create_initial_objects()
         process = Process("controller")
-        replica = Replica(process, self.api, self.region, Calm(), 1)
+        replica = Replica(process, self.api, self.region, NoFaults(), 1)
         process.start(replica.live())
         loop = asyncio.get_running_loop()
         await asyncio.sleep(60)

@@ -82,9 +82,9 @@ async def _run() -> None:
     class RunningCloud(FakeCloud):
         async def start(self) -> None:
             """Register the instances of the existing nodes if those are managed."""
-            for number in range(int(os.environ.get("BENCHMARK_CROWD", "0"))):
-                name = f"fake:///crowd-{number}"
-                self.machines[name] = Instance(name, "m5.2xlarge", "us-west-2a", "on-demand")
+            for number in range(int(os.environ.get("BACKGROUND_NODES", "0"))):
+                name = f"fake:///background-{number}"
+                self.instances_by_id[name] = Instance(name, "m5.2xlarge", "us-west-2a", "on-demand")
 
         async def run(self) -> None:
             """Wait until cancelled."""

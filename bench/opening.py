@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 
-from bench import crowd
+from bench import backgroundload
 from controller.apis import kinds, labels
 from controller.apis.karpenter import hashes
 from controller.apis.karpenter.nodepool import NodePool
@@ -42,7 +42,7 @@ TRUE = ("Launched", "Registered", "Initialized", "Ready", "ConsistentStateFound"
 def managed(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the NodeClaim and the Node of one existing machine, both initialized."""
     pool = _pool(number)
-    node = crowd.node(number)
+    node = backgroundload.node(number)
     name = node["metadata"]["name"]
     own = node["metadata"]["labels"]
     own |= {
@@ -77,8 +77,8 @@ def managed(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         "status": {
             "providerID": provider_id,
             "nodeName": name,
-            "capacity": crowd.NODE_ALLOCATABLE,
-            "allocatable": crowd.NODE_ALLOCATABLE,
+            "capacity": backgroundload.NODE_ALLOCATABLE,
+            "allocatable": backgroundload.NODE_ALLOCATABLE,
             "conditions": [
                 {"type": kind, "status": "True", "reason": kind,
                  "lastTransitionTime": "2026-01-01T00:00:00Z"}
@@ -95,7 +95,7 @@ def pools() -> Iterator[NodePool]:
 
 
 def _pool(number: int) -> NodePool:
-    return make_nodepool(f"crowd-{number % POOLS}", consolidateAfter="Never")
+    return make_nodepool(f"background-{number % POOLS}", consolidateAfter="Never")
 
 
 def attachment(number: int) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def attachment(number: int) -> dict[str, Any]:
         "metadata": {"name": f"attachment-{number}"},
         "spec": {
             "attacher": "ebs.csi.aws.com",
-            "nodeName": f"crowd-{number}",
+            "nodeName": f"background-{number}",
             "source": {"persistentVolumeName": f"pv-{number}"},
         },
     }
@@ -171,7 +171,7 @@ class Region:
 
     def _claim_changed(self, body: dict[str, Any]) -> None:
         name, status = body["metadata"]["name"], body.get("status") or {}
-        if name.startswith("crowd-") or name in self.joined or not status.get("providerID"):
+        if name.startswith("background-") or name in self.joined or not status.get("providerID"):
             return
         self.joined.add(name)
         self.api.store_json(kinds.NODE, _joined(name, body["metadata"]["labels"], status))
@@ -192,7 +192,12 @@ class Region:
     def _node_changed(self, body: dict[str, Any]) -> None:
         name, spec = body["metadata"]["name"], body.get("spec") or {}
         is_ready = any(c["status"] == "True" for c in body["status"]["conditions"])
-        if name.startswith("crowd-") or not is_ready or name in self.opened or spec.get("taints"):
+        if (
+            name.startswith("background-")
+            or not is_ready
+            or name in self.opened
+            or spec.get("taints")
+        ):
             return
         self.opened.add(name)
         for pod in sorted(self._nominated.get(name, ())):
@@ -228,7 +233,7 @@ def _joined(claim: str, carried: dict[str, str], status: dict[str, Any]) -> dict
 async def drain(api: FakeApiServer) -> None:
     """Delete existing NodeClaims, and their evicted pods a moment later; run until cancelled."""
     for number in range(DRAINS):
-        await api.delete(kinds.NODE_CLAIM, f"crowd-{number}")
+        await api.delete(kinds.NODE_CLAIM, f"background-{number}")
     while True:
         await asyncio.sleep(1)
         api.finish_pods()

@@ -117,7 +117,7 @@ def _pushed(tag: str, *, revision: str) -> str:
     if _ran("buildx", "inspect", BUILDER).returncode != 0:
         _docker("buildx", "create", "--name", BUILDER, "--driver", "docker-container")
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder) / "metadata.json"
+        metadata = Path(folder) / "metadata.json"
         try:
             _docker(
                 "buildx",
@@ -131,7 +131,7 @@ def _pushed(tag: str, *, revision: str) -> str:
                 "--label",
                 f"{REVISION}={revision}",
                 "--metadata-file",
-                str(told),
+                str(metadata),
                 "--tag",
                 tag,
                 "--push",
@@ -139,7 +139,7 @@ def _pushed(tag: str, *, revision: str) -> str:
             )
         finally:
             _ran("buildx", "stop", BUILDER)
-        return str(json.loads(told.read_text())["containerimage.digest"])
+        return str(json.loads(metadata.read_text())["containerimage.digest"])
 
 
 def _docker(*arguments: str, given: str = "") -> None:

@@ -30,14 +30,14 @@ from testbed.environment import CHECKOUT, cache_directory
 from testbed.processes import binaries, owned
 from testbed.processes.ports import is_listening
 from testbed.progress import Terminal
-from testbed.region.supervisor import READY, Orders
+from testbed.region.supervisor import READY, StartOptions
 from testbed.region.testbed import (
     Part,
     Phase,
     State,
     StateUnreadableError,
-    home,
     read_state,
+    state_directory,
 )
 
 STOP_SECONDS = 60.0
@@ -157,7 +157,7 @@ def _seconds(text: str) -> float:
 
 
 def _up(chosen: argparse.Namespace) -> int:
-    directory = home(chosen.name)
+    directory = state_directory(chosen.name)
     if (state := _await_state(directory)) is None:
         for binary in ("kwokctl", "kubectl"):
             binaries.ensure(binary, progress=Terminal(errors))
@@ -220,7 +220,7 @@ def _env(chosen: argparse.Namespace) -> int:
     from testbed.demo import playground
 
     state = _running(chosen)
-    for name, value in playground.environment(state, home(chosen.name)).items():
+    for name, value in playground.environment(state, state_directory(chosen.name)).items():
         out.print(f"export {name}={shlex.quote(value)}")
     return 0
 
@@ -241,7 +241,7 @@ def _running(chosen: argparse.Namespace) -> State:
         RuntimeError: it does not run.
 
     """
-    state = read_state(home(chosen.name))
+    state = read_state(state_directory(chosen.name))
     if state is None or not state.is_owned:
         raise RuntimeError(f"nothing runs; start it with: {_command('up', chosen)}")
     return state
@@ -252,13 +252,13 @@ def _await_state(directory: Path) -> State | None:
 
     Returns the state, or None if there is no testbed.
     """
-    told = False
+    announced = False
     while (state := _read_or_clear(directory)) is not None:
         if state.phase in (Phase.READY, Phase.BROKEN):
             return state
-        if not told:
+        if not announced:
             errors.print(f"process {state.owner_pid} is {state.phase} it; waiting for that")
-            told = True
+            announced = True
         time.sleep(0.2)
     return None
 
@@ -298,7 +298,7 @@ def _clear(directory: Path) -> None:
 
 def _start_supervisor(chosen: argparse.Namespace, directory: Path) -> None:
     """Start the background process; show its output until it is ready or has exited."""
-    orders = Orders(
+    options = StartOptions(
         name=chosen.name,
         cluster_name=chosen.cluster_name,
         region=chosen.region,
@@ -307,7 +307,7 @@ def _start_supervisor(chosen: argparse.Namespace, directory: Path) -> None:
     )
     reading, writing = os.pipe()
     supervisor = subprocess.Popen(
-        [sys.executable, "-m", "testbed.region.supervisor", msgspec.json.encode(orders)],
+        [sys.executable, "-m", "testbed.region.supervisor", msgspec.json.encode(options)],
         cwd=CHECKOUT,
         # Not marked: the supervisor owns and removes the directory, so it must not belong to it.
         stdin=subprocess.DEVNULL,
@@ -353,7 +353,7 @@ def _command(verb: str, chosen: argparse.Namespace) -> str:
 
 
 def _down(chosen: argparse.Namespace) -> int:
-    directory = home(chosen.name)
+    directory = state_directory(chosen.name)
     try:
         state = read_state(directory)
     except StateUnreadableError as exc:
@@ -403,7 +403,7 @@ def _prove_nothing_is_left(directory: Path, ports: dict[str, int]) -> int:
 
 
 def _status(chosen: argparse.Namespace) -> int:
-    directory = home(chosen.name)
+    directory = state_directory(chosen.name)
     state = read_state(directory)
     if chosen.json:
         written = (directory / "state.json").read_text() if state else "null"

@@ -64,20 +64,20 @@ def interpreter() -> Path:
         )
     wanted = dependencies()
     key = hashlib.sha256(json.dumps([wanted, sys.version]).encode()).hexdigest()[:12]
-    home = cache_directory() / f"python-{sys.version_info.major}.{sys.version_info.minor}-{key}"
-    python = home / "bin" / "python"
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with (home.parent / f"{home.name}.lock").open("w") as lock:
+    folder = cache_directory() / f"python-{sys.version_info.major}.{sys.version_info.minor}-{key}"
+    python = folder / "bin" / "python"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (home / "complete").exists():
-            _install(home, python, wanted)
+        if not (folder / "complete").exists():
+            _install(folder, python, wanted)
     return python
 
 
-def _install(home: Path, python: Path, wanted: list[str]) -> None:
-    shutil.rmtree(home, ignore_errors=True)
-    print(f"Python packages, for {home}", file=sys.stderr, flush=True)
-    venv.create(home, with_pip=True)
+def _install(folder: Path, python: Path, wanted: list[str]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    print(f"Python packages, for {folder}", file=sys.stderr, flush=True)
+    venv.create(folder, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check"]
     if not _installed_by_uv(pip, python, wanted):
         print("uv cannot install them; pip takes a few minutes", file=sys.stderr, flush=True)
@@ -87,7 +87,7 @@ def _install(home: Path, python: Path, wanted: list[str]) -> None:
                 f"pip could not install the packages (exit {code}): "
                 "see its message above; a second try continues where it stopped."
             )
-    (home / "complete").touch()
+    (folder / "complete").touch()
 
 
 def _installed_by_uv(pip: list[str], python: Path, wanted: list[str]) -> bool:

@@ -143,13 +143,13 @@ class Kill(Fault):
             return
         self._calls += 1
         if self.number % 2 == 0:
-            await self._strike(call)
+            await self._fail_call(call)
 
     async def after(self, call: Call) -> None:
         if (call.verb, call.kind) == self.step and self.number % 2:
-            await self._strike(call)
+            await self._fail_call(call)
 
-    async def _strike(self, call: Call) -> None:
+    async def _fail_call(self, call: Call) -> None:
         # Kill at the first matching call, then at the second one after that, and so on.
         if self._calls > self.kills and self.kills < self.most:
             self._calls = 0

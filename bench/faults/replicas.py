@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.faults.processes import Process, current
 from bench.faults.region import CLUSTER, QUEUE, Region
-from bench.faults.wires import ApiWire, AwsWire, Strikes
+from bench.faults.wires import ApiWire, AwsWire, CallFaults
 from controller.apis import kinds
 from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.fake import FakeApiServer
@@ -94,7 +94,7 @@ class Replica:
     """A whole controller in its own process."""
 
     def __init__(
-        self, process: Process, api: FakeApiServer, region: Region, strikes: Strikes, seed: int
+        self, process: Process, api: FakeApiServer, region: Region, strikes: CallFaults, seed: int
     ) -> None:
         chance = random.Random(f"{seed}/{process.name}")
         self.process = process
@@ -180,7 +180,7 @@ EPOCH = datetime(2026, 11, 22, 12, tzinfo=UTC)
 class Controllers:
     """Two replicas that are restarted whenever they end."""
 
-    def __init__(self, api: FakeApiServer, region: Region, strikes: Strikes, seed: int) -> None:
+    def __init__(self, api: FakeApiServer, region: Region, strikes: CallFaults, seed: int) -> None:
         self._api, self._region, self._strikes, self._seed = api, region, strikes, seed
         self._ended: list[Replica] = []
         self._started = 0

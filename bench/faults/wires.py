@@ -45,7 +45,7 @@ class Call:
         return self.writes and self.kind not in ("Lease", "Event", "sqs")
 
 
-class Strikes(Protocol):
+class CallFaults(Protocol):
     """What may happen to a call: it raises, takes long, or never returns."""
 
     async def before(self, call: Call) -> None:
@@ -65,7 +65,7 @@ class ApiWire:
     """A process's client of the API server. Implements `ApiServer`."""
 
     def __init__(
-        self, api: FakeApiServer, process: Process, strikes: Strikes, chance: random.Random
+        self, api: FakeApiServer, process: Process, strikes: CallFaults, chance: random.Random
     ) -> None:
         self._api = api
         self._process = process
@@ -185,7 +185,7 @@ class AwsWire:
     region = NAME
 
     def __init__(
-        self, region: Region, process: Process, strikes: Strikes, chance: random.Random
+        self, region: Region, process: Process, strikes: CallFaults, chance: random.Random
     ) -> None:
         self._to = region
         self._process = process

@@ -260,8 +260,8 @@ SOLVE = (sys.executable, "-m", "controller", "solve", "--output", "json")
 
 def joiner(world: Path, *, repeat: int = 1, first: bool = False) -> Answered:
     """Solve a world with Joiner, for its first answer or for its best. Raises EngineFailedError."""
-    hurry = ["--time-limit", "0"] if first else []
-    return _asked([*SOLVE, "--repeat", str(repeat), *hurry, str(world)])
+    time_limit = ["--time-limit", "0"] if first else []
+    return _asked([*SOLVE, "--repeat", str(repeat), *time_limit, str(world)])
 
 
 def proven(world: Path) -> float:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from testbed.kube.client import ConflictError, KubeClient, NotFoundError, UnprocessableError
-from tests.oracle.machines import Machine, existing_machines
+from tests.oracle.nodeinfos import NodeInfo, existing_nodes
 from tests.oracle.replay import Replay
 from tests.oracle.rules import key_of
 
@@ -41,7 +41,7 @@ class LiveCluster:
         self._kube = kube
         self._namespaces: set[str] = {"default", "kube-system"}
 
-    async def set(self, world: Mapping[str, Any], coming: Iterable[Machine]) -> None:
+    async def set(self, world: Mapping[str, Any], coming: Iterable[NodeInfo]) -> None:
         """Create everything of a world except its pending pods, and the `coming` new nodes.
 
         Returns once kube-scheduler considers every node. Raises AssertionError if it does not.
@@ -62,21 +62,23 @@ class LiveCluster:
                 await self._in_namespace("/api/v1", "persistentvolumeclaims", claim)
         for namespace in world.get("daemonSets", []):
             await self._in_namespace("/apis/apps/v1", "daemonsets", namespace)
-        machines = [*existing_machines(world).values(), *coming]
-        await self._each("/api/v1/nodes", [node(machine) for machine in machines])
-        await self._open(machines)
+        node_infos = [*existing_nodes(world).values(), *coming]
+        await self._each("/api/v1/nodes", [node(node_info) for node_info in node_infos])
+        await self._open(node_infos)
         running = [waiting for waiting in world["pods"] if waiting["spec"].get("nodeName")]
         await self.pods(running)
 
-    async def _open(self, machines: Sequence[Machine]) -> None:
+    async def _open(self, node_infos: Sequence[NodeInfo]) -> None:
         """Wait until kube-scheduler knows that nodes are ready: until it binds a probe pod to each.
 
         kube-scheduler receives nodes and pods in separate streams, so a node that the API server
         shows as ready may still be unready for it when a pod arrives. It receives pods in their
         order: it forgets the probe pods before it sees any other.
         """
-        paths = [f"{WITNESSES}/{witness(machine)['metadata']['name']}" for machine in machines]
-        await self._each(WITNESSES, [witness(machine) for machine in machines])
+        paths = [
+            f"{WITNESSES}/{witness(node_info)['metadata']['name']}" for node_info in node_infos
+        ]
+        await self._each(WITNESSES, [witness(node_info) for node_info in node_infos])
 
         async def all_bound() -> bool:
             pods = [await self._kube.get(path) for path in paths]
@@ -231,42 +233,42 @@ async def until(true: Callable[[], Awaitable[bool]], *, within: float = 60.0) ->
 
 def plan(
     world: Mapping[str, Any], answer: Mapping[str, Any]
-) -> tuple[list[Machine], dict[str, str]]:
-    """Return the cheapest new machines that the answer allows, and each pod's node."""
-    machines = Replay(world, answer, world["instanceTypes"]).machines()
+) -> tuple[list[NodeInfo], dict[str, str]]:
+    """Return the cheapest new nodes that the answer allows, and each pod's node."""
+    node_infos = Replay(world, answer, world["instanceTypes"]).new_nodes()
     where = {key: name for name, keys in answer["existingNodes"].items() for key in keys}
-    for machine, new in zip(machines, answer["newNodes"], strict=True):
-        where |= dict.fromkeys(new["pods"], machine.name)
-    return machines, where
+    for node_info, new in zip(node_infos, answer["newNodes"], strict=True):
+        where |= dict.fromkeys(new["pods"], node_info.name)
+    return node_infos, where
 
 
-def node(machine: Machine) -> Object:
-    """Return a machine as a Node that kwok manages."""
-    allocatable = {name: _quantity(amount) for name, amount in machine.allocatable.items()}
+def node(node_info: NodeInfo) -> Object:
+    """Return a node as a Node that kwok manages."""
+    allocatable = {name: _quantity(amount) for name, amount in node_info.allocatable.items()}
     return {
         "metadata": {
-            "name": machine.name,
-            "labels": machine.labels,
+            "name": node_info.name,
+            "labels": node_info.labels,
             "annotations": {"kwok.x-k8s.io/node": "fake"},
         },
-        "spec": {"taints": [dict(taint) for taint in machine.taints]},
+        "spec": {"taints": [dict(taint) for taint in node_info.taints]},
         "status": {"allocatable": allocatable, "capacity": allocatable},
     }
 
 
-def witness(machine: Machine) -> Object:
+def witness(node_info: NodeInfo) -> Object:
     """Return a pod that only requires this node once the node is ready."""
-    name = {"key": "metadata.name", "operator": "In", "values": [machine.name]}
+    name = {"key": "metadata.name", "operator": "In", "values": [node_info.name]}
     required = {"nodeSelectorTerms": [{"matchFields": [name]}]}
     return {
-        "metadata": {"name": f"witness-{machine.name}"},
+        "metadata": {"name": f"witness-{node_info.name}"},
         "spec": {
             "affinity": {
                 "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
             },
             "tolerations": [
                 {"key": taint["key"], "operator": "Exists", "effect": taint["effect"]}
-                for taint in machine.taints
+                for taint in node_info.taints
             ],
             "containers": [{"name": "main", "image": "witness"}],
         },

@@ -1,6 +1,6 @@
 """Lower bounds on what disruption can reach, with whole nodes: an integer program.
 
-The engine's bound buys, for every pod that may move, its share of the cheapest machine. Here each
+The engine's bound buys, for every pod that may move, its share of the cheapest node. Here each
 candidate node stays or is removed as a whole, at its price. Pods of removed nodes move to nodes
 that stay or to new nodes. New nodes are also whole, but all new nodes of one type pool their
 capacity. Of the rules between pods, the program includes only those that limit how many a node

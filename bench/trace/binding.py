@@ -12,47 +12,47 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from bench.trace.cluster import Cluster, Machine
+from bench.trace.cluster import Cluster, Node
 from bench.trace.workloads import Member, Workload
 
 
 def bind(cluster: Cluster) -> list[Member]:
     """Bind the pending pods that fit now; return the pods that were bound."""
-    open_ = [one for one in cluster.machines.values() if one.open]
+    open_ = [one for one in cluster.nodes.values() if one.open]
     bound = []
     hopeless: set[Workload] = set()
     for member in list(cluster.waiting.values()):
-        machine = _nominated(cluster, member)
-        if machine is None:
+        node = _nominated(cluster, member)
+        if node is None:
             if member.workload in hopeless:
                 continue
             found = [one for one in _allowed(cluster, member, open_) if _fits(member, one)]
             if not found:
                 hopeless.add(member.workload)
                 continue
-            machine = max(found, key=lambda one: (_score(member, one), one.name))
-        cluster.bind(member, machine)
+            node = max(found, key=lambda one: (_score(member, one), one.name))
+        cluster.bind(member, node)
         bound.append(member)
     return bound
 
 
-def _nominated(cluster: Cluster, member: Member) -> Machine | None:
+def _nominated(cluster: Cluster, member: Member) -> Node | None:
     """Return the open node for which the pod is nominated, if the pod still fits there."""
-    machine = cluster.machines.get(member.nominated)
-    if machine is None or not machine.open:
+    node = cluster.nodes.get(member.nominated)
+    if node is None or not node.open:
         return None
-    if next(iter(_allowed(cluster, member, [machine])), None) and _fits(member, machine):
-        return machine
+    if next(iter(_allowed(cluster, member, [node])), None) and _fits(member, node):
+        return node
     cluster.nominate(member, None)  # the nomination failed
     return None
 
 
-def _fits(member: Member, machine: Machine) -> bool:
+def _fits(member: Member, node: Node) -> bool:
     size = member.workload.size
-    cpu, memory, slots = machine.cpu - size.cpu, machine.memory - size.memory, machine.slots - 1
+    cpu, memory, slots = node.cpu - size.cpu, node.memory - size.memory, node.slots - 1
     if cpu < 0 or memory < 0 or slots < 0:
         return False
-    for other in machine.promised.values():
+    for other in node.promised.values():
         if other is not member:
             cpu -= other.workload.size.cpu
             memory -= other.workload.size.memory
@@ -60,47 +60,45 @@ def _fits(member: Member, machine: Machine) -> bool:
     return cpu >= 0 and memory >= 0 and slots >= 0
 
 
-def _score(member: Member, machine: Machine) -> float:
-    """Return kube-scheduler's score of a machine for a pod, from its two resource scores."""
-    size, room = member.workload.size, machine.room
-    cpu = (machine.cpu - size.cpu) / room.cpu
-    memory = (machine.memory - size.memory) / room.memory
+def _score(member: Member, node: Node) -> float:
+    """Return kube-scheduler's score of a node for a pod, from its two resource scores."""
+    size, room = member.workload.size, node.room
+    cpu = (node.cpu - size.cpu) / room.cpu
+    memory = (node.memory - size.memory) / room.memory
     return (cpu + memory) / 2 + 1 - abs(cpu - memory) / 2
 
 
-def _allowed(cluster: Cluster, member: Member, machines: Iterable[Machine]) -> Iterable[Machine]:
+def _allowed(cluster: Cluster, member: Member, nodes: Iterable[Node]) -> Iterable[Node]:
     workload = member.workload
-    machines = [one for one in machines if _is_selected(workload, one)]
+    nodes = [one for one in nodes if _is_selected(workload, one)]
     if workload.apart:
-        machines = [
+        nodes = [
             one
-            for one in machines
+            for one in nodes
             if not any(other.workload is workload for other in one.pods.values())
         ]
     if not workload.spread:
-        return machines
+        return nodes
     zones: Counter[str] = Counter(
-        {one.zone: 0 for one in cluster.machines.values() if one.up and _is_selected(workload, one)}
+        {one.zone: 0 for one in cluster.nodes.values() if one.up and _is_selected(workload, one)}
     )
-    zones.update(
-        cluster.machines[other.node].zone for other in workload.pods.values() if other.node
-    )
-    return [one for one in machines if _is_level(zones, member, one)]
+    zones.update(cluster.nodes[other.node].zone for other in workload.pods.values() if other.node)
+    return [one for one in nodes if _is_level(zones, member, one)]
 
 
-def _is_level(zones: Counter[str], member: Member, machine: Machine) -> bool:
-    """Whether one more pod in the machine's zone keeps the topology spread within its skew.
+def _is_level(zones: Counter[str], member: Member, node: Node) -> bool:
+    """Whether one more pod in the node's zone keeps the topology spread within its skew.
 
-    A pod nominated for the machine counts as bound to it.
+    A pod nominated for the node counts as bound to it.
     """
     coming = sum(
         other.workload is member.workload and other is not member
-        for other in machine.promised.values()
+        for other in node.promised.values()
     )
-    there = {**zones, machine.zone: zones[machine.zone] + coming}
-    return there[machine.zone] - min(there.values()) < 1
+    there = {**zones, node.zone: zones[node.zone] + coming}
+    return there[node.zone] - min(there.values()) < 1
 
 
-def _is_selected(workload: Workload, machine: Machine) -> bool:
-    carried = machine.state.labels
+def _is_selected(workload: Workload, node: Node) -> bool:
+    carried = node.state.labels
     return all(carried.get(key) == value for key, value in workload.selector.items())

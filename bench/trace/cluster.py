@@ -1,4 +1,4 @@
-"""The simulated cluster: its machines and pods, and what they cost."""
+"""The simulated cluster: its nodes and pods, and what they cost."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LONG_AGO = 7 * 24 * 3600.0
 
 
 @dataclass(eq=False)
-class Machine:
+class Node:
     """One instance.
 
     It is `up` once it accepts pods, `leaving` once it is marked for disruption, and `draining` once
@@ -229,7 +229,7 @@ class Cluster:
     """What a node costs besides its instance, in $/h. Joiner counts it, Karpenter does not."""
 
     workloads: dict[str, Workload] = field(default_factory=dict)
-    machines: dict[str, Machine] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
     waiting: dict[str, Member] = field(default_factory=dict)
     closed: set[Market] = field(default_factory=set)
     """Offerings that are unavailable now."""
@@ -239,14 +239,14 @@ class Cluster:
     """Incremented with every change that a controller would observe."""
 
     cost: float = 0.0
-    """Cost of the machines that have ended, in $."""
+    """Cost of the nodes that have ended, in $."""
 
     hours: float = 0.0
-    """Total lifetime of the machines that have ended, in hours."""
+    """Total lifetime of the nodes that have ended, in hours."""
 
     made: int = 0
     image: int = 1
-    """Version of the machine image that new machines run."""
+    """Version of the AMI that new nodes run."""
 
     def __post_init__(self) -> None:
         self.node_pools = {
@@ -291,10 +291,10 @@ class Cluster:
         market = name, offering.zone, offering.capacity_type
         return replace(offering, available=False) if market in self.closed else offering
 
-    # Machines.
+    # Nodes.
 
-    def launch(self, new: NewNode, replaces: Iterable[str] = ()) -> Machine:
-        """Launch the cheapest machine that a new node allows; it is not up yet.
+    def launch(self, new: NewNode, replaces: Iterable[str] = ()) -> Node:
+        """Launch the cheapest node that a new node allows; it is not up yet.
 
         Its NodeClaim records the nodes that it `replaces`, as a controller's does.
 
@@ -307,8 +307,8 @@ class Cluster:
         name = f"node-{self.made:05d}"
         state = launched(name, new, pool, self.offer(), moment(self.now))
         if (replaced := sorted(replaces)) and state.claim is not None:
-            told = {**state.claim.metadata.annotations, labels.REPLACES: ",".join(replaced)}
-            metadata = msgspec.structs.replace(state.claim.metadata, annotations=told)
+            annotations = {**state.claim.metadata.annotations, labels.REPLACES: ",".join(replaced)}
+            metadata = msgspec.structs.replace(state.claim.metadata, annotations=annotations)
             claim = msgspec.structs.replace(state.claim, metadata=metadata)
             state = replace(state, claim=claim)
         carried = state.labels
@@ -321,7 +321,7 @@ class Cluster:
         )
         room = kind.allocatable
         size = Size(room[CPU] - self._daemon[CPU], room[MEMORY] - self._daemon[MEMORY])
-        machine = Machine(
+        node = Node(
             state,
             market,
             f"ami-{self.image}",
@@ -332,32 +332,32 @@ class Cluster:
             memory=size.memory,
             slots=room[PODS] // 1000 - 1,
         )
-        self.machines[name] = machine
+        self.nodes[name] = node
         self.revision += 1
-        return machine
+        return node
 
-    def open(self, machine: Machine) -> None:
-        """Let a machine accept pods."""
-        machine.up, machine.initialized = True, self.now
+    def open(self, node: Node) -> None:
+        """Let a node accept pods."""
+        node.up, node.initialized = True, self.now
         self.revision += 1
 
-    def end(self, machine: Machine) -> None:
-        """Terminate a machine; it must not have pods."""
-        assert not machine.pods
-        machine.ended = self.now
-        self.cost += machine.price * (self.now - machine.launched) / 3600
-        self.hours += (self.now - machine.launched) / 3600
-        del self.machines[machine.name]
+    def end(self, node: Node) -> None:
+        """Terminate a node; it must not have pods."""
+        assert not node.pods
+        node.ended = self.now
+        self.cost += node.price * (self.now - node.launched) / 3600
+        self.hours += (self.now - node.launched) / 3600
+        del self.nodes[node.name]
         self.revision += 1
 
     @property
     def rate(self) -> float:
-        """The total price of all current machines, in $/h."""
-        return sum(one.price for one in self.machines.values())
+        """The total price of all current nodes, in $/h."""
+        return sum(one.price for one in self.nodes.values())
 
     def totals(self) -> tuple[float, float]:
         """Return the cost in $ and the node-hours until now."""
-        running = [(one.price, self.now - one.launched) for one in self.machines.values()]
+        running = [(one.price, self.now - one.launched) for one in self.nodes.values()]
         return (
             self.cost + sum(price * life for price, life in running) / 3600,
             self.hours + sum(life for _, life in running) / 3600,
@@ -365,33 +365,33 @@ class Cluster:
 
     # Pods.
 
-    def bind(self, member: Member, machine: Machine) -> None:
-        """Bind a pending pod to a machine."""
+    def bind(self, member: Member, node: Node) -> None:
+        """Bind a pending pod to a node."""
         del self.waiting[member.key]
         self.nominate(member, None)
         size = member.workload.size
-        machine.cpu -= size.cpu
-        machine.memory -= size.memory
-        machine.slots -= 1
-        machine.pods[member.key] = member
-        machine.last_pod_event = self.now
-        member.node = machine.name
+        node.cpu -= size.cpu
+        node.memory -= size.memory
+        node.slots -= 1
+        node.pods[member.key] = member
+        node.last_pod_event = self.now
+        member.node = node.name
         # Pods that a trace begins with count as having started long ago.
         started = self.now if self.now > FURNISHED else self.now - LONG_AGO
         status = msgspec.structs.replace(
             member.seen.status, phase="Running", conditions=[], start_time=moment(started)
         )
-        spec = msgspec.structs.replace(member.seen.spec, node_name=machine.name)
+        spec = msgspec.structs.replace(member.seen.spec, node_name=node.name)
         member.see(spec=spec, status=status)
         self.revision += 1
 
-    def nominate(self, member: Member, machine: Machine | None) -> None:
-        """Set the machine for which a pending pod is nominated, or clear it."""
-        if member.nominated and (before := self.machines.get(member.nominated)) is not None:
+    def nominate(self, member: Member, node: Node | None) -> None:
+        """Set the node for which a pending pod is nominated, or clear it."""
+        if member.nominated and (before := self.nodes.get(member.nominated)) is not None:
             before.promised.pop(member.key, None)
-        member.nominated = machine.name if machine is not None else ""
-        if machine is not None:
-            machine.promised[member.key] = member
+        member.nominated = node.name if node is not None else ""
+        if node is not None:
+            node.promised[member.key] = member
 
     def leave(self, member: Member) -> None:
         """Mark a pod as terminating: it keeps its capacity until it is gone."""
@@ -406,23 +406,23 @@ class Cluster:
             member.seen.metadata, deletion_timestamp=moment(self.now), finalizers=["kubernetes"]
         )
         member.see(metadata=metadata)
-        self.machines[member.node].last_pod_event = self.now
+        self.nodes[member.node].last_pod_event = self.now
 
     def vanish(self, member: Member) -> None:
         """Release the capacity of a pod that has terminated."""
-        machine = self.machines[member.node]
-        del machine.pods[member.key]
+        node = self.nodes[member.node]
+        del node.pods[member.key]
         size = member.workload.size
-        machine.cpu += size.cpu
-        machine.memory += size.memory
-        machine.slots += 1
-        machine.last_pod_event = self.now
+        node.cpu += size.cpu
+        node.memory += size.memory
+        node.slots += 1
+        node.last_pod_event = self.now
         self.revision += 1
 
     def running(self) -> Iterator[Member]:
         """Yield the pods that occupy capacity, including terminating ones."""
-        for machine in self.machines.values():
-            yield from machine.pods.values()
+        for node in self.nodes.values():
+            yield from node.pods.values()
 
     # The cluster as a controller sees it.
 
@@ -430,7 +430,7 @@ class Cluster:
         """Return the cluster as a snapshot for the engine."""
         types = self.offer()
         return Snapshot(
-            nodes=tuple(one.seen(self.now, self.waits[one.pool]) for one in self.machines.values()),
+            nodes=tuple(one.seen(self.now, self.waits[one.pool]) for one in self.nodes.values()),
             pods=tuple(one.seen for one in self.running()),
             node_pools=tuple(self.node_pools.values()),
             instance_types=dict.fromkeys(self.node_pools, types),
@@ -441,14 +441,14 @@ class Cluster:
     def world(self, *, waiting: Iterable[Member] = (), without: Iterable[str] = ()) -> World:
         """Return the cluster as a world.
 
-        The `waiting` pods are pending there even if they run, and the machines in `without` are
+        The `waiting` pods are pending there even if they run, and the nodes in `without` are
         left out.
         """
         gone = frozenset(without)
         asked = {one.key: one for one in waiting}
-        machines = [one for one in self.machines.values() if one.name not in gone]
-        written = [one.written(self.now, self.waits[one.pool]) for one in machines]
-        there = {one.name for one in machines}
+        nodes = [one for one in self.nodes.values() if one.name not in gone]
+        written = [one.written(self.now, self.waits[one.pool]) for one in nodes]
+        there = {one.name for one in nodes}
         return {
             "pods": [
                 *(to_wire(one.waiting()) if one.node else one.written() for one in asked.values()),

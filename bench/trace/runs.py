@@ -64,13 +64,13 @@ def played(run: Run, conditions: Conditions) -> Measured:
     """Simulate one run to its end and return its measurements."""
     trace = next(one for one in TRACES if one.name == run.trace)
     cluster = trace.cluster(run.seed, policy=run.policy, node_price=conditions.node_price)
-    told = -1
+    reported = -1
 
     def say(now: float) -> None:
-        nonlocal told
+        nonlocal reported
         part = int(now / trace.length * PARTS)
-        if part > told and _progress is not None:
-            told = part
+        if part > reported and _progress is not None:
+            reported = part
             _progress.put((run, part))
 
     with _side(run.side, conditions) as side:
@@ -78,7 +78,7 @@ def played(run: Run, conditions: Conditions) -> Measured:
         # With this policy no decision moves pods.
         if run.side == JOINER and run.policy == WHEN_EMPTY:
             simulator.ask_afresh(trace.length / AFRESH)
-        return simulator.run(trace.happenings(run.seed, conditions.scale), say)
+        return simulator.run(trace.events_of(run.seed, conditions.scale), say)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The two sides that decide: Joiner's packages, and Karpenter's engine in its own process.
 
 Both have the same two operations. *Place* decides on which nodes pending pods go, and which
-machines to launch for them. *Look* decides which machines to disrupt now.
+nodes to launch for them. *Look* decides which nodes to disrupt now.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from bench.parity import engines
 from bench.parity.worlds import World
-from bench.trace.cluster import Cluster, Machine, moment
+from bench.trace.cluster import Cluster, Node, moment
 from bench.trace.workloads import Member
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.taints import Requirement
@@ -37,7 +37,7 @@ from controller.scheduling.scheduler import schedule
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The machines to launch, and the pods that go to each existing machine."""
+    """The nodes to launch, and the pods that go to each existing node."""
 
     new_nodes: Sequence[NewNode] = ()
     existing: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A disruption command: machines to disrupt together, their replacements, and where pods go."""
+    """A disruption command: nodes to disrupt together, their replacements, and where pods go."""
 
     reason: Reason
     nodes: tuple[str, ...]
@@ -76,7 +76,7 @@ class Side(Protocol):
     def place(
         self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]
     ) -> Placement:
-        """Plan nodes for pods that have none; `placed` pods are expected on the named machine."""
+        """Plan nodes for pods that have none; `placed` pods are expected on the named node."""
 
     def deletion_costs(self, cluster: Cluster) -> Mapping[str, int]:
         """Return the deletion cost of the pods on each node; 0 for none."""
@@ -241,19 +241,19 @@ class Karpenter:
         """
         standing = []
         for move in moves:
-            machines = [one for name in move.nodes if (one := cluster.machines.get(name))]
+            nodes = [one for name in move.nodes if (one := cluster.nodes.get(name))]
             if move.reason is Reason.EMPTY:
-                empty = tuple(one.name for one in machines if one.open and not one.pods)
+                empty = tuple(one.name for one in nodes if one.open and not one.pods)
                 if empty:
                     standing.append(replace(move, nodes=empty))
-            elif self._stands(cluster, move, machines):
+            elif self._stands(cluster, move, nodes):
                 standing.append(move)
         return standing
 
-    def _stands(self, cluster: Cluster, move: Move, machines: Sequence[Machine]) -> bool:
+    def _stands(self, cluster: Cluster, move: Move, nodes: Sequence[Node]) -> bool:
         untouched = [
             one
-            for one in machines
+            for one in nodes
             if one.open
             and one.nominated_until <= cluster.now
             and one.is_quiet(cluster.now, cluster.waits[one.pool])
@@ -265,9 +265,9 @@ class Karpenter:
         ]
         if len(untouched) < len(move.nodes):
             return False
-        moving = [pod for one in machines for pod in one.pods.values() if not pod.leaving]
+        moving = [pod for one in nodes for pod in one.pods.values() if not pod.leaving]
         world = cluster.world(
-            waiting=[*cluster.waiting.values(), *moving], without=[one.name for one in machines]
+            waiting=[*cluster.waiting.values(), *moving], without=[one.name for one in nodes]
         )
         answer = self.process.schedule(world, now=moment(cluster.now))
         new_nodes = [_new_node(one) for one in answer["newNodes"]]

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count
 
 from bench.trace.binding import bind
-from bench.trace.cluster import Cluster, Machine, Market
+from bench.trace.cluster import Cluster, Market, Node
 from bench.trace.sides import Move, Side
 from bench.trace.workloads import Member, Workload
 from controller.apis.kubernetes.pods import Pod
@@ -26,7 +26,7 @@ from controller.scheduling.scheduler import least_cost, schedule
 from controller.state.snapshot import Snapshot
 
 NODE_START = 60.0
-"""From launching a machine to an initialized node."""
+"""From launching a node to an initialized node."""
 
 POD_START = 15.0
 """From binding to the pod being ready."""
@@ -34,7 +34,7 @@ POD_START = 15.0
 POD_END = 10.0
 """From eviction or scale-down to the pod's removal."""
 
-MACHINE_END = 5.0
+NODE_END = 5.0
 """From the last pod's removal to the end of billing."""
 
 DRAIN_RETRY = 5.0
@@ -74,7 +74,7 @@ Action = Callable[["Simulator"], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class TraceEvent:
     """An event of a trace, with its time."""
 
     at: float
@@ -112,7 +112,7 @@ class Measured:
     """Seconds after each drop of the load until the cost was within 5 % of the bound."""
 
     pods: int
-    machines: int
+    nodes: int
     looks: int
     commands: int
     afresh: float
@@ -127,8 +127,8 @@ class _InFlightCommand:
     """A disruption command in progress."""
 
     move: Move
-    leaving: list[Machine]
-    replacements: list[Machine] = field(default_factory=list)
+    leaving: list[Node]
+    replacements: list[Node] = field(default_factory=list)
 
 
 class Simulator:
@@ -146,12 +146,12 @@ class Simulator:
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._placed: dict[str, str] = {}
-        """The planned machine of each pod that is pending or must move, by pod key."""
+        """The planned node of each pod that is pending or must move, by pod key."""
 
         self._batch: tuple[float, float] | None = None
         self._asked: set[str] = set()
         self._in_flight: list[_InFlightCommand] = []
-        self._opened: list[Machine] = []
+        self._opened: list[Node] = []
         self._unbound = False
         self._numbers = count(1)
         self._looked: tuple[int, int] | None = None
@@ -164,10 +164,10 @@ class Simulator:
         self._pending = self._longest = self._afresh = 0.0
 
     def run(
-        self, happenings: Iterable[Happening], say: Callable[[float], None] = lambda _: None
+        self, events: Iterable[TraceEvent], say: Callable[[float], None] = lambda _: None
     ) -> Measured:
         """Simulate the trace to its end and return the measurements."""
-        for one in happenings:
+        for one in events:
             self.at(one.at, partial(one.action, self))
         self._look_at(LOOK)
         if self.side.writes_deletion_costs:
@@ -191,7 +191,7 @@ class Simulator:
             longest_pending=self._longest,
             falls=tuple(one.seconds for one in self._falls),
             pods=self._pods,
-            machines=self.cluster.made,
+            nodes=self.cluster.made,
             looks=self._looks,
             commands=self._commands,
             afresh=self._afresh,
@@ -226,11 +226,11 @@ class Simulator:
             for member in bind(cluster):
                 self._has_come(member)
             opened, self._opened = self._opened, []
-            for machine in opened:
-                self._forget_lost(machine)
+            for node in opened:
+                self._forget_lost(node)
             if opened:
                 self._advance_all()
-        self._ask_for_places()
+        self._keep_batch_window()
         if cluster.revision != self._revision:
             self._revision, self._changed = cluster.revision, now
             if self._next_look > _next_tick(now) and not self._validating:
@@ -269,23 +269,23 @@ class Simulator:
         self.add(workload)
         workload.replicas = pods
         for _ in range(pods):
-            self._born(workload)
+            self._create_pod(workload)
 
     def give(self, new: NewNode) -> None:
-        """Add a machine that is up at once, and bind the pods that fit on it."""
+        """Add a node that is up at once, and bind the pods that fit on it."""
         self.cluster.open(self.cluster.launch(new))
         for member in bind(self.cluster):
             self._has_come(member)
 
     def drift(self) -> None:
-        """Release a new machine image: every existing machine runs the old one and has drifted."""
+        """Release a new AMI: every existing node runs the old one and has drifted."""
         self.cluster.image += 1
-        for machine in self.cluster.machines.values():
-            machine.drifted = self.cluster.now
+        for node in self.cluster.nodes.values():
+            node.drifted = self.cluster.now
         self.cluster.revision += 1
 
     def interrupt(self, market: Market) -> None:
-        """Interrupt all spot machines of an offering, after a notice."""
+        """Interrupt all spot nodes of an offering, after a notice."""
         self.cluster.closed.add(market)
         self.cluster.revision += 1
 
@@ -294,9 +294,9 @@ class Simulator:
             self.cluster.revision += 1
 
         self.after(MARKET_CLOSED, reopen)
-        for machine in list(self.cluster.machines.values()):
-            if machine.market == market and not machine.interrupted:
-                self._interrupt(machine)
+        for node in list(self.cluster.nodes.values()):
+            if node.market == market and not node.interrupted:
+                self._interrupt(node)
 
     def fall(self, until: float) -> None:
         """Record that the load fell now and stays constant until a time."""
@@ -331,19 +331,19 @@ class Simulator:
         fresh = [one for one in workload.pods.values() if one.version == workload.version]
         stale = [one for one in workload.pods.values() if one.version != workload.version]
         if len(fresh) > workload.replicas:
-            for member in self._superfluous(fresh)[: len(fresh) - workload.replicas]:
+            for member in self._in_deletion_order(fresh)[: len(fresh) - workload.replicas]:
                 self._ends(member)
         spare = workload.ready - workload.replicas
-        for member in self._superfluous(stale):
+        for member in self._in_deletion_order(stale):
             if not member.ready or spare > 0:
                 spare -= member.ready
                 self._ends(member)
         surge = math.ceil(workload.replicas / 4) if stale else 0
         room = workload.replicas + surge - len(workload.pods)
         for _ in range(min(workload.replicas - len(fresh), room)):
-            self._born(workload)
+            self._create_pod(workload)
 
-    def _superfluous(self, members: Sequence[Member]) -> list[Member]:
+    def _in_deletion_order(self, members: Sequence[Member]) -> list[Member]:
         """Return pods in the order in which their controller deletes them.
 
         Pods without a node come first, then pods with the lowest deletion cost, then pods that
@@ -363,7 +363,7 @@ class Simulator:
             ),
         )
 
-    def _born(self, workload: Workload) -> None:
+    def _create_pod(self, workload: Workload) -> None:
         member = Member.born(workload, next(self._numbers), self.cluster.now)
         workload.pods[member.name] = member
         self.cluster.waiting[member.key] = member
@@ -413,28 +413,28 @@ class Simulator:
             self.after(POD_END, lambda: self._gone(member))
 
     def _gone(self, member: Member) -> None:
-        machine = self.cluster.machines.get(member.node)
-        if machine is None or member.key not in machine.pods:
-            return  # its machine was interrupted first
+        node = self.cluster.nodes.get(member.node)
+        if node is None or member.key not in node.pods:
+            return  # its node was interrupted first
         self.cluster.vanish(member)
         self._unbound = True
-        if machine.draining and not machine.pods:
-            self.after(MACHINE_END, lambda: self._end(machine))
+        if node.draining and not node.pods:
+            self.after(NODE_END, lambda: self._end(node))
 
     def _evict(self, member: Member) -> None:
         """Evict a pod; its controller starts a replacement."""
         self._ends(member)
-        self._born(member.workload)
+        self._create_pod(member.workload)
 
     # Planning of nodes for pods.
 
-    def _ask_for_places(self) -> None:
+    def _keep_batch_window(self) -> None:
         """Keep the batch window.
 
         It opens with a pod without a plan and closes when no other follows.
         """
         now = self.cluster.now
-        fresh = [key for key in self._homeless() if key not in self._asked]
+        fresh = [key for key in self._pods_to_place() if key not in self._asked]
         if not fresh:
             return
         self._asked.update(fresh)
@@ -443,15 +443,15 @@ class Simulator:
         self._batch = opened, closes
         self.at(closes, self._batch_closes)
 
-    def _homeless(self) -> list[str]:
+    def _pods_to_place(self) -> list[str]:
         return [key for key in self._moving() if key not in self._placed]
 
     def _moving(self) -> dict[str, Member]:
-        """Return the pending pods, and the pods on leaving machines that may be evicted now."""
+        """Return the pending pods, and the pods on leaving nodes that may be evicted now."""
         found = dict(self.cluster.waiting)
-        for machine in self.cluster.machines.values():
-            if machine.leaving:
-                for key, member in machine.pods.items():
+        for node in self.cluster.nodes.values():
+            if node.leaving:
+                for key, member in node.pods.items():
                     if not member.leaving and self._may_go(member):
                         found[key] = member
         return found
@@ -468,7 +468,7 @@ class Simulator:
             return
         placement = self.side.place(self.cluster, list(moving.values()), self._placed_of(moving))
         for name, keys in placement.existing.items():
-            there = self.cluster.machines[name]
+            there = self.cluster.nodes[name]
             self._expect(keys, there)
             if there.up:
                 self._unbound = True
@@ -476,10 +476,10 @@ class Simulator:
             else:
                 self._nominate(keys, there)
         for new in placement.new_nodes:
-            machine = self._launch(new)
-            if machine is not None:
-                self._expect(new.pods, machine)
-                self._nominate(new.pods, machine)
+            node = self._launch(new)
+            if node is not None:
+                self._expect(new.pods, node)
+                self._nominate(new.pods, node)
         left = [key for key in moving if key not in self._placed]
         if left:
             self.after(UNPLACED_RETRY, lambda: self._asked.difference_update(left))
@@ -487,57 +487,57 @@ class Simulator:
     def _placed_of(self, moving: Iterable[str]) -> dict[str, str]:
         return {key: self._placed[key] for key in moving if key in self._placed}
 
-    def _launch(self, new: NewNode, replaces: Iterable[str] = ()) -> Machine | None:
+    def _launch(self, new: NewNode, replaces: Iterable[str] = ()) -> Node | None:
         try:
-            machine = self.cluster.launch(new, replaces)
+            node = self.cluster.launch(new, replaces)
         except ValueError:
             return None  # every offering that it allows is unavailable now
-        self.after(NODE_START, lambda: self._opens(machine))
-        return machine
+        self.after(NODE_START, lambda: self._opens(node))
+        return node
 
-    def _expect(self, keys: Iterable[str], machine: Machine) -> None:
+    def _expect(self, keys: Iterable[str], node: Node) -> None:
         for key in keys:
-            self._placed[key] = machine.name
-        machine.nominated_until = self.cluster.now + NOMINATION
+            self._placed[key] = node.name
+        node.nominated_until = self.cluster.now + NOMINATION
         self.cluster.revision += 1
-        self.at(machine.nominated_until, self._nomination_ends)
+        self.at(node.nominated_until, self._nomination_ends)
 
     def _nomination_ends(self) -> None:
         self.cluster.revision += 1
 
-    def _nominate(self, keys: Iterable[str], machine: Machine) -> None:
-        """Nominate pods for their machine, unless the side or a topology spread forbids it."""
+    def _nominate(self, keys: Iterable[str], node: Node) -> None:
+        """Nominate pods for their node, unless the side or a topology spread forbids it."""
         if not self.side.nominates:
             return
         waiting = self.cluster.waiting
-        coming = {**machine.promised, **{key: waiting[key] for key in keys if key in waiting}}
+        coming = {**node.promised, **{key: waiting[key] for key in keys if key in waiting}}
         for pod in nominated_together(member.seen for member in coming.values()):
-            self.cluster.nominate(coming[pod.key], machine)
+            self.cluster.nominate(coming[pod.key], node)
 
-    def _opens(self, machine: Machine) -> None:
-        if machine.ended is not None:
+    def _opens(self, node: Node) -> None:
+        if node.ended is not None:
             return
-        self.cluster.open(machine)
+        self.cluster.open(node)
         self._unbound = True
-        self._opened.append(machine)
+        self._opened.append(node)
 
-    def _forget_lost(self, machine: Machine) -> None:
-        """Drop the plan of pods that are still pending although their machine is up.
+    def _forget_lost(self, node: Node) -> None:
+        """Drop the plan of pods that are still pending although their node is up.
 
         The scheduler has decided otherwise.
         """
-        lost = [key for key, name in self._placed.items() if name == machine.name]
+        lost = [key for key, name in self._placed.items() if name == node.name]
         for key in lost:
             if key in self.cluster.waiting:
                 del self._placed[key]
                 self._asked.discard(key)
 
-    # Machines that are disrupted.
+    # Nodes that are disrupted.
 
     def _write_deletion_costs(self) -> None:
         """Write the deletion cost of each node's pods, as far as ReplicaSets control them."""
         for name, cost in self.side.deletion_costs(self.cluster).items():
-            for member in self.cluster.machines[name].pods.values():
+            for member in self.cluster.nodes[name].pods.values():
                 if member.workload.run_for is None:
                     member.deletion_cost = cost
         self.after(DELETION_COSTS, self._write_deletion_costs)
@@ -581,19 +581,19 @@ class Simulator:
         self._look_at(self.cluster.now + (1.0 if any(begun) else LOOK))
 
     def _quiet_times(self) -> list[float]:
-        """Return when each machine that is up becomes consolidatable."""
+        """Return when each node that is up becomes consolidatable."""
         cluster = self.cluster
-        found = [one.quiet_at(cluster.waits[one.pool]) for one in cluster.machines.values()]
+        found = [one.quiet_at(cluster.waits[one.pool]) for one in cluster.nodes.values()]
         return [at for at in found if at is not None]
 
     def _next_quiet(self) -> float:
-        """Return the tick at which the next machine becomes consolidatable."""
+        """Return the tick at which the next node becomes consolidatable."""
         coming = [at for at in self._quiet_times() if at > self.cluster.now]
         return math.ceil(min(coming) / LOOK) * LOOK if coming else math.inf
 
     def _begin(self, move: Move) -> bool:
-        machines = [self.cluster.machines.get(name) for name in move.nodes]
-        leaving = [one for one in machines if one is not None and one.open]
+        nodes = [self.cluster.nodes.get(name) for name in move.nodes]
+        leaving = [one for one in nodes if one is not None and one.open]
         if len(leaving) < len(move.nodes):
             return False
         replacements = [self._launch(new, move.nodes) for new in move.replacements]
@@ -611,8 +611,8 @@ class Simulator:
         for new, replacement in zip(move.replacements, bought, strict=True):
             self._expect(new.pods, replacement)
         for name, keys in move.existing.items():
-            if name in self.cluster.machines:
-                self._expect(keys, self.cluster.machines[name])
+            if name in self.cluster.nodes:
+                self._expect(keys, self.cluster.nodes[name])
         self._advance(in_flight)
         return True
 
@@ -621,9 +621,9 @@ class Simulator:
             self._advance(one)
 
     def _advance(self, in_flight: _InFlightCommand) -> None:
-        """Drain the old machines once the replacements are up.
+        """Drain the old nodes once the replacements are up.
 
-        If a replacement was interrupted, the old machines stay.
+        If a replacement was interrupted, the old nodes stay.
         """
         if any(one.ended is not None or one.interrupted for one in in_flight.replacements):
             for one in in_flight.leaving:
@@ -637,67 +637,67 @@ class Simulator:
             for one in in_flight.leaving:
                 self._drain(one)
 
-    def _drain(self, machine: Machine) -> None:
-        if machine.draining or machine.ended is not None:
+    def _drain(self, node: Node) -> None:
+        if node.draining or node.ended is not None:
             return
-        machine.leaving = machine.draining = True
+        node.leaving = node.draining = True
         self.cluster.revision += 1
-        self._drain_on(machine)
+        self._drain_on(node)
 
-    def _drain_on(self, machine: Machine) -> None:
+    def _drain_on(self, node: Node) -> None:
         """Evict the pods that their budgets allow now, and retry the others later."""
-        if machine.ended is not None:
+        if node.ended is not None:
             return
-        if not machine.pods:
-            self.after(MACHINE_END, lambda: self._end(machine))
+        if not node.pods:
+            self.after(NODE_END, lambda: self._end(node))
             return
-        members = list(machine.pods.values())
+        members = list(node.pods.values())
         if self.side.largest_first:
-            members.sort(key=lambda one: _share(one, machine), reverse=True)
+            members.sort(key=lambda one: _share(one, node), reverse=True)
         for member in members:
             if not member.leaving and member.workload.allowed_disruptions() != 0:
-                self._count_eviction(machine)
+                self._count_eviction(node)
                 self._evict(member)
-        if any(not member.leaving for member in machine.pods.values()):
-            self.after(DRAIN_RETRY, lambda: self._drain_on(machine))
+        if any(not member.leaving for member in node.pods.values()):
+            self.after(DRAIN_RETRY, lambda: self._drain_on(node))
 
-    def _count_eviction(self, machine: Machine) -> None:
-        if machine.interrupted:
+    def _count_eviction(self, node: Node) -> None:
+        if node.interrupted:
             self._interrupted += 1
         else:
             self._evictions += 1
 
-    def _interrupt(self, machine: Machine) -> None:
-        machine.interrupted = True
-        self.after(NOTICE, lambda: self._taken(machine))
-        self._drain(machine)
+    def _interrupt(self, node: Node) -> None:
+        node.interrupted = True
+        self.after(NOTICE, lambda: self._taken(node))
+        self._drain(node)
         self._advance_all()
 
-    def _taken(self, machine: Machine) -> None:
-        """Terminate an interrupted machine whose notice has elapsed, with the pods still on it."""
-        if machine.ended is not None:
+    def _taken(self, node: Node) -> None:
+        """Terminate an interrupted node whose notice has elapsed, with the pods still on it."""
+        if node.ended is not None:
             return
-        for member in list(machine.pods.values()):
+        for member in list(node.pods.values()):
             if not member.leaving:
                 self._interrupted += 1
                 self._evict(member)
             self._gone(member)
-        self._end(machine)
+        self._end(node)
 
-    def _end(self, machine: Machine) -> None:
-        if machine.ended is not None:
+    def _end(self, node: Node) -> None:
+        if node.ended is not None:
             return
-        self.cluster.end(machine)
-        lost = [key for key, name in self._placed.items() if name == machine.name]
+        self.cluster.end(node)
+        lost = [key for key, name in self._placed.items() if name == node.name]
         for key in lost:
             del self._placed[key]
             self._asked.discard(key)
         self._unbound = True
 
 
-def _share(member: Member, machine: Machine) -> float:
-    """Return the share of a machine that a pod takes, of the resource it takes most of."""
-    size, room = member.workload.size, machine.room
+def _share(member: Member, node: Node) -> float:
+    """Return the share of a node that a pod takes, of the resource it takes most of."""
+    size, room = member.workload.size, node.room
     return max(size.cpu / room.cpu, size.memory / room.memory)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bench.parity.worlds import ARCH, CAPACITY_TYPE, Object
 from bench.trace import market
 from bench.trace.cluster import Cluster
-from bench.trace.simulator import Happening, Simulator
+from bench.trace.simulator import Simulator, TraceEvent
 from bench.trace.workloads import Workload
 from controller.apis import labels
 from controller.apis.kubernetes.taints import Requirement
@@ -33,7 +33,7 @@ class Trace:
     what: str
     length: float
     capacity_types: tuple[str, ...]
-    make: Callable[[random.Random, float, Sequence[Object]], Iterator[Happening]]
+    make: Callable[[random.Random, float, Sequence[Object]], Iterator[TraceEvent]]
 
     def cluster(
         self, seed: int, *, policy: str = "WhenEmptyOrUnderutilized", node_price: float = 0.0
@@ -49,7 +49,7 @@ class Trace:
             node_price=node_price,
         )
 
-    def happenings(self, seed: int, scale: float) -> list[Happening]:
+    def events_of(self, seed: int, scale: float) -> list[TraceEvent]:
         """Return the events for a seed and a scale."""
         chance = random.Random(f"{self.name}-{seed}")
         return list(self.make(chance, scale, market.types(seed)))
@@ -88,21 +88,21 @@ def _deployments(
     return found
 
 
-def _deploy(workloads: Sequence[Workload]) -> Happening:
+def _deploy(workloads: Sequence[Workload]) -> TraceEvent:
     def action(simulator: Simulator) -> None:
         for one in workloads:
             simulator.add(one)
             simulator.scale(one.name, one.replicas)
 
-    return Happening(0.0, action)
+    return TraceEvent(0.0, action)
 
 
-def _scale(at: float, name: str, replicas: int) -> Happening:
-    return Happening(at, lambda simulator: simulator.scale(name, replicas))
+def _scale(at: float, name: str, replicas: int) -> TraceEvent:
+    return TraceEvent(at, lambda simulator: simulator.scale(name, replicas))
 
 
-def _fall(at: float, until: float) -> Happening:
-    return Happening(at, lambda simulator: simulator.fall(until))
+def _fall(at: float, until: float) -> TraceEvent:
+    return TraceEvent(at, lambda simulator: simulator.fall(until))
 
 
 def _followed(
@@ -112,7 +112,7 @@ def _followed(
     *,
     length: float,
     every: float,
-) -> Iterator[Happening]:
+) -> Iterator[TraceEvent]:
     """Yield the scaling of a pod autoscaler that follows a load; 1 is the load at deployment."""
     have = {one.name: one.replicas for one in workloads}
     turn = {one.name: chance.uniform(0, every) for one in workloads}
@@ -131,21 +131,21 @@ def _day(at: float) -> float:
     return 0.4 + 0.6 * max(0.0, math.sin(math.pi * (hour - 6) / 16)) if 6 < hour < 22 else 0.4
 
 
-def _daily(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[Happening]:
+def _daily(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[TraceEvent]:
     workloads = _deployments(chance, 1500 * scale)
     yield _deploy(workloads)
     yield from _followed(chance, workloads, _day, length=26 * HOUR, every=15 * MINUTE)
     yield _fall(22.5 * HOUR, 26 * HOUR)
 
 
-def _batch(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[Happening]:
+def _batch(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[TraceEvent]:
     yield _deploy(_deployments(chance, 200 * scale))
     for burst, at in enumerate((0.5 * HOUR, 2 * HOUR, 3.5 * HOUR)):
         yield from _burst(chance, f"burst-{burst}", at, chance.uniform(2000, 5000) * scale)
     yield _fall(5.5 * HOUR, 6 * HOUR)
 
 
-def _burst(chance: random.Random, name: str, at: float, cores: float) -> Iterator[Happening]:
+def _burst(chance: random.Random, name: str, at: float, cores: float) -> Iterator[TraceEvent]:
     """Yield Jobs with this total number of cores.
 
     They start within five minutes and run 10 to 40 minutes each.
@@ -164,16 +164,16 @@ def _burst(chance: random.Random, name: str, at: float, cores: float) -> Iterato
         yield _submit(at + round(chance.uniform(0, 5 * MINUTE)), job, pods)
 
 
-def _submit(at: float, job: Workload, pods: int) -> Happening:
-    return Happening(at, lambda simulator: simulator.submit(job, pods))
+def _submit(at: float, job: Workload, pods: int) -> TraceEvent:
+    return TraceEvent(at, lambda simulator: simulator.submit(job, pods))
 
 
-def _shrink(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[Happening]:
+def _shrink(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[TraceEvent]:
     workloads = _deployments(chance, 2400 * scale)
     yield _deploy(workloads)
     sizes = [row for row in rows if row["capacity"]["cpu"] in ("4", "8", "16")]
 
-    def furnish(simulator: Simulator) -> None:
+    def create_initial_workloads(simulator: Simulator) -> None:
         while simulator.cluster.waiting:
             row = chance.choice(sizes)
             offering = chance.choice(
@@ -193,13 +193,13 @@ def _shrink(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iter
                 )
             )
 
-    yield Happening(0.0, furnish)
+    yield TraceEvent(0.0, create_initial_workloads)
     for one in workloads:
         yield _scale(MINUTE, one.name, max(1, round(0.4 * one.replicas)))
     yield _fall(MINUTE, 7 * HOUR)
 
 
-def _rolling(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[Happening]:
+def _rolling(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[TraceEvent]:
     workloads = _deployments(chance, 1200 * scale)
     yield _deploy(workloads)
     at = HOUR
@@ -208,11 +208,11 @@ def _rolling(chance: random.Random, scale: float, rows: Sequence[Object]) -> Ite
         at += round(chance.uniform(5 * MINUTE, 25 * MINUTE))
 
 
-def _roll(at: float, name: str) -> Happening:
-    return Happening(at, lambda simulator: simulator.roll(name))
+def _roll(at: float, name: str) -> TraceEvent:
+    return TraceEvent(at, lambda simulator: simulator.roll(name))
 
 
-def _spot(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[Happening]:
+def _spot(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[TraceEvent]:
     workloads = _deployments(chance, 1200 * scale, mixed=True)
     yield _deploy(workloads)
     yield from _followed(
@@ -227,7 +227,7 @@ def _spot(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterat
 
 def _interruptions(
     chance: random.Random, rows: Sequence[Object], *, length: float, every: float
-) -> Iterator[Happening]:
+) -> Iterator[TraceEvent]:
     """Yield interruptions of spot offerings: random ones of the 50 cheapest per CPU."""
     price = {
         (row["name"], one["requirements"][labels.ZONE], one["requirements"][CAPACITY_TYPE]): (
@@ -243,16 +243,16 @@ def _interruptions(
         at += chance.expovariate(1 / every)
 
 
-def _interrupt(at: float, taken: tuple[str, str, str]) -> Happening:
-    return Happening(at, lambda simulator: simulator.interrupt(taken))
+def _interrupt(at: float, taken: tuple[str, str, str]) -> TraceEvent:
+    return TraceEvent(at, lambda simulator: simulator.interrupt(taken))
 
 
-def _image(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[Happening]:
+def _image(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[TraceEvent]:
     yield _deploy(_deployments(chance, 1200 * scale))
-    yield Happening(HOUR, lambda simulator: simulator.drift())
+    yield TraceEvent(HOUR, lambda simulator: simulator.drift())
 
 
-def _week(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[Happening]:
+def _week(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterator[TraceEvent]:
     workloads = _deployments(chance, 600 * scale, mixed=True)
     yield _deploy(workloads)
 
@@ -261,7 +261,7 @@ def _week(chance: random.Random, scale: float, rows: Sequence[Object]) -> Iterat
 
     yield from _followed(chance, workloads, load, length=7 * DAY, every=HOUR)
     yield from _interruptions(chance, rows, length=7 * DAY, every=3 * HOUR)
-    yield Happening(2 * DAY + 10 * HOUR, lambda simulator: simulator.drift())
+    yield TraceEvent(2 * DAY + 10 * HOUR, lambda simulator: simulator.drift())
     for day in range(7):
         at = day * DAY + 2 * HOUR
         yield from _burst(chance, f"night-{day}", at, chance.uniform(200, 500) * scale)
@@ -279,6 +279,6 @@ TRACES = (
     Trace("shrink", "300 steady nodes, deployments shrink by 60 %", 7 * HOUR, ON_DEMAND, _shrink),
     Trace("rolling", "1,200 pods, a rollout every quarter hour", 8 * HOUR, ON_DEMAND, _rolling),
     Trace("spot", "1,200 pods, spot markets that are reclaimed", 12 * HOUR, BOTH, _spot),
-    Trace("image", "1,200 pods, a new machine image", 8 * HOUR, ON_DEMAND, _image),
+    Trace("image", "1,200 pods, a new AMI", 8 * HOUR, ON_DEMAND, _image),
     Trace("week", "a week of 600 pods: all of that", 7 * DAY, BOTH, _week),
 )  # fmt: skip

@@ -210,7 +210,7 @@ class Runner:
             pass
         process.stop()
         if not report.exists():
-            words = owned.last_words(process.log, lines=3)
+            words = owned.log_tail(process.log, lines=3)
             return Outcome(spec, State.FAILED, 0.0, f"the suite wrote no report: {words}")
         return outcome(spec, reported(report))
 

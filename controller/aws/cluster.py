@@ -72,10 +72,10 @@ class ClusterFacts:
 
         """
         before = await self.get()
-        told = await self._ask()
+        answer = await self._ask()
         # Only the version of a running cluster changes; the service CIDR does not, once EKS
         # returned it.
-        self._known = replace(before, version=told.version) if before.service_cidr else told
+        self._known = replace(before, version=answer.version) if before.service_cidr else answer
 
     async def _ask(self) -> EksCluster:
         name = self._options.cluster_name

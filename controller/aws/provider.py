@@ -32,7 +32,7 @@ from controller.aws.instancetypes.discoveredcapacity import DiscoveredCapacity
 from controller.aws.instancetypes.expecteddevices import Drivers
 from controller.aws.instancetypes.offerings import PERIOD as TYPES_PERIOD
 from controller.aws.instancetypes.offerings import RETRY as TYPES_RETRY
-from controller.aws.instancetypes.offerings import InstanceTypes, Machines
+from controller.aws.instancetypes.offerings import DescribedTypes, InstanceTypes
 from controller.aws.instancetypes.pricing import PERIOD as PRICES_PERIOD
 from controller.aws.instancetypes.pricing import RETRY as PRICES_RETRY
 from controller.aws.instancetypes.pricing import Pricing
@@ -176,7 +176,7 @@ class AWSCloudProvider:
             shift=self._shift if self._shifts_zones else None,
             clock=clock,
         )
-        self._machines = Machines(aws)
+        self._described = DescribedTypes(aws)
         self._learned = DiscoveredCapacity(clock=clock)
         self._types = InstanceTypes(
             aws.region,
@@ -185,7 +185,7 @@ class AWSCloudProvider:
                 options.reserved_enis,
                 options.prefix_delegation,
             ),
-            machines=self._machines,
+            described=self._described,
             pricing=self.pricing,
             unavailable=self._unavailable,
             reservations=self._reservations,
@@ -481,7 +481,7 @@ class AWSCloudProvider:
                 return
             if self._first_prices is None:
                 self._first_prices = asyncio.create_task(self._try(self._refresh_prices))
-            await self._machines.refresh()
+            await self._described.refresh()
             self._types_due = self._clock() + TYPES_PERIOD
             await asyncio.wait({self._first_prices}, timeout=PRICES_PATIENCE)
             self._is_ready = True
@@ -490,7 +490,7 @@ class AWSCloudProvider:
         """Update data that is due; on failure the last known data stays in use."""
         if self._clock() >= self._types_due:
             self._types_due = self._clock() + TYPES_RETRY
-            if await self._try(self._machines.refresh):
+            if await self._try(self._described.refresh):
                 self._types_due = self._clock() + TYPES_PERIOD
         if self._clock() >= self._prices_due:
             await self._try(self._refresh_prices)

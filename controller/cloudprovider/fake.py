@@ -6,7 +6,7 @@
     instance = await cloud.launch(claim, node_class)
     cloud.interrupt(instance.provider_id)        # a notice waits
 
-`machines` holds the instances by provider ID. A test may read it, add an instance without a
+`instances_by_id` holds the instances by provider ID. A test may read it, add an instance without a
 NodeClaim, or remove one as a user of the console would (`vanish`).
 """
 
@@ -169,7 +169,7 @@ class FakeCloud:
         self.types = tuple(instance_types)
         self.clock = clock
         self.shutdown_calls = shutdown_calls
-        self.machines: dict[str, Instance] = {}
+        self.instances_by_id: dict[str, Instance] = {}
         self.calls: list[tuple[str, str]] = []
         self.drift: dict[str, str] = {}
         self.not_ready: dict[str, tuple[str, str, str]] = {}
@@ -209,7 +209,7 @@ class FakeCloud:
 
     def vanish(self, provider_id: str) -> None:
         """Remove an instance without a notice."""
-        del self.machines[provider_id]
+        del self.instances_by_id[provider_id]
 
     def interrupt(self, provider_id: str, kind: str = "spot_interrupted") -> Notice:
         """Add a notice about an instance."""
@@ -250,8 +250,8 @@ class FakeCloud:
         """Launch the cheapest instance that meets the NodeClaim, once per UID."""
         await self._called("launch", claim.metadata.name)
         launched = self._claims.get(claim.metadata.uid)
-        if launched is not None and launched in self.machines:
-            return self.machines[launched]
+        if launched is not None and launched in self.instances_by_id:
+            return self.instances_by_id[launched]
         chosen = choices(
             types if types is not None else (self._as_known(t) for t in self.types),
             claim.spec.requirements,
@@ -266,7 +266,7 @@ class FakeCloud:
             key=lambda pair: (pair[1].price, pair[0].name, pair[1].zone),
         )
         instance = self._instance(claim, node_class, kind, offering)
-        self.machines[instance.provider_id] = instance
+        self.instances_by_id[instance.provider_id] = instance
         self._claims[claim.metadata.uid] = instance.provider_id
         return instance
 
@@ -274,7 +274,7 @@ class FakeCloud:
         """Terminate an instance; raise NodeClaimNotFoundError once it no longer exists."""
         await self._called("terminate", provider_id)
         instance = self._living(provider_id)
-        self.machines[provider_id] = replace(instance, deleting=True)
+        self.instances_by_id[provider_id] = replace(instance, deleting=True)
         self._closing.setdefault(provider_id, self.shutdown_calls)
 
     async def reboot(self, provider_id: str) -> None:
@@ -290,7 +290,7 @@ class FakeCloud:
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
         """Return this installation's instance with the NodeClaim's tag, or None."""
         await self._called("launched_for", claim.metadata.name)
-        ours = (m for m in self.machines.values() if m.is_ours)
+        ours = (m for m in self.instances_by_id.values() if m.is_ours)
         return next(
             (m for m in ours if m.tags.get(labels.TAG_NODECLAIM) == claim.metadata.name), None
         )
@@ -298,13 +298,15 @@ class FakeCloud:
     async def has_launched(self, launch: SharedLaunch) -> bool:
         """Whether an instance has the tag of the shared launch."""
         await self._called("has_launched", launch.token)
-        tagged = (machine.tags.get(labels.SHARED_LAUNCH) for machine in self.machines.values())
+        tagged = (
+            machine.tags.get(labels.SHARED_LAUNCH) for machine in self.instances_by_id.values()
+        )
         return launch.token in tagged
 
     async def instances(self) -> Sequence[Instance]:
         """Return every instance that still exists."""
         await self._called("instances", "")
-        return tuple(self.machines.values())
+        return tuple(self.instances_by_id.values())
 
     async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
         """Return which of the capacity reservations are in `ending_reservations`."""
@@ -315,7 +317,7 @@ class FakeCloud:
         """Add tags to an instance."""
         await self._called("tag", provider_id)
         instance = self._living(provider_id)
-        self.machines[provider_id] = replace(instance, tags={**instance.tags, **tags})
+        self.instances_by_id[provider_id] = replace(instance, tags={**instance.tags, **tags})
 
     async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
         """Return the EC2NodeClass as ready, or with the condition that `unready` set."""
@@ -413,12 +415,12 @@ class FakeCloud:
             raise faults.pop(0)
 
     def _living(self, provider_id: str) -> Instance:
-        instance = self.machines.get(provider_id)
+        instance = self.instances_by_id.get(provider_id)
         if instance is None:
             raise NodeClaimNotFoundError(f"{provider_id} does not exist")
         if provider_id in self._closing:
             if self._closing[provider_id] == 0:
-                del self.machines[provider_id], self._closing[provider_id]
+                del self.instances_by_id[provider_id], self._closing[provider_id]
                 raise NodeClaimNotFoundError(f"{provider_id} is terminated")
             self._closing[provider_id] -= 1
         return instance

@@ -152,7 +152,7 @@ class LiveCluster:
         known, read_at = None, 0.0
         while True:
             self._sellers_changed.clear()
-            sellers = self._sellers()
+            sellers = self._inputs_of_types()
             if sellers != known or self._clock() - read_at >= TYPES_SECONDS:
                 rows = await instance_types_of(api, self._market(options, self._say), self._say)
                 self._types = stated(rows)
@@ -161,7 +161,7 @@ class LiveCluster:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sellers_changed.wait(), TYPES_SECONDS)
 
-    def _sellers(self) -> object:
+    def _inputs_of_types(self) -> object:
         """Return what determines the instance types; a NodePool's status changes with each node."""
         return (
             [(pool.metadata.name, pool.spec) for pool in self._mirror.list(NODE_POOL)],

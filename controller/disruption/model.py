@@ -27,7 +27,7 @@ from controller.scheduling.packing.pricing import PriceModel
 from controller.scheduling.packing.problem import PackingProblem
 from controller.scheduling.placement.domains import Domains
 from controller.scheduling.pods.classes import PodClass
-from controller.scheduling.pods.groups import Eligibility, PendingGroup, PodGroup, wants_company
+from controller.scheduling.pods.groups import Eligibility, PendingGroup, PodGroup, needs_colocation
 from controller.scheduling.pods.preferences import (
     PodConstraints,
     bearing_soft_taints,
@@ -412,4 +412,4 @@ def _is_intricate(pod_class: PodClass, eligibility: Eligibility) -> bool:
     """Whether the placement of such pods depends on more than the arrays hold."""
     if pod_class.device_requests is not None:
         return True
-    return bool(eligibility.owned) and wants_company(eligibility.owned)
+    return bool(eligibility.owned) and needs_colocation(eligibility.owned)

@@ -87,7 +87,7 @@ class TokenCommand:
                 self._token, self._expires = self._run_plugin()
             return self._token
 
-    async def read_aside(self) -> str:
+    async def read_in_thread(self) -> str:
         """Return the token; the program runs in a separate thread.
 
         Concurrent requests share one run. They use the old token meanwhile if it is still valid.
@@ -189,7 +189,7 @@ class Access:
     async def bearer(self) -> str:
         """Return the current bearer token without blocking the event loop."""
         if isinstance(self.token_file, TokenCommand):
-            return await self.token_file.read_aside()
+            return await self.token_file.read_in_thread()
         return self.token
 
     def ssl_context(self) -> ssl.SSLContext:

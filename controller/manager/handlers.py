@@ -39,50 +39,52 @@ FATAL = kopf.ErrorsMode.PERMANENT
 Take = Callable[[Kind[Any], Change[Any]], None]
 
 
-class Life(Protocol):
+class Runnable(Protocol):
     """The part of the process that Kopf starts and stops."""
 
-    async def live(self) -> None:
+    async def run_until_cancelled(self) -> None:
         """Run until cancelled, then shut down in order."""
 
     async def until_listed(self) -> None:
         """Wait until the custom resources have been listed; Kopf watches them afterwards."""
 
 
-async def operate(life: Life, watched: Sequence[Kind[Any]], access: Access, take: Take) -> None:
-    """Run until SIGTERM, SIGINT or the end of `life`; `take` is called with every change.
+async def operate(
+    runnable: Runnable, watched: Sequence[Kind[Any]], access: Access, take: Take
+) -> None:
+    """Run until SIGTERM, SIGINT or the end of `runnable`; `take` is called with every change.
 
     Raises:
-        Exception: the failure of `life` or of Kopf.
+        Exception: the failure of `runnable` or of Kopf.
 
     """
-    frame = _Frame(life)
+    lifespan = _Lifespan(runnable)
     handlers = registry(watched, access, take)
-    kopf.on.startup(registry=handlers, errors=FATAL)(frame.start)
-    kopf.on.cleanup(registry=handlers, errors=FATAL)(frame.stop)
+    kopf.on.startup(registry=handlers, errors=FATAL)(lifespan.start)
+    kopf.on.cleanup(registry=handlers, errors=FATAL)(lifespan.stop)
     await kopf.operator(
         registry=handlers,
         settings=settings(),
         standalone=True,
         clusterwide=True,
-        stop_flag=frame.ended,
+        stop_flag=lifespan.ended,
     )
-    frame.raise_failure()
+    lifespan.raise_failure()
 
 
 @dataclass(slots=True)
-class _Frame:
-    """Starts and stops `life` with Kopf, and stops Kopf if `life` ends first."""
+class _Lifespan:
+    """Starts and stops `runnable` with Kopf, and stops Kopf if `runnable` ends first."""
 
-    life: Life
+    runnable: Runnable
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     _living: asyncio.Task[None] | None = None
 
     async def start(self, **_: Any) -> None:
-        self._living = asyncio.create_task(self.life.live(), name="life")
+        self._living = asyncio.create_task(self.runnable.run_until_cancelled(), name="runnable")
         self._living.add_done_callback(lambda _: self.ended.set())
         try:
-            await self.life.until_listed()
+            await self.runnable.until_listed()
         except asyncio.CancelledError:
             # Kopf runs the cleanup handlers only if all startup handlers have completed.
             await self.stop()

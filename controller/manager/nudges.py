@@ -205,14 +205,14 @@ class Nudges:
 
     def _overlay_changed(self, before: Any, after: Any) -> None:
         overlay = after or before
-        if before is None or after is None or not _is_same_wish(before, after):
+        if before is None or after is None or not _has_same_spec(before, after):
             self.overlays.nudge(ALL)
         # The overlay's conditions decide whether it applies, so prices may have changed.
         self.batch_window.nudge(overlay.metadata.uid)
 
     def _buffer_changed(self, before: Any, after: Any) -> None:
         buffer = after or before
-        if before is None or after is None or not _is_same_wish(before, after):
+        if before is None or after is None or not _has_same_spec(before, after):
             self.buffers.nudge(key_of(buffer))
         # The buffer's status says for how many pods capacity must be reserved.
         self.batch_window.nudge(buffer.metadata.uid)
@@ -227,7 +227,7 @@ class Nudges:
                 self.buffers.nudge(key_of(buffer))
 
     def _scalable_changed(self, kind: Kind[Any], before: Any, after: Any) -> None:
-        if before is not None and after is not None and _is_same_wish(before, after):
+        if before is not None and after is not None and _has_same_spec(before, after):
             return
         scaled = (after or before).metadata
         for buffer in self.cluster.list(kinds.CAPACITY_BUFFER):
@@ -249,7 +249,7 @@ class Nudges:
         self.nodes.nudge((after or before).spec.node_name)
 
 
-def _is_same_wish(before: Any, after: Any) -> bool:
+def _has_same_spec(before: Any, after: Any) -> bool:
     """Return whether the object's spec is unchanged: only its metadata or status differs."""
     return bool(before.metadata.generation == after.metadata.generation)
 

@@ -105,7 +105,7 @@ class Replica:
         """Wait until the custom resources have been listed."""
         await self._watches.until_listed()
 
-    async def live(self) -> None:
+    async def run_until_cancelled(self) -> None:
         """Watch, lead and act until cancelled; return when no call is in progress any more."""
         options, metrics = self._options, self._metrics
         async with AsyncExitStack() as owned:

@@ -90,7 +90,7 @@ class Types:
         """Every instance type, of any NodePool."""
         return tuple(kind for kind, _ in self.rows)
 
-    def seen_by(self, pools: Iterable[str]) -> dict[str, tuple[InstanceType, ...]]:
+    def by_node_pool(self, pools: Iterable[str]) -> dict[str, tuple[InstanceType, ...]]:
         """Return each NodePool's instance types by its name; one shared tuple if all are equal."""
         if not any(named for _, named in self.rows):
             return dict.fromkeys(pools, self.all)

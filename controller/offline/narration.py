@@ -41,7 +41,7 @@ class Narrator(Reporter):
         """Add to the number of pods that give this up."""
         self._given_up[given_up] += pods
 
-    def asked_again(self, world: str) -> None:
+    def solved_again(self, world: str) -> None:
         """Write how the problem was changed for another solve."""
         self._write_line(f"solving again with {world}")
 

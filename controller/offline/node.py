@@ -41,7 +41,7 @@ TOLD = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class LastLook:
+class LastDecision:
     """The time and message of the controller's last event about a node."""
 
     at: datetime
@@ -67,12 +67,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping[str, str]) -> int:
-    last: LastLook | None = None
+    last: LastDecision | None = None
     world = world_of(chosen.world, settings, environ)
     name = _node_name(world, chosen.node)
     explanation = _explanation(world, name, chosen)
     if chosen.world is None:
-        last = asyncio.run(_last_look(name, environ))
+        last = asyncio.run(_last_decision(name, environ))
     looked = {"at": last.at.isoformat(), "message": last.message} if last else None
     if not write_data(chosen.output, {**as_wire(explanation), "lastTried": looked}):
         write_tables(
@@ -100,7 +100,7 @@ def _explanation(world: World, node: str, chosen: argparse.Namespace) -> NodeExp
     return explanation
 
 
-async def _last_look(node: str, environ: Mapping[str, str]) -> LastLook | None:
+async def _last_decision(node: str, environ: Mapping[str, str]) -> LastDecision | None:
     """Return the controller's last event about a node, or None if there is none."""
     async with Client(access_of(environ), user_agent="joiner") as api:
         try:
@@ -108,16 +108,16 @@ async def _last_look(node: str, environ: Mapping[str, str]) -> LastLook | None:
         except ApiError as error:
             print(f"cannot list events: {error}", file=sys.stderr)
             return None
-    looks = [
-        LastLook(at, event.message)
+    decisions = [
+        LastDecision(at, event.message)
         for event in events
         if event.reason in TOLD
         and (at := event.last_timestamp or event.metadata.creation_timestamp)
     ]
-    return max(looks, key=lambda look: look.at, default=None)
+    return max(decisions, key=lambda decision: decision.at, default=None)
 
 
-def _summary(explanation: NodeExplanation, last: LastLook | None) -> str:
+def _summary(explanation: NodeExplanation, last: LastDecision | None) -> str:
     price = "price unknown" if explanation.price is None else _price(explanation)
     pool = f" of NodePool {explanation.node_pool}" if explanation.node_pool else ""
     lines = [f"{explanation.node}, {explanation.instance_type}{pool}, {price}: {explanation.why}"]

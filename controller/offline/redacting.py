@@ -211,8 +211,8 @@ def _field(name: str, value: Any, words: _Words) -> Any:
 
 
 def _provider_id(value: str, words: _Words) -> str:
-    place, slash, machine = value.rpartition("/")
-    return f"{place}{slash}{words.plain(machine)}" if machine else value
+    place, slash, instance = value.rpartition("/")
+    return f"{place}{slash}{words.plain(instance)}" if instance else value
 
 
 def _is_public(key: str) -> bool:

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 Fault = tuple[str, str]
 """The path of a field inside an object, and what is wrong with its value."""
 
-Look = Callable[[Any], Iterator[Fault]]
+Check = Callable[[Any], Iterator[Fault]]
 """A validation: yields the faults inside a value of some type."""
 
 _QUANTITY = {str, int, float}
@@ -138,50 +138,50 @@ def _written(step: str | int) -> str:
 
 
 def _faults(value: object, kind: Any) -> Iterator[Fault]:
-    look = _look(kind)
-    return look(value) if look is not None else iter(())
+    check = _check_of(kind)
+    return check(value) if check is not None else iter(())
 
 
 @cache
-def _look(kind: Any) -> Look | None:
+def _check_of(kind: Any) -> Check | None:
     """Return the validation of values of a type, or None if there is nothing to validate."""
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
-        return _look(inside[0])
+        return _check_of(inside[0])
     if origin in (typing.Union, types.UnionType):
         members = set(inside) - {type(None)}
         if members == _QUANTITY:
             return _at_amount
-        return _look(members.pop()) if len(members) == 1 else None
+        return _check_of(members.pop()) if len(members) == 1 else None
     if origin in (list, dict):
-        inner = _look(inside[-1])
+        inner = _check_of(inside[-1])
         each = _at_items if origin is list else _at_values
         return None if inner is None else partial(each, inner)
     if kind is Requirement:
         return _at_term
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        fields = [(f.name, f.encode_name, _look(f.type)) for f in msgspec.structs.fields(kind)]
-        looks = [(own, f".{wire}", look) for own, wire, look in fields if look is not None]
-        return partial(_at_fields, looks) if looks else None
+        fields = [(f.name, f.encode_name, _check_of(f.type)) for f in msgspec.structs.fields(kind)]
+        checks = [(own, f".{wire}", check) for own, wire, check in fields if check is not None]
+        return partial(_at_fields, checks) if checks else None
     return _AT.get(kind)
 
 
-def _at_fields(looks: Sequence[tuple[str, str, Look]], whole: Any) -> Iterator[Fault]:
-    for own, step, look in looks:
+def _at_fields(checks: Sequence[tuple[str, str, Check]], whole: Any) -> Iterator[Fault]:
+    for own, step, check in checks:
         if value := getattr(whole, own):  # empty values have no faults
-            for path, fault in look(value):
+            for path, fault in check(value):
                 yield step + path, fault
 
 
-def _at_items(look: Look, values: Sequence[Any]) -> Iterator[Fault]:
+def _at_items(check: Check, values: Sequence[Any]) -> Iterator[Fault]:
     for place, value in enumerate(values):
-        for path, fault in look(value):
+        for path, fault in check(value):
             yield f"[{place}]{path}", fault
 
 
-def _at_values(look: Look, values: Mapping[str, Any]) -> Iterator[Fault]:
+def _at_values(check: Check, values: Mapping[str, Any]) -> Iterator[Fault]:
     for key, value in values.items():
-        for path, fault in look(value):
+        for path, fault in check(value):
             yield _written(key) + path, fault
 
 
@@ -214,5 +214,5 @@ def _at_moment(value: datetime) -> Iterator[Fault]:
         yield "", f"{value.isoformat()} has no time zone, such as Z"
 
 
-_AT: Mapping[Any, Look] = {int: _at_integer, float: _at_number, datetime: _at_moment}
+_AT: Mapping[Any, Check] = {int: _at_integer, float: _at_number, datetime: _at_moment}
 """The validations of plain values."""

@@ -221,14 +221,14 @@ def types_by_pool(
     pools = list(filter(is_ours, every))
     sold = _overlaid(types, pools, overlays)
     by_pool = _with_fees(sold, pools, settings.get("NODE_PRICE_PER_HOUR", 0.0))
-    outside = types.seen_by([NO_NODE_POOL])
+    outside = types.by_node_pool([NO_NODE_POOL])
     return by_pool | outside if any(outside.values()) else by_pool
 
 
 def _overlaid(
     types: Types, pools: Sequence[NodePool], overlays: Sequence[NodeOverlay]
 ) -> dict[str, tuple[InstanceType, ...]]:
-    by_pool = types.seen_by(pool.metadata.name for pool in pools)
+    by_pool = types.by_node_pool(pool.metadata.name for pool in pools)
     if not overlays:
         return by_pool
     for overlay in overlays:

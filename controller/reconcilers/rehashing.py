@@ -12,7 +12,7 @@ from controller.apiserver.errors import NotFoundError
 from controller.reconcilers.ports import Ports
 
 
-async def rehashed(
+async def update_hashes(
     ports: Ports, claims: Iterable[NodeClaim], wanted: Mapping[str, str], *, version: str
 ) -> None:
     """Write the current hash to NodeClaims with a hash of another version.

@@ -21,7 +21,7 @@ from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.catalog.limits import LimitHeadroom
 from controller.scheduling.catalog.minvalues import row_values
 from controller.scheduling.catalog.offerings import RESERVATION_ID, Catalog, PoolTemplate
-from controller.scheduling.catalog.variants import Variants, barred_rows
+from controller.scheduling.catalog.variants import Variants, rows_with_taken_ports
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.packing.plannednodes import PlannedNode
 from controller.scheduling.results import NewNode
@@ -114,7 +114,7 @@ class ClaimBuilder:
         promised: frozenset[int],
         consumed: Vector,
         annotations: Mapping[str, str],
-        barred: Mask | None = None,
+        excluded: Mask | None = None,
     ) -> NewNode | None:
         """Return the NodeClaim for these pods; None if no list of types satisfies the NodePool.
 
@@ -126,7 +126,7 @@ class ClaimBuilder:
             promised: the numbers of the promises to the pods.
             consumed: limits, what the packed node type uses; it is already subtracted from `left`.
             annotations: the annotations of the NodeClaim.
-            barred: rows, the types that must not be listed.
+            excluded: rows, the types that must not be listed.
 
         """
         axis = self._catalog.axis
@@ -134,12 +134,12 @@ class ClaimBuilder:
             return None
         asked = axis.vector(requests)
         terms = self._known_terms(pool, reservation, promised, on_demand=False)
-        fitting = _fitting(terms, asked, barred)
+        fitting = _fitting(terms, asked, excluded)
         if not len(fitting):
             return None
         if not terms.launchable.spot[fitting[0]] and terms.launchable.some_spot:
             terms = self._known_terms(pool, reservation, promised, on_demand=True)
-            fitting = _fitting(terms, asked, barred)
+            fitting = _fitting(terms, asked, excluded)
         kept, relaxed = self._listed_rows(terms, fitting, consumed)
         if not len(kept):
             return None
@@ -297,14 +297,14 @@ def _spot_columns(catalog: Catalog) -> Mask:
     return spot[codes.of_column]
 
 
-def _fitting(terms: ClaimTerms, asked: Vector, barred: Mask | None) -> Indices:
+def _fitting(terms: ClaimTerms, asked: Vector, excluded: Mask | None) -> Indices:
     """Return the indices of the types that hold the requests, cheapest first."""
     key, launchable = asked.tobytes(), terms.launchable
     known = terms.fitting.get(key)
     if known is None:
         known = np.flatnonzero((launchable.capacity >= asked).all(axis=1))
         terms.fitting[key] = known
-    return known if barred is None else known[~barred[launchable.rows[known]]]
+    return known if excluded is None else known[~excluded[launchable.rows[known]]]
 
 
 def _written(terms: ClaimTerms, relaxed: bool) -> tuple[Requirement, ...]:
@@ -370,7 +370,7 @@ class NodeClaimWriter:
             promised=self._promised(planned),
             consumed=self._headroom.per_row[variants.row_of[planned.node_type]],
             annotations=self._devices.annotations(pod_group for pod_group, _ in planned.members),
-            barred=barred_rows(variants.catalog, ports) if ports else None,
+            excluded=rows_with_taken_ports(variants.catalog, ports) if ports else None,
         )
 
     def _requested(self, planned: PlannedNode) -> Resources:

@@ -99,7 +99,7 @@ class Rearrangement:
             keys, eligible = self.domains.rules(pending).keys, pending.eligibility.eligible
             domains = self.launch_options.combinations(eligible, keys)
             fits = len(self.launch_options.fitting_node_types(eligible, pending.size)) > 0
-            if fits and domains and pending.number <= FEW and not pending.wants_company:
+            if fits and domains and pending.number <= FEW and not pending.needs_colocation:
                 pins = tuple(zip(keys, domains[0], strict=True))
                 pod_groups.append(PodGroup(pending, pins, list(pending.keys), eligible))
         return pod_groups

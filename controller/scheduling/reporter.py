@@ -35,7 +35,7 @@ class Reporter:
     def pods_relaxed(self, *, pods: int, given_up: str) -> None:
         """Report unschedulable pods that give up a preference and are tried again."""
 
-    def asked_again(self, world: str) -> None:
+    def solved_again(self, world: str) -> None:
         """Report that the problem is solved again because pods were unschedulable.
 
         `world` says with what change.

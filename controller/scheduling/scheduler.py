@@ -106,14 +106,14 @@ def _schedule(
         closed = ", ".join(
             sorted(domain for names in blocking_domains.values() for domain in names)
         )
-        reporter.asked_again(f"no new nodes in {closed}")
+        reporter.solved_again(f"no new nodes in {closed}")
         world = without_domains(snapshot, blocking_domains)
         _, again = solved_with(world, encoded(world))
         if again.unschedulable.keys() < results.unschedulable.keys():
             # The lower bound of the first answer is for fewer pods, so it also holds for more.
             results = replace(again, lower_bound=min(results.lower_bound, again.cost))
     if solver.is_short_of_limits() and not expired():
-        reporter.asked_again("equal weights of all NodePools")
+        reporter.solved_again("equal weights of all NodePools")
         world = with_equal_weights(snapshot)
         _, again = solved_with(world, encoded(world))
         if _behind(pods, again) < _behind(pods, results):

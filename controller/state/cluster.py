@@ -44,7 +44,7 @@ from controller.state.pods import (
     is_reschedulable,
     is_terminal,
 )
-from controller.state.relevance import matters
+from controller.state.relevance import affects_disruption
 from controller.state.sharing import Replicas
 from controller.state.snapshot import Snapshot
 from controller.state.usage import PoolUsage
@@ -155,9 +155,9 @@ class Cluster:
         )
         self._replicas_of: Counter[str] = Counter()
         self._running_on: dict[str, tuple[Pod, ...]] = {}
-        self._machines: dict[str, tuple[StateNode, ...]] = {}
-        self._sorted_machines: list[tuple[StateNode, tuple[str, ...]]] = []
-        self._changed_machines: set[str] = set()
+        self._nodes_by_instance: dict[str, tuple[StateNode, ...]] = {}
+        self._sorted_nodes: list[tuple[StateNode, tuple[str, ...]]] = []
+        self._changed_instances: set[str] = set()
         self._usage = PoolUsage()
         self._marked: set[str] = set()
         self._nominated: dict[str, _Nomination] = {}
@@ -213,7 +213,7 @@ class Cluster:
             return
         if kind == kinds.POD:
             value = cast("T", self._replicas.shared(cast(Pod, value)))
-        if before is None or matters(kind, before, value):
+        if before is None or affects_disruption(kind, before, value):
             self.revision += 1
         if before is not None:
             self._unindex(kind, key, before)
@@ -397,10 +397,10 @@ class Cluster:
         return self._usage.of(node_pool)
 
     @property
-    def machine_count(self) -> int:
+    def node_count(self) -> int:
         """The number of nodes: NodeClaims in flight, registered nodes and unmanaged nodes."""
         self._join_changes()
-        return self._usage.machines
+        return self._usage.node_count
 
     def owner_of(self, claim: NodeClaim) -> str | None:
         """Return the name of the pool that owns a NodeClaim, or None if it no longer exists."""
@@ -465,16 +465,16 @@ class Cluster:
         """Return every node by name: NodeClaims in flight, registered and unmanaged nodes."""
         self._prune_nominations(now)
         self._join_changes()
-        if not self._sorted_machines:
-            machines = sorted(chain.from_iterable(self._machines.values()), key=_name_of)
-            self._sorted_machines = [(machine, _names_of(machine)) for machine in machines]
+        if not self._sorted_nodes:
+            nodes = sorted(chain.from_iterable(self._nodes_by_instance.values()), key=_name_of)
+            self._sorted_nodes = [(node, _names_of(node)) for node in nodes]
         flagged = self._marked | self._nominated.keys() | self._buffered
         return tuple(
-            machine if flagged.isdisjoint(names) else self._flagged(machine, names)
-            for machine, names in self._sorted_machines
+            node if flagged.isdisjoint(names) else self._flagged(node, names)
+            for node, names in self._sorted_nodes
         )
 
-    def machines_of(self, node_pool: str, now: datetime) -> tuple[StateNode, ...]:
+    def nodes_of_pool(self, node_pool: str, now: datetime) -> tuple[StateNode, ...]:
         """Return the nodes of `state_nodes` that have a NodeClaim of a pool.
 
         Cost: O(n log n) of the pool's NodeClaims.
@@ -485,11 +485,11 @@ class Cluster:
             claim.status.provider_id or f"claim/{key_of(claim)}"
             for claim in self._claims_by_pool.of(node_pool)
         }
-        machines = [each for group in groups for each in self._machines[group]]
+        nodes = [each for group in groups for each in self._nodes_by_instance[group]]
         return tuple(
-            self._flagged(machine, _names_of(machine))
-            for machine in sorted(machines, key=_name_of)
-            if machine.claim is not None
+            self._flagged(node, _names_of(node))
+            for node in sorted(nodes, key=_name_of)
+            if node.claim is not None
         )
 
     def snapshot(
@@ -535,12 +535,12 @@ class Cluster:
         picture._objects = {kind: objects.copy() for kind, objects in self._objects.items()}
         picture._pods_by_node = self._pods_by_node.copied()
         picture._claims_by_provider_id = self._claims_by_provider_id.copied()
-        picture._changed_machines = set()
+        picture._changed_instances = set()
         picture._running_on = {}
-        picture._machines = self._machines.copy()
-        picture._sorted_machines = []
+        picture._nodes_by_instance = self._nodes_by_instance.copy()
+        picture._sorted_nodes = []
         picture._usage = PoolUsage()
-        picture._usage.machines = self._usage.machines
+        picture._usage.node_count = self._usage.node_count
         return picture
 
     # Internals.
@@ -552,11 +552,11 @@ class Cluster:
             if nomination.until > now and any(map(self._is_where_it_was, nomination.pods))
         }
 
-    def _flagged(self, machine: StateNode, names: Iterable[str]) -> StateNode:
+    def _flagged(self, node: StateNode, names: Iterable[str]) -> StateNode:
         """Return the node with its marks and nominations."""
         return replace(
-            machine,
-            deleting=machine.deleting or not self._marked.isdisjoint(names),
+            node,
+            deleting=node.deleting or not self._marked.isdisjoint(names),
             nominated=not self._nominated.keys().isdisjoint(names),
             buffered=not self._buffered.isdisjoint(names),
         )
@@ -610,8 +610,8 @@ class Cluster:
     def _index(self, kind: Kind[Any], key: str, value: Any) -> None:
         for index in self._indices.get(kind, ()):
             index.add(key, value)
-        self._note_machine(kind, value)
-        if len(self._changed_machines) >= JOINED_AT_ONCE:
+        self._note_instance(kind, value)
+        if len(self._changed_instances) >= JOINED_AT_ONCE:
             self._join_changes()
         if kind == kinds.POD:
             self._count_replica(value, 1)
@@ -619,7 +619,7 @@ class Cluster:
     def _unindex(self, kind: Kind[Any], key: str, value: Any) -> None:
         for index in self._indices.get(kind, ()):
             index.discard(key, value)
-        self._note_machine(kind, value)
+        self._note_instance(kind, value)
         if kind == kinds.POD:
             self._count_replica(value, -1)
 
@@ -633,25 +633,25 @@ class Cluster:
             if not self._replicas_of[owner.uid]:
                 del self._replicas_of[owner.uid]
 
-    def _note_machine(self, kind: Kind[Any], value: Any) -> None:
+    def _note_instance(self, kind: Kind[Any], value: Any) -> None:
         """Record that a node changed: it is joined again at the next read."""
         if kind == kinds.NODE:
-            self._changed_machines.add(value.spec.provider_id or f"node/{key_of(value)}")
+            self._changed_instances.add(value.spec.provider_id or f"node/{key_of(value)}")
         elif kind == kinds.NODE_CLAIM:
-            self._changed_machines.add(value.status.provider_id or f"claim/{key_of(value)}")
+            self._changed_instances.add(value.status.provider_id or f"claim/{key_of(value)}")
 
     def _join_changes(self) -> None:
         """Join and count the nodes that changed since the last call."""
-        if not self._changed_machines:
+        if not self._changed_instances:
             return
-        for group in self._changed_machines:
+        for group in self._changed_instances:
             joined = self._joined(group)
-            self._machines[group] = joined
+            self._nodes_by_instance[group] = joined
             if not joined:
-                del self._machines[group]
+                del self._nodes_by_instance[group]
             self._usage.replace(group, joined)
-        self._changed_machines.clear()
-        self._sorted_machines.clear()
+        self._changed_instances.clear()
+        self._sorted_nodes.clear()
 
     def _joined(self, group: str) -> tuple[StateNode, ...]:
         """Return the Nodes and NodeClaims of one provider ID, the first of each joined.
@@ -705,8 +705,8 @@ def _joined(node: Node | None, claim: NodeClaim | None) -> StateNode:
     return StateNode(node=node, claim=claim, deleting=any(part.is_deleting for part in parts))
 
 
-def _names_of(machine: StateNode) -> tuple[str, ...]:
-    parts = (machine.node, machine.claim)
+def _names_of(node: StateNode) -> tuple[str, ...]:
+    parts = (node.node, node.claim)
     return tuple(part.metadata.name for part in parts if part is not None)
 
 

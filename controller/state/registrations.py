@@ -137,7 +137,7 @@ class Registrations:
             return record.counted.at
         return record.counted.at + PAUSES[min(record.in_a_row - TOO_MANY, len(PAUSES) - 1)]
 
-    def is_resting(self, pool: str, now: datetime) -> bool:
+    def is_in_backoff(self, pool: str, now: datetime) -> bool:
         """Whether a pool in backoff may not try a node yet.
 
         If the last failure is later than `now`, the clock was set back: the pool may try one node.

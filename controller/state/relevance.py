@@ -19,7 +19,7 @@ from controller.state.nodes import lifecycle_event
 from controller.state.pods import is_terminal
 
 
-def matters(kind: Kind[Any], before: Any, after: Any) -> bool:
+def affects_disruption(kind: Kind[Any], before: Any, after: Any) -> bool:
     """Whether an object changed in a way that matters to disruption."""
     if kind == kinds.POD:
         return _pod(before) != _pod(after)

@@ -31,15 +31,15 @@ def usage(
         if node.node_pool:
             members[node.node_pool].append(node)
     used = {}
-    for pool, machines in members.items():
-        amounts = [capacity(node) for node in machines]
+    for pool, pool_nodes in members.items():
+        amounts = [capacity(node) for node in pool_nodes]
         if pool in types:
             sizes = Sizes(types[pool])
             amounts = [
                 amount or sizes.of_claim(node.claim)
-                for node, amount in zip(machines, amounts, strict=True)
+                for node, amount in zip(pool_nodes, amounts, strict=True)
             ]
-        used[pool] = {**total(amounts), NODES: len(machines) * MILLI}
+        used[pool] = {**total(amounts), NODES: len(pool_nodes) * MILLI}
     return used
 
 
@@ -47,19 +47,19 @@ class PoolUsage:
     """The result of `usage` without types, updated node by node."""
 
     def __init__(self) -> None:
-        self.machines = 0
+        self.node_count = 0
         """The number of nodes, including those without a pool."""
 
         self._counted: dict[str, list[_Part]] = {}
         self._sums: dict[str, dict[str, _Sum]] = {}
 
-    def replace(self, machine: str, nodes: Sequence[StateNode]) -> None:
+    def replace(self, instance: str, nodes: Sequence[StateNode]) -> None:
         """Count a node as these nodes, replacing what it counted as before."""
-        for part in self._counted.pop(machine, ()):
+        for part in self._counted.pop(instance, ()):
             self._add(part, -1)
         if nodes:
             parts = [_part(node) for node in nodes]
-            self._counted[machine] = parts
+            self._counted[instance] = parts
             for part in parts:
                 self._add(part, 1)
 
@@ -68,7 +68,7 @@ class PoolUsage:
         return {name: each.amount for name, each in self._sums.get(pool, {}).items()}
 
     def _add(self, part: _Part, sign: int) -> None:
-        self.machines += sign
+        self.node_count += sign
         if not part.pool:
             return
         sums = self._sums.setdefault(part.pool, {})

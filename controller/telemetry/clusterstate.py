@@ -80,7 +80,7 @@ class ClusterState(FromMirror):
         self._unsynced_since = None if synced else self._unsynced_since or now
         unsynced = (now - self._unsynced_since).total_seconds() if self._unsynced_since else 0.0
         name = "karpenter_cluster_state"
-        nodes = self._cluster.machine_count
+        nodes = self._cluster.node_count
         yield GaugeMetricFamily(
             f"{name}_node_count", "Number of nodes in the cluster state.", nodes
         )

@@ -92,7 +92,7 @@ class Network(pulumi.ComponentResource):
             self._route_ipv6("public", outside, gateway_id=gateway.id)
         for zone, subnet in zip(zones, self.public_subnets, strict=True):
             self._associate(f"public-{_letter(zone)}", subnet, outside)
-        tables = self._ways_out(zones, gateway)
+        tables = self._internet_routes(zones, gateway)
         self._endpoint_of_s3(tables)
         if args.interface_endpoints:
             self._endpoints(args.interface_endpoints)
@@ -102,7 +102,7 @@ class Network(pulumi.ComponentResource):
     def _has_ipv6(self) -> bool:
         return self._args.ip_family == "ipv6"
 
-    def _ways_out(
+    def _internet_routes(
         self, zones: Sequence[str], gateway: aws.ec2.InternetGateway
     ) -> list[aws.ec2.RouteTable]:
         """Route the private subnets to the internet through NAT; return their route tables."""

@@ -43,7 +43,7 @@ def find(location: ClusterLocation, subnet_ids: Sequence[str], *, isolated: bool
     try:
         groups = list(_node_groups(location))
         candidates = sorted({subnet for group in groups for subnet in group["subnets"]})
-        ways = _ways_out(location.client("ec2"), candidates or subnet_ids)
+        ways = _internet_routes(location.client("ec2"), candidates or subnet_ids)
         security_groups = _security_groups(location.client("ec2"), groups)
     except (BotoCoreError, ClientError) as exc:
         return Placement(trouble=f"cannot read the subnets in which nodes can join: {exc}")
@@ -69,7 +69,7 @@ def _usable(subnet_ids: Sequence[str], ways: Mapping[str, str], *, isolated: boo
     return sorted(unknown)
 
 
-def _ways_out(ec2: Any, subnet_ids: Sequence[str]) -> dict[str, str]:
+def _internet_routes(ec2: Any, subnet_ids: Sequence[str]) -> dict[str, str]:
     """Return `private`, `public` or `none` by subnet ID; subnets unknown to EC2 are left out."""
     filters = [{"Name": "subnet-id", "Values": list(subnet_ids)}]
     pages = ec2.get_paginator("describe_subnets").paginate(Filters=filters)
@@ -92,7 +92,7 @@ def _ways_out(ec2: Any, subnet_ids: Sequence[str]) -> dict[str, str]:
         if any(association.get("Main") for association in table["Associations"])
     }
     return {
-        subnet["SubnetId"]: _way_out(
+        subnet["SubnetId"]: _internet_route(
             by_subnet.get(subnet["SubnetId"], main.get(subnet["VpcId"], {})),
             gives_addresses=bool(
                 subnet.get("MapPublicIpOnLaunch") or subnet.get("AssignIpv6AddressOnCreation")
@@ -102,7 +102,7 @@ def _ways_out(ec2: Any, subnet_ids: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _way_out(table: Mapping[str, Any], *, gives_addresses: bool) -> str:
+def _internet_route(table: Mapping[str, Any], *, gives_addresses: bool) -> str:
     for route in table.get("Routes", ()):
         to = route.get("DestinationCidrBlock") or route.get("DestinationIpv6CidrBlock")
         if to not in EVERYWHERE or route.get("State") == "blackhole":

@@ -229,10 +229,10 @@ class Prices:
             ServiceCode="AmazonEC2",
             Filters=[{"Type": "TERM_MATCH", "Field": f, "Value": v} for f, v in wanted.items()],
         )["PriceList"]
-        return max((_dearest(json.loads(product)) for product in listed), default=None)
+        return max((_most_expensive(json.loads(product)) for product in listed), default=None)
 
 
-def _dearest(product: Mapping[str, Any]) -> float:
+def _most_expensive(product: Mapping[str, Any]) -> float:
     return max(
         (
             float(price)

@@ -118,7 +118,7 @@ class Cloud:
             settings=self.settings,
         )
         world = self._world
-        seeds.plant(world, with_cluster=self.has_cluster)
+        seeds.create_initial_resources(world, with_cluster=self.has_cluster)
         backends.guard_deliveries(
             lambda queue, rule: queues.may_deliver(world, queue_name=queue, rule_arn=rule)
         )

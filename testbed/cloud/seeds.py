@@ -28,7 +28,7 @@ LOAD_BALANCERS = {"private": "internal-elb", "public": "elb"}
 """Type of subnet → role in its tags: EKS user guide, "Subnet requirements for clusters"."""
 
 
-def plant(world: World, *, with_cluster: bool = True) -> None:
+def create_initial_resources(world: World, *, with_cluster: bool = True) -> None:
     """Create the AMIs and the account's own resources; with a cluster, also its network."""
     profiles.make_service_linked_role("spot.amazonaws.com")
     if with_cluster:
@@ -44,7 +44,7 @@ def _network(world: World) -> tuple[list[str], str, str]:
     vpc = ec2.create_vpc(VPC_CIDR)
     world.tag(vpc.id, {"Name": f"{name}-vpc"})
     subnets = {kind: _subnets(world, vpc.id, kind) for kind in SUBNETS}
-    _ways_out(world, vpc.id, subnets)
+    _internet_routes(world, vpc.id, subnets)
     group: Any = ec2.create_security_group(
         f"eks-cluster-sg-{name}", "EKS created security group", vpc_id=vpc.id
     )
@@ -70,7 +70,7 @@ def _subnets(world: World, vpc: str, kind: str) -> list[str]:
     return made
 
 
-def _ways_out(world: World, vpc: str, subnets: Mapping[str, list[str]]) -> None:
+def _internet_routes(world: World, vpc: str, subnets: Mapping[str, list[str]]) -> None:
     """Route public subnets to an internet gateway, and private ones to NAT in a public subnet."""
     ec2 = backends.ec2(world.region)
     gateway = ec2.create_internet_gateway()

@@ -223,7 +223,11 @@ class _Fleet:
             if instance_id is None or instance_id in self.kubelets:
                 continue
             if node["metadata"].get("annotations", {}).get(KWOK_NODE) == "fake":
-                self._notify(_bygone(name, instance_id, node["spec"]["providerID"].split("/")[3]))
+                self._notify(
+                    _terminated_instance(
+                        name, instance_id, node["spec"]["providerID"].split("/")[3]
+                    )
+                )
 
 
 def instance_id_of(node: Object) -> str | None:
@@ -243,7 +247,7 @@ def _taint_keys(node: Object) -> list[str]:
     return [taint["key"] for taint in node["spec"].get("taints", [])]
 
 
-def _bygone(name: str, instance_id: str, zone: str) -> Instance:
+def _terminated_instance(name: str, instance_id: str, zone: str) -> Instance:
     return Instance(
         id=instance_id,
         state="terminated",
@@ -312,9 +316,9 @@ class _Kubelet:
         if self.instance.state == "running":
             return await self._join() if node is None else await self._serve(node)
         if node is not None and self.instance.state in SILENT:
-            await self._fall_silent(node)
+            await self._set_unreachable(node)
         elif node is not None and self.instance.state in GONE:
-            await self._fall_silent(node)
+            await self._set_unreachable(node)
             await self._delete(node)
         return None
 
@@ -377,7 +381,7 @@ class _Kubelet:
 
     # --- leaving
 
-    async def _fall_silent(self, node: Object) -> None:
+    async def _set_unreachable(self, node: Object) -> None:
         if self._is_silent and not _is_ready(node):
             return
         try:

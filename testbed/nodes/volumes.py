@@ -144,11 +144,11 @@ class _Driver:
             try:
                 zones = _zone(await self.kube.get(f"{NODES}/{annotations[SELECTED_NODE]}"))
             except NotFoundError:
-                await self._choose_again(claim)
+                await self._select_another_node(claim)
                 return
         await self.kube.create(VOLUMES, _volume(claim, storage_class, zones))
 
-    async def _choose_again(self, claim: Object) -> None:
+    async def _select_another_node(self, claim: Object) -> None:
         """Make kube-scheduler select another node, because the selected one is gone."""
         namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
         await self.kube.patch(

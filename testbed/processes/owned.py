@@ -61,7 +61,7 @@ def end_all(directory: Path, *, grace_seconds: float = GRACE_SECONDS) -> list[in
     """
     identities: dict[int, str | None] = {}
     deadline = time.monotonic() + grace_seconds
-    while alive := _still_alive(directory, identities):
+    while alive := _running_processes(directory, identities):
         for pid in alive:
             if time.monotonic() > deadline:
                 _signal(pid, signal.SIGKILL)
@@ -85,7 +85,7 @@ def await_end(processes: Mapping[int, str | None], *, seconds: float = GRACE_SEC
         time.sleep(0.02)
 
 
-def _still_alive(directory: Path, identities: Mapping[int, str | None]) -> set[int]:
+def _running_processes(directory: Path, identities: Mapping[int, str | None]) -> set[int]:
     # An exiting process loses its environment before its ports. Processes that were found once
     # are therefore followed to their end.
     dying = {pid for pid, known in identities.items() if known and identity(pid) == known}
@@ -114,7 +114,7 @@ def command_of(pid: int) -> str:
         return ""
 
 
-def last_words(log: Path, *, lines: int = 12, width: int = 300) -> str:
+def log_tail(log: Path, *, lines: int = 12, width: int = 300) -> str:
     """Return the last lines of a log, with long lines cut, or a note that there is no log."""
     try:
         written = log.read_text(errors="replace").splitlines()
@@ -176,9 +176,7 @@ class Process:
         """Raise `ProcessFailedError` with the end of the log if the process has exited."""
         if not self.is_alive:
             code = self.running.returncode if self.running else None
-            raise ProcessFailedError(
-                f"{self.name} ended (exit code {code}):\n{last_words(self.log)}"
-            )
+            raise ProcessFailedError(f"{self.name} ended (exit code {code}):\n{log_tail(self.log)}")
 
 
 @dataclass(kw_only=True)

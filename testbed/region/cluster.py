@@ -157,7 +157,7 @@ class Cluster:
         alive = set(owned.belonging_to(self.directory))
         for component, pid in self.pids.items():
             if pid not in alive and not self._may_restart(component):
-                words = owned.last_words(self._home / "logs" / f"{component}.log")
+                words = owned.log_tail(self._home / "logs" / f"{component}.log")
                 raise ClusterFailedError(f"{component} ended:\n{words}")
 
     def _attempt(self) -> None:
@@ -365,7 +365,7 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise ClusterFailedError(
                     f"{waiting} is not ready after {READY_SECONDS:.0f} s:\n"
-                    + owned.last_words(self._home / "logs" / f"{waiting}.log")
+                    + owned.log_tail(self._home / "logs" / f"{waiting}.log")
                 )
             time.sleep(0.05)
 

@@ -1,6 +1,6 @@
 """The background process of `up`: it owns a testbed and checks its parts.
 
-    python -m testbed.region.supervisor ORDERS     # for `up`; `Orders` as JSON
+    python -m testbed.region.supervisor ORDERS     # for `up`; `StartOptions` as JSON
 
 It prints its progress until the testbed is ready, then writes to a log.
 """
@@ -18,7 +18,7 @@ import msgspec
 from rich.console import Console
 
 from testbed.progress import Terminal
-from testbed.region.testbed import Part, Testbed, home
+from testbed.region.testbed import Part, Testbed, state_directory
 
 READY = "ready\n"
 """The last line of output to `up`. The end of the pipe would not do: a child may inherit it."""
@@ -29,7 +29,7 @@ CHECK_SECONDS = 1.0
 errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
-class Orders(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StartOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which testbed to start, and how."""
 
     name: str
@@ -39,21 +39,21 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     until: Part
 
 
-def supervise(orders: Orders) -> int:
+def supervise(options: StartOptions) -> int:
     """Own a testbed until a signal arrives or its directory is removed; return the exit code."""
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
     testbed = Testbed(
-        directory=home(orders.name),
-        cluster_name=orders.cluster_name,
-        region=orders.region,
-        join_delay_seconds=orders.join_delay_seconds,
-        until=orders.until,
+        directory=state_directory(options.name),
+        cluster_name=options.cluster_name,
+        region=options.region,
+        join_delay_seconds=options.join_delay_seconds,
+        until=options.until,
         progress=Terminal(errors),
     )
     try:
         with testbed:
-            _let_go_of_the_terminal(testbed.directory / "supervisor.log")
+            _detach_from_terminal(testbed.directory / "supervisor.log")
             _watch(testbed)
     except (RuntimeError, OSError) as exc:
         errors.print(exc)
@@ -85,7 +85,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-def _let_go_of_the_terminal(log: Path) -> None:
+def _detach_from_terminal(log: Path) -> None:
     """Report to `up` that the testbed is ready, and redirect the output to a log file."""
     sys.stdout.write(READY)
     sys.stdout.flush()
@@ -95,4 +95,4 @@ def _let_go_of_the_terminal(log: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(supervise(msgspec.json.decode(sys.argv[1], type=Orders)))
+    sys.exit(supervise(msgspec.json.decode(sys.argv[1], type=StartOptions)))

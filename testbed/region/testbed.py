@@ -84,7 +84,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return owned.identity(self.owner_pid) == self.owner
 
 
-def home(name: str = "default", *, checkout: Path = CHECKOUT) -> Path:
+def state_directory(name: str = "default", *, checkout: Path = CHECKOUT) -> Path:
     """Return the directory of a testbed, by name and checkout; two checkouts never share one."""
     place = hashlib.sha256(str(checkout).encode()).hexdigest()[:8]
     return cache_directory() / "testbeds" / f"{checkout.name}-{place}-{name}"
@@ -166,7 +166,7 @@ class CloudProcess:
         said.put("")
 
     def _failure(self, what: str) -> owned.ProcessFailedError:
-        return owned.ProcessFailedError(f"the cloud {what}:\n{owned.last_words(self.process.log)}")
+        return owned.ProcessFailedError(f"the cloud {what}:\n{owned.log_tail(self.process.log)}")
 
 
 @dataclass(kw_only=True)

@@ -149,7 +149,7 @@ class Container:
                 return await self.environment(self.spec)
             except (ConfigurationError, KubernetesError, aiohttp.ClientError, TimeoutError) as exc:
                 waiting = {"reason": "CreateContainerConfigError", "message": str(exc)}
-                self._become({"waiting": waiting})
+                self._set_state({"waiting": waiting})
                 await self._pause(CONFIGURATION_RETRY_SECONDS)
         return None
 
@@ -169,11 +169,11 @@ class Container:
             self._process = await self._start(command, environment) if command else None
         except OSError as exc:
             self._note(f"cannot start {command[0]}: {exc}")
-            self._become(_ended(CANNOT_START, "StartError", started_at, str(exc)))
+            self._set_state(_ended(CANNOT_START, "StartError", started_at, str(exc)))
             return
         self.is_started = "startupProbe" not in self.spec
         self.is_ready = self.is_started and "readinessProbe" not in self.spec
-        self._become({"running": {"startedAt": started_at}})
+        self._set_state({"running": {"startedAt": started_at}})
         if self._process is None:
             await self._stop_asked.wait()  # no process to watch: it runs until it is stopped
             return
@@ -186,7 +186,7 @@ class Container:
         self.is_ready = self.is_started = False
         exit_code = code if code >= 0 else 128 - code
         reason = "Error" if exit_code else "Completed"
-        self._become(_ended(exit_code, reason, started_at))
+        self._set_state(_ended(exit_code, reason, started_at))
 
     async def _start(
         self, command: Sequence[str], environment: dict[str, str]
@@ -215,7 +215,7 @@ class Container:
         delay, self._back_off = self._back_off, min(self._back_off * 2, LONGEST_BACK_OFF_SECONDS)
         self.last_state = self.state
         message = f"back-off {delay:g}s restarting failed container {self.name}"
-        self._become({"waiting": {"reason": "CrashLoopBackOff", "message": message}})
+        self._set_state({"waiting": {"reason": "CrashLoopBackOff", "message": message}})
         await self._pause(delay)
         if not self._is_stopping:
             self.restarts += 1
@@ -241,7 +241,7 @@ class Container:
         if self._process is None:
             if self.is_running:
                 self.is_ready = False
-                self._become(_ended(0, "Completed", self.state["running"]["startedAt"]))
+                self._set_state(_ended(0, "Completed", self.state["running"]["startedAt"]))
             return
         self.send(signal.SIGTERM if grace_seconds > 0 else signal.SIGKILL)
         try:
@@ -311,7 +311,7 @@ class Container:
 
     # --- reporting
 
-    def _become(self, state: Object) -> None:
+    def _set_state(self, state: Object) -> None:
         self.state = state
         self.changed()
 

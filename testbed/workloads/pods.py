@@ -105,7 +105,7 @@ class Pod:
     async def live(self) -> None:
         """Run the pod until it is asked to stop, then remove everything that belongs to it."""
         if self.object.get("status", {}).get("phase") in ("Succeeded", "Failed"):
-            return await self._bury(await self._stop)
+            return await self._delete_object(await self._stop)
         self._address = self.host.addresses.take()
         self._make_containers()
         reporting = asyncio.create_task(self._report_changes())
@@ -122,7 +122,7 @@ class Pod:
             if asked.is_object_left:
                 await self._report()
             reporting.cancel()
-            await self._bury(asked)
+            await self._delete_object(asked)
         finally:
             await self._clear_away(reporting, running)
 
@@ -330,7 +330,7 @@ class Pod:
 
     # --- ending
 
-    async def _bury(self, asked: _Stop) -> None:
+    async def _delete_object(self, asked: _Stop) -> None:
         """Delete the object, as a kubelet does once none of the pod's containers runs."""
         while asked.is_object_left:
             try:

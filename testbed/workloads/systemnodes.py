@@ -138,11 +138,11 @@ class SystemNode:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             try:
-                await self._beat(kube)
+                await self._report_ready(kube)
             except (KubernetesError, aiohttp.ClientError, TimeoutError) as exc:
                 log.warning("node %s missed a heartbeat: %s", self.name, exc)
 
-    async def _beat(self, kube: KubeClient) -> None:
+    async def _report_ready(self, kube: KubeClient) -> None:
         try:
             await kube.get(f"{NODES}/{self.name}")
         except NotFoundError:

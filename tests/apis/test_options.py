@@ -225,6 +225,7 @@ def test_asking_for_help_starts_nothing(capsys: pytest.CaptureFixture[str]) -> N
     assert "--metrics-port, METRICS_PORT (default 8080)" in capsys.readouterr().out
 
 
+@pytest.mark.process
 def test_help_piped_into_a_closed_reader_prints_no_traceback() -> None:
     reading, writing = os.pipe()
     os.close(reading)

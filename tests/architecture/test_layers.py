@@ -8,6 +8,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import pytest
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 FORBIDDEN = {"utils", "helpers", "common", "core", "base", "misc", "models"}
 PACKAGES = ("controller", "infra", "testbed")
@@ -47,6 +49,7 @@ def modules() -> list[Path]:
     return [p for package in PACKAGES for p in (CHECKOUT / package).rglob("*.py")]
 
 
+@pytest.mark.process
 def test_every_import_contract_holds() -> None:
     linter = Path(sys.executable).parent / "lint-imports"
 
@@ -55,6 +58,7 @@ def test_every_import_contract_holds() -> None:
     assert outcome.returncode == 0, outcome.stdout
 
 
+@pytest.mark.process
 def test_the_repository_root_holds_only_what_the_design_names() -> None:
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -90,6 +94,7 @@ def test_every_package_states_its_contract() -> None:
     assert silent == []
 
 
+@pytest.mark.process
 def test_nothing_machine_specific_is_in_the_repository() -> None:
     paths = sysconfig.get_paths()
     tracked = subprocess.run(

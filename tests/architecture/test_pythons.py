@@ -28,6 +28,7 @@ def test_the_images_python_is_a_supported_version() -> None:
     assert pythons.versions() == ["3.11", "3.13"]
 
 
+@pytest.mark.process
 def test_a_supported_python_on_the_path_is_used(machine: Path) -> None:
     program(machine / "pyenv" / "versions" / "3.13.1" / "bin" / "python3.13", status=0)
     on_path = program(machine / "bin" / "python3.13", status=0)
@@ -35,6 +36,7 @@ def test_a_supported_python_on_the_path_is_used(machine: Path) -> None:
     assert pythons.find("3.13") == on_path
 
 
+@pytest.mark.process
 def test_a_shim_without_a_python_is_skipped(machine: Path) -> None:
     program(machine / "bin" / "python3.13", status=127)
     behind = program(machine / "pyenv" / "versions" / "3.13.1" / "bin" / "python3.13", status=0)

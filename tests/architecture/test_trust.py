@@ -72,7 +72,7 @@ class Authority:
 
     @property
     def pem(self) -> str:
-        """Its certificate."""
+        """The server's certificate."""
         return _pem(self._certificate).decode()
 
     def server(self, name: x509.GeneralName) -> bytes:
@@ -149,12 +149,12 @@ class Silent(BaseHTTPRequestHandler):
     do_GET = do_POST = respond  # noqa: N815
 
     def log_message(self, *_: Any) -> None:
-        """Keep quiet."""
+        """Log nothing."""
 
 
 class Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Keep quiet about clients that do not trust it."""
+        """Do not log clients that do not trust the server."""
 
 
 Serve = Callable[[bytes], Site]
@@ -203,7 +203,7 @@ def newer_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def eks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have EKS describe the cluster as the kubeconfig does."""
+    """Make EKS describe the cluster as the kubeconfig does."""
 
     class Eks:
         def describe_cluster(self, *, name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ KUBERNETES = "1.37"
 
 
 class Published:
-    """SSM with one parameter for every path, and EC2 with the AMIs that it has named."""
+    """SSM with one parameter for every path, and EC2 with the AMIs of these parameters."""
 
     region = "us-west-2"
 
@@ -50,7 +50,7 @@ class Published:
 
 
 class Cluster:
-    """What a class of one cluster resolves to as time passes."""
+    """Resolves an EC2NodeClass of one cluster at different times."""
 
     def __init__(self, published: Published, term: SelectorTerm, **periods: float) -> None:
         self._clock = Clock()

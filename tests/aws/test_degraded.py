@@ -12,7 +12,7 @@ from controller.apis import labels
 from controller.apis.karpenter.ec2nodeclass import PlacementGroupSelector, SelectorTerm
 from controller.aws.cluster import ClusterFacts
 from controller.aws.errors import RequestError, UnreachableError
-from controller.aws.instancetypes.offerings import PERIOD, Machines
+from controller.aws.instancetypes.offerings import PERIOD, DescribedTypes
 from controller.aws.network.placementgroups import PlacementGroups
 from controller.aws.network.subnets import Subnets
 from controller.aws.provider import AWSCloudProvider
@@ -27,7 +27,7 @@ Start = Callable[[], AWSCloudProvider]
 
 
 class Answering:
-    """AWS by a function per operation; counts what it is asked."""
+    """Answers each operation by a function, and counts the calls."""
 
     region = "us-west-2"
 
@@ -59,21 +59,21 @@ def refuse() -> Any:
 async def test_one_unreadable_instance_does_not_hide_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    described = [TYPES["m5.large"], {"InstanceType": "x99.large", "VCpuInfo": {}}]
+    rows = [TYPES["m5.large"], {"InstanceType": "x99.large", "VCpuInfo": {}}]
     offered = [{"InstanceType": "m5.large", "Location": "us-west-2a"}, {"Location": "us-west-2a"}]
     aws = Answering(
-        describe_instance_types=lambda: described,
+        describe_instance_types=lambda: rows,
         describe_instance_type_offerings=lambda: offered,
     )
-    machines = Machines(aws)
-    await machines.refresh()
-    assert set(machines.by_name) == {"m5.large"}
-    assert machines.zones == {"m5.large": {"us-west-2a"}}
+    described = DescribedTypes(aws)
+    await described.refresh()
+    assert set(described.by_name) == {"m5.large"}
+    assert described.zones == {"m5.large": {"us-west-2a"}}
     assert any("x99.large" in str(r.__dict__.get("rows")) for r in caplog.records)
 
-    described[:] = [{**TYPES["m5.large"], "MemoryInfo": None}, TYPES["c5.large"]]
-    await machines.refresh()
-    assert set(machines.by_name) == {"m5.large", "c5.large"}, "it is taken to be as it was"
+    rows[:] = [{**TYPES["m5.large"], "MemoryInfo": None}, TYPES["c5.large"]]
+    await described.refresh()
+    assert set(described.by_name) == {"m5.large", "c5.large"}, "it is taken to be as it was"
 
 
 @pytest.mark.parametrize("error", [KeyError("VCpuInfo"), ThrottledError("slow down")])
@@ -97,7 +97,7 @@ async def test_a_failing_background_refresh_is_logged_once_and_does_not_stop_the
         raise error
 
     monkeypatch.setattr("controller.aws.provider.SWEEP", 0.001)
-    monkeypatch.setattr(provider._machines, "refresh", fail)
+    monkeypatch.setattr(provider._described, "refresh", fail)
     clock.advance(PERIOD)
     running = asyncio.create_task(provider.run())
     await failed.wait()
@@ -114,7 +114,7 @@ async def test_instance_types_stay_known_if_a_refresh_fails(
     async def fail() -> None:
         refuse()
 
-    monkeypatch.setattr(provider._machines, "refresh", fail)
+    monkeypatch.setattr(provider._described, "refresh", fail)
     clock.advance(PERIOD + 1)
 
     assert await provider.instance_types(node_class)

@@ -83,11 +83,11 @@ async def test_an_impaired_instance_is_reported_once_until_it_recovers(
     statuses = InstanceStatuses(provider.aws)
     region.control.impair(broken, system=True, since_seconds=300)
 
-    async def told() -> Sequence[Notice]:
+    async def receive() -> Sequence[Notice]:
         await statuses.refresh(datetime.now(UTC))  # EC2 tells only of those that run by now
         return statuses.waiting()
 
-    (notice,) = await eventually(told)
+    (notice,) = await eventually(receive)
     assert (notice.kind, notice.instance_ids) == ("system_status", (broken,))
     assert statuses.acknowledge(notice)
     await statuses.refresh(datetime.now(UTC))
@@ -206,11 +206,11 @@ async def test_a_controller_that_starts_during_a_zonal_shift_terminates_nothing_
 async def test_a_class_reports_the_zones_with_a_zonal_shift(shift: Shift) -> None:
     await shift.begin()
 
-    told = conditions.find((await ready(shift.provider)).status.conditions, "ZonesInUse")
+    zones_in_use = conditions.find((await ready(shift.provider)).status.conditions, "ZonesInUse")
 
-    assert told is not None
-    assert (told.status, told.reason) == ("False", "ZonalShift")
-    assert f"us-west-2a ({shift.zone_id})" in told.message
+    assert zones_in_use is not None
+    assert (zones_in_use.status, zones_in_use.reason) == ("False", "ZonalShift")
+    assert f"us-west-2a ({shift.zone_id})" in zones_in_use.message
     await shift.end()
     now = await ready(shift.provider)
     assert conditions.find(now.status.conditions, "ZonesInUse") is None

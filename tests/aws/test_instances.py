@@ -119,12 +119,14 @@ async def test_foreign_instances_are_neither_listed_nor_changed(
         foreign.append(answer["Instances"][0]["InstanceId"])
 
     assert not {i.provider_id.rpartition("/")[2] for i in await provider.instances()} & {*foreign}
-    for instance_id, told in zip(foreign, (OtherClusterError, UnmarkedError), strict=True):
+    for instance_id, expected_error in zip(
+        foreign, (OtherClusterError, UnmarkedError), strict=True
+    ):
         provider_id = f"aws:///us-west-2a/{instance_id}"
         for call in (provider.terminate, provider.get):
-            with pytest.raises(told):
+            with pytest.raises(expected_error):
                 await call(provider_id)
-        with pytest.raises(told):
+        with pytest.raises(expected_error):
             await provider.tag(provider_id, {"Name": "mine"})
     assert {*foreign} <= {i.instance_id for i in region.instances()}
 
@@ -150,7 +152,7 @@ async def test_an_instance_without_one_tag_still_exists_and_terminates_with_its_
 async def test_an_instance_without_any_tag_still_exists_and_is_not_terminated(
     provider: AWSCloudProvider, start: Start, region: Region
 ) -> None:
-    """To say that it is gone would drop its pods undrained, and leave it running for ever."""
+    """If it counted as gone, its pods would not be drained and the instance would never end."""
     instance = await provider.launch(make_claim(M5), await ready(provider))
     instance_id = instance.provider_id.rpartition("/")[2]
     region.client("ec2").delete_tags(
@@ -255,11 +257,11 @@ class Refusing:
         raise NotImplementedError
 
     async def settle(self) -> None:
-        """Nothing is under way."""
+        """No command is in flight."""
 
 
 async def ended_together(aws: Refusing, count: int) -> list[str]:
-    """End so many instances, just launched, at once; return those that were refused."""
+    """Terminate this number of new instances at once; return the refused ones."""
     instances = Instances(aws, "cluster", installation="ours")
     ids = [f"aws:///us-west-2a/i-{n}" for n in range(count)]
     for each in ids:
@@ -311,5 +313,5 @@ async def test_an_instance_whose_tags_are_not_visible_yet_is_neither_gone_nor_la
     again = await successor.launch(claim, await ready(successor))
     assert again.provider_id == instance.provider_id
 
-    region.cloud.world.timers.hurry()
+    region.cloud.world.timers.make_all_due()
     await provider.terminate(instance.provider_id)

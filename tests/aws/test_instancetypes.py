@@ -20,12 +20,12 @@ from controller.aws.bootstrap.families import AL2023, WINDOWS2022
 from controller.aws.instancetypes.branchinterfaces.__main__ import read as read_limits
 from controller.aws.instancetypes.branchinterfaces.__main__ import rendered
 from controller.aws.instancetypes.catalogue import (
+    InstanceTypeInfo,
     Limits,
-    Machine,
     capacity,
     eni_pods,
+    instance_type_info,
     kube_reserved,
-    machine,
     overhead,
     pods,
     requirements,
@@ -38,8 +38,8 @@ LIMITS = Limits()
 AWS = "karpenter.k8s.aws/"
 
 
-def known(name: str) -> Machine:
-    return machine(INSTANCE_TYPES[name])
+def known(name: str) -> InstanceTypeInfo:
+    return instance_type_info(INSTANCE_TYPES[name])
 
 
 def alias(name: str) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def test_devices_become_extended_resources(name: str, resources: dict[str, int])
 def test_pods_with_security_groups_of_their_own_need_branch_interfaces(
     name: str, count: int | None
 ) -> None:
-    made = machine({**INSTANCE_TYPES["m5.large"], "InstanceType": name})
+    made = instance_type_info({**INSTANCE_TYPES["m5.large"], "InstanceType": name})
     offered = capacity(made, make_node_class(), LIMITS)
     assert offered.get("vpc.amazonaws.com/pod-eni") == (count and count * 1000)
 
@@ -265,7 +265,7 @@ def test_branch_interfaces_are_read_from_the_table_of_the_vpc_resource_controlle
 )
 def test_a_gpu_is_the_extended_resource_of_its_vendor(manufacturer: str, resource: str) -> None:
     gpus = [{"Name": "X", "Manufacturer": manufacturer, "Count": 8}]
-    made = machine({**INSTANCE_TYPES["m5.large"], "GpuInfo": {"Gpus": gpus}})
+    made = instance_type_info({**INSTANCE_TYPES["m5.large"], "GpuInfo": {"Gpus": gpus}})
     assert capacity(made, make_node_class(), LIMITS)[resource] == 8000
 
 
@@ -382,7 +382,7 @@ def test_a_nodeclass_with_enclaves_uses_only_types_that_support_them() -> None:
 def test_every_type_of_ec2_can_be_read() -> None:
     node_class = make_node_class()
     for described in INSTANCE_TYPES.values():
-        hardware = machine(described)
+        hardware = instance_type_info(described)
         if hardware.architectures:
             whole = capacity(hardware, node_class, LIMITS)
             assert whole["cpu"] > 0

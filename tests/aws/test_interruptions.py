@@ -146,7 +146,7 @@ async def test_many_messages_are_received_concurrently_and_deleted_in_batches(
 
 
 class Queue:
-    """SQS with as many messages as it is given; each receiver takes up to ten."""
+    """SQS with the given messages; each call receives up to ten."""
 
     region = "us-west-2"
 

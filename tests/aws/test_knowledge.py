@@ -45,7 +45,7 @@ def families() -> Collection[str]:
 
 
 class Scripted:
-    """AWS that answers what a test has written down, and counts."""
+    """Gives AWS answers that a test has set, and counts the calls."""
 
     region = "us-west-2"
 
@@ -253,8 +253,8 @@ async def test_one_unreadable_price_does_not_hide_the_others(
     assert pricing.on_demand("m5.large") == 0.096
     assert pricing.spot("m5.large", "us-west-2a") == 0.04
     assert {pricing.spot("m5.large", f"us-west-2{zone}") for zone in "bcd"} == {None}
-    told = [str(r.__dict__.get("rows")) for r in caplog.records if r.levelname == "ERROR"]
-    assert any("c5.large" in rows and "cheap" in rows for rows in told)
+    rows_logged = [str(r.__dict__.get("rows")) for r in caplog.records if r.levelname == "ERROR"]
+    assert any("c5.large" in rows and "cheap" in rows for rows in rows_logged)
 
 
 def spot_row(instance_type: str, zone: str, price: str) -> dict[str, Any]:

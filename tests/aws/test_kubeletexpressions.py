@@ -12,7 +12,7 @@ from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.quantities import parse
-from controller.aws.bootstrap.kubeletexpressions import Variables, misread, resolved
+from controller.aws.bootstrap.kubeletexpressions import Variables, malformed_expression, resolved
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.session import Session
 from controller.cloudprovider.errors import NodeClassNotReadyError
@@ -23,8 +23,8 @@ from tests.aws.builders import CLUSTER, Clock, make_claim, ready, within
 from tests.aws.conftest import Region
 
 
-def of_a_machine(**told: Any) -> Callable[[Any], Variables]:
-    """A machine of 16 vCPUs and 30 GiB whose interfaces hold 58 pods, unless settings say other."""
+def of_an_instance_type(**changes: Any) -> Callable[[Any], Variables]:
+    """Return the variables of an instance type of 16 vCPUs and 30 GiB, with these changes."""
 
     def variables(kubelet: Any) -> Variables:
         known = {
@@ -35,13 +35,13 @@ def of_a_machine(**told: Any) -> Callable[[Any], Variables]:
             "ips_per_eni": 30,
             "max_pods": kubelet.get("maxPods", 58),
         }
-        return Variables(**{**known, **told})
+        return Variables(**{**known, **changes})
 
     return variables
 
 
 @pytest.mark.parametrize(
-    ("kubelet", "told"),
+    ("kubelet", "expected"),
     [
         ({"maxPods": 110}, {"maxPods": 110}),
         (
@@ -76,10 +76,10 @@ def of_a_machine(**told: Any) -> Callable[[Any], Variables]:
     ],
 )
 def test_an_expression_is_evaluated_for_the_instance_type(
-    kubelet: dict[str, Any], told: dict[str, Any]
+    kubelet: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    assert misread(kubelet) == ""
-    assert resolved(kubelet, of_a_machine()) == told
+    assert malformed_expression(kubelet) == ""
+    assert resolved(kubelet, of_an_instance_type()) == expected
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_an_expression_is_evaluated_for_the_instance_type(
     ],
 )
 def test_an_invalid_expression_is_named(expression: str, says: str) -> None:
-    told = misread({"kubeReserved": {"cpu": expression}})
-    assert told.startswith(f"spec.kubelet.kubeReserved.cpu: {expression!r}")
-    assert says in told
+    message = malformed_expression({"kubeReserved": {"cpu": expression}})
+    assert message.startswith(f"spec.kubelet.kubeReserved.cpu: {expression!r}")
+    assert says in message
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_an_expression_without_a_valid_result_is_named_with_its_instance_type(
     expression: str, says: str
 ) -> None:
     with pytest.raises(CelError, match=r"c6a\.4xlarge") as raised:
-        resolved({"maxPods": expression}, of_a_machine())
+        resolved({"maxPods": expression}, of_an_instance_type())
     assert says in str(raised.value)
 
 
@@ -188,6 +188,6 @@ async def test_the_engine_and_the_kubelet_use_the_same_evaluated_settings(
         assert planned.overhead["memory"] == parse(memory) + parse("100Mi")
         await evaluating.launch(make_claim(within(labels.INSTANCE_TYPE, name)), node_class)
         (machine,) = [m for m in region.machines() if m.type == name]
-        told = parse_user_data(machine.user_data)
-        assert told.max_pods == pods
-        assert told.kube_reserved == {"cpu": cpu, "memory": memory}
+        user_data = parse_user_data(machine.user_data)
+        assert user_data.max_pods == pods
+        assert user_data.kube_reserved == {"cpu": cpu, "memory": memory}

@@ -35,7 +35,7 @@ M5 = within("karpenter.k8s.aws/instance-family", "m5")
 LARGE = within(labels.INSTANCE_TYPE, "m5.large")
 TEMPLATE_UNKNOWN = "InvalidLaunchTemplateName.NotFoundException"
 SIXTEEN = {"cpu": "14"}
-"""What a machine of 16 vCPUs is the smallest for."""
+"""A request for which an instance type with 16 vCPUs is the smallest."""
 
 
 def condition(node_class: EC2NodeClass, kind: str) -> Condition:
@@ -103,9 +103,9 @@ async def test_an_exhausted_quota_is_reported_and_not_requested_again(
     assert {"m5.large", "m5.2xlarge", "g4dn.4xlarge", "x1e.32xlarge"} <= left
     others = ({"on-demand", "spot"} - {closed}).pop()
     assert "m5.4xlarge" in await offered(provider, node_class, others)
-    told = condition(await again(provider, node_class), "WithinQuotas")
-    assert (told.status, told.reason) == ("False", "QuotaExceeded")
-    assert f"{STANDARD} instances, {closed}, leaves less than 16 vCPUs" in told.message
+    found = condition(await again(provider, node_class), "WithinQuotas")
+    assert (found.status, found.reason) == ("False", "QuotaExceeded")
+    assert f"{STANDARD} instances, {closed}, leaves less than 16 vCPUs" in found.message
     assert condition(await again(provider, node_class), "Ready").is_true
 
     clock.advance(181)
@@ -160,8 +160,8 @@ async def test_after_a_fleet_quota_error_launches_pause(
 
     assert await offered(provider, node_class, "on-demand") == set()
     assert await offered(provider, node_class, "spot") == set()
-    told = condition(await again(provider, node_class), "LaunchSucceeded")
-    assert (told.status, told.reason) == ("False", "FleetQuotaExceeded")
+    found = condition(await again(provider, node_class), "LaunchSucceeded")
+    assert (found.status, found.reason) == ("False", "FleetQuotaExceeded")
     clock.advance(181)
     assert "m5.large" in await offered(provider, node_class, "on-demand")
 
@@ -205,8 +205,8 @@ async def test_the_nodeclass_reports_throttled_launches_until_one_succeeds(
 
     refused = await again(provider, node_class)
 
-    told = condition(refused, "LaunchSucceeded")
-    assert (told.status, told.reason) == ("False", "RequestLimitExceeded")
+    found = condition(refused, "LaunchSucceeded")
+    assert (found.status, found.reason) == ("False", "RequestLimitExceeded")
     assert condition(refused, "Ready").is_true, "the class itself is not to blame"
     await provider.launch(claim, node_class)
     mended = await again(provider, refused)
@@ -242,9 +242,9 @@ async def test_a_removed_permission_makes_the_nodeclass_unready_at_its_next_reco
     refused = await again(provider, node_class)
 
     assert condition(refused, "Ready").is_false
-    told = condition(refused, "ValidationSucceeded")
-    assert told.reason == "CreateFleetAuthCheckFailed"
-    assert "authorized to call ec2:CreateFleet; allow it in" in told.message
+    found = condition(refused, "ValidationSucceeded")
+    assert found.reason == "CreateFleetAuthCheckFailed"
+    assert "authorized to call ec2:CreateFleet; allow it in" in found.message
 
 
 # Dry runs.
@@ -266,9 +266,9 @@ async def test_a_new_nodeclass_reports_a_security_group_of_another_vpc(
     node_class = await ready(
         provider, security_group_selector_terms=[SelectorTerm(id=foreign_group)]
     )
-    told = condition(node_class, "ValidationSucceeded")
-    assert (told.status, told.reason) == ("False", "SecurityGroupSubnetVPCMismatch")
-    assert "belong to different networks" in told.message
+    found = condition(node_class, "ValidationSucceeded")
+    assert (found.status, found.reason) == ("False", "SecurityGroupSubnetVPCMismatch")
+    assert "belong to different networks" in found.message
     assert condition(node_class, "Ready").is_false
     assert node_class.status.subnets
 
@@ -280,9 +280,9 @@ async def test_every_refusal_of_a_dry_run_ends_in_a_condition(
     region.control.order_fault(
         action=action, code="InvalidParameterCombination", message="these two", times=None
     )
-    told = condition(await ready(provider, tags={"for": action}), "ValidationSucceeded")
-    assert (told.status, told.reason) == ("False", f"{action}Refused")
-    assert "these two" in told.message
+    found = condition(await ready(provider, tags={"for": action}), "ValidationSucceeded")
+    assert (found.status, found.reason) == ("False", f"{action}Refused")
+    assert "these two" in found.message
 
 
 async def test_insufficient_capacity_does_not_make_a_nodeclass_unready(
@@ -299,8 +299,8 @@ async def test_without_validation_a_new_nodeclass_is_not_ready_and_a_known_one_s
         action="RunInstances", code="RequestLimitExceeded", status=503, times=None
     )
     new = await ready(provider, tags={"for": "throttling"})
-    told = condition(new, "ValidationSucceeded")
-    assert (told.status, told.reason) == ("Unknown", "RequestLimitExceeded")
+    found = condition(new, "ValidationSucceeded")
+    assert (found.status, found.reason) == ("Unknown", "RequestLimitExceeded")
     assert condition(new, "Ready").status == "Unknown"
 
     region.control.clear_faults()
@@ -342,8 +342,8 @@ async def test_the_nodeclass_reports_an_invalid_request(
     monkeypatch.setattr(
         "controller.aws.verification._run", lambda *_: {"MinCount": "one", "MaxCount": 1}
     )
-    told = condition(await ready(provider, tags={"for": "a fault"}), "ValidationSucceeded")
-    assert (told.status, told.reason) == ("False", "InvalidRequest")
+    found = condition(await ready(provider, tags={"for": "a fault"}), "ValidationSucceeded")
+    assert (found.status, found.reason) == ("False", "InvalidRequest")
 
 
 # Instance profiles.

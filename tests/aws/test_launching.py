@@ -513,10 +513,10 @@ async def test_a_subnet_without_free_addresses_is_reported_before_a_launch_fails
     clock.advance(61)
     node_class = await ready(provider)
 
-    told = conditions.find(node_class.status.conditions, "AddressesLeft")
-    assert told is not None
-    assert (told.status, told.reason) == ("False", "SubnetsFull")
-    assert told.message.startswith(
+    condition_found = conditions.find(node_class.status.conditions, "AddressesLeft")
+    assert condition_found is not None
+    assert (condition_found.status, condition_found.reason) == ("False", "SubnetsFull")
+    assert condition_found.message.startswith(
         "1 of 3 subnets have no free IP addresses, so no nodes are launched there: "
         f"{full.id} ({full.zone})"
     )

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.virtual_clock
 
 
 class Clocked:
-    """Notes when it is asked what, and throttles as often as a test says. Implements `Aws`."""
+    """Records calls with their times, and throttles as many as a test says. Implements `Aws`."""
 
     region = "us-west-2"
 

@@ -28,7 +28,7 @@ PARTITION = "karpenter.k8s.aws/placement-group-partition"
 
 @pytest.fixture
 def reservation(region: Region) -> Iterator[str]:
-    """One m5.xlarge in us-west-2a that is paid for."""
+    """A capacity reservation of one m5.xlarge in us-west-2a."""
     ec2 = region.client("ec2")
     made = ec2.create_capacity_reservation(
         InstanceType="m5.xlarge",
@@ -128,7 +128,7 @@ def group(region: Region, request: pytest.FixtureRequest) -> Iterator[PlacementG
 def refuse_launches(
     provider: AWSCloudProvider, monkeypatch: pytest.MonkeyPatch, code: str, message: str
 ) -> None:
-    """Let the next CreateFleet refuse the first offering that it is shown, so and so."""
+    """Make the next CreateFleet refuse its first offering with an error."""
     call = provider.aws.call
 
     async def answer(service: str, operation: str, **parameters: Any) -> dict[str, Any]:
@@ -233,7 +233,7 @@ async def test_a_refusal_without_a_zone_applies_to_every_zone_of_the_request(
     says: str,
     avoided: set[tuple[str, str]],
 ) -> None:
-    """Else the same launch would be tried, and refused, over and over."""
+    """Otherwise the same launch would be refused again and again."""
     within_group = await ready(provider, placement_group_selector=group)
     elsewhere = await ready(provider)
     before = await offered(provider, within_group)
@@ -256,7 +256,7 @@ async def test_a_refusal_without_a_zone_applies_to_every_zone_of_the_request(
 async def test_types_that_a_placement_strategy_excludes_are_unavailable(
     provider: AWSCloudProvider, group: PlacementGroupSelector
 ) -> None:
-    """EC2 puts no burstable machine into a cluster placement group."""
+    """EC2 puts no burstable instance into a cluster placement group."""
     within_group = await ready(provider, placement_group_selector=group)
 
     types = {name.partition(".")[0] for name, _ in await offered(provider, within_group)}
@@ -292,9 +292,9 @@ async def test_each_partition_of_a_placement_group_is_an_offering(
     ways = [(o.capacity_type, o.zone, o.requirements[PARTITION]) for o in large.offerings]
     assert len(ways) == len(set(ways)) == 2 * 3 * 7
     assert {partition for *_, partition in ways} == set("1234567")
-    told = {r.key: r.values for r in large.requirements}
-    assert told[PARTITION] == list("1234567")
-    assert told["karpenter.k8s.aws/placement-group-id"][0].startswith("pg-")
+    values = {r.key: r.values for r in large.requirements}
+    assert values[PARTITION] == list("1234567")
+    assert values["karpenter.k8s.aws/placement-group-id"][0].startswith("pg-")
 
 
 @pytest.mark.parametrize("group", ["partition"], indirect=True)

@@ -55,7 +55,7 @@ def trusting(service_account: str) -> dict[str, Any]:
 
 @pytest.fixture
 def web_identity(role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hand over the token of the service account `karpenter`, as IRSA does."""
+    """Provide the token of the service account `karpenter`, as IRSA does."""
     held = tmp_path / "token"
     held.write_text(token(SUBJECT, audience="sts.amazonaws.com"))
     monkeypatch.setenv("AWS_ROLE_ARN", f"arn:aws:iam::{ACCOUNT}:role/{role}")

@@ -186,8 +186,8 @@ def test_settings_of_the_wrong_shape_are_refused_with_a_message(text: str, says:
 def test_a_mime_part_in_any_encoding_is_kept_and_a_binary_one_is_refused(
     family: str,
 ) -> None:
-    told = user_data(FAMILIES[family], bootstrap(custom=MIME.replace("first", "für alle")))
-    assert "\necho für alle\n" in told
+    output = user_data(FAMILIES[family], bootstrap(custom=MIME.replace("first", "für alle")))
+    assert "\necho für alle\n" in output
 
     packed = base64.b64encode(gzip.compress(b"#!/bin/bash")).decode()
     binary = f"Content-Type: text/x-shellscript\nContent-Transfer-Encoding: base64\n\n{packed}"
@@ -203,18 +203,18 @@ def test_values_that_yaml_may_not_read_as_text_are_quoted(text: str) -> None:
     taints = (Taint(key="dedicated", value=text, effect="NoSchedule"),)
     kubelet = {"maxPods": 29, "kubeReserved": {"memory": text}, "cpuCFSQuota": False}
 
-    told = user_data(FAMILIES["AL2023"], bootstrap(taints=taints, kubelet=kubelet))
+    output = user_data(FAMILIES["AL2023"], bootstrap(taints=taints, kubelet=kubelet))
 
-    assert f"value: '{text}'" in told
-    assert f"memory: '{text}'" in told
-    assert "maxPods: 29" in told
-    assert "cpuCFSQuota: false" in told
+    assert f"value: '{text}'" in output
+    assert f"memory: '{text}'" in output
+    assert "maxPods: 29" in output
+    assert "cpuCFSQuota: false" in output
 
 
 @pytest.mark.parametrize("text", ["on: 2001-13-45", "[" * 5000])
 def test_user_data_that_is_not_yaml_is_a_script(text: str) -> None:
-    told = user_data(FAMILIES["AL2023"], bootstrap(custom=text))
-    assert f'Content-Type: text/x-shellscript; charset="us-ascii"\n\n{text}\n' in told
+    output = user_data(FAMILIES["AL2023"], bootstrap(custom=text))
+    assert f'Content-Type: text/x-shellscript; charset="us-ascii"\n\n{text}\n' in output
 
 
 def test_written_toml_parses_to_the_same_value() -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from bench.apifront import Front, kubeconfig
@@ -196,6 +197,7 @@ async def test_recorded_decisions_are_shown_newest_first() -> None:
         }
 
 
+@pytest.mark.process
 async def test_the_cluster_of_the_kubeconfig_is_followed(tmp_path: Path) -> None:
     made = lived_in(10, 3)
     api = cluster(made)

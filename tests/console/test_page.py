@@ -46,7 +46,7 @@ def problem(world: Path) -> DisruptionProblem:
 
 @pytest.fixture
 def feed(problem: DisruptionProblem) -> Feed:
-    """What the page shows of the recorded cluster."""
+    """The content of the page for the recorded cluster."""
     return feed_of(problem)
 
 

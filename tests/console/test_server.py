@@ -122,6 +122,7 @@ def test_a_short_token_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "at least 16" in capsys.readouterr().err
 
 
+@pytest.mark.process
 async def test_the_command_serves_a_recorded_world(tmp_path: Path) -> None:
     recorded(tmp_path / "world.json", nodes=10)
     process = await asyncio.create_subprocess_exec(
@@ -158,6 +159,7 @@ async def _answered_at_last(session: aiohttp.ClientSession, url: str) -> int:
     return await status(session, url)
 
 
+@pytest.mark.process
 def test_the_controller_serves_the_page_on_loopback_for_port_forwarding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

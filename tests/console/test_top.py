@@ -44,14 +44,14 @@ def shown(problem: DisruptionProblem) -> Feed:
 
 @pytest.fixture
 def page(shown: Feed) -> Content:
-    """What is shown of the recorded cluster."""
+    """The page of the recorded cluster."""
     assert shown.page is not None
     return shown.page
 
 
 @pytest.fixture
 def plan(shown: Feed) -> Content:
-    """What would be done with it."""
+    """The page of the next disruption."""
     assert shown.plan is not None
     return shown.plan
 
@@ -277,6 +277,7 @@ async def test_a_note_is_shown_above_the_table(page: Content, tmp_path: Path) ->
         assert text(pilot, "#note") == "200 pods are created"
 
 
+@pytest.mark.process
 def test_on_a_terminal_top_evaluates_the_cluster_until_q_is_pressed(tmp_path: Path) -> None:
     recorded(tmp_path / "world.json", nodes=10)
     ours, theirs = pty.openpty()

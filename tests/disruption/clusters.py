@@ -257,17 +257,17 @@ def running(world: World) -> World:
     pods = {f"{p['metadata']['namespace']}/{p['metadata']['name']}": p for p in world["pods"]}
     types = {instance_type["name"]: instance_type for instance_type in world["instanceTypes"]}
     cluster: World = {**world, "pods": [], "nodes": [], "nodeClaims": []}
-    for number, (machine, new) in enumerate(
-        zip(replay.machines(), answer["newNodes"], strict=True)
+    for number, (node_info, new) in enumerate(
+        zip(replay.new_nodes(), answer["newNodes"], strict=True)
     ):
         name = f"node-{number:05d}"
-        kind = types[machine.labels["node.kubernetes.io/instance-type"]]
+        kind = types[node_info.labels["node.kubernetes.io/instance-type"]]
         labels = {
-            **{k: v for k, v in machine.labels.items() if "beta.kubernetes.io" not in k},
+            **{k: v for k, v in node_info.labels.items() if "beta.kubernetes.io" not in k},
             HOSTNAME: name,
             "karpenter.sh/nodepool": new["nodePool"],
         }
-        node, claim = node_and_claim(name, new["nodePool"], labels, kind, machine.taints)
+        node, claim = node_and_claim(name, new["nodePool"], labels, kind, node_info.taints)
         cluster["nodes"].append(node)
         cluster["nodeClaims"].append(claim)
         cluster["pods"] += [_bound(pods[key], name) for key in new["pods"]]

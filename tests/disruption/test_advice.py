@@ -165,8 +165,8 @@ def test_pods_keep_their_nodes_from_one_recorded_world_to_the_next() -> None:
 
 def test_pending_pods_get_their_nodes_in_a_forecast() -> None:
     waiting = make_pod("waiting", cpu="1")
-    calm = problem(worker("a"))
-    asked = replace(calm, pending=(waiting,))
+    idle = problem(worker("a"))
+    asked = replace(idle, pending=(waiting,))
 
     forecast = Question(problem=asked, leaving=outside(asked)).forecast()
 

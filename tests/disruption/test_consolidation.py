@@ -374,7 +374,7 @@ def where_a_pod_came(ago: timedelta) -> dict[str, Any]:
 def test_consolidation_waits_for_the_capacity_of_terminating_pods(
     ends: timedelta, waits: bool
 ) -> None:
-    """Pods of 1.2 CPUs are ending on all of three nodes: until then nothing else fits there."""
+    """Pods of 1.2 CPUs are terminating on all three nodes: until then no other pod fits there."""
     cluster = world(
         *((name, "small", [*pods(name, 1), *pods(f"{name}-ends", 1, cpu=1200)]) for name in "abc")
     )
@@ -803,9 +803,9 @@ def test_a_saving_must_exceed_the_cost_of_its_evictions() -> None:
     cluster["nodes"][1]["metadata"]["annotations"] = {"karpenter.sh/do-not-disrupt": "true"}
 
     assert going(decided(cluster)) == {"a"}
-    calm = decided(cluster, DisruptionSettings(eviction_price=0.05))
-    assert not calm.commands
-    assert "less than the cost of evicting 20 pods" in calm.blocked["a"]
+    decision = decided(cluster, DisruptionSettings(eviction_price=0.05))
+    assert not decision.commands
+    assert "less than the cost of evicting 20 pods" in decision.blocked["a"]
 
 
 def test_of_two_candidates_the_one_with_fewer_pods_is_disrupted() -> None:
@@ -820,9 +820,9 @@ def test_an_annotation_sets_the_eviction_cost_of_a_pod() -> None:
         member["metadata"]["annotations"] = {"joiner.dev/eviction-price": "5"}
 
     assert len(going(decided(cluster))) == 1
-    calm = decided(cluster, DisruptionSettings())
-    assert not calm.commands
-    assert "less than the cost of evicting" in calm.blocked["a"]
+    decision = decided(cluster, DisruptionSettings())
+    assert not decision.commands
+    assert "less than the cost of evicting" in decision.blocked["a"]
 
 
 def test_a_recently_moved_pod_costs_more_to_evict() -> None:
@@ -1074,7 +1074,7 @@ def test_the_plan_assumes_that_disruption_budgets_delay_large_pods(
 @pytest.mark.parametrize(
     ("settings", "goes", "why"),
     [
-        pytest.param(DisruptionSettings(), set(), {"a": "one by one"}, id="calm"),
+        pytest.param(DisruptionSettings(), set(), {"a": "one by one"}, id="decision"),
         pytest.param(EVICTIONS_FREE, {"a"}, {}, id="where savings alone count"),
     ],
 )

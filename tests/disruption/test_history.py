@@ -43,7 +43,7 @@ def pod(name: str, *, owner: str, born: float, ready: float | None = None, node:
     )
 
 
-def machine(name: str, *, minutes: float, pool: str = "default") -> StateNode:
+def state_node(name: str, *, minutes: float, pool: str = "default") -> StateNode:
     carried = {labels.INSTANCE_TYPE: "small", labels.REGISTERED: "true", **KIND}
     born = BEGUN + timedelta(minutes=minutes)
     return StateNode(
@@ -90,7 +90,8 @@ def test_pods_created_since_by_the_same_workloads_count_as_moved() -> None:
 
 def test_a_saving_is_the_price_of_the_nodes_minus_that_of_their_replacements() -> None:
     outcome = history.outcome(
-        record(("web", 1), replacements=("replacement",)), scene(machine("replacement", minutes=1))
+        record(("web", 1), replacements=("replacement",)),
+        scene(state_node("replacement", minutes=1)),
     )
 
     assert outcome.cost == 0.1
@@ -110,7 +111,7 @@ def test_an_additional_node_for_moved_pods_reduces_the_saving() -> None:
         pod("other", owner="else", born=5, ready=60, node="late"),
         pod("web-2", owner="web", born=5, ready=60, node="next-day"),
     )
-    nodes = (machine("late", minutes=2), machine("next-day", minutes=1400))
+    nodes = (state_node("late", minutes=2), state_node("next-day", minutes=1400))
 
     outcome = history.outcome(record(("web", 2), replacements=()), scene(*nodes, pods=pods))
 

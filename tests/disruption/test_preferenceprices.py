@@ -90,10 +90,10 @@ def test_a_preference_is_kept_if_the_saving_is_below_its_price() -> None:
 
 
 def test_the_preference_price_is_added_to_the_eviction_cost() -> None:
-    calm = DisruptionSettings(eviction_price=0.04)  # spread over two hours
+    settings = DisruptionSettings(eviction_price=0.04)  # spread over two hours
 
-    assert decided(apart("0.07"), calm).commands
-    assert not decided(apart("0.09"), calm).commands
+    assert decided(apart("0.07"), settings).commands
+    assert not decided(apart("0.09"), settings).commands
 
 
 @pytest.mark.parametrize("price", ["", "much", "nan", "inf", "-1"])

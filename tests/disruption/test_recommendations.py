@@ -77,7 +77,7 @@ def emptied(cluster: World, node: str) -> None:
 
 
 def freed(cluster: World, node: str) -> None:
-    """Do what the table of pods says of each of them."""
+    """Apply the changes in the table of pods."""
     for line in explanation(cluster, node).pods:
         (held,) = (
             each

@@ -70,11 +70,11 @@ def test_a_pod_on_a_deleting_node_counts_on_that_node(runs_on: str, goes: bool) 
         *((name, "small", members) for name, members in on.items()), instanceTypes=[IN_BOTH_ZONES]
     )
     for node in cluster["nodes"]:
-        name, told = node["metadata"]["name"], node["metadata"]["labels"]
+        name, node_labels = node["metadata"]["name"], node["metadata"]["labels"]
         if name in ("leaving", "takes-moved"):
-            told["topology.kubernetes.io/zone"] = "zone-b"
+            node_labels["topology.kubernetes.io/zone"] = "zone-b"
         if name in ("leaving", "takes-held"):
-            told["tier"] = "held"
+            node_labels["tier"] = "held"
     leaving = cluster["nodeClaims"][1]["metadata"]
     leaving["deletionTimestamp"] = "2026-10-31T23:59:00Z"
     leaving["finalizers"] = ["karpenter.sh/termination"]

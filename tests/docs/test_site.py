@@ -29,12 +29,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.process
 def test_every_page_is_on_the_site(site: Path) -> None:
     pages = {page.relative_to(DOCS).with_suffix(".html") for page in DOCS.rglob("*.md")}
 
     assert {page.relative_to(site) for page in site.rglob("*.html")} == pages | {Path("404.html")}
 
 
+@pytest.mark.process
 def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     loading = re.compile(
         r'<(?:script|img|iframe|link(?! rel="canonical"))[^>]*(?:src|href)="(\S+?)"'
@@ -49,6 +51,7 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     assert loaded == set()
 
 
+@pytest.mark.process
 def test_lists_and_tables_of_the_pages_are_lists_and_tables_on_the_site(site: Path) -> None:
     """Python-Markdown needs an empty line before a list, and four spaces inside of one."""
     broken = {

@@ -41,6 +41,7 @@ def environment(tmp_path: Path) -> Mapping[str, str]:
     return {**os.environ, "PATH": path, "PYTHONPATH": str(CHECKOUT), "COLUMNS": "200"}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("page", "block"), OTHERS)
 def test_a_command_on_the_recorded_world_runs(
     tmp_path: Path, environment: Mapping[str, str], page: str, block: str
@@ -58,6 +59,7 @@ def test_a_command_on_the_recorded_world_runs(
     assert done.stdout
 
 
+@pytest.mark.process
 def test_each_command_of_the_tutorial_prints_the_output_shown(
     tmp_path: Path, environment: Mapping[str, str]
 ) -> None:

@@ -24,6 +24,7 @@ def steps(name: str) -> list[dict[str, Any]]:
     return [step for job in workflow(name)["jobs"].values() for step in job.get("steps", ())]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", NAMES)
 def test_every_make_target_of_a_workflow_exists(name: str) -> None:
     commands = [step["run"] for step in steps(name) if "run" in step]

@@ -45,11 +45,13 @@ def test_under_faults_no_pod_is_lost_and_no_instance_leaks() -> None:
     assert [(outcome.seed, *outcome.findings) for outcome in played if outcome.findings] == []
 
 
+@pytest.mark.process
 def test_no_gang_is_split_where_ec2_runs_out_of_capacity() -> None:
     (played,) = outcomes([1], "cloud-exhausted", Load(pods=10, gangs=3), jobs=1)
     assert list(played.findings) == []
 
 
+@pytest.mark.process
 def test_a_static_pool_keeps_its_replicas_if_its_leader_is_killed_at_a_launch() -> None:
     (played,) = outcomes([1], "kill-launch", Load(pods=10, static=4), jobs=1)
     assert list(played.findings) == []

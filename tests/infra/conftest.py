@@ -17,7 +17,7 @@ from tests.infra.knownaws import Entries
 
 @pytest.fixture(autouse=True)
 def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the programs that a real cluster needs on the path: the AWS CLI, and docker.
+    """Add the programs that a real cluster needs to the path: the AWS CLI, and docker.
 
     The docker can build. The tests do not run the AWS CLI, and only check that docker exists.
     """
@@ -59,7 +59,7 @@ def entries(account: None, monkeypatch: pytest.MonkeyPatch) -> Entries:
 
 @pytest.fixture
 def hooks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[Any], Any]]:
-    """Take note of hooks by name: mocks cannot call them."""
+    """Record hooks by name: mocks cannot call them."""
     made: dict[str, Callable[[Any], Any]] = {}
 
     def hook(name: str, callback: Callable[[Any], Any]) -> StubResourceHook:

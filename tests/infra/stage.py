@@ -50,14 +50,14 @@ class Stage:
         return self.engine.destroy("dev")
 
     def wait_until_no_pool_is_left(self) -> None:
-        """Let the garbage collector free objects without references."""
+        """Wait until the garbage collector has deleted objects without owners."""
         deadline = time.monotonic() + GARBAGE_SECONDS
         while self.cluster.list(NODE_POOLS):
             assert time.monotonic() < deadline
             time.sleep(0.1)
 
     def wait_until_served(self, *definitions: str) -> None:
-        """Let the API server take kinds up that are new."""
+        """Wait until the API server serves new kinds."""
         deadline = time.monotonic() + GARBAGE_SECONDS
         for name in definitions:
             path = f"{DEFINITIONS}/{name}"
@@ -104,7 +104,7 @@ class Stage:
 
     @property
     def resources(self) -> set[str]:
-        """What is in the stack's state."""
+        """Return the resources of the stack's state."""
         return self.recorded[0]
 
     @property
@@ -147,7 +147,7 @@ class Stage:
         return instance
 
     def _make_profile(self) -> None:
-        """Put the nodes' role into a profile, as the controller does for a class with a role."""
+        """Add the node role to an instance profile, as the controller does for `spec.role`."""
         iam = self.client("iam")
         iam.create_instance_profile(
             InstanceProfileName="joiner_team",

@@ -122,7 +122,7 @@ def test_windows_nodes_are_mapped_to_an_additional_group() -> None:
 
 
 def have_aws_auth(monkeypatch: pytest.MonkeyPatch, held: Any) -> None:
-    """Have the cluster hold this as its ConfigMap, or answer with this error."""
+    """Set the cluster's ConfigMap, or the error of its requests."""
 
     class Cluster:
         def get(self, path: str) -> Any:

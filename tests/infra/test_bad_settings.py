@@ -64,7 +64,7 @@ def read_or_refused(given: dict[str, str]) -> StackConfig | None:
 
 
 def assert_written(options: Options) -> None:
-    """What the Deployment says is what its containers read."""
+    """Return the environment of the Deployment's containers."""
     written = to_environment(options)
     assert to_environment(Options.parse([], written)) == written
 

@@ -70,7 +70,7 @@ def test_interface_endpoints_are_created_only_if_listed() -> None:
 
 
 def own_subnets(*zones: str) -> None:
-    """Have the installation's private subnets in EC2, in these zones, in the order of addresses."""
+    """Create the installation's private subnets in these zones, in the order of addresses."""
     ec2 = connection("ec2", "us-west-2")
     vpc = ec2.create_vpc(CidrBlock="10.128.0.0/16")["Vpc"]["VpcId"]
     for number, zone in enumerate(zones):

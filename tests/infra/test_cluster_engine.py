@@ -38,7 +38,7 @@ def with_docker(tmp_path: Path) -> str:
 
 
 def have_in_network(cloud: str) -> str:
-    """Leave in the cluster's network what its controllers would, and a security group of others.
+    """Create in the cluster's network what its controllers leave, and a foreign security group.
 
     Returns the ID of that group.
     """

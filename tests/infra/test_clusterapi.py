@@ -39,7 +39,7 @@ class Site:
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
     plain: str = ""
-    """Said in place of any answer."""
+    """The error that replaces every answer."""
 
     def api(self, **more: Any) -> ClusterApi:
         return ClusterApi(
@@ -68,7 +68,7 @@ def site() -> Iterator[Site]:
         do_GET = do_DELETE = do_PATCH = do_POST = respond  # noqa: N815
 
         def log_message(self, *_: Any) -> None:
-            """Keep quiet."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     here.url = f"http://127.0.0.1:{server.server_port}"
@@ -201,6 +201,7 @@ def test_nothing_is_destroyed_without_a_cluster_that_was_not_abandoned(
         require_abandoned(ClusterLocation("joiner", REGION), problem, environment)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     "user",
@@ -231,6 +232,7 @@ def test_a_response_from_another_server_is_not_accepted(site: Site) -> None:
         site.api().list("/nodes")
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("cluster")
 def test_a_kubeconfigs_credential_plugin_is_asked_for_the_token(site: Site, tmp_path: Path) -> None:
     program = "import json, os; print(json.dumps({'status': {'token': os.environ['WHO']}}))"

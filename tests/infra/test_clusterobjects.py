@@ -19,7 +19,7 @@ def held_by(manager: str, **annotations: str) -> dict[str, Any]:
 
 
 def have(monkeypatch: pytest.MonkeyPatch, held: dict[str, Any]) -> None:
-    """Have a cluster with these objects, by kind."""
+    """Create a cluster with these objects, by kind."""
     paths = {one.path: one for one in controller_objects("kube-system", "karpenter")}
 
     class Cluster:

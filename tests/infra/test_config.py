@@ -140,6 +140,7 @@ def test_all_problems_are_reported_at_once() -> None:
     assert "joiner:clusterName is missing" in str(refused.value)
 
 
+@pytest.mark.process
 def test_without_an_image_docker_is_required(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ def have(
     version: str = "v1",
     installation: str = "",
 ) -> None:
-    """Have a cluster with these definitions, created by this field manager."""
+    """Create a cluster with these CRDs, created by this field manager."""
     marks = {"joiner.dev/installation": installation} if installation else {}
     held = {
         name: {
@@ -83,7 +83,7 @@ def test_crds_of_another_installation_are_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def checked(before: list[str] | None, after: list[str]) -> str:
-    """Say why a stack whose state has recorded `before` cannot go on with `after`."""
+    """Return why a stack whose state has `before` refuses `after`."""
     news = {"cluster_name": "joiner", "region": "us-west-2", "shared": {"definitions": after}}
     olds = {} if before is None else news | {"shared": {"definitions": before}}
     try:

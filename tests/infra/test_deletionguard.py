@@ -19,7 +19,7 @@ Props = dict[str, Any]
 
 
 def held(**changes: Any) -> Props:
-    """What a stack remembers that has made everything."""
+    """The state of a stack that has created everything."""
     props: Props = {
         "cluster_name": "joiner",
         "region": "us-west-2",
@@ -41,7 +41,7 @@ def without(key: str) -> dict[str, str]:
 
 
 def refused(olds: Props, news: Props) -> str:
-    """Say why the change is refused; empty when it is not."""
+    """Return why the change is refused; empty if it is not."""
     try:
         _DeletionGuardProvider().diff("id", olds, news)
     except WouldBeDeletedError as exc:

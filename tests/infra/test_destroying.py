@@ -32,6 +32,7 @@ def test_a_destroy_is_recognized_by_the_engines_command_line(line: str, expected
     assert is_destroy(line.split()) is expected
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("operation", "expected"), [("destroy", "True"), ("preview", "False")])
 def test_the_engine_is_found_among_the_programs_parent_processes(
     tmp_path: Path, operation: str, expected: str

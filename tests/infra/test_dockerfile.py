@@ -89,7 +89,7 @@ def test_the_images_python_is_supported_by_the_project() -> None:
 
 @pytest.fixture
 def requirements(tmp_path: Path) -> list[str]:
-    """What the Dockerfile's own line reads out of the project."""
+    """Return what the Dockerfile's own line reads from pyproject.toml."""
     (script,) = re.findall(r'python -c "(import tomllib.*?)" >', TEXT)
     (tmp_path / "pyproject.toml").write_text((CHECKOUT / "pyproject.toml").read_text())
     done = subprocess.run(
@@ -98,12 +98,14 @@ def requirements(tmp_path: Path) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.process
 def test_the_image_has_the_controllers_pinned_dependencies(requirements: list[str]) -> None:
     assert all(fnmatch(requirement, "*==*") for requirement in requirements)
     assert not any(requirement.startswith(("pulumi", "kubernetes")) for requirement in requirements)
     assert {"numpy", "kopf", "boto3"} <= {r.partition("==")[0] for r in requirements}
 
 
+@pytest.mark.process
 def test_transitive_dependencies_are_installed_at_locked_versions(
     requirements: list[str], tmp_path: Path
 ) -> None:
@@ -120,6 +122,7 @@ def test_transitive_dependencies_are_installed_at_locked_versions(
     assert closure(requirements).keys() <= locked.keys()
 
 
+@pytest.mark.process
 def test_a_command_updates_the_base_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("Dockerfile", "Makefile"):
         (tmp_path / name).write_text((CHECKOUT / name).read_text())

@@ -357,7 +357,7 @@ def test_crds_that_leave_the_stack_stay_with_their_objects(stage: Stage) -> None
 
 
 def test_migration_from_karpenter_and_back_keeps_everything_of_karpenter(stage: Stage) -> None:
-    """As docs/how-to/migrate-from-karpenter.md says it, step by step."""
+    """The steps of docs/how-to/migrate-from-karpenter.md."""
     names = (
         "nodepools.karpenter.sh",
         "nodeclaims.karpenter.sh",

@@ -31,7 +31,7 @@ def run(example: str, config: dict[str, str]) -> Made:
 
 @pytest.fixture(scope="module")
 def made() -> Made:
-    """What the program with a cluster of its own makes."""
+    """The resources of a program that creates its cluster."""
     return run(
         "component",
         {
@@ -79,12 +79,12 @@ def test_names_and_policies_follow_from_the_programs_cluster(made: Made) -> None
 def test_the_controller_runs_in_the_programs_namespace_with_its_settings(made: Made) -> None:
     deployment = made.one("kubernetes:apps/v1:Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    told = {entry["name"]: entry.get("value") for entry in container["env"]}
+    environment = {entry["name"]: entry.get("value") for entry in container["env"]}
 
     assert deployment["metadata"]["namespace"] == "autoscaling"
-    assert told["SYSTEM_NAMESPACE"] == "autoscaling"
-    assert (told["CLUSTER_NAME"], told["AWS_REGION"]) == ("cluster", "us-west-2")
-    assert told["INSTALLATION"] == "organization/component/dev"
+    assert environment["SYSTEM_NAMESPACE"] == "autoscaling"
+    assert (environment["CLUSTER_NAME"], environment["AWS_REGION"]) == ("cluster", "us-west-2")
+    assert environment["INSTALLATION"] == "organization/component/dev"
     assert container["image"] == "registry.example.com/joiner:1"
 
 
@@ -137,7 +137,7 @@ def pack(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_the_policy_pack_applies_the_rules_to_any_program(pack: SimpleNamespace) -> None:
     (policy,) = pack.policies
 
-    def told(kind: str, props: dict[str, Any]) -> list[str]:
+    def environment(kind: str, props: dict[str, Any]) -> list[str]:
         said: list[str] = []
         policy.validate(SimpleNamespace(resource_type=kind, props=props), said.append)
         return said
@@ -145,8 +145,8 @@ def test_the_policy_pack_applies_the_rules_to_any_program(pack: SimpleNamespace)
     everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
     written = json.dumps({"Version": "2012-10-17", "Statement": [everything]})
     assert pack.enforcement_level == "mandatory"
-    assert told("aws:iam/policy:Policy", {"policy": written, "name": "mine"}) == [
+    assert environment("aws:iam/policy:Policy", {"policy": written, "name": "mine"}) == [
         "a statement: it allows *: name the actions"
     ]
-    assert told("aws:iam/policy:Policy", {"name": "mine"}) == []
-    assert told("aws:s3/bucket:Bucket", {"policy": written}) == []
+    assert environment("aws:iam/policy:Policy", {"name": "mine"}) == []
+    assert environment("aws:s3/bucket:Bucket", {"policy": written}) == []

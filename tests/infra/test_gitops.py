@@ -34,7 +34,7 @@ def settings_in(mapping: Mapping[str, str]) -> dict[str, str]:
 
 
 def made_by(settings: Mapping[str, str]) -> dict[str, Wire]:
-    """What a stack with these settings makes, by kind; its cluster is the test's."""
+    """Return the resources of a stack with these settings, by kind, on the test's cluster."""
     made = run(None, **{"image": "", **settings, "clusterName": "joiner"})
     assert settings["clusterName"] == "my-cluster"
     (node_class,) = made.of("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass").values()

@@ -24,7 +24,7 @@ STACK = "organization/joiner/dev"
 
 @dataclass
 class Eks:
-    """As much of EKS as has associations."""
+    """The part of EKS with Pod Identity associations."""
 
     associations: dict[str, dict[str, Any]] = field(default_factory=dict)
 

@@ -39,6 +39,7 @@ def docker(account: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return calls
 
 
+@pytest.mark.process
 def test_an_image_is_built_for_both_architectures_and_named_by_its_digest(docker: Path) -> None:
     created = _PushedImageProvider().create(PROPS)
 
@@ -52,6 +53,7 @@ def test_an_image_is_built_for_both_architectures_and_named_by_its_digest(docker
     assert stop == "buildx stop joiner"
 
 
+@pytest.mark.process
 def test_a_missing_builder_is_created(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAILING", "buildx inspect")
 
@@ -60,6 +62,7 @@ def test_a_missing_builder_is_created(docker: Path, monkeypatch: pytest.MonkeyPa
     assert "buildx create --name joiner --driver docker-container" in docker.read_text()
 
 
+@pytest.mark.process
 def test_a_failed_build_has_dockers_message_and_leaves_no_builder_running(
     docker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,9 +82,9 @@ def test_a_changed_template_reports_the_nodes_that_drift() -> None:
     pool["spec"]["template"]["metadata"] = {"labels": {"team": "b"}}
     node_class["spec"]["tags"] = {"team": "b"}
 
-    told = said([node()], plan(node_class, pool), owned("default"))
+    printed = said([node()], plan(node_class, pool), owned("default"))
 
-    assert told == [
+    assert printed == [
         f"{kind} default changes: 1 node ($0.25 an hour) would drift and be replaced within "
         "the disruption budgets of the NodePool"
         for kind in ("EC2NodeClass", "NodePool")
@@ -99,9 +99,9 @@ def test_a_change_outside_the_template_reports_no_drift() -> None:
 
 
 def test_a_removed_pool_reports_the_nodes_that_terminate() -> None:
-    told = said([node("old"), node()], plan(*manifests()), owned("old"), owned("default"))
+    printed = said([node("old"), node()], plan(*manifests()), owned("old"), owned("default"))
 
-    (line,) = told
+    (line,) = printed
     assert line == "NodePool old would be deleted with 1 node ($0.25 an hour)"
 
 
@@ -113,13 +113,13 @@ def test_pools_of_other_stacks_and_their_nodes_are_not_reported() -> None:
 
 
 def test_a_node_without_a_price_is_reported_without_one() -> None:
-    told = list(lines([node(), node()], [], plan(*manifests()), lambda node: None))
+    printed = list(lines([node(), node()], [], plan(*manifests()), lambda node: None))
     dear = replace(node(), instance_type="m5.24xlarge")
     some = list(
         lines([node(), dear], [], plan(), lambda n: 5.0 if n.instance_type != "m5.large" else None)
     )
 
-    assert told == ["this change disrupts no node: 2 nodes (price unknown) keep running"]
+    assert printed == ["this change disrupts no node: 2 nodes (price unknown) keep running"]
     assert some == [
         "this change disrupts no node: 2 nodes ($5.00 an hour, and 1 of unknown price) keep running"
     ]

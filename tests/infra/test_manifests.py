@@ -72,7 +72,7 @@ Objects = dict[tuple[str, str], dict[str, Any]]
 
 
 def rendered(chart: str, values: Mapping[str, Any], namespace: str = "kube-system") -> Objects:
-    """What Helm renders."""
+    """Return the objects that Helm renders."""
     done = subprocess.run(
         [binaries.ensure("charts"), CHARTS / chart, namespace],
         input=json.dumps(values),

@@ -29,7 +29,7 @@ places = st.tuples(clusters, regions)
 
 
 def refused(made: Made) -> list[str]:
-    """What AWS would not take of what the program asked for."""
+    """Return the names that AWS would refuse."""
     limits = {
         "aws:iam/role:Role": ROLE,
         "aws:iam/instanceProfile:InstanceProfile": POLICY,
@@ -50,6 +50,7 @@ def refused(made: Made) -> list[str]:
     ]
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("entries")
 def test_the_longest_cluster_name_gives_only_valid_aws_names() -> None:
     made = run(clusterName="Prod" + "x" * 96, image="")

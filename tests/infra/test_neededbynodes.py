@@ -29,13 +29,13 @@ Launch = Callable[..., str]
 
 @cache
 def recorded(**settings: str) -> Props:
-    """What the stack's first guard records with these settings."""
+    """Return what the deletion guard of a stack with these settings records."""
     resources = run(None, **settings).dynamic
     return resources["joiner-deletion-guard"]
 
 
 def refused(olds: Props, news: Props) -> str:
-    """Say why the change is refused; empty when it is not."""
+    """Return why the change is refused; empty if it is not."""
     try:
         _DeletionGuardProvider().diff("id", olds, news)
     except WouldBeDeletedError as exc:

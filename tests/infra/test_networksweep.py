@@ -106,7 +106,7 @@ def network(account: None) -> Network:
 
 
 class Clock:
-    """Lets time pass at once."""
+    """Advances the clock at once."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -159,7 +159,7 @@ def test_only_network_objects_of_the_clusters_controllers_are_deleted(network: N
 
 
 def things_of_others(network: Network) -> Iterator[str]:
-    """Put things of others into the network; yield how each is called."""
+    """Create foreign resources in the network; yield their names."""
     network.balancer("theirs", {"elbv2.k8s.aws/cluster": "another"})
     yield "load balancer arn:aws:elasticloadbalancing:.*/theirs/"
     network.classic("classic", {})

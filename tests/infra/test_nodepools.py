@@ -150,11 +150,11 @@ def test_a_manifest_with_one_invalid_value_never_causes_a_traceback(
         try:
             taken = manifests_in(Path(folder))
         except ConfigError as refused:
-            told = refused.problems
+            messages = refused.problems
         else:
-            told = [f"broken.yaml: {wire['metadata']['name']}" for wire in taken]
-    assert told
-    assert all("broken.yaml: " in problem for problem in told)
+            messages = [f"broken.yaml: {wire['metadata']['name']}" for wire in taken]
+    assert messages
+    assert all("broken.yaml: " in problem for problem in messages)
 
 
 def test_placeholders_are_replaced_and_other_dollar_signs_kept() -> None:

@@ -72,8 +72,8 @@ def test_existing_roles_and_queue_are_used_and_not_created() -> None:
     assert entry["principalArn"] == f"arn:aws:iam::{ACCOUNT}:role/theirs/nodes"
     association = made.one("aws:eks/podIdentityAssociation:PodIdentityAssociation")
     assert association["roleArn"].endswith("role/theirs/controller")
-    told = {entry["name"]: entry.get("value") for entry in _container(made)["env"]}
-    assert told["INTERRUPTION_QUEUE"] == "events"
+    variables = {entry["name"]: entry.get("value") for entry in _container(made)["env"]}
+    assert variables["INTERRUPTION_QUEUE"] == "events"
     node_class = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")
     assert node_class["spec"]["instanceProfile"] == "profile"
     assert "role" not in node_class["spec"]

@@ -22,7 +22,7 @@ LINUX = replace(MADE, entry_types={"node": "EC2_LINUX"})
 
 @pytest.fixture(autouse=True)
 def left(entries: Entries) -> None:
-    """Have AWS hold all that an `up` made."""
+    """Create in AWS everything that an `up` creates."""
     make_everything(PAIRS)
     entries.tags[NODE_ROLE] = OURS
 

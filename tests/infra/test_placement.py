@@ -57,7 +57,7 @@ class Site:
         return self.ec2 if service == "ec2" else self
 
     def list_nodegroups(self, **asked: str) -> dict[str, Any]:
-        """Page by page, one each."""
+        """Return pages of one item."""
         if self.refuses:
             raise ClientError({"Error": {"Code": "AccessDeniedException"}}, "ListNodegroups")
         names = sorted(self.groups)

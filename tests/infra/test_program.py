@@ -431,15 +431,15 @@ def test_the_controller_gets_its_settings() -> None:
     container = made.one("kubernetes:apps/v1:Deployment")["spec"]["template"]["spec"]["containers"][
         0
     ]
-    told = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+    environment = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
 
-    options = Options.parse([], told)
+    options = Options.parse([], environment)
 
     assert options.cluster_name == "joiner"
     assert options.interruption_queue == "joiner"
     assert options.installation.endswith("/joiner/dev")
-    assert told["BATCH_IDLE_DURATION"] == "2s"
-    assert told["AWS_REGION"] == "us-west-2"
+    assert environment["BATCH_IDLE_DURATION"] == "2s"
+    assert environment["AWS_REGION"] == "us-west-2"
     assert {"containerPort": 9090, "name": "http-metrics", "protocol": "TCP"} in container["ports"]
 
 
@@ -556,6 +556,7 @@ def have_every_name(entries: Entries, tags: dict[str, str]) -> None:
     connection("ecr", "us-west-2").create_repository(repositoryName="joiner/joiner", tags=pairs)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("tags", [{"team": "network"}, {"joiner.dev/installation": "another"}])
 def test_names_in_use_stop_the_program_before_anything_is_created(
     entries: Entries, tags: dict[str, str]
@@ -575,6 +576,7 @@ def test_names_in_use_stop_the_program_before_anything_is_created(
     assert any("joiner:queueName to another name" in problem for problem in said)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("hooks")
 def test_an_object_that_the_stack_created_is_its_own(entries: Entries) -> None:
     have_every_name(entries, {"joiner.dev/installation": STACK})
@@ -584,6 +586,7 @@ def test_an_object_that_the_stack_created_is_its_own(entries: Entries) -> None:
     assert made.one("aws:sqs/queue:Queue")
 
 
+@pytest.mark.process
 def test_an_existing_object_with_our_tag_is_imported(
     entries: Entries, hooks: Mapping[str, Callable[[Any], None]]
 ) -> None:
@@ -644,7 +647,7 @@ def test_a_missing_cluster_is_named_before_anything_is_created() -> None:
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
-    """Have EKS answer every question about a cluster with an error."""
+    """Make EKS answer every request about a cluster with an error."""
 
     def described(location: clusterapi.ClusterLocation) -> dict[str, Any]:
         raise problem

@@ -54,7 +54,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout to run commands in, with programs that only record their arguments."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    pulumi = PULUMI.format(python=shlex.quote(sys.executable), log=tmp_path / "told")
+    pulumi = PULUMI.format(python=shlex.quote(sys.executable), log=tmp_path / "settings_given")
     python = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n'
     for name, script in {"pulumi": pulumi, "python3": python}.items():
         (programs / name).write_text(script)
@@ -75,11 +75,11 @@ def typed(script: str, folder: Path) -> str:
     return done.stdout
 
 
-def told(desk: Path) -> Settings:
+def settings_given(desk: Path) -> Settings:
     """The settings as Pulumi would pass them to the program."""
     stacks: Settings = {}
     nested: dict[str, dict[str, str]] = {}
-    for line in (desk / "told").read_text().splitlines():
+    for line in (desk / "settings_given").read_text().splitlines():
         match json.loads(line):
             case ["stack", "init", name]:
                 stacks[name] = {}
@@ -97,39 +97,42 @@ def told(desk: Path) -> Settings:
 
 
 def lines_with(word: str, blocks: Sequence[str] = BLOCKS) -> Iterator[str]:
-    """Blocks in which a program is used, without the lines that need the net."""
+    """Yield the blocks that use a program, without the lines that need the internet."""
     for block in blocks:
         if word in block:
             yield "\n".join(line for line in block.splitlines() if "pip install" not in line)
 
 
+@pytest.mark.process
 def test_the_stacks_in_readme_have_all_required_settings(desk: Path) -> None:
     typed("\n".join(lines_with("pulumi")), desk / "checkout")
 
-    stacks = told(desk)
+    stacks = settings_given(desk)
 
     assert set(stacks) == {"prod", "team-a"}
     for settings in stacks.values():
         config.parse(settings)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "page", [page for page, text in PAGES.items() if "config set joiner:clusterName" in text]
 )
 def test_the_stacks_on_a_page_have_all_required_settings(desk: Path, page: str) -> None:
     typed("\n".join(lines_with("pulumi", blocks_of(PAGES[page]))), desk / "checkout")
 
-    stacks = told(desk)
+    stacks = settings_given(desk)
 
     assert stacks
     for settings in stacks.values():
         config.parse(settings)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("entries")
 def test_a_teams_stack_creates_its_pools_on_the_platform_stack(desk: Path) -> None:
     typed("\n".join(lines_with("pulumi")), desk / "checkout")
-    stacks = told(desk)
+    stacks = settings_given(desk)
     assert stacks["team-a"]["platformStack"] in stacks
 
     made = run(None, **{"image": "", **stacks["team-a"]})
@@ -152,18 +155,22 @@ def settings_in_running_text(text: str) -> list[str]:
     ]
 
 
+@pytest.mark.process
 def test_settings_in_the_text_of_readme_are_accepted(desk: Path) -> None:
     more = settings_in_running_text(README)
     assert more
 
     typed("\n".join([next(lines_with("pulumi")), *more]), desk / "checkout")
 
-    gates = config.require_options(config.parse(told(desk)["prod"]).settings).feature_gates
+    gates = config.require_options(
+        config.parse(settings_given(desk)["prod"]).settings
+    ).feature_gates
     assert gates.node_overlay
     assert gates.capacity_buffer
     assert gates.static_capacity
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "page", [page for page, text in PAGES.items() if settings_in_running_text(text)]
 )
@@ -172,19 +179,23 @@ def test_settings_in_the_text_of_a_page_are_accepted(desk: Path, page: str) -> N
 
     typed("\n".join([next(lines_with("pulumi")), *more]), desk / "checkout")
 
-    config.parse(told(desk)["prod"])
+    config.parse(settings_given(desk)["prod"])
 
 
+@pytest.mark.process
 def test_yaml_settings_in_readme_are_accepted(desk: Path) -> None:
     typed(next(lines_with("pulumi")), desk / "checkout")
     (written,) = (yaml.safe_load(block)["config"] for block in YAML)
     settings = {key.removeprefix("joiner:"): json.dumps(value) for key, value in written.items()}
 
-    (entry,) = config.parse(told(desk)["prod"] | {"cluster": "create"} | settings).access_entries
+    (entry,) = config.parse(
+        settings_given(desk)["prod"] | {"cluster": "create"} | settings
+    ).access_entries
 
     assert entry["policy"] == "AmazonEKSClusterAdminPolicy"
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("desk")
 def test_the_solve_example_in_readme_works() -> None:
     (block,) = lines_with("python -m controller")
@@ -196,6 +207,7 @@ def test_the_solve_example_in_readme_works() -> None:
     assert "default/web-1 schedules on a new node" in said
 
 
+@pytest.mark.process
 def test_every_make_target_on_a_page_exists() -> None:
     text = "\n".join(
         code for page in (README, *PAGES.values()) for code in (*blocks_of(page), *inline_of(page))
@@ -222,6 +234,7 @@ def flags_of_joiner() -> dict[str, set[str]]:
     return flags
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("command", "flags"), sorted(flags_of_joiner().items()))
 def test_each_command_of_joiner_that_a_page_names_has_its_flags(
     command: str, flags: set[str]

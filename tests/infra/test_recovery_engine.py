@@ -157,7 +157,7 @@ def test_a_killed_move_to_another_iam_path_is_undone_unless_nodes_run(stage: Sta
 
 
 def misdirected(stage: Stage) -> Callable[[], None]:
-    """Have the kubeconfig of the stack trust another CA; returns how to mend it."""
+    """Make the stack's kubeconfig trust another CA; return a function that restores it."""
     path = Path(stage.settings["kubeconfig"])
     right = path.read_text()
     document = yaml.safe_load(right)

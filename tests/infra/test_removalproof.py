@@ -48,7 +48,7 @@ MADE = Given(
 
 
 class Clock:
-    """Lets time pass at once."""
+    """Advances the clock at once."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -61,7 +61,7 @@ class Clock:
 
 
 def sweep(given: Given = MADE) -> list[str]:
-    """Sweep, and return what was said."""
+    """Run the sweep, and return its messages."""
     said: list[str] = []
     found = list(names_of(given, HERE))
     Sweep(found, installation=STACK, clock=Clock(), say=said.append).run()

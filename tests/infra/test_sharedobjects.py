@@ -68,7 +68,7 @@ def end(
     clock: Clock = time,
     **shared: Any,
 ) -> list[str]:
-    """End a stack that made all CRDs, and what else is named; return what is said."""
+    """Destroy a stack that created all CRDs and the named resources; return its messages."""
     said: list[str] = []
     monkeypatch.setattr(ClusterApi, "find", lambda location: cluster)
     props = {
@@ -175,7 +175,7 @@ def test_the_oidc_provider_stays_while_a_role_trusts_it(monkeypatch: pytest.Monk
 
 
 class Eks:
-    """As much of EKS as has the agent and its associations."""
+    """The part of EKS with the Pod Identity agent and its associations."""
 
     def __init__(self, installation: str, *accounts: str) -> None:
         self.tags: dict[str, str] | None = {"joiner.dev/installation": installation}

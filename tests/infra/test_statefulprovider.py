@@ -22,7 +22,7 @@ HERE = {"cluster_name": "joiner", "region": "us-west-2", "installation": "organi
 
 
 class Recording(StatefulProvider):
-    """Keeps what it was asked to end."""
+    """Records what it was asked to delete."""
 
     identity = ("cluster_name", "role_arn")
 
@@ -101,7 +101,7 @@ def test_a_replaced_or_destroyed_object_is_cleaned_up() -> None:
 
 
 class Refusing(StatefulProvider):
-    """Cannot end: in our words, or by a fault of the program."""
+    """A resource whose deletion fails, with an error of this package or of the program."""
 
     def diff(self, _id: str, olds: dict[str, Any], news: dict[str, Any]) -> DiffResult:
         raise StackMovedError(olds, news)
@@ -113,7 +113,7 @@ class Refusing(StatefulProvider):
 
 
 class RefusedError(Exception):
-    """Says why something is refused."""
+    """Returns the reason of a refusal."""
 
 
 RefusedError.__module__ = "infra.somewhere"
@@ -130,7 +130,7 @@ def delete(request: bytes, context: grpc.ServicerContext) -> None:
 
 
 class Building(RegisteredProvider, ResourceProvider):
-    """Keeps no properties for its end, as the provider of the image."""
+    """A provider without properties for its deletion, as that of the image."""
 
     kind = "image"
 

@@ -97,7 +97,7 @@ class FakeCluster:
     """None where there is no Deployment."""
 
     closed: list[str] = field(default_factory=list)
-    """Pools as they were said to be out of service."""
+    """The offerings that were reported as unavailable."""
 
     def list(self, path: str, **query: str) -> list[Wire]:
         objects = list(self.objects.get(path, []))

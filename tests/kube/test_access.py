@@ -85,6 +85,7 @@ def test_a_token_file_is_read_again_when_it_was_replaced(tmp_path: Path) -> None
     assert access.token == "second"
 
 
+@pytest.mark.process
 def test_a_credential_plugin_runs_again_before_its_token_expires(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     program = tmp_path / "get-token"
@@ -120,7 +121,7 @@ def token_command(folder: Path, script: str) -> TokenCommand:
 
 
 def token_until(end: str, *, then: str = "") -> str:
-    """What prints a token that counts the runs of the program, and when the first one ends."""
+    """A program that prints a token with the number of its runs, and when the first run ends."""
     return (
         "echo run >> runs\n"
         f"case $(wc -l < runs) in 1) end={end} ;; *) end={then} ;; esac\n"
@@ -129,6 +130,7 @@ def token_until(end: str, *, then: str = "") -> str:
     )
 
 
+@pytest.mark.process
 async def test_the_event_loop_is_not_blocked_by_a_credential_plugin(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     wait = "read go < gate\n"  # until the event loop opens it
@@ -144,6 +146,7 @@ async def test_the_event_loop_is_not_blocked_by_a_credential_plugin(tmp_path: Pa
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
+@pytest.mark.process
 async def test_requests_use_an_expiring_token_until_the_new_one_arrives(
     tmp_path: Path,
 ) -> None:
@@ -173,6 +176,7 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
     assert "topsecret" not in repr(from_environment({"KUBECONFIG": str(tmp_path / "config")}))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("user", "says"),
     [

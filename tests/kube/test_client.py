@@ -251,11 +251,11 @@ async def test_a_watch_without_changes_continues_silently(
             renewed.set()
 
     async with Client(from_kubeconfig(cluster.kubeconfig), observer=answer) as quiet:
-        told = asyncio.create_task(first(quiet.watch(kinds.STORAGE_CLASS), "ADDED", "late"))
+        received = asyncio.create_task(first(quiet.watch(kinds.STORAGE_CLASS), "ADDED", "late"))
         async with asyncio.timeout(120):
             await renewed.wait()
         body = {"metadata": {"name": "late"}, "provisioner": "nobody"}
         await api.create(kinds.STORAGE_CLASS, body)
-        assert (await told).metadata.name == "late"
+        assert (await received).metadata.name == "late"
 
     assert [r for r in caplog.records if r.name == watching.__name__] == []

@@ -56,7 +56,7 @@ async def api(script: Script, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 @pytest.fixture
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a watch restart soon; on a busy machine also one that is not silent."""
+    """Shorten the timeout after which a silent watch is restarted."""
     monkeypatch.setattr(watching, "SILENCE_SECONDS", 1.0)
 
 
@@ -74,7 +74,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What watching has logged."""
+    """Return the log messages of the watch."""
     return [r.getMessage() for r in caplog.records if r.name == watching.__name__]
 
 
@@ -97,7 +97,7 @@ def refused(status: int, message: str = "no") -> Answer:
     return answer
 
 
-def told(*events: tuple[str, Any], then: str = "end", cut: bytes = b"") -> Answer:
+def watched(*events: tuple[str, Any], then: str = "end", cut: bytes = b"") -> Answer:
     """Answer a watch with events; then `end` it, `break` it within a line, or fall `silent`."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -133,8 +133,8 @@ async def heard(api: Client, count: int) -> list[str]:
 async def test_a_watch_that_ends_resumes_at_its_last_version(script: Script, api: Client) -> None:
     script.answers = [
         listed("5", node("a", "3")),
-        told(("MODIFIED", node("a", "6")), ("BOOKMARK", node("", "9"))),
-        told(("DELETED", node("a", "12")), then="silent"),
+        watched(("MODIFIED", node("a", "6")), ("BOOKMARK", node("", "9"))),
+        watched(("DELETED", node("a", "12")), then="silent"),
     ]
     assert await heard(api, 5) == ["RESET", "ADDED a", "SYNCED", "MODIFIED a", "DELETED a"]
     assert script.versions() == ["list", "5", "9"]
@@ -143,8 +143,8 @@ async def test_a_watch_that_ends_resumes_at_its_last_version(script: Script, api
 async def test_a_watch_resumes_after_a_truncated_line(script: Script, api: Client) -> None:
     script.answers = [
         listed("5"),
-        told(("ADDED", node("a", "6")), then="break", cut=b'{"type":"ADDED","obj'),
-        told(("ADDED", node("b", "7")), then="silent"),
+        watched(("ADDED", node("a", "6")), then="break", cut=b'{"type":"ADDED","obj'),
+        watched(("ADDED", node("b", "7")), then="silent"),
     ]
     assert await heard(api, 4) == ["RESET", "SYNCED", "ADDED a", "ADDED b"]
     assert script.versions() == ["list", "5", "6"]
@@ -156,7 +156,7 @@ async def test_a_watch_survives_a_response_that_is_not_from_kubernetes(
     async def page(_: web.Request) -> web.Response:
         return web.Response(text="<html>\nbad gateway\n</html>\n")
 
-    script.answers = [listed("5"), page, told(("ADDED", node("a", "6")), then="silent")]
+    script.answers = [listed("5"), page, watched(("ADDED", node("a", "6")), then="silent")]
     assert await heard(api, 3) == ["RESET", "SYNCED", "ADDED a"]
 
 
@@ -170,9 +170,9 @@ async def test_a_silent_watch_is_restarted_without_a_warning(
     caplog.set_level("INFO", watching.__name__)
     script.answers = [
         listed("5"),
-        told(then="silent"),
-        told(then="silent"),
-        told(("ADDED", node("a", "6")), then="silent"),
+        watched(then="silent"),
+        watched(then="silent"),
+        watched(("ADDED", node("a", "6")), then="silent"),
     ]
 
     assert await heard(api, 3) == ["RESET", "SYNCED", "ADDED a"]
@@ -199,10 +199,10 @@ async def test_a_silent_server_is_reported_and_retried_with_a_pause(
     monkeypatch.setattr(client_module, "REQUEST_SECONDS", 2)
     script.answers = [
         listed("5"),
-        told(then="silent"),
+        watched(then="silent"),
         nothing,
         nothing,
-        told(("ADDED", node("a", "6")), then="silent"),
+        watched(("ADDED", node("a", "6")), then="silent"),
     ]
 
     assert await heard(api, 3) == ["RESET", "SYNCED", "ADDED a"]
@@ -216,7 +216,9 @@ async def test_a_silent_server_is_reported_and_retried_with_a_pause(
     "gone",
     [
         pytest.param(refused(410), id="before the watch begins"),
-        pytest.param(told(("ERROR", {"code": 410, "message": "too old"})), id="within the watch"),
+        pytest.param(
+            watched(("ERROR", {"code": 410, "message": "too old"})), id="within the watch"
+        ),
     ],
 )
 async def test_an_expired_resource_version_causes_a_new_list(
@@ -245,7 +247,7 @@ async def test_an_undecodable_object_hides_no_other(
     broken = node("broken", "4", spec={"taints": "all of them"})
     script.answers = [
         listed("5", broken, node("a", "3")),
-        told(("ADDED", broken), ("ADDED", node("b", "6")), then="silent"),
+        watched(("ADDED", broken), ("ADDED", node("b", "6")), then="silent"),
     ]
     assert await heard(api, 4) == ["RESET", "ADDED a", "SYNCED", "ADDED b"]
     assert "ignoring an object with an unexpected format" in caplog.text

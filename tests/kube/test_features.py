@@ -137,11 +137,11 @@ async def test_objects_report_that_their_feature_gate_is_off(api: Client, namesp
 
     await DisabledFeatures(make_ports(api, Cluster(), now), FeatureGates()).run_once()
 
-    told = [
+    condition_lists = [
         (await api.get(kinds.NODE_OVERLAY, "off")).status.conditions,
         (await api.get(kinds.CAPACITY_BUFFER, "off", namespace)).status.conditions,
     ]
-    assert [[condition.reason for condition in each] for each in told] == [
+    assert [[condition.reason for condition in each] for each in condition_lists] == [
         ["FeatureGateDisabled"],
         ["FeatureGateDisabled"],
     ]

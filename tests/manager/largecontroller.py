@@ -128,7 +128,7 @@ def claim(number: int) -> NodeClaim:
     return make_nodeclaim(
         f"claim-{number}",
         uid=f"claim-{number}",
-        labels=machine_labels(number),
+        labels=node_labels(number),
         finalizers=[labels.TERMINATION_FINALIZER],
         creationTimestamp=NOW - timedelta(hours=2),
         provider_id=f"fake:///{number}",
@@ -144,7 +144,7 @@ def node(number: int) -> Node:
         f"node-{number}",
         uid=f"node-{number}",
         labels={
-            **machine_labels(number),
+            **node_labels(number),
             labels.REGISTERED: "true",
             labels.INITIALIZED: "true",
         },
@@ -155,7 +155,7 @@ def node(number: int) -> Node:
     )
 
 
-def machine_labels(number: int) -> dict[str, str]:
+def node_labels(number: int) -> dict[str, str]:
     return {
         labels.NODEPOOL: f"pool-{number % POOLS}",
         labels.ZONE: f"zone-{number % 3}",
@@ -171,7 +171,7 @@ def pod(number: int, place: int) -> Pod:
     team = f"team-{(number * PODS_PER_NODE + place) % 500}"
     return make_pod(
         f"runs-{number}-{place}",
-        namespace="crowd",
+        namespace="team",
         uid=f"runs-{number}-{place}",
         labels={"app": team},
         owner=f"ReplicaSet/{team}",
@@ -195,7 +195,7 @@ def attachment(number: int) -> VolumeAttachment:
 
 def budget(number: int) -> PodDisruptionBudget:
     team = f"team-{number}"
-    return make_budget(f"budget-{number}", namespace="crowd", match={"app": team}, allowed=1)
+    return make_budget(f"budget-{number}", namespace="team", match={"app": team}, allowed=1)
 
 
 def held(value: Node) -> Node:

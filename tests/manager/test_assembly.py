@@ -232,8 +232,8 @@ async def test_a_ready_overlay_affects_launches(world: WholeController) -> None:
 
     launched = await world.claim("Launched")
 
-    machine = world.cloud.machines[launched.status.provider_id]
-    assert machine.instance_type == "m5.xlarge"
+    instance = world.cloud.instances_by_id[launched.status.provider_id]
+    assert instance.instance_type == "m5.xlarge"
     assert launched.metadata.annotations[labels.PRICE_OVERLAY_APPLIED] == "true"
 
 

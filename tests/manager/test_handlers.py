@@ -83,22 +83,22 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[Access]:
 
 @dataclass
 class FakeReplica:
-    """Notes what happens to it; ends by itself with `failure` when `fail` is set."""
+    """Records its calls; fails with `failure` after the first change."""
 
     is_listed: bool = True
     failure: Exception | None = None
     story: list[str] = field(default_factory=list)
-    told: asyncio.Event = field(default_factory=asyncio.Event)
+    has_changed: asyncio.Event = field(default_factory=asyncio.Event)
     began: asyncio.Event = field(default_factory=asyncio.Event)
     loop: asyncio.AbstractEventLoop | None = None
     at_the_end: Callable[[], None] = lambda: None
 
-    async def live(self) -> None:
+    async def run_until_cancelled(self) -> None:
         self.story.append("began")
         self.began.set()
         self.loop = asyncio.get_running_loop()
         try:
-            await self.told.wait()
+            await self.has_changed.wait()
             if self.failure is not None:
                 raise self.failure
             await asyncio.Event().wait()
@@ -117,7 +117,7 @@ class FakeReplica:
         assert change.object is not None
         assert asyncio.get_running_loop() is self.loop
         self.story.append(f"{change.type} {kind.name} {change.object.metadata.name}")
-        self.told.set()
+        self.has_changed.set()
 
     async def operate(self, access: Access) -> None:
         await handlers.operate(self, [NODE_POOL], access, self.take)
@@ -130,7 +130,7 @@ async def test_kopf_starts_the_replica_and_a_signal_stops_it_completely(
 ) -> None:
     replica = FakeReplica()
     operating = asyncio.create_task(replica.operate(server))
-    await replica.told.wait()
+    await replica.has_changed.wait()
     os.kill(os.getpid(), number)
     await operating
     assert replica.story == ["began", "MODIFIED NodePool default", "ended", "returned"]
@@ -142,7 +142,7 @@ async def test_a_second_signal_during_shutdown_changes_nothing(
 ) -> None:
     replica = FakeReplica()
     operating = asyncio.create_task(replica.operate(server))
-    await replica.told.wait()
+    await replica.has_changed.wait()
     replica.at_the_end = lambda: os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)
     await operating
@@ -171,7 +171,7 @@ async def test_an_error_of_the_replica_stops_kopf_and_is_raised(server: Access) 
 async def test_cancelling_kopf_stops_everything(server: Access) -> None:
     replica = FakeReplica()
     operating = asyncio.create_task(replica.operate(server))
-    await replica.told.wait()
+    await replica.has_changed.wait()
     operating.cancel()
     with pytest.raises(asyncio.CancelledError):
         await operating

@@ -325,7 +325,7 @@ async def test_many_nudges_end_a_pause_with_one_round(
 
 
 class Slow:
-    """Rounds that want a day's pause after each."""
+    """A singleton that requests a day's pause after each round."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -30,7 +30,7 @@ def no_collection_by_itself() -> Iterator[None]:
 
 
 async def looked(monkeypatch: pytest.MonkeyPatch, *seen: int) -> None:
-    """Let it look at memory so many times, and see this."""
+    """Run the memory check once for each of these amounts."""
     left = list(seen)
 
     def used() -> int:

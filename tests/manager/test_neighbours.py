@@ -84,7 +84,7 @@ def their_node(claim: str, *, ready: bool = True, taints: tuple[Taint, ...] = ()
 
 
 async def neighbours(world: WholeController) -> None:
-    """Put objects there that would each be acted on if they were ours."""
+    """Create foreign objects on which the controller would act if they were its own."""
     up = (LAUNCHED, REGISTERED, INITIALIZED, CONSOLIDATABLE)
     disrupted = Taint(key=labels.DISRUPTED_TAINT, effect="NoSchedule")
     world.api.seed(
@@ -126,11 +126,11 @@ async def test_no_object_of_another_controller_is_written_deleted_or_counted(
 
     await asyncio.sleep(1800)
     assert theirs(world) == before
-    assert not world.cloud.machines
+    assert not world.cloud.instances_by_id
 
     world.api.seed(make_pod("web", cpu="6"))
     await asyncio.sleep(5)
-    assert len(world.cloud.machines) == 1
+    assert len(world.cloud.instances_by_id) == 1
     pool = world.api.find(kinds.NODE_POOL, "default")
     assert pool is not None
     assert pool.status.nodes == 1
@@ -153,7 +153,7 @@ async def test_pods_use_capacity_of_other_controllers_nodes_without_a_launch(
 
     life.cancel()
     await asyncio.wait([life])
-    assert not world.cloud.machines
+    assert not world.cloud.instances_by_id
 
 
 async def test_claims_of_another_controller_do_not_keep_a_class_of_the_same_name(

@@ -42,7 +42,7 @@ async def test_in_observe_mode_no_write_leaves_the_process() -> None:
     life.cancel()
     await asyncio.wait([life])
     assert world.api.calls == []
-    assert not world.cloud.machines
+    assert not world.cloud.instances_by_id
     assert before == {kind: world.api.objects(kind) for kind in before}
     assert counted(world, "joiner_disruption_advised_total") >= 2
     assert counted(world, "joiner_scheduler_cost_dollars_per_hour") > 0

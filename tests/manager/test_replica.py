@@ -174,7 +174,7 @@ async def ensure(kube: KubeClient, path: str, body: dict[str, Any]) -> None:
 
 
 async def until(true: Callable[[], Any]) -> Any:
-    """Ask until the answer is one, and return it."""
+    """Poll until there is an answer, and return it."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             if answer := await true():

@@ -83,7 +83,7 @@ class Neighbourhood(WholeController):
     async def launch(self) -> None:
         """Write the status of the NodeClaim, and let its node join with a pod."""
         when = clock()
-        self.cloud.machines[PROVIDER_ID] = Instance(
+        self.cloud.instances_by_id[PROVIDER_ID] = Instance(
             provider_id=PROVIDER_ID,
             instance_type="m5.large",
             zone="us-west-2a",
@@ -124,13 +124,13 @@ class Neighbourhood(WholeController):
         assert node is not None
         assert not node.metadata.is_deleting
         assert node.spec.taints == []
-        assert not self.cloud.machines[PROVIDER_ID].deleting
-        assert self.cloud.machines[PROVIDER_ID].tags == self.tags
+        assert not self.cloud.instances_by_id[PROVIDER_ID].deleting
+        assert self.cloud.instances_by_id[PROVIDER_ID].tags == self.tags
 
     def is_ended(self) -> bool:
         """Whether the second controller's claim, node and instance have gone."""
         gone = self.api.find(NODE_CLAIM, CLAIM) is None and self.api.find(NODE, "node-1") is None
-        return gone and PROVIDER_ID not in self.cloud.machines
+        return gone and PROVIDER_ID not in self.cloud.instances_by_id
 
     async def annotate(self, **annotations: str) -> None:
         await self.api.patch(NODE_CLAIM, CLAIM, {"metadata": {"annotations": annotations}})
@@ -175,13 +175,13 @@ async def test_a_claim_without_a_status_is_not_deleted_with_its_instance(
     await asyncio.sleep(300)
 
     world.expect_untouched()
-    beside = [m for name, m in world.cloud.machines.items() if name != PROVIDER_ID]
-    assert all(machine.deleting for machine in beside), "what Joiner launched is garbage"
+    beside = [m for name, m in world.cloud.instances_by_id.items() if name != PROVIDER_ID]
+    assert all(instance.deleting for instance in beside), "what Joiner launched is garbage"
     await world.end()
 
 
 async def test_a_foreign_instance_in_a_claims_status_is_not_terminated() -> None:
-    """Both launch for one claim, and it is being deleted when the other writes its status."""
+    """Both launch for one NodeClaim, which is deleted while the other writes its status."""
     world = Neighbourhood()
     await world.begin(make_eager_pool(), make_nodeclass())
     await world.create(finalizers=["example.com/held"])
@@ -189,7 +189,7 @@ async def test_a_foreign_instance_in_a_claims_status_is_not_terminated() -> None
     claim = world.api.find(NODE_CLAIM, CLAIM)
     assert claim is not None
     assert claim.metadata.annotations[labels.TAG_INSTALLATION] == OURS
-    (own,) = world.cloud.machines
+    (own,) = world.cloud.instances_by_id
 
     await world.api.delete(NODE_CLAIM, CLAIM)
     await world.launch()
@@ -198,8 +198,8 @@ async def test_a_foreign_instance_in_a_claims_status_is_not_terminated() -> None
     node = world.api.find(NODE, "node-1")
     assert node is not None
     assert not node.metadata.is_deleting
-    assert not world.cloud.machines[PROVIDER_ID].deleting
-    assert world.cloud.machines[own].deleting, "what Joiner launched is garbage"
+    assert not world.cloud.instances_by_id[PROVIDER_ID].deleting
+    assert world.cloud.instances_by_id[own].deleting, "what Joiner launched is garbage"
     await world.end()
 
 
@@ -249,7 +249,7 @@ async def test_a_claim_of_a_second_controller_is_adopted_on_request(world: Neigh
 
     await world.annotate(**{labels.ADOPT: "true"})
     await asyncio.sleep(5)
-    assert world.cloud.machines[PROVIDER_ID].tags[labels.TAG_INSTALLATION] == OURS
+    assert world.cloud.instances_by_id[PROVIDER_ID].tags[labels.TAG_INSTALLATION] == OURS
 
     await asyncio.sleep(120)
     assert world.is_ended()
@@ -259,7 +259,7 @@ async def test_a_deleted_claim_terminates_once_it_is_adopted(world: Neighbourhoo
     await world.api.delete(NODE_CLAIM, CLAIM)
     await asyncio.sleep(120)
     assert world.api.find(NODE, "node-1") is not None
-    assert not world.cloud.machines[PROVIDER_ID].deleting
+    assert not world.cloud.instances_by_id[PROVIDER_ID].deleting
 
     await world.annotate(**{labels.ADOPT: "true"})
     await asyncio.sleep(120)
@@ -271,7 +271,7 @@ async def test_unmanaged_claims_stay_unmanaged_for_the_next_leader(world: Neighb
     await world.end()
 
     later = Neighbourhood(api=world.api)
-    later.cloud.machines = world.cloud.machines
+    later.cloud.instances_by_id = world.cloud.instances_by_id
     await later.begin()
     await asyncio.sleep(300)
 
@@ -289,8 +289,8 @@ async def test_an_instance_of_another_installation_is_not_adopted_at_all() -> No
     world.expect_untouched()
 
     left = {labels.TAG_NODECLAIM: CLAIM}
-    known = world.cloud.machines[PROVIDER_ID]
-    world.cloud.machines[PROVIDER_ID] = dataclasses.replace(known, tags=left)
+    known = world.cloud.instances_by_id[PROVIDER_ID]
+    world.cloud.instances_by_id[PROVIDER_ID] = dataclasses.replace(known, tags=left)
     await world.annotate(reason="its tag was removed")
     await asyncio.sleep(120)
     assert world.is_ended()
@@ -321,12 +321,12 @@ async def test_a_claim_created_by_a_user_is_launched_and_terminated(
     await asyncio.sleep(5)
     claim = world.api.find(NODE_CLAIM, CLAIM)
     assert claim is not None
-    assert claim.status.provider_id in world.cloud.machines
+    assert claim.status.provider_id in world.cloud.instances_by_id
 
     await world.api.delete(NODE_CLAIM, CLAIM)
     await asyncio.sleep(60)
 
-    assert not world.cloud.machines
+    assert not world.cloud.instances_by_id
     assert world.api.find(NODE_CLAIM, CLAIM) is None
     (ended,) = [r for r in caplog.records if r.message.startswith("terminating instance")]
     assert vars(ended)["NodeClaim"] == CLAIM

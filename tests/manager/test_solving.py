@@ -58,6 +58,7 @@ def is_running(pid: int) -> bool:
     return True
 
 
+@pytest.mark.process
 async def test_the_answer_comes_from_another_process(solver: SolverProcess) -> None:
     pid = await solver.solve(os.getpid)
     assert pid != os.getpid()
@@ -71,6 +72,7 @@ def until_opened(place: Path) -> str:
     return "through"
 
 
+@pytest.mark.process
 async def test_the_event_loop_is_not_blocked_by_a_solve(
     solver: SolverProcess, tmp_path: Path
 ) -> None:
@@ -84,6 +86,7 @@ async def test_the_event_loop_is_not_blocked_by_a_solve(
     assert await solving == "through"
 
 
+@pytest.mark.process
 async def test_the_solver_process_gives_the_same_answer(solver: SolverProcess) -> None:
     pod = make_pod("web")
     pool = make_nodepool()
@@ -143,7 +146,7 @@ def test_instance_types_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def solve(world: Snapshot, *pods: Pod) -> Results:
-    """Ask as the solver's process is asked."""
+    """Solve as the solver process does."""
     offer = OfferWriter().written(world.instance_types)
     rest = dataclasses.replace(world, instance_types={})
     question = msgspec.msgpack.encode((pods, rest))
@@ -152,6 +155,7 @@ def solve(world: Snapshot, *pods: Pod) -> Results:
     return results
 
 
+@pytest.mark.process
 async def test_an_error_of_the_solver_is_reported_and_the_next_solve_works(
     solver: SolverProcess,
 ) -> None:
@@ -160,12 +164,14 @@ async def test_an_error_of_the_solver_is_reported_and_the_next_solve_works(
     assert await solver.solve(int, "7") == 7
 
 
+@pytest.mark.process
 async def test_a_dead_solver_process_is_replaced(solver: SolverProcess) -> None:
     with pytest.raises(SolverError):
         await solver.solve(os._exit, 1)
     assert await solver.solve(int, "7") == 7
 
 
+@pytest.mark.process
 async def test_a_cancelled_solve_kills_the_solver_process(solver: SolverProcess) -> None:
     pid = await solver.solve(os.getpid)
     solving = asyncio.create_task(solver.solve(time.sleep, 600))
@@ -176,6 +182,7 @@ async def test_a_cancelled_solve_kills_the_solver_process(solver: SolverProcess)
     assert await solver.solve(int, "7") == 7
 
 
+@pytest.mark.process
 async def test_a_solve_that_never_ends_kills_the_process_and_the_next_one_works(
     solver: SolverProcess,
 ) -> None:
@@ -190,6 +197,7 @@ def never(*_: object) -> None:
     time.sleep(600)
 
 
+@pytest.mark.process
 async def test_a_solve_beyond_its_time_limit_is_stopped_soon(
     monkeypatch: pytest.MonkeyPatch, solver: SolverProcess
 ) -> None:
@@ -200,6 +208,7 @@ async def test_a_solve_beyond_its_time_limit_is_stopped_soon(
         await solve([make_pod("web")], WORLDS["as it was"])
 
 
+@pytest.mark.process
 async def test_a_replaced_solver_process_receives_all_running_pods(
     solver: SolverProcess,
 ) -> None:
@@ -215,6 +224,7 @@ async def test_a_replaced_solver_process_receives_all_running_pods(
     assert await solve([waiting], world) == expected
 
 
+@pytest.mark.process
 async def test_the_solver_process_decides_the_same_disruption(solver: SolverProcess) -> None:
     cluster = load(underused(30, 1))
     problem = DisruptionProblem(

@@ -40,7 +40,7 @@ def clock() -> datetime:
 
 
 def settle(world: WholeController) -> None:
-    """Put there what Karpenter leaves: a pool, its class, and a node with its claim and machine."""
+    """Create what Karpenter leaves: NodePool, EC2NodeClass, NodeClaim, node and instance."""
     pool, node_class = make_nodepool(consolidateAfter="Never"), make_nodeclass()
     made_from = {
         labels.NODEPOOL_HASH: hashes.node_pool_hash(pool),
@@ -75,7 +75,7 @@ def settle(world: WholeController) -> None:
         provider_id=PROVIDER_ID,
         capacity=ALLOCATABLE,
     )
-    world.cloud.machines[PROVIDER_ID] = Instance(
+    world.cloud.instances_by_id[PROVIDER_ID] = Instance(
         provider_id=PROVIDER_ID,
         instance_type="m5.large",
         zone="us-west-2a",
@@ -98,7 +98,7 @@ async def test_nodes_of_karpenter_are_kept_and_adopted() -> None:
     life.cancel()
     await asyncio.wait([life])
     (claim,) = world.api.objects(kinds.NODE_CLAIM)
-    (machine,) = world.cloud.machines.values()
+    (machine,) = world.cloud.instances_by_id.values()
     (node,) = world.api.objects(kinds.NODE)
     assert claim.metadata.uid == "uid-of-the-claim"
     assert not claim.metadata.is_deleting

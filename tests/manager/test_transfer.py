@@ -9,7 +9,7 @@ from tests.builders import make_pod
 
 
 def sent(sender: PodSender, receiver: PodReceiver, *pods: Pod) -> int:
-    """Bring pods over, as a question does; return how many batches that took."""
+    """Send pods as a solve does; return the number of batches."""
     batches = list(sender.batches(pods))
     for batch in batches:
         receiver.receive(batch)

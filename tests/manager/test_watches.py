@@ -25,19 +25,19 @@ class WatchedCluster:
     def __init__(self) -> None:
         self.api = FakeApiServer()
         self.cluster = Cluster()
-        self.told: list[tuple[str, str | None, str | None]] = []
+        self.changes: list[tuple[str, str | None, str | None]] = []
         self.cluster.subscribe(self.note)
         self.watches = Watches(self.api, self.cluster)
         self._noted = asyncio.Event()
 
     def note(self, kind: Kind[Any], before: Any, after: Any) -> None:
         names = [value and value.metadata.name for value in (before, after)]
-        self.told.append((kind.plural, *names))
+        self.changes.append((kind.plural, *names))
         self._noted.set()
 
     async def until_told(self, count: int) -> None:
         async with asyncio.timeout(20):
-            while len(self.told) < count:
+            while len(self.changes) < count:
                 self._noted.clear()
                 await self._noted.wait()
 
@@ -60,7 +60,7 @@ async def test_existing_objects_are_known_but_not_reported_as_changes(
     world: WatchedCluster,
 ) -> None:
     assert [n.metadata.name for n in world.cluster.list(kinds.NODE)] == ["old"]
-    assert world.told == []
+    assert world.changes == []
 
 
 async def test_every_change_is_reported_with_the_former_object(world: WatchedCluster) -> None:
@@ -68,7 +68,7 @@ async def test_every_change_is_reported_with_the_former_object(world: WatchedClu
     await world.api.patch(kinds.NODE, "new", {"spec": {"unschedulable": True}})
     await world.api.delete(kinds.NODE, "new")
     await world.until_told(3)
-    assert world.told == [
+    assert world.changes == [
         ("nodes", None, "new"),
         ("nodes", "new", "new"),
         ("nodes", "new", None),
@@ -81,7 +81,7 @@ async def test_objects_deleted_during_a_gap_are_reported_after_a_new_list(
     world.api.break_watches()
     await world.api.delete(kinds.NODE, "old")
     await world.until_told(1)
-    assert world.told == [("nodes", "old", None)]
+    assert world.changes == [("nodes", "old", None)]
     assert world.cluster.list(kinds.NODE) == ()
 
 
@@ -90,7 +90,7 @@ async def test_an_own_write_is_reported_once_despite_its_watch_event(world: Watc
     world.cluster.observe(kinds.NODE, created)
     await world.api.create(kinds.NODE, {"metadata": {"name": "next"}})
     await world.until_told(2)
-    assert world.told == [("nodes", None, "mine"), ("nodes", None, "next")]
+    assert world.changes == [("nodes", None, "mine"), ("nodes", None, "next")]
 
 
 async def test_watches_wait_until_custom_resources_are_served(
@@ -118,8 +118,8 @@ async def test_a_recheck_finds_changes_without_an_event(monkeypatch: pytest.Monk
     await world.until_told(3)
     task.cancel()
     await asyncio.wait([task])
-    assert ("nodeclaims", "missed", "missed") in world.told
-    assert ("nodeclaims", "ghost", None) in world.told
+    assert ("nodeclaims", "missed", "missed") in world.changes
+    assert ("nodeclaims", "ghost", None) in world.changes
     assert [c.metadata.name for c in world.cluster.list(kinds.NODE_CLAIM)] == ["missed", "stays"]
 
 

@@ -30,7 +30,7 @@ from tests.manager import largecontroller
 from tests.manager.largecontroller import NOW, PODS_PER_NODE, LargeController
 from tests.work import counted
 
-SIZES = (500, 5_000)
+SIZES = (100, 1_000)
 """Nodes; each has twenty pods."""
 
 WARM_UP = 20
@@ -77,11 +77,11 @@ elsewhere."""
 
 
 class Elsewhere:
-    """Asks about disruption where it holds up nothing, and finds nothing to do."""
+    """An engine that runs in a thread and finds nothing to disrupt."""
 
     scheduling = Settings()
 
-    async def aside(self, function: Callable[..., Any], *arguments: object) -> Any:
+    async def in_thread(self, function: Callable[..., Any], *arguments: object) -> Any:
         return await asyncio.to_thread(function, *arguments)
 
     async def decide(self, problem: DisruptionProblem) -> Decision:
@@ -120,7 +120,7 @@ def prepared(nodes: int) -> LargeController:
 
 
 async def settle(large: LargeController) -> None:
-    """Do what is done once for each version of the controller: every claim gets its hash."""
+    """Write the hash of each NodeClaim, as each new version of the controller does once."""
     for loop in large.loops:
         if loop.name in ("nodepool.readiness", "nodeclass"):
             for key in LOOPS[loop.name]:
@@ -189,7 +189,7 @@ def claim_changed(large: LargeController) -> None:
     large.fill(kinds.NODE_CLAIM, largecontroller.leaving(claim), claim)
 
 
-def machine_comes_and_goes(large: LargeController) -> None:
+def node_comes_and_goes(large: LargeController) -> None:
     claim, node = largecontroller.claim(999_999), largecontroller.node(999_999)
     large.fill(kinds.NODE_CLAIM, claim)
     large.fill(kinds.NODE, node)
@@ -209,7 +209,7 @@ def volume_attached(large: LargeController) -> None:
         pod_waits_and_goes,
         node_ready_again,
         claim_changed,
-        machine_comes_and_goes,
+        node_comes_and_goes,
         volume_attached,
     ],
 )

@@ -77,7 +77,7 @@ class WholeController:
     ) -> None:
         options = dataclasses.replace(options, feature_gates=gates, disruption_mode=mode)
         self.api = api or FakeApiServer(clock)
-        self.cloud = LivingCloud(clock=clock, idle=lambda: asyncio.sleep(0.05))
+        self.cloud = LivingCloud(clock=clock, idle=lambda: asyncio.sleep(1))
         self.metrics = Metrics()
         self.cluster = Cluster(
             followed(options), installation="" if mode == "observe" else options.installation_tag

@@ -58,7 +58,7 @@ def page(times: int, *, detailed: bool = False) -> str:
 
 
 def _populate(observer: Observer) -> None:
-    """Have two nodes, spot and on-demand, each with a pod and a pod of a DaemonSet."""
+    """Create two nodes, spot and on-demand, each with a pod and a DaemonSet pod."""
     amounts = {"cpu": "4", "memory": "8Gi", "pods": "58", "ephemeral-storage": "20Gi"}
     made = make_nodepool(limits={**amounts, "nodes": "10"})
     condition = Condition(type="Ready", status="False", reason="NodeClassNotReady")

@@ -90,14 +90,14 @@ def test_a_redacted_cluster_costs_the_same(ask: Ask) -> None:
 
 
 def test_cluster_autoscaler_protects_pods_as_karpenter_does(ask: Ask) -> None:
-    calm, guarded = cluster(first_pool()), cluster(first_pool())
+    unguarded, guarded = cluster(first_pool()), cluster(first_pool())
     for pod in guarded["pods"]:
         if pod["metadata"]["labels"]["app"] == "web":
             pod["metadata"]["annotations"] = {
                 "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"
             }
 
-    assert "general-7" not in ask(calm, "--obstacles", "1")["staying"]
+    assert "general-7" not in ask(unguarded, "--obstacles", "1")["staying"]
     advice = ask(guarded)
     assert "general-7" in advice["staying"]
     assert any(

@@ -34,7 +34,7 @@ def _places(base: int) -> dict[str, list[tuple[str | int, ...]]]:
 
 @contextmanager
 def ending() -> Iterator[None]:
-    """Fail what makes more calls than any such question is worth: it would never end."""
+    """Fail a test that makes too many calls: it would never end."""
     made = 0
 
     def count(_frame: FrameType, _event: str, _argument: object) -> None:
@@ -53,7 +53,7 @@ def ending() -> Iterator[None]:
 
 
 def asked(text: str, *options: str) -> tuple[int, str, str]:
-    """Solve a world as people do; return the exit code, and what was printed where."""
+    """Run `joiner solve` on a world; return the exit code and both outputs."""
     out, err = io.StringIO(), io.StringIO()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "world.json"
@@ -65,7 +65,7 @@ def asked(text: str, *options: str) -> tuple[int, str, str]:
 
 @st.composite
 def faults(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
-    """Draw a good world, one of its places, and a wrong value for it."""
+    """Draw a valid world, one of its paths, and a wrong value for it."""
     base = draw(st.integers(0, len(BASES) - 1))
     shown = draw(st.sampled_from(sorted(_places(base))))
     path = draw(st.sampled_from(_places(base)[shown]))
@@ -102,7 +102,7 @@ def test_the_worlds_are_valid_before_they_are_broken(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "not JSON"),
         ("[" * 100_000, "not JSON"),
@@ -110,8 +110,8 @@ def test_the_worlds_are_valid_before_they_are_broken(number: int) -> None:
         ('{"pods": [], "instanceTypes": {"file": "."}}', "Is a directory"),
     ],
 )
-def test_a_file_that_is_not_a_world_is_refused(text: str, told: str) -> None:
+def test_a_file_that_is_not_a_world_is_refused(text: str, message: str) -> None:
     code, _, err = asked(text)
 
     assert code == 2
-    assert told in err
+    assert message in err

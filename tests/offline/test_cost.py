@@ -58,8 +58,8 @@ def test_the_price_of_a_node_is_split_into_its_parts(
     assert main(["cost", "--world", str(path)], {}) == 0
     assert "volumes" in capsys.readouterr().out
     assert main(["explain", "node", "a", "--world", str(path)], {}) == 0
-    told = capsys.readouterr().out
-    assert "0.1500 $/h (instance 0.1000, volumes 0.0250, address 0.0050, fee 0.0200)" in told
+    output = capsys.readouterr().out
+    assert "0.1500 $/h (instance 0.1000, volumes 0.0250, address 0.0050, fee 0.0200)" in output
 
 
 def test_an_unreachable_cluster_is_reported(capsys: pytest.CaptureFixture[str]) -> None:

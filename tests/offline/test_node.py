@@ -130,9 +130,9 @@ def test_explain_prints_a_table_and_refuses_an_unknown_name(
     path = written(tmp_path, world(("a", "small", pods("web", 2))))
 
     assert main(["explain", "node", "a", "--world", path, "--now", NOW], {}) == 0
-    told = capsys.readouterr().out
-    assert "default/web-0" in told
-    assert "To disrupt this node:" in told
+    output = capsys.readouterr().out
+    assert "default/web-0" in output
+    assert "To disrupt this node:" in output
 
     assert main(["explain", "node", "nobody", "--world", path], {}) == 2
     assert 'node "nobody" not found' in capsys.readouterr().err

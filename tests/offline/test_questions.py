@@ -118,7 +118,7 @@ def test_explain_names_what_prevents_scheduling(
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         pytest.param("{nope", "not JSON", id="not JSON"),
         pytest.param("[]", "JSON object", id="not an object"),
@@ -142,14 +142,14 @@ def test_explain_names_what_prevents_scheduling(
     ],
 )
 def test_an_invalid_world_is_refused_with_the_location(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
 ) -> None:
     path = tmp_path / "world.json"
     path.write_text(content)
 
     assert main(["solve", str(path)], {}) == 2
 
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_missing_pod_is_reported_without_a_traceback(
@@ -282,17 +282,17 @@ def test_solve_prints_progress_on_request_with_the_same_answer(
     path.write_text(json.dumps(world_with(*pods)))
 
     assert main(["solve", str(path), "--verbose"], {}) == 0
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     assert main(["solve", str(path)], {}) == 0
     silent = capsys.readouterr()
 
-    lines = [line.partition(" s  ")[2] for line in told.err.splitlines()]
+    lines = [line.partition(" s  ")[2] for line in reported.err.splitlines()]
     assert lines[0].startswith("4 pending pods in 1 class; 1 type of new node, 0 existing nodes")
     assert lines[1] == "relaxed 4 pods: ignoring a preferred node affinity"
     assert lines[2].startswith("4 new nodes for 0.3840 $/h, lower bound ")
     assert lines[-1] == "done: 4 new nodes for 0.3840 $/h, 0 unschedulable pods"
     assert silent.err == ""
-    assert told.out.rpartition(";")[0] == silent.out.rpartition(";")[0]
+    assert reported.out.rpartition(";")[0] == silent.out.rpartition(";")[0]
 
 
 def test_solve_reads_standard_input(

@@ -38,7 +38,7 @@ SECRET = "hunter2"
 
 
 class InstanceTypeSource:
-    """Sells what a world states."""
+    """Offers the instance types of a world."""
 
     def __init__(self, sold: World) -> None:
         self._sold = stated(sold["instanceTypes"])
@@ -53,7 +53,7 @@ class InstanceTypeSource:
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
         name = node_pool.metadata.name if node_pool is not None else NO_NODE_POOL
-        return self._sold.seen_by([name])[name]
+        return self._sold.by_node_pool([name])[name]
 
 
 def cluster(of: World) -> FakeApiServer:
@@ -257,7 +257,7 @@ class Bare(FakeApiServer):
 
 
 class Seller(InstanceTypeSource):
-    """Sells everything, and remembers for which EC2NodeClass."""
+    """Offers every instance type, and records for which EC2NodeClass."""
 
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None

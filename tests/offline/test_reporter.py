@@ -11,11 +11,11 @@ from tests.expectations import schedule_on
 def test_the_summary_names_pods_nodes_cost_and_gap() -> None:
     snapshot = make_snapshot(make_nodepool(), nodes=[make_node("a", cpu="1")])
 
-    told = summary(schedule_on(snapshot, [*make_pods(5), make_pod(cpu="900")]))
+    text = summary(schedule_on(snapshot, [*make_pods(5), make_pod(cpu="900")]))
 
-    assert "4 pods on" in told
-    assert "1 on 1 existing node, 1 unschedulable" in told
-    assert "gap" in told
+    assert "4 pods on" in text
+    assert "1 on 1 existing node, 1 unschedulable" in text
+    assert "gap" in text
 
 
 def test_equal_nodes_share_a_row() -> None:

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("module", "threads"),
     [

@@ -4,7 +4,7 @@ The oracle shares no code with an engine. It reads world and answer as plain JSO
 `docs/reference/formats.md`.
 
 * `rules`      the requests of a pod, and whether a single node satisfies it
-* `machines`   nodes as kube-scheduler sees them
+* `node_infos`   nodes as kube-scheduler sees them
 * `volumes`    where volumes are reachable, and which driver attaches them
 * `binding`    binds pods one after the other, with the filters that look at other pods
 * `poolorder`  whether NodePools are used in the order of their weights

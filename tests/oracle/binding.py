@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.oracle.machines import HOSTNAME, Machine
+from tests.oracle.nodeinfos import HOSTNAME, NodeInfo
 from tests.oracle.rules import (
     REQUIRED,
     Labels,
@@ -25,7 +25,7 @@ from tests.oracle.rules import (
     tolerates,
 )
 
-Assigned = tuple[Object, Machine]
+Assigned = tuple[Object, NodeInfo]
 
 ORDERS = 6
 """Number of binding orders to try before a placement counts as impossible."""
@@ -119,60 +119,64 @@ class Lookup:
 
 
 class Play:
-    """Pods being bound to machines, one after the other."""
+    """Pods being bound to nodes, one after the other."""
 
-    def __init__(self, machines: Sequence[Machine], lookup: Lookup) -> None:
+    def __init__(self, node_infos: Sequence[NodeInfo], lookup: Lookup) -> None:
         """Start with the running pods."""
-        self._machines = machines
+        self._node_infos = node_infos
         self._lookup = lookup
         self._ledgers: dict[Hashable, Ledger] = {}
         self.bound: list[Assigned] = []
-        self._repelling: list[tuple[Object, Machine, Object]] = []
-        for machine in machines:
-            for pod in machine.pods:
+        self._repelling: list[tuple[Object, NodeInfo, Object]] = []
+        for node_info in node_infos:
+            for pod in node_info.pods:
                 if not pod["metadata"].get("deletionTimestamp"):
-                    self.bind(pod, machine)
+                    self.bind(pod, node_info)
 
-    def bind(self, pod: Object, machine: Machine) -> None:
+    def bind(self, pod: Object, node_info: NodeInfo) -> None:
         """Bind a pod."""
-        self.bound.append((pod, machine))
-        self._repelling += [(pod, machine, term) for term in terms_of(pod, "podAntiAffinity")]
+        self.bound.append((pod, node_info))
+        self._repelling += [(pod, node_info, term) for term in terms_of(pod, "podAntiAffinity")]
         for ledger in self._ledgers.values():
-            ledger.enter(pod, machine, self._lookup)
+            ledger.enter(pod, node_info, self._lookup)
 
-    def refusal(self, pod: Object, machine: Machine) -> str | None:
-        """Return why the pod cannot be bound to the machine now, or None."""
+    def refusal(self, pod: Object, node_info: NodeInfo) -> str | None:
+        """Return why the pod cannot be bound to the node now, or None."""
         return (
-            self._repelled(pod, machine) or self._alone(pod, machine) or self._skewed(pod, machine)
+            self._repelled(pod, node_info)
+            or self._alone(pod, node_info)
+            or self._skewed(pod, node_info)
         )
 
-    def _repelled(self, pod: Object, machine: Machine) -> str | None:
+    def _repelled(self, pod: Object, node_info: NodeInfo) -> str | None:
         for term in terms_of(pod, "podAntiAffinity"):
             for other, place in self.bound:
-                if self._together(machine, place, term) and self._lookup.term(pod, term, other):
+                if self._together(node_info, place, term) and self._lookup.term(pod, term, other):
                     return f"anti-affinity to {key_of(other)} by {term['topologyKey']}"
         for other, place, term in self._repelling:
-            if self._together(machine, place, term) and self._lookup.term(other, term, pod):
+            if self._together(node_info, place, term) and self._lookup.term(other, term, pod):
                 return f"anti-affinity of {key_of(other)} by {term['topologyKey']}"
         return None
 
     @staticmethod
-    def _together(machine: Machine, other: Machine, term: Object) -> bool:
-        value = machine.labels.get(term["topologyKey"])
+    def _together(node_info: NodeInfo, other: NodeInfo, term: Object) -> bool:
+        value = node_info.labels.get(term["topologyKey"])
         return value is not None and value == other.labels.get(term["topologyKey"])
 
-    def _alone(self, pod: Object, machine: Machine) -> str | None:
+    def _alone(self, pod: Object, node_info: NodeInfo) -> str | None:
         terms = terms_of(pod, "podAffinity")
         if not terms:
             return None
-        if any(term["topologyKey"] not in machine.labels for term in terms):
+        if any(term["topologyKey"] not in node_info.labels for term in terms):
             return "the node lacks a label of its affinity"
         company = [
             place
             for other, place in self.bound
             if all(self._lookup.term(pod, term, other) for term in terms)
         ]
-        near = all(any(self._together(machine, place, term) for place in company) for term in terms)
+        near = all(
+            any(self._together(node_info, place, term) for place in company) for term in terms
+        )
         first = not any(
             term["topologyKey"] in place.labels for place in company for term in terms
         ) and all(self._lookup.term(pod, term, pod) for term in terms)
@@ -180,13 +184,13 @@ class Play:
             return None
         return f"no pod of its affinity by {', '.join(t['topologyKey'] for t in terms)} is there"
 
-    def _skewed(self, pod: Object, machine: Machine) -> str | None:
+    def _skewed(self, pod: Object, node_info: NodeInfo) -> str | None:
         for spread in hard_spreads(pod):
             key = spread["topologyKey"]
-            if key not in machine.labels:
+            if key not in node_info.labels:
                 return f"the node lacks {key} of its spread"
             ledger = self.ledger(pod, spread)
-            skew = ledger.skew(machine, own=self._lookup.constraint(pod, spread, pod))
+            skew = ledger.skew(node_info, own=self._lookup.constraint(pod, spread, pod))
             if skew > spread["maxSkew"]:
                 return f"skew {skew} by {key} over {dict(ledger.counts)}"
         return None
@@ -202,7 +206,7 @@ class Play:
                 constraint,
                 {
                     standing.name: standing.labels[key]
-                    for standing in self._machines
+                    for standing in self._node_infos
                     if keys <= standing.labels.keys() and _counted(pod, constraint, standing)
                 },
             )
@@ -221,18 +225,18 @@ class Ledger:
     domains: Mapping[str, str]
     counts: Counter[str] = field(default_factory=Counter)
 
-    def enter(self, pod: Object, machine: Machine, lookup: Lookup) -> None:
+    def enter(self, pod: Object, node_info: NodeInfo, lookup: Lookup) -> None:
         """Count a bound pod if the constraint selects it."""
-        domain = self.domains.get(machine.name)
+        domain = self.domains.get(node_info.name)
         if domain is not None and lookup.constraint(self.owner, self.constraint, pod):
             self.counts[domain] += 1
 
-    def skew(self, machine: Machine, *, own: bool) -> int:
-        """Return the skew with one more owner on the machine.
+    def skew(self, node_info: NodeInfo, *, own: bool) -> int:
+        """Return the skew with one more owner on the node.
 
         `own` says whether the constraint counts the owner itself.
         """
-        domain = self.domains.get(machine.name)
+        domain = self.domains.get(node_info.name)
         if domain is None:
             return 0
         few = len(self.counts) < (self.constraint.get("minDomains") or 1)
@@ -248,14 +252,14 @@ def hard_spreads(pod: Object) -> list[Object]:
     ]
 
 
-def _counted(pod: Object, constraint: Object, machine: Machine) -> bool:
+def _counted(pod: Object, constraint: Object, node_info: NodeInfo) -> bool:
     """Whether a constraint's node inclusion policies count the pods of a node."""
     if constraint.get("nodeAffinityPolicy", "Honor") == "Honor" and not node_selected(
-        pod, machine.labels, machine.name
+        pod, node_info.labels, node_info.name
     ):
         return False
     return constraint.get("nodeTaintsPolicy", "Ignore") == "Ignore" or tolerates(
-        pod, machine.taints
+        pod, node_info.taints
     )
 
 
@@ -267,7 +271,7 @@ def is_choosy(pod: Object) -> bool:
 
 
 def bound_in_some_order(
-    machines: Sequence[Machine],
+    node_infos: Sequence[NodeInfo],
     assigned: Sequence[Assigned],
     lookup: Lookup,
     chance: random.Random,
@@ -275,11 +279,11 @@ def bound_in_some_order(
     """Return the best order found, and the pods that it does not bind, with their reasons."""
     order = list(assigned)
     # Most plans bind in any order, and that is the fastest to check.
-    best = Order(machines, order, lookup, careful=False).played()
+    best = Order(node_infos, order, lookup, careful=False).played()
     for _ in range(ORDERS):
         if not best[1]:
             break
-        another = Order(machines, order, lookup, careful=True).played()
+        another = Order(node_infos, order, lookup, careful=True).played()
         if len(another[1]) < len(best[1]):
             best = another
         chance.shuffle(order)
@@ -306,7 +310,7 @@ class Order:
 
     def __init__(
         self,
-        machines: Sequence[Machine],
+        node_infos: Sequence[NodeInfo],
         order: Sequence[Assigned],
         lookup: Lookup,
         *,
@@ -314,11 +318,11 @@ class Order:
     ) -> None:
         """Take pods of equal rank in this order."""
         self._lookup, self._careful = lookup, careful
-        self._play = Play(machines, lookup)
+        self._play = Play(node_infos, lookup)
         self._waiting = sorted(order, key=lambda placement: _rank(placement[0]))
         self._due: defaultdict[tuple[str, str], Counter[Owner]] = defaultdict(Counter)
-        for pod, machine in order:
-            for domain, owner in self._spread(pod, machine):
+        for pod, node_info in order:
+            for domain, owner in self._spread(pod, node_info):
                 self._due[domain][owner] += 1
 
     def played(self) -> tuple[Play, list[tuple[Object, str]]]:
@@ -336,12 +340,12 @@ class Order:
         """
         waiting: list[Assigned] = []
         is_left = False
-        for pod, machine in self._waiting:
+        for pod, node_info in self._waiting:
             taken = is_left and bool(waiting) and _rank(pod) > 0
-            if taken or any(self._harm(pod, machine)) or self._play.refusal(pod, machine):
-                waiting.append((pod, machine))
+            if taken or any(self._harm(pod, node_info)) or self._play.refusal(pod, node_info):
+                waiting.append((pod, node_info))
             else:
-                self._bind(pod, machine)
+                self._bind(pod, node_info)
                 is_left = True
         self._waiting = waiting
         return is_left
@@ -356,44 +360,44 @@ class Order:
         return bool(free)
 
     def _cost(self, place: int) -> tuple[int, int, int]:
-        pod, machine = self._waiting[place]
-        on_node, elsewhere = self._harm(pod, machine)
+        pod, node_info = self._waiting[place]
+        on_node, elsewhere = self._harm(pod, node_info)
         return on_node, _rank(pod), elsewhere
 
-    def _bind(self, pod: Object, machine: Machine) -> None:
-        self._play.bind(pod, machine)
-        for domain, owner in self._spread(pod, machine):
+    def _bind(self, pod: Object, node_info: NodeInfo) -> None:
+        self._play.bind(pod, node_info)
+        for domain, owner in self._spread(pod, node_info):
             self._due[domain][owner] -= 1
 
-    def _harm(self, pod: Object, machine: Machine) -> tuple[int, int]:
+    def _harm(self, pod: Object, node_info: NodeInfo) -> tuple[int, int]:
         """Return how many later pods would be rejected, by spreads over nodes and by others.
 
         The latter may become satisfiable again.
         """
         if not self._careful:
             return 0, 0
-        mine = set(self._spread(pod, machine))
+        mine = set(self._spread(pod, node_info))
         harm = {True: 0, False: 0}
-        for domain in machine.labels.items():
+        for domain in node_info.labels.items():
             for (ledger, own), number in self._due.get(domain, NO_OWNERS).items():
                 others = number - ((domain, (ledger, own)) in mine)
                 if (
                     others > 0
                     and self._lookup.constraint(ledger.owner, ledger.constraint, pod)
-                    and ledger.skew(machine, own=own) + 1 > ledger.constraint["maxSkew"]
+                    and ledger.skew(node_info, own=own) + 1 > ledger.constraint["maxSkew"]
                 ):
                     harm[domain[0] == HOSTNAME] += others
         return harm[True], harm[False]
 
-    def _spread(self, pod: Object, machine: Machine) -> list[tuple[tuple[str, str], Owner]]:
+    def _spread(self, pod: Object, node_info: NodeInfo) -> list[tuple[tuple[str, str], Owner]]:
         """Return the domains in which a constraint of the pod counts pods, with that constraint."""
         return [
             (
-                (spread["topologyKey"], machine.labels[spread["topologyKey"]]),
+                (spread["topologyKey"], node_info.labels[spread["topologyKey"]]),
                 (self._play.ledger(pod, spread), self._lookup.constraint(pod, spread, pod)),
             )
             for spread in hard_spreads(pod)
-            if spread["topologyKey"] in machine.labels
+            if spread["topologyKey"] in node_info.labels
         ]
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from croniter import croniter
 
-from tests.oracle.machines import INSTANCE_TYPE, ZONE, Choice
+from tests.oracle.nodeinfos import INSTANCE_TYPE, ZONE, Choice
 from tests.oracle.replay import NODE_POOL, Finding, Replay
 from tests.oracle.rules import Object, key_of, node_selected, selected, tolerates
 
@@ -319,21 +319,21 @@ class Disruption:
             for offering in kind["offerings"]
             if _place(offering["requirements"]) == (new["zone"], new["capacityType"])
         )
-        machine = replay.launched(new, new["name"], Choice(kind, offering), random.Random(0))
-        allocatable = {name: f"{amount}n" for name, amount in machine.allocatable.items()}
+        node_info = replay.launched(new, new["name"], Choice(kind, offering), random.Random(0))
+        allocatable = {name: f"{amount}n" for name, amount in node_info.allocatable.items()}
         up = {"karpenter.sh/registered": "true", "karpenter.sh/initialized": "true"}
         identity = {"providerID": f"new:///{new['name']}"}
         amounts = {"capacity": dict(kind["capacity"]), "allocatable": allocatable}
         true = ("Launched", "Registered", "Initialized", "Ready", "Consolidatable")
         conditions = [{"type": kind, "status": "True"} for kind in true]
         node = {
-            "metadata": {"name": new["name"], "labels": machine.labels | up},
-            "spec": {**identity, "taints": list(machine.taints)},
+            "metadata": {"name": new["name"], "labels": node_info.labels | up},
+            "spec": {**identity, "taints": list(node_info.taints)},
             "status": {**amounts, "conditions": [{"type": "Ready", "status": "True"}]},
         }
         claim = {
-            "metadata": {"name": new["name"], "labels": machine.labels},
-            "spec": {"taints": list(machine.taints)},
+            "metadata": {"name": new["name"], "labels": node_info.labels},
+            "spec": {"taints": list(node_info.taints)},
             "status": {
                 **identity,
                 **amounts,

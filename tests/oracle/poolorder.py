@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tests.oracle.binding import hard_spreads, is_choosy, terms_of
-from tests.oracle.machines import INSTANCE_TYPE, Choice, Machine
+from tests.oracle.nodeinfos import INSTANCE_TYPE, Choice, NodeInfo
 from tests.oracle.rules import (
     ONE,
     PREFERRED,
@@ -71,7 +71,7 @@ class PoolOrder:
                 text = f"{open_[0].offering['price']} $/h with pods that a heavier pool could take"
                 yield index, f"{text}, {less} without"
 
-    def _may_leave(self, pod: Object, here: Machine, heavier: Sequence[str]) -> bool:
+    def _may_leave(self, pod: Object, here: NodeInfo, heavier: Sequence[str]) -> bool:
         """Whether one of these NodePools could launch a node for the pod.
 
         The node comes on top of all others.
@@ -96,15 +96,15 @@ class PoolOrder:
             for choosy in self._choosy
         )
 
-    def _liking(self, pod: Object, machine: Machine) -> int:
-        """Return the sum of the weights of the pod's node preferences that a machine meets."""
+    def _liking(self, pod: Object, node_info: NodeInfo) -> int:
+        """Return the sum of the weights of the pod's node preferences that a node meets."""
         if self._trial.world.get("settings", {}).get("PREFERENCE_POLICY") == "Ignore":
             return 0
         preferences = (pod["spec"].get("affinity") or {}).get("nodeAffinity", {}).get(PREFERRED, [])
         terms = [
             (term["weight"], term["preference"].get("matchExpressions")) for term in preferences
         ]
-        return sum(weight for weight, term in terms if matches(machine.labels, term or []))
+        return sum(weight for weight, term in terms if matches(node_info.labels, term or []))
 
     def _could_take(self, name: str, pod: Object, least: int) -> bool:
         """Whether a NodePool could now launch a node for a pod.
@@ -114,13 +114,13 @@ class PoolOrder:
         known = (f"{name} {_character(pod)}", least)
         if known not in self._may_move:
             self._may_move[known] = any(
-                self._liking(pod, machine) >= least and self._lets_in(machine, [pod])
-                for machine in self._machines(name)
+                self._liking(pod, node_info) >= least and self._lets_in(node_info, [pod])
+                for node_info in self._nodes(name)
             )
         return self._may_move[known]
 
-    def _machines(self, name: str) -> Iterator[Machine]:
-        """Yield the machines that a NodePool could still launch; none if it has `minValues`."""
+    def _nodes(self, name: str) -> Iterator[NodeInfo]:
+        """Yield the nodes that a NodePool could still launch; none if it has `minValues`."""
         pool = self._trial.pools[name]
         template = pool["spec"]["template"]["spec"]
         wanted = template.get("requirements") or []
@@ -137,28 +137,28 @@ class PoolOrder:
                 if reserved or not self._trial.open(kind, offering, node):
                     continue
                 choice = Choice(kind, offering)
-                machine = self._trial.launched(node, "elsewhere", choice, random.Random(0))
-                if matches(machine.labels, wanted):
-                    self._trial.with_daemons(machine)
-                    yield machine
+                node_info = self._trial.launched(node, "elsewhere", choice, random.Random(0))
+                if matches(node_info.labels, wanted):
+                    self._trial.with_daemons(node_info)
+                    yield node_info
 
-    def _lets_in(self, machine: Machine, pods: Sequence[Object]) -> bool:
-        """Whether pods without constraints on other pods fit on a machine together.
+    def _lets_in(self, node_info: NodeInfo, pods: Sequence[Object]) -> bool:
+        """Whether pods without constraints on other pods fit on a node together.
 
         Soft taints count as well.
         """
         taints = [
             {**taint, "effect": "NoSchedule"} if taint["effect"] == "PreferNoSchedule" else taint
-            for taint in machine.taints
+            for taint in node_info.taints
         ]
-        asked = plus(machine.daemons, *(self._trial.requests(pod) for pod in pods))
+        asked = plus(node_info.daemons, *(self._trial.requests(pod) for pod in pods))
         return all(
-            value <= machine.allocatable.get(key, 0) for key, value in asked.items()
+            value <= node_info.allocatable.get(key, 0) for key, value in asked.items()
         ) and all(
-            node_selected(pod, machine.labels, machine.name)
+            node_selected(pod, node_info.labels, node_info.name)
             and tolerates(pod, taints)
-            and self._trial.volumes.reachable(pod, machine)
-            and not clash(ports(pod), machine.daemon_ports)
+            and self._trial.volumes.reachable(pod, node_info)
+            and not clash(ports(pod), node_info.daemon_ports)
             for pod in pods
         )
 
@@ -190,9 +190,9 @@ class PoolOrder:
                     and self._trial.open(kind, offering, free)
                 ):
                     chosen = Choice(kind, offering)
-                    machine = self._trial.launched(free, "alone", chosen, random.Random(0))
-                    self._trial.with_daemons(machine)
-                    if matches(machine.labels, wanted) and self._lets_in(machine, stay):
+                    node_info = self._trial.launched(free, "alone", chosen, random.Random(0))
+                    self._trial.with_daemons(node_info)
+                    if matches(node_info.labels, wanted) and self._lets_in(node_info, stay):
                         return float(offering["price"])
         return None
 

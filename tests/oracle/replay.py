@@ -2,7 +2,7 @@
 
 Nodes are launched as the cloud might do it, with any instance type and offering that a NodeClaim
 allows. Pods are bound to them one after the other. An answer is correct if some order binds every
-pod to its planned node, whichever machines the cloud launches.
+pod to its planned node, whichever instances the cloud launches.
 
 The replay also checks that each pending pod is answered exactly once, that NodePools keep their
 limits and the order of their weights, that `minValues` hold, and that every price is that of the
@@ -18,12 +18,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.oracle.binding import Lookup, bound_in_some_order, hard_spreads
-from tests.oracle.machines import (
+from tests.oracle.nodeinfos import (
     HOSTNAME,
     INSTANCE_TYPE,
     Choice,
-    Machine,
-    existing_machines,
+    NodeInfo,
+    existing_nodes,
     with_aliases,
 )
 from tests.oracle.poolorder import POOL_ORDER, RESERVATION, PoolOrder
@@ -96,25 +96,25 @@ class Replay:
         self._launches(choices)
         return sorted(self._found.values())
 
-    def machines(self) -> list[Machine]:
-        """Return the new nodes as the cheapest machines allowed."""
+    def new_nodes(self) -> list[NodeInfo]:
+        """Return the new nodes as the cheapest nodes allowed."""
         chance = random.Random(0)
         return [
-            self._machine(index, self._choices(index)[0], chance)
+            self._new_node(index, self._choices(index)[0], chance)
             for index in range(len(self.answer["newNodes"]))
         ]
 
-    def cheapest(self) -> list[tuple[Object, Machine]]:
-        """Return every pod with its machine, running pods included.
+    def cheapest(self) -> list[tuple[Object, NodeInfo]]:
+        """Return every pod with its node, running pods included.
 
-        New nodes are the cheapest machines allowed.
+        New nodes are the cheapest nodes allowed.
         """
-        machines = existing_machines(self.world)
-        placed = [(pod, machine) for machine in machines.values() for pod in machine.pods]
+        node_infos = existing_nodes(self.world)
+        placed = [(pod, node_info) for node_info in node_infos.values() for pod in node_info.pods]
         for name, keys in self.answer["existingNodes"].items():
-            placed += [(pod, machines[name]) for pod in self.named(keys)]
-        for machine, node in zip(self.machines(), self.answer["newNodes"], strict=True):
-            placed += [(pod, machine) for pod in self.named(node["pods"])]
+            placed += [(pod, node_infos[name]) for pod in self.named(keys)]
+        for node_info, node in zip(self.new_nodes(), self.answer["newNodes"], strict=True):
+            placed += [(pod, node_info) for pod in self.named(node["pods"])]
         return placed
 
     def _report(self, rule: str, subject: str, text: str) -> None:
@@ -189,10 +189,10 @@ class Replay:
                 return False
         return True
 
-    def _machine(self, index: int, choice: Choice, chance: random.Random) -> Machine:
+    def _new_node(self, index: int, choice: Choice, chance: random.Random) -> NodeInfo:
         return self.launched(self.answer["newNodes"][index], f"new-{index}", choice, chance)
 
-    def launched(self, node: Object, name: str, choice: Choice, chance: random.Random) -> Machine:
+    def launched(self, node: Object, name: str, choice: Choice, chance: random.Random) -> NodeInfo:
         """Return a new node as the cloud launches it with this instance type and offering."""
         pool = self.pools[node["nodePool"]]
         template = pool["spec"]["template"]
@@ -221,7 +221,7 @@ class Replay:
         overhead = amounts(choice.kind.get("overhead"))
         allocatable = {k: v - overhead.get(k, 0) for k, v in capacity.items()}
         taints = template["spec"].get("taints") or []
-        return Machine(name, with_aliases(labels), taints, allocatable)
+        return NodeInfo(name, with_aliases(labels), taints, allocatable)
 
     @staticmethod
     def _invented(terms: Sequence[Object], key: str, chance: random.Random) -> str:
@@ -339,69 +339,69 @@ class Replay:
             wanted = template["spec"].get("requirements") or []
             sample = open_ if len(open_) <= OPTIONS else chance.sample(list(open_), OPTIONS)
             for choice in sample:
-                machine = self._machine(index, choice, chance)
-                self.with_daemons(machine)
+                node_info = self._new_node(index, choice, chance)
+                self.with_daemons(node_info)
                 what = f"{choice.kind['name']} {choice.offering['requirements']}"
-                if not matches(machine.labels, wanted):
-                    self._report("pool", machine.name, f"not of the pool's requirements: {what}")
-                self._on_machine(machine, pods, what)
+                if not matches(node_info.labels, wanted):
+                    self._report("pool", node_info.name, f"not of the pool's requirements: {what}")
+                self._on_node(node_info, pods, what)
 
     def named(self, keys: Iterable[str]) -> list[Object]:
         """Return pods by their keys."""
         return [self.pods[key] for key in keys]
 
-    def with_daemons(self, machine: Machine) -> None:
-        """Add the daemons that run on a machine."""
+    def with_daemons(self, node_info: NodeInfo) -> None:
+        """Add the daemons that run on a node."""
         running = {
             owner.get("name")
-            for pod in machine.pods
+            for pod in node_info.pods
             for owner in pod["metadata"].get("ownerReferences", [])
             if owner.get("kind") == "DaemonSet"
         }
         for daemon in self.world.get("daemonSets", []):
             pod = daemon["spec"]["template"]
-            here = tolerates(pod, machine.taints) and node_selected(
-                pod, machine.labels, machine.name
+            here = tolerates(pod, node_info.taints) and node_selected(
+                pod, node_info.labels, node_info.name
             )
             if here and daemon["metadata"]["name"] not in running:
-                machine.daemons = plus(machine.daemons, requests(pod))
-                machine.daemon_ports += ports(pod)
+                node_info.daemons = plus(node_info.daemons, requests(pod))
+                node_info.daemon_ports += ports(pod)
 
-    def _on_machine(self, machine: Machine, pods: Sequence[Object], what: str) -> None:
+    def _on_node(self, node_info: NodeInfo, pods: Sequence[Object], what: str) -> None:
         """Check what does not depend on other nodes."""
         alike: dict[str, Object] = {}
         for pod in pods:
             alike.setdefault(json.dumps(pod["spec"], sort_keys=True), pod)
         for pod in alike.values():
-            if not node_selected(pod, machine.labels, machine.name):
-                self._report("node affinity", key_of(pod), f"not on {machine.name}, {what}")
-            if not tolerates(pod, machine.taints):
-                self._report("taint", key_of(pod), f"not on {machine.name}, {what}")
+            if not node_selected(pod, node_info.labels, node_info.name):
+                self._report("node affinity", key_of(pod), f"not on {node_info.name}, {what}")
+            if not tolerates(pod, node_info.taints):
+                self._report("taint", key_of(pod), f"not on {node_info.name}, {what}")
         for pod in pods:
-            if not self.volumes.reachable(pod, machine):
-                self._report("volume", key_of(pod), f"not from {machine.name}, {what}")
-        self._capacity(machine, pods, what)
-        self._host_ports(machine, pods)
+            if not self.volumes.reachable(pod, node_info):
+                self._report("volume", key_of(pod), f"not from {node_info.name}, {what}")
+        self._capacity(node_info, pods, what)
+        self._host_ports(node_info, pods)
         if pods:
-            self._attachments(machine, pods)
+            self._attachments(node_info, pods)
 
-    def _host_ports(self, machine: Machine, pods: Sequence[Object]) -> None:
-        taken = list(machine.daemon_ports)
-        for pod in machine.pods:
+    def _host_ports(self, node_info: NodeInfo, pods: Sequence[Object]) -> None:
+        taken = list(node_info.daemon_ports)
+        for pod in node_info.pods:
             taken += ports(pod)
         for pod in pods:
             if clash(ports(pod), taken):
-                self._report("host port", key_of(pod), f"taken on {machine.name}")
+                self._report("host port", key_of(pod), f"taken on {node_info.name}")
             taken += ports(pod)
 
-    def _attachments(self, machine: Machine, pods: Sequence[Object]) -> None:
+    def _attachments(self, node_info: NodeInfo, pods: Sequence[Object]) -> None:
         attached: dict[str, set[str]] = defaultdict(set)
-        for pod in (*machine.pods, *pods):
+        for pod in (*node_info.pods, *pods):
             for driver, name in self.volumes.attached(pod):
                 attached[driver].add(name)
-        for driver, limit in machine.attachable.items():
+        for driver, limit in node_info.attachable.items():
             if len(attached[driver]) > limit:
-                self._report("volume limit", machine.name, f"{len(attached[driver])} of {driver}")
+                self._report("volume limit", node_info.name, f"{len(attached[driver])} of {driver}")
 
     def requests(self, pod: Object) -> Amounts:
         """Return the requests of a pod; cached."""
@@ -409,29 +409,29 @@ class Replay:
             self._asked[id(pod)] = requests(pod)
         return self._asked[id(pod)]
 
-    def _capacity(self, machine: Machine, pods: Sequence[Object], what: str) -> None:
+    def _capacity(self, node_info: NodeInfo, pods: Sequence[Object], what: str) -> None:
         wanted = plus(*(self.requests(pod) for pod in pods))
-        asked = plus(wanted, *(self.requests(pod) for pod in machine.pods), machine.daemons)
+        asked = plus(wanted, *(self.requests(pod) for pod in node_info.pods), node_info.daemons)
         for name, value in asked.items():
-            if wanted.get(name) and value > machine.allocatable.get(name, 0):
-                have = machine.allocatable.get(name, 0)
+            if wanted.get(name) and value > node_info.allocatable.get(name, 0):
+                have = node_info.allocatable.get(name, 0)
                 text = f"{name}: {value / ONE} of {have / ONE} ({what})"
-                self._report("resources", machine.name, text)
+                self._report("resources", node_info.name, text)
 
     def sequence(self) -> list[str]:
         """Return the pods of the answer in an order that binds as many as any order found.
 
-        The nodes are the cheapest machines allowed.
+        The nodes are the cheapest nodes allowed.
         """
-        machines = [*existing_machines(self.world).values(), *self.machines()]
-        by_name = {machine.name: machine for machine in machines}
-        running = sum(len(machine.pods) for machine in machines)
+        node_infos = [*existing_nodes(self.world).values(), *self.new_nodes()]
+        by_name = {node_info.name: node_info for node_info in node_infos}
+        running = sum(len(node_info.pods) for node_info in node_infos)
         assigned = [
             (pod, by_name[name])
             for name, keys in self._places().items()
             for pod in self.named(keys)
         ]
-        play, _ = bound_in_some_order(machines, assigned, self.lookup, random.Random(0))
+        play, _ = bound_in_some_order(node_infos, assigned, self.lookup, random.Random(0))
         return [key_of(pod) for pod, _ in play.bound[running:]]
 
     def _places(self) -> dict[str, Sequence[str]]:
@@ -439,21 +439,21 @@ class Replay:
         return {**self.answer["existingNodes"], **new}
 
     def _play(self, chosen: Sequence[Choice], chance: random.Random) -> None:
-        machines = existing_machines(self.world)
-        assigned: list[tuple[Object, Machine]] = []
+        node_infos = existing_nodes(self.world)
+        assigned: list[tuple[Object, NodeInfo]] = []
         for name, keys in self.answer["existingNodes"].items():
-            if name not in machines:
+            if name not in node_infos:
                 self._report("existence", name, "no such node")
                 return
-            self.with_daemons(machines[name])
-            self._on_machine(machines[name], self.named(keys), "as it is")
-            assigned += [(pod, machines[name]) for pod in self.named(keys)]
+            self.with_daemons(node_infos[name])
+            self._on_node(node_infos[name], self.named(keys), "as it is")
+            assigned += [(pod, node_infos[name]) for pod in self.named(keys)]
         for index, choice in enumerate(chosen):
-            machine = self._machine(index, choice, chance)
-            machines[machine.name] = machine
+            node_info = self._new_node(index, choice, chance)
+            node_infos[node_info.name] = node_info
             keys = self.answer["newNodes"][index]["pods"]
-            assigned += [(pod, machine) for pod in self.named(keys)]
-        _, stuck = bound_in_some_order(list(machines.values()), assigned, self.lookup, chance)
+            assigned += [(pod, node_info) for pod in self.named(keys)]
+        _, stuck = bound_in_some_order(list(node_infos.values()), assigned, self.lookup, chance)
         for pod, reason in stuck:
             self._report("topology", key_of(pod), reason)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from bench.parity.worlds import pod
 from tests.oracle.binding import Lookup, bound_in_some_order
-from tests.oracle.machines import HOSTNAME, ZONE, Machine
+from tests.oracle.nodeinfos import HOSTNAME, ZONE, NodeInfo
 
 WEB, DB = {"app": "web"}, {"app": "db"}
 
 
-def machine(name: str, zone: str) -> Machine:
-    return Machine(name, {HOSTNAME: name, ZONE: zone}, [], {})
+def node_info(name: str, zone: str) -> NodeInfo:
+    return NodeInfo(name, {HOSTNAME: name, ZONE: zone}, [], {})
 
 
 def spread(counting: Mapping[str, str], key: str) -> dict[str, Any]:
@@ -31,14 +31,14 @@ def small(name: str, labels: Mapping[str, str], **spec: Any) -> Any:
     return pod(name, cpu=100, memory=100, labels=labels, **spec)
 
 
-def stuck(*placed: tuple[Any, Machine]) -> list[str]:
-    machines = [machine("full", "a"), machine("empty", "b")]
-    assigned = [(pod, next(m for m in machines if m.name == where.name)) for pod, where in placed]
-    _, left = bound_in_some_order(machines, assigned, Lookup({}), random.Random(0))
+def stuck(*placed: tuple[Any, NodeInfo]) -> list[str]:
+    node_infos = [node_info("full", "a"), node_info("empty", "b")]
+    assigned = [(pod, next(m for m in node_infos if m.name == where.name)) for pod, where in placed]
+    _, left = bound_in_some_order(node_infos, assigned, Lookup({}), random.Random(0))
     return [pod["metadata"]["name"] for pod, _ in left]
 
 
-FULL, EMPTY = machine("full", "a"), machine("empty", "b")
+FULL, EMPTY = node_info("full", "a"), node_info("empty", "b")
 
 
 def test_pods_with_a_spread_bind_before_pods_that_only_count() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.oracle.machines import Machine
+from tests.oracle.nodeinfos import NodeInfo
 from tests.oracle.rules import Object, key_of, node_term
 
 
@@ -38,22 +38,22 @@ class Volumes:
                 is_bound = bool(made["spec"].get("volumeName"))
                 yield name, made if is_bound else volume["ephemeral"]["volumeClaimTemplate"]
 
-    def reachable(self, pod: Object, machine: Machine) -> bool:
-        """Whether every volume of the pod exists, or can be provisioned, where the machine is."""
-        return all(self._reachable(claim, machine) for _, claim in self.claims(pod))
+    def reachable(self, pod: Object, node_info: NodeInfo) -> bool:
+        """Whether every volume of the pod exists, or can be provisioned, where the node is."""
+        return all(self._reachable(claim, node_info) for _, claim in self.claims(pod))
 
-    def _reachable(self, claim: Object, machine: Machine) -> bool:
+    def _reachable(self, claim: Object, node_info: NodeInfo) -> bool:
         if bound := claim["spec"].get("volumeName"):
             spec = self._volumes[bound]["spec"]
             required = spec.get("nodeAffinity", {}).get("required")
             return required is None or any(
-                node_term(term, machine.labels, machine.name)
+                node_term(term, node_info.labels, node_info.name)
                 for term in required["nodeSelectorTerms"]
             )
         terms = self._class(claim).get("allowedTopologies") or []
         return not terms or any(
             all(
-                machine.labels.get(expression["key"]) in expression["values"]
+                node_info.labels.get(expression["key"]) in expression["values"]
                 for expression in term["matchLabelExpressions"]
             )
             for term in terms

@@ -21,7 +21,7 @@ DEARER = 2
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What both sides made of a cluster, and which rules ours broke."""
+    """The decisions of both sides about a cluster, and the rules that Joiner's broke."""
 
     seed: int
     ours: Side
@@ -54,7 +54,7 @@ def test_clusters_end_at_most_as_expensive_as_with_karpenter(courses: list[Cours
 
 
 def test_pods_with_affinities_are_accepted_by_their_destinations() -> None:
-    """What a pod was planned to be near, or level with, may leave later in the same plan."""
+    """Pods that a pod has affinity to or spreads with may move later in the same plan."""
     _, failures = broken(settled(underused(300, 10)), with_eviction_cost=False)
 
     assert failures == []

@@ -52,7 +52,7 @@ def assert_same(objects: Sequence[dict[str, Any]], ours: Sequence[str]) -> None:
 
 
 def some(dice: random.Random, **makers: Maker) -> dict[str, Any]:
-    """Fields, each with the value of its maker or left out."""
+    """Draw fields, each with a generated value or left out."""
     return {name: make(dice) for name, make in makers.items() if dice.random() < 0.5}
 
 

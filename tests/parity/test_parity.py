@@ -34,7 +34,7 @@ def karpenter() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def verdicts(karpenter: list[dict[str, Any]]) -> list[Verdict]:
-    """Our answers beside them, by seed."""
+    """Joiner's answers, by seed."""
     return list(campaign.judged(range(len(karpenter)), karpenter))
 
 

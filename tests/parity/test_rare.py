@@ -24,7 +24,7 @@ def karpenter() -> dict[int, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def verdicts(karpenter: dict[int, dict[str, Any]]) -> dict[int, Verdict]:
-    """Our answers beside them, by seed."""
+    """Joiner's answers, by seed."""
     return dict(zip(SEEDS, campaign.judged(SEEDS, [*karpenter.values()]), strict=True))
 
 

@@ -35,7 +35,7 @@ class SameProcess:
         self.asked = 0
         self.last: DisruptionProblem | None = None
 
-    async def aside(self, function: Callable[..., Answer], *arguments: object) -> Answer:
+    async def in_thread(self, function: Callable[..., Answer], *arguments: object) -> Answer:
         return function(*arguments)
 
     async def decide(self, problem: DisruptionProblem) -> Decision:
@@ -88,5 +88,5 @@ class Loops:
 
     def leaves(self, name: str) -> bool:
         """Whether the controller's state has the named node as being deleted."""
-        machines = self.world.cluster.state_nodes(self.world.clock())
-        return next(machine.deleting for machine in machines if machine.name == name)
+        nodes = self.world.cluster.state_nodes(self.world.clock())
+        return next(node.deleting for node in nodes if node.name == name)

@@ -48,7 +48,7 @@ def status(world: World) -> CapacityBufferStatus:
     return buffer.status
 
 
-def told(world: World, kind: str) -> tuple[str, str]:
+def status_and_reason(world: World, kind: str) -> tuple[str, str]:
     condition = conditions.find(status(world).conditions, kind)
     assert condition is not None
     return condition.status, condition.reason
@@ -66,7 +66,7 @@ async def test_a_buffer_with_a_template_and_a_number_is_ready_for_provisioning()
     assert buffer.pod_template_ref.name == "web"
     assert buffer.pod_template_generation == 3
     assert buffer.provisioning_strategy == "buffer.x-k8s.io/active-capacity"
-    assert told(world, "ReadyForProvisioning") == ("True", "Resolved")
+    assert status_and_reason(world, "ReadyForProvisioning") == ("True", "Resolved")
     assert len(world.cluster.buffer_pods()) == 2
 
 
@@ -79,7 +79,7 @@ async def test_an_invalid_buffer_is_reported_and_reserves_nothing(slip: dict[str
 
     await resolved(world)
 
-    assert told(world, "ReadyForProvisioning") == ("False", "ResolutionFailed")
+    assert status_and_reason(world, "ReadyForProvisioning") == ("False", "ResolutionFailed")
     assert world.cluster.buffer_pods() == ()
 
 
@@ -122,8 +122,8 @@ async def test_an_unresolvable_buffer_reports_the_reason_and_gets_no_capacity(
     await resolved(scenario.world)
     await scenario.round()
 
-    assert told(scenario.world, "ReadyForProvisioning") == ("False", reason)
-    assert told(scenario.world, "Provisioning") == ("False", "NotReadyForProvisioning")
+    assert status_and_reason(scenario.world, "ReadyForProvisioning") == ("False", reason)
+    assert status_and_reason(scenario.world, "Provisioning") == ("False", "NotReadyForProvisioning")
     assert not scenario.asked
 
 
@@ -134,7 +134,7 @@ def _scenario(*objects: Any) -> ProvisioningScenario:
 
 
 async def launched(world: World, claim: NodeClaim) -> NodeClaim:
-    """Let the claim's instance be launched and say how large it is."""
+    """Launch the NodeClaim's instance, and set its size."""
     instance = await world.cloud.launch(claim, make_nodeclass())
     size = {"capacity": dict(instance.capacity), "allocatable": dict(instance.allocatable)}
     status = {"status": {"providerID": instance.provider_id, **size}}
@@ -146,7 +146,7 @@ async def launched(world: World, claim: NodeClaim) -> NodeClaim:
 
 
 async def settled(world: World, claim: NodeClaim) -> None:
-    """Let the node of a launched claim be ready, and quiet for long enough."""
+    """Make the node of a launched NodeClaim ready and consolidatable."""
     node = world.join(claim)
     known = {labels.NODEPOOL: "default", labels.REGISTERED: "true", labels.INITIALIZED: "true"}
     world.seed(changed(node, metadata={"labels": known}, spec={"taints": []}))
@@ -168,7 +168,7 @@ async def test_buffer_capacity_is_launched_once_and_used_by_real_pods() -> None:
     await scenario.round()
 
     (claim,) = world.claims()
-    assert told(world, "Provisioning") == ("False", "RequiresNewCapacity")
+    assert status_and_reason(world, "Provisioning") == ("False", "RequiresNewCapacity")
     assert status(world).ready_replicas == 0
     assert not scenario.provisioner.plan.expected_on(claim.metadata.name)
     assert not await world.events("Nominated")
@@ -177,7 +177,7 @@ async def test_buffer_capacity_is_launched_once_and_used_by_real_pods() -> None:
     await scenario.round()
 
     assert len(world.claims()) == 1
-    assert told(world, "Provisioning") == ("True", "FitsExistingCapacity")
+    assert status_and_reason(world, "Provisioning") == ("True", "FitsExistingCapacity")
     assert status(world).ready_replicas == 2
 
     world.seed(make_pod("real", cpu="1", memory="1Gi"))
@@ -196,7 +196,7 @@ async def test_unschedulable_buffer_pods_are_reported_in_the_status_but_not_as_e
 
     await scenario.round()
 
-    assert told(scenario.world, "Provisioning") == ("False", "Infeasible")
+    assert status_and_reason(scenario.world, "Provisioning") == ("False", "Infeasible")
     provisioning = conditions.find(status(scenario.world).conditions, "Provisioning")
     assert provisioning is not None
     assert provisioning.message.startswith(
@@ -213,7 +213,7 @@ async def test_a_limit_does_not_make_a_buffer_infeasible() -> None:
 
     await scenario.round()
 
-    assert told(scenario.world, "Provisioning") == ("False", "RequiresNewCapacity")
+    assert status_and_reason(scenario.world, "Provisioning") == ("False", "RequiresNewCapacity")
 
 
 async def test_a_node_with_buffer_capacity_is_not_empty_until_the_buffer_is_deleted() -> None:

@@ -42,8 +42,8 @@ async def launched(
         pool="", uid="uid", labels=carried, finalizers=[labels.TERMINATION_FINALIZER]
     )
     instance = await world.cloud.launch(claim, make_nodeclass())
-    machine = world.cloud.machines[instance.provider_id]
-    world.cloud.machines[instance.provider_id] = replace(machine, capacity_type=bought)
+    instance = world.cloud.instances_by_id[instance.provider_id]
+    world.cloud.instances_by_id[instance.provider_id] = replace(instance, capacity_type=bought)
     held = true(REGISTERED) if registered else []
     claim = changed(claim, status={"providerID": instance.provider_id, "conditions": held})
     world.seed(claim)
@@ -106,7 +106,7 @@ async def test_without_reserved_claims_the_cloud_is_not_called(
 
 
 def seed_block(world: World, *, left: timedelta, kind: str = "capacity-block") -> None:
-    """Let the class have found a reservation that has so long to go."""
+    """Make the EC2NodeClass resolve a reservation that ends after this time."""
     node_class = make_nodeclass()
     end = (world.now + left).strftime("%Y-%m-%dT%H:%M:%SZ")
     reservation = CapacityReservationStatus(id="cr-1", reservation_type=kind, end_time=end)

@@ -50,7 +50,7 @@ VALIDATION = 15
 
 
 class ConsolidationScenario(Loops):
-    """On-demand nodes of one pool, quiet for long enough, and the loops that may take them."""
+    """Consolidatable on-demand nodes of one NodePool, and the loops that may disrupt them."""
 
     def __init__(self, **disruption: object) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class ConsolidationScenario(Loops):
         self.world.seed(claim, node, *running)
 
     def settle(self, name: str, *, seconds: int) -> None:
-        """Let pods have come or gone on a node just now, so that it has settled that much later."""
+        """Record a pod event on a node, so that it becomes consolidatable after this time."""
         claim = self.world.claim(f"claim-of-{name}")
         assert claim is not None
         pool = self.world.api.objects(kinds.NODE_POOL)[0]
@@ -121,7 +121,7 @@ class ConsolidationScenario(Loops):
         self.world.seed(changed(pool, spec=spec))
 
     async def protect(self, name: str, value: str | None = "true") -> None:
-        """Let a node stay whatever comes; or not any more, by no value."""
+        """Set do-not-disrupt on a node; None removes it."""
         annotations = {labels.DO_NOT_DISRUPT: value}
         await self.world.api.patch(kinds.NODE, name, {"metadata": {"annotations": annotations}})
         self.world.see()
@@ -134,15 +134,15 @@ class ConsolidationScenario(Loops):
         return [c for c in self.world.claims() if not c.metadata.name.startswith("claim-of-")]
 
     def join(self, claim: NodeClaim) -> None:
-        """Let the node of a new claim come, without being ready for pods."""
+        """Register the node of a new NodeClaim; it is not ready."""
         self._become(claim, LAUNCHED, REGISTERED)
 
     def make_ready(self, claim: NodeClaim) -> None:
-        """Let the node of a new claim come and be ready for pods."""
+        """Initialize the node of a new NodeClaim."""
         self._become(claim, *SETTLED)
 
     def drift(self, claim: NodeClaim, reason: str) -> None:
-        """Let a claim have drifted for a reason."""
+        """Mark a NodeClaim as drifted for a reason."""
         after = with_condition(
             claim.status.conditions, DRIFTED, "True", reason=reason, now=self.world.now
         )
@@ -155,13 +155,13 @@ class ConsolidationScenario(Loops):
         self.world.seed(changed(claim, status={"conditions": after}))
 
     def change_leader(self, engine: SameProcess | None = None) -> None:
-        """Let another process take over, which knows what the cluster shows and no more."""
+        """Replace the leader by a process that knows only the state of the cluster."""
         self.world.cluster.unmark(*(c.metadata.name for c in self.world.claims()))
         self.engine = engine or SameProcess()
         self.disruptor = make_disruptor(self.world, self.engine)
 
     async def lose(self, claim: NodeClaim) -> None:
-        """Let a new claim come to nothing, as for want of capacity."""
+        """Delete a new NodeClaim, as after a failed launch."""
         await self.world.api.patch(
             kinds.NODE_CLAIM, claim.metadata.name, {"metadata": {"finalizers": None}}
         )
@@ -176,12 +176,12 @@ class ConsolidationScenario(Loops):
         tainted = any(taint.key == labels.DISRUPTED_TAINT for taint in node.spec.taints)
         return tainted or find(claim.status.conditions, DISRUPTION_REASON) is not None
 
-    def counted(self, metric: str, **told: str) -> float:
+    def counted(self, metric: str, **metric_labels: str) -> float:
         return sum(
             sample.value
             for family in self.world.metrics.registry.collect()
             for sample in family.samples
-            if sample.name == metric and told.items() <= sample.labels.items()
+            if sample.name == metric and metric_labels.items() <= sample.labels.items()
         )
 
 
@@ -202,7 +202,7 @@ def unrecorded(**disruption: object) -> ConsolidationScenario:
 
 
 async def replaced(scenario: ConsolidationScenario) -> NodeClaim:
-    """Let the loops decide to replace the node, and return the claim of the new one."""
+    """Run the loops until they replace the node; return the replacement's NodeClaim."""
     await scenario.work(VALIDATION + 2)
     (replacement,) = scenario.made()
     return replacement
@@ -520,9 +520,9 @@ async def test_a_changed_reason_is_reported_for_a_node_that_stays() -> None:
     scenario.change_pool(disruption=make_nodepool(budgets=[{"nodes": "1"}]).spec.disruption)
     await scenario.work(12)
 
-    told = await scenario.world.events("Unconsolidatable")
-    assert [why for why in told if "due to blocking budget" in why]
-    assert [why for why in told if "not all pods would schedule" in why]
+    metric_labels = await scenario.world.events("Unconsolidatable")
+    assert [why for why in metric_labels if "due to blocking budget" in why]
+    assert [why for why in metric_labels if "not all pods would schedule" in why]
 
 
 async def test_savings_below_their_eviction_cost_are_not_executed() -> None:

@@ -49,7 +49,7 @@ class WithDevices(ProvisioningScenario):
         return schedule(pods, snapshot=snapshot, settings=Settings(ignore_dra_requests=False))
 
     async def live(self, claim: NodeClaim) -> NodeClaim:
-        """Take the claim's next steps."""
+        """Reconcile the NodeClaim."""
         self.world.see()
         await self.lifecycle.reconcile(claim.metadata.name)
         self.world.see()
@@ -127,8 +127,8 @@ async def test_a_pod_whose_resourceclaim_is_missing_is_reported_and_retried(
     scenario.world.seed(pod)
     await scenario.round()
     assert not scenario.world.claims()
-    (told,) = await scenario.world.events("FailedScheduling")
-    assert "ResourceClaim default/web-gpu not found" in told
+    (message,) = await scenario.world.events("FailedScheduling")
+    assert "ResourceClaim default/web-gpu not found" in message
 
     scenario.world.seed(claim)
     await scenario.round()

@@ -214,8 +214,8 @@ async def test_a_node_becomes_consolidatable_after_consolidateafter(
 
     claim = world.claim("claim-0")
     assert claim is not None
-    told = [c for c in claim.status.conditions if c.type == CONSOLIDATABLE]
-    assert bool(told) is consolidatable
+    found = [c for c in claim.status.conditions if c.type == CONSOLIDATABLE]
+    assert bool(found) is consolidatable
 
 
 async def test_a_pod_event_in_the_future_does_not_delay_consolidatable() -> None:
@@ -248,8 +248,8 @@ async def test_an_unused_replacement_is_deleted_despite_consolidateafter_never(
     world = scenario.world
     claim = world.claim("claim-0")
     assert claim is not None
-    told = {"metadata": {"annotations": {labels.REPLACES: "node-9"}}}
-    await world.api.patch(kinds.NODE_CLAIM, "claim-0", told)
+    patch = {"metadata": {"annotations": {labels.REPLACES: "node-9"}}}
+    await world.api.patch(kinds.NODE_CLAIM, "claim-0", patch)
     if used:
         seen = {"status": {"lastPodEventTime": "2026-01-01T00:00:00Z"}}
         await world.api.patch(kinds.NODE_CLAIM, "claim-0", seen, subresource="status")
@@ -275,8 +275,8 @@ async def test_the_time_of_the_last_pod_event_is_written_at_intervals(
 ) -> None:
     world = DisruptionScenario(1).world
     before = (world.clock() - timedelta(seconds=ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    told = {"status": {"lastPodEventTime": before}}
-    await world.api.patch(kinds.NODE_CLAIM, "claim-0", told, subresource="status")
+    patch = {"status": {"lastPodEventTime": before}}
+    await world.api.patch(kinds.NODE_CLAIM, "claim-0", patch, subresource="status")
     world.see()
 
     await PodEvents(world.ports).reconcile("node-0")
@@ -308,9 +308,9 @@ async def test_a_node_whose_deletion_is_refused_is_untainted() -> None:
     assert scenario.going() == []
     assert not is_marked(scenario)
     assert not scenario.leaves("node-0")
-    told = {"decision": "delete", "reason": "empty", "consolidation_type": "empty"}
+    metric_labels = {"decision": "delete", "reason": "empty", "consolidation_type": "empty"}
     failures = "karpenter_voluntary_disruption_queue_failures_total"
-    assert scenario.world.metrics.registry.get_sample_value(failures, told) == 1
+    assert scenario.world.metrics.registry.get_sample_value(failures, metric_labels) == 1
     await scenario.work(seconds=120)
     assert scenario.going() == ["claim-0"], "it has been tried again"
 

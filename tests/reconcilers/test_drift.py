@@ -66,7 +66,7 @@ class DriftScenario:
         world.seed(make_nodeclass(), pool, claim)
 
     async def reason(self) -> str:
-        """Look, and return why the claim has drifted; empty while it has not."""
+        """Reconcile, and return why the NodeClaim has drifted; empty if it has not."""
         assert await self.drift.reconcile("claim") in (PERIOD, None)
         self.world.see()
         claim = self.world.claim("claim")

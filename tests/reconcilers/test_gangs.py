@@ -46,7 +46,7 @@ class GangScenario(NominationScenario):
     async def launch_up_to(self, count: int) -> None:
         """Reconcile every NodeClaim; EC2 has capacity for so many."""
         for claim in self.world.claims():
-            if len(self.world.cloud.machines) == count:
+            if len(self.world.cloud.instances_by_id) == count:
                 self.world.cloud.exhaust()
             await self.lifecycle.reconcile(claim.metadata.name)
         self.world.see()

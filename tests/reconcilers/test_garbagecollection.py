@@ -57,7 +57,7 @@ async def lose_claim(world: World) -> None:
 async def expect_deleted(
     world: World, collector: GarbageCollection, *, after: int, not_after: int
 ) -> None:
-    """Expect that the claim is deleted after so many minutes, and is kept at the earlier time."""
+    """Assert that the NodeClaim is deleted after these minutes and not earlier."""
     world.pass_time(minutes=not_after)
     await collector.run_once()
     assert not world.is_leaving("claim")
@@ -112,7 +112,7 @@ async def test_an_instance_whose_claim_the_mirror_does_not_have_yet_is_kept(
 
     await collector.run_once()
 
-    assert not any(machine.deleting for machine in world.cloud.machines.values())
+    assert not any(instance.deleting for instance in world.cloud.instances_by_id.values())
 
 
 async def test_a_claim_is_kept_if_the_cloud_does_not_answer(
@@ -148,12 +148,12 @@ async def test_instances_of_a_shared_launch_are_kept_only_for_waiting_claims(
     for position, name in enumerate(("first", "second")):
         claim = await launched(world, name)
         world.seed(sharing(claim, position, recorded=name == "first"))
-    for provider_id, machine in world.cloud.machines.items():
+    for provider_id, instance in world.cloud.instances_by_id.items():
         tags = {
-            **{k: v for k, v in machine.tags.items() if k != labels.TAG_NODECLAIM},
+            **{k: v for k, v in instance.tags.items() if k != labels.TAG_NODECLAIM},
             labels.SHARED_LAUNCH: "1-abcdef12",
         }
-        world.cloud.machines[provider_id] = replace(machine, tags=tags)
+        world.cloud.instances_by_id[provider_id] = replace(instance, tags=tags)
 
     def ended() -> list[str]:
         return [subject for call, subject in world.cloud.calls if call == "terminate"]
@@ -165,7 +165,7 @@ async def test_instances_of_a_shared_launch_are_kept_only_for_waiting_claims(
     world.see()
     await collector.run_once()
     (first,) = world.claims()
-    assert ended() == [i for i in world.cloud.machines if i != first.status.provider_id]
+    assert ended() == [i for i in world.cloud.instances_by_id if i != first.status.provider_id]
 
 
 async def test_orphaned_instances_of_a_shared_launch_are_collected_more_often(
@@ -270,7 +270,7 @@ async def test_an_instance_without_a_claim_is_terminated(
 
     await collector.run_once()
 
-    assert all(machine.deleting for machine in world.cloud.machines.values())
+    assert all(instance.deleting for instance in world.cloud.instances_by_id.values())
 
 
 async def test_the_node_of_an_instance_without_a_claim_is_deleted(
@@ -289,12 +289,12 @@ async def test_an_instance_of_another_installation_is_not_terminated(
 ) -> None:
     claim = await launched(world)
     await lose_claim(world)
-    known = world.cloud.machines[claim.status.provider_id]
-    world.cloud.machines[claim.status.provider_id] = replace(known, is_ours=False)
+    known = world.cloud.instances_by_id[claim.status.provider_id]
+    world.cloud.instances_by_id[claim.status.provider_id] = replace(known, is_ours=False)
 
     await collector.run_once()
 
-    assert not any(machine.deleting for machine in world.cloud.machines.values())
+    assert not any(instance.deleting for instance in world.cloud.instances_by_id.values())
 
 
 async def test_an_instance_whose_launch_is_not_recorded_yet_is_not_terminated(
@@ -304,7 +304,7 @@ async def test_an_instance_whose_launch_is_not_recorded_yet_is_not_terminated(
 
     await collector.run_once()
 
-    assert not any(machine.deleting for machine in world.cloud.machines.values())
+    assert not any(instance.deleting for instance in world.cloud.instances_by_id.values())
 
 
 async def test_throttling_never_means_that_an_instance_is_gone(
@@ -333,6 +333,6 @@ async def test_a_failed_termination_does_not_block_other_terminations(
 
     await collector.run_once()
 
-    assert [machine.deleting for machine in world.cloud.machines.values()] == [False, True]
+    assert [instance.deleting for instance in world.cloud.instances_by_id.values()] == [False, True]
     await collector.run_once()
-    assert all(machine.deleting for machine in world.cloud.machines.values())
+    assert all(instance.deleting for instance in world.cloud.instances_by_id.values())

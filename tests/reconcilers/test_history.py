@@ -22,7 +22,7 @@ WEB = OwnerReference(
 
 
 class HistoryScenario(ConsolidationScenario):
-    """One of two nodes goes, with a pod of the ReplicaSet web."""
+    """One of two nodes is disrupted, with a pod of the ReplicaSet web."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class HistoryScenario(ConsolidationScenario):
         assert self.going() == ["b"]
 
     async def measure(self, **later: float) -> None:
-        """Let the book be looked at some time later."""
+        """Evaluate the history after this time."""
         self.world.pass_time(**later)
         self.world.see()
         await self.disruptor.orchestrator.history.run_once()
@@ -166,7 +166,7 @@ async def test_the_record_of_a_command_that_never_started_is_closed() -> None:
 async def test_a_record_whose_creation_got_no_response_is_completed(
     lands: bool, losses: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it stays `Proposed` until the next leader reads it."""
+    """Otherwise it stays `Proposed` until the next leader reads it."""
     scenario = HistoryScenario()
     api = scenario.world.api
     create, left = api.create, losses

@@ -72,7 +72,7 @@ async def test_a_call_that_an_earlier_leader_made_is_repeated_although_a_claim_i
     world: World, lifecycle: Lifecycle
 ) -> None:
     write(world, "first", "second")
-    world.cloud.machines["aws:///z/i-1"] = Instance(
+    world.cloud.instances_by_id["aws:///z/i-1"] = Instance(
         "aws:///z/i-1", "m5.large", "z", labels.SPOT, tags={labels.SHARED_LAUNCH: TOKEN}
     )
     world.pass_time(seconds=WRITING.total_seconds())

@@ -21,7 +21,7 @@ def new_node(*types: str) -> NewNode:
 
 
 def admitted(*nodes: NewNode, there: int, replacing: bool = False, **limits: str) -> list[bool]:
-    """Ask about nodes in a pool in which so many of four CPUs are there."""
+    """Solve for a NodePool with this number of existing nodes of four CPUs."""
     world = World()
     world.seed(make_nodepool(limits=limits))
     world.seed(*(make_node(f"old-{n}", labels={labels.NODEPOOL: "default"}) for n in range(there)))

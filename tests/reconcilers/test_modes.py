@@ -47,7 +47,7 @@ def shrunk(mode: str = "recommend", **disruption: object) -> ModeScenario:
 
 
 async def settled(scenario: ModeScenario) -> Disruption:
-    """Let the loops recommend, and return what they recommend."""
+    """Run the loops and return the recommendations."""
     await scenario.protect("a")
     await scenario.work(3)
     (record,) = scenario.recommended()

@@ -33,7 +33,7 @@ async def test_a_claim_is_launched_and_its_status_describes_the_instance(
     claim = await launched(world, lifecycle)
 
     assert conditions.is_true(claim.status.conditions, LAUNCHED)
-    assert claim.status.provider_id in world.cloud.machines
+    assert claim.status.provider_id in world.cloud.instances_by_id
     assert claim.status.capacity["cpu"]
     assert claim.metadata.labels[labels.INSTANCE_TYPE]
     assert labels.TERMINATION_FINALIZER in claim.metadata.finalizers
@@ -49,11 +49,11 @@ async def test_a_claim_of_a_missing_pool_is_not_managed_at_first(
 
     left = await lifecycle.reconcile("claim")
 
-    assert world.cloud.machines == {}
+    assert world.cloud.instances_by_id == {}
     assert left == OTHERS_GRACE
     world.pass_time(seconds=10)
     await lifecycle.reconcile("claim")
-    assert len(world.cloud.machines) == 1
+    assert len(world.cloud.instances_by_id) == 1
 
 
 async def test_a_launch_that_was_not_recorded_is_not_repeated(
@@ -66,7 +66,7 @@ async def test_a_launch_that_was_not_recorded_is_not_repeated(
 
     await lifecycle.reconcile("claim")
 
-    assert len(world.cloud.machines) == 1
+    assert len(world.cloud.instances_by_id) == 1
 
 
 async def test_a_claim_without_capacity_is_deleted_with_an_event(
@@ -93,9 +93,10 @@ async def test_insufficient_capacity_is_reported_on_the_pods(
 
     await lifecycle.reconcile("claim")
 
-    told = await world.events("InsufficientCapacityError")
+    messages = await world.events("InsufficientCapacityError")
     assert (
-        sum("NodeClaim claim nominated for this pod failed to launch" in each for each in told) == 1
+        sum("NodeClaim claim nominated for this pod failed to launch" in each for each in messages)
+        == 1
     )
 
 
@@ -152,9 +153,9 @@ async def test_a_failed_launch_is_reported_on_the_pool_and_on_its_pods(
     with pytest.raises(type(error)):
         await lifecycle.reconcile("claim")
 
-    told = await world.events("LaunchFailed")
-    assert len(told) == 2
-    assert all(str(error) in message and error.reason in message for message in told)
+    messages = await world.events("LaunchFailed")
+    assert len(messages) == 2
+    assert all(str(error) in message and error.reason in message for message in messages)
     waiting = await world.events("FailedScheduling")
     assert len(waiting) == len(pods)
     assert all(f"nodeclaim/claim, retrying: {error}" in message for message in waiting)
@@ -200,9 +201,11 @@ async def test_a_node_is_registered_once_its_partition_is_known(
     assert held is not None
     assert (held.status, held.reason) == ("Unknown", "RegistrationHookPending")
 
-    machine = world.cloud.machines[claim.status.provider_id]
-    told = {**machine.labels, labels.PLACEMENT_GROUP_PARTITION: "3"}
-    world.cloud.machines[claim.status.provider_id] = dataclasses.replace(machine, labels=told)
+    instance = world.cloud.instances_by_id[claim.status.provider_id]
+    node_labels = {**instance.labels, labels.PLACEMENT_GROUP_PARTITION: "3"}
+    world.cloud.instances_by_id[claim.status.provider_id] = dataclasses.replace(
+        instance, labels=node_labels
+    )
     await lifecycle.reconcile("claim")
 
     registered, node = world.claim("claim"), world.node("node-of-claim")
@@ -332,7 +335,7 @@ async def test_a_claim_that_does_not_register_in_time_is_deleted(
 
 
 async def _try_each_minute(world: World, lifecycle: Lifecycle, minutes: int) -> None:
-    """Let time pass as it does where every try fails: the longest pause is a minute."""
+    """Advance the clock as repeated failures do: the longest pause is a minute."""
     for _ in range(minutes):
         world.pass_time(minutes=1)
         world.see()
@@ -359,7 +362,7 @@ async def test_an_old_launch_failure_does_not_count_as_lasting_until_now(
 
 
 class UnforeseenError(RuntimeError):
-    """Something that no provider says it raises."""
+    """An error that no provider documents."""
 
 
 async def test_an_unexpected_launch_error_is_reported_and_the_claim_deleted_in_time(
@@ -506,7 +509,7 @@ async def test_a_deleted_claim_deletes_its_node_then_its_instance_then_itself(
     assert node is not None
     assert node.metadata.is_deleting, "the node is asked to go first"
     assert world.claim("claim") is not None
-    assert not world.cloud.machines[claim.status.provider_id].deleting
+    assert not world.cloud.instances_by_id[claim.status.provider_id].deleting
 
     await world.api.patch(kinds.NODE, "node-of-claim", {"metadata": {"finalizers": []}})
     world.see()
@@ -515,7 +518,7 @@ async def test_a_deleted_claim_deletes_its_node_then_its_instance_then_itself(
     await lifecycle.reconcile("claim")
 
     assert world.claim("claim") is None
-    assert claim.status.provider_id not in world.cloud.machines
+    assert claim.status.provider_id not in world.cloud.instances_by_id
 
 
 async def test_a_deleted_claim_with_an_unrecorded_launch_leaks_no_instance(
@@ -535,4 +538,4 @@ async def test_a_deleted_claim_with_an_unrecorded_launch_leaks_no_instance(
         await lifecycle.reconcile("claim")
 
     assert world.claim("claim") is None
-    assert not world.cloud.machines
+    assert not world.cloud.instances_by_id

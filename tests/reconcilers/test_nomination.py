@@ -50,7 +50,7 @@ async def test_pods_are_nominated_once_the_node_name_is_known(
 
     claim = await scenario.launch()
 
-    machine = scenario.world.cloud.machines[claim.status.provider_id]
+    machine = scenario.world.cloud.instances_by_id[claim.status.provider_id]
     assert scenario.pod("web").status.nominated_node_name == machine.hostname
 
 
@@ -60,7 +60,7 @@ async def test_pods_are_nominated_again_if_their_node_has_another_name(
     scenario.world.seed(make_pod("web"))
     await scenario.round()
     claim = await scenario.launch()
-    machines = scenario.world.cloud.machines
+    machines = scenario.world.cloud.instances_by_id
     machines[claim.status.provider_id] = replace(
         machines[claim.status.provider_id], hostname="by-another-name"
     )
@@ -120,8 +120,10 @@ async def test_the_next_pod_with_a_spread_is_nominated_once_the_first_is_bound(
     scenario.world.seed(spread_pod("second"))
     scenario.world.see()
     scenario.provisioner.plan.expect(scenario.pod("second"), claim.metadata.name)
-    told = scenario.nomination.expected(claim, scenario.pod("first").status.nominated_node_name)
-    assert [pod.metadata.name for pod in told] == ["first"]
+    nominated_pods = scenario.nomination.expected(
+        claim, scenario.pod("first").status.nominated_node_name
+    )
+    assert [pod.metadata.name for pod in nominated_pods] == ["first"]
 
     node = await scenario.bring(claim)
     first = scenario.pod("first")

@@ -39,7 +39,7 @@ class Scheduler:
         self.bound: dict[str, str] = {}
 
     def wake(self) -> None:
-        """Try all that wait again, once a node has opened."""
+        """Try all pending pods again after a node has opened."""
         self.active += [name for name in self.waiting if name not in self.active]
 
     async def run(self) -> None:
@@ -78,7 +78,7 @@ class Batch(NominationScenario):
     planned: dict[str, str]
 
     async def buy(self) -> None:
-        """Buy them, and let them come up."""
+        """Launch the nodes, and initialize them."""
         for zone in ZONES:
             pod = make_pod(zone)
             self.world.seed(changed(pod, spec={"node_selector": {labels.ZONE: zone}}))

@@ -81,10 +81,10 @@ async def test_an_invalid_overlay_reports_the_error_and_conflicts_with_none() ->
 
     overlay = world.api.find(NODE_OVERLAY, "b")
     assert overlay is not None
-    told = conditions.find(overlay.status.conditions, "ValidationSucceeded")
-    assert told is not None
-    assert (told.status, told.reason) == ("False", "RuntimeValidation")
-    assert labels.HOSTNAME in told.message
+    found = conditions.find(overlay.status.conditions, "ValidationSucceeded")
+    assert found is not None
+    assert (found.status, found.reason) == ("False", "RuntimeValidation")
+    assert labels.HOSTNAME in found.message
     assert status(world, "a")["Ready"][0] == "True"
 
 
@@ -124,7 +124,7 @@ async def test_overlays_apply_to_every_reader_of_a_pools_instance_types() -> Non
 
 
 class UnchangingCloud(LivingCloud):
-    """Answers with the same types, as the real one does while nothing about them changes."""
+    """Returns the same instance types, as the real provider does while nothing changes."""
 
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
@@ -153,7 +153,7 @@ async def test_every_price_includes_the_node_fee_and_a_pool_may_set_its_own() ->
 
 
 async def test_pools_with_the_same_overlays_share_their_instance_types() -> None:
-    """Most of what there is in memory is types, and pools are many."""
+    """Most of the memory holds instance types, of many NodePools."""
     needs_team = [{"key": "team", "operator": "In", "values": ["red"]}]
     world = make_world(
         make_overlay("all-pools", weight=1, price="7"),

@@ -146,7 +146,7 @@ async def test_a_pool_applied_by_two_managers_reports_the_conflict_and_stays_rea
 async def test_a_pool_out_of_service_launches_nothing_until_the_annotation_is_removed(
     world: World, readiness: Readiness
 ) -> None:
-    told = Condition(
+    ready_condition = Condition(
         type=IN_SERVICE,
         status="False",
         reason="Draining",
@@ -154,7 +154,7 @@ async def test_a_pool_out_of_service_launches_nothing_until_the_annotation_is_re
         last_transition_time=world.clock(),
     )
     pool = fresh_pool()
-    world.seed(make_nodeclass(), changed(pool, status={"conditions": [told]}))
+    world.seed(make_nodeclass(), changed(pool, status={"conditions": [ready_condition]}))
 
     left = await readiness.reconcile("default")
 

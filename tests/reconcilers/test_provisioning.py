@@ -524,9 +524,9 @@ async def test_a_webhook_that_refuses_nodeclaims_is_reported_on_pods_and_pool_an
 
     assert world.claims() == []
     assert await world.events("FailedCreate") == [f"Error creating NodeClaim: {why}"]
-    told = await world.events("FailedScheduling")
-    pod_is_told = f"Failed to schedule pod, NodePool default: error creating NodeClaim: {why}"
-    assert told == [pod_is_told] * 4
+    messages = await world.events("FailedScheduling")
+    pod_message = f"Failed to schedule pod, NodePool default: error creating NodeClaim: {why}"
+    assert messages == [pod_message] * 4
     assert lines(caplog, "cannot create nodeclaim") == [f"cannot create nodeclaim: {why}"]
 
 

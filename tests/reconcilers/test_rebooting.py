@@ -38,7 +38,7 @@ class RebootScenario(RepairScenario):
             self.add(f"well-{number}", "c5.large", pods=2)
         self.add("ill", "c5.large", pods=1)
         ill = Instance("fake:///ill", "c5.large", "us-west-2a", labels.ON_DEMAND)
-        world.cloud.machines[ill.provider_id] = ill
+        world.cloud.instances_by_id[ill.provider_id] = ill
         self.boot("first")
         self.fall_ill("ill", FAULT, "XID48")
         world.now += timedelta(minutes=10)
@@ -56,12 +56,12 @@ class RebootScenario(RepairScenario):
         return claim
 
     def boot(self, boot_id: str) -> None:
-        """Let the node report a boot."""
+        """Make the node report a boot."""
         status = msgspec.structs.replace(self.node.status, node_info=NodeInfo(boot_id=boot_id))
         self.world.seed(msgspec.structs.replace(self.node, status=status))
 
     def initialize(self) -> None:
-        """Let the node be initialized again, as its NodeClaim's lifecycle does."""
+        """Initialize the node again, as its NodeClaim's lifecycle does."""
         own = self.node.metadata
         metadata = msgspec.structs.replace(own, labels={**own.labels, labels.INITIALIZED: "true"})
         self.world.seed(msgspec.structs.replace(self.node, metadata=metadata))
@@ -75,7 +75,7 @@ class RebootScenario(RepairScenario):
             self.world.see()
 
     async def leave(self) -> None:
-        """Let the evicted pods of the node end."""
+        """Remove the evicted pods of the node."""
         for pod in self.world.cluster.pods_on("ill"):
             assert pod.metadata.is_deleting
             await self.world.api.delete(

@@ -36,7 +36,7 @@ class Pool:
         self.readiness = Readiness(world.ports, world.registrations)
 
     def change(self, **status: object) -> None:
-        """Have the controller find something else for the class of the pool."""
+        """Make the EC2NodeClass of the pool resolve other resources."""
         node_class = self.world.api.find(kinds.EC2_NODE_CLASS, "default")
         assert node_class is not None
         self.world.seed(changed(node_class, status=status))
@@ -48,7 +48,7 @@ class Pool:
 
     @property
     def pause(self) -> timedelta | None:
-        """How long the pool waits from now on before it tries a node."""
+        """Return how long the NodePool waits before it launches a node."""
         next_try = self.world.registrations.next_try("default")
         return None if next_try is None else next_try - self.world.clock()
 
@@ -83,7 +83,7 @@ class Pool:
         self.world.see()
 
     async def ends(self, kind: str, *, joined: bool = False) -> None:
-        """Have the instance of a claim end by itself, and EC2 tell it."""
+        """Terminate the instance of a NodeClaim from outside; EC2 reports it."""
         world, name = self.world, await self.launched()
         claim = world.claim(name)
         assert claim is not None
@@ -198,14 +198,14 @@ async def test_claims_of_a_former_pool_with_the_same_name_do_not_count(pool: Poo
 
 
 async def test_instances_that_terminate_before_registration_stop_a_pool(pool: Pool) -> None:
-    """As where EC2 may not use the key of their disks: it launches them, and ends them at once."""
+    """Terminate instances after the launch, as EC2 does if it may not use their KMS key."""
     for _ in range(2):
         await pool.ends("instance_terminated")
 
     health = await pool.health()
     assert health.is_false
     assert "StateReason" in health.message
-    assert pool.world.registrations.is_resting("default", pool.world.clock())
+    assert pool.world.registrations.is_in_backoff("default", pool.world.clock())
 
 
 @pytest.mark.parametrize(
@@ -279,11 +279,11 @@ async def test_a_change_of_its_class_ends_the_pause_of_a_pool(
     for _ in range(5):
         await pool.fails_to_join()
     await pool.health()
-    assert pool.world.registrations.is_resting("default", pool.world.clock())
+    assert pool.world.registrations.is_in_backoff("default", pool.world.clock())
 
     pool.change(**found)
     assert (await pool.health()).is_false
-    assert not pool.world.registrations.is_resting("default", pool.world.clock())
+    assert not pool.world.registrations.is_in_backoff("default", pool.world.clock())
 
     await pool.fails_to_join()
     assert pool.pause == timedelta(minutes=1)
@@ -298,7 +298,7 @@ async def test_the_condition_names_the_way_to_retry_at_once(pool: Pool) -> None:
     pool.annotate(**{"joiner.dev/retry": "true"})
     await pool.readiness.reconcile("default")
 
-    assert not pool.world.registrations.is_resting("default", pool.world.clock())
+    assert not pool.world.registrations.is_in_backoff("default", pool.world.clock())
     asked = pool.world.api.find(kinds.NODE_POOL, "default")
     assert asked is not None
     assert "joiner.dev/retry" not in asked.metadata.annotations

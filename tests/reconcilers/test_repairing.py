@@ -24,7 +24,7 @@ class RepairScenario(ConsolidationScenario):
         self.disruptor.repairs = True
 
     def fall_ill(self, name: str, kind: str = "Ready", reason: str = "KubeletNotReady") -> None:
-        """Let a condition of a node be False from now on."""
+        """Set a condition of a node to False from now on."""
         node = self.world.node(name)
         assert node is not None
         ill = Condition(
@@ -50,7 +50,7 @@ class RepairScenario(ConsolidationScenario):
 
 
 def healthy_and_ill(pods: int = 0, **disruption: object) -> RepairScenario:
-    """Nine full healthy nodes, and one that is unhealthy for as long as is tolerated."""
+    """Nine full healthy nodes, and one that has been unhealthy for the tolerated time."""
     scenario = RepairScenario(**disruption)
     for number in range(9):
         scenario.add(f"well-{number}", "c5.large", pods=2)
@@ -156,7 +156,7 @@ async def test_do_not_repair_prevents_a_repair_and_is_reported() -> None:
 
 
 def guarded(scenario: RepairScenario) -> None:
-    """Let a PodDisruptionBudget allow no eviction."""
+    """Create a PodDisruptionBudget that allows no eviction."""
     scenario.world.seed(make_budget())
 
 

@@ -22,15 +22,19 @@ OTHER_MACHINE = "aws:///us-west-2a/i-0fee1900d00000000"
 UNREGISTERED = {"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}
 
 
-def make_foreign_node(name: str, told: dict[str, str], **spec: object) -> Node:
+def make_foreign_node(name: str, node_labels: dict[str, str], **spec: object) -> Node:
     """A Node of a managed node group, on another machine, with these labels."""
     return make_node(
-        name, labels=told, finalizers=["example.com/held"], provider_id=OTHER_MACHINE, spec=spec
+        name,
+        labels=node_labels,
+        finalizers=["example.com/held"],
+        provider_id=OTHER_MACHINE,
+        spec=spec,
     )
 
 
 async def replace_node(world: World, name: str = NODE, **spec: object) -> Node:
-    """Let another machine take over the IP address, and with it the name, of a node that went.
+    """Give the IP address of a deleted node, and so its name, to another instance.
 
     Whatever else it says of itself, its labels included, proves nothing.
     """
@@ -72,14 +76,14 @@ async def test_deleting_a_claim_does_not_delete_the_node_of_another_instance(
 
     expect_untouched(scenario.world, foreign)
     assert scenario.world.claim("claim") is None
-    assert not scenario.world.cloud.machines
+    assert not scenario.world.cloud.instances_by_id
 
 
 async def test_deleting_the_node_of_another_instance_deletes_no_claim(
     scenario: TerminationScenario,
 ) -> None:
     await replace_node(scenario.world)
-    scenario.world.seed(make_foreign_node(NODE, told={}))
+    scenario.world.seed(make_foreign_node(NODE, node_labels={}))
     held = [labels.TERMINATION_FINALIZER, "example.com/held"]
     await scenario.patch_finalizers(held)
 
@@ -145,14 +149,14 @@ async def test_a_notice_is_not_reported_on_the_node_of_another_instance(
 ) -> None:
     world = scenario.world
     await replace_node(world)
-    (machine,) = world.cloud.machines
+    (machine,) = world.cloud.instances_by_id
     world.cloud.interrupt(machine)
 
     await make_listener(world).run_once()
     await world.recorder.flush()
 
-    told = [e for e in world.api.objects(kinds.EVENT) if e.reason == "SpotInterrupted"]
-    assert [event.involved_object.kind for event in told] == ["NodeClaim"]
+    node_labels = [e for e in world.api.objects(kinds.EVENT) if e.reason == "SpotInterrupted"]
+    assert [event.involved_object.kind for event in node_labels] == ["NodeClaim"]
 
 
 async def test_an_unhealthy_node_of_another_instance_deletes_no_claim(

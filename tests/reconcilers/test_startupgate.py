@@ -54,7 +54,7 @@ class Batch(NominationScenario):
         return node
 
     async def join_not_ready(self, *pods: str) -> None:
-        """Let the nodes made for these pods join, before their kubelets are ready."""
+        """Join the nodes launched for these pods; their kubelets are not ready yet."""
         for pod in pods:
             self.world.join(self.claim_for(pod), ready=False)
             await self.look(pod)
@@ -66,7 +66,7 @@ class Batch(NominationScenario):
             self.world.seed(changed(node, status={"conditions": ready}))
 
     async def look(self, pod: str) -> timedelta | None:
-        """Let the lifecycle look at the claim made for this pod."""
+        """Reconcile the NodeClaim that was created for this pod."""
         pause = await self.lifecycle.reconcile(self.claim_for(pod).metadata.name)
         self.world.see()
         return pause
@@ -75,7 +75,7 @@ class Batch(NominationScenario):
         return taints.is_held(self.node_for(pod).spec.taints)
 
     def forget(self, *pods: str) -> None:
-        """Do as the scheduler does with pods that it tries in vain."""
+        """Mark pods as unschedulable, as kube-scheduler does."""
         self.world.seed(*(nominated(self.pod(pod), "") for pod in pods))
 
 
@@ -400,9 +400,9 @@ async def test_a_pod_that_loses_its_nomination_is_nominated_before_its_node_open
     await batch.look("arm")
 
     assert tried == ["web"]
-    told = batch.world.api.calls.index(("patch/status", "Pod", "default/web"))
+    write_call = batch.world.api.calls.index(("patch/status", "Pod", "default/web"))
     opened = batch.world.api.calls.index((*NODE_PATCH, batch.node_for("web").metadata.name))
-    assert told < opened
+    assert write_call < opened
 
 
 async def test_a_pod_is_not_nominated_again_while_its_node_is_held(batch: Batch) -> None:
@@ -420,11 +420,11 @@ async def test_a_pod_that_keeps_losing_its_nomination_is_left_to_kube_scheduler(
     await batch.join_not_ready("web", "arm")
     batch.get_ready("web", "arm")
     await batch.look("web")
-    told = []
+    write_call = []
     for _ in range(MOST_REMINDERS + 1):
         batch.forget("web")
         batch.world.see()
         await batch.nomination.reconcile(batch.node_for("web").metadata.name)
-        told.append(batch.pod("web").status.nominated_node_name != "")
+        write_call.append(batch.pod("web").status.nominated_node_name != "")
 
-    assert told == [*[True] * MOST_REMINDERS, False]
+    assert write_call == [*[True] * MOST_REMINDERS, False]

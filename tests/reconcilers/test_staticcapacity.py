@@ -51,10 +51,8 @@ def make_world(replicas: int, **spec: Any) -> World:
 
 def leaving(world: World) -> set[str]:
     """The claims that the mirror holds for on their way out."""
-    machines = world.cluster.state_nodes(world.clock())
-    return {
-        machine.claim.metadata.name for machine in machines if machine.claim and machine.deleting
-    }
+    nodes = world.cluster.state_nodes(world.clock())
+    return {node.claim.metadata.name for node in nodes if node.claim and node.deleting}
 
 
 def staying(world: World) -> list[str]:

@@ -47,7 +47,7 @@ class SurgeScenario(TerminationScenario):
         await self.work(seconds=3)
 
     async def next_pod_is_available(self) -> None:
-        """Do what the Deployment's controller does then."""
+        """Do what the Deployment controller does after a restart."""
         await self.world.api.delete(kinds.POD, "web-1", namespace="default")
         self.world.api.finish_pods()
         self.world.see()

@@ -35,8 +35,8 @@ async def joined(world: World) -> None:
 
 
 def tags(world: World) -> dict[str, str]:
-    (machine,) = world.cloud.machines.values()
-    return dict(machine.tags)
+    (instance,) = world.cloud.instances_by_id.values()
+    return dict(instance.tags)
 
 
 async def test_an_instance_is_tagged_once_its_node_has_a_name(
@@ -65,8 +65,12 @@ async def test_an_instance_that_karpenter_tagged_is_adopted(world: World, taggin
     await joined(world)
     claim = world.claim("claim")
     assert claim is not None
-    told = {**claim.metadata.annotations, labels.TAGGED: "true", labels.CLUSTER_NAME_TAGGED: "true"}
-    world.seed(changed(claim, metadata={"annotations": told}))
+    marked = {
+        **claim.metadata.annotations,
+        labels.TAGGED: "true",
+        labels.CLUSTER_NAME_TAGGED: "true",
+    }
+    world.seed(changed(claim, metadata={"annotations": marked}))
 
     await tagging.reconcile("claim")
 
@@ -75,9 +79,9 @@ async def test_an_instance_that_karpenter_tagged_is_adopted(world: World, taggin
 
 async def test_existing_tags_of_an_instance_are_kept(world: World, tagging: Tagging) -> None:
     await joined(world)
-    (machine,) = world.cloud.machines.values()
-    world.cloud.machines[machine.provider_id] = replace(
-        machine, tags={**machine.tags, "Name": "chosen", "joiner.dev/installation": "another"}
+    (instance,) = world.cloud.instances_by_id.values()
+    world.cloud.instances_by_id[instance.provider_id] = replace(
+        instance, tags={**instance.tags, "Name": "chosen", "joiner.dev/installation": "another"}
     )
 
     await tagging.reconcile("claim")
@@ -88,7 +92,7 @@ async def test_existing_tags_of_an_instance_are_kept(world: World, tagging: Tagg
 
 async def test_tagging_a_missing_instance_is_not_an_error(world: World, tagging: Tagging) -> None:
     await joined(world)
-    (machine,) = world.cloud.machines.values()
-    world.cloud.vanish(machine.provider_id)
+    (instance,) = world.cloud.instances_by_id.values()
+    world.cloud.vanish(instance.provider_id)
 
     assert await tagging.reconcile("claim") is None

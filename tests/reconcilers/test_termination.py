@@ -31,7 +31,7 @@ NODE = "node-of-claim"
 
 
 class TerminationScenario:
-    """One node with its claim, ready and running, and the loops that take it down."""
+    """One initialized node with its NodeClaim, and the loops that terminate it."""
 
     def __init__(self) -> None:
         self.world = world = World()
@@ -64,7 +64,7 @@ class TerminationScenario:
         await self.world.api.patch(kinds.NODE, NODE, {"metadata": {"finalizers": finalizers}})
 
     async def work(self, seconds: int = 1) -> None:
-        """Let both loops run, a second at a time; a conflict is tried again, as the loops do."""
+        """Run both loops each second; retry after a conflict, as the loops do."""
         for _ in range(seconds):
             for _ in range(2):
                 with suppress(ConflictError):
@@ -76,7 +76,7 @@ class TerminationScenario:
             self.world.pass_time(seconds=1)
 
     async def set_deadline(self) -> None:
-        """Let the drain turn to force now."""
+        """Make the drain delete the remaining pods now."""
         deadline = {labels.TERMINATION_TIMESTAMP: self.world.clock().isoformat()}
         annotated = {"metadata": {"annotations": deadline}}
         await self.world.api.patch(kinds.NODE_CLAIM, "claim", annotated)
@@ -169,13 +169,13 @@ async def test_the_instance_is_terminated_after_the_last_pod(
     await scenario.delete_node()
 
     await scenario.work(seconds=20)
-    assert scenario.world.cloud.machines
+    assert scenario.world.cloud.instances_by_id
 
     scenario.world.api.finish_pods()
     scenario.world.see()
     await scenario.work(seconds=5)
 
-    assert not scenario.world.cloud.machines
+    assert not scenario.world.cloud.instances_by_id
     assert scenario.world.node(NODE) is None
     assert scenario.world.claim("claim") is None
 
@@ -186,10 +186,10 @@ async def test_an_empty_node_waits_for_the_scheduler_to_see_the_taint(
     await scenario.delete_node()
 
     await scenario.work(seconds=4)
-    assert scenario.world.cloud.machines
+    assert scenario.world.cloud.instances_by_id
 
     await scenario.work(seconds=5)
-    assert not scenario.world.cloud.machines
+    assert not scenario.world.cloud.instances_by_id
 
 
 async def test_a_drain_takes_no_longer_if_the_clock_is_set_back(
@@ -201,7 +201,7 @@ async def test_a_drain_takes_no_longer_if_the_clock_is_set_back(
     scenario.world.pass_time(minutes=-30)
     await scenario.work(seconds=9)
 
-    assert not scenario.world.cloud.machines
+    assert not scenario.world.cloud.instances_by_id
 
 
 async def test_a_pod_disruption_budget_delays_the_drain_and_is_named(
@@ -209,7 +209,7 @@ async def test_a_pod_disruption_budget_delays_the_drain_and_is_named(
 ) -> None:
     await held.work(seconds=10)
 
-    assert held.world.cloud.machines
+    assert held.world.cloud.instances_by_id
     assert not held.is_going("web")
     events = await held.world.events("FailedDraining")
     refused = "Failed to drain node, evicting pod violates a PDB (Pod=default/web): "
@@ -337,7 +337,7 @@ async def test_a_pod_that_forbids_disruption_is_not_evicted(scenario: Terminatio
     await scenario.work(seconds=10)
 
     assert scenario.evicted() == []
-    assert scenario.world.cloud.machines
+    assert scenario.world.cloud.instances_by_id
 
 
 async def test_the_termination_grace_period_overrides_every_protection() -> None:
@@ -395,7 +395,7 @@ async def test_a_ready_node_is_drained_though_the_cloud_does_not_list_its_instan
     held: TerminationScenario,
 ) -> None:
     """A kubelet that reports is running, whatever DescribeInstances leaves out."""
-    (machine,) = held.world.cloud.machines
+    (machine,) = held.world.cloud.instances_by_id
     held.world.cloud.vanish(machine)
 
     await held.work(seconds=60)
@@ -450,7 +450,7 @@ async def test_a_pod_that_is_bound_after_the_drain_is_drained_too(
     scenario.world.see()
     await scenario.work(seconds=3)
     assert scenario.world.node(NODE) is None
-    assert not scenario.world.cloud.machines
+    assert not scenario.world.cloud.instances_by_id
 
 
 async def test_a_pod_that_is_bound_while_the_conditions_are_written_is_drained_too(
@@ -573,10 +573,12 @@ async def test_a_node_already_tainted_by_disruption_is_drained_the_same_way(
     assert node is not None
     assert node.metadata.labels[labels.EXCLUDE_FROM_LOAD_BALANCERS] == "karpenter"
     assert node.spec.taints == [DISRUPTED]
-    assert scenario.world.cloud.machines, "a pod may have been bound a moment before the taint"
+    assert scenario.world.cloud.instances_by_id, (
+        "a pod may have been bound a moment before the taint"
+    )
 
     await scenario.work(seconds=5)
-    assert not scenario.world.cloud.machines
+    assert not scenario.world.cloud.instances_by_id
 
 
 async def test_a_claim_waits_for_a_node_with_foreign_finalizers(
@@ -606,12 +608,12 @@ async def test_a_node_removed_with_its_finalizers_is_no_longer_drained(
     # As with Karpenter: no Node is left to evict pods from, and the pod garbage collector deletes
     # the pods. An instance that waited for them would never be terminated.
     await held.work(seconds=10)
-    assert held.world.cloud.machines
+    assert held.world.cloud.instances_by_id
     assert not held.is_going("web")
 
     await held.patch_finalizers([])
     held.world.see()
     await held.work(seconds=3)
 
-    assert not held.world.cloud.machines
+    assert not held.world.cloud.instances_by_id
     assert held.world.claim("claim") is None

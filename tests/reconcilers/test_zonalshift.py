@@ -35,7 +35,7 @@ def world() -> World:
     return world
 
 
-async def told(world: World, reason: str) -> list[tuple[str, str, str]]:
+async def published(world: World, reason: str) -> list[tuple[str, str, str]]:
     await world.recorder.flush()
     return [
         (event.involved_object.name, event.type, event.message)
@@ -47,13 +47,13 @@ async def told(world: World, reason: str) -> list[tuple[str, str, str]]:
 async def test_pools_that_may_use_the_zone_report_the_zonal_shift_and_its_end(world: World) -> None:
     reporting = ZonalShiftReporting(world.ports)
     await reporting.run_once()
-    assert await told(world, "ZonalShiftActive") == []
+    assert await published(world, "ZonalShiftActive") == []
 
     world.cloud.away.add("usw2-az1")
     await reporting.run_once()
     world.pass_time(minutes=10)
     await reporting.run_once()
-    assert await told(world, "ZonalShiftActive") == [
+    assert await published(world, "ZonalShiftActive") == [
         (
             "anywhere",
             "Warning",
@@ -61,11 +61,11 @@ async def test_pools_that_may_use_the_zone_report_the_zonal_shift_and_its_end(wo
             "this NodePool",
         )
     ]
-    assert await told(world, "ZonalShiftCleared") == []
+    assert await published(world, "ZonalShiftCleared") == []
 
     world.cloud.away.clear()
     await reporting.run_once()
-    assert await told(world, "ZonalShiftCleared") == [
+    assert await published(world, "ZonalShiftCleared") == [
         (
             "anywhere",
             "Normal",

@@ -94,7 +94,7 @@ class World:
         return self.api.objects(kinds.NODE_CLAIM)
 
     def instance_of(self, claim: NodeClaim) -> Instance:
-        return self.cloud.machines[claim.status.provider_id]
+        return self.cloud.instances_by_id[claim.status.provider_id]
 
     def join(self, claim: NodeClaim, *, ready: bool = True, taints: Sequence[Taint] = ()) -> Node:
         """Register a node for the NodeClaim's instance, as its kubelet would."""

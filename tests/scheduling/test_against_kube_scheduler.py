@@ -1,7 +1,7 @@
 """Replay answers on a real control plane: kube-scheduler must accept every placement.
 
 A world is created on a control plane with an unmodified kube-scheduler 1.37: its nodes, the new
-nodes as the cheapest machines that the answer allows, and the pending pods. Only kube-scheduler
+nodes as the cheapest nodes that the answer allows, and the pending pods. Only kube-scheduler
 binds pods, and all its filters are active. It takes pods in its own order, however, and a tightly
 packed plan has no capacity for a pod on the wrong node. The tests therefore guide it in two ways:
 
@@ -54,11 +54,11 @@ async def stage(kube: KubeClient) -> AsyncIterator[LiveCluster]:
 
 
 async def misplaced(stage: LiveCluster, world: Mapping[str, Any]) -> dict[str, str]:
-    """Play our answer to a world; return the pods that are not bound as planned, and why."""
+    """Replay Joiner's answer to a world; return the pods that are not bound as planned, and why."""
     answer = comparison.ours(world)
-    machines, expected = plan(world, answer)
+    node_infos, expected = plan(world, answer)
     pods = {key_of(pod): pod for pod in world["pods"] if key_of(pod) in expected}
-    await stage.set(world, machines)
+    await stage.set(world, node_infos)
     await stage.pods(list(pods.values()), gated=True)
     sequence = Replay(world, answer, world["instanceTypes"]).sequence()
     for wave in waves(sequence, pods):

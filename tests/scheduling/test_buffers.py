@@ -103,7 +103,7 @@ def test_pods_get_capacity_before_buffers() -> None:
 
 
 def test_a_pod_that_drops_a_preference_still_comes_before_buffers() -> None:
-    """It finds its place in a second attempt; the buffer waits for that."""
+    """It is placed in a second attempt; the buffer waits for that."""
     picky = make_pod(
         cpu="3",
         labels={"app": "picky"},

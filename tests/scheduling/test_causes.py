@@ -31,7 +31,7 @@ FLOCK = [make_nodepool(f"team-{n}", labels={"team": str(n)}) for n in range(7)]
 def world(
     *pools: NodePool, types: dict[str, tuple[InstanceType, ...]] | None = None, **parts: Any
 ) -> Snapshot:
-    """Seven pools of no interest, and then those of the test."""
+    """Seven unrelated NodePools, and then those of the test."""
     all_pools = [*FLOCK, *pools]
     by_pool = {pool.metadata.name: make_types() for pool in all_pools} | (types or {})
     return make_snapshot(*all_pools, types=by_pool, **parts)

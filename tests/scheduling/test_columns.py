@@ -12,7 +12,7 @@ from controller.scheduling.packing.problem import NodeRules, PackingProblem
 
 
 def problem(sizes: list[list[int]], capacity: list[list[int]], bound: list[int]) -> PackingProblem:
-    """Pose classes of these sizes on node types; those `bound` keep to themselves."""
+    """Build a problem with classes of these sizes on node types; `bound` ones repel others."""
     allowed: Mask = np.ones((len(sizes), len(capacity)), dtype=np.bool_)
     owned = np.array([[index in bound for index in range(len(sizes))]])
     return PackingProblem(

@@ -19,7 +19,7 @@ from bench.parity import comparison, worlds
 from bench.parity.livecluster import LiveCluster, elsewhere, plan, until
 from testbed.kube.client import KubeClient
 from testbed.region.cluster import Cluster
-from tests.oracle.machines import Machine
+from tests.oracle.nodeinfos import NodeInfo
 
 pytestmark = pytest.mark.cluster
 
@@ -52,7 +52,7 @@ async def stage(kube: KubeClient) -> AsyncIterator[LiveCluster]:
 
 
 def card(name: str, model: str, numa: int, **more: Any) -> Object:
-    """A GPU: its model, the half of the machine it is in, 40Gi of memory."""
+    """A GPU: its model, the half of the node it is in, 40Gi of memory."""
     return {
         "name": name,
         "attributes": {
@@ -118,7 +118,7 @@ def instance_type(name: str) -> Object:
 
 
 def slices(node: str, name: str) -> list[Object]:
-    """What the driver publishes on a node of a type."""
+    """Return the ResourceSlices that the driver publishes on a node of a type."""
     templates = instance_type(name)["dynamicResources"]["resourceSliceTemplates"]
     return [
         {
@@ -248,19 +248,19 @@ def world(seed: int) -> Object:
 
 
 async def misplaced(stage: LiveCluster, kube: KubeClient, world: Object) -> dict[str, str]:
-    """Play our answer to a world; return the pods that are not bound as planned, and why."""
+    """Replay Joiner's answer to a world; return the pods that are not bound as planned, and why."""
     answer = comparison.ours(world)
     assert not answer["unschedulable"], answer["unschedulable"]
-    machines, expected = plan(world, answer)
+    node_infos, expected = plan(world, answer)
     for wire in CLASSES:
         await kube.create(f"{GROUP}/deviceclasses", wire)
     for wire in world["deviceTaintRules"]:
         await kube.create(f"{GROUP}/devicetaintrules", wire)
     for wire in world["resourceClaims"]:
         await kube.create(CLAIMS, wire)
-    for wire in [*world["resourceSlices"], *coming(machines)]:
+    for wire in [*world["resourceSlices"], *coming(node_infos)]:
         await kube.create(f"{GROUP}/resourceslices", wire)
-    await stage.set(world, machines)
+    await stage.set(world, node_infos)
     pods = {f"default/{pod['metadata']['name']}": pod for pod in world["pods"]}
     await stage.pods(list(pods.values()), gated=True)
     for wave in waves(expected):
@@ -274,17 +274,17 @@ async def misplaced(stage: LiveCluster, kube: KubeClient, world: Object) -> dict
     }
 
 
-def coming(machines: Sequence[Machine]) -> list[Object]:
+def coming(node_infos: Sequence[NodeInfo]) -> list[Object]:
     kind = "node.kubernetes.io/instance-type"
     return [
         published
-        for machine in machines
-        for published in slices(machine.name, machine.labels[kind])
+        for node_info in node_infos
+        for published in slices(node_info.name, node_info.labels[kind])
     ]
 
 
 def waves(expected: Mapping[str, str]) -> list[list[str]]:
-    """Let the first pod of each node through, then the second, and so on."""
+    """Yield the first pod of each node, then the second, and so on."""
     in_order: list[list[str]] = []
     of_node: Counter[str] = Counter()
     for key, node in expected.items():

@@ -32,7 +32,7 @@ asks = st.tuples(st.integers(1, 5), st.sampled_from((*MODELS, ANY)), st.integers
 
 
 def hardware(counts: dict[str, int]) -> list[dict[str, object]]:
-    """So many devices of each model."""
+    """This number of devices of each model."""
     return [
         device(f"{model}-{n}", attributes={"model": model})
         for model, count in counts.items()

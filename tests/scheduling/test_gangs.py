@@ -49,8 +49,8 @@ def with_metadata(pod: Pod, **changes: Any) -> Pod:
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, **changes))
 
 
-def machine(count: int, zone: str = "zone-a", *, price: float = 1.0) -> InstanceType:
-    """One instance type for three pods of 1 CPU, of which EC2 has so many instances reserved."""
+def instance_type(count: int, zone: str = "zone-a", *, price: float = 1.0) -> InstanceType:
+    """One instance type for three pods of 1 CPU, with a reservation of this number of instances."""
     offering = make_offering(zone, labels.RESERVED, price, reservation=f"cr-{zone}", count=count)
     return make_type(f"m-{zone}", cpu="3", offerings=[offering])
 
@@ -61,7 +61,9 @@ def solve(world: Snapshot, *pods: Pod) -> Results:
 
 def test_a_gang_of_sixteen_with_capacity_for_fifteen_gets_no_node() -> None:
     pods = gang("train", 16)
-    world = make_snapshot(make_nodepool(), types=[machine(5)], pod_groups=(pod_group("train", 16),))
+    world = make_snapshot(
+        make_nodepool(), types=[instance_type(5)], pod_groups=(pod_group("train", 16),)
+    )
 
     results = solve(world, *pods)
 
@@ -73,7 +75,9 @@ def test_a_gang_of_sixteen_with_capacity_for_fifteen_gets_no_node() -> None:
 
 
 def test_a_gang_that_fits_is_launched_as_a_whole_and_named_on_its_nodes() -> None:
-    world = make_snapshot(make_nodepool(), types=[machine(6)], pod_groups=(pod_group("train", 16),))
+    world = make_snapshot(
+        make_nodepool(), types=[instance_type(6)], pod_groups=(pod_group("train", 16),)
+    )
 
     results = solve(world, *gang("train", 16))
 
@@ -82,7 +86,9 @@ def test_a_gang_that_fits_is_launched_as_a_whole_and_named_on_its_nodes() -> Non
 
 
 def test_without_the_setting_pods_are_scheduled_one_by_one() -> None:
-    world = make_snapshot(make_nodepool(), types=[machine(5)], pod_groups=(pod_group("train", 16),))
+    world = make_snapshot(
+        make_nodepool(), types=[instance_type(5)], pod_groups=(pod_group("train", 16),)
+    )
 
     results = schedule_on(world, gang("train", 16))
 
@@ -91,7 +97,9 @@ def test_without_the_setting_pods_are_scheduled_one_by_one() -> None:
 
 
 def test_a_gang_does_not_wait_for_pods_beyond_its_minimum() -> None:
-    world = make_snapshot(make_nodepool(), types=[machine(5)], pod_groups=(pod_group("train", 12),))
+    world = make_snapshot(
+        make_nodepool(), types=[instance_type(5)], pod_groups=(pod_group("train", 12),)
+    )
 
     results = solve(world, *gang("train", 16))
 
@@ -114,7 +122,7 @@ def test_bound_pods_count_towards_the_minimum_of_a_gang() -> None:
     bound = gang("train", 15, node="there")
     world = make_snapshot(
         make_nodepool(),
-        types=[machine(1)],
+        types=[instance_type(1)],
         nodes=[make_node("there", cpu="15")],
         pods=tuple(bound),
         pod_groups=(pod_group("train", 16),),
@@ -125,7 +133,9 @@ def test_bound_pods_count_towards_the_minimum_of_a_gang() -> None:
 
 def test_a_refused_gang_leaves_its_capacity_to_other_pods() -> None:
     others = make_pods(3)
-    world = make_snapshot(make_nodepool(), types=[machine(5)], pod_groups=(pod_group("train", 16),))
+    world = make_snapshot(
+        make_nodepool(), types=[instance_type(5)], pod_groups=(pod_group("train", 16),)
+    )
 
     results = solve(world, *gang("train", 16), *others)
 
@@ -135,7 +145,7 @@ def test_a_refused_gang_leaves_its_capacity_to_other_pods() -> None:
 def test_of_two_gangs_that_do_not_both_fit_the_higher_priority_is_scheduled() -> None:
     low, high = gang("low", 6, priority=1), gang("high", 6, priority=9)
     groups = (pod_group("low", 6), pod_group("high", 6))
-    world = make_snapshot(make_nodepool(), types=[machine(2)], pod_groups=groups)
+    world = make_snapshot(make_nodepool(), types=[instance_type(2)], pod_groups=groups)
 
     results = solve(world, *low, *high)
 
@@ -146,7 +156,7 @@ def test_of_two_gangs_that_do_not_both_fit_the_higher_priority_is_scheduled() ->
 def test_many_gangs_that_do_not_fit_end_in_few_solves() -> None:
     names = [f"g{number}" for number in range(20)]
     groups = tuple(pod_group(name, 7) for name in names)
-    world = make_snapshot(make_nodepool(), types=[machine(2)], pod_groups=groups)
+    world = make_snapshot(make_nodepool(), types=[instance_type(2)], pod_groups=groups)
 
     results = solve(world, *(pod for name in names for pod in gang(name, 7)))
 
@@ -156,9 +166,9 @@ def test_many_gangs_that_do_not_fit_end_in_few_solves() -> None:
 
 def test_a_gang_gets_the_cheapest_zone_that_holds_all_of_it() -> None:
     types = [
-        machine(5, "zone-a", price=1.0),
-        machine(9, "zone-b", price=3.0),
-        machine(9, "zone-c", price=2.0),
+        instance_type(5, "zone-a", price=1.0),
+        instance_type(9, "zone-b", price=3.0),
+        instance_type(9, "zone-c", price=2.0),
     ]
     group = pod_group("train", 16, topology=labels.ZONE)
     world = make_snapshot(make_nodepool(), types=types, pod_groups=(group,))
@@ -170,7 +180,7 @@ def test_a_gang_gets_the_cheapest_zone_that_holds_all_of_it() -> None:
 
 
 def test_a_gang_that_no_single_zone_holds_gets_no_node_though_two_zones_could() -> None:
-    types = [machine(3, "zone-a"), machine(4, "zone-b")]
+    types = [instance_type(3, "zone-a"), instance_type(4, "zone-b")]
     group = pod_group("train", 16, topology=labels.ZONE)
     world = make_snapshot(make_nodepool(), types=types, pod_groups=(group,))
 
@@ -186,7 +196,7 @@ def test_a_gang_that_no_single_zone_holds_gets_no_node_though_two_zones_could() 
 
 def test_a_gang_with_bound_pods_stays_in_their_zone() -> None:
     there = make_node("there", cpu="16", labels={labels.ZONE: "zone-b"})
-    types = [machine(5, "zone-a", price=1.0), machine(5, "zone-b", price=3.0)]
+    types = [instance_type(5, "zone-a", price=1.0), instance_type(5, "zone-b", price=3.0)]
     world = make_snapshot(
         make_nodepool(),
         types=types,
@@ -209,7 +219,7 @@ def test_pods_that_leave_do_not_keep_their_gang_in_their_zone(why: str) -> None:
         bound = [with_metadata(pod, deletion_timestamp=NOW) for pod in bound]
     world = make_snapshot(
         make_nodepool(),
-        types=[machine(5, "zone-a")],
+        types=[instance_type(5, "zone-a")],
         nodes=[there],
         pods=tuple(bound),
         pod_groups=(pod_group("train", 2, topology=labels.ZONE),),

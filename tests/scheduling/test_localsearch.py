@@ -56,7 +56,7 @@ def test_many_nodes_become_one_even_if_no_two_of_them_would() -> None:
 
 
 def test_a_larger_node_replaces_others_even_if_some_of_their_pods_stay() -> None:
-    """It takes both large pods and one that must be in its zone; two need a small node beside."""
+    """It holds two large pods and one that must be in its zone; the other two need a small node."""
 
     def offered(in_a: float, in_b: float) -> list[Offering]:
         prices = {"zone-a": in_a, "zone-b": in_b}

@@ -14,7 +14,7 @@ from controller.scheduling.scheduler import schedule
 
 
 class Steps:
-    """Time that is up after so many looks at the clock."""
+    """A time limit that elapses after this number of checks."""
 
     def __init__(self, left: int) -> None:
         self.left = left

@@ -21,7 +21,7 @@ from tests.builders import (
 
 
 class Heard(Reporter):
-    """Keeps what it hears."""
+    """Records what it receives."""
 
     def __init__(self) -> None:
         self.stages: list[str] = []
@@ -42,7 +42,7 @@ class Heard(Reporter):
     def pods_relaxed(self, *, pods: int, given_up: str) -> None:
         self.given_up.append((pods, given_up))
 
-    def asked_again(self, world: str) -> None:
+    def solved_again(self, world: str) -> None:
         self.worlds.append(world)
 
     def done(self, results: Results) -> None:

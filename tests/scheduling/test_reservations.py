@@ -23,8 +23,8 @@ def reserved(name: str, count: int, zone: str = "zone-a") -> Offering:
     return make_offering(zone, labels.RESERVED, 1e-7, reservation=name, count=count)
 
 
-def machine(name: str, *offerings: Offering, price: float = 0.2) -> InstanceType:
-    """Four CPUs, to be had on demand as well."""
+def instance_type(name: str, *offerings: Offering, price: float = 0.2) -> InstanceType:
+    """A type with four CPUs, also on-demand."""
     on_demand = make_offering("zone-a", labels.ON_DEMAND, price)
     return make_type(name, cpu="4", offerings=[*offerings, on_demand])
 
@@ -42,7 +42,7 @@ def bought(results: Results) -> Counter[str]:
 
 def test_demand_beyond_a_reservation_launches_on_demand_at_once() -> None:
     """A claim names one reservation, so its remaining count is known at once."""
-    types = [machine("m", reserved("cr", 2))]
+    types = [instance_type("m", reserved("cr", 2))]
 
     results = schedule_on(make_nodepool(), make_pods(5, cpu="3"), types=types)
 
@@ -52,8 +52,8 @@ def test_demand_beyond_a_reservation_launches_on_demand_at_once() -> None:
 
 def test_several_reservations_are_used_each_up_to_its_count() -> None:
     types = [
-        machine("m", reserved("a", 1), reserved("b", 2, "zone-b")),
-        machine("n", reserved("c", 1)),
+        instance_type("m", reserved("a", 1), reserved("b", 2, "zone-b")),
+        instance_type("n", reserved("c", 1)),
     ]
 
     results = schedule_on(make_nodepool(), make_pods(6, cpu="3"), types=types)
@@ -64,7 +64,7 @@ def test_several_reservations_are_used_each_up_to_its_count() -> None:
 
 def test_pools_that_share_a_reservation_share_its_count() -> None:
     pools = [make_nodepool(name, labels={"team": name}) for name in ("red", "blue")]
-    snapshot = make_snapshot(*pools, types=[machine("m", reserved("cr", 3))])
+    snapshot = make_snapshot(*pools, types=[instance_type("m", reserved("cr", 3))])
     red, blue = (make_pods(3, cpu="3", node_selector={"team": t}) for t in ("red", "blue"))
 
     results = schedule_on(snapshot, [*red, *blue])
@@ -77,7 +77,7 @@ def test_a_reserved_only_pool_leaves_further_pods_to_the_next_pool() -> None:
     only = make_nodepool(
         "only", weight=10, requirements=[needs(labels.CAPACITY_TYPE, "In", labels.RESERVED)]
     )
-    types = [machine("m", reserved("cr", 1))]
+    types = [instance_type("m", reserved("cr", 1))]
     pods = make_pods(3, cpu="3")
 
     alone = schedule_on(only, pods, types=types)
@@ -93,7 +93,7 @@ def test_a_reserved_only_pool_leaves_further_pods_to_the_next_pool() -> None:
 def test_an_exhausted_reservation_is_not_offered() -> None:
     gone = make_offering("zone-a", labels.RESERVED, 1e-7, reservation="cr", available=False)
 
-    results = schedule_on(make_nodepool(), make_pods(1), types=[machine("m", gone)])
+    results = schedule_on(make_nodepool(), make_pods(1), types=[instance_type("m", gone)])
 
     assert bought(results) == {labels.ON_DEMAND: 1}
 
@@ -101,7 +101,7 @@ def test_an_exhausted_reservation_is_not_offered() -> None:
 def test_pods_that_exclude_reserved_capacity_get_none() -> None:
     pods = make_pods(2, cpu="3", node_selector={labels.CAPACITY_TYPE: labels.ON_DEMAND})
 
-    results = schedule_on(make_nodepool(), pods, types=[machine("m", reserved("cr", 5))])
+    results = schedule_on(make_nodepool(), pods, types=[instance_type("m", reserved("cr", 5))])
 
     assert bought(results) == {labels.ON_DEMAND: 2}
 
@@ -111,7 +111,7 @@ def test_reserved_capacity_with_a_price_near_zero_is_used() -> None:
     for price in (5e-9, 0.0):
         paid = make_offering("zone-a", labels.RESERVED, price, reservation="cr", count=1)
 
-        results = schedule_on(make_nodepool(), make_pods(1), types=[machine("m", paid)])
+        results = schedule_on(make_nodepool(), make_pods(1), types=[instance_type("m", paid)])
 
         expect_scheduled(results)
         assert bought(results) == {"cr": 1}
@@ -125,7 +125,7 @@ def test_of_two_reservations_the_smaller_type_is_used() -> None:
         cpu="32",
         offerings=[make_offering("zone-a", labels.RESERVED, 1e-7, reservation="large", count=1)],
     )
-    small = machine(
+    small = instance_type(
         "s", make_offering("zone-a", labels.RESERVED, 1e-8, reservation="small", count=1)
     )
 
@@ -135,7 +135,7 @@ def test_of_two_reservations_the_smaller_type_is_used() -> None:
 
 
 def test_pods_that_require_a_reservation_get_it_before_pods_that_would_save() -> None:
-    types = [machine("m", reserved("cr", 2))]
+    types = [instance_type("m", reserved("cr", 2))]
     unconstrained = make_pods(6, cpu="3")
     only = make_pods(2, cpu="3", node_selector={labels.CAPACITY_TYPE: labels.RESERVED})
 

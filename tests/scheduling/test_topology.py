@@ -600,7 +600,7 @@ def test_with_mismatchlabelkeys_only_different_revisions_repel_each_other() -> N
 
 
 def test_zone_and_hostname_spreads_count_the_same_pods() -> None:
-    """They are bound zone by zone, before pods with constraints on their neighbours."""
+    """They are bound zone by zone, before pods with constraints on other pods."""
     one_zone = make_types(8, zones=["zone-a"])
     web = make_pods(6, labels=WEB, cpu="100m", spreads=[spread(WEB)])
     minds = make_pod(labels=DB, cpu="100m", spreads=[spread(WEB, labels.HOSTNAME)])

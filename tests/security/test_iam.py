@@ -46,7 +46,7 @@ from tests.aws.builders import (
     ready,
     within,
 )
-from tests.aws.conftest import REGION, Region, RememberingSession
+from tests.aws.conftest import FAMILIES, REGION, Region, RememberingSession
 
 ACCOUNT = "123456789012"
 PLACE = policies.Place("aws", REGION, ACCOUNT, CLUSTER)
@@ -59,13 +59,13 @@ DOCUMENTS = {
     "shift": policies.zonal_shift(PLACE),
     "discovery": policies.resource_discovery(PLACE),
 }
-"""What every controller may do."""
+"""The rights of every controller."""
 
 ASKED_FOR = {
     "profiles": policies.instance_profiles(PLACE, installation=CLUSTER),
     "parameters": policies.image_parameters(PLACE, ["/golden/*"]),
 }
-"""What it may do where a setting says so."""
+"""The rights that a setting grants."""
 
 ROLES = ("controller", "trusted")
 SERVICES = ("arc-zonal-shift", "ec2", "eks", "iam", "pricing", "sqs", "ssm")
@@ -109,7 +109,7 @@ GRANTS = [
 
 @contextmanager
 def acting(region: Region, role: str, documents: Mapping[str, Any]) -> Iterator[Session]:
-    """Act as a role of the controller's, with these policies."""
+    """Call AWS as a role with these policies."""
     iam, sts = region.client("iam"), region.client("sts")
     iam.create_role(
         RoleName=role,
@@ -127,7 +127,7 @@ def acting(region: Region, role: str, documents: Mapping[str, Any]) -> Iterator[
         environment.setenv("AWS_ACCESS_KEY_ID", given["AccessKeyId"])
         environment.setenv("AWS_SECRET_ACCESS_KEY", given["SecretAccessKey"])
         environment.setenv("AWS_SESSION_TOKEN", given["SessionToken"])
-        made = RememberingSession(region=REGION, attempts=1)
+        made = RememberingSession(region=REGION, attempts=1, families=FAMILIES.split())
         yield made
         made.close()
 
@@ -144,7 +144,7 @@ def worked(region: Region) -> Region:
 
 @pytest.fixture(scope="module")
 def rights(worked: Region) -> Mapping[str, list[str]]:
-    """What both roles were allowed, and on what."""
+    """Return the resources of each action that both roles were allowed."""
     allowed = worked.control.rights()
     used: dict[str, list[str]] = {}
     for role in ROLES:
@@ -175,7 +175,7 @@ async def _work(aws: Session, region: Region) -> None:
 
 
 async def _work_as_asked(aws: Session, region: Region) -> None:
-    """Do what takes rights that a setting grants."""
+    """Make the calls that need rights granted by a setting."""
     await _make_profiles(aws, region)
     await _find_by_parameter(aws, region)
 
@@ -189,7 +189,7 @@ async def _ready(provider: AWSCloudProvider, **spec: Any) -> EC2NodeClass:
 
 
 async def _live(provider: AWSCloudProvider, claim: NodeClaim, node_class: EC2NodeClass) -> None:
-    """Bring a claim to life, and to its end."""
+    """Launch a NodeClaim's instance, use every call on it, and terminate it."""
     instance = await provider.launch(claim, node_class)
     metadata = msgspec.structs.replace(
         claim.metadata, labels={**instance.labels, **claim.metadata.labels}
@@ -240,7 +240,7 @@ async def _use_what_is_special(provider: AWSCloudProvider, region: Region) -> No
 
 
 async def _hear(provider: AWSCloudProvider, region: Region) -> None:
-    """Take a message from the queue, and off it."""
+    """Receive a message from the queue, and delete it."""
     sqs = region.client("sqs")
     sqs.send_message(
         QueueUrl=sqs.get_queue_url(QueueName=QUEUE)["QueueUrl"],
@@ -251,7 +251,7 @@ async def _hear(provider: AWSCloudProvider, region: Region) -> None:
 
 
 async def _make_profiles(aws: Session, region: Region) -> None:
-    """Make an instance profile, collect what others have left, and remove it again."""
+    """Create an instance profile, collect unused ones, and delete it again."""
     iam = region.client("iam")
     iam.remove_role_from_instance_profile(InstanceProfileName=ROLE, RoleName=ROLE)
     try:
@@ -265,7 +265,7 @@ async def _make_profiles(aws: Session, region: Region) -> None:
 
 
 async def _find_by_parameter(aws: Session, region: Region) -> None:
-    """Find an image by a parameter of the account's own."""
+    """Select an AMI by an SSM parameter of the account."""
     provider = AWSCloudProvider(Options(cluster_name=CLUSTER), aws=aws)
     image = (await _ready(provider)).status.amis[0].id
     region.client("ssm").put_parameter(Name="/golden/al2023", Value=image, Type="String")
@@ -311,7 +311,7 @@ def test_permissions_that_only_ec2_checks_are_granted_and_not_recorded(
 
 
 def test_every_call_that_the_code_can_make_was_made(worked: Region) -> None:
-    """Else a right that is needed, and not granted, would not be missed."""
+    """Otherwise the test would not notice a right that is needed and not granted."""
     called = {action for role in ROLES for action in calls(worked, role)}
     assert {call for call in _calls_in_code() if not called & set(call)} == set()
 

@@ -98,7 +98,7 @@ def _right(verb: str, kind: Kind[Any]) -> Right:
 
 
 def _is_ours() -> bool:
-    """Whether the controller asks, and not the test around it."""
+    """Whether the controller makes the call, and not the test around it."""
     frame = sys._getframe(2)
     while frame is not None and frame.f_globals["__name__"] == fake.__name__:
         frame = frame.f_back  # type: ignore[assignment]
@@ -108,7 +108,7 @@ def _is_ours() -> bool:
 
 @contextlib.contextmanager
 def recorded() -> Iterator[set[Right]]:
-    """Note every right that the controller needs of API servers in memory."""
+    """Record every right that the controller needs on in-memory API servers."""
     used: set[Right] = set()
     asked, watch = FakeApiServer._maybe_refuse, FakeApiServer.watch
 
@@ -136,7 +136,7 @@ def recorded() -> Iterator[set[Right]]:
 
 @pytest.fixture(scope="module")
 def used() -> set[Right]:
-    """The rights that the controller used in all it can do."""
+    """Return the rights that the controller used."""
     with recorded() as rights:
         play(1, "mix", 0, Load(pods=12))
         with asyncio.Runner(loop_factory=VirtualClockLoop) as runner:
@@ -146,7 +146,7 @@ def used() -> set[Right]:
 
 
 async def _every_feature() -> None:
-    """Let a whole controller live with every feature; its first writes meet others'."""
+    """Run a whole controller with every feature; its first writes fail with a conflict."""
     begin = datetime(2026, 11, 21, 12, tzinfo=UTC)
     loop = asyncio.get_running_loop()
     world = WholeController(ALL_ON, lambda: begin + timedelta(seconds=loop.time()), options=OPTIONS)
@@ -172,7 +172,7 @@ async def _every_feature() -> None:
 
 
 async def _what_is_seldom() -> None:
-    """Play what neither a life nor the campaign brings about for certain."""
+    """Run scenarios that neither the campaign nor a whole controller is certain to cause."""
     surge = test_surge.SurgeScenario()
     await surge.up()
     await test_surge.test_the_deployment_is_restarted_once_and_its_pod_not_evicted(surge)

@@ -47,7 +47,7 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 @pytest.fixture
 def written(tmp_path: Path) -> Iterator[list[str]]:
-    """What was written, the logs at last."""
+    """Return everything that was written, logs last."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     said: list[str] = []
@@ -229,9 +229,9 @@ def _planted(value: Any) -> dict[str, Any]:
 
 def _all_of(exc: BaseException) -> str:
     """Return the text of an error and of its causes."""
-    told = []
+    causes = []
     cause: BaseException | None = exc
     while cause is not None:
-        told.append(f"{cause!r} {cause}")
+        causes.append(f"{cause!r} {cause}")
         cause = cause.__cause__ or cause.__context__
-    return "\n".join(told)
+    return "\n".join(causes)

@@ -47,10 +47,10 @@ def test_a_node_and_its_claim_are_one_state_node(cluster: Cluster) -> None:
         make_node("other", provider_id="aws:///a/i-2"),
     )
 
-    machines = [
+    nodes = [
         (m.name, m.claim and m.claim.metadata.name, m.managed) for m in cluster.state_nodes(NOW)
     ]
-    assert machines == [("n1", "c1", True), ("other", None, False)]
+    assert nodes == [("n1", "c1", True), ("other", None, False)]
 
 
 def test_a_new_claim_is_a_state_node_before_its_watch_event(cluster: Cluster) -> None:
@@ -230,8 +230,8 @@ def test_a_deletion_mark_ends_with_its_node(cluster: Cluster) -> None:
 
 
 def nominated(cluster: Cluster, *, seconds: int = 0) -> list[str]:
-    machines = cluster.state_nodes(NOW + timedelta(seconds=seconds))
-    return [machine.name for machine in machines if machine.nominated]
+    nodes = cluster.state_nodes(NOW + timedelta(seconds=seconds))
+    return [node.name for node in nodes if node.nominated]
 
 
 def test_a_nomination_lasts_while_its_pod_is_unbound_up_to_a_limit(cluster: Cluster) -> None:
@@ -296,8 +296,8 @@ def test_another_controllers_claim_is_ignored_and_its_node_unmanaged(
 
     assert cluster.list(kinds.NODE_CLAIM) == ()
     assert not cluster.manages(node)
-    (machine,) = cluster.state_nodes(NOW)
-    assert not machine.managed
+    (state_node,) = cluster.state_nodes(NOW)
+    assert not state_node.managed
 
 
 def decides_again(cluster: Cluster, kind: Kind[Any], after: Any) -> bool:

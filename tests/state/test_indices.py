@@ -72,10 +72,10 @@ def test_the_usage_of_pools_follows_every_change_of_nodes_and_claims() -> None:
             else:
                 cluster.observe(kind, value)
             if chance.random() < 0.3:
-                machines = cluster.state_nodes(NOW)
-                whole = usage(machines)
+                nodes = cluster.state_nodes(NOW)
+                whole = usage(nodes)
                 assert {pool: cluster.usage_of(pool) for pool in whole} == whole
-                assert cluster.machine_count == len(machines)
+                assert cluster.node_count == len(nodes)
                 absent = set(POOLS) - whole.keys()
                 assert [cluster.usage_of(pool) for pool in absent] == [{}] * len(absent)
 

@@ -42,25 +42,25 @@ def made(
 
 
 class Scenario:
-    """Pods as they change, one after another."""
+    """Changes of pods, one after another."""
 
     def __init__(self) -> None:
         self.waiting = Waiting()
         self.pods: dict[str, Pod] = {}
 
     def now(self, pod: Pod) -> bool:
-        """Let a pod be so; answer whether that makes it wait, as far as was known."""
+        """Store a version of a pod; return whether it becomes pending."""
         before = self.pods.get(pod.key)
         self.pods[pod.key] = pod
         self.waiting.change(before, pod)
         return self.waiting.is_news(before, pod)
 
     def gone(self, pod: Pod) -> None:
-        """Let a pod go."""
+        """Delete a pod."""
         self.waiting.change(self.pods.pop(pod.key), None)
 
     def names(self) -> list[str]:
-        """Name the pods that wait."""
+        """Return the names of the pending pods."""
         return [pod.metadata.name for pod in self.waiting.all()]
 
 

@@ -32,6 +32,6 @@ def pytest_runtest_makereport(
     report = yield
     region = getattr(item, "funcargs", {}).get("region")
     if report.failed and isinstance(region, Region):
-        report.sections.append(("the system pods' logs", region.last_words()))
+        report.sections.append(("the system pods' logs", region.log_tail()))
         report.sections.append(("the Pulumi engine", "\n".join(region.said[-30:])))
     return report

@@ -102,10 +102,10 @@ class Region:
             if not line.startswith("{") or json.loads(line)["level"] == "ERROR"
         ]
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """Return the last log lines of every pod on the system nodes."""
         return "\n".join(
-            f"--- {log.name}\n{owned.last_words(log, lines=25, width=600)}"
+            f"--- {log.name}\n{owned.log_tail(log, lines=25, width=600)}"
             for log in sorted(self.logs.glob("*.log"))
         )
 

@@ -58,11 +58,11 @@ def small_nodes(name: str, **disruption: Any) -> Object:
         need("node.kubernetes.io/instance-type", "In", "m5.large"),
         need("karpenter.sh/capacity-type", "In", "on-demand"),
     ]
-    calm = {"consolidateAfter": "Never", "budgets": [{"nodes": "100%"}]}
+    without_disruption = {"consolidateAfter": "Never", "budgets": [{"nodes": "100%"}]}
     return node_pool(
         name,
         requirements=requirements,
-        disruption={**calm, **disruption},
+        disruption={**without_disruption, **disruption},
     )
 
 
@@ -281,7 +281,7 @@ class Scene:
 
         await eventually(f"{kind} of {pool} is False", refused, otherwise=lambda: self)
 
-    async def told(self, reason: str, names: Iterable[str], *words: str) -> None:
+    async def wait_for_events(self, reason: str, names: Iterable[str], *words: str) -> None:
         """Wait for an event with these words on each of these objects.
 
         For each NodeClaim among them, its node must have such an event too.
@@ -294,8 +294,8 @@ class Scene:
         async def is_told() -> bool:
             events, _ = await self.kube.list("/api/v1/events", fieldSelector=f"reason={reason}")
             seen.update(f"{e['involvedObject']['name']}: {e['message']}" for e in events)
-            told = (e for e in events if all(word in e["message"] for word in words))
-            return wanted <= {e["involvedObject"]["name"] for e in told}
+            wait_for_events = (e for e in events if all(word in e["message"] for word in words))
+            return wanted <= {e["involvedObject"]["name"] for e in wait_for_events}
 
         await eventually(f"events {reason} {words} about {wanted}", is_told, otherwise=lambda: seen)
 

@@ -63,8 +63,8 @@ def written_to(folder: Path) -> list[Object]:
 async def test_a_live_cluster_that_follows_the_advice_saves_what_was_predicted(
     scene: Scene, tmp_path: Path
 ) -> None:
-    calm = small_nodes(NAME, consolidateAfter="1s", consolidationPolicy="WhenEmpty")
-    await scene.kube.create(NODE_POOLS, calm)
+    pool = small_nodes(NAME, consolidateAfter="1s", consolidationPolicy="WhenEmpty")
+    await scene.kube.create(NODE_POOLS, pool)
     await scene.kube.create(DEPLOYMENTS, pods_of("filler", NAME, COUNT))
     await scene.at_rest("filler", NAME, COUNT)
     # Next to a large pod, a node has capacity for one of these.

@@ -87,11 +87,14 @@ async def expect_event(kube: KubeClient, name: str, reason: str, *words: str) ->
 
     async def event() -> str | None:
         events, _ = await kube.list("/api/v1/events")
-        for told in events:
-            if told["involvedObject"]["name"].startswith(name) and told["reason"] == reason:
-                seen.add(told["message"])
-                if all(word in told["message"] for word in words):
-                    return str(told["message"])
+        for published in events:
+            if (
+                published["involvedObject"]["name"].startswith(name)
+                and published["reason"] == reason
+            ):
+                seen.add(published["message"])
+                if all(word in published["message"] for word in words):
+                    return str(published["message"])
         return None
 
     return await eventually(f"an event {reason} with {words}", event, otherwise=lambda: seen)

@@ -129,7 +129,7 @@ async def a_pod_that_cannot_be_evicted_keeps_its_node(scene: Scene) -> None:
 
     await scene.drift("kept")
     await scene.until("the other node is gone", lambda: scene.gone(movable))
-    await scene.told("DisruptionBlocked", kept, 'PodDisruptionBudget "default/kept"')
+    await scene.wait_for_events("DisruptionBlocked", kept, 'PodDisruptionBudget "default/kept"')
     assert scene.ready("kept") == pods
     release()
 
@@ -153,7 +153,7 @@ async def a_budget_applies_during_its_schedule(scene: Scene) -> None:
     await scene.drift("held")
     await scene.drift("free")
     await scene.until("the node of the other pool is gone", lambda: scene.gone(free))
-    await scene.told("DisruptionBlocked", ["held"], "due to blocking budget", "Drifted")
+    await scene.wait_for_events("DisruptionBlocked", ["held"], "due to blocking budget", "Drifted")
     release()
 
     other = {"disruption": {"budgets": [{"nodes": "0", **once_a_year}]}}
@@ -181,8 +181,8 @@ async def a_node_whose_replacement_never_registers_is_untainted(scene: Scene) ->
 
     assert scene.ready("alone") == pods, "a pod has moved though there was nowhere to go"
     assert scene.present(old) == old
-    await scene.told("DisruptionLaunching", replacements)
-    await scene.told("DisruptionWaitingReadiness", replacements)
+    await scene.wait_for_events("DisruptionLaunching", replacements)
+    await scene.wait_for_events("DisruptionWaitingReadiness", replacements)
     await scene.end("alone")
 
 
@@ -209,7 +209,7 @@ async def an_ami_whose_nodes_never_join_is_not_rolled_out(scene: Scene) -> None:
     await scene.until_false(name, "NodeRegistrationHealthy")
     assert tried <= old
     assert tried  # the first try on a node may be long ago by then
-    await scene.told("Unconsolidatable", old - tried, "do not join the cluster")
+    await scene.wait_for_events("Unconsolidatable", old - tried, "do not join the cluster")
     await scene.until("all nodes are as they were", lambda: not scene.marked(old))
     assert scene.ready(name) == pods
     await scene.until("nothing else is left", lambda: frozenset(scene.names_of(name)) == old)

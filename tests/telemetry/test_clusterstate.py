@@ -53,7 +53,7 @@ class Observer:
             self.registry.register(collector)
 
     def value(self, metric: str, /, **axes: str) -> float | None:
-        """Answer the one sample that has these labels; None when there is none."""
+        """Return the value of the sample with these labels, or None."""
         samples = [
             sample.value
             for family in self.registry.collect()
@@ -71,7 +71,7 @@ class Observer:
             self.cluster.observe(kind, each)
 
     def fill(self, count: int) -> None:
-        """Have so many machines, each with a pod."""
+        """Create this number of nodes, each with a pod."""
         for number in range(count):
             self.see(kinds.NODE, node(f"n-{number}"))
             self.see(kinds.NODE_CLAIM, claim(f"c-{number}", f"n-{number}"))
@@ -255,7 +255,7 @@ def test_series_by_node_and_pod_are_dropped_while_the_cluster_is_large(
 
 
 def test_a_small_cluster_has_at_most_a_thousand_series_by_default() -> None:
-    """Ten nodes and a hundred pods, when every reconciler has worked and called the cloud."""
+    """Ten nodes and a hundred pods, after every reconciler has run."""
     observer, metrics = Observer(limit=DEFAULT_LIMIT), Metrics()
     observer.fill(10)
     for number in range(10, 100):
@@ -329,7 +329,7 @@ def test_details_have_a_series_for_every_offering() -> None:
 
 
 def names(registries: Iterable[CollectorRegistry]) -> set[str]:
-    """Name everything that is served, as a scraper sees it."""
+    """Return the names of all metrics, as a scraper sees them."""
     return {
         family.name + ("_total" if family.type == "counter" else "")
         for registry in registries

@@ -93,9 +93,9 @@ def test_a_logging_failure_is_reported_to_the_configured_output(file: Path, tmp_
     logging.getLogger("x").info("%d of %d", 1)
     logging.getLogger("x").info("the next")
 
-    told = complaints.read_text()
-    assert "a log line was lost: x: '%d of %d'" in told
-    assert "TypeError" in told
+    output = complaints.read_text()
+    assert "a log line was lost: x: '%d of %d'" in output
+    assert "TypeError" in output
     assert [line["message"] for line in lines(file)] == ["the next"]
 
 

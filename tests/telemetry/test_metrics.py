@@ -75,7 +75,7 @@ def test_evicted_pods_are_counted_as_in_karpenter(
 
     metrics.disrupted(claim, "underutilized", pods=3, policy="WhenEmptyOrUnderutilized")
 
-    told = {
+    metric_labels = {
         "reason": "underutilized",
         "nodepool": "default",
         "capacity_type": "spot",
@@ -83,8 +83,8 @@ def test_evicted_pods_are_counted_as_in_karpenter(
         "termination_mode": mode,
     }
     value = metrics.registry.get_sample_value
-    assert value("karpenter_nodeclaims_disrupted_total", told) == 1
-    assert value("karpenter_pods_disruption_initiated_total", told) == 3
+    assert value("karpenter_nodeclaims_disrupted_total", metric_labels) == 1
+    assert value("karpenter_pods_disruption_initiated_total", metric_labels) == 3
 
 
 def test_consolidations_are_counted_with_the_scores_of_balanced_pools(metrics: Metrics) -> None:

@@ -57,7 +57,7 @@ class FakeCloud:
             {"clusterName": "joiner", "principalArn": role_arn, "type": kind}
         )
 
-    def told(self, since: int, timeout_seconds: float) -> dict[str, Any]:
+    def changes_since(self, since: int, timeout_seconds: float) -> dict[str, Any]:
         """Return the answer of the long poll."""
         with self._changed:
             self._changed.wait_for(lambda: self._revision > since, timeout_seconds)
@@ -75,7 +75,7 @@ def fake_cloud() -> Iterator[FakeCloud]:
             query = {key: values[0] for key, values in parse_qs(url.query).items()}
             if url.path == "/testbed/instances":
                 since, timeout = int(query.get("since", -1)), float(query.get("timeout", 0))
-                self._answer(cloud.told(since, min(timeout, 1.0)))
+                self._answer(cloud.changes_since(since, min(timeout, 1.0)))
             elif url.path.endswith("/pod-identity-associations"):
                 known = [
                     {

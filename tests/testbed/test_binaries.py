@@ -116,6 +116,7 @@ def said_by(binary: Path) -> str:
     return (ended.stdout + ended.stderr).strip()
 
 
+@pytest.mark.process
 def test_a_release_is_downloaded_verified_and_executable(
     site: Site, module: Path, tmp_path: Path
 ) -> None:
@@ -123,11 +124,12 @@ def test_a_release_is_downloaded_verified_and_executable(
     site.files["SHA256SUMS"] = f"{hashlib.sha256(SCRIPT).hexdigest()}  greet\n".encode()
     release = Release(url=f"{site.url}/greet", checksums=f"{site.url}/SHA256SUMS", binary="greet")
 
-    home = Supply(cache=tmp_path / "cache").obtain(make_toolset(module, release))
+    folder = Supply(cache=tmp_path / "cache").obtain(make_toolset(module, release))
 
-    assert said_by(home / "greet") == "released"
+    assert said_by(folder / "greet") == "released"
 
 
+@pytest.mark.process
 def test_only_the_requested_binaries_of_an_archive_are_extracted(
     site: Site, module: Path, tmp_path: Path
 ) -> None:
@@ -140,12 +142,13 @@ def test_only_the_requested_binaries_of_an_archive_are_extracted(
     site.files["greeter.tar.gz"] = packed.getvalue()
     release = Release(url=f"{site.url}/greeter.tar.gz", members={"greeter-v1/bin/": ""})
 
-    home = Supply(cache=tmp_path / "cache").obtain(make_toolset(module, release))
+    folder = Supply(cache=tmp_path / "cache").obtain(make_toolset(module, release))
 
-    assert [file.name for file in home.iterdir()] == ["greet"]
-    assert said_by(home / "greet") == "released"
+    assert [file.name for file in folder.iterdir()] == ["greet"]
+    assert said_by(folder / "greet") == "released"
 
 
+@pytest.mark.process
 def test_a_release_with_another_checksum_is_not_used(
     site: Site, module: Path, tmp_path: Path, go: Path
 ) -> None:
@@ -154,20 +157,23 @@ def test_a_release_with_another_checksum_is_not_used(
     release = Release(url=f"{site.url}/greet", checksums=f"{site.url}/greet.sha256", binary="greet")
     listener = Listener()
 
-    home = Supply(cache=tmp_path / "cache", progress=listener).obtain(make_toolset(module, release))
+    folder = Supply(cache=tmp_path / "cache", progress=listener).obtain(
+        make_toolset(module, release)
+    )
 
-    assert said_by(home / "greet") == "built v1"
+    assert said_by(folder / "greet") == "built v1"
     assert "does not have its published SHA-256" in listener.notes[0]
 
 
+@pytest.mark.process
 def test_without_internet_the_binary_is_built_with_a_note(
     module: Path, tmp_path: Path, go: Path
 ) -> None:
     listener = Listener()
 
-    home = Supply(cache=tmp_path / "cache", progress=listener).obtain(make_toolset(module))
+    folder = Supply(cache=tmp_path / "cache", progress=listener).obtain(make_toolset(module))
 
-    assert said_by(home / "greet") == "built v1"
+    assert said_by(folder / "greet") == "built v1"
     assert listener.notes == [
         "greeter-v1: 127.0.0.1:9 cannot be reached (no connection);"
         " building it from its Go module instead"
@@ -212,9 +218,9 @@ def test_two_concurrent_runs_build_once(module: Path, tmp_path: Path, go: Path) 
         return Supply(cache=tmp_path / "cache", progress=listener).obtain(make_toolset(module))
 
     with ThreadPoolExecutor(2) as together:
-        homes = list(together.map(obtain, listeners))
+        folders = list(together.map(obtain, listeners))
 
-    assert homes[0] == homes[1]
+    assert folders[0] == folders[1]
     built = [stage for listener in listeners for stage in listener.stages if "building" in stage]
     assert len(built) == 1
 
@@ -240,6 +246,7 @@ def test_a_build_does_not_change_the_module(module: Path, tmp_path: Path, go: Pa
     assert {file: file.read_bytes() for file in module.rglob("*") if file.is_file()} == before
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("installed", "is_own"),
     [("go1.26.8", False), ("go1.26.9", True), ("go1.27", True), ("devel +abc", False)],

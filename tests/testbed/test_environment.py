@@ -35,6 +35,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 def test_a_python_without_packages_continues_in_the_projects_environment() -> None:
     # -S leaves all packages out.
     asked = python("-S", "-m", "testbed", "status", "--name", "none")
@@ -54,6 +55,7 @@ def test_a_package_of_another_version_counts_as_missing(monkeypatch: pytest.Monk
     assert environment.other() == environment.interpreter()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("module", ["testbed", "testbed.environment"])
 def test_a_python_that_is_too_old_is_reported(module: str) -> None:
     asked = python("-c", OLDER.format(module=module))
@@ -63,13 +65,14 @@ def test_a_python_that_is_too_old_is_reported(module: str) -> None:
     assert "Traceback" not in asked.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("is_uv_usable", [True, False])
 def test_uv_installs_the_packages_from_pips_index_or_pip_does(
     is_uv_usable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def create(home: Path, **_options: object) -> None:
-        (home / "bin").mkdir(parents=True)
-        program = home / "bin" / "python"
+    def create(folder: Path, **_options: object) -> None:
+        (folder / "bin").mkdir(parents=True)
+        program = folder / "bin" / "python"
         program.write_text(PIP_AND_UV.format(calls=tmp_path / "calls", uv=int(not is_uv_usable)))
         program.chmod(0o755)
 

@@ -16,7 +16,7 @@ import pytest
 
 from testbed.processes import binaries, owned
 from testbed.processes.ports import is_listening
-from testbed.region.testbed import Part, Phase, Testbed, home, read_state
+from testbed.region.testbed import Part, Phase, Testbed, read_state, state_directory
 from tests.testbed.eventually import eventually
 
 pytestmark = pytest.mark.cluster
@@ -32,7 +32,7 @@ class Shell:
 
     @property
     def directory(self) -> Path:
-        return self.cache / "testbeds" / home().name
+        return self.cache / "testbeds" / state_directory().name
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -21,6 +21,7 @@ def view_of(program: str) -> tuple[LiveView, io.StringIO]:
     return LiveView(console, program=(sys.executable, "-c", program)), said
 
 
+@pytest.mark.process
 def test_ctrl_c_in_top_ends_the_demo(tmp_path: Path) -> None:
     view, said = view_of("import sys; sys.exit(130)")
 
@@ -35,6 +36,7 @@ def test_ctrl_c_in_top_ends_the_demo(tmp_path: Path) -> None:
     assert "all bound" in said.getvalue()
 
 
+@pytest.mark.process
 def test_after_q_in_top_plain_lines_follow(tmp_path: Path) -> None:
     view, said = view_of("")
 

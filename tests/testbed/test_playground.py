@@ -59,7 +59,7 @@ def test_the_commands_of_the_tutorial_work_as_typed(shell: Shell) -> None:
     outside = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     # `make` finds the packages of this Python in the user's cache.
     (shell.cache / Path(sys.prefix).name).symlink_to(sys.prefix)
-    told = subprocess.run(
+    done = subprocess.run(
         ["bash", "-ec", blocks("sh")],
         cwd=CHECKOUT,
         env={**outside, "JOINER_CACHE": str(shell.cache)},
@@ -67,9 +67,9 @@ def test_the_commands_of_the_tutorial_work_as_typed(shell: Shell) -> None:
         text=True,
         check=False,
     )
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert "Ready. Try it in this folder" in told.stderr
-    assert [line for line in blocks("text").splitlines() if line not in told.stdout] == []
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Ready. Try it in this folder" in done.stderr
+    assert [line for line in blocks("text").splitlines() if line not in done.stdout] == []
 
     late = shell.run("fault", "slow", "soon")
     assert (late.returncode, "not a number of seconds" in late.stderr) == (1, True)

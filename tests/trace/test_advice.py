@@ -14,7 +14,7 @@ import pytest
 
 from bench.trace.cluster import Cluster, moment
 from bench.trace.sides import Joiner, Move
-from bench.trace.simulator import Happening, Simulator
+from bench.trace.simulator import Simulator, TraceEvent
 from bench.trace.traces import HOUR, TRACES
 from bench.trace.workloads import Workload
 from controller.apis.labels import DO_NOT_DISRUPT
@@ -45,9 +45,9 @@ class Advised:
     def __init__(self, seed: int, *, follows: bool) -> None:
         self.cluster, self.side = SHRINK.cluster(seed), Late()
         self._follows = follows
-        happenings = [each for each in SHRINK.happenings(seed, SCALE) if each.at < ASKED]
+        events = [each for each in SHRINK.events_of(seed, SCALE) if each.at < ASKED]
         simulator = Simulator(self.cluster, self.side, length=AT_REST)
-        simulator.run([*happenings, Happening(ASKED, self._asked)])
+        simulator.run([*events, TraceEvent(ASKED, self._asked)])
 
     @property
     def realised(self) -> float:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bench.trace.binding import bind
-from bench.trace.cluster import Cluster, Machine
+from bench.trace.cluster import Cluster, Node
 from bench.trace.workloads import Member, Workload
 from tests.trace.test_simulator import make_cluster, one_node
 
 
-def opened(cluster: Cluster, kind: str = "m5.2xlarge") -> Machine:
-    machine = cluster.launch(one_node(cluster, kind))
-    cluster.open(machine)
-    return machine
+def opened(cluster: Cluster, kind: str = "m5.2xlarge") -> Node:
+    node = cluster.launch(one_node(cluster, kind))
+    cluster.open(node)
+    return node
 
 
 def waiting(cluster: Cluster, workload: Workload, pods: int) -> list[Member]:
@@ -25,77 +25,77 @@ def waiting(cluster: Cluster, workload: Workload, pods: int) -> list[Member]:
 
 def test_pods_bind_to_the_least_allocated_node() -> None:
     cluster = make_cluster()
-    machines = [opened(cluster) for _ in range(3)]
+    nodes = [opened(cluster) for _ in range(3)]
     waiting(cluster, Workload("web", cpu=1000, memory=1024), 6)
 
     bind(cluster)
 
-    assert [len(one.pods) for one in machines] == [2, 2, 2]
+    assert [len(one.pods) for one in nodes] == [2, 2, 2]
 
 
 def test_a_pod_that_does_not_fit_stays_pending() -> None:
     cluster = make_cluster()
-    machine = opened(cluster, "m5.large")
+    node = opened(cluster, "m5.large")
     waiting(cluster, Workload("web", cpu=1000, memory=512), 3)
 
     bind(cluster)
 
-    assert len(machine.pods) == 1
+    assert len(node.pods) == 1
     assert len(cluster.waiting) == 2
 
 
 def test_capacity_is_reserved_for_nominated_pods() -> None:
     cluster = make_cluster()
-    machine = opened(cluster, "m5.large")
+    node = opened(cluster, "m5.large")
     first, second = waiting(cluster, Workload("web", cpu=1000, memory=512), 2)
-    cluster.nominate(second, machine)
+    cluster.nominate(second, node)
 
     bind(cluster)
 
-    assert second.node == machine.name
+    assert second.node == node.name
     assert first.key in cluster.waiting
 
 
 def test_pods_with_anti_affinity_share_no_node() -> None:
     cluster = make_cluster()
-    machines = [opened(cluster) for _ in range(2)]
+    nodes = [opened(cluster) for _ in range(2)]
     waiting(cluster, Workload("web", cpu=100, memory=128, apart=True), 3)
 
     bind(cluster)
 
-    assert [len(one.pods) for one in machines] == [1, 1]
+    assert [len(one.pods) for one in nodes] == [1, 1]
     assert len(cluster.waiting) == 1
 
 
 def test_pods_with_a_spread_are_distributed_over_zones() -> None:
     cluster = make_cluster()
-    machines = [opened(cluster), opened(cluster)]
-    machines[1].market = (machines[1].market[0], "us-west-2c", machines[1].market[2])
+    nodes = [opened(cluster), opened(cluster)]
+    nodes[1].market = (nodes[1].market[0], "us-west-2c", nodes[1].market[2])
     members = waiting(cluster, Workload("web", cpu=100, memory=128, spread=True), 3)
-    machines[0].leaving = True
+    nodes[0].leaving = True
 
     bind(cluster)
 
     # The other zone has none, so a second one here would be a skew of two.
-    assert [one.node for one in members] == [machines[1].name, "", ""]
+    assert [one.node for one in members] == [nodes[1].name, "", ""]
 
 
 def test_a_spread_counts_only_pods_nominated_for_the_evaluated_node() -> None:
     cluster = make_cluster()
-    machines = [opened(cluster), opened(cluster)]
-    machines[1].market = (machines[1].market[0], "us-west-2c", machines[1].market[2])
+    nodes = [opened(cluster), opened(cluster)]
+    nodes[1].market = (nodes[1].market[0], "us-west-2c", nodes[1].market[2])
     crowded = waiting(cluster, Workload("crowded", cpu=100, memory=128, spread=True), 2)
     alone = waiting(cluster, Workload("alone", cpu=100, memory=128, spread=True), 2)
     for member in crowded:
-        cluster.nominate(member, machines[0])
-    for member, machine in zip(alone, machines, strict=True):
-        cluster.nominate(member, machine)
+        cluster.nominate(member, nodes[0])
+    for member, node in zip(alone, nodes, strict=True):
+        cluster.nominate(member, node)
 
     bind(cluster)
 
     # With another on its way the zone looks too full for the first, which is sent elsewhere.
-    assert [one.node for one in crowded] == [machines[1].name, machines[0].name]
-    assert [one.node for one in alone] == [machines[0].name, machines[1].name]
+    assert [one.node for one in crowded] == [nodes[1].name, nodes[0].name]
+    assert [one.node for one in alone] == [nodes[0].name, nodes[1].name]
 
 
 def test_no_pod_binds_to_a_deleting_node() -> None:

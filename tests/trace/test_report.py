@@ -16,7 +16,7 @@ def outcome(cost: float, evictions: int) -> Outcome:
         longest_pending=0.0,
         falls=(),
         pods=1,
-        machines=1,
+        nodes=1,
         looks=1,
         commands=1,
         afresh=0.0,

@@ -15,13 +15,13 @@ from bench.trace.cluster import Cluster
 from bench.trace.sides import Joiner, Karpenter, Move, Placement
 from bench.trace.simulator import (
     BATCH_IDLE,
-    MACHINE_END,
+    NODE_END,
     NODE_START,
     POD_END,
     VALIDATION,
-    Happening,
     Measured,
     Simulator,
+    TraceEvent,
 )
 from bench.trace.traces import HOUR, MINUTE, TRACES
 from bench.trace.workloads import Member, Workload
@@ -75,7 +75,7 @@ class Scripted:
         return bool(self.costs)
 
     def deletion_costs(self, cluster: Cluster) -> Mapping[str, int]:
-        return {name: cost for name, cost in self.costs.items() if name in cluster.machines}
+        return {name: cost for name, cost in self.costs.items() if name in cluster.nodes}
 
     def place(
         self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]
@@ -91,10 +91,10 @@ class Scripted:
 
 
 class Restless(Joiner):
-    """A side that has a machine go every ten minutes, without any reason."""
+    """A side that has a node go every ten minutes, without any reason."""
 
     def look(self, cluster: Cluster) -> Sequence[Move]:
-        open_ = sorted(one.name for one in cluster.machines.values() if one.open)
+        open_ = sorted(one.name for one in cluster.nodes.values() if one.open)
         return (
             [Move(Reason.UNDERUTILIZED, (open_[int(cluster.now) % len(open_)],))] if open_ else []
         )
@@ -103,30 +103,30 @@ class Restless(Joiner):
         return moves
 
 
-def deployed(workload: Workload, when: float = 0.0) -> Happening:
+def deployed(workload: Workload, when: float = 0.0) -> TraceEvent:
     def action(simulator: Simulator) -> None:
         simulator.add(workload)
         simulator.scale(workload.name, workload.replicas)
 
-    return Happening(when, action)
+    return TraceEvent(when, action)
 
 
-def at(when: float, action: Callable[[Simulator], None]) -> Happening:
-    return Happening(when, action)
+def at(when: float, action: Callable[[Simulator], None]) -> TraceEvent:
+    return TraceEvent(when, action)
 
 
 def assert_conserved(cluster: Cluster) -> None:
-    """Every pod is in one place, and machines have what they give to pods, no more."""
+    """Every pod is in one place, and nodes have what they give to pods, no more."""
     waiting = Counter(one.key for one in cluster.waiting.values())
     running = Counter(one.key for one in cluster.running())
     everywhere = waiting + running
     assert max(everywhere.values(), default=1) == 1
     for workload in cluster.workloads.values():
         assert all(everywhere[one.key] == 1 for one in workload.pods.values())
-    for machine in cluster.machines.values():
-        taken = [one.workload.size for one in machine.pods.values()]
-        assert machine.cpu == machine.room.cpu - sum(size.cpu for size in taken) >= 0
-        assert machine.memory == machine.room.memory - sum(size.memory for size in taken) >= 0
+    for node in cluster.nodes.values():
+        taken = [one.workload.size for one in node.pods.values()]
+        assert node.cpu == node.room.cpu - sum(size.cpu for size in taken) >= 0
+        assert node.memory == node.room.memory - sum(size.memory for size in taken) >= 0
 
 
 @pytest.mark.long
@@ -135,7 +135,7 @@ def test_every_pod_is_always_on_at_most_one_node(name: str) -> None:
     trace = next(one for one in TRACES if one.name == name)
     simulator = Simulator(trace.cluster(3), Restless(), length=1.5 * HOUR)
 
-    simulator.run(trace.happenings(3, SMALL), lambda _: assert_conserved(simulator.cluster))
+    simulator.run(trace.events_of(3, SMALL), lambda _: assert_conserved(simulator.cluster))
 
     for workload in simulator.cluster.workloads.values():
         assert len(workload.pods) >= workload.replicas
@@ -147,7 +147,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
     def run(seed: int) -> Measured:
         simulator = Simulator(trace.cluster(seed), Restless(), length=HOUR)
-        return simulator.run(trace.happenings(seed, SMALL))
+        return simulator.run(trace.events_of(seed, SMALL))
 
     assert run(1) == run(1)
     assert run(1) != run(2)
@@ -161,9 +161,9 @@ def test_an_instance_is_paid_from_launch_to_termination() -> None:
 
     found = simulator.run([deployed(web)])
 
-    price = next(one.price for one in cluster.machines.values())
+    price = next(one.price for one in cluster.nodes.values())
     ordered = BATCH_IDLE
-    ended = HOUR + POD_END + MACHINE_END
+    ended = HOUR + POD_END + NODE_END
     again = HOUR + BATCH_IDLE
     hours = (ended - ordered + 2 * HOUR - again) / 3600
     assert found.node_hours == pytest.approx(hours)
@@ -189,7 +189,7 @@ def test_a_replacement_is_ready_before_pods_are_evicted() -> None:
 
     assert found.evictions == 2
     assert min(serving) == 1  # one at a time, as its disruption budget has it
-    assert [one.market[0] for one in cluster.machines.values()] == ["m5.xlarge"]
+    assert [one.market[0] for one in cluster.nodes.values()] == ["m5.xlarge"]
     assert found.pending_seconds == pytest.approx(2 * (BATCH_IDLE + NODE_START))
 
 
@@ -234,7 +234,7 @@ def test_a_reclaimed_spot_pool_terminates_its_instances_and_has_no_capacity() ->
     taken: list[tuple[str, str, str]] = []
 
     def reclaim(one: Simulator) -> None:
-        taken.extend(machine.market for machine in one.cluster.machines.values())
+        taken.extend(node.market for node in one.cluster.nodes.values())
         for sold in set(taken):
             one.interrupt(sold)
 
@@ -244,7 +244,7 @@ def test_a_reclaimed_spot_pool_terminates_its_instances_and_has_no_capacity() ->
     assert found.evictions == 0
     assert len(web.pods) == 4
     assert not cluster.waiting
-    assert not {one.market for one in cluster.machines.values()} & set(taken)
+    assert not {one.market for one in cluster.nodes.values()} & set(taken)
 
 
 def test_the_delay_between_load_and_cost_is_measured() -> None:
@@ -260,7 +260,7 @@ def test_the_delay_between_load_and_cost_is_measured() -> None:
 
     found = simulator.run([deployed(web), deployed(other, 10 * MINUTE), at(HOUR, shrink)])
 
-    assert found.falls == (MINUTE + VALIDATION + MACHINE_END,)
+    assert found.falls == (MINUTE + VALIDATION + NODE_END,)
 
 
 @dataclass
@@ -271,7 +271,7 @@ class Gathering(Scripted):
         self, cluster: Cluster, waiting: Sequence[Member], placed: Mapping[str, str]
     ) -> Placement:
         pods = [one.key for one in waiting if one.key not in placed]
-        there = next(iter(cluster.machines), None)
+        there = next(iter(cluster.nodes), None)
         if there is not None:
             return Placement(existing={there: pods})
         return Placement([one_node(cluster, self.kind, pods)])
@@ -294,7 +294,7 @@ def test_pods_with_a_spread_bind_to_the_nodes_launched_for_them() -> None:
     trace = next(one for one in TRACES if one.name == "rolling")
     simulator = Simulator(trace.cluster(0), Joiner(), length=5 * MINUTE)
 
-    found = simulator.run(trace.happenings(0, 0.05))
+    found = simulator.run(trace.events_of(0, 0.05))
 
     assert any(workload.spread for workload in simulator.cluster.workloads.values())
     assert found.longest_pending == BATCH_IDLE + NODE_START
@@ -315,9 +315,9 @@ def test_the_cost_of_a_fresh_placement_is_computed() -> None:
 
 
 def test_a_steady_cluster_sees_no_eviction_in_24_hours() -> None:
-    """Looked at every hour, though nothing changes."""
+    """Reconcile every hour, although nothing changes."""
     trace = next(one for one in TRACES if one.name == "image")
-    deploy = trace.happenings(0, 0.03)[:1]
+    deploy = trace.events_of(0, 0.03)[:1]
     simulator = Simulator(trace.cluster(0), Joiner(fades=math.inf, relook=HOUR), length=24 * HOUR)
 
     found = simulator.run(deploy)
@@ -344,7 +344,7 @@ def test_deployments_scale_down_first_on_the_nodes_with_the_lowest_deletion_cost
         ]
     )
 
-    assert {one.name for one in cluster.machines.values() if not one.pods} == emptied
+    assert {one.name for one in cluster.nodes.values() if not one.pods} == emptied
 
 
 @pytest.mark.needs("karpenter")

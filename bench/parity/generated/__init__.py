@@ -21,7 +21,7 @@ from bench.parity.generated.nodes import (
 )
 from bench.parity.generated.pools import limits, min_values, pool_requirements, weights
 from bench.parity.generated.rare import (
-    bending_minimums,
+    best_effort_minimums,
     overlays,
     ports_of_daemons,
     reservations,
@@ -100,7 +100,7 @@ RARE: tuple[Feature, ...] = (
     resizes,
     ports_of_daemons,
     volumes_made_before,
-    bending_minimums,
+    best_effort_minimums,
     weights_and_limits,
 )
 """Features that few clusters have.

@@ -164,7 +164,7 @@ def volumes_made_before(draft: Draft) -> None:
         )
 
 
-def bending_minimums(draft: Draft) -> None:
+def best_effort_minimums(draft: Draft) -> None:
     """Add `minValues` above what the larger pods allow, with the best-effort policy."""
     chance = draft.chance
     draft.settings["MIN_VALUES_POLICY"] = "BestEffort"

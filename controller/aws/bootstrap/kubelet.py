@@ -10,7 +10,7 @@ from controller.apis.karpenter.ec2nodeclass import EVICTION_SIGNALS, RESERVABLE
 from controller.apis.kubernetes.quantities import parse
 from controller.aws.bootstrap.families import Family
 from controller.aws.bootstrap.kubeletexpressions import expressions, is_quantity
-from controller.aws.bootstrap.kubeletfields import DURATION, misfit
+from controller.aws.bootstrap.kubeletfields import DURATION, invalid_field
 
 COUNTS = ("maxPods", "podsPerCore", "evictionMaxPodGracePeriod")
 PERCENTAGES = ("imageGCHighThresholdPercent", "imageGCLowThresholdPercent")
@@ -67,7 +67,7 @@ def unsupported(kubelet: Mapping[str, Any], family: Family) -> list[str]:
 
 
 def _problems(kubelet: Mapping[str, Any]) -> Iterator[str]:
-    unreadable = misfit(kubelet)
+    unreadable = invalid_field(kubelet)
     if unreadable:
         yield unreadable
     if "registerWithTaints" in kubelet:

@@ -57,7 +57,7 @@ def is_quantity(text: Any) -> bool:
     return True
 
 
-def misread(kubelet: Mapping[str, Any]) -> str:
+def malformed_expression(kubelet: Mapping[str, Any]) -> str:
     """Return the first malformed expression with its error; empty if all can be compiled."""
     for place, text in expressions(kubelet):
         try:

@@ -151,7 +151,7 @@ _KUBELET = _group(
 )
 
 
-def misfit(kubelet: Mapping[str, Any]) -> str | None:
+def invalid_field(kubelet: Mapping[str, Any]) -> str | None:
     """Return the field that the kubelet cannot parse and the reason, or None if all are valid."""
     try:
         msgspec.convert(dict(kubelet), _KUBELET)

@@ -1,9 +1,9 @@
 """Converts EC2 descriptions of instance types to what Kubernetes nodes of them have.
 
-`Machine` holds the fields of an EC2 description that are used. The functions below it are pure:
-they return the capacity, the overhead and the labels of an instance type for one EC2NodeClass. The
-memory that the hypervisor keeps is estimated. The number of pods follows from the IP addresses of
-the network interfaces. Reservations follow the formulas of the EKS AMIs.
+`InstanceTypeInfo` holds the fields of an EC2 description that are used. The functions below it are
+pure: they return the capacity, the overhead and the labels of an instance type for one
+EC2NodeClass. The memory that the hypervisor keeps is estimated. The number of pods follows from the
+IP addresses of the network interfaces. Reservations follow the formulas of the EKS AMIs.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class NetworkCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class InstanceTypeInfo:
     """The used fields of an EC2 instance type description; memory in MiB, storage in GB."""
 
     name: str
@@ -121,7 +121,7 @@ class Machine:
         return self.hypervisor == "nitro" or self.bare_metal
 
     @property
-    def counting_shares(self) -> Machine:
+    def counting_shares(self) -> InstanceTypeInfo:
         """The instance type with each share of a GPU counted as one, as its device plugin does."""
         gpus = (replace(g, count=g.count + g.shares, shares=0) for g in self.gpus)
         return replace(self, gpus=tuple(gpus))
@@ -136,12 +136,12 @@ Row = Mapping[str, Any]
 """A description as EC2 returns it, or a part of one."""
 
 
-def machine(described: Row) -> Machine:
+def instance_type_info(described: Row) -> InstanceTypeInfo:
     """Parse an item of DescribeInstanceTypes."""
     processor, network = _part(described, "ProcessorInfo"), _part(described, "NetworkInfo")
     disks, ebs = _part(described, "InstanceStorageInfo"), _part(described, "EbsInfo")
     inference = _part(described, "InferenceAcceleratorInfo")
-    return Machine(
+    return InstanceTypeInfo(
         name=described["InstanceType"],
         architectures=_architectures(processor),
         usage_classes=frozenset(described.get("SupportedUsageClasses") or []),
@@ -244,7 +244,9 @@ class Limits:
     prefix_delegation: bool = False
 
 
-def on_machine(node_class: EC2NodeClass, m: Machine, limits: Limits) -> EC2NodeClass:
+def with_resolved_kubelet(
+    node_class: EC2NodeClass, info: InstanceTypeInfo, limits: Limits
+) -> EC2NodeClass:
     """Return the EC2NodeClass with the kubelet's expressions evaluated for one instance type.
 
     Raises:
@@ -254,12 +256,12 @@ def on_machine(node_class: EC2NodeClass, m: Machine, limits: Limits) -> EC2NodeC
 
     def variables(kubelet: Mapping[str, Any]) -> Variables:
         return Variables(
-            instance_type=m.name,
-            vcpus=m.cpus,
-            memory_mib=m.memory,
-            default_enis=m.default_interfaces,
-            ips_per_eni=m.ipv4_per_interface,
-            max_pods=pods(m, _with_kubelet(node_class, kubelet), limits),
+            instance_type=info.name,
+            vcpus=info.cpus,
+            memory_mib=info.memory,
+            default_enis=info.default_interfaces,
+            ips_per_eni=info.ipv4_per_interface,
+            max_pods=pods(info, _with_kubelet(node_class, kubelet), limits),
         )
 
     kubelet = resolved(node_class.spec.kubelet, variables)
@@ -277,7 +279,7 @@ def _with_kubelet(node_class: EC2NodeClass, kubelet: Mapping[str, Any]) -> EC2No
 
 
 def eni_pods(
-    m: Machine,
+    info: InstanceTypeInfo,
     *,
     reserved_enis: int = 0,
     network: Sequence[NetworkInterface] = (),
@@ -291,59 +293,59 @@ def eni_pods(
     without_addresses = sum(
         1 for n in network if n.network_card_index == 0 and n.interface_type == "efa-only"
     )
-    usable = m.default_interfaces - reserved_enis - without_addresses
-    addresses = (m.ipv4_per_interface - 1) * (PREFIX if prefixes and m.is_nitro else 1)
+    usable = info.default_interfaces - reserved_enis - without_addresses
+    addresses = (info.ipv4_per_interface - 1) * (PREFIX if prefixes and info.is_nitro else 1)
     return usable * addresses + 2 if usable > 0 else 0
 
 
-def most_pods(m: Machine) -> int:
+def most_pods(info: InstanceTypeInfo) -> int:
     """Return the maximum number of pods that AWS recommends, regardless of IP addresses.
 
     Source: `max-pods-calculator.sh` of https://github.com/awslabs/amazon-eks-ami
     """
-    return 250 if m.cpus > 30 else 110
+    return 250 if info.cpus > 30 else 110
 
 
-def pods(m: Machine, node_class: EC2NodeClass, limits: Limits) -> int:
+def pods(info: InstanceTypeInfo, node_class: EC2NodeClass, limits: Limits) -> int:
     """Return the kubelet's maxPods on the instance type."""
     kubelet, family = node_class.spec.kubelet, family_of(node_class)
     if kubelet.get("maxPods") is not None:
         count = int(kubelet["maxPods"])
     elif family.eni_limited:
         count = eni_pods(
-            m,
+            info,
             reserved_enis=limits.reserved_enis,
             network=node_class.spec.network_interfaces or (),
             prefixes=limits.prefix_delegation,
         )
         if limits.prefix_delegation:
-            count = min(count, most_pods(m))
+            count = min(count, most_pods(info))
     else:
         count = family.pods
     per_core = int(kubelet.get("podsPerCore") or 0)
     if per_core > 0 and family.supports_pods_per_core:
-        return min(per_core * m.cpus, count)
+        return min(per_core * info.cpus, count)
     return count
 
 
 # Capacity.
 
 
-def memory_mib(m: Machine, overhead: float) -> int:
+def memory_mib(info: InstanceTypeInfo, overhead: float) -> int:
     """Return the memory that the kernel sees: the total less the share of hypervisor and firmware.
 
     The unit is MiB; `overhead` is the hypervisor's share, between 0 and 1.
     """
-    arm64 = m.architectures[:1] == ("arm64",)
-    size = m.memory - (_ARM64_FIRMWARE_MIB if arm64 else 0)
+    arm64 = info.architectures[:1] == ("arm64",)
+    size = info.memory - (_ARM64_FIRMWARE_MIB if arm64 else 0)
     return size - math.ceil(size * MIB * overhead / MIB)
 
 
-def ephemeral_storage(m: Machine, node_class: EC2NodeClass) -> int:
+def ephemeral_storage(info: InstanceTypeInfo, node_class: EC2NodeClass) -> int:
     """Return the node's ephemeral storage, in thousandths of a byte."""
     spec, family = node_class.spec, family_of(node_class)
-    if spec.instance_store_policy == "RAID0" and m.storage:
-        return parse(f"{m.storage}G")
+    if spec.instance_store_policy == "RAID0" and info.storage:
+        return parse(f"{info.storage}G")
     mappings = spec.block_device_mappings or ()
     root = next((b for b in mappings if b.root_volume and _size(b)), None)
     if root:
@@ -361,34 +363,34 @@ def _size(mapping: BlockDeviceMapping) -> str | int | None:
     return mapping.ebs.volume_size if mapping.ebs else None
 
 
-def capacity(m: Machine, node_class: EC2NodeClass, limits: Limits) -> dict[str, int]:
+def capacity(info: InstanceTypeInfo, node_class: EC2NodeClass, limits: Limits) -> dict[str, int]:
     """Return the capacity of a node by resource, in thousandths; resources with 0 are omitted."""
-    devices = sum(n.count for n in m.neuron)
+    devices = sum(n.count for n in info.neuron)
     amounts = {
-        CPU: m.cpus * MILLI,
-        MEMORY: memory_mib(m, limits.memory_overhead) * MIB * MILLI,
-        EPHEMERAL_STORAGE: ephemeral_storage(m, node_class),
-        PODS: pods(m, node_class, limits) * MILLI,
+        CPU: info.cpus * MILLI,
+        MEMORY: memory_mib(info, limits.memory_overhead) * MIB * MILLI,
+        EPHEMERAL_STORAGE: ephemeral_storage(info, node_class),
+        PODS: pods(info, node_class, limits) * MILLI,
         NEURON: devices * MILLI,
-        NEURON_CORE: devices * (m.neuron[0].cores if m.neuron else 0) * MILLI,
-        EFA: efa_interfaces(m, node_class) * MILLI,
-        POD_ENI: branch_interfaces(m.name) * MILLI,
+        NEURON_CORE: devices * (info.neuron[0].cores if info.neuron else 0) * MILLI,
+        EFA: efa_interfaces(info, node_class) * MILLI,
+        POD_ENI: branch_interfaces(info.name) * MILLI,
     }
-    for gpu in m.gpus:
+    for gpu in info.gpus:
         resource = GPU_RESOURCES.get(gpu.manufacturer.upper())
         if resource:
             amounts[resource] = amounts.get(resource, 0) + gpu.count * MILLI
     if family_of(node_class).is_windows:
-        amounts[PRIVATE_IPV4] = (m.ipv4_per_interface - 1) * MILLI
+        amounts[PRIVATE_IPV4] = (info.ipv4_per_interface - 1) * MILLI
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-def efa_interfaces(m: Machine, node_class: EC2NodeClass) -> int:
+def efa_interfaces(info: InstanceTypeInfo, node_class: EC2NodeClass) -> int:
     """Return a node's number of EFA devices: those the EC2NodeClass lists, or all supported."""
     listed = node_class.spec.network_interfaces
     if listed:
         return sum(1 for n in listed if n.interface_type == "efa-only")
-    return m.efa_interfaces
+    return info.efa_interfaces
 
 
 # Overhead.
@@ -397,15 +399,17 @@ _CPU_BANDS = ((1000, 0.06), (1000, 0.01), (2000, 0.005), (10**9, 0.0025))
 """Bands of CPU in thousandths, and the share of each band that is reserved."""
 
 
-def kube_reserved(m: Machine, node_class: EC2NodeClass, limits: Limits) -> dict[str, int]:
+def kube_reserved(
+    info: InstanceTypeInfo, node_class: EC2NodeClass, limits: Limits
+) -> dict[str, int]:
     """Return the resources reserved for kubelet and container runtime, in thousandths."""
     family = family_of(node_class)
     if family.reserves_for_actual_pods:
-        counted = pods(m, node_class, limits)
+        counted = pods(info, node_class, limits)
     else:
-        counted = eni_pods(m, network=node_class.spec.network_interfaces or ())
+        counted = eni_pods(info, network=node_class.spec.network_interfaces or ())
     defaults = {
-        CPU: reserved_cpu(m.cpus * MILLI),
+        CPU: reserved_cpu(info.cpus * MILLI),
         MEMORY: (11 * counted + 255) * MIB * MILLI,
         EPHEMERAL_STORAGE: parse("1Gi"),
     }
@@ -442,13 +446,13 @@ def _signal(text: str, whole: int) -> int:
 
 
 def overhead(
-    m: Machine, node_class: EC2NodeClass, limits: Limits, whole: Resources
+    info: InstanceTypeInfo, node_class: EC2NodeClass, limits: Limits, whole: Resources
 ) -> dict[str, int]:
     """Return the total resources that are not allocatable to pods, in thousandths."""
     kubelet = node_class.spec.kubelet
     return total(
         (
-            kube_reserved(m, node_class, limits),
+            kube_reserved(info, node_class, limits),
             parsed(kubelet.get("systemReserved") or {}),
             eviction_threshold(whole[EPHEMERAL_STORAGE], whole[MEMORY], kubelet),
         )
@@ -470,16 +474,21 @@ def _absent(name: str) -> Requirement:
 
 
 def requirements(
-    m: Machine, family: Family, *, region: str, zones: tuple[str, ...], reserved: tuple[str, ...]
+    info: InstanceTypeInfo,
+    family: Family,
+    *,
+    region: str,
+    zones: tuple[str, ...],
+    reserved: tuple[str, ...],
 ) -> tuple[Requirement, ...]:
     """Return the requirements of nodes of the instance type.
 
     `reserved` lists the IDs of the capacity reservations of the instance type.
     """
-    bought = sorted(m.usage_classes & {labels.ON_DEMAND, labels.SPOT})
-    architectures = ("amd64",) if family.is_windows else m.architectures
+    bought = sorted(info.usage_classes & {labels.ON_DEMAND, labels.SPOT})
+    architectures = ("amd64",) if family.is_windows else info.architectures
     fixed: dict[str, tuple[str, ...]] = {
-        labels.INSTANCE_TYPE: (m.name,),
+        labels.INSTANCE_TYPE: (info.name,),
         labels.ARCH: architectures,
         labels.OS: ("windows" if family.is_windows else "linux",),
         labels.ZONE: zones,
@@ -487,7 +496,7 @@ def requirements(
         labels.CAPACITY_TYPE: (*bought, *([labels.RESERVED] if reserved else [])),
         labels.WINDOWS_BUILD: (family.windows_build,) if family.is_windows else (),
     }
-    own = {f"{labels.AWS_GROUP}/{name}": value for name, value in _attributes(m).items()}
+    own = {f"{labels.AWS_GROUP}/{name}": value for name, value in _attributes(info).items()}
     return tuple(
         [_is(name, *values) if values else _absent(name) for name, values in fixed.items()]
         + [_is(name, value) if value is not None else _absent(name) for name, value in own.items()]
@@ -495,28 +504,34 @@ def requirements(
     )
 
 
-def _attributes(m: Machine) -> dict[str, str | None]:
+def _attributes(info: InstanceTypeInfo) -> dict[str, str | None]:
     """Return the values of the `karpenter.k8s.aws/` labels; None for an attribute that it lacks."""
-    family = m.name.partition(".")[0]
-    named = _NAME.match(m.name)
-    gpu = m.gpus[0] if len(m.gpus) == 1 else None
-    device = m.neuron[0] if m.neuron else m.accelerators[0] if len(m.accelerators) == 1 else None
+    family = info.name.partition(".")[0]
+    named = _NAME.match(info.name)
+    gpu = info.gpus[0] if len(info.gpus) == 1 else None
+    device = (
+        info.neuron[0]
+        if info.neuron
+        else info.accelerators[0]
+        if len(info.accelerators) == 1
+        else None
+    )
     return {
         "instance-category": named[1] if named else None,
         "instance-generation": named[2] if named else None,
         "instance-family": family,
-        "instance-size": m.size,
-        "instance-cpu": str(m.cpus),
-        "instance-cpu-manufacturer": m.manufacturer or None,
-        "instance-cpu-sustained-clock-speed-mhz": _text(m.clock_mhz),
-        "instance-memory": str(m.memory),
-        "instance-ebs-bandwidth": _text(m.ebs_mbps),
-        "instance-network-bandwidth": _text(m.network_mbps),
-        "instance-hypervisor": m.hypervisor,
-        "instance-encryption-in-transit-supported": _truth(m.encryption_in_transit),
-        "nitro-sandbox": _truth(m.enclaves),
+        "instance-size": info.size,
+        "instance-cpu": str(info.cpus),
+        "instance-cpu-manufacturer": info.manufacturer or None,
+        "instance-cpu-sustained-clock-speed-mhz": _text(info.clock_mhz),
+        "instance-memory": str(info.memory),
+        "instance-ebs-bandwidth": _text(info.ebs_mbps),
+        "instance-network-bandwidth": _text(info.network_mbps),
+        "instance-hypervisor": info.hypervisor,
+        "instance-encryption-in-transit-supported": _truth(info.encryption_in_transit),
+        "nitro-sandbox": _truth(info.enclaves),
         "instance-capability-flex": _truth(family.endswith("-flex")),
-        "instance-local-nvme": str(m.storage) if m.nvme else None,
+        "instance-local-nvme": str(info.storage) if info.nvme else None,
         "instance-gpu-name": gpu.name if gpu else None,
         "instance-gpu-manufacturer": gpu.manufacturer if gpu else None,
         "instance-gpu-count": str(gpu.count) if gpu else None,
@@ -538,30 +553,30 @@ def _truth(value: bool) -> str:
 # Which instance types an EC2NodeClass can use.
 
 
-def suits(m: Machine, node_class: EC2NodeClass) -> bool:
+def suits(info: InstanceTypeInfo, node_class: EC2NodeClass) -> bool:
     """Whether the instance type supports what the EC2NodeClass requires."""
     spec, family = node_class.spec, family_of(node_class)
-    if family.name == "AL2023" and m.name.startswith("a1."):
+    if family.name == "AL2023" and info.name.startswith("a1."):
         return False
-    if family.is_windows and "amd64" not in m.architectures:
+    if family.is_windows and "amd64" not in info.architectures:
         return False
-    if spec.connection_tracking and not m.is_nitro:
+    if spec.connection_tracking and not info.is_nitro:
         return False
     options = spec.cpu_options
-    if options and options.nested_virtualization == "enabled" and not m.nested_virtualization:
+    if options and options.nested_virtualization == "enabled" and not info.nested_virtualization:
         return False
-    if spec.wants_enclaves and not m.enclaves:
+    if spec.wants_enclaves and not info.enclaves:
         return False
-    return _takes(m, spec.network_interfaces or ())
+    return _takes(info, spec.network_interfaces or ())
 
 
-def _takes(m: Machine, interfaces: Sequence[NetworkInterface]) -> bool:
+def _takes(info: InstanceTypeInfo, interfaces: Sequence[NetworkInterface]) -> bool:
     if not interfaces:
         return True
-    most = {card.index: card.interfaces for card in m.cards}
+    most = {card.index: card.interfaces for card in info.cards}
     efas = sum(1 for n in interfaces if n.interface_type == "efa-only")
     return (
-        m.ena
-        and efas <= m.efa_interfaces
+        info.ena
+        and efas <= info.efa_interfaces
         and all(n.device_index < most.get(n.network_card_index, 0) for n in interfaces)
     )

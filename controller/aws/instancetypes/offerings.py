@@ -27,14 +27,14 @@ from controller.apis.karpenter.ec2nodeclass import (
 from controller.apis.kubernetes.taints import Requirement
 from controller.aws.bootstrap.families import family_of
 from controller.aws.instancetypes.catalogue import (
+    InstanceTypeInfo,
     Limits,
-    Machine,
     capacity,
-    machine,
-    on_machine,
+    instance_type_info,
     overhead,
     requirements,
     suits,
+    with_resolved_kubelet,
 )
 from controller.aws.instancetypes.discoveredcapacity import DiscoveredCapacity
 from controller.aws.instancetypes.expecteddevices import Drivers, Sharing
@@ -73,12 +73,12 @@ RESERVATION_TYPE = labels.RESERVATION_TYPE
 RESERVATION_INTERRUPTIBLE = labels.RESERVATION_INTERRUPTIBLE
 
 
-class Machines:
+class DescribedTypes:
     """The instance types of the region and the zones that offer them."""
 
     def __init__(self, aws: Aws) -> None:
         self._aws = aws
-        self.by_name: Mapping[str, Machine] = {}
+        self.by_name: Mapping[str, InstanceTypeInfo] = {}
         self.zones: Mapping[str, frozenset[str]] = {}
         self.with_shares: Sequence[str] = ()
         """Names of the instance types that have a share of a GPU."""
@@ -114,16 +114,21 @@ class Machines:
             offered, lambda row: (row["InstanceType"], row["Location"]), what="offerings"
         ):
             zones.setdefault(name, set()).add(zone)
-        read = {m.name: m for m in readable(described, machine, what="instance types")}
+        read = {
+            info.name: info
+            for info in readable(described, instance_type_info, what="instance types")
+        }
         if not read or not zones:
             raise CloudProviderError("EC2 lists no instance type that can be read")
         # An item that is unreadable now, but was readable before, keeps its previous value.
         listed = {d.get("InstanceType") for d in described}
-        by_name = {n: m for n, m in self.by_name.items() if n in listed} | read
+        by_name = {n: info for n, info in self.by_name.items() if n in listed} | read
         sold_in = {name: frozenset(places) for name, places in zones.items()}
         if by_name != self.by_name or sold_in != self.zones:
             self.by_name, self.zones = by_name, sold_in
-            self.with_shares = [n for n, m in by_name.items() if any(g.shares for g in m.gpus)]
+            self.with_shares = [
+                n for n, info in by_name.items() if any(g.shares for g in info.gpus)
+            ]
             self.revision += 1
 
 
@@ -167,7 +172,7 @@ class InstanceTypes:
         region: str,
         limits: Limits,
         *,
-        machines: Machines,
+        described: DescribedTypes,
         pricing: Pricing,
         unavailable: Unavailable,
         reservations: Reservations,
@@ -183,7 +188,7 @@ class InstanceTypes:
         self._learned = learned
         self._groups = groups
         self._limits = limits
-        self._machines = machines
+        self._described = described
         self._pricing = pricing
         self._unavailable = unavailable
         self._reservations = reservations
@@ -212,19 +217,19 @@ class InstanceTypes:
 
     def kubelet(self, node_class: EC2NodeClass, instance_type: str) -> Mapping[str, Any]:
         """Return the kubelet configuration of an instance type, with every expression evaluated."""
-        m = self._machines.by_name[instance_type]
-        return on_machine(node_class, m, self._limits).spec.kubelet
+        info = self._described.by_name[instance_type]
+        return with_resolved_kubelet(node_class, info, self._limits).spec.kubelet
 
     def inexpressible(self, node_class: EC2NodeClass) -> str:
         """Return the error of the first expression without a valid value; empty if all are valid.
 
         Cost: evaluates the expressions for every suitable instance type until one fails.
         """
-        for name in sorted(self._machines.by_name):
-            m = self._machines.by_name[name]
+        for name in sorted(self._described.by_name):
+            info = self._described.by_name[name]
             try:
-                if suits(m, node_class):
-                    on_machine(node_class, m, self._limits)
+                if suits(info, node_class):
+                    with_resolved_kubelet(node_class, info, self._limits)
             except CelError as exc:
                 return str(exc)
         return ""
@@ -283,9 +288,9 @@ class InstanceTypes:
             memory = self._learned.of(name, images[built.images[name]].id)
             stamp = (self._unavailable.sequence(name), shared, left, memory)
             if built.stamps.get(name) != stamp:
-                m = self._machines.by_name[name]
+                info = self._described.by_name[name]
                 offerings = self._offerings(
-                    m, every_zone, zone_ids, reserved.get(name, ()), group, charged
+                    info, every_zone, zone_ids, reserved.get(name, ()), group, charged
                 )
                 known = replace(
                     estimated,
@@ -294,8 +299,8 @@ class InstanceTypes:
                 )
                 if memory is not None:
                     whole = {**known.capacity, MEMORY: memory}
-                    own = on_machine(node_class, m, self._limits)
-                    kept = overhead(m, own, self._limits, whole)
+                    own = with_resolved_kubelet(node_class, info, self._limits)
+                    kept = overhead(info, own, self._limits, whole)
                     known = replace(known, capacity=whole, overhead=kept)
                 built.types[name] = known
                 built.stamps[name] = stamp
@@ -311,13 +316,13 @@ class InstanceTypes:
         }
         return frozenset(
             name
-            for name in self._machines.with_shares
+            for name in self._described.with_shares
             if name in named or name.partition(".")[0] in named
         )
 
     def _types(self, node_class: EC2NodeClass, shared: frozenset[str]) -> _Built:
         sharing = self._drivers.sharing(node_class)
-        key = _content(node_class, self._machines.revision, shared, sharing)
+        key = _content(node_class, self._described.revision, shared, sharing)
         built = self._built.get(key)
         if built is None:
             made = list(self._make(node_class, shared))
@@ -339,22 +344,22 @@ class InstanceTypes:
         sharing = self._drivers.sharing(node_class)
         wanted = {s.zone for s in node_class.status.subnets}
         reserved = _by_type(node_class)
-        for name in sorted(shared or self._machines.by_name):
-            m = self._machines.by_name[name]
+        for name in sorted(shared or self._described.by_name):
+            info = self._described.by_name[name]
             if shared:
-                m = m.counting_shares
-            zones = tuple(sorted(wanted & self._machines.zones.get(name, frozenset())))
-            if not zones or not m.architectures or not suits(m, node_class):
+                info = info.counting_shares
+            zones = tuple(sorted(wanted & self._described.zones.get(name, frozenset())))
+            if not zones or not info.architectures or not suits(info, node_class):
                 continue
             try:
-                own = on_machine(node_class, m, self._limits)
+                own = with_resolved_kubelet(node_class, info, self._limits)
             except CelError:
                 continue  # the condition of the EC2NodeClass reports the error
-            whole = capacity(m, own, self._limits)
+            whole = capacity(info, own, self._limits)
             instance_type = InstanceType(
                 name=name,
                 requirements=requirements(
-                    m,
+                    info,
                     family,
                     region=self._region,
                     zones=zones,
@@ -362,7 +367,7 @@ class InstanceTypes:
                 ),
                 offerings=(),
                 capacity=whole,
-                overhead=overhead(m, own, self._limits, whole),
+                overhead=overhead(info, own, self._limits, whole),
                 dynamic_resources=self._drivers.devices(name, sharing),
             )
             # An instance type on which no AMI of the EC2NodeClass runs can never be launched.
@@ -372,18 +377,18 @@ class InstanceTypes:
 
     def _offerings(
         self,
-        m: Machine,
+        info: InstanceTypeInfo,
         every_zone: Mapping[str, str],
         open_zones: Mapping[str, str],
         reserved: tuple[CapacityReservationStatus, ...],
         group: PlacementGroup | None,
         charged: Mapping[str, Surcharges],
     ) -> Iterator[Offering]:
-        zones = sorted(set(every_zone) & self._machines.zones.get(m.name, frozenset()))
-        for capacity_type in sorted(m.usage_classes & {labels.ON_DEMAND, labels.SPOT}):
+        zones = sorted(set(every_zone) & self._described.zones.get(info.name, frozenset()))
+        for capacity_type in sorted(info.usage_classes & {labels.ON_DEMAND, labels.SPOT}):
             for zone in zones:
-                price = self._price(m.name, zone, capacity_type)
-                marked = self._is_avoided(m, zone, capacity_type, group)
+                price = self._price(info.name, zone, capacity_type)
+                marked = self._is_avoided(info, zone, capacity_type, group)
                 yield Offering(
                     requirements=_place(zone, every_zone[zone], capacity_type),
                     instance_price=price or 0.0,
@@ -400,10 +405,10 @@ class InstanceTypes:
                         RESERVATION_TYPE: reservation.reservation_type,
                         RESERVATION_INTERRUPTIBLE: str(reservation.interruptible).lower(),
                     },
-                    instance_price=(self._pricing.on_demand(m.name) or 0.0) / RESERVED_DISCOUNT,
+                    instance_price=(self._pricing.on_demand(info.name) or 0.0) / RESERVED_DISCOUNT,
                     available=zone in open_zones
                     and reservation.state == "active"
-                    and not self._is_avoided(m, zone, labels.RESERVED, group),
+                    and not self._is_avoided(info, zone, labels.RESERVED, group),
                     surcharges=charged[zone],
                 ).with_left(self._reservations.left(reservation.id))
 
@@ -430,14 +435,14 @@ class InstanceTypes:
                 )
 
     def _is_avoided(
-        self, m: Machine, zone: str, capacity_type: str, group: PlacementGroup | None
+        self, info: InstanceTypeInfo, zone: str, capacity_type: str, group: PlacementGroup | None
     ) -> bool:
-        if group is not None and group.strategy not in m.placement_strategies:
+        if group is not None and group.strategy not in info.placement_strategies:
             return True
         name = group.id if group is not None else ""
         return self._unavailable.is_marked(
-            m.name, zone, capacity_type, group=name
-        ) or self._unavailable.exceeds_quota(m.name, m.cpus, capacity_type)
+            info.name, zone, capacity_type, group=name
+        ) or self._unavailable.exceeds_quota(info.name, info.cpus, capacity_type)
 
     def _price(self, instance_type: str, zone: str, capacity_type: str) -> float | None:
         if capacity_type == labels.SPOT:

@@ -21,7 +21,7 @@ PERIOD = 60.0
 PATIENCE = timedelta(minutes=2)
 """How long a check may fail before it counts: checks can fail briefly."""
 
-BARRED = timedelta(minutes=15)
+DENIED_BACKOFF = timedelta(minutes=15)
 """How long the controller does not call EC2 after it was not authorized.
 
 A permission that is granted takes effect with a delay.
@@ -59,11 +59,11 @@ def findings(status: Mapping[str, Any], now: datetime) -> Iterator[str]:
         ]
         if any(now - moment >= PATIENCE for moment in since):
             yield kind
-    if any(_is_to_come(event) for event in status.get("Events") or []):
+    if any(_is_pending(event) for event in status.get("Events") or []):
         yield "event_status"
 
 
-def _is_to_come(event: Mapping[str, Any]) -> bool:
+def _is_pending(event: Mapping[str, Any]) -> bool:
     return event.get("Code") in EVENTS and not event.get("Description", "").startswith(OVER)
 
 
@@ -72,7 +72,7 @@ class InstanceStatuses:
 
     def __init__(self, aws: Aws) -> None:
         self._aws = aws
-        self._barred_until = datetime.min.replace(tzinfo=UTC)
+        self._denied_until = datetime.min.replace(tzinfo=UTC)
         self._dealt_with: set[str] = set()
         self._waiting: dict[str, Notice] = {}
 
@@ -83,7 +83,7 @@ class InstanceStatuses:
             CloudProviderError: the call failed.
 
         """
-        if now < self._barred_until:
+        if now < self._denied_until:
             return
         notices: dict[str, Notice] = {}
         try:
@@ -92,10 +92,10 @@ class InstanceStatuses:
         except AwsError as exc:
             if not exc.is_unauthorized:
                 raise
-            self._barred_until = now + BARRED
+            self._denied_until = now + DENIED_BACKOFF
             log.error(
                 "not authorized to call ec2:DescribeInstanceStatus; pausing instance status checks",
-                extra={"error": str(exc), "seconds": BARRED.total_seconds()},
+                extra={"error": str(exc), "seconds": DENIED_BACKOFF.total_seconds()},
             )
             return
         # A finding that ended may occur again, and is new then.

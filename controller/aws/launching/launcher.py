@@ -371,9 +371,9 @@ class Launcher:
             if plan.capacity_type == labels.RESERVED:
                 offered = each.candidate.offering.requirements
                 self._reservations.launched(offered[RESERVATION_ID])
-            machine = each.candidate.instance_type
-            cpus = machine.capacity[CPU] // MILLI
-            self._unavailable.launched(machine.name, cpus, plan.capacity_type)
+            instance_type = each.candidate.instance_type
+            cpus = instance_type.capacity[CPU] // MILLI
+            self._unavailable.launched(instance_type.name, cpus, plan.capacity_type)
         return fleet_answer
 
     def _learn(self, errors: Iterable[FleetError], plan: LaunchPlan) -> None:

@@ -31,7 +31,7 @@ COLLECT_PERIOD = 1800.0
 CHECKED = 900.0
 """Seconds for which the state of a profile is cached; a refusal by EC2 ends it earlier."""
 
-BARRED = 900.0
+DENIED_BACKOFF = 900.0
 """Seconds without calls to IAM after it denied access to a profile."""
 
 RIGHTS_BY = "set joiner:instanceProfiles to managed to grant the permissions"
@@ -72,7 +72,7 @@ class InstanceProfiles:
         self._isolated = isolated
         self._checked: dict[tuple[str, str], float] = {}
         self._current: dict[str, str] = {}
-        self._barred_until = -math.inf
+        self._denied_until = -math.inf
 
     async def ensure(self, node_class: EC2NodeClass) -> str:
         """Return the name of the EC2NodeClass's instance profile.
@@ -82,13 +82,13 @@ class InstanceProfiles:
 
         """
         name = await self._ensured(node_class)
-        if not node_class.spec.instance_profile and not self._is_barred:
+        if not node_class.spec.instance_profile and not self._lacks_permission:
             self._current[node_class.metadata.uid] = name
         return name
 
     def lacking(self, node_class: EC2NodeClass) -> str:
         """Return what to do if EC2 does not find the EC2NodeClass's profile; may be empty."""
-        if node_class.spec.instance_profile or not self._is_barred:
+        if node_class.spec.instance_profile or not self._lacks_permission:
             return ""
         return (
             "the controller isn't authorized to create an instance profile for spec.role: set "
@@ -96,8 +96,8 @@ class InstanceProfiles:
         )
 
     @property
-    def _is_barred(self) -> bool:
-        return self._clock() < self._barred_until
+    def _lacks_permission(self) -> bool:
+        return self._clock() < self._denied_until
 
     async def _ensured(self, node_class: EC2NodeClass) -> str:
         spec = node_class.spec
@@ -113,7 +113,7 @@ class InstanceProfiles:
             )
         made = self.name(node_class, role)
         unseen = made if node_class.status.instance_profile == made else role
-        if self._is_barred:
+        if self._lacks_permission:
             return unseen
         try:
             for name in (role, made):
@@ -122,7 +122,7 @@ class InstanceProfiles:
         except AwsError as exc:
             if not exc.is_unauthorized:
                 raise
-            self._barred_until = self._clock() + BARRED
+            self._denied_until = self._clock() + DENIED_BACKOFF
             log.warning(
                 "cannot read the instance profile: not authorized; assuming that it is valid",
                 extra={"profile": unseen, "error": str(exc)},
@@ -155,7 +155,7 @@ class InstanceProfiles:
     def forget(self, node_class: EC2NodeClass) -> None:
         """Drop the cached state of the EC2NodeClass's profile, after EC2 did not find it."""
         self._forget(node_class.status.instance_profile)
-        self._barred_until = -math.inf  # The permissions may have been granted since.
+        self._denied_until = -math.inf  # The permissions may have been granted since.
 
     def _forget(self, name: str) -> None:
         self._checked = {pair: at for pair, at in self._checked.items() if pair[0] != name}

@@ -23,7 +23,7 @@ from controller.apis.kubernetes.conditions import ConditionStatus, find, rolled_
 from controller.apis.labels import NVIDIA_CONSUMABLE_CAPACITY
 from controller.aws.bootstrap import kubelet
 from controller.aws.bootstrap.families import AL2023, family_of
-from controller.aws.bootstrap.kubeletexpressions import misread
+from controller.aws.bootstrap.kubeletexpressions import malformed_expression
 from controller.aws.bootstrap.userdata import Bootstrap, UserDataError, user_data
 from controller.aws.cluster import ClusterFacts
 from controller.aws.errors import PROFILE_INVALID, AwsError, RequestError
@@ -335,7 +335,7 @@ class NodeClasses:
             raise WantingError("InvalidKubeletConfiguration", "; ".join(wrong))
         if not self.expressions and (closed := kubelet.closed(spec.kubelet)):
             raise WantingError("KubeletExpressionsDisabled", closed)
-        if malformed := misread(spec.kubelet):
+        if malformed := malformed_expression(spec.kubelet):
             raise WantingError("KubeletExpressionInvalid", malformed)
         unsupported = kubelet.unsupported(spec.kubelet, family)
         if unsupported:

@@ -40,13 +40,13 @@ def at_next_recording(
     settled: list[Pod] = []
     new: list[Pod] = []
     for pod in recorded.snapshot.pods:
-        home = place.get(pod.key, "")
+        former = place.get(pod.key, "")
         if pod.spec.node_name in theirs:
             settled.append(pod)
         elif is_daemon(pod) or is_static(pod):
             settled += [pod] if pod.spec.node_name in ours else []
-        elif home in ours:
-            settled.append(bound(pod, home))
+        elif former in ours:
+            settled.append(bound(pod, former))
         else:
             new.append(pod)
     snapshot = replace(

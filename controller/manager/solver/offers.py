@@ -105,9 +105,9 @@ def _write(types: InstanceTypes) -> bytes:
     """Encode instance types as tables of distinct objects."""
     requirements, places = _Table[Requirement](), _Table[Mapping[str, str]]()
     surcharges = _Table[Surcharges]()
-    machines, lists = _Table[InstanceType](), _Table[Sequence[InstanceType]]()
+    distinct, lists = _Table[InstanceType](), _Table[Sequence[InstanceType]]()
     pools = {pool: lists.place(sold) for pool, sold in types.items()}
-    members = [[machines.place(one) for one in sold] for sold in lists.values]
+    members = [[distinct.place(one) for one in sold] for sold in lists.values]
     rows = [
         (
             one.name,
@@ -129,7 +129,7 @@ def _write(types: InstanceTypes) -> bytes:
             one.capacity_overlaid,
             one.dynamic_resources,
         )
-        for one in machines.values
+        for one in distinct.values
     ]
     return msgspec.msgpack.encode(
         (requirements.values, places.values, surcharges.values, rows, members, pools)

@@ -232,7 +232,7 @@ class TimedEngine:
     settings: DisruptionSettings
     time_limit: timedelta
 
-    async def aside(self, function: Callable[..., Answer], *arguments: object) -> Answer:
+    async def in_thread(self, function: Callable[..., Answer], *arguments: object) -> Answer:
         """Run a pure function in a thread and return its result."""
         return await asyncio.to_thread(function, *arguments)
 
@@ -268,7 +268,7 @@ class TimedEngine:
 
 
 @dataclass(slots=True)
-class _Hourglass:
+class _Deadline:
     seconds: float
     turned: float = field(default_factory=time.monotonic)
 
@@ -312,7 +312,7 @@ def schedule(
         snapshot=snapshot,
         settings=settings,
         catalog=_KEPT.catalog(snapshot),
-        expired=_Hourglass(seconds),
+        expired=_Deadline(seconds),
     )
 
 
@@ -330,7 +330,7 @@ def decide(
         problem = received(question, running, offer)
         if problem is None:
             return None
-        return order.decide(problem, expired=_Hourglass(seconds), signatures=_KEPT.signatures)
+        return order.decide(problem, expired=_Deadline(seconds), signatures=_KEPT.signatures)
 
 
 def confirm(
@@ -343,7 +343,7 @@ def confirm(
         problem = received(question, running, offer)
         if problem is None:
             return None
-        expired = _Hourglass(seconds)
+        expired = _Deadline(seconds)
         return order.confirm(problem, decision, expired=expired, signatures=_KEPT.signatures)
 
 

@@ -50,7 +50,7 @@ class DeletionCosts(PortUser):
         now = self.clock()
         problem = await picture.problem(self.cloud, self.cluster, now=now, engine=self.engine)
         problem = replace(problem, settings=self.settings)
-        ranked = await self.engine.aside(ranking, problem, planned)
+        ranked = await self.engine.in_thread(ranking, problem, planned)
         pools = {state.name: state.node_pool for state in problem.snapshot.nodes}
         changed: Counter[str] = Counter()
         left, is_done = MOST_NODES, True

@@ -109,13 +109,13 @@ class Disruptor(PortUser):
             awaiting=self.orchestrator.awaiting,
             kept=self.orchestrator.kept,
         )
-        seen = await self.engine.aside(overview, problem)
+        seen = await self.engine.in_thread(overview, problem)
         await self._report_blocked(problem, seen)
         await self._report_protected(problem, seen)
         await self._report_unhealthy(seen.unhealthy)
         parts, mine = by_mode(problem, self.mode), seen
         if len(parts) > 1 and Mode.ACT in parts:
-            mine = await self.engine.aside(overview, parts[Mode.ACT])
+            mine = await self.engine.in_thread(overview, parts[Mode.ACT])
         wait = await self._act(mine.context, mine.unhealthy) if Mode.ACT in parts else PERIOD
         for adviser in (self.recommender, self.advisor):
             mode = adviser.mode

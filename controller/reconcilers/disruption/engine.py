@@ -33,7 +33,7 @@ class DisruptionEngine(Protocol):
     def scheduling(self) -> Settings:
         """How pods are scheduled."""
 
-    async def aside(self, function: Callable[..., Answer], *arguments: object) -> Answer:
+    async def in_thread(self, function: Callable[..., Answer], *arguments: object) -> Answer:
         """Return the result of a pure function without blocking the event loop."""
 
     async def decide(self, problem: DisruptionProblem) -> Decision:

@@ -65,7 +65,7 @@ class History(PortUser):
     _records: dict[str, Disruption] = field(default_factory=dict)
     _balance: Balance = field(default_factory=Balance)
     _is_read: bool = False
-    _left_behind: list[Disruption] = field(default_factory=list)
+    _unfinished: list[Disruption] = field(default_factory=list)
     _silent_until: datetime | None = None
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     _uncreated: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class History(PortUser):
         try:
             written = await self.api.patch(DISRUPTION, record, {"spec": to_wire(spec)})
         except ApiError as error:
-            self._tell(error)
+            self._log_failure(error)
         else:
             self._records[record] = written
 
@@ -173,7 +173,7 @@ class History(PortUser):
         try:
             there = {record.metadata.name: record for record in await self.api.list(DISRUPTION)}
         except ApiError as error:
-            self._tell(error)
+            self._log_failure(error)
             return None
         for name in waiting:
             if name in there:
@@ -207,7 +207,7 @@ class History(PortUser):
             except ApiError as error:
                 if isinstance(error, NotFoundError | ForbiddenError):
                     self._silent_until = self.clock() + NOT_SERVED
-                self._tell(error)
+                self._log_failure(error)
                 return False
             self._records = {record.metadata.name: record for record in records}
             balances = [
@@ -215,18 +215,18 @@ class History(PortUser):
             ]
             self._balance = max(balances, key=lambda balance: balance.sequence, default=Balance())
             self._is_read = True
-            self._left_behind = [record for record in records if _is_left_behind(record)]
+            self._unfinished = [record for record in records if _is_unfinished(record)]
             self.metrics.history(self._balance)
         return True
 
-    async def left_behind(self) -> list[Disruption] | None:
+    async def unfinished_commands(self) -> list[Disruption] | None:
         """Return, once, the commands that an earlier leader began and did not end.
 
         Returns None while they cannot be read.
         """
         if not await self._opened():
             return None if self._silent_until is None else []
-        left, self._left_behind = self._left_behind, []
+        left, self._unfinished = self._unfinished, []
         return left
 
     async def abandon(self, record: Disruption) -> None:
@@ -243,12 +243,12 @@ class History(PortUser):
         try:
             record = await self.api.create(DISRUPTION, body)
         except UnavailableError as error:
-            self._tell(error)
+            self._log_failure(error)
             self._uncreated[name] = (
                 body  # it may exist: the next write of its status repeats the create request
             )
         except ApiError as error:
-            self._tell(error)
+            self._log_failure(error)
             return ""
         await self._changed(record, with_status(record, **_fields(status)))
         return name
@@ -280,7 +280,7 @@ class History(PortUser):
         except NotFoundError:
             self._records.pop(name, None)  # it was deleted
         except ApiError as error:
-            self._tell(error)
+            self._log_failure(error)
             return
         else:
             if self._records.get(name) is record:  # it did not change meanwhile
@@ -342,11 +342,11 @@ class History(PortUser):
         try:
             await delete(self.api, DISRUPTION, record)
         except ApiError as error:
-            self._tell(error)
+            self._log_failure(error)
             return
         self._records.pop(record.metadata.name, None)
 
-    def _tell(self, error: ApiError) -> None:
+    def _log_failure(self, error: ApiError) -> None:
         if isinstance(error, NotFoundError):
             log.warning(
                 "cannot record disruptions: the cluster does not have the kind Disruption; "
@@ -366,7 +366,7 @@ def _waits(record: Disruption) -> bool:
     return record.status.state == "Proposed" and record.spec.mode == Mode.RECOMMEND.value
 
 
-def _is_left_behind(record: Disruption) -> bool:
+def _is_unfinished(record: Disruption) -> bool:
     """Whether a command had begun, or was about to."""
     unbegun = record.status.state == "Proposed" and record.spec.mode == Mode.ACT.value
     return unbegun or record.status.state == "Underway"

@@ -233,7 +233,7 @@ class Orchestrator(PortUser):
 
         Returns whether the history could be read.
         """
-        records = await self.history.left_behind()
+        records = await self.history.unfinished_commands()
         for record in records or ():
             in_flight = self._taken_over(record, problem)
             if in_flight is None:

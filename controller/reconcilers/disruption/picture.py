@@ -36,7 +36,7 @@ async def problem(
     sold = admitted(pool for pool in ready_pools(pools) if pool.metadata.name in types)
     snapshot, waiting = cluster.snapshot(types, sold, now=now), cluster.pending_pods()
     buffers, undecided = cluster.buffer_pods(), cluster.undecided_pods()
-    begun = await engine.aside(beginnings, chain(snapshot.pods, waiting, undecided), begun)
+    begun = await engine.in_thread(beginnings, chain(snapshot.pods, waiting, undecided), begun)
     return DisruptionProblem(
         snapshot=snapshot,
         node_pools={pool.metadata.name: pool for pool in pools},

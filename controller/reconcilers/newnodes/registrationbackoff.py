@@ -31,7 +31,7 @@ class RegistrationBackoff(PortUser):
         name = pool.metadata.name
         if self.registrations.next_try(name) is None:
             return None
-        has_to_wait = self.registrations.is_resting(name, self.clock()) or self._is_trying(name)
+        has_to_wait = self.registrations.is_in_backoff(name, self.clock()) or self._is_trying(name)
         return 0 if has_to_wait else 1
 
     def admitted(self, pools: Iterable[NodePool]) -> list[NodePool]:

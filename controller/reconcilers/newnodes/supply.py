@@ -74,12 +74,12 @@ def unmatched(pool: NodePool, types: Sequence[InstanceType]) -> str:
         terms = read(asked)
         return not types or any(has(instance_type, terms) for instance_type in types)
 
-    machine = [
+    lasting = [
         requirement
         for requirement in pool.spec.template.spec.requirements
         if labels.normalized(requirement.key) not in _OF_OFFERINGS
     ]
-    return _unmet(machine, has_any)
+    return _unmet(lasting, has_any)
 
 
 _OF_OFFERINGS = frozenset(

@@ -15,7 +15,7 @@ from controller.apis.kinds import EC2_NODE_CLASS
 from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.meta import to_wire
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.rehashing import rehashed
+from controller.reconcilers.rehashing import update_hashes
 from controller.reconcilers.writing import patched
 
 PERIOD = timedelta(minutes=1)
@@ -65,7 +65,7 @@ class Resolver(PortUser):
             version = labels.NODECLASS_HASH_VERSION
             if node_class.metadata.annotations.get(version) != wanted[version]:
                 users = self._users(node_class.metadata.name)
-                await rehashed(self.ports, users, wanted, version=version)
+                await update_hashes(self.ports, users, wanted, version=version)
         if labels.NODECLASS_FINALIZER not in node_class.metadata.finalizers:
             patch["finalizers"] = [*node_class.metadata.finalizers, labels.NODECLASS_FINALIZER]
         if not patch:

@@ -25,7 +25,7 @@ from controller.cloudprovider.instancetypes import InstanceType
 from controller.options import GATE_DISABLED, gate_disabled
 from controller.reconcilers.newnodes.supply import unmatched
 from controller.reconcilers.ports import Ports, PortUser
-from controller.reconcilers.rehashing import rehashed
+from controller.reconcilers.rehashing import update_hashes
 from controller.reconcilers.writing import patched
 from controller.state.registrations import Failure, Registrations
 
@@ -277,7 +277,7 @@ class Readiness(PortUser):
         if before.get(labels.NODEPOOL_HASH_VERSION) != hashes.NODE_POOL_VERSION:
             claims = self.cluster.claims_of(pool.metadata.name)
             version = labels.NODEPOOL_HASH_VERSION
-            await rehashed(self.ports, claims, wanted, version=version)
+            await update_hashes(self.ports, claims, wanted, version=version)
         return await patched(self.ports, NODE_POOL, pool, {"metadata": {"annotations": wanted}})
 
 

@@ -54,7 +54,10 @@ class Arrivals(PortUser):
             return False
         try:
             found = await all_ended(
-                *(self.api.get(kind, owner.name, home) for kind, owner, home in owners.values())
+                *(
+                    self.api.get(kind, owner.name, namespace)
+                    for kind, owner, namespace in owners.values()
+                )
             )
         except ApiError:
             return False

@@ -402,10 +402,10 @@ def with_promised(snapshot: Snapshot) -> Snapshot:
     return dataclasses.replace(snapshot, nodes=tuple(map(_promised, snapshot.nodes)))
 
 
-def _promised(machine: StateNode) -> StateNode:
-    claim = machine.claim
-    if claim is None or machine.node is not None or machine.provider_id:
-        return machine
+def _promised(node: StateNode) -> StateNode:
+    claim = node.claim
+    if claim is None or node.node is not None or node.provider_id:
+        return node
     asked = claim.spec.resources.requests
     settled = {
         r.key: r.values[0]
@@ -419,7 +419,7 @@ def _promised(machine: StateNode) -> StateNode:
         ),
         status=msgspec.structs.replace(claim.status, allocatable=asked),
     )
-    return dataclasses.replace(machine, claim=promised)
+    return dataclasses.replace(node, claim=promised)
 
 
 def with_placed(snapshot: Snapshot, placed: Sequence[Pod]) -> Snapshot:

@@ -78,7 +78,7 @@ class Replication(PortUser):
         # Nodes marked by disruption are being deleted already, and have replacements.
         running = [
             node
-            for node in self.cluster.machines_of(name, self.clock())
+            for node in self.cluster.nodes_of_pool(name, self.clock())
             if node.node_pool == name
             and not node.deleting
             and node.claim is not None

@@ -84,9 +84,9 @@ def _with_span(variants: Variants, span: Mask) -> Variants:
         pool_of_variant=np.append(variants.pool_of_variant, variants.pool_of_variant[members[0]]),
         reservation_of_variant=np.append(variants.reservation_of_variant, -1),
         queries=queries,
-        barred={
-            ports: np.append(barred, barred[members].any())
-            for ports, barred in variants.barred.items()
+        ports_taken={
+            ports: np.append(taken, taken[members].any())
+            for ports, taken in variants.ports_taken.items()
         },
         variant_of=np.append(variants.variant_of, np.full(len(rows), before)),
         row_of=np.append(variants.row_of, rows),

@@ -46,16 +46,16 @@ class Variants:
     """The variants, and the node types within them.
 
     `reservation_of_variant`: the capacity reservation that a variant is bought from (−1: none).
-    `barred`: per set of host ports the variants on which a DaemonSet uses one of them. Node types:
-    `variant_of`, `row_of` (in the catalog) and `price` (the cheapest offering of the row within the
-    variant, in $/h).
+    `ports_taken`: per set of host ports the variants on which a DaemonSet uses one of them. Node
+    types: `variant_of`, `row_of` (in the catalog) and `price` (the cheapest offering of the row
+    within the variant, in $/h).
     """
 
     catalog: Catalog
     pool_of_variant: Indices
     reservation_of_variant: Indices
     queries: Mapping[str, LabelQuery]
-    barred: Mapping[Ports, Mask]
+    ports_taken: Mapping[Ports, Mask]
     variant_of: Indices
     row_of: Indices
     price: Vector
@@ -80,8 +80,12 @@ class Variants:
 
     def free(self, ports: Ports) -> Mask:
         """Mark the variants on whose nodes no DaemonSet uses one of the host ports."""
-        barred = self.barred.get(ports)
-        return np.ones(len(self.pool_of_variant), dtype=np.bool_) if barred is None else ~barred
+        ports_taken = self.ports_taken.get(ports)
+        return (
+            np.ones(len(self.pool_of_variant), dtype=np.bool_)
+            if ports_taken is None
+            else ~ports_taken
+        )
 
 
 def values_apart(catalog: Catalog, key: str, asked: Iterable[ValueSet]) -> list[str]:
@@ -102,7 +106,7 @@ def values_apart(catalog: Catalog, key: str, asked: Iterable[ValueSet]) -> list[
     return sorted(values)
 
 
-def barred_rows(catalog: Catalog, ports: Sequence[HostPort]) -> Mask:
+def rows_with_taken_ports(catalog: Catalog, ports: Sequence[HostPort]) -> Mask:
     """Mark the rows on whose nodes a DaemonSet uses one of the host ports."""
     clash = [conflict(ports, daemon.ports) for daemon in catalog.daemons]
     groups = [any(clash[d] for d in group) for group in catalog.daemons_of_row]
@@ -124,12 +128,12 @@ def variants_of(
     for needed in asked:
         for key, allowed in needed.items():
             sets.setdefault(key, {})[allowed] = None
-    barred = {taken: barred_rows(catalog, taken) for taken in ports if taken}
-    barred = {taken: rows for taken, rows in barred.items() if rows.any()}
+    ports_taken = {wanted: rows_with_taken_ports(catalog, wanted) for wanted in ports if wanted}
+    ports_taken = {wanted: rows for wanted, rows in ports_taken.items() if rows.any()}
     chosen = np.flatnonzero(catalog.available)
     keys = sorted(sets)
     answers = {key: _Answers.to(tuple(sets[key]), catalog.codes.get(key), key) for key in keys}
-    profile_of, profiles = _profiles(catalog, chosen, keys, answers, tuple(barred.values()))
+    profile_of, profiles = _profiles(catalog, chosen, keys, answers, tuple(ports_taken.values()))
     rows, source = _split(profiles, keys, answers)
     type_profile, type_row, type_price = _cheapest(catalog, chosen, profile_of)
     variant_of, types = _node_types_of_variants(type_profile, source)
@@ -145,9 +149,9 @@ def variants_of(
             )
             for number, key in enumerate(keys)
         },
-        barred={
+        ports_taken={
             taken: profiles[source, index] > 0
-            for index, taken in enumerate(barred, start=len(keys) + 2)
+            for index, taken in enumerate(ports_taken, start=len(keys) + 2)
         },
         variant_of=variant_of,
         row_of=type_row[types],
@@ -219,12 +223,12 @@ def _profiles(
     chosen: Indices,
     keys: list[str],
     answers: Mapping[str, _Answers],
-    barred: Sequence[Mask],
+    ports_taken: Sequence[Mask],
 ) -> tuple[Indices, Indices]:
     """Return the profile of each column, and the profiles.
 
     A profile is a distinct tuple of NodePool, reservation + 1, answer group per label, and whether
-    each mask of `barred` rows is true; profiles × these.
+    each mask of `ports_taken` rows is true; profiles × these.
     """
     parts = [catalog.pool_of[chosen], catalog.reservation_of[chosen] + 1]
     widths = [len(catalog.pools), len(catalog.reservations) + 1]
@@ -237,7 +241,7 @@ def _profiles(
             else np.zeros(len(chosen), dtype=np.int64)
         )
         widths.append(len(answers[key].options))
-    for rows in barred:
+    for rows in ports_taken:
         parts.append(rows[catalog.row_of[chosen]].astype(np.int64))
         widths.append(2)
     code = np.zeros(len(chosen), dtype=np.int64)

@@ -83,7 +83,7 @@ class DeviceClaims:
             (
                 resource_slice
                 for resource_slice in snapshot.resource_slices
-                if self._is_here(resource_slice)
+                if self._is_on_staying_node(resource_slice)
             ),
             self.taint_rules,
         )
@@ -357,7 +357,7 @@ class DeviceClaims:
                 raise AllocationError(f"ResourceClaim {claim.metadata.key}: {exc}") from exc
         return text, self._read_claims[text]
 
-    def _is_here(self, resource_slice: ResourceSlice) -> bool:
+    def _is_on_staying_node(self, resource_slice: ResourceSlice) -> bool:
         """Whether the ResourceSlice belongs to a node that stays, or to no node."""
         owners = [
             ref.name for ref in resource_slice.metadata.owner_references if ref.kind == "Node"

@@ -282,10 +282,12 @@ def _read_pool(
 
 
 def _slice_reach(spec: wire.ResourceSliceSpec, device: wire.Device) -> Reach:
-    told: wire.ResourceSliceSpec | wire.Device = device if spec.per_device_node_selection else spec
-    if told.node_name:
-        return Reach(told.node_name)
-    return reach_of(told.node_selector) if told.node_selector is not None else EVERYWHERE
+    source: wire.ResourceSliceSpec | wire.Device = (
+        device if spec.per_device_node_selection else spec
+    )
+    if source.node_name:
+        return Reach(source.node_name)
+    return reach_of(source.node_selector) if source.node_selector is not None else EVERYWHERE
 
 
 def _totals(sets: Iterable[wire.CounterSet]) -> dict[tuple[str, str], int]:

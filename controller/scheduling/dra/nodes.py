@@ -260,9 +260,9 @@ class DeviceNodes:
         for member, each in members:
             trial.serve(member.pending.pod_class.device_requests, each)
         # Fill the rest of the node with other pods that claim devices.
-        if _is_sociable(queue[0]):
+        if _limited_by_capacity_alone(queue[0]):
             left = node_options.capacity[node_type] - queue[0].size * count
-            members += self._company(
+            members += self._companions(
                 queue, trial, left, node_options.variants.variant_of[node_type]
             )
         # Other profiles that serve the same unit keep more instance types eligible for its node.
@@ -341,7 +341,7 @@ class DeviceNodes:
             )
         )
 
-    def _company(
+    def _companions(
         self, queue: Sequence[PodGroup], trial: TrialAllocation, left: Vector, variant: int
     ) -> list[tuple[PodGroup, int]]:
         """Return other pod groups whose pods the rest of the node serves, with their numbers.
@@ -353,7 +353,7 @@ class DeviceNodes:
         sought = set(_common(host))
         company: list[tuple[PodGroup, int]] = []
         for other in sorted(others, key=lambda pod_group: not sought & {*_common(pod_group)}):
-            if not _is_sociable(other) or not other.eligible[variant]:
+            if not _limited_by_capacity_alone(other) or not other.eligible[variant]:
                 continue
             most = int(_times(left[None], other)[0])
             count = trial.serve(other.pending.pod_class.device_requests, most)
@@ -419,7 +419,7 @@ def _common(pod_group: PodGroup) -> tuple[str, ...]:
     return device_requests.common if device_requests is not None else ()
 
 
-def _is_sociable(pod_group: PodGroup) -> bool:
+def _limited_by_capacity_alone(pod_group: PodGroup) -> bool:
     """Whether only capacity and devices limit which pods may share a node with these."""
     pending = pod_group.pending
     bound = pending.pod_class.ports or any(group.per_node for group in pending.owned)

@@ -104,7 +104,7 @@ class FirstFit:
         everywhere = np.full(len(space), chosen)
         if ruled:
             space = np.minimum(space, self.occupancy.spare(everywhere))
-            space *= self.occupancy.lets_in(chosen)
+            space *= self.occupancy.allows_one_more(chosen)
         left = int(self.left[chosen])
         amount = level(np.minimum(space, left).astype(np.int64), left)
         self.left[chosen] -= amount.sum()

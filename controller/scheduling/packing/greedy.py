@@ -156,7 +156,7 @@ class _Filling:
         self.fits = self.supply > 0
         for r in range(self.sizes.shape[1]):
             self.fits &= self.sizes[:, r] <= self.remaining[:, r, None]
-        self.occupancy.bar(self.fits)
+        self.occupancy.exclude_forbidden(self.fits)
         some = np.asarray(self.fits.any(axis=1))
         if not some.all():
             self._keep_nodes(some)
@@ -219,13 +219,13 @@ class _Filling:
             # because one pod can forbid another.
             score[rows, chosen] = -1.0
             score[:, self.occupancy.ruled] = -1.0
-            added = _likes(score, self.sizes, self.remaining)
+            added = _choose_next_classes(score, self.sizes, self.remaining)
             self.counts[self.alive[:, None], self.columns] += added
             self.supply -= added
             self.remaining -= added @ self.sizes
 
 
-def _likes(score: Matrix, sizes: Matrix, remaining: Matrix) -> Indices:
+def _choose_next_classes(score: Matrix, sizes: Matrix, remaining: Matrix) -> Indices:
     """Choose one pod of each of the next best classes; nodes × classes, 0 or 1.
 
     Together they take at most `SHARE_SIDE_BY_SIDE` of the remaining capacity.

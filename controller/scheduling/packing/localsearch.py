@@ -500,7 +500,7 @@ class LocalSearch:
             freed = np.where(nodes.node_type < 0, 0, consumed[nodes.node_type])
             fits &= consumed - freed[:, None] <= nodes.headroom[limit] + SLACK
         if problem.rules.count:
-            fits &= nodes.occupancy.lets_in(turned)[:, None]
+            fits &= nodes.occupancy.allows_one_more(turned)[:, None]
         prices = np.where(fits, problem.prices, np.inf)
         node_types = prices.argmin(axis=1)
         # The increase is the price of the cheapest node type that would do, less what the node

@@ -74,16 +74,16 @@ class NodeOccupancy:
         self.own_counted = self.own_counted[:, kept]
         self.own_uncounted = self.own_uncounted[:, kept]
 
-    def bar(self, fits: Mask) -> None:
+    def exclude_forbidden(self, fits: Mask) -> None:
         """Unmark, in place, the classes of which a rule forbids one more pod; nodes × classes."""
         if len(self.limit):
-            fits &= self._barred(slice(None)) == 0
+            fits &= self._forbidding_rules(slice(None)) == 0
 
-    def lets_in(self, class_index: int) -> Mask:
+    def allows_one_more(self, class_index: int) -> Mask:
         """Mark the nodes on which the rules allow one more pod of a class."""
-        return np.asarray(self._barred(class_index) == 0)
+        return np.asarray(self._forbidding_rules(class_index) == 0)
 
-    def _barred(self, classes: slice | int) -> Matrix:
+    def _forbidding_rules(self, classes: slice | int) -> Matrix:
         """Return the number of rules that forbid one more pod of the classes.
 
         The result is nodes × classes, or over nodes for one class.

@@ -114,7 +114,7 @@ class Domains:
                 existing nodes.
 
         """
-        where = self._whereabouts(keys)
+        where = self._domains_of_nodes(keys)
         combinations = set(self._launch_options.combinations(pending.eligible, keys))
         for domains, spare in zip(where, fitting.tolist(), strict=True):
             named = tuple(domain for domain in domains if domain is not None)
@@ -132,7 +132,7 @@ class Domains:
             members.append(inside)
         return options, masks, members
 
-    def _whereabouts(self, keys: tuple[str, ...]) -> list[tuple[str | None, ...]]:
+    def _domains_of_nodes(self, keys: tuple[str, ...]) -> list[tuple[str | None, ...]]:
         """Return the domains of each existing node, one per key; None for a missing label."""
         known = self._where.get(keys)
         if known is None:

@@ -101,7 +101,7 @@ class Placer:
             fitting = self._attachments.fitting(pending.pod_class.volumes, fitting)
             fitting = self._devices.fitting(pending, self._nodes.all, fitting)
         rules = self._domains.rules(pending)
-        if pending.wants_company:
+        if pending.needs_colocation:
             self._place_in_company(pending, fitting, rules, pod_groups)
         elif not rules.keys:
             self._fill_nodes(pending, fitting, np.ones(len(self._nodes), dtype=np.bool_), rules)
@@ -144,9 +144,9 @@ class Placer:
         ]
         if not pending.number or not alone or hosts:
             return
-        self._start_company(pending, rules, pod_groups, sought)
+        self._start_colocation(pending, rules, pod_groups, sought)
 
-    def _start_company(
+    def _start_colocation(
         self,
         pending: PendingGroup,
         rules: Rules,

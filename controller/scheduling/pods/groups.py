@@ -95,9 +95,9 @@ class PendingGroup:
         )
 
     @property
-    def wants_company(self) -> bool:
+    def needs_colocation(self) -> bool:
         """Whether the pods must share a node with certain other pods."""
-        return wants_company(self.owned)
+        return needs_colocation(self.owned)
 
     @property
     def is_buffer(self) -> bool:
@@ -146,7 +146,7 @@ class PodGroup:
     def is_bound(self) -> bool:
         """Whether the pods share their nodes with certain others, and so cannot be moved alone."""
         together = self.unit > 1 or bool(self.colocated) or self.needs is not None
-        return together or self.pending.wants_company
+        return together or self.pending.needs_colocation
 
     @property
     def pins_node(self) -> bool:
@@ -181,7 +181,7 @@ class PodGroup:
         return taken
 
 
-def wants_company(owned: Iterable[TopologyGroup]) -> bool:
+def needs_colocation(owned: Iterable[TopologyGroup]) -> bool:
     """Whether pods that state these topology groups must share a node with certain other pods."""
     return any(group.per_node and group.type is TopologyType.AFFINITY for group in owned)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from testbed.cloud.ec2 import launchtemplates
 from testbed.cloud.ec2.instances import as_api
-from testbed.cloud.ec2.launching import ENDLESS, Plan, launch, resolve, vacancies
+from testbed.cloud.ec2.launching import ENDLESS, Plan, available_capacity, launch, resolve
 from testbed.cloud.operations import operation
 from testbed.cloud.protocol.errors import AwsError
 from testbed.cloud.protocol.wire import Call
@@ -131,7 +131,7 @@ def _fill(
         if wanted < 1:
             break
         try:
-            available = vacancies(world, candidate.plan)
+            available = available_capacity(world, candidate.plan)
         except AwsError:
             # An earlier candidate of this fleet used the pool's last address or instance.
             continue
@@ -186,7 +186,9 @@ def _candidates(
                 )
                 reported["Overrides"] = {**override, "AvailabilityZone": plan.zone}
                 limit = override.get("MaxPrice")
-                available = vacancies(world, plan, max_price=float(limit) if limit else None)
+                available = available_capacity(
+                    world, plan, max_price=float(limit) if limit else None
+                )
             except AwsError as error:
                 errors.append(_error_entry(error.code, error.message, reported))
                 continue
@@ -259,7 +261,7 @@ def _run_instances(world: World, call: Call) -> Mapping[str, Any]:
     plan = resolve(world, data, capacity_type=capacity_type, template=template)
     limit = (market.get("SpotOptions") or {}).get("MaxPrice")
     minimum, maximum = int(call.get("MinCount", 1)), int(call.get("MaxCount", 1))
-    available = vacancies(world, plan, max_price=float(limit) if limit else None)
+    available = available_capacity(world, plan, max_price=float(limit) if limit else None)
     if available < minimum:
         raise AwsError(
             "InsufficientInstanceCapacity",

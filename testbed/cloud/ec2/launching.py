@@ -1,8 +1,8 @@
 """Launching instances, with the errors that EC2 returns.
 
 A launch has two checks. `resolve` checks the request itself: an image that does not exist,
-an architecture that does not match. `vacancies` checks what the pool can give now: capacity,
-addresses. `launch` creates the instances.
+an architecture that does not match. `available_capacity` checks what the pool can give now:
+capacity, addresses. `launch` creates the instances.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _reservation(
     return reservation
 
 
-def vacancies(world: World, plan: Plan, *, max_price: float | None = None) -> int:
+def available_capacity(world: World, plan: Plan, *, max_price: float | None = None) -> int:
     """Return how many instances the plan's pool can give now. Raises AwsError if none."""
     name, zone = plan.instance_type, plan.zone
     offered = zones_of(world.region).get(name, frozenset())

@@ -111,7 +111,9 @@ def reaches_out(world: World, identity: str) -> bool:
     except AwsError:
         return False  # the subnet is deleted, and its instances before it
     is_public = bool(subnet.map_public_ip_on_launch)
-    if any(_leads_out(route, is_public=is_public) for route in _table_of(world, subnet).routes):
+    if any(
+        _leads_to_internet(route, is_public=is_public) for route in _table_of(world, subnet).routes
+    ):
         return True
     there = {each.service_name for each in endpoints(world) if each.vpc_id == subnet.vpc_id}
     return {f"com.amazonaws.{world.region}.{service}" for service in SERVICES_OF_NODES} <= there
@@ -127,7 +129,7 @@ def _table_of(world: World, subnet: Any) -> Any:
     return next(table for table in in_vpc if table.main_association_id)
 
 
-def _leads_out(route: Any, *, is_public: bool) -> bool:
+def _leads_to_internet(route: Any, *, is_public: bool) -> bool:
     """Return whether a route leads to the internet.
 
     An internet gateway only serves instances with a public address.

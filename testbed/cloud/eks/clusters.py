@@ -188,14 +188,14 @@ def update_cluster_config(world: World, call: Call) -> Mapping[str, Any]:
 # ---------------------------------------------------------------- node groups, Fargate
 
 
-def _homes(world: World, kind: str) -> dict[tuple[str, str], Record]:
+def _records(world: World, kind: str) -> dict[tuple[str, str], Record]:
     return world.clusters.node_groups if kind == "nodegroup" else world.clusters.fargate_profiles
 
 
-def _home(world: World, call: Call, kind: str, argument: str) -> Record:
+def _record_of(world: World, call: Call, kind: str, argument: str) -> Record:
     owner, name = call.require("clusterName"), call.require(argument)
     cluster(world, owner)
-    found = _homes(world, kind).get((owner, name))
+    found = _records(world, kind).get((owner, name))
     if found is None:
         what = "node group" if kind == "nodegroup" else "Fargate Profile"
         raise not_found(f"No {what} found for name: {name}.")
@@ -207,10 +207,10 @@ def _make(world: World, call: Call, kind: str, argument: str, record: Record) ->
     described = cluster(world, owner)
     if described["status"] != "ACTIVE":
         raise AwsError("InvalidRequestException", f"Cluster '{owner}' is not in ACTIVE status")
-    homes = _homes(world, kind)
-    if (owner, name) in homes:
+    recorded = _records(world, kind)
+    if (owner, name) in recorded:
         raise _in_use(f"{kind} already exists with name {name} and cluster name {owner}")
-    if kind == "fargateprofile" and any(h["status"] != "ACTIVE" for h in homes.values()):
+    if kind == "fargateprofile" and any(h["status"] != "ACTIVE" for h in recorded.values()):
         raise _in_use("Another Fargate profile is being created or deleted")
     record = {
         argument: name,
@@ -224,7 +224,7 @@ def _make(world: World, call: Call, kind: str, argument: str, record: Record) ->
         "health": {"issues": []},
         **record,
     }
-    homes[owner, name] = record
+    recorded[owner, name] = record
     _later(world, record, "ACTIVE")
     return record
 
@@ -239,7 +239,7 @@ def _let_in(world: World, owner: str, role_arn: str, kind: str) -> None:
         )
 
 
-def _shut_out(world: World, owner: str, role_arn: str) -> None:
+def _remove_access(world: World, owner: str, role_arn: str) -> None:
     world.clusters.access_entries.pop((owner, role_arn), None)
 
 
@@ -274,13 +274,13 @@ def create_nodegroup(world: World, call: Call) -> Mapping[str, Any]:
 @operation("eks", "DescribeNodegroup")
 def describe_nodegroup(world: World, call: Call) -> Mapping[str, Any]:
     """Describe one node group."""
-    return {"nodegroup": _home(world, call, "nodegroup", "nodegroupName")}
+    return {"nodegroup": _record_of(world, call, "nodegroup", "nodegroupName")}
 
 
 @operation("eks", "UpdateNodegroupConfig")
 def update_nodegroup_config(world: World, call: Call) -> Mapping[str, Any]:
     """Change the size, the update settings and the taints of a node group."""
-    group = _home(world, call, "nodegroup", "nodegroupName")
+    group = _record_of(world, call, "nodegroup", "nodegroupName")
     for key in ("scalingConfig", "updateConfig"):
         group[key].update(call.get(key, {}))
     taints = call.get("taints", {})
@@ -296,7 +296,7 @@ def update_nodegroup_version(world: World, call: Call) -> Mapping[str, Any]:
 
     Without a version or release in the call, nothing changes.
     """
-    group = _home(world, call, "nodegroup", "nodegroupName")
+    group = _record_of(world, call, "nodegroup", "nodegroupName")
     for key in ("version", "releaseVersion"):
         if call.get(key) is not None:
             group[key] = call.get(key)
@@ -306,7 +306,7 @@ def update_nodegroup_version(world: World, call: Call) -> Mapping[str, Any]:
 @operation("eks", "DeleteNodegroup")
 def delete_nodegroup(world: World, call: Call) -> Mapping[str, Any]:
     """Delete a node group and the access entry of its role."""
-    group = _home(world, call, "nodegroup", "nodegroupName")
+    group = _record_of(world, call, "nodegroup", "nodegroupName")
     _delete(world, world.clusters.node_groups, group, "nodegroupName", group["nodeRole"])
     return {"nodegroup": {**group, "status": "DELETING"}}
 
@@ -339,13 +339,13 @@ def create_fargate_profile(world: World, call: Call) -> Mapping[str, Any]:
 @operation("eks", "DescribeFargateProfile")
 def describe_fargate_profile(world: World, call: Call) -> Mapping[str, Any]:
     """Describe one Fargate profile."""
-    return {"fargateProfile": _home(world, call, "fargateprofile", "fargateProfileName")}
+    return {"fargateProfile": _record_of(world, call, "fargateprofile", "fargateProfileName")}
 
 
 @operation("eks", "DeleteFargateProfile")
 def delete_fargate_profile(world: World, call: Call) -> Mapping[str, Any]:
     """Delete a Fargate profile and the access entry of its role."""
-    profile = _home(world, call, "fargateprofile", "fargateProfileName")
+    profile = _record_of(world, call, "fargateprofile", "fargateProfileName")
     role = profile["podExecutionRoleArn"]
     _delete(world, world.clusters.fargate_profiles, profile, "fargateProfileName", role)
     return {"fargateProfile": {**profile, "status": "DELETING"}}
@@ -361,24 +361,24 @@ def list_fargate_profiles(world: World, call: Call) -> Mapping[str, Any]:
 def _listed(world: World, call: Call, kind: str) -> tuple[list[str], str | None]:
     owner = call.require("clusterName")
     cluster(world, owner)
-    names = sorted(name for holder, name in _homes(world, kind) if holder == owner)
+    names = sorted(name for holder, name in _records(world, kind) if holder == owner)
     listed, token = page(names, call, default=100)
     return list(listed), token
 
 
 def _delete(
     world: World,
-    homes: dict[tuple[str, str], Record],
-    home: Record,
+    recorded: dict[tuple[str, str], Record],
+    record: Record,
     argument: str,
     role_arn: str,
 ) -> None:
     """Set a node group or Fargate profile to DELETING; remove it after `Settings.creating` s."""
-    home["status"] = "DELETING"
+    record["status"] = "DELETING"
 
     def end() -> None:
         with world.lock:
-            homes.pop((home["clusterName"], home[argument]), None)
-            _shut_out(world, home["clusterName"], role_arn)
+            recorded.pop((record["clusterName"], record[argument]), None)
+            _remove_access(world, record["clusterName"], role_arn)
 
     world.timers.after(world.settings.creating, end)

@@ -214,7 +214,7 @@ def write_error(call: Call, error: AwsError) -> Response:
         )
         return Response(error.status, body.encode(), "text/xml;charset=UTF-8")
     fault = "Sender" if error.status < 500 else "Receiver"
-    if _speaks_query(call.service):
+    if _uses_query_protocol(call.service):
         body = (
             f"<ErrorResponse><Error><Type>{fault}</Type><Code>{code}</Code>"
             f"<Message>{message}</Message></Error>"
@@ -234,7 +234,7 @@ def write_error(call: Call, error: AwsError) -> Response:
     )
 
 
-def _speaks_query(service: str) -> bool:
+def _uses_query_protocol(service: str) -> bool:
     if service in MODELLED:
         return str(model(service).protocol) in ("query", "rest-xml")
     return service in ("s3", "autoscaling", "cloudformation", "elasticloadbalancing", "monitoring")

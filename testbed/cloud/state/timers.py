@@ -40,7 +40,7 @@ class Timers:
             heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), action))
             self._changed.notify()
 
-    def hurry(self) -> None:
+    def make_all_due(self) -> None:
         """Make every pending action due now, in its order."""
         with self._changed:
             self._due = [(0.0, next(self._order), action) for *_, action in sorted(self._due)]

@@ -285,7 +285,7 @@ class KubernetesProvider(Provider):
             return  # its CRD is gone, and with it every object
         path = self.api.path_of(state, served)
         if _is_patch(work.type):
-            self._relinquish(path, state)
+            self._remove_own_fields(path, state)
             return
         uid = state["metadata"].get("uid")
         policy = annotation(state, PROPAGATION) or "foreground"
@@ -341,7 +341,7 @@ class KubernetesProvider(Provider):
                 continue  # its controller has written the status meanwhile
             return
 
-    def _relinquish(self, path: str, state: Bag) -> None:
+    def _remove_own_fields(self, path: str, state: Bag) -> None:
         """Remove our fields from an object of other owners."""
         bare = {
             "apiVersion": state["apiVersion"],

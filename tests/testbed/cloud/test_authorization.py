@@ -153,7 +153,7 @@ def test_permissions_consider_a_tag_that_is_not_visible_yet(
 
     workload.signed().client("ec2").terminate_instances(InstanceIds=[instance])
 
-    cloud.world.timers.hurry()
+    cloud.world.timers.make_all_due()
 
 
 def test_an_attached_managed_policy_applies_in_its_default_version(
@@ -178,7 +178,7 @@ def test_an_attached_managed_policy_applies_in_its_default_version(
 
 
 def launching_statements() -> list[dict[str, Any]]:
-    """What a provisioner needs to launch, and no more."""
+    """The rights that a provisioner needs to launch instances."""
     here = "arn:aws:ec2:us-west-2"
     shared = [f"{here}::image/*", f"{here}:*:subnet/*", f"{here}:*:security-group/*"]
     made = [

@@ -20,11 +20,11 @@ LONG = 3600.0
 
 @pytest.fixture
 def late(cloud: Cloud) -> Iterator[Callable[[], None]]:
-    """Have new things seen only when the test says so."""
+    """Make new resources visible only when the test says so."""
     cloud.world.settings.settling = LONG
-    yield cloud.world.timers.hurry
+    yield cloud.world.timers.make_all_due
     cloud.world.settings.settling = Settings().settling
-    cloud.world.timers.hurry()
+    cloud.world.timers.make_all_due()
 
 
 def code_of(call: Callable[..., Any], **arguments: Any) -> str:
@@ -119,11 +119,11 @@ def test_a_new_network_becomes_visible_part_by_part(ec2: Any, late: Callable[[],
 
 @pytest.fixture
 def late_tags(cloud: Cloud) -> Iterator[Callable[[], None]]:
-    """Have tags seen only when the test says so."""
+    """Make tags visible only when the test says so."""
     cloud.world.settings.tagging = LONG
-    yield cloud.world.timers.hurry
+    yield cloud.world.timers.make_all_due
     cloud.world.settings.tagging = Settings().tagging
-    cloud.world.timers.hurry()
+    cloud.world.timers.make_all_due()
 
 
 def found(ec2: Any, instance: str, **tags: str) -> bool:

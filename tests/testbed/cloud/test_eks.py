@@ -143,8 +143,8 @@ def test_a_pod_identity_association_exists_from_creation_to_deletion(
     assert described["association"] == made
     [listed] = eks.list_pod_identity_associations(clusterName=CLUSTER, **account)["associations"]
     assert listed["associationId"] == identity
-    told = {**account, "clusterName": CLUSTER, "roleArn": role, "isSeen": True}
-    assert told in control.pod_identity_associations()
+    association = {**account, "clusterName": CLUSTER, "roleArn": role, "isSeen": True}
+    assert association in control.pod_identity_associations()
     with pytest.raises(eks.exceptions.ResourceInUseException):
         eks.create_pod_identity_association(clusterName=CLUSTER, roleArn=role, **account)
 

@@ -40,7 +40,7 @@ def test_an_instance_is_pending_before_it_runs(
     [identity] = region.launch()
 
     assert state_of(ec2, identity) == "pending"
-    cloud.world.timers.hurry()
+    cloud.world.timers.make_all_due()
     eventually(lambda: state_of(ec2, identity) == "running")
 
 
@@ -56,9 +56,9 @@ def test_a_terminated_instance_shuts_down_first_and_is_forgotten_later(
     assert change["PreviousState"]["Name"] == "running"
     assert change["CurrentState"]["Name"] == "shutting-down"
     assert state_of(ec2, identity) == "shutting-down"
-    cloud.world.timers.hurry()
+    cloud.world.timers.make_all_due()
     eventually(lambda: state_of(ec2, identity) == "terminated")
-    cloud.world.timers.hurry()
+    cloud.world.timers.make_all_due()
     eventually(lambda: identity not in known(ec2))
     with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
         ec2.describe_instances(InstanceIds=[identity])

@@ -79,8 +79,10 @@ def test_every_state_change_of_an_instance_sends_an_event(
     assert running["account"] == "123456789012"
     assert running["region"] == "us-west-2"
     assert running["resources"] == [f"arn:aws:ec2:us-west-2:123456789012:instance/{identity}"]
-    told = [e["detail"]["state"] for e in queue.received if e["detail"]["instance-id"] == identity]
-    assert set(told) == {"pending", "running", "shutting-down", "terminated"}
+    states = [
+        e["detail"]["state"] for e in queue.received if e["detail"]["instance-id"] == identity
+    ]
+    assert set(states) == {"pending", "running", "shutting-down", "terminated"}
 
 
 def test_a_spot_instance_is_warned_and_then_interrupted(

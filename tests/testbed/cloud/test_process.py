@@ -46,6 +46,7 @@ def running() -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_cloud_prints_its_url_serves_and_stops_on_request(number: signal.Signals) -> None:
     with running() as (process, url):
@@ -66,6 +67,7 @@ def poll_until_cut_off(url: str) -> None:
         CloudControl(url).instances(since=9, timeout=50)
 
 
+@pytest.mark.process
 def test_the_cloud_stops_with_its_parent_process() -> None:
     parent = (
         "import json, subprocess, sys\n"
@@ -123,7 +125,7 @@ def api_server(status: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Keep the test's output clean."""
+            """Log nothing, to keep the test's output readable."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))

@@ -25,7 +25,7 @@ DEADLINE_SECONDS = 120.0
 
 @dataclass
 class Console:
-    """What the engine has said so far."""
+    """Return the engine's output so far."""
 
     lines: list[str] = field(default_factory=list)
     news: threading.Condition = field(default_factory=threading.Condition)

@@ -31,7 +31,7 @@ def account() -> Iterator[Cloud]:
 
 @contextmanager
 def one_by_one(cloud: Cloud) -> Iterator[None]:
-    """Have every listing come in pages of one."""
+    """Limit every listing to pages of one item."""
     cloud.world.largest_page = 1
     yield
     cloud.world.largest_page = None

@@ -14,7 +14,7 @@ from testbed.progress import Progress
 
 
 class Shop:
-    """Stands in for the internet: hands plugins out, or is closed."""
+    """Stands in for the internet: serves plugins, or refuses connections."""
 
     def __init__(self, *, is_open: bool) -> None:
         self.is_open = is_open
@@ -46,6 +46,7 @@ def plugin(home: Home, name: str, version: str) -> Path:
     return home.directory / "plugins" / f"resource-{name}-v{version}" / f"pulumi-resource-{name}"
 
 
+@pytest.mark.process
 def test_real_plugins_are_fetched_once_for_all_homes(
     tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,6 +60,7 @@ def test_real_plugins_are_fetched_once_for_all_homes(
     assert all("/pulumi-resource-" in url and url.endswith(".tar.gz") for url in shop.asked)
 
 
+@pytest.mark.process
 def test_without_internet_each_plugin_is_requested_once(
     tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +73,7 @@ def test_without_internet_each_plugin_is_requested_once(
     assert len(shop.asked) == 2
 
 
+@pytest.mark.process
 def test_unavailable_real_plugins_are_an_error_if_required(
     tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

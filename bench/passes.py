@@ -1,6 +1,6 @@
 """Time one disruption pass over large clusters, with Karpenter's methods and with Joiner's.
 
-    python -m bench.looks [--nodes 500,2000] [--only Joiner|Karpenter]
+    python -m bench.passes [--nodes 500,2000] [--only Joiner|Karpenter]
 
 Each cluster has ten pods per node. On an under-used cluster the benchmark measures the time to the
 first command. On a full one, where no saving is possible, it measures the whole pass.
@@ -52,7 +52,7 @@ OUR_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Pass:
     """Duration and result of one disruption pass: seconds, commands, nodes removed, $/h saved."""
 
     seconds: float
@@ -62,7 +62,7 @@ class Look:
     saving: float
 
 
-def ours(problem: DisruptionProblem, signatures: PodSignatures) -> Look:
+def ours(problem: DisruptionProblem, signatures: PodSignatures) -> Pass:
     """Run one pass with Joiner's methods; `signatures` caches what earlier passes read of pods."""
     course = replace(begun(problem), signatures=signatures)
     gc.collect()
@@ -71,7 +71,7 @@ def ours(problem: DisruptionProblem, signatures: PodSignatures) -> Look:
     look(course, OUR_SECONDS)
     spent = time.process_time() - spent
     gc.enable()
-    return Look(
+    return Pass(
         course.first_command_seconds or course.seconds,
         spent,
         len(course.commands),
@@ -80,11 +80,11 @@ def ours(problem: DisruptionProblem, signatures: PodSignatures) -> Look:
     )
 
 
-def theirs(world: World, *, patient: bool) -> Look:
+def theirs(world: World, *, patient: bool) -> Pass:
     """Run one pass with Karpenter's methods; `patient` lifts the single-node time limit."""
     with engines.dialogue() as karpenter:
         answer: Mapping[str, Any] = karpenter.disrupt(world, now=NOW, patient=patient)
-    return Look(
+    return Pass(
         answer["seconds"],
         answer["cpuSeconds"],
         len(answer["commands"]),
@@ -93,7 +93,7 @@ def theirs(world: World, *, patient: bool) -> Look:
     )
 
 
-def sides(world: World, only: str | None) -> Iterator[tuple[str, Look]]:
+def sides(world: World, only: str | None) -> Iterator[tuple[str, Pass]]:
     """Yield one pass per engine.
 
     If Karpenter's own limit ended its pass, a second one without that limit follows.
@@ -103,7 +103,7 @@ def sides(world: World, only: str | None) -> Iterator[tuple[str, Look]]:
             problem_of(load(world), now=NOW, with_eviction_cost=False),
             PodSignatures(),
         )
-        yield "Joiner, the first look", ours(problem, signatures)
+        yield "Joiner, the first pass", ours(problem, signatures)
         yield "Joiner", ours(problem, signatures)
     if only != "Joiner":
         limited = theirs(world, patient=False)
@@ -114,13 +114,13 @@ def sides(world: World, only: str | None) -> Iterator[tuple[str, Look]]:
 
 def main(argv: Sequence[str]) -> int:
     """Run the benchmark and return the exit code."""
-    parser = argparse.ArgumentParser(prog="bench.looks", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench.passes", description=__doc__)
     parser.add_argument("--nodes", default="500,2000", help="sizes: 500,2000")
     parser.add_argument("--only", choices=("Joiner", "Karpenter"), help="one side alone")
     options = parser.parse_args(argv)
     progress = Terminal()
     engines.binary("parity", progress)
-    drawn = Table(title="One look")
+    drawn = Table(title="One disruption pass")
     for title in ("cluster", "side", "seconds", "CPU s", "commands", "nodes that go", "saving $/h"):
         drawn.add_column(title, justify="left" if title in ("cluster", "side") else "right")
     for nodes in map(int, options.nodes.split(",")):

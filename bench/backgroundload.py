@@ -11,7 +11,7 @@ from typing import Any
 from bench.sides import until
 from testbed.kube.client import ConflictError, KubeClient
 
-NAMESPACE = "crowd"
+NAMESPACE = "background"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 AT_ONCE = 50
 """Maximum number of concurrent requests; more would only queue inside the API server."""
@@ -30,14 +30,14 @@ ZONES = ("us-west-2a", "us-west-2b", "us-west-2c")
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class BackgroundLoad:
     """A number of nodes and of pods spread evenly over them, which leave no remaining capacity."""
 
     kube: KubeClient
     nodes: int
     pods: int
 
-    async def gather(self, say: Callable[[int, int], None]) -> None:
+    async def create(self, say: Callable[[int, int], None]) -> None:
         """Create all nodes and pods; return when every pod runs.
 
         `say` receives the number of objects that exist and the total.
@@ -71,9 +71,9 @@ class Crowd:
             "env": [{"name": "TEAM", "value": team}],
         }
         return {
-            "metadata": {"name": f"runs-{number}", "labels": {"app": team, "crowd": "true"}},
+            "metadata": {"name": f"runs-{number}", "labels": {"app": team, "background": "true"}},
             "spec": {
-                "nodeName": f"crowd-{number % self.nodes}",
+                "nodeName": f"background-{number % self.nodes}",
                 "containers": [container],
                 "terminationGracePeriodSeconds": 0,
             },
@@ -82,7 +82,7 @@ class Crowd:
 
 def node(number: int) -> dict[str, Any]:
     """Return the manifest of a node that kwok manages."""
-    name = f"crowd-{number}"
+    name = f"background-{number}"
     zone = {"topology.kubernetes.io/zone": ZONES[number % len(ZONES)]}
     return {
         "metadata": {

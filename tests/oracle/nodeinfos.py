@@ -21,7 +21,7 @@ class Choice:
 
 
 @dataclass(slots=True)
-class Machine:
+class NodeInfo:
     """A node, the resources of its daemons, and its pods."""
 
     name: str
@@ -34,38 +34,38 @@ class Machine:
     pods: list[Object] = field(default_factory=list)
 
 
-def existing_machines(world: Object) -> dict[str, Machine]:
+def existing_nodes(world: Object) -> dict[str, NodeInfo]:
     """Return the existing nodes, and those in flight under the name of their NodeClaim."""
     claims = {
         claim["status"]["providerID"]: claim
         for claim in world.get("nodeClaims", [])
         if claim.get("status", {}).get("providerID")
     }
-    machines: dict[str, Machine] = {}
+    node_infos: dict[str, NodeInfo] = {}
     for node in world.get("nodes", []):
         claim = claims.pop(node["spec"].get("providerID", ""), None)
-        machines[node["metadata"]["name"]] = _node_machine(node, claim)
+        node_infos[node["metadata"]["name"]] = _node_info(node, claim)
     for claim in claims.values():
         name = claim["metadata"]["name"]
         labels = {**claim["metadata"].get("labels", {}), HOSTNAME: name}
-        machines[name] = Machine(
+        node_infos[name] = NodeInfo(
             name,
             with_aliases(labels),
             claim["spec"].get("taints", []),
             amounts(claim["status"].get("allocatable")),
         )
     for pod in world["pods"]:
-        machine = machines.get(pod["spec"].get("nodeName", ""))
-        if machine and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
-            machine.pods.append(pod)
+        node_info = node_infos.get(pod["spec"].get("nodeName", ""))
+        if node_info and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed"):
+            node_info.pods.append(pod)
     for csi_node in world.get("csiNodes", []):
-        if machine := machines.get(csi_node["metadata"]["name"]):
-            machine.attachable = {
+        if node_info := node_infos.get(csi_node["metadata"]["name"]):
+            node_info.attachable = {
                 driver["name"]: driver["allocatable"]["count"]
                 for driver in csi_node["spec"]["drivers"]
                 if driver.get("allocatable")
             }
-    return machines
+    return node_infos
 
 
 EPHEMERAL = (
@@ -76,7 +76,7 @@ EPHEMERAL = (
 )
 
 
-def _node_machine(node: Object, claim: Object | None) -> Machine:
+def _node_info(node: Object, claim: Object | None) -> NodeInfo:
     """Return a node as it will be when ready, without startup taints."""
     name = node["metadata"]["name"]
     labels = {HOSTNAME: name, **node["metadata"].get("labels", {})}
@@ -96,7 +96,7 @@ def _node_machine(node: Object, claim: Object | None) -> Machine:
         ]
         promised = amounts(claim["status"].get("allocatable"))
         allocatable = {**promised, **{k: v for k, v in allocatable.items() if v}}
-    return Machine(name, with_aliases(labels), taints, allocatable)
+    return NodeInfo(name, with_aliases(labels), taints, allocatable)
 
 
 ALIASES = {
