@@ -3,7 +3,6 @@ PYTHON ?= python3
 NODES ?= 200
 KUBERNETES ?=
 export PYTHONPATH := $(CURDIR)
-export PYTHONDONTWRITEBYTECODE := 1
 export JOINER_KUBERNETES := $(KUBERNETES)
 
 # The interpreter with all dependencies. The first use creates it outside the checkout.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ class Aws:
     url: str
     credentials: tuple[str, str, str | None] = ADMIN
 
+    @functools.cache  # noqa: B019  # each module has a few; a client of EC2 takes 0.1 s
     def client(self, service: str, region: str = "us-west-2") -> Any:
         key, secret, token = self.credentials
         return boto3.client(
