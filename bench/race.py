@@ -94,6 +94,9 @@ def races(types: str) -> Iterator[Race]:
     for seed in range(20):
         pods = 500 if seed % 2 == 0 else 5_000
         yield Race(f"mixed {pods} #{seed}", "mixed", pods, partial(worlds.mixed, pods, seed))
+    for pods in (1, 10, 20, 40):
+        for seed in range(3):
+            yield Race(f"few {pods} #{seed}", "few", pods, partial(worlds.mixed, pods, seed))
     # This world measures speed only. It is not one of the 20 whose costs are added up.
     yield Race("mixed 20000", "mixed, large", 20_000, partial(worlds.mixed, 20_000, 20))
 
