@@ -8,7 +8,7 @@ import pytest
 
 from infra.guards.deletionguard import WouldBeDeletedError, _DeletionGuardProvider
 from tests.infra.knownaws import NEW, Entries, connection
-from tests.infra.test_program import Made, run
+from tests.infra.test_program import Made, run, standard
 
 pytestmark = pytest.mark.usefixtures("entries")
 
@@ -208,7 +208,7 @@ def test_the_deletion_guard_records_created_objects_first_and_last() -> None:
     retained = guards_of(run(None, **new, retainOnDelete="cluster"))
     created = guards_of(run(None, **new, vpcCidr="10.0.0.0/16"))
 
-    assert {name: props["made"] for name, props in guards_of(run()).items()} == {
+    assert {name: props["made"] for name, props in guards_of(standard()).items()} == {
         "cluster-deletion-guard": {},
         "joiner-deletion-guard": all_made,
         "joiner-deletion-guard-before-end": all_made,

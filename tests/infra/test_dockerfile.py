@@ -17,7 +17,7 @@ from infra.deployment import USER
 from infra.image import PLATFORMS
 from infra.release import CHECKOUT, SOURCES
 from tests.infra.lockfile import LOCK, closure
-from tests.infra.test_program import run
+from tests.infra.test_program import standard
 
 TEXT = re.sub(r"\s*\\\n\s*", " ", (CHECKOUT / "Dockerfile").read_text())
 INSTRUCTIONS = [
@@ -54,7 +54,7 @@ def test_no_build_step_runs_under_emulation() -> None:
 @pytest.mark.usefixtures("entries")
 def test_the_image_runs_unprivileged_with_the_deployments_command() -> None:
     options = Options(cluster_name="joiner")
-    deployment = run().one("kubernetes:apps/v1:Deployment")
+    deployment = standard().one("kubernetes:apps/v1:Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
 
     assert said("USER") == [f"{USER}:{USER}"]

@@ -30,6 +30,7 @@ from tests.infra.test_program import (
     have_every_name,
     made_by,
     run,
+    standard,
     tagged,
 )
 
@@ -236,7 +237,7 @@ def test_a_custom_affinity_still_excludes_nodes_that_joiner_launches() -> None:
     affinity = {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}, "podAntiAffinity": {}}
 
     asked = template_of(run(affinity=json.dumps(affinity)))["spec"]["affinity"]
-    ours = template_of(run())["spec"]["affinity"]
+    ours = template_of(standard())["spec"]["affinity"]
 
     not_ours = {"key": "karpenter.sh/nodepool", "operator": "DoesNotExist"}
     for term in asked["nodeAffinity"][required]["nodeSelectorTerms"]:
@@ -278,8 +279,8 @@ def test_a_namespace_and_a_service_monitor_are_created_on_request() -> None:
     assert made.one("kubernetes:core/v1:Namespace")["metadata"]["name"] == "karpenter"
     monitor = made.one("kubernetes:monitoring.coreos.com/v1:ServiceMonitor")
     assert monitor["spec"]["endpoints"] == [{"port": "http-metrics", "path": "/metrics"}]
-    assert not run().of("kubernetes:core/v1:Namespace")
-    assert not run().of("kubernetes:monitoring.coreos.com/v1:ServiceMonitor")
+    assert not standard().of("kubernetes:core/v1:Namespace")
+    assert not standard().of("kubernetes:monitoring.coreos.com/v1:ServiceMonitor")
 
 
 @pytest.mark.parametrize(
@@ -296,7 +297,7 @@ def test_the_default_class_uses_the_stacks_instance_profile(settings: str, profi
 
 
 def test_the_controllers_only_iam_permission_is_to_pass_the_node_role() -> None:
-    rights = _iam_rights(run())
+    rights = _iam_rights(standard())
 
     assert rights == {"iam:PassRole": ["joiner-controller-IAMIntegration"]}
 
@@ -334,7 +335,7 @@ def test_custom_ssm_parameters_may_be_read() -> None:
     (statement,) = document["Statement"]
     assert statement["Action"] == ["ssm:GetParameter"]
     assert statement["Resource"] == [f"arn:aws:ssm:us-west-2:{ACCOUNT}:parameter/golden/*", theirs]
-    assert "joiner-controller-ImageParameters" not in policies_of(run())
+    assert "joiner-controller-ImageParameters" not in policies_of(standard())
 
 
 @pytest.mark.parametrize(

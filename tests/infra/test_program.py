@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import json
 import sys
@@ -174,6 +175,15 @@ def run(held: Mapping[str, str] | None = None, **settings: str) -> Made:
     return made_by(_program, given, held=held)
 
 
+@functools.cache
+def standard() -> Made:
+    """Return what the program with the default settings asks for, for tests that only read it.
+
+    The first caller needs the fixture `entries`.
+    """
+    return run()
+
+
 def made_by(
     program: Callable[[], None],
     config: Mapping[str, str],
@@ -230,7 +240,7 @@ def test_the_state_is_read_again_if_the_engine_is_writing_it(
 
 
 def test_roles_policies_and_profile_have_the_names_of_karpenters_guide() -> None:
-    made = run()
+    made = standard()
 
     assert {r["name"] for r in made.of("aws:iam/role:Role").values()} == ROLES
     assert {p["name"] for p in made.of("aws:iam/policy:Policy").values()} == POLICIES
@@ -247,7 +257,7 @@ def test_the_region_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_controller_assumes_its_role_by_pod_identity() -> None:
-    made = run()
+    made = standard()
 
     association = made.one("aws:eks/podIdentityAssociation:PodIdentityAssociation")
     assert (association["namespace"], association["serviceAccount"]) == ("kube-system", "karpenter")
@@ -272,7 +282,7 @@ def test_the_controller_assumes_its_role_by_irsa() -> None:
 
 @pytest.mark.usefixtures("known_issuer")
 def test_a_change_of_identity_or_role_restarts_the_pods() -> None:
-    stacks = [run(), run(identity="irsa"), run(controllerRoleName="other")]
+    stacks = [standard(), run(identity="irsa"), run(controllerRoleName="other")]
 
     templates = [made.one("kubernetes:apps/v1:Deployment")["spec"]["template"] for made in stacks]
     assert (
@@ -324,7 +334,7 @@ def test_nodes_join_by_aws_auth_or_without_any_mapping(monkeypatch: pytest.Monke
 
 
 def test_five_rules_send_events_to_a_queue_with_the_clusters_name() -> None:
-    made = run()
+    made = standard()
 
     assert made.one("aws:sqs/queue:Queue")["name"] == "joiner"
     assert made.one("aws:sqs/queue:Queue")["messageRetentionSeconds"] == 300
@@ -348,7 +358,7 @@ def tagged(made: Made) -> set[tuple[str, str, str]]:
 
 
 def test_the_clusters_subnets_and_security_group_are_tagged_for_discovery() -> None:
-    pairs = tagged(run())
+    pairs = tagged(standard())
 
     assert pairs == {
         (identity, key, value)
@@ -387,12 +397,12 @@ def test_the_pod_identity_agent_and_the_spot_role_are_created_on_request() -> No
 
     assert made.one("aws:eks/addon:Addon")["addonName"] == "eks-pod-identity-agent"
     assert "joiner-node-spot" in made.dynamic
-    assert "joiner-node-spot" not in run().dynamic
-    assert not run().of("aws:eks/addon:Addon")
+    assert "joiner-node-spot" not in standard().dynamic
+    assert not standard().of("aws:eks/addon:Addon")
 
 
 def test_every_crd_is_installed() -> None:
-    definitions = run().of("kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition")
+    definitions = standard().of("kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition")
     names = {wire["metadata"]["name"] for wire in definitions.values()}
 
     assert names == {
@@ -406,7 +416,7 @@ def test_every_crd_is_installed() -> None:
 
 
 def test_two_replicas_run_on_different_nodes_that_joiner_did_not_launch() -> None:
-    made = run()
+    made = standard()
     wire = made.one("kubernetes:apps/v1:Deployment")
     pod = wire["spec"]["template"]["spec"]
     container = pod["containers"][0]
@@ -444,14 +454,14 @@ def test_the_controller_gets_its_settings() -> None:
 
 
 def test_the_lease_is_the_only_one_the_controller_may_take() -> None:
-    rules = run().one("kubernetes:rbac.authorization.k8s.io/v1:Role")["rules"]
+    rules = standard().one("kubernetes:rbac.authorization.k8s.io/v1:Role")["rules"]
 
     (taking,) = [rule for rule in rules if "patch" in rule["verbs"]]
     assert taking["resourceNames"] == ["karpenter-leader-election"]
 
 
 def test_a_default_pool_exists_and_is_owned_by_the_stack() -> None:
-    made = run()
+    made = standard()
     pool = made.one("kubernetes:karpenter.sh/v1:NodePool")
     node_class = made.one("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")
 
@@ -522,7 +532,7 @@ def test_a_kubeconfig_is_stored_independently_of_the_machine(
 
 
 def test_no_resource_uses_a_default_provider() -> None:
-    made = run()
+    made = standard()
 
     unnamed = [
         name
@@ -742,7 +752,7 @@ def test_a_stack_records_the_identity_of_its_cluster() -> None:
 
 
 def test_a_changed_kubeconfig_does_not_replace_the_clusters_provider() -> None:
-    provider = run().one("pulumi:providers:kubernetes")
+    provider = standard().one("pulumi:providers:kubernetes")
 
     assert provider["clusterIdentifier"] == "us-west-2/joiner"
     # Set either way, it would take the choice from the user who destroys a stack.

@@ -22,6 +22,19 @@ class Cyclic:
         self.itself = self
 
 
+@pytest.fixture(autouse=True)
+def _frozen_again() -> Iterator[None]:
+    """Exclude the imports of all tests from garbage collections again."""
+    yield
+    gc.freeze()
+
+
+@pytest.fixture
+def imports_stay_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the imports of all tests out of the collections, each of which would take a second."""
+    monkeypatch.setattr(gc, "unfreeze", lambda: None)
+
+
 @pytest.fixture
 def no_collection_by_itself() -> Iterator[None]:
     gc.disable()
@@ -43,7 +56,7 @@ async def looked(monkeypatch: pytest.MonkeyPatch, *seen: int) -> None:
         await memory.keep_below(LIMIT, used)
 
 
-@pytest.mark.usefixtures("no_collection_by_itself")
+@pytest.mark.usefixtures("no_collection_by_itself", "imports_stay_frozen")
 @pytest.mark.parametrize(("used", "collected"), [(900, False), (901, True)])
 async def test_garbage_is_collected_above_nine_tenths_of_the_memory_limit(
     monkeypatch: pytest.MonkeyPatch, used: int, collected: bool
@@ -55,6 +68,7 @@ async def test_garbage_is_collected_above_nine_tenths_of_the_memory_limit(
     assert (garbage() is None) is collected
 
 
+@pytest.mark.usefixtures("imports_stay_frozen")
 async def test_high_memory_usage_is_logged_once_per_crossing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

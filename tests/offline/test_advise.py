@@ -28,15 +28,22 @@ NOW = ("--now", "2026-11-24T00:00:00Z")
 Ask = Callable[..., Any]
 
 
+ANSWERS: dict[tuple[str, ...], str] = {}
+"""What the command has printed, by world and options that name no file."""
+
+
 @pytest.fixture
 def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
     """Return a function that asks about a world and returns the answer, parsed."""
 
     def asked(of: World, *options: str) -> Any:
-        path = tmp_path / "world.json"
-        path.write_text(json.dumps(of))
-        assert main(["advise", "--world", str(path), *NOW, "-o", "json", *options], {}) == 0
-        return json.loads(capsys.readouterr().out)
+        path, written = tmp_path / "world.json", json.dumps(of)
+        question = (written, *options)
+        if question not in ANSWERS:
+            path.write_text(written)
+            assert main(["advise", "--world", str(path), *NOW, "-o", "json", *options], {}) == 0
+            ANSWERS[question] = capsys.readouterr().out
+        return json.loads(ANSWERS[question])
 
     return asked
 
