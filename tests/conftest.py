@@ -11,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import botocore.session
+import croniter  # noqa: F401  # its import starts `file`, and no unit test may start a process
 import pytest
 from botocore.loaders import create_loader
 from hypothesis import HealthCheck, settings
