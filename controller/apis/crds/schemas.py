@@ -147,9 +147,9 @@ def array(
     )
 
 
-def quantity(about: str = "") -> Schema:
+def quantity() -> Schema:
     """Return the schema of a Kubernetes quantity: a number, or text such as `1500m` or `2Gi`."""
-    return int_or_string(about, pattern=rf"^{QUANTITY}$")
+    return int_or_string(pattern=rf"^{QUANTITY}$")
 
 
 def int_or_string(about: str = "", **facets: Any) -> Schema:

@@ -5,7 +5,7 @@ so a process runs one test cloud.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache
 from types import SimpleNamespace
@@ -57,7 +57,6 @@ __all__ = [
     "get_service_router",
     "iam",
     "knows",
-    "parameter_names",
     "put_ssm_parameter",
     "reset",
     "role_named",
@@ -190,8 +189,3 @@ def put_ssm_parameter(region: str, *, name: str, value: str, now: float) -> None
             data_type="text",
         )
     ]
-
-
-def parameter_names(region: str) -> Iterable[str]:
-    """Return the names of every SSM parameter."""
-    return list(ssm(region)._parameters)
