@@ -177,6 +177,29 @@ def _is_for(claim: Body, gang: str) -> bool:
     return _annotation(claim, "joiner.dev/gang").rpartition("/")[2] == gang
 
 
+def _cpu_for(gang: str, claim: Body, view: View) -> int:
+    """Return the millicores of a NodeClaim that was bought for a gang.
+
+    It is what the claim requests, or more if its node has more left beside other pods: a gang that
+    restarts uses that too.
+    """
+    requested = _cpu(claim["spec"]["resources"]["requests"]["cpu"])
+    allocatable = claim.get("status", {}).get("allocatable", {}).get("cpu")
+    if allocatable is None:
+        return requested
+    names = {
+        node["metadata"]["name"]
+        for node in view.nodes
+        if _provider(claim) and node["spec"].get("providerID") == _provider(claim)
+    }
+    others = sum(
+        _requested_cpu(pod)
+        for pod in view.pods
+        if pod["spec"].get("nodeName") in names and pod["metadata"]["labels"]["app"] != gang
+    )
+    return max(requested, _cpu(allocatable) - others)
+
+
 def _nominated(pod: Body) -> str:
     """Return the instance for whose node the pod is nominated, empty if it is not."""
     return str(pod.get("status", {}).get("nominatedNodeName", "")).partition(".")[0]
@@ -322,7 +345,7 @@ class Auditor:
             members = [p for p in view.pods if p["metadata"]["labels"]["app"] == gang]
             bought = [c for c in view.claims if _is_for(c, gang) and not _is_going(c)]
             wanted = sum(map(_requested_cpu, members))
-            covered = sum(_cpu(c["spec"]["resources"]["requests"]["cpu"]) for c in bought)
+            covered = sum(_cpu_for(gang, c, view) for c in bought)
             # Some pods of the gang may go to nodes that were bought before, or are still starting.
             others = {n["metadata"]["name"].partition(".")[0] for n in view.nodes}
             others |= {_machine(c) for c in view.claims if not _is_going(c)}
