@@ -58,7 +58,7 @@ class _Look:
     at: datetime
     again_at: datetime
 
-    def speaks_for(self, node: str, now: datetime) -> bool:
+    def covers(self, node: str, now: datetime) -> bool:
         """Whether the check covers a node, given by UID, so that it need not check itself."""
         # After a clock was set back the remaining time is unknown.
         return node != self.node and node in self.up and self.at <= now < self.again_at
@@ -84,7 +84,7 @@ class StartupGate(PortUser):
         if (
             self.nomination.plan.others_await(claim.metadata.name, name)
             and self.nomination.expected(claim, name)
-            and not self._bars_daemons()
+            and not self._keeps_off_daemons()
         ):
             return True
         await self.nomination.nominate(claim, name)
@@ -97,7 +97,7 @@ class StartupGate(PortUser):
         async with self._turn:  # two concurrent runs would open the same nodes
             now = self.clock()
             last, own = self._last_look, node.metadata.uid
-            if last is not None and last.speaks_for(own, now):
+            if last is not None and last.covers(own, now):
                 return last.again_at - now
             coming = list(filter(self.cluster.manages, self.cluster.closed_nodes()))
             up = [other for other in coming if taints.is_held(other.spec.taints) and is_up(other)]
@@ -109,7 +109,7 @@ class StartupGate(PortUser):
             if since is None:
                 return None
             left = since + PATIENCE - now
-            all_up = len(up) == len(coming) and not self._are_awaited_beside(up)
+            all_up = len(up) == len(coming) and not self._others_are_registering(up)
             if not all_up and left > NO_TIME:
                 return self._look_again(node, up, now, left)
             if left > NO_TIME and self._are_about_to_be_tried(up):
@@ -141,7 +141,7 @@ class StartupGate(PortUser):
         )
         return 0 < untried <= TRIED_WITHIN_PATIENCE
 
-    def _are_awaited_beside(self, nodes: Sequence[Node]) -> bool:
+    def _others_are_registering(self, nodes: Sequence[Node]) -> bool:
         """Whether pods are planned on nodes that were launched with these and have not registered
         yet.
         """
@@ -162,14 +162,14 @@ class StartupGate(PortUser):
 
     async def _open(self, nodes: Sequence[Node]) -> None:
         claims = {node.metadata.name: self.cluster.claim_of(node) for node in nodes}
-        await self._tell(claims)
-        await self._tell(claims)  # kube-scheduler may have cleared some nominations meanwhile
+        await self._nominate(claims)
+        await self._nominate(claims)  # kube-scheduler may have cleared some nominations meanwhile
         # The requests are sent in order, and none waits for the response to another.
-        await asyncio.gather(*map(self._let_pods_in, self._in_turn(claims)))
+        await asyncio.gather(*map(self._remove_hold_taint, self._in_turn(claims)))
         # Nominations that kube-scheduler cleared while the nodes were held are written again.
         await asyncio.gather(*map(self.nomination.reconcile, claims))
 
-    async def _tell(self, claims: Mapping[str, NodeClaim | None]) -> None:
+    async def _nominate(self, claims: Mapping[str, NodeClaim | None]) -> None:
         await asyncio.gather(
             *(self.nomination.nominate(claim, name) for name, claim in claims.items() if claim)
         )
@@ -188,7 +188,7 @@ class StartupGate(PortUser):
         ahead = sorted(queue, key=lambda pod: (-(pod.spec.priority or 0), not is_untried(pod)))
         return list(dict.fromkeys([*(node_of[pod.key] for pod in ahead), *claims]))
 
-    async def _let_pods_in(self, name: str) -> None:
+    async def _remove_hold_taint(self, name: str) -> None:
         node = self.cluster.get(NODE, name)
         if node is None:
             return
@@ -204,7 +204,7 @@ class StartupGate(PortUser):
             return  # the change triggers another run
         self.cluster.observe(NODE, opened)
 
-    def _bars_daemons(self) -> bool:
+    def _keeps_off_daemons(self) -> bool:
         """Whether the hold taint would keep a DaemonSet off that nodes may need to become Ready."""
         return any(
             taints.untolerated([taints.NOT_READY], tolerations) is None
