@@ -93,7 +93,7 @@ def _no_candidate(name: str, problem: DisruptionProblem) -> str:
     return "it is being deleted" if state.deleting else "it is not initialized"
 
 
-def standing(problem: DisruptionProblem) -> Mapping[str, Candidate]:
+def initialized(problem: DisruptionProblem) -> Mapping[str, Candidate]:
     """Return Joiner's initialized nodes that are not being deleted, by name, blocked or not."""
     return {candidate.name: candidate for _, candidate in _ours(problem)}
 

@@ -208,7 +208,7 @@ class Simulation:
         if rest:
             bought = schedule(
                 rest,
-                snapshot=self._shop(leaving, rest, destinations),
+                snapshot=self._world_to_buy_in(leaving, rest, destinations),
                 settings=self._problem.scheduling,
                 catalog=self.catalog,
                 expired=self._expired,
@@ -227,7 +227,7 @@ class Simulation:
         receives all other pods; None if one of them does not fit.
         """
         settled, rest = self._split_by_destination(leaving, destinations)
-        shop = self._shop(leaving, rest, destinations)
+        shop = self._world_to_buy_in(leaving, rest, destinations)
         results = schedule(
             rest,
             snapshot=replace(shop, nodes=(*shop.nodes, node), node_pools=(), instance_types={}),
@@ -257,7 +257,7 @@ class Simulation:
     def _result(self, leaving: Collection[str], results: Results) -> SimulationResult:
         return SimulationResult(tuple(self._candidates[name] for name in sorted(leaving)), results)
 
-    def _shop(
+    def _world_to_buy_in(
         self, leaving: Collection[str], rest: Sequence[Pod], destinations: Mapping[str, str]
     ) -> Snapshot:
         """Return the snapshot in which new nodes are bought for the `rest`.
@@ -280,7 +280,7 @@ class Simulation:
         there = [bound(pod, destinations[pod.key]) for pod in moved]
         return replace(self._snapshot, nodes=nodes, pods=(*staying, *there))
 
-    def mind_others(self, leaving: Collection[str], keys: Collection[str]) -> bool:
+    def have_topology_rules(self, leaving: Collection[str], keys: Collection[str]) -> bool:
         """Return whether one of these pods, by key, has a topology rule.
 
         Only pods of the `leaving` nodes are considered.

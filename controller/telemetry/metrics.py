@@ -276,7 +276,7 @@ class Metrics:
 
     def looked_at_all(self, now: datetime) -> None:
         """Set when every node was last evaluated for consolidation."""
-        self._last_look.set(now.timestamp())
+        self._last_check.set(now.timestamp())
 
     def weighed(self, cost: float, lower_bound: float) -> None:
         """Set the cost and lower bound, in $/h, of a cluster without possible consolidation."""
@@ -601,7 +601,7 @@ class Metrics:
             "Saving of these disruptions in $/h.",
             "mode",
         )
-        self._last_look = gauge(
+        self._last_check = gauge(
             "joiner_disruption_last_look_timestamp_seconds",
             "Unix time of the last consolidation pass that evaluated every node without a timeout.",
         )

@@ -251,8 +251,8 @@ def test_a_history_is_replayed_in_order_and_its_costs_are_added_up(
     assert main(["advise", "--world", str(tmp_path), "-o", "json"], {}) == 0
 
     history = json.loads(capsys.readouterr().out)
-    costs = [(each["recorded"], each["joiner"]) for each in history["moments"]]
-    assert [each["time"][11:16] for each in history["moments"]] == ["00:00", "06:00", "08:00"]
+    costs = [(each["recorded"], each["joiner"]) for each in history["recordings"]]
+    assert [each["time"][11:16] for each in history["recordings"]] == ["00:00", "06:00", "08:00"]
     assert history["hours"] == 8
     assert history["recorded"] == pytest.approx(6 * costs[0][0] + 2 * costs[1][0])
     assert history["joiner"] == pytest.approx(6 * costs[0][1] + 2 * costs[1][1])

@@ -69,7 +69,7 @@ def with_buffered_nodes(problem: DisruptionProblem) -> DisruptionProblem:
 def _explained(problem: DisruptionProblem, decision: Decision) -> Mapping[str, str]:
     """Return why each of Joiner's nodes stays, including nodes that were not evaluated."""
     going = {name for command in decision.commands for name in command.names}
-    asked = candidates.standing(problem)
+    asked = candidates.initialized(problem)
     rest = {
         state.name: LATER if state.name in asked else why_untouched(state)
         for state in problem.snapshot.nodes

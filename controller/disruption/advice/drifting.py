@@ -36,7 +36,7 @@ def drifting(problem: DisruptionProblem, before: Pools) -> list[DriftingNode]:
 
 
 def _drifting(problem: DisruptionProblem, before: Pools) -> Iterator[DriftingNode]:
-    for name, candidate in sorted(candidates.standing(problem).items()):
+    for name, candidate in sorted(candidates.initialized(problem).items()):
         pool, old = candidate.node_pool, before.get(candidate.pool)
         if old is None or has_drifted(candidate) or difference(candidate.claim, old) is not None:
             continue

@@ -83,7 +83,7 @@ def forecast(
 def _drifted(problem: DisruptionProblem) -> list[str]:
     return [
         name
-        for name, candidate in candidates.standing(problem).items()
+        for name, candidate in candidates.initialized(problem).items()
         if has_drifted(candidate) and not is_static(candidate)
     ]
 

@@ -24,7 +24,7 @@ from controller.disruption.advice.forecast import Deadline, Forecast
 from controller.disruption.advice.replay import at_next_recording
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.advise import manifests, report
-from controller.offline.advise.report import Bill, History, Moment, PullRequest
+from controller.offline.advise.report import AdviceResult, History, PullRequest, Recording
 from controller.offline.commandline import (
     STDIN,
     QuestionError,
@@ -170,15 +170,17 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
             expired=deadline(time.perf_counter() + SOLVES * chosen.time_limit),
             report=tell,
         )
-    bill = Bill(question=question, advice=advice, had_pools=source.has_pools or bool(pools))
-    if not write_data(chosen.output, report.advice_content(bill)):
+    result = AdviceResult(
+        question=question, advice=advice, had_pools=source.has_pools or bool(pools)
+    )
+    if not write_data(chosen.output, report.advice_content(result)):
         is_wide = chosen.output == "wide"
         write_tables(
-            report.advice_tables(bill, chosen.top, is_wide=is_wide),
-            before=report.advice_summary(bill),
-            after=report.advice_notes(bill, chosen.top, is_wide=is_wide),
+            report.advice_tables(result, chosen.top, is_wide=is_wide),
+            before=report.advice_summary(result),
+            after=report.advice_notes(result, chosen.top, is_wide=is_wide),
         )
-        report.write_diff(report.diff_of(bill))
+        report.write_diff(report.diff_of(result))
     if chosen.write_pools is not None:
         manifests.write_folder(chosen.write_pools, advice.pools)
     return 0
@@ -186,8 +188,8 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
 
 def _question(world: World, chosen: argparse.Namespace, now: datetime | None = None) -> Question:
     """Return the question about a world; raises `QuestionError` if prices are missing."""
-    moment = now or chosen.now or datetime.now(UTC)
-    problem = translated(problem_of(world, now=moment, with_eviction_cost=True))
+    at = now or chosen.now or datetime.now(UTC)
+    problem = translated(problem_of(world, now=at, with_eviction_cost=True))
     if not any(problem.snapshot.instance_types.values()):
         raise QuestionError(
             "the world has no instance types, so there are no prices; `joiner record` needs "
@@ -245,15 +247,15 @@ def _print_history(chosen: argparse.Namespace) -> int:
         raise QuestionError("--diff needs one world, not a folder of worlds")
     pools = manifests.read_folder(chosen.pools) if chosen.pools is not None else []
     paths = _by_time(chosen.world)
-    moments: list[Moment] = []
+    recordings: list[Recording] = []
     before: Forecast | None = None
     with _progress() as tell:
         for number, (at, path) in enumerate(paths):
             tell(path.name, number, len(paths))
             question = _question(_Source(read_json(path), path).world(pools), chosen, at)
             before = _next(question, before)
-            moments.append(Moment.of(at, question.problem, before))
-    history = History(tuple(moments))
+            recordings.append(Recording.of(at, question.problem, before))
+    history = History(tuple(recordings))
     if not write_data(chosen.output, report.history_content(history)):
         write_tables(report.history_tables(history), after=report.history_summary(history))
     return 0

@@ -34,7 +34,7 @@ CAVEATS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bill:
+class AdviceResult:
     """The answer about one cluster; `had_pools` is False if the default NodePool was assumed."""
 
     question: Question
@@ -59,31 +59,29 @@ def _share(cost: float, before: float) -> str:
 # The advice.
 
 
-def advice_summary(bill: Bill) -> str:
+def advice_summary(result: AdviceResult) -> str:
     """Return how many nodes and pods the cluster has, and what manages the nodes, in a sentence."""
-    snapshot = bill.now.snapshot
+    snapshot = result.now.snapshot
     managed = sum(state.managed for state in snapshot.nodes)
     pods = sum(is_reschedulable(pod) for pod in snapshot.pods)
     sentence = f"{counted(len(snapshot.nodes), 'node')}, {counted(pods, 'pod')} that can move."
-    if bill.question.leaving:
-        sentence += (
-            f" {counted(len(bill.question.leaving), 'node')} in node groups: Joiner would replace "
-            "them."
-        )
+    if result.question.leaving:
+        nodes = counted(len(result.question.leaving), "node")
+        sentence += f" {nodes} in node groups: Joiner would replace them."
     if managed:
         sentence += f" {counted(managed, 'node')} with a NodeClaim: Joiner would take them over."
     return sentence
 
 
-def advice_tables(bill: Bill, shown: int, *, is_wide: bool) -> Sequence[Table]:
+def advice_tables(result: AdviceResult, shown: int, *, is_wide: bool) -> Sequence[Table]:
     """Return the costs, and the most expensive obstacles.
 
     If `is_wide`, all obstacles, and the nodes that cannot be replaced.
     """
-    advice, today = bill.advice, candidates.cost(bill.now)
-    pools = "your NodePools" if bill.had_pools else "the default NodePool"
+    advice, today = result.advice, candidates.cost(result.now)
+    pools = "your NodePools" if result.had_pools else "the default NodePool"
     rows: list[tuple[str, float, int | None]] = [
-        (TODAY, today, len(bill.now.snapshot.nodes)),
+        (TODAY, today, len(result.now.snapshot.nodes)),
         (f"under Joiner, with {pools}", advice.steady.cost, len(advice.steady.nodes)),
         ("lower bound for these NodePools and pods", advice.lower_bound, None),
     ]
@@ -141,11 +139,11 @@ def _what(finding: Finding) -> str:
     return finding.obstacle.what + after
 
 
-def advice_notes(bill: Bill, shown: int, *, is_wide: bool) -> str:
+def advice_notes(result: AdviceResult, shown: int, *, is_wide: bool) -> str:
     """Return what the figures do not include, and what to check before a change."""
-    advice = bill.advice
+    advice = result.advice
     shown = len(advice.findings) if is_wide else shown
-    lines = [*_notes_on_obstacles(bill, shown), *_notes_on_nodes(bill)]
+    lines = [*_notes_on_obstacles(result, shown), *_notes_on_nodes(result)]
     if advice.findings:
         lines.append(
             "Each saving is that of the change alone; together they may save more or less than "
@@ -153,13 +151,13 @@ def advice_notes(bill: Bill, shown: int, *, is_wide: bool) -> str:
         )
     kinds = {finding.obstacle.kind for finding in advice.findings}
     lines += [f"Check first: {CAVEATS[kind]}." for kind in CAVEATS if kind in kinds]
-    if diff_of(bill):
+    if diff_of(result):
         lines.append("The change of the NodePools as a diff:")
     return "\n".join(lines)
 
 
-def _notes_on_obstacles(bill: Bill, shown: int) -> Iterable[str]:
-    advice = bill.advice
+def _notes_on_obstacles(result: AdviceResult, shown: int) -> Iterable[str]:
+    advice = result.advice
     if not advice.findings:
         yield "Nothing was found that prevents more savings."
     if shown < len(advice.findings):
@@ -171,8 +169,8 @@ def _notes_on_obstacles(bill: Bill, shown: int) -> Iterable[str]:
         )
 
 
-def _notes_on_nodes(bill: Bill) -> Iterable[str]:
-    staying, pending = bill.advice.steady.staying, bill.now.pending
+def _notes_on_nodes(result: AdviceResult) -> Iterable[str]:
+    staying, pending = result.advice.steady.staying, result.now.pending
     if staying:
         yield (
             f"{counted(len(staying), 'node')} cannot be replaced now: their pods may not be "
@@ -180,9 +178,9 @@ def _notes_on_nodes(bill: Bill) -> Iterable[str]:
         )
     if pending:
         yield f"{counted(len(pending), 'pending pod')} not counted in any of the costs."
-    if missing := _without_price(bill.now):
+    if missing := _without_price(result.now):
         yield f"{counted(missing, 'node')} without a known price not counted in any of the costs."
-    if bill.question.leaving and not any(s.managed for s in bill.now.snapshot.nodes):
+    if result.question.leaving and not any(s.managed for s in result.now.snapshot.nodes):
         yield (
             "Joiner's controller needs a node outside Joiner, or Fargate: --keep LABEL=VALUE "
             "leaves the nodes of a node group as they are."
@@ -194,12 +192,12 @@ def _without_price(problem: DisruptionProblem) -> int:
     return sum(not price(state) for state in problem.snapshot.nodes)
 
 
-def diff_of(bill: Bill) -> str:
+def diff_of(result: AdviceResult) -> str:
     """Return the unified diff of the NodePools; empty if no change of them saves."""
-    before = bill.now.node_pools if bill.had_pools else {}
-    if bill.had_pools and bill.advice.pools == bill.now.node_pools:
+    before = result.now.node_pools if result.had_pools else {}
+    if result.had_pools and result.advice.pools == result.now.node_pools:
         return ""
-    return manifests.difference(before, bill.advice.pools)
+    return manifests.difference(before, result.advice.pools)
 
 
 def write_diff(diff: str) -> None:
@@ -212,11 +210,11 @@ def write_diff(diff: str) -> None:
         sys.stdout.write(diff)
 
 
-def advice_content(bill: Bill) -> dict[str, Any]:
+def advice_content(result: AdviceResult) -> dict[str, Any]:
     """Return the advice as JSON-ready values, in the format of `docs/formats.md`."""
-    advice = bill.advice
+    advice = result.advice
     return {
-        "today": _cost_of(bill.now),
+        "today": _cost_of(result.now),
         "joiner": _cost(advice.steady),
         "lowerBound": round(advice.lower_bound, 4),
         "obstacles": [
@@ -232,10 +230,10 @@ def advice_content(bill: Bill) -> dict[str, Any]:
         "withNodePools": _cost(advice.with_pools),
         "withEveryChange": _cost(advice.together),
         "staying": dict(sorted(advice.steady.staying.items())),
-        "nodePoolDiff": diff_of(bill),
+        "nodePoolDiff": diff_of(result),
         "notMeasured": advice.untested,
-        "pendingPods": len(bill.now.pending),
-        "nodesWithoutPrice": _without_price(bill.now),
+        "pendingPods": len(result.now.pending),
+        "nodesWithoutPrice": _without_price(result.now),
     }
 
 
@@ -343,7 +341,7 @@ def request_content(request: PullRequest) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Recording:
     """One recording: what the cluster cost, and what it would have cost under Joiner, in $/h."""
 
     at: datetime
@@ -353,8 +351,8 @@ class Moment:
     joiner_nodes: int
 
     @classmethod
-    def of(cls, at: datetime, problem: DisruptionProblem, forecast: Forecast) -> Moment:
-        """Return the moment of a recording."""
+    def of(cls, at: datetime, problem: DisruptionProblem, forecast: Forecast) -> Recording:
+        """Return the costs of a recorded cluster."""
         return cls(
             at=at,
             recorded=candidates.cost(problem),
@@ -368,20 +366,20 @@ class Moment:
 class History:
     """Recordings in order; each cost lasts until the next recording."""
 
-    moments: tuple[Moment, ...]
+    recordings: tuple[Recording, ...]
 
     @property
     def hours(self) -> float:
         """The time from the first recording to the last."""
-        return _hours(self.moments[0], self.moments[-1])
+        return _hours(self.recordings[0], self.recordings[-1])
 
     def total(self, joiner: bool) -> float:
         """Return the cost over the whole time in $, as recorded or under Joiner."""
-        pairs = zip(self.moments, self.moments[1:], strict=False)
+        pairs = zip(self.recordings, self.recordings[1:], strict=False)
         return sum((a.joiner if joiner else a.recorded) * _hours(a, b) for a, b in pairs)
 
 
-def _hours(first: Moment, last: Moment) -> float:
+def _hours(first: Recording, last: Recording) -> float:
     return (last.at - first.at).total_seconds() / 3600
 
 
@@ -399,7 +397,7 @@ def history_tables(history: History) -> Sequence[Table]:
                     f"{each.joiner:,.3f}",
                     str(each.joiner_nodes),
                 )
-                for each in history.moments
+                for each in history.recordings
             ),
             right=("recorded $/h", "nodes", "Joiner $/h", "Joiner's nodes"),
         ),
@@ -422,7 +420,7 @@ def history_content(history: History) -> dict[str, Any]:
         "hours": round(history.hours, 4),
         "recorded": round(history.total(joiner=False), 4),
         "joiner": round(history.total(joiner=True), 4),
-        "moments": [
+        "recordings": [
             {
                 "time": each.at.isoformat(),
                 "recorded": round(each.recorded, 4),
@@ -430,6 +428,6 @@ def history_content(history: History) -> dict[str, Any]:
                 "joiner": round(each.joiner, 4),
                 "joinerNodes": each.joiner_nodes,
             }
-            for each in history.moments
+            for each in history.recordings
         ],
     }

@@ -151,7 +151,7 @@ class Lifecycle(PortUser):
             if progressed is None:
                 return None
             claim = progressed
-        pause = await self._let_pods_in(claim)
+        pause = await self._open_node(claim)
         if pause is not None:
             return pause
         claim = await self._initialize(claim)
@@ -399,7 +399,7 @@ class Lifecycle(PortUser):
         held = taints.is_held(node.spec.taints)
         self.cluster.observe(NODE, await registration.register(self.api, claim, node, held=held))
 
-    async def _let_pods_in(self, claim: NodeClaim) -> timedelta | None:
+    async def _open_node(self, claim: NodeClaim) -> timedelta | None:
         node = self.cluster.node_of(claim)
         if node is None or not taints.is_held(node.spec.taints):
             return None

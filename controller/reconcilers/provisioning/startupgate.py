@@ -50,7 +50,7 @@ NO_TIME = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Check:
     """A check of the waiting nodes: by which node, when, and when that node checks again."""
 
     node: str
@@ -71,7 +71,7 @@ class StartupGate(PortUser):
     ports: Ports
     nomination: Nomination
     _up_since: dict[str, datetime] = field(default_factory=dict)
-    _last_look: _Look | None = None
+    _last_check: _Check | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def awaited(self, claim: NodeClaim) -> None:
@@ -96,7 +96,7 @@ class StartupGate(PortUser):
         """
         async with self._turn:  # two concurrent runs would open the same nodes
             now = self.clock()
-            last, own = self._last_look, node.metadata.uid
+            last, own = self._last_check, node.metadata.uid
             if last is not None and last.covers(own, now):
                 return last.again_at - now
             coming = list(filter(self.cluster.manages, self.cluster.closed_nodes()))
@@ -111,13 +111,13 @@ class StartupGate(PortUser):
             left = since + PATIENCE - now
             all_up = len(up) == len(coming) and not self._others_are_registering(up)
             if not all_up and left > NO_TIME:
-                return self._look_again(node, up, now, left)
+                return self._check_again(node, up, now, left)
             if left > NO_TIME and self._are_about_to_be_tried(up):
-                return self._look_again(node, up, now, min(left, AGAIN))
+                return self._check_again(node, up, now, min(left, AGAIN))
             await self._open(up)
             return None
 
-    def _look_again(
+    def _check_again(
         self, node: Node, up: Iterable[Node], now: datetime, pause: timedelta
     ) -> timedelta:
         """Return the wait of a node; meanwhile its check covers the other nodes.
@@ -125,7 +125,7 @@ class StartupGate(PortUser):
         Each check reads all nodes, so separate checks would cost the square of their number.
         """
         others = frozenset(other.metadata.uid for other in up)
-        self._last_look = _Look(node.metadata.uid, others, now, now + pause)
+        self._last_check = _Check(node.metadata.uid, others, now, now + pause)
         return pause
 
     def _are_about_to_be_tried(self, nodes: Iterable[Node]) -> bool:

@@ -52,7 +52,7 @@ def _within(evaluator: Evaluator, planned: ConfirmedPlan, budgets: Budgets) -> l
     going = budgets.admissible(
         candidate
         for group in planned.groups
-        for candidate in sorted(group.leaving, key=evaluator.dearness)
+        for candidate in sorted(group.leaving, key=evaluator.eviction_cost_rank)
     )
     approved = []
     for group in planned.groups:
@@ -113,11 +113,11 @@ def _first(
     pods = frozenset(new.pods)
 
     # Nodes whose pods all go to this new node, or to existing nodes, are disrupted first.
-    def strangers(candidate: Candidate) -> int:
+    def pods_elsewhere(candidate: Candidate) -> int:
         return sum(pod.key not in destinations and pod.key not in pods for pod in candidate.moving)
 
     sharing = [one for one in whole.leaving if any(pod.key in pods for pod in one.moving)]
-    sharing.sort(key=lambda one: (strangers(one), *evaluator.dearness(one)))
+    sharing.sort(key=lambda one: (pods_elsewhere(one), *evaluator.eviction_cost_rank(one)))
     going = budgets.copy().admit(sharing)
     if len(going) == len(sharing):
         return None  # no node would follow

@@ -118,7 +118,7 @@ class Evaluator:
         allowed = filter(None, map(self.allowed, groups(result)))
         return sorted((one for one in allowed if self.net(one) > NEGLIGIBLE), key=self.rank)
 
-    def dearness(self, candidate: Candidate) -> tuple[float, str]:
+    def eviction_cost_rank(self, candidate: Candidate) -> tuple[float, str]:
         """Return the sort key of nodes: the cost of emptying relative to the price, then name."""
         return self.costs[candidate.name] / candidate.price, candidate.name
 

@@ -15,7 +15,7 @@ from controller.disruption.methods.consolidation.evaluation import Evaluator
 from controller.disruption.methods.consolidation.planning import Plans
 from controller.disruption.methods.consolidation.preferenceprices import preference_prices
 from controller.disruption.methods.consolidation.staying import Staying
-from controller.disruption.methods.consolidation.validation import culprits, standing
+from controller.disruption.methods.consolidation.validation import culprits, still_valid
 from controller.disruption.methods.emptiness import is_consolidated, should_disrupt
 from controller.disruption.methods.method import Context, Proposal
 from controller.disruption.pods import is_soon_gone
@@ -209,7 +209,7 @@ def _validate(
     else:
         evaluator = Evaluator(problem, going, simulation, expired)
     while left:
-        fresh = standing(evaluator, left)
+        fresh = still_valid(evaluator, left)
         failed = [command for command in left if command.names not in fresh]
         if not failed:
             return [fresh[command.names] for command in left], rejected

@@ -54,7 +54,7 @@ def _bought_together(evaluator: Evaluator, approved: Sequence[Group]) -> Sequenc
     If pods on new nodes have rules about other pods, the new nodes are bought again.
     """
     simulation = evaluator.simulation
-    if not _mind_others(evaluator, approved):
+    if not _have_topology_rules(evaluator, approved):
         return approved
     destinations = {
         key: node for group in approved for key, node in destinations_of(group.moves).items()
@@ -63,15 +63,15 @@ def _bought_together(evaluator: Evaluator, approved: Sequence[Group]) -> Sequenc
     return evaluator.approved(result) if result is not None else []
 
 
-def _mind_others(evaluator: Evaluator, approved: Sequence[Group]) -> bool:
+def _have_topology_rules(evaluator: Evaluator, approved: Sequence[Group]) -> bool:
     """Return whether a pod that goes to a new node has a rule about other pods."""
     bought = {key for group in approved for new in group.replacements for key in new.pods}
-    return evaluator.simulation.mind_others(names_of(approved), bought)
+    return evaluator.simulation.have_topology_rules(names_of(approved), bought)
 
 
 def _new_nodes(evaluator: Evaluator, approved: Sequence[Group]) -> list[StateNode]:
     """Return the new nodes of groups, empty, if pods on them have rules about other pods."""
-    if not _mind_others(evaluator, approved):
+    if not _have_topology_rules(evaluator, approved):
         return []
     problem = evaluator.problem
     return [

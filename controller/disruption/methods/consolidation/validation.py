@@ -16,7 +16,7 @@ from controller.disruption.methods.consolidation.replacements import is_like
 from controller.disruption.simulation import Group, destinations_of, joined, names_of
 
 
-def standing(evaluator: Evaluator, commands: Sequence[Command]) -> dict[frozenset[str], Command]:
+def still_valid(evaluator: Evaluator, commands: Sequence[Command]) -> dict[frozenset[str], Command]:
     """Return the commands that are still valid, updated, by the names of their nodes.
 
     A command is valid if it can still be executed as planned, after those before it, and is still
@@ -55,7 +55,9 @@ def culprits(evaluator: Evaluator, commands: Sequence[Command]) -> list[Command]
 
     They may be the cause why the others are invalid together with them.
     """
-    return [command for command in commands if command.names not in standing(evaluator, [command])]
+    return [
+        command for command in commands if command.names not in still_valid(evaluator, [command])
+    ]
 
 
 def is_unchanged(evaluator: Evaluator, command: Command) -> bool:
