@@ -6,7 +6,8 @@ whose shape is nearest to the node's remaining capacity, so that the node's reso
 together. It opens the node type with the lowest price per value, then prices the remaining pods
 again.
 
-Up to 10,000 pods, `firstfit` gives a first answer before the program is solved.
+For 50 to 10,000 pods, `firstfit` gives a first answer before the program is solved. For fewer pods
+it does so if there is no time for the program.
 
 Axes: see `problem`.
 
@@ -72,9 +73,10 @@ REFINED_SHARES, PATIENCE = (0.3, 0.5, 0.15, 0.7), 3
 """Shares of the nodes, the least value per dollar first, that successive ruin-and-recreate turns
 take apart; and the number of turns in a row without improvement after which the search ends."""
 
-MOST_PODS, MOST_CLASSES = 10_000, 1_000
-"""The greatest numbers of pods and classes for which first fit runs before the quick packing. With
-more, both take equally long."""
+FIRST_FIT, MOST_CLASSES = range(50, 10_001), 1_000
+"""Numbers of pods, and greatest number of classes, for which first fit runs before the quick
+packing. Fewer pods are packed in milliseconds by the quick packing too, and cheaper, so first fit
+packs them only if the time is up. With more pods or classes both take equally long."""
 
 OTHERS_EVERY = 7
 """Ruin and recreate also takes apart every n-th of the other nodes, different ones in each turn:
@@ -156,19 +158,20 @@ def pack(
         return Packing(left=problem.demand.copy(), headroom=problem.headroom.copy())
     progress = _Progress(reporter)
     first = None
-    if int(problem.demand.sum()) <= MOST_PODS and len(problem.demand) <= MOST_CLASSES:
+    pods = int(problem.demand.sum())
+    comes_first = pods in FIRST_FIT or (pods < FIRST_FIT.start and expired())
+    if comes_first and len(problem.demand) <= MOST_CLASSES:
         first = _first_fit(problem)
         if first.left[possible].any():
             first = None  # Which pods limits leave out is decided by price.
         else:
-            _try_to_prove(problem, possible, first)
             progress.tell(first)
-            if first.is_cheapest or expired():
+            if expired():
                 return first
     model = PriceModel(problem, hurried=True)
     quickest = _packed(problem, model, possible, model.balances(problem.demand)[0], True)
-    _try_to_prove(problem, possible, quickest)
     progress.tell(quickest)
+    quickest.is_cheapest = _is_cheapest(problem, possible, quickest)
     if quickest.is_cheapest or expired():
         return _better_of(quickest, first)
     # A program continues from its last solution. The thorough packings start from a new one, so
@@ -182,18 +185,15 @@ def pack(
     return _better_of(min(quickest, best, key=lambda packing: packing.rank), first)
 
 
-def _try_to_prove(problem: PackingProblem, possible: Mask, packing: Packing) -> None:
-    """Record that the packing is the cheapest if it costs no more than one of its pods would alone.
+def _is_cheapest(problem: PackingProblem, possible: Mask, packing: Packing) -> bool:
+    """Return whether all pods together cost no more than the dearest of them would alone.
 
     The cheapest node that holds one pod bounds the cost of all. Unlike the program's bound, it is
     that of a whole node.
     """
-    if packing.left[possible].any():
-        return
     asked = possible & (problem.demand > 0)
-    alone = float(np.where(problem.allowed[asked], problem.prices, np.inf).min(axis=1).max())
-    if packing.cost <= alone + SLACK:
-        packing.is_cheapest, packing.bound = True, min(packing.cost, alone)
+    alone = np.where(problem.allowed[asked], problem.prices, np.inf).min(axis=1)
+    return not packing.left[possible].any() and packing.cost <= float(alone.max()) + SLACK
 
 
 def _better_of(packing: Packing, first: Packing | None) -> Packing:
