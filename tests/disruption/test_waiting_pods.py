@@ -47,7 +47,7 @@ def test_pending_pods_use_existing_capacity_and_no_new_nodes_are_considered(
     on = [each for each in simulation.placed.snapshot.pods if each.spec.node_name == "a"]
     assert len(on) > 2, "no pod uses the existing capacity"
     assert simulation.awaited == {"a"}
-    assert ways == [], "nodes were packed by prices though none is needed"
+    assert len(ways) == 1, "nodes were packed in several ways though none is needed"
 
 
 @pytest.mark.parametrize(("runs_on", "goes"), [("leaving", False), ("takes-held", True)])

@@ -202,21 +202,15 @@ def test_no_other_nodes_cost_less_than_an_answer_that_is_called_cheapest(
     assert not packing.is_cheapest or packing.cost == least_by_trying(problem, no_nodes)
 
 
-@pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> list[PackingProblem]:
-    """The problems for which a linear program is built."""
-    found: list[PackingProblem] = []
+def test_one_pod_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs: list[PackingProblem] = []
     build = PriceModel.__init__
 
     def counted(model: PriceModel, problem: PackingProblem, *, hurried: bool = False) -> None:
-        found.append(problem)
+        programs.append(problem)
         build(model, problem, hurried=hurried)
 
     monkeypatch.setattr(PriceModel, "__init__", counted)
-    return found
-
-
-def test_one_pod_is_packed_once(programs: list[PackingProblem]) -> None:
     snapshot = make_snapshot(make_nodepool(), types=make_types(2, 4, 8, 16))
 
     results = schedule([make_pod(cpu="3")], snapshot=snapshot)
@@ -224,17 +218,6 @@ def test_one_pod_is_packed_once(programs: list[PackingProblem]) -> None:
     (node,) = results.new_nodes
     assert node.requests["cpu"] == 3000
     assert len(programs) == 1
-
-
-def test_no_program_is_solved_for_a_few_pods_once_the_time_is_up(
-    programs: list[PackingProblem],
-) -> None:
-    snapshot = make_snapshot(make_nodepool(), types=make_types(2, 4, 8, 16))
-
-    results = schedule(make_pods(10, cpu="3"), snapshot=snapshot, expired=lambda: True)
-
-    assert sum(len(node.pods) for node in results.new_nodes) == 10
-    assert programs == []
 
 
 def test_the_bound_counts_whole_pods() -> None:

@@ -6,8 +6,7 @@ whose shape is nearest to the node's remaining capacity, so that the node's reso
 together. It opens the node type with the lowest price per value, then prices the remaining pods
 again.
 
-For 50 to 10,000 pods, `firstfit` gives a first answer before the program is solved. For fewer pods
-it does so if there is no time for the program.
+For 50 to 10,000 pods, `firstfit` gives a first answer before the program is solved.
 
 Axes: see `problem`.
 
@@ -75,8 +74,8 @@ take apart; and the number of turns in a row without improvement after which the
 
 FIRST_FIT, MOST_CLASSES = range(50, 10_001), 1_000
 """Numbers of pods, and greatest number of classes, for which first fit runs before the quick
-packing. Fewer pods are packed in milliseconds by the quick packing too, and cheaper, so first fit
-packs them only if the time is up. With more pods or classes both take equally long."""
+packing. Fewer pods are packed in milliseconds by the quick packing too, and cheaper. With more pods
+or classes both take equally long."""
 
 OTHERS_EVERY = 7
 """Ruin and recreate also takes apart every n-th of the other nodes, different ones in each turn:
@@ -158,9 +157,7 @@ def pack(
         return Packing(left=problem.demand.copy(), headroom=problem.headroom.copy())
     progress = _Progress(reporter)
     first = None
-    pods = int(problem.demand.sum())
-    comes_first = pods in FIRST_FIT or (pods < FIRST_FIT.start and expired())
-    if comes_first and len(problem.demand) <= MOST_CLASSES:
+    if int(problem.demand.sum()) in FIRST_FIT and len(problem.demand) <= MOST_CLASSES:
         first = _first_fit(problem)
         if first.left[possible].any():
             first = None  # Which pods limits leave out is decided by price.
