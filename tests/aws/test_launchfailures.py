@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +12,7 @@ from controller.apis import labels
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass, SelectorTerm
 from controller.apis.kubernetes.conditions import Condition, find
 from controller.aws.errors import UnreachableError
+from controller.aws.launching.launcher import Launcher
 from controller.aws.provider import AWSCloudProvider
 from controller.aws.quotas import STANDARD, quota_of
 from controller.aws.session import Session
@@ -169,6 +170,17 @@ async def test_after_a_fleet_quota_error_launches_pause(
 # Launches.
 
 
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat at once the calls that otherwise wait up to 7.5 s until EC2 sees the template."""
+
+    async def at_once(seconds: float) -> None:
+        pass
+
+    monkeypatch.setattr(cast(Any, Launcher._once).retry, "sleep", at_once)
+
+
+@pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize("times", [1, 3])
 async def test_a_launch_with_a_template_that_is_not_visible_yet_is_retried(
     provider: AWSCloudProvider, region: Region, times: int
@@ -181,6 +193,7 @@ async def test_a_launch_with_a_template_that_is_not_visible_yet_is_retried(
     assert launched.instance_type == "m5.large"
 
 
+@pytest.mark.usefixtures("no_pauses")
 async def test_a_launch_template_that_never_becomes_visible_is_reported(
     provider: AWSCloudProvider, region: Region
 ) -> None:

@@ -39,10 +39,19 @@ from controller.reconcilers.provisioning.nomination import Nomination
 from tests.builders import changed, make_nodeclaim, make_nodeclass, make_nodepool, make_pod
 from tests.manager.wholecontroller import OPTIONS, WholeController
 
+pytestmark = pytest.mark.virtual_clock
+
+BEGAN = datetime(2026, 7, 1, tzinfo=UTC)
+
+
+def clock() -> datetime:
+    """The virtual time of the event loop."""
+    return BEGAN + timedelta(seconds=asyncio.get_running_loop().time())
+
 
 @pytest.fixture
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[WholeController]:
-    world = WholeController(getattr(request, "param", FeatureGates()))
+    world = WholeController(getattr(request, "param", FeatureGates()), clock)
     task = asyncio.create_task(world.live())
     yield world
     task.cancel()
@@ -124,13 +133,7 @@ async def test_failed_status_checks_delete_a_node_without_a_queue(
                 break
 
 
-@pytest.mark.virtual_clock
 async def test_a_shared_launch_begins_when_its_last_claim_is_written() -> None:
-    began = datetime.now(UTC)
-
-    def clock() -> datetime:
-        return began + timedelta(seconds=asyncio.get_running_loop().time())
-
     world = WholeController(FeatureGates(), clock)
     task = asyncio.create_task(world.live())
     token = new_token(clock(), "abcdef12")
@@ -150,7 +153,6 @@ async def test_a_shared_launch_begins_when_its_last_claim_is_written() -> None:
     await asyncio.wait([task])
 
 
-@pytest.mark.virtual_clock
 async def test_the_controller_stops_only_after_cloud_calls_in_progress() -> None:
     world = WholeController(FeatureGates())
     task = asyncio.create_task(world.live())

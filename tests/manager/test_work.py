@@ -225,6 +225,7 @@ async def test_the_cost_of_an_event_is_independent_of_cluster_size(
     assert costs[1] == costs[2] > 0
 
 
+@pytest.mark.virtual_clock
 @pytest.mark.parametrize("name", ROUNDS)
 async def test_a_round_reads_no_unchanged_pod(clusters: list[LargeController], name: str) -> None:
     costs = []
