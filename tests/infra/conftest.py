@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pulumi
 import pytest
 from moto import mock_aws
+from pulumi.runtime import resource
+from pulumi.runtime.proto import source_pb2
 from pulumi.runtime.resource_hooks import StubResourceHook
 
 from infra.clusterapi import ClusterApi, ClusterLocation, ClusterUnreachableError
 from tests.infra.knownaws import Entries
 
 
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the programs that a real cluster needs to the path: the AWS CLI, and docker.
+@pytest.fixture(scope="session")
+def program_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the programs that a real cluster needs: the AWS CLI, and docker.
 
     The docker can build. The tests do not run the AWS CLI, and only check that docker exists.
     """
@@ -25,7 +28,19 @@ def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     for name, status in {"aws": 1, "docker": 0}.items():
         (folder / name).write_text(f"#!/bin/sh\nexit {status}\n")
         (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def programs(program_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add the programs that a real cluster needs to the path."""
+    monkeypatch.setenv("PATH", f"{program_folder}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture(autouse=True)
+def no_stack_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not record where each resource was created, which takes a fifth of a program's run."""
+    monkeypatch.setattr(resource, "_get_stack_trace", source_pb2.StackTrace)
 
 
 @pytest.fixture
