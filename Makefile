@@ -24,7 +24,7 @@ check: ## lint, types and layers only
 	@py=$(PY); bin=$$(dirname $$py); \
 	$$bin/ruff check . && $$bin/ruff format --check . && $$bin/mypy && $$bin/lint-imports
 
-unit: ## the tests that start and build nothing: three minutes on two cores
+unit: ## the tests that start and build nothing: less than three minutes on two cores
 	@py=$(PY); exec $$py -m pytest -m unit -n 2 --dist loadgroup
 
 pythons: ## the same on every supported Python
