@@ -435,7 +435,7 @@ class Auditor:
 
 
 def too_many(view: View) -> frozenset[str]:
-    """Return the NodeClaims whose gangs run on more nodes than the budgets let go at once.
+    """Return the NodeClaims whose gangs run on more nodes than the budgets allow at once.
 
     Nodes that run pods of one gang are disrupted together. Gangs that share a node are connected.
     """

@@ -30,7 +30,7 @@ class RestartScenario(GangScenario):
         self.start_terminator()
 
     def start_terminator(self) -> None:
-        """Start the terminator anew: it knows only what the cluster shows."""
+        """Start a new terminator, which knows only what the cluster shows."""
         ports = self.world.ports
         eviction = Eviction(ports)
         self.terminator = Terminator(ports, eviction, None, GangRestart(ports, eviction))

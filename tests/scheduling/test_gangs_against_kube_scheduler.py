@@ -26,12 +26,12 @@ from testbed.kube.client import KubeClient
 from testbed.kube.kubeconfig import Kubeconfig
 from testbed.region.cluster import Cluster
 from tests.builders import make_nodepool, make_snapshot, make_type
+from tests.scheduling.simulatednodes import simulated_node
 
 pytestmark = pytest.mark.cluster
 
 PODS = "/api/v1/namespaces/default/pods"
 POD_GROUPS = f"{kinds.POD_GROUP.root}/namespaces/default/podgroups"
-ALLOCATABLE = {"cpu": "4", "memory": "16Gi", "pods": "110"}
 
 
 @pytest.fixture
@@ -44,18 +44,6 @@ async def kube(tmp_path: Path) -> AsyncIterator[KubeClient]:
     ) as cluster:
         async with KubeClient(Kubeconfig.read(cluster.kubeconfig)) as kube:
             yield kube
-
-
-def node(name: str) -> dict[str, Any]:
-    """A node with 4 CPU, whose kubelet kwok simulates."""
-    return {
-        "metadata": {
-            "name": name,
-            "annotations": {"kwok.x-k8s.io/node": "fake"},
-            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
-        },
-        "status": {"allocatable": ALLOCATABLE, "capacity": ALLOCATABLE},
-    }
 
 
 def worker(number: int) -> dict[str, Any]:
@@ -73,7 +61,7 @@ async def test_kube_scheduler_binds_a_gang_once_the_planned_nodes_exist(
     kube: KubeClient,
 ) -> None:
     for number in range(3):
-        await kube.create("/api/v1/nodes", node(f"node-{number}"))
+        await kube.create("/api/v1/nodes", simulated_node(f"node-{number}"))
 
     async def nodes() -> list[Node]:
         listed, _ = await kube.list("/api/v1/nodes")
@@ -111,6 +99,6 @@ async def test_kube_scheduler_binds_a_gang_once_the_planned_nodes_exist(
     results = schedule(await pods(), snapshot=world, settings=Settings(gangs=True))
     assert results.refused_gangs == frozenset()
     assert len(results.new_nodes) == 1
-    await kube.create("/api/v1/nodes", node("new"))
+    await kube.create("/api/v1/nodes", simulated_node("new"))
 
     assert await until(all_bound)

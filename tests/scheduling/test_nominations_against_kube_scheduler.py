@@ -1,7 +1,8 @@
 """Nominations on a real control plane: what kube-scheduler does with those that Joiner writes.
 
-KEP-5278 lets other components write `status.nominatedNodeName`. Since Kubernetes 1.35 the pod's
-place is kept (feature gate `NominatedNodeNameForExpectation`), but not for ever.
+KEP-5278 lets other components write `status.nominatedNodeName`. Since Kubernetes 1.35 (feature gate
+`NominatedNodeNameForExpectation`) kube-scheduler reserves the capacity for the pod, but it clears
+the nomination when it tries the pod in vain.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from bench.parity.livecluster import until
 from testbed.kube.client import KubeClient
 from testbed.kube.kubeconfig import Kubeconfig
 from testbed.region.cluster import Cluster
+from tests.scheduling.simulatednodes import simulated_node
 
 pytestmark = pytest.mark.cluster
 
@@ -28,19 +30,6 @@ async def kube(tmp_path: Path) -> AsyncIterator[KubeClient]:
     with Cluster(directory=tmp_path / "cluster", name="nominations") as cluster:
         async with KubeClient(Kubeconfig.read(cluster.kubeconfig)) as kube:
             yield kube
-
-
-def node(name: str) -> dict[str, Any]:
-    """A node with room for one of the pods, whose kubelet kwok simulates."""
-    allocatable = {"cpu": "4", "memory": "16Gi", "pods": "110"}
-    return {
-        "metadata": {
-            "name": name,
-            "annotations": {"kwok.x-k8s.io/node": "fake"},
-            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
-        },
-        "status": {"allocatable": allocatable, "capacity": allocatable},
-    }
 
 
 def pod(name: str) -> dict[str, Any]:
@@ -69,7 +58,7 @@ async def test_a_nomination_keeps_the_capacity_of_a_node_from_pods_that_were_tri
 ) -> None:
     await kube.create(PODS, pod("earlier"))
     await _nominate(kube, "nominated", "first")
-    await kube.create(NODES, node("first"))
+    await kube.create(NODES, simulated_node("first"))
 
     async def is_bound() -> bool:
         return bool((await kube.get(f"{PODS}/nominated"))["spec"].get("nodeName"))
@@ -84,7 +73,7 @@ async def test_kube_scheduler_clears_the_nomination_of_a_pod_that_does_not_fit_a
     """So Joiner has to nominate again; a nomination at the launch alone would not last."""
     await _nominate(kube, "now", "first")
     await _nominate(kube, "then", "second")
-    await kube.create(NODES, node("first"))
+    await kube.create(NODES, simulated_node("first"))
 
     async def is_cleared() -> bool:
         return not (await kube.get(f"{PODS}/then"))["status"].get("nominatedNodeName")
