@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import signal
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import botocore.session
@@ -20,6 +18,7 @@ from bench.parity import engines
 from testbed.processes import binaries
 from testbed.processes.binaries import Supply, Toolset
 from testbed.progress import Terminal
+from tests import processes
 
 # Hypothesis uses the same examples in every run, however slow the machine. For random examples of
 # every property: pytest --hypothesis-profile=default
@@ -69,36 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    _refuse_in_unit_tests(subprocess.Popen, "__init__")
-    _refuse_in_unit_tests(BaseProcess, "start")
-
-
-_running: list[pytest.Item] = []
-"""The test that runs now, if any."""
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Note which test runs, with the set-up of its fixtures."""
-    _running.append(item)
-    try:
-        return (yield)
-    finally:
-        _running.clear()
-
-
-def _refuse_in_unit_tests(kind: type, method: str) -> None:
-    """Fail a unit test that starts a process, which would take longer than the test itself."""
-    start = getattr(kind, method)
-
-    @functools.wraps(start)
-    def starting(self: Any, *arguments: Any, **options: Any) -> Any:
-        for item in _running:
-            if item.get_closest_marker("unit"):
-                pytest.fail(f"{item.nodeid} starts a process, so it needs the marker `process`")
-        return start(self, *arguments, **options)
-
-    setattr(kind, method, starting)
+    config.pluginmanager.register(processes)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
