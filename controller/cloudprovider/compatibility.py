@@ -1,4 +1,4 @@
-"""Matches the requirements of a NodeClaim with instance types and offerings.
+"""Compatibility of instance types and offerings with the requirements of a NodeClaim.
 
 An attribute that an instance type lacks counts as absent: `Exists` and `Gt` exclude the instance
 type, `NotIn` and `DoesNotExist` do not. Keys that no instance type has, such as the user's own
@@ -23,22 +23,22 @@ OFFERING_ONLY = frozenset(labels.RESERVATION_LABELS)
 def has(instance_type: InstanceType, terms: Requirements) -> bool:
     """Whether the instance type meets the requirements, regardless of its offerings."""
     for attribute in instance_type.requirements:
-        asked = terms.get(attribute.key)
-        if asked is None:
+        allowed = terms.get(attribute.key)
+        if allowed is None:
             continue
         if attribute.operator == "In":
-            if not any(asked.has(value) for value in attribute.values):
+            if not any(allowed.has(value) for value in attribute.values):
                 return False
-        elif not asked.allows_absence:
+        elif not allowed.allows_absence:
             return False
     return True
 
 
 def offers(offering: Offering, terms: Requirements) -> bool:
     """Whether a node of the offering meets the requirements."""
-    carried = offering.requirements
-    return all(terms[key].has(value) for key, value in carried.items() if key in terms) and all(
-        terms[key].allows_absence for key in OFFERING_ONLY if key in terms and key not in carried
+    offered = offering.requirements
+    return all(terms[key].has(value) for key, value in offered.items() if key in terms) and all(
+        terms[key].allows_absence for key in OFFERING_ONLY if key in terms and key not in offered
     )
 
 

@@ -2,12 +2,12 @@
 
 * CloudProviderError            a call failed; carries a `reason` for conditions
   x NodeClaimNotFoundError      the instance is terminated: deletion is complete
-  x RebootRefusedError          the instance cannot be rebooted, however often it is tried
-  x InsufficientCapacityError   every offering was refused; the NodeClaim is deleted
+  x RebootRefusedError          the instance cannot be rebooted; a retry does not help
+  x InsufficientCapacityError   no requested offering has capacity; the NodeClaim is deleted
   x NodeClassNotReadyError      the NodeClass cannot launch instances yet
-  x NodeClassUnknownError       the NodeClass has not been reconciled yet; retried soon
+  x NodeClassUnknownError       the NodeClass is not reconciled yet; the launch is retried soon
   x CreateError                 the launch failed for a reason that the user must see
-  x ThrottledError              the cloud throttles the controller; nothing may be concluded
+  x ThrottledError              the cloud throttled the call; the state of the instance is unknown
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NodeClaimNotFoundError(CloudProviderError):
 
 
 class RebootRefusedError(CloudProviderError):
-    """The cloud refuses to reboot the instance for good."""
+    """The instance cannot be rebooted; a retry does not help."""
 
 
 class InsufficientCapacityError(CloudProviderError):
@@ -59,6 +59,6 @@ class CreateError(CloudProviderError):
 
 
 class ThrottledError(CloudProviderError):
-    """The cloud throttles the controller; nothing may be concluded."""
+    """The cloud throttled the call, so the state of the instance is unknown."""
 
     reason = "RequestLimitExceeded"

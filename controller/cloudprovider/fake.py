@@ -4,7 +4,7 @@
     cloud.exhaust(capacity_type="spot")          # no spot capacity anywhere
     cloud.fail("launch", CreateError("no"), times=2)
     instance = await cloud.launch(claim, node_class)
-    cloud.interrupt(instance.provider_id)        # a notice waits
+    cloud.interrupt(instance.provider_id)        # the next `notices` returns a notice
 
 `instances_by_id` holds the instances by provider ID. A test may read it, add an instance without a
 NodeClaim, or remove one as a user of the console would (`vanish`).
@@ -187,7 +187,7 @@ class FakeCloud:
         self._closing: dict[str, int] = {}
         self._numbers = itertools.count(1)
 
-    # What a test sets up.
+    # Methods with which a test sets up the cloud.
 
     def exhaust(
         self,
@@ -261,11 +261,11 @@ class FakeCloud:
             raise InsufficientCapacityError(
                 f"no offering that is compatible with {claim.metadata.name} is available"
             )
-        kind, offering = min(
+        instance_type, offering = min(
             ((choice.instance_type, o) for choice in chosen for o in choice.offerings),
             key=lambda pair: (pair[1].price, pair[0].name, pair[1].zone),
         )
-        instance = self._instance(claim, node_class, kind, offering)
+        instance = self._instance(claim, node_class, instance_type, offering)
         self.instances_by_id[instance.provider_id] = instance
         self._claims[claim.metadata.uid] = instance.provider_id
         return instance
@@ -290,16 +290,16 @@ class FakeCloud:
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
         """Return this installation's instance with the NodeClaim's tag, or None."""
         await self._called("launched_for", claim.metadata.name)
-        ours = (m for m in self.instances_by_id.values() if m.is_ours)
+        own = (i for i in self.instances_by_id.values() if i.is_ours)
         return next(
-            (m for m in ours if m.tags.get(labels.TAG_NODECLAIM) == claim.metadata.name), None
+            (i for i in own if i.tags.get(labels.TAG_NODECLAIM) == claim.metadata.name), None
         )
 
     async def has_launched(self, launch: SharedLaunch) -> bool:
         """Whether an instance has the tag of the shared launch."""
         await self._called("has_launched", launch.token)
         tagged = (
-            machine.tags.get(labels.SHARED_LAUNCH) for machine in self.instances_by_id.values()
+            instance.tags.get(labels.SHARED_LAUNCH) for instance in self.instances_by_id.values()
         )
         return launch.token in tagged
 
@@ -323,22 +323,22 @@ class FakeCloud:
         """Return the EC2NodeClass as ready, or with the condition that `unready` set."""
         await self._called("resolve", node_class.metadata.name)
         generation = node_class.metadata.generation
-        wanting = self.not_ready.get(node_class.metadata.name)
+        unready = self.not_ready.get(node_class.metadata.name)
         conditions = list(node_class.status.conditions)
-        for kind in (
+        for condition in (
             "AMIsReady",
             "SubnetsReady",
             "SecurityGroupsReady",
             "InstanceProfileReady",
             "ValidationSucceeded",
         ):
-            failed = wanting is not None and wanting[0] == kind
+            failed = unready is not None and unready[0] == condition
             conditions = with_condition(
                 conditions,
-                kind,
+                condition,
                 "False" if failed else "True",
-                reason=wanting[1] if wanting and failed else "",
-                message=wanting[2] if wanting and failed else "",
+                reason=unready[1] if unready and failed else "",
+                message=unready[2] if unready and failed else "",
                 generation=generation,
                 now=now,
             )
@@ -440,22 +440,26 @@ class FakeCloud:
         )
 
     def _instance(
-        self, claim: NodeClaim, node_class: EC2NodeClass, kind: InstanceType, offering: Offering
+        self,
+        claim: NodeClaim,
+        node_class: EC2NodeClass,
+        instance_type: InstanceType,
+        offering: Offering,
     ) -> Instance:
         pool = claim.metadata.labels.get(labels.NODEPOOL, "")
         own = {labels.NODEPOOL: pool, labels.EC2NODECLASS: node_class.metadata.name}
         return Instance(
             provider_id=f"aws:///{offering.zone}/i-{next(self._numbers):017x}",
-            instance_type=kind.name,
+            instance_type=instance_type.name,
             zone=offering.zone,
             capacity_type=offering.capacity_type,
             image_id="ami-1",
             launched_at=self.clock(),
             hostname=f"node-of-{claim.metadata.name}",
-            labels={**node_labels(kind, offering), **{k: v for k, v in own.items() if v}},
+            labels={**node_labels(instance_type, offering), **{k: v for k, v in own.items() if v}},
             tags={**own, labels.TAG_NODECLAIM: claim.metadata.name},
-            capacity=_quantities(kind.capacity),
-            allocatable=_quantities(kind.allocatable),
+            capacity=_quantities(instance_type.capacity),
+            allocatable=_quantities(instance_type.allocatable),
         )
 
 

@@ -1,4 +1,4 @@
-"""Instance types and their offerings, as the other packages see them."""
+"""Instance types, their offerings and prices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_DEVICES = DynamicResources()
 
 @dataclass(frozen=True, slots=True)
 class Surcharges:
-    """What a node costs in addition to its instance, in $/h.
+    """The costs of a node besides its instance, in $/h.
 
     `volumes` are its root and data volumes, `address` is its public IPv4 address, and `fee` is the
     configured fee per node.
@@ -36,13 +36,12 @@ NO_SURCHARGES = Surcharges()
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """An offering of an instance type: zone × capacity type (× capacity reservation).
+    """One way to buy an instance type: a zone, a capacity type and possibly a capacity reservation.
 
-    `requirements` are the labels of its nodes (zone, capacity type, zone ID, …). `instance_price`
-    is what the instance alone costs, in $/h; `price_overlaid` means that a NodeOverlay set it.
-    `reservation_capacity` is the number of instances that the capacity reservation still has.
-    `is_full` means that it has none, and that nothing else prevents a launch. `price` is what a
-    node of the offering costs: the instance and the surcharges.
+    `requirements` are the labels of its nodes (zone, capacity type, zone ID, …). `price` is the
+    price of a node in $/h: `instance_price` plus the surcharges. If `price_overlaid` is set, a
+    NodeOverlay set the instance price. `reservation_capacity` is the number of instances left in
+    the capacity reservation. If `is_full` is set, none is left, and nothing else prevents a launch.
     """
 
     requirements: Mapping[str, str]
@@ -60,7 +59,7 @@ class Offering:
 
     @property
     def price_parts(self) -> dict[str, float]:
-        """What the price consists of, in $/h: `instance`, `volumes`, `address` and `fee`."""
+        """The parts of the price, in $/h: `instance`, `volumes`, `address` and `fee`."""
         extra = self.surcharges
         return {
             "instance": self.instance_price,
@@ -84,14 +83,14 @@ class Offering:
         """The ID of the capacity reservation, or an empty string."""
         return self.requirements.get(labels.RESERVATION_ID, "")
 
-    def with_left(self, left: int) -> Offering:
-        """Return the offering with as many instances left in its capacity reservation."""
+    def with_reservation_capacity(self, count: int) -> Offering:
+        """Return a copy with `count` instances left in its capacity reservation."""
         can_launch = self.available or self.is_full
         return replace(
             self,
-            reservation_capacity=left,
-            available=can_launch and left > 0,
-            is_full=can_launch and left <= 0,
+            reservation_capacity=count,
+            available=can_launch and count > 0,
+            is_full=can_launch and count <= 0,
         )
 
 
@@ -100,10 +99,10 @@ class InstanceType:
     """An instance type with its offerings.
 
     `requirements` describe its nodes: `In` with one or more values, or `DoesNotExist` for an
-    attribute that it lacks. `capacity` is its total capacity. `overhead` is what is not allocatable
-    (kube-reserved, system-reserved, eviction threshold). Both are in thousandths of their unit.
-    `capacity_overlaid` means that a NodeOverlay added resources. `dynamic_resources` are the
-    devices that DRA drivers will publish on its nodes.
+    attribute that it lacks. `capacity` is its total capacity. `overhead` is the part of it that is
+    not allocatable (kube-reserved, system-reserved, eviction threshold). Both are in thousandths of
+    their unit. If `capacity_overlaid` is set, a NodeOverlay added resources. `dynamic_resources`
+    are the devices that DRA drivers will publish on its nodes.
     """
 
     name: str

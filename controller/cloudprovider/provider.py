@@ -49,9 +49,10 @@ class Instance:
 class RepairPolicy:
     """A node condition that marks a node as unhealthy, and how long it is tolerated.
 
-    `reasons` is a regular expression for the reason of the condition; empty for all that no other
-    policy for the condition names. `drain_bound` is how long the drain may take; None for as long
-    as the NodeClaim allows. `reboots`: a reboot is tried before the node is replaced.
+    `reasons` is a regular expression for the reason of the condition. If it is empty, the policy
+    covers every reason that no other policy for the condition covers. `drain_bound` is the maximum
+    time for the drain; None if only the NodeClaim bounds it. If `reboots` is set, the controller
+    reboots the node before it replaces it.
     """
 
     condition: str
@@ -72,7 +73,7 @@ or maintenance of the instance is scheduled.
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A notice from the cloud about instances.
+    """A message from the cloud about instances, such as a spot interruption.
 
     `kind` is one of `spot_interrupted`, `rebalance_recommendation`, `instance_stopped`,
     `instance_terminated`, `scheduled_change`, `capacity_reservation_interrupted`, `no_op`,
@@ -87,7 +88,7 @@ class Notice:
 
 
 class CloudProvider(Protocol):
-    """The cloud as the reconcilers use it. Every call may raise CloudProviderError."""
+    """The calls to a cloud that the reconcilers make. Every call may raise CloudProviderError."""
 
     name: str
     """The provider's name in metrics and logs, such as `aws`."""
@@ -95,7 +96,7 @@ class CloudProvider(Protocol):
     async def instance_types(
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
-        """Return every instance type that the NodeClass can launch, as currently offered.
+        """Return every instance type that the NodeClass can launch.
 
         The offerings have current prices and availability. Called once per NodePool and batch; the
         provider caches the list, so a call is cheap. Instance types without capacity stay in the
@@ -137,7 +138,7 @@ class CloudProvider(Protocol):
 
         Raises:
             NodeClaimNotFoundError: it does not exist or is terminated.
-            RebootRefusedError: the cloud refuses it for good.
+            RebootRefusedError: the instance cannot be rebooted; a retry does not help.
 
         """
 
@@ -166,7 +167,7 @@ class CloudProvider(Protocol):
         """Return every instance of this cluster's NodeClaims that is not terminated."""
 
     async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
-        """Return which of these capacity reservations end soon; their instances end with them."""
+        """Return which of these capacity reservations end soon, and with them their instances."""
 
     async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
         """Add tags to an instance."""

@@ -21,13 +21,13 @@ import semver
 
 from controller.apis.kubernetes.quantities import MILLI, parse
 
-MOST_CHARACTERS = 10 * 1024
+MAX_CHARACTERS = 10 * 1024
 """The maximum length of an expression, as in the API server."""
 
-MOST_ANSWERS = 50_000
-"""The maximum number of cached results; about 10 MB."""
+MAX_RESULTS = 50_000
+"""The maximum number of cached results, which take about 10 MB."""
 
-MOST_DEFAULTS = 32
+MAX_DEFAULTS = 32
 """The maximum number of missing items that one evaluation may fill with defaults."""
 
 _EXTENSIONS = ("bindings", "lists", "optional", "sets", "strings", "two-var-comprehensions")
@@ -95,41 +95,41 @@ class Expression:
             CelError: an item is missing or of a wrong type, or the value is neither true nor false.
 
         """
-        world, missing = _plain(variables), list[str]()
-        while isinstance(answer := self._answer(world), str):
+        data, missing = _encode(variables), list[str]()
+        while isinstance(result := self._result(data), str):
             # The library has no maps with defaults, so each item that it reports as missing is
             # added and the expression evaluated again.
-            missing += _MISSING.findall(answer)
-            wider = _plain(variables, missing)
-            if wider == world or len(missing) > MOST_DEFAULTS:
-                raise CelError(answer)
-            world = wider
-        return answer
+            missing += _MISSING.findall(result)
+            extended = _encode(variables, missing)
+            if extended == data or len(missing) > MAX_DEFAULTS:
+                raise CelError(result)
+            data = extended
+        return result
 
-    def _answer(self, world: dict[str, Any]) -> bool | str:
+    def _result(self, data: dict[str, Any]) -> bool | str:
         """Return the value of the condition, or the reason why it has none. Results are cached."""
-        key = blake2b(f"{self.text}\0{world!r}".encode(), digest_size=16).digest()
-        if key not in _answers:
-            if len(_answers) == MOST_ANSWERS:
-                _answers.clear()
-            _answers[key] = self._evaluated(world)
-        return _answers[key]
+        key = blake2b(f"{self.text}\0{data!r}".encode(), digest_size=16).digest()
+        if key not in _results:
+            if len(_results) == MAX_RESULTS:
+                _results.clear()
+            _results[key] = self._evaluate(data)
+        return _results[key]
 
-    def _evaluated(self, world: dict[str, Any]) -> bool | str:
+    def _evaluate(self, data: dict[str, Any]) -> bool | str:
         """Return the value of the condition, or the reason why it has none, without the cache."""
         try:
-            answer = self._program.eval(data=world)
+            result = self._program.eval(data=data)
         except (RuntimeError, ValueError, LookupError) as exc:
-            return reason(str(exc))
-        kind = answer.type().name()
-        if kind == "BOOL":
-            return bool(answer.value())
-        if kind == "ERROR":
-            return reason(answer.value())
-        return f"is of type {kind.lower()}, not bool"
+            return first_line(str(exc))
+        type_name = result.type().name()
+        if type_name == "BOOL":
+            return bool(result.value())
+        if type_name == "ERROR":
+            return first_line(result.value())
+        return f"is of type {type_name.lower()}, not bool"
 
 
-_answers: dict[bytes, bool | str] = {}
+_results: dict[bytes, bool | str] = {}
 """Cached results by hash of expression and variables.
 
 cel-expr-python 0.1.3 never frees what it passes to the functions below. Each call leaks about 200
@@ -144,12 +144,12 @@ def expression(text: str) -> Expression:
         CelError: the expression is too long, malformed or calls a function that does not exist.
 
     """
-    if len(text) > MOST_CHARACTERS:
-        raise CelError(f"longer than {MOST_CHARACTERS} characters")
+    if len(text) > MAX_CHARACTERS:
+        raise CelError(f"longer than {MAX_CHARACTERS} characters")
     try:
         return Expression(text, _environment().compile(text))
     except (RuntimeError, ValueError, LookupError) as exc:
-        raise CelError(reason(str(exc))) from exc
+        raise CelError(first_line(str(exc))) from exc
 
 
 @lru_cache(maxsize=1)
@@ -171,15 +171,15 @@ def _environment() -> Any:
     )
 
 
-def reason(said: str) -> str:
-    """Return the first line of a library's message without its frame.
+def first_line(message: str) -> str:
+    """Return the first line of an error message of the library, without its prefix and suffix.
 
-    Positions stay in it as line:column.
+    The position of the error (line:column) stays in the text.
     """
-    return _FRAME.sub("", said.partition("\n")[0])
+    return _FRAME.sub("", message.partition("\n")[0])
 
 
-def _plain(value: Any, missing: Sequence[str] = ()) -> Any:
+def _encode(value: Any, missing: Sequence[str] = ()) -> Any:
     """Return a value in the form that the library accepts: quantities and versions as bytes.
 
     `missing` are items to add to mappings that have defaults.
@@ -188,20 +188,20 @@ def _plain(value: Any, missing: Sequence[str] = ()) -> Any:
         return value
     if isinstance(value, Mapping):
         defaults = missing if hasattr(value, "__missing__") else ()
-        return {key: _plain(value[key], missing) for key in (*value, *defaults)}
+        return {key: _encode(value[key], missing) for key in (*value, *defaults)}
     if isinstance(value, list):
-        return [_plain(member, missing) for member in value]
+        return [_encode(member, missing) for member in value]
     return bytes(value) if isinstance(value, Quantity | Semver) else value
 
 
-def _read(packed: bytearray) -> Any:
-    """Return the quantity or version that `_plain` encoded as bytes."""
+def _decode(packed: bytearray) -> Any:
+    """Return the quantity or version that `_encode` encoded as bytes."""
     kind, _, text = packed.decode().partition(" ")
     return Quantity(int(text)) if kind == "quantity" else Semver.read(text)
 
 
-def _readable(read: Callable[..., object]) -> Callable[..., bool]:
-    """Return a function that returns whether `read` accepts its arguments."""
+def _is_valid(read: Callable[..., object]) -> Callable[..., bool]:
+    """Return a function that tells whether `read` accepts its arguments."""
 
     def readable(*arguments: Any) -> bool:
         try:
@@ -220,48 +220,48 @@ def _as_integer(packed: bytearray) -> int:
         CelError: the quantity is not whole.
 
     """
-    units, rest = divmod(_read(packed).milli, MILLI)
+    units, rest = divmod(_decode(packed).milli, MILLI)
     if rest:
         raise CelError("the quantity is not whole")
     return int(units)
 
 
-def _compared(one: Any, other: Any) -> int:
+def _compare(one: Any, other: Any) -> int:
     """Return −1, 0 or 1: whether `one` is less than, equal to or greater than `other`."""
     return int(one > other) - int(one < other)
 
 
-def _with(function: Callable[[Any, Any], Any]) -> Callable[[bytearray, bytearray], Any]:
+def _decoding(function: Callable[[Any, Any], Any]) -> Callable[[bytearray, bytearray], Any]:
     """Return the function for arguments encoded as bytes."""
-    return lambda one, other: function(_read(one), _read(other))
+    return lambda one, other: function(_decode(one), _decode(other))
 
 
-def _shifted(one: bytearray, milli: int) -> bytes:
+def _plus(one: bytearray, milli: int) -> bytes:
     """Return a quantity plus an amount in thousandths, encoded as bytes."""
-    return bytes(Quantity(_read(one).milli + milli))
+    return bytes(Quantity(_decode(one).milli + milli))
 
 
 _FUNCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
     "quantity(string)": ("bytes", lambda text: bytes(Quantity(parse(text)))),
-    "isQuantity(string)": ("bool", _readable(parse)),
-    "bytes.isInteger()": ("bool", lambda one: _read(one).milli % MILLI == 0),
+    "isQuantity(string)": ("bool", _is_valid(parse)),
+    "bytes.isInteger()": ("bool", lambda one: _decode(one).milli % MILLI == 0),
     "bytes.asInteger()": ("int", _as_integer),
-    "bytes.asApproximateFloat()": ("double", lambda one: _read(one).milli / MILLI),
-    "bytes.sign()": ("int", lambda one: _compared(_read(one).milli, 0)),
-    "bytes.add(bytes)": ("bytes", lambda one, other: _shifted(one, _read(other).milli)),
-    "bytes.add(int)": ("bytes", lambda one, units: _shifted(one, units * MILLI)),
-    "bytes.sub(bytes)": ("bytes", lambda one, other: _shifted(one, -_read(other).milli)),
-    "bytes.sub(int)": ("bytes", lambda one, units: _shifted(one, -units * MILLI)),
+    "bytes.asApproximateFloat()": ("double", lambda one: _decode(one).milli / MILLI),
+    "bytes.sign()": ("int", lambda one: _compare(_decode(one).milli, 0)),
+    "bytes.add(bytes)": ("bytes", lambda one, other: _plus(one, _decode(other).milli)),
+    "bytes.add(int)": ("bytes", lambda one, units: _plus(one, units * MILLI)),
+    "bytes.sub(bytes)": ("bytes", lambda one, other: _plus(one, -_decode(other).milli)),
+    "bytes.sub(int)": ("bytes", lambda one, units: _plus(one, -units * MILLI)),
     "semver(string)": ("bytes", lambda text: bytes(Semver.read(text))),
     "semver(string, bool)": ("bytes", lambda text, on: bytes(Semver.read(text, on))),
-    "isSemver(string)": ("bool", _readable(Semver.read)),
-    "isSemver(string, bool)": ("bool", _readable(Semver.read)),
-    "bytes.major()": ("int", lambda one: _read(one).major),
-    "bytes.minor()": ("int", lambda one: _read(one).minor),
-    "bytes.patch()": ("int", lambda one: _read(one).patch),
-    "bytes.isLessThan(bytes)": ("bool", _with(operator.lt)),
-    "bytes.isGreaterThan(bytes)": ("bool", _with(operator.gt)),
-    "bytes.compareTo(bytes)": ("int", _with(_compared)),
+    "isSemver(string)": ("bool", _is_valid(Semver.read)),
+    "isSemver(string, bool)": ("bool", _is_valid(Semver.read)),
+    "bytes.major()": ("int", lambda one: _decode(one).major),
+    "bytes.minor()": ("int", lambda one: _decode(one).minor),
+    "bytes.patch()": ("int", lambda one: _decode(one).patch),
+    "bytes.isLessThan(bytes)": ("bool", _decoding(operator.lt)),
+    "bytes.isGreaterThan(bytes)": ("bool", _decoding(operator.gt)),
+    "bytes.compareTo(bytes)": ("int", _decoding(_compare)),
     "list<dyn>.isSorted()": ("bool", lambda items: sorted(items) == items),
     "list<dyn>.sum()": ("dyn", sum),
     "list<dyn>.min()": ("dyn", min),

@@ -1,4 +1,4 @@
-"""Host ports: which pods cannot share a node."""
+"""Host ports of pods. Two pods that use the same host port cannot share a node."""
 
 from __future__ import annotations
 

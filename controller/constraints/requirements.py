@@ -1,4 +1,4 @@
-"""Requirements on labels: which values a label may have, and the intersection of such sets.
+"""Requirements on labels: the values that a label may have, and the intersection of such sets.
 
 A `ValueSet` is for one label; `Requirements` map many labels to their sets, all of which must hold.
 Bounds (`Gt`, `Lt`, `Gte`, `Lte`) apply to values that are integers.
@@ -156,14 +156,14 @@ def of_labels(values: Mapping[str, str]) -> dict[str, ValueSet]:
 
 def narrow(requirements: dict[str, ValueSet], key: str, values: ValueSet) -> None:
     """Add one condition on a label to the requirements, in place."""
-    held = requirements.get(key)
-    requirements[key] = values if held is None else held.intersection(values)
+    current = requirements.get(key)
+    requirements[key] = values if current is None else current.intersection(values)
 
 
 def conjunction(*parts: Requirements) -> dict[str, ValueSet]:
     """Return the requirements that hold if all parts hold.
 
-    Contradicting parts leave no value, which reads as `DoesNotExist`; see `agreement`.
+    A label on which the parts contradict each other gets the set `DoesNotExist`; see `agreement`.
     """
     result: dict[str, ValueSet] = {}
     for part in parts:
@@ -175,30 +175,20 @@ def conjunction(*parts: Requirements) -> dict[str, ValueSet]:
 def agreement(*parts: Requirements) -> dict[str, ValueSet] | None:
     """Return the requirements that hold if all parts hold, or None if they contradict each other.
 
-    `conjunction` cannot show a contradiction: it leaves no value, which reads as `DoesNotExist`.
+    `conjunction` does not detect contradictions.
     """
     result: dict[str, ValueSet] = {}
     for part in parts:
         for key, values in part.items():
-            held = result.get(key)
-            if held is not None and not held.meets(values):
+            current = result.get(key)
+            if current is not None and not current.meets(values):
                 return None
-            result[key] = values if held is None else held.intersection(values)
+            result[key] = values if current is None else current.intersection(values)
     return result
 
 
-def single(term: Requirement) -> dict[str, ValueSet]:
-    """Return the requirements of one term.
-
-    Raises:
-        ValueError: the term is malformed.
-
-    """
-    return {labels.normalized(term.key): value_set(term.operator, term.values)}
-
-
 def minimum_values(terms: Iterable[Requirement]) -> dict[str, int]:
-    """Return, per label, the largest `minValues`: how many values must stay possible."""
+    """Return the largest `minValues` of each label: the number of values to keep possible."""
     result: dict[str, int] = {}
     for term in terms:
         if term.min_values:
@@ -216,10 +206,11 @@ def met_by_labels(requirements: Requirements, values: Mapping[str, str]) -> bool
 
 
 def meets(offered: ValueSet | None, needed: ValueSet, *, key: str) -> bool:
-    """Whether the values that a new node offers for a label can meet the values needed.
+    """Whether a label of a new node can get a value in `needed`.
 
-    If nothing is offered for a well-known label, the cloud sets it, so any value is possible. Any
-    other label is absent if nothing is offered.
+    `offered` are the values that the NodePool and the instance type allow; None if they do not
+    mention the label. A well-known label then gets its value from the cloud, so any value is
+    possible. Any other label is absent.
     """
     if offered is None:
         return key in labels.WELL_KNOWN or needed.allows_absence
@@ -262,7 +253,7 @@ def _terms(key: str, allowed: ValueSet, minimum: int | None) -> list[Requirement
     return terms
 
 
-def a_value(allowed: ValueSet) -> str | None:
+def any_value(allowed: ValueSet) -> str | None:
     """Return one allowed value, or None: the smallest by name, or the smallest free integer.
 
     The result depends only on the set.

@@ -18,7 +18,7 @@ EPHEMERAL_STORAGE = "ephemeral-storage"
 NODES = "nodes"
 
 WHOLE_POD = ""
-"""The name of the requests of a pod as a whole, beside those of its containers."""
+"""The key of pod-level requests in a mapping of requests by container name."""
 
 
 def parsed(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
@@ -116,21 +116,21 @@ def pod_requests(pod: Pod) -> dict[str, int]:
 
 
 def in_resize(pod: Pod) -> dict[str, dict[str, int]]:
-    """Return the requests that count for each container that is being resized in place, by name.
+    """Return the effective requests of each container that is being resized in place, by name.
 
-    Those of the pod as a whole are named `WHOLE_POD`. The largest of three amounts counts until all
-    are equal: the requests of the spec, those that the kubelet has allocated, and those of the
-    running container. If the kubelet reports the resize as infeasible, the requests of the spec do
-    not count.
+    Pod-level requests have the key `WHOLE_POD`. As in kube-scheduler, the largest of three amounts
+    counts until all are equal: the requests of the spec, the requests that the kubelet has
+    allocated, and the requests of the running container. If the kubelet reports the resize as
+    infeasible, the requests of the spec do not count.
     """
     statuses = [*pod.status.container_statuses, *pod.status.init_container_statuses]
-    held = {status.name: amounts for status in statuses if (amounts := _held(status))}
+    reported = {status.name: amounts for status in statuses if (amounts := _reported(status))}
     whole = pod.spec.resources
-    if whole is not None and whole.requests and (amounts := _held(pod.status)):
-        held[WHOLE_POD] = amounts
-    if not held:
+    if whole is not None and whole.requests and (amounts := _reported(pod.status)):
+        reported[WHOLE_POD] = amounts
+    if not reported:
         return {}
-    is_refused = any(
+    is_infeasible = any(
         condition.type == "PodResizePending"
         and condition.is_true
         and condition.reason == "Infeasible"
@@ -142,15 +142,15 @@ def in_resize(pod: Pod) -> dict[str, dict[str, int]]:
         requests[WHOLE_POD] = whole.requests
     resized = {}
     for name, written in requests.items():
-        if has := held.get(name):
+        if actual := reported.get(name):
             wanted = parsed(written)
-            counted = has if is_refused else largest((wanted, has))
+            counted = actual if is_infeasible else largest((wanted, actual))
             if counted != wanted:
                 resized[name] = counted
     return resized
 
 
-def _held(status: ContainerStatus | PodStatus) -> dict[str, int]:
+def _reported(status: ContainerStatus | PodStatus) -> dict[str, int]:
     """Return the larger of the allocated and the actual requests, empty if neither is reported."""
     running = status.resources.requests if status.resources is not None else {}
     return largest((parsed(status.allocated_resources), parsed(running)))

@@ -1,4 +1,4 @@
-"""Taints, and which tolerations match them."""
+"""Taints and tolerations, matched as kube-scheduler does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOLERATE_PREFERENCES = Toleration(operator="Exists", effect=PREFER_NO_SCHEDULE)
 relaxed."""
 
 HELD = Taint(key=labels.NOMINATING_TAINT, effect=NO_SCHEDULE)
-"""The taint that keeps pods off a node of ours until kube-scheduler knows the nominated pods."""
+"""The taint that keeps other pods off a new node until kube-scheduler has read the nominations."""
 
 REBOOTING = Taint(key=labels.REBOOTING_TAINT, effect=NO_SCHEDULE)
 """The taint that keeps pods off a node while it is rebooted."""
@@ -45,7 +45,7 @@ def is_ephemeral(taint: Taint) -> bool:
 
 
 def is_held(taints: Iterable[Taint]) -> bool:
-    """Whether a node with these taints is held until kube-scheduler knows its pods."""
+    """Whether one of the taints is `HELD`."""
     return any(same(taint, HELD) for taint in taints)
 
 

@@ -24,7 +24,7 @@ def with_left(types: TypesByPool, reservation: str, more: int) -> TypesByPool:
     def counted(offering: Offering) -> Offering:
         if offering.reservation != reservation:
             return offering
-        return offering.with_left(max(offering.reservation_capacity + more, 0))
+        return offering.with_reservation_capacity(max(offering.reservation_capacity + more, 0))
 
     return {
         pool: tuple(replace(kind, offerings=tuple(map(counted, kind.offerings))) for kind in seen)

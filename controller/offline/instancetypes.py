@@ -156,7 +156,11 @@ def _stated_offering(row: OfferingRow) -> Offering:
     surcharges = Surcharges(extra.volumes, extra.address, extra.fee)
     instance = max(row.price - surcharges.total, 0.0)
     offering = Offering(row.requirements, instance, row.available, left, surcharges=surcharges)
-    return offering.with_left(left) if offering.capacity_type == labels.RESERVED else offering
+    return (
+        offering.with_reservation_capacity(left)
+        if offering.capacity_type == labels.RESERVED
+        else offering
+    )
 
 
 def from_file(rows: object) -> Types:

@@ -321,7 +321,7 @@ def labels_of(own: Mapping[str, str], needs: Mapping[str, ValueSet]) -> dict[str
     chosen = dict(own)
     for key, allowed in needs.items():
         if key not in labels.WELL_KNOWN and key != labels.HOSTNAME and key not in chosen:
-            value = requirements.a_value(allowed)
+            value = requirements.any_value(allowed)
             if value is not None:
                 chosen[key] = value
     return dict(sorted(chosen.items()))

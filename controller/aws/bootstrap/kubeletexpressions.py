@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from controller.apis.kubernetes.quantities import parse
-from controller.constraints.cel import CelError, reason
+from controller.constraints.cel import CelError, first_line
 
 RESERVATIONS = ("kubeReserved", "systemReserved")
 
@@ -119,9 +119,9 @@ def _evaluated(text: str, variables: Variables) -> int | str:
     try:
         answer = _program(text).eval(data=variables._asdict())
     except (RuntimeError, ValueError, LookupError) as exc:
-        return reason(str(exc))
+        return first_line(str(exc))
     if answer.type().name() == "ERROR":
-        return reason(answer.value())
+        return first_line(answer.value())
     number = answer.value()
     return int(number) if math.isfinite(number) else "is not a finite number"
 
@@ -137,7 +137,7 @@ def _program(text: str) -> Any:
     try:
         program = _environment().compile(text)
     except (RuntimeError, ValueError, LookupError) as exc:
-        raise CelError(reason(str(exc))) from exc
+        raise CelError(first_line(str(exc))) from exc
     kind = program.return_type().name()
     if kind not in ("INT", "DOUBLE"):
         raise CelError(f"is of type {kind.lower()}; allowed are int and double")

@@ -410,7 +410,7 @@ class InstanceTypes:
                     and reservation.state == "active"
                     and not self._is_avoided(info, zone, labels.RESERVED, group),
                     surcharges=charged[zone],
-                ).with_left(self._reservations.left(reservation.id))
+                ).with_reservation_capacity(self._reservations.left(reservation.id))
 
     def _in_partitions(
         self, offerings: Iterator[Offering], instance_type: str, group: PlacementGroup | None

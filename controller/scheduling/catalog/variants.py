@@ -18,7 +18,7 @@ from controller.constraints.requirements import (
     ANYTHING,
     Requirements,
     ValueSet,
-    a_value,
+    any_value,
     one_of,
 )
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
@@ -100,7 +100,7 @@ def values_apart(catalog: Catalog, key: str, asked: Iterable[ValueSet]) -> list[
     values = {value for allowed in (*offers, *wanted) for value in allowed.values}
     if key not in labels.WELL_KNOWN:
         for left in (offer.intersection(need) for offer in offers for need in wanted):
-            value = a_value(left) if left.complement else None
+            value = any_value(left) if left.complement else None
             if value is not None and not any(left.has(known) for known in values):
                 values.add(value)
     return sorted(values)

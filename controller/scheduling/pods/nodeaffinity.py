@@ -1,4 +1,4 @@
-"""The nodes that a pod's own spec allows: node selector and required node affinity."""
+"""The requirements of a pod's node selector and required node affinity."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ def required_alternatives(spec: PodSpec) -> tuple[dict[str, ValueSet], ...]:
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     if affinity is None or affinity.required is None:
         return (selected,)
-    ways = (
-        requirements.agreement(selected, *map(requirements.single, term.match_expressions))
+    alternatives = (
+        requirements.agreement(
+            selected, *(requirements.read([expression]) for expression in term.match_expressions)
+        )
         for term in affinity.required.node_selector_terms
         if term.match_expressions
     )
-    return tuple(way for way in ways if way is not None)
+    return tuple(alternative for alternative in alternatives if alternative is not None)
