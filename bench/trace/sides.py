@@ -23,7 +23,7 @@ from controller.disruption import candidates
 from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.consolidateafter import Gathering
-from controller.disruption.costs import beginnings
+from controller.disruption.costs import workload_starts
 from controller.disruption.deletioncosts import ranking
 from controller.disruption.methods import emptiness
 from controller.disruption.methods.order import confirm, decide
@@ -164,7 +164,7 @@ class Joiner:
 
     def _problem(self, cluster: Cluster) -> DisruptionProblem:
         snapshot, waiting = cluster.snapshot(), [one.seen for one in cluster.waiting.values()]
-        self._begun = beginnings((*snapshot.pods, *waiting), self._begun)
+        self._begun = workload_starts((*snapshot.pods, *waiting), self._begun)
         return DisruptionProblem(
             snapshot=snapshot,
             node_pools=cluster.node_pools,

@@ -1,4 +1,4 @@
-"""Computes the cluster after commands were executed: nodes removed, nodes added, pods moved."""
+"""Computes the cluster after commands: without the removed nodes, with new ones and moved pods."""
 
 from __future__ import annotations
 

@@ -34,8 +34,7 @@ _CRON = re.compile(
     re.ASCII,
 )
 """The schedules that Karpenter accepts: five fields, or a macro such as @daily. croniter accepts
-more (seconds, years, the last day of a month), so a schedule that Karpenter rejects could mean
-something here."""
+more, such as seconds, years and the last day of a month."""
 
 
 def is_active(budget: Budget, now: datetime) -> bool:
@@ -74,7 +73,7 @@ def allowed(pool: NodePool, reason: Reason, *, nodes: int, consuming: int, now: 
     """Return how many more nodes may be disrupted for this reason.
 
     `nodes` counts the pool's initialized nodes, `consuming` those that are not ready or being
-    deleted. A budget that cannot be read allows no disruption: the safe reading.
+    deleted. A malformed budget allows no disruption.
     """
     try:
         limits = [limit(budget, nodes) for budget in _active(pool, reason, now)]
@@ -86,7 +85,7 @@ def allowed(pool: NodePool, reason: Reason, *, nodes: int, consuming: int, now: 
 def share(pool: NodePool, reason: Reason, now: datetime) -> int | None:
     """Return the smallest percentage among the active budgets for this reason.
 
-    None if no active budget is a percentage or one cannot be read.
+    None if no active budget is a percentage or one is malformed.
     """
     try:
         shares = [b.nodes[:-1] for b in _active(pool, reason, now) if b.nodes.endswith("%")]
@@ -107,8 +106,9 @@ def _active(pool: NodePool, reason: Reason, now: datetime) -> list[Budget]:
 class Budgets:
     """The disruptions that each NodePool still allows for one reason; `admit` consumes them.
 
-    `remaining` is in nodes. `capacity` is what percentages leave of each resource, in hundredths
-    of thousandths. A node may be disrupted while any amount of each of its resources is left.
+    `remaining` is in nodes. `capacity` is the amount of each resource that percentages still allow,
+    in 1/100,000 of the resource's unit. A node may be disrupted while any amount of each of its
+    resources remains.
     """
 
     remaining: dict[str, int] = field(default_factory=dict)
@@ -163,13 +163,13 @@ class Budgets:
         return frozenset(candidate.name for candidate in self.copy().admit(candidates))
 
     def copy(self) -> Budgets:
-        """Return a copy that can be consumed on trial."""
+        """Return a copy, so that consuming it does not change this object."""
         left = {pool: dict(capacity) for pool, capacity in self.capacity.items()}
         return Budgets(dict(self.remaining), left)
 
 
 def held_back(pool: str) -> str:
-    """Return the reason for a node of this NodePool that only budgets keep."""
+    """Return the reason for a node of this NodePool that stays only because of budgets."""
     return f"No allowed disruptions in NodePool {pool} due to blocking budget"
 
 

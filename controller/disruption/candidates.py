@@ -24,7 +24,7 @@ from controller.state.pods import forbids_disruption
 class Candidates:
     """The candidates, and per blocked node the reason, as the message of an event.
 
-    `units` are the nodes that gangs connect. Either all nodes of a unit are candidates, or none.
+    `units` has the sets of nodes that gangs connect: all nodes of a set are candidates, or none.
     """
 
     admitted: tuple[Candidate, ...] = ()
@@ -35,8 +35,8 @@ class Candidates:
 def survey(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
     """Return the candidates among Joiner's nodes, and why its other nodes are blocked.
 
-    `eventual`: pods do not block a node whose NodeClaim has a termination grace period, which
-    ends them anyway.
+    `eventual`: pods do not block a node whose NodeClaim has a termination grace period, because
+    they are deleted when it elapses.
     """
     guards = EvictionGuards(problem.snapshot.pod_disruption_budgets)
     admitted: list[Candidate] = []
@@ -86,7 +86,7 @@ def _unit_obstacle(
 
 
 def _no_candidate(name: str, problem: DisruptionProblem) -> str:
-    """Return why a node that nothing blocks is no candidate."""
+    """Return why a node without an obstacle is not a candidate."""
     state = next((state for state in problem.snapshot.nodes if state.name == name), None)
     if state is None or not state.managed:
         return "Joiner does not manage it"
@@ -99,7 +99,7 @@ def initialized(problem: DisruptionProblem) -> Mapping[str, Candidate]:
 
 
 def unprotected(problem: DisruptionProblem) -> tuple[Candidate, ...]:
-    """Return the nodes that nothing blocks, except possibly their pods."""
+    """Return the nodes that only their pods may block."""
     return tuple(
         candidate for state, candidate in _ours(problem) if _node_obstacle(state, problem) is None
     )
@@ -118,10 +118,10 @@ def pods_block(candidate: Candidate, problem: DisruptionProblem) -> bool:
 
 
 def _ours(
-    problem: DisruptionProblem, is_asked: Callable[[StateNode], bool] | None = None
+    problem: DisruptionProblem, is_wanted: Callable[[StateNode], bool] | None = None
 ) -> Iterator[tuple[StateNode, Candidate]]:
     """Yield Joiner's running nodes with a NodePool, each with its state and as a candidate."""
-    is_asked = is_asked or _is_running
+    is_wanted = is_wanted or _is_running
     pods_by_node: dict[str, list[Pod]] = {}
     for pod in problem.snapshot.pods:
         pods_by_node.setdefault(pod.spec.node_name, []).append(pod)
@@ -129,7 +129,7 @@ def _ours(
     local = local_claims(problem.snapshot)
     for state in problem.snapshot.nodes:
         pool = problem.node_pools.get(state.node_pool)
-        if pool is None or state.node is None or state.claim is None or not is_asked(state):
+        if pool is None or state.node is None or state.claim is None or not is_wanted(state):
             continue
         pods = tuple(pods_by_node.get(state.name, ()))
         anchored = next((pod.key for pod in pods if uses_any(pod, local)), "") if local else ""
@@ -200,7 +200,7 @@ def _node_obstacle(state: StateNode, problem: DisruptionProblem) -> str | None:
 
 
 def pause(state: StateNode, problem: DisruptionProblem) -> str | None:
-    """Return why a node is not disrupted at the moment, whatever its annotations say."""
+    """Return why a node is not disrupted at the moment, regardless of its annotations."""
     if state.name in problem.resting:
         return "A disruption of this node failed recently; retrying after a pause"
     if state.name in problem.awaiting:

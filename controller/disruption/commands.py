@@ -96,15 +96,17 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Nodes to remove together, for one reason, and where their pods move.
+    """Nodes to disrupt together, for one reason, and where their pods move.
 
-    `replacements` are the nodes to launch first; `moves` maps existing nodes to the pods that
-    move there. `saving` is in $/h; `evictions` counts the pods that move, `conceding` those of
-    them that give up preferences. An instalment is `part_of` a command that is too large for the
-    budgets: its own `saving` may be negative. A repair names the node's `condition`, and how long
-    the drain may take: `drain_bound`, or as long as the NodeClaim allows. `terminate_first` is why
-    the node is terminated before its replacement is launched, None otherwise. `reboots`: the node
-    is rebooted, and stays. `gangs` (`namespace/name`) run on the nodes: all nodes go, or none.
+    `replacements` are the nodes to launch first; `moves` maps existing nodes to the keys of the
+    pods that move there. `saving` is in $/h; `evictions` counts the pods that move, `conceding`
+    how many of them give up preferences. An instalment is `part_of` a command that is too large
+    for the budgets: its own `saving` may be negative.
+
+    A repair has the node's `condition`, and in `drain_bound` how long the drain may take, None if
+    only the NodeClaim limits it. `terminate_first` is why the node is terminated before its
+    replacement is launched, None otherwise. `reboots`: the node is rebooted instead of removed.
+    `gangs` (`namespace/name`) run on the nodes: the command disrupts all of these nodes or none.
     """
 
     reason: Reason
@@ -151,7 +153,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a NodePool's consolidation policy approves a command; `score` only for Balanced."""
+    """Whether a NodePool's consolidation policy approves a command; only Balanced has a score."""
 
     pool: str
     policy: str
@@ -163,10 +165,10 @@ class Verdict:
 class Decision:
     """The commands to execute now, and per node that stays the reason.
 
-    `held_back` names the nodes that only budgets keep; `eligible` counts the nodes that each
-    method may disrupt. `verdicts` are those of the consolidations that were found. `timed_out`:
-    the time limit was reached before all nodes were evaluated. `lower_bound` is a cost in $/h
-    that no arrangement of the pods can go below; None unless requested and no command was found.
+    `held_back` names the nodes that only budgets keep. `eligible` is the number of nodes that may
+    be disrupted for each reason. `verdicts` are those of the consolidation policies. `timed_out`:
+    the time limit was reached before all nodes were evaluated. `lower_bound` is a lower bound on
+    the cost of the cluster in $/h; None unless requested and no command was found.
     """
 
     commands: tuple[Command, ...] = ()
@@ -180,10 +182,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """The commands that are still valid, and why others are not.
+    """The commands that are still valid, updated to the cluster as it is now.
 
-    The commands are updated to the cluster as it is now. `rejected` maps the nodes of a rejected
-    command to the reason.
+    `rejected` maps the nodes of the other commands to the reason.
     """
 
     commands: tuple[Command, ...] = ()

@@ -22,8 +22,8 @@ CHEAPEST, DEAREST = -10.0, 10.0
 
 HOUR = timedelta(hours=1)
 
-MOVE = timedelta(minutes=2)
-"""The run time after which the eviction price of a Job's pod has doubled."""
+JOB_DOUBLING = timedelta(minutes=2)
+"""The run time after which the eviction price of a Job's pod is twice the initial price."""
 
 CHURN = 0.1
 """The share of all pods whose replacement bounds the time that a saving lasts."""
@@ -76,7 +76,7 @@ def lifetime_remaining(claim: NodeClaim, now: datetime) -> float:
     return min(max((whole - (now - created)) / whole, 0.0), 1.0)
 
 
-def moving_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> float:
+def eviction_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> float:
     """Return the price of evicting a pod, in $.
 
     It is the annotation `joiner.dev/eviction-price`, or else DISRUPTION_EVICTION_PRICE times the
@@ -95,15 +95,16 @@ def moving_price(pod: Pod, settings: DisruptionSettings, now: datetime) -> float
         return price
     age = max(now - started, timedelta(0))
     if named is None and is_of_job(pod):
-        price *= 1.0 + age / MOVE
+        price *= 1.0 + age / JOB_DOUBLING
     young = 1.0 - min(age / settings.cool_down, 1.0)
     return price * (1.0 + 2.0 * young)
 
 
-def beginnings(pods: Iterable[Pod], before: Mapping[str, datetime]) -> dict[str, datetime]:
-    """Return when each workload of these pods began to run, by its owner's UID.
+def workload_starts(pods: Iterable[Pod], before: Mapping[str, datetime]) -> dict[str, datetime]:
+    """Return the start time of each workload of these pods, by its owner's UID.
 
-    It is the start of its oldest pod; `before` remembers the starts of pods that have ended.
+    It is the start time of its oldest pod, including pods that ended since: `before` has the
+    result of an earlier call.
     """
     since: dict[str, datetime] = {}
     for pod in pods:
@@ -118,13 +119,12 @@ def beginnings(pods: Iterable[Pod], before: Mapping[str, datetime]) -> dict[str,
     return since
 
 
-class Lives:
-    """How long a saving is expected to last, derived from the age of the running workloads.
+class SavingDurations:
+    """The time over which the saving from moving a pod is expected to last.
 
-    A saving is expected to last as long as the workload (the oldest pod of the owner) has run, and
-    at most as long as the time since a tenth of all pods were replaced by rollouts or Jobs: as
-    many new pods are expected after the same time, and they need the capacity. The settings bound
-    both. The age of a workload whose pods have all moved is remembered.
+    It is the shorter of the age of the pod's workload and the time since a tenth of all pods were
+    replaced by rollouts or Jobs, because as many new pods are expected after the same time, and
+    need the capacity. `cool_down` and `horizon` of the settings are its bounds.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Lives:
         now: datetime,
         begun: Mapping[str, datetime] = MappingProxyType({}),
     ) -> None:
-        """Read all running pods; `begun` remembers the age of workloads (see `beginnings`)."""
+        """Read the running pods; `begun` has the start times from `workload_starts`."""
         self._settings, self._now = settings, now
         self._pods, self._begun = pods, begun
         self._known_lives: dict[str, timedelta] = {}
@@ -145,11 +145,11 @@ class Lives:
 
     @cached_property
     def _since(self) -> Mapping[str, datetime]:
-        return beginnings(self._running, self._begun)
+        return workload_starts(self._running, self._begun)
 
     @cached_property
     def _quiet_since(self) -> datetime | None:
-        """When the youngest tenth of all pods began, by the age of their workloads."""
+        """The time since which a tenth of all pods have started, by the age of their workloads."""
         pods_of = Counter(map(_owner, self._running))
         many = CHURN * pods_of.total()
         for owner in sorted(pods_of, key=lambda owner: self._since[owner], reverse=True):
@@ -160,7 +160,7 @@ class Lives:
 
     def hourly_price(self, pod: Pod) -> float:
         """Return the price of evicting the pod, in $/h while the saving lasts."""
-        price = moving_price(pod, self._settings, self._now)
+        price = eviction_price(pod, self._settings, self._now)
         if not price:
             return 0.0
         owner = _owner(pod)

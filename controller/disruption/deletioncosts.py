@@ -22,15 +22,15 @@ LOWEST = -(2**31)
 """The deletion cost of pods on nodes that are being disrupted: the lowest int32."""
 
 RECREATING = frozenset({"ReplicaSet", "Job", "DaemonSet"})
-"""Controllers whose pods run on another node as well. Other pods pin their node."""
+"""Owner kinds that recreate their pods on other nodes. A node with other pods is not ranked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """The nodes in the order in which ReplicaSets should scale down on them, by name.
 
-    `leaving` nodes are being disrupted. `ranked` nodes come next, first those that disruption
-    removes first. `others` keep the order of Kubernetes.
+    `leaving` nodes are being disrupted. `ranked` nodes are disrupted next, in this order. On
+    `others`, pods get no deletion cost.
     """
 
     leaving: tuple[str, ...] = ()
@@ -48,9 +48,9 @@ class Ranking:
 def ranking(problem: DisruptionProblem, planned: Sequence[str] = ()) -> Ranking:
     """Return the ranking of Joiner's nodes.
 
-    Drifted nodes come first, in the order in which they are replaced. Then come the `planned` nodes
-    of the last consolidation decision, in its order, and other consolidatable nodes, most dollars
-    per evicted pod first. Each NodePool has as many ranked nodes as its budgets allow disruptions.
+    The order: drifted nodes as they are replaced; the `planned` nodes of the last consolidation
+    decision; other consolidatable nodes, the highest price per eviction cost first. Each NodePool
+    has as many ranked nodes as its budgets allow disruptions.
     """
     context = Context(problem)
     leaving = tuple(
@@ -98,6 +98,6 @@ def _worth(candidate: Candidate, problem: DisruptionProblem) -> float:
 
 
 def is_replica(pod: Pod) -> bool:
-    """Return whether a ReplicaSet controls the pod: it alone reads deletion costs."""
+    """Return whether a ReplicaSet controls the pod: only ReplicaSets read deletion costs."""
     owners = pod.metadata.owner_references
     return any(owner.controller and owner.kind == "ReplicaSet" for owner in owners)

@@ -1,6 +1,6 @@
 """Which nodes are disrupted together because gangs run on them.
 
-A gang that loses a pod usually starts over, so Joiner moves all of its pods or none. Nodes that run
+A gang that loses a pod usually restarts, so Joiner moves all of its pods or none. Nodes that run
 pods of one gang are a unit. Gangs that share a node are in the same unit.
 """
 
@@ -45,7 +45,7 @@ class GangUnit:
 
     @property
     def together(self) -> str:
-        """In words, on how many nodes the gangs run."""
+        """The number of nodes on which the gangs run, as a sentence."""
         runs = "runs" if len(self.gangs) == 1 else "run"
         return f"{self.named} {runs} on {len(self.nodes)} nodes, which are disrupted together"
 
@@ -100,9 +100,9 @@ def units_of(problem: DisruptionProblem) -> Units:
 
 
 def restarting(candidate: Candidate, problem: DisruptionProblem) -> tuple[Pod, ...]:
-    """Return the pods on other nodes that start over if a node ends: those of the same gangs.
+    """Return the pods on other nodes that restart if a node is removed, as pods of its gangs.
 
-    A gang starts over if too few of its pods stay. Cost: O(pods) if the node runs pods of a gang.
+    A gang restarts if too few of its pods stay. Cost: O(pods) if the node runs pods of a gang.
     """
     if not problem.scheduling.gangs:
         return ()

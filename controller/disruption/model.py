@@ -68,7 +68,7 @@ class Rule:
 
     @property
     def is_local(self) -> bool:
-        """Whether each node is its own domain and the rule is not an affinity."""
+        """Whether each node is a domain of its own and the rule is not an affinity."""
         return self.group.per_node and self.type is not TopologyType.AFFINITY
 
     def population(self, present: Counts) -> Vector:
@@ -76,7 +76,7 @@ class Rule:
         return self._sum(present, self.members, self.counted)
 
     def stated(self, present: Counts) -> Vector:
-        """Return the number of pods in each domain that state the rule."""
+        """Return the number of pods in each domain that have the rule in their spec."""
         return self._sum(present, self.stating, self.owners)
 
     def _sum(self, present: Counts, classes: Indices, fixed: Vector) -> Vector:
@@ -87,7 +87,7 @@ class Rule:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ClassRules:
-    """The rules of a class: those that it states, and other classes' anti-affinity against it."""
+    """The rules of a class's own pods, and the anti-affinity of other classes that repels them."""
 
     stated: tuple[Rule, ...] = ()
     repelling: tuple[Rule, ...] = ()
@@ -99,7 +99,7 @@ class ClassRules:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClusterModel:
-    """The arrays of a cluster; the module describes `capacity`, `present` and the axes.
+    """The arrays of a cluster; the module docstring describes `capacity`, `present` and the axes.
 
     `names` are the nodes. `candidate` (nodes) marks the nodes that may be disrupted; `takes`
     (nodes) marks those that may receive moved pods. `price` (nodes) is in $/h. `free` (nodes ×
@@ -134,7 +134,7 @@ class ClusterModel:
         return {pod.key: number for (_, number), pods in self.pods.items() for pod in pods}
 
     @cached_property
-    def places(self) -> Mapping[str, int]:
+    def index_of(self) -> Mapping[str, int]:
         """The index of each node, by its name."""
         return {name: place for place, name in enumerate(self.names)}
 
@@ -250,10 +250,10 @@ class _Reader:
         for (pod_class, constraints), size in zip(read, sizes, strict=True):
             eligibility = reader.eligibility(pod_class, constraints)
             if not self._lets_in_all(eligibility, pod_class.keys):
-                # They run without their preferences here, so they can elsewhere.
+                # The pods run on nodes that violate their preferences, so they may on others.
                 eligibility = reader.eligibility(pod_class, self._required(constraints))
             elif constraints.avoids_soft_taints and not eligibility.eligible.any():
-                # Every node that could be bought for them has such a taint.
+                # Every new node for these pods would have such a taint.
                 eligibility = reader.eligibility(pod_class, bearing_soft_taints(constraints))
             intricate = _is_intricate(pod_class, eligibility)
             key = (
@@ -278,7 +278,7 @@ class _Reader:
         return all(nodes[self._origins[key][0]] for key in keys)
 
     def _kind(self, eligibility: Eligibility) -> int:
-        """Return the number shared by classes that allow the same nodes under the same rules."""
+        """Return a number that classes with the same nodes and the same rules share."""
         if eligibility not in self._known_kinds:
             where = eligibility.nodes.tobytes(), eligibility.eligible.tobytes()
             key = (*where, eligibility.owned, eligibility.counted)
@@ -313,9 +313,7 @@ class _Reader:
         return packing, np.where(bought, dual_prices.values, np.inf)
 
     def _countable(self, classes: Sequence[PendingGroup]) -> tuple[Matrix, Matrix]:
-        """Return host ports and attached volumes as resources: what a pod uses (classes), and what
-        nodes provide.
-        """
+        """Return host ports and volumes as resources: used by pods (classes), and free on nodes."""
         nodes, attachments = self._problem.nodes, self._problem.attachments
         taken: list[list[int]] = []
         spare: list[Vector] = []

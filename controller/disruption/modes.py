@@ -21,16 +21,16 @@ class Mode(Enum):
 _ORDER = tuple(Mode)
 
 
-def mode_of(pool: NodePool, everywhere: Mode) -> Mode:
+def mode_of(pool: NodePool, default: Mode) -> Mode:
     """Return the mode of a NodePool: its annotation or the controller's mode, the stricter one.
 
     An annotation that cannot be read counts as the strictest mode.
     """
     named = pool.metadata.annotations.get(labels.DISRUPTION_MODE)
     if named is None:
-        return everywhere
+        return default
     own = Mode(named) if is_mode(named) else Mode.OBSERVE
-    return max(own, everywhere, key=_ORDER.index)
+    return max(own, default, key=_ORDER.index)
 
 
 def is_mode(text: str) -> bool:
@@ -38,13 +38,13 @@ def is_mode(text: str) -> bool:
     return any(text == mode.value for mode in Mode)
 
 
-def by_mode(problem: DisruptionProblem, everywhere: Mode) -> dict[Mode, DisruptionProblem]:
+def by_mode(problem: DisruptionProblem, default: Mode) -> dict[Mode, DisruptionProblem]:
     """Return for each mode in use the problem in which the nodes of other NodePools stay.
 
-    Each mode is decided separately: a decision that waits for approval must not delay one that
-    does not need it.
+    Each mode is decided separately, so that a decision that waits for approval does not delay one
+    that needs none.
     """
-    modes = {name: mode_of(pool, everywhere) for name, pool in problem.node_pools.items()}
+    modes = {name: mode_of(pool, default) for name, pool in problem.node_pools.items()}
     return {
         mode: _keep_other_modes(problem, modes, mode) for mode in _ORDER if mode in modes.values()
     }

@@ -1,4 +1,4 @@
-"""What the disruption controller reads of the whole cluster before it decides."""
+"""The data about all nodes and pods that the disruption controller reads before it decides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from controller.disruption.problem import DisruptionProblem
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The candidates, what budgets count, unhealthy nodes, and annotated pods of Joiner's nodes."""
+    """Candidates, consumed budgets, unhealthy nodes, and annotated pods on Joiner's nodes."""
 
     context: Context
     unhealthy: Unhealthy

@@ -1,4 +1,4 @@
-"""What a pod means for a node that is drained: whether the drain waits for it, and when it ends."""
+"""Which pods a drain waits for, which are critical, and which end soon."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def is_drainable(pod: Pod, now: datetime) -> bool:
 
 
 def surges(pod: Pod) -> bool:
-    """Return whether the pod asks for a rollout of its Deployment instead of an eviction.
+    """Return whether an annotation of the pod requests a rollout of its Deployment.
 
-    It asks by annotation.
+    A drain then restarts the Deployment instead of evicting the pod.
     """
     return pod.metadata.annotations.get(labels.SURGE) == "true" and any(
         owner.kind == "ReplicaSet" for owner in pod.metadata.owner_references

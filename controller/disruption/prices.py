@@ -18,8 +18,8 @@ from controller.state.nodes import StateNode
 def node_offering(state: StateNode, types: Mapping[str, InstanceType]) -> Offering | None:
     """Return the node's offering, or None if it is not in `types` (by name).
 
-    It is that of the node's instance type, zone, capacity type and reservation, whether it is
-    available now or not.
+    It is the offering of the node's instance type, zone, capacity type and reservation, available
+    or not.
     """
     carried = {**state.labels, labels.CAPACITY_TYPE: state.capacity_type}
     kind = types.get(carried.get(labels.INSTANCE_TYPE, ""))

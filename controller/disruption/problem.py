@@ -15,7 +15,7 @@ from controller.state.snapshot import Snapshot
 
 PodChange = Callable[[Pod], Pod]
 
-CALM_EVICTION_PRICE = 0.01
+DEFAULT_EVICTION_PRICE = 0.01
 """Cost in $ of evicting one ordinary pod. It is the on-demand cost of the capacity of a pod with 1
 CPU for about 15 minutes: the pod restarts and warms up while its old capacity is still paid for."""
 
@@ -24,12 +24,12 @@ CPU for about 15 minutes: the pod restarts and warms up while its old capacity i
 class DisruptionSettings:
     """The cost of disruption, and what is allowed."""
 
-    eviction_price: float = CALM_EVICTION_PRICE
+    eviction_price: float = DEFAULT_EVICTION_PRICE
     """The price in $ of evicting one pod of ordinary eviction cost; 0: evictions are free."""
 
     horizon: timedelta = timedelta(hours=2)
-    """The longest time over which a saving counts: it must exceed the cost of the evictions within
-    this time. If the workloads of the evicted pods have run for less, their age applies."""
+    """The longest time within which a saving must exceed the cost of the evictions. If the workload
+    of an evicted pod is younger, its age applies."""
 
     cool_down: timedelta = timedelta(minutes=10)
     """The time after a pod's start in which its eviction costs more, up to three times as much. It
@@ -40,13 +40,13 @@ class DisruptionSettings:
     lets all nodes follow as fast as budgets allow."""
 
     surge: bool = False
-    """Whether Deployments with one replica are rolled if they ask for it, so that a
-    PodDisruptionBudget does not block the node."""
+    """Whether Deployments with one replica and the annotation are restarted instead of evicted, so
+    that a PodDisruptionBudget does not block the node."""
 
     instalments: bool = True
-    """Whether a group that pays only as a whole may be disrupted in instalments if the budgets do
-    not allow all its nodes at once. The first instalment launches the replacement for all their
-    pods."""
+    """Whether a group that saves only as a whole may be disrupted in instalments if the budgets do
+    not allow all its nodes at once. The first instalment launches a replacement that the pods of
+    later ones move to."""
 
     spot_to_spot: bool = False
     """`FEATURE_GATES` SpotToSpotConsolidation: whether spot nodes may be replaced by spot nodes."""
@@ -57,8 +57,8 @@ class DisruptionSettings:
     before its replacement is launched, if there is no capacity for both."""
 
     writes_deletion_costs: bool = False
-    """`FEATURE_GATES` PodDeletionCostManagement: whether Joiner writes the pods' deletion costs, so
-    that they say nothing of the cost of an eviction."""
+    """`FEATURE_GATES` PodDeletionCostManagement: whether Joiner writes the pods' deletion costs.
+    Then they do not count as eviction costs."""
 
 
 def settings_of(options: Options) -> DisruptionSettings:
@@ -87,15 +87,14 @@ class DisruptionProblem:
     """A cluster at a point in time, with the settings for its disruption.
 
     `snapshot` has the nodes, the running pods and the dynamic NodePools that are ready.
-    `node_pools` are all NodePools, by name. `pending` pods have no node. The provisioner launches
-    nodes for them; here they only take capacity.
+    `node_pools` are all NodePools, by name. `pending` pods have no node: the provisioner launches
+    nodes for them, so simulations only reserve capacity for them.
 
-    `resting` nodes could not be disrupted recently, and are no candidates for a while. `awaiting`
-    nodes wait for a replacement that an earlier controller launched: it maps their names to those
-    of the replacements. `kept` maps nodes that must stay to the reason. `begun` is the time at
-    which a workload began to run, by its owner's UID, as far as it is remembered: a pod that was
-    moved is younger than its workload. `repair_policies` are the conditions of unhealthy nodes;
-    without any, no node is repaired.
+    The disruption of `resting` nodes failed recently, so they are not candidates for a while.
+    `awaiting` maps nodes to the replacements that an earlier leader launched for them. `kept` maps
+    nodes that must stay to the reason. `begun` has the start time of each workload by its owner's
+    UID, because a pod that was moved is younger than its workload. `repair_policies` are the
+    conditions of unhealthy nodes; without any, no node is repaired.
     """
 
     snapshot: Snapshot

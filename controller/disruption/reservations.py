@@ -1,4 +1,4 @@
-"""Capacity reservations: what removed nodes give back, and which nodes wait for that."""
+"""Capacity reservations: the instances that removed nodes free, and the nodes that need them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def with_left(types: TypesByPool, reservation: str, more: int) -> TypesByPool:
 
 
 def awaited(types: Iterable[InstanceType], requirements: Iterable[Requirement]) -> frozenset[str]:
-    """Return the IDs of the full reservations that alone can hold a node with these requirements.
+    """Return the IDs of full reservations, if a node with these requirements can use only those.
 
-    Empty if the node can be launched now, or once another kind of capacity is available again.
+    Empty if the node can be launched now, or later with another capacity type.
     """
     offerings = list(offerings_of(types, requirements))
     if any(o.available or o.capacity_type != labels.RESERVED for o in offerings):

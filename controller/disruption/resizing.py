@@ -8,7 +8,7 @@ from datetime import datetime
 
 from controller.apis.kubernetes.pods import Pod
 from controller.constraints.resources import Resources, less, pod_requests, total
-from controller.disruption.costs import moving_price
+from controller.disruption.costs import eviction_price
 from controller.disruption.pods import is_critical, local_claims, uses_any
 from controller.disruption.problem import DisruptionSettings
 from controller.state.evictions import EvictionGuards
@@ -37,9 +37,9 @@ def evictions(
 ) -> tuple[Pod, ...]:
     """Return the cheapest pods of a node whose eviction frees the missing resources.
 
-    The result is empty if the pods that may be evicted do not suffice. Pods may be evicted if their
-    owner recreates them, if no budget, annotation, gang or local volume keeps them, and if their
-    priority is not above that of a resized pod.
+    Empty if the pods that may be evicted do not suffice. A pod may be evicted if its owner
+    recreates it, if no PodDisruptionBudget, annotation, gang or local volume prevents it, and if
+    its priority is not above that of a resized pod.
     """
     guards = EvictionGuards(snapshot.pod_disruption_budgets)
     gangs = GangReader(snapshot.pod_groups)
@@ -59,7 +59,7 @@ def evictions(
         and not uses_any(pod, local)
         and guards.obstacle(pod) is None
     ]
-    return _cheapest(movable, missing, lambda pod: moving_price(pod, settings, now), guards)
+    return _cheapest(movable, missing, lambda pod: eviction_price(pod, settings, now), guards)
 
 
 def _cheapest(

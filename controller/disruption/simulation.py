@@ -37,7 +37,7 @@ colon."""
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """Where the pods of nodes schedule that are removed together.
+    """The placements of the pods of nodes that are removed together.
 
     `leaving` are the removed candidates, `results` the simulated placements of their pods.
     """
@@ -177,8 +177,8 @@ class Simulation:
         types: TypesByPool | None = None,
         restarting: Sequence[Pod] = (),
     ) -> SimulationResult | None:
-        """Return the result of removing nodes; `types` are what can be bought then, if changed."""
-        world = self._world(gone, closed)
+        """Return the result of removing nodes; `types` are the instance types then, if changed."""
+        world = self._snapshot_without(gone, closed)
         if types is not None:
             world = replace(world, instance_types=types)
         if restarting:
@@ -208,7 +208,7 @@ class Simulation:
         if rest:
             bought = schedule(
                 rest,
-                snapshot=self._world_to_buy_in(leaving, rest, destinations),
+                snapshot=self._snapshot_for_new_nodes(leaving, rest, destinations),
                 settings=self._problem.scheduling,
                 catalog=self.catalog,
                 expired=self._expired,
@@ -218,16 +218,16 @@ class Simulation:
             results = replace(bought, existing_nodes=results.existing_nodes)
         return self._result(leaving, results)
 
-    def taken_in(
+    def moved_to_one(
         self, node: StateNode, leaving: Collection[str], destinations: Mapping[str, str]
     ) -> SimulationResult | None:
-        """Return the result of removing nodes if one empty node receives the remaining pods.
+        """Return the result of removing nodes if one empty node receives the other pods.
 
-        `destinations` maps pods to existing nodes, by pod key. `node` is the empty node, which
-        receives all other pods; None if one of them does not fit.
+        `destinations` maps pods to existing nodes, by pod key. `node` is the empty node; None if
+        a pod does not fit on it.
         """
         settled, rest = self._split_by_destination(leaving, destinations)
-        shop = self._world_to_buy_in(leaving, rest, destinations)
+        shop = self._snapshot_for_new_nodes(leaving, rest, destinations)
         results = schedule(
             rest,
             snapshot=replace(shop, nodes=(*shop.nodes, node), node_pools=(), instance_types={}),
@@ -257,26 +257,25 @@ class Simulation:
     def _result(self, leaving: Collection[str], results: Results) -> SimulationResult:
         return SimulationResult(tuple(self._candidates[name] for name in sorted(leaving)), results)
 
-    def _world_to_buy_in(
+    def _snapshot_for_new_nodes(
         self, leaving: Collection[str], rest: Sequence[Pod], destinations: Mapping[str, str]
     ) -> Snapshot:
-        """Return the snapshot in which new nodes are bought for the `rest`.
+        """Return the snapshot in which only new nodes can receive the pods in `rest`.
 
-        No existing node receives those pods. Of the pods on existing nodes, only those remain that
-        a topology rule may count.
+        It has no existing node with capacity, and only the pods that a topology rule may count.
         """
         gone = frozenset(leaving)
         nodes = tuple(
             replace(node, deleting=True) for node in self._snapshot.nodes if node.name not in gone
         )
-        counts = any(map(_states_rules, rest))
+        counts = any(map(_has_topology_rules, rest))
         staying = [pod for pod in self._snapshot.pods if pod.spec.node_name not in gone]
         moved = [pod for pod in self._moving(gone) if pod.key in destinations]
         # Without rules of their own, the pods to schedule are affected only by the anti-affinity of
         # others.
         if not counts:
-            staying = [pod for pod in staying if _keeps_others_off(pod)]
-            moved = [pod for pod in moved if _keeps_others_off(pod)]
+            staying = [pod for pod in staying if _has_anti_affinity(pod)]
+            moved = [pod for pod in moved if _has_anti_affinity(pod)]
         there = [bound(pod, destinations[pod.key]) for pod in moved]
         return replace(self._snapshot, nodes=nodes, pods=(*staying, *there))
 
@@ -285,7 +284,7 @@ class Simulation:
 
         Only pods of the `leaving` nodes are considered.
         """
-        return any(pod.key in keys and _states_rules(pod) for pod in self._moving(leaving))
+        return any(pod.key in keys and _has_topology_rules(pod) for pod in self._moving(leaving))
 
     def model(
         self, names: Collection[str], *, new: Sequence[StateNode] = ()
@@ -307,7 +306,7 @@ class Simulation:
         """Return a lower bound, in $/h, on the cost of any placement of these candidates' pods."""
         return least_cost(
             self._moving(names),
-            snapshot=self._world(frozenset(names)),
+            snapshot=self._snapshot_without(frozenset(names)),
             settings=self._problem.scheduling,
             catalog=self.catalog,
             expired=self._expired,
@@ -316,7 +315,9 @@ class Simulation:
     def _moving(self, names: Collection[str]) -> list[Pod]:
         return [pod for name in sorted(names) for pod in self._candidates[name].moving]
 
-    def _world(self, gone: frozenset[str], closed: Collection[str] = NO_NODES) -> Snapshot:
+    def _snapshot_without(
+        self, gone: frozenset[str], closed: Collection[str] = NO_NODES
+    ) -> Snapshot:
         """Return the snapshot without the `gone` nodes, in which `closed` nodes receive no pods."""
         nodes = tuple(
             node if node.initialized and node.name not in closed else replace(node, deleting=True)
@@ -340,8 +341,8 @@ class Simulation:
         counts them where they run. kube-scheduler does the same until they are evicted, and a
         PodDisruptionBudget or `karpenter.sh/do-not-disrupt` may block their eviction for long.
 
-        Pods that prefer a new node keep that preference, so the engine may buy new nodes here, too.
-        Those new nodes are not used, but what they take of capacity reservations is taken.
+        Pods that prefer a new node keep that preference, so the engine may plan new nodes here,
+        too. These are ignored, but the capacity reservations that they use count as used.
         """
         waiting = [*pending, *stranded]
         if not waiting:
@@ -462,7 +463,7 @@ def _stranded(snapshot: Snapshot) -> list[Pod]:
     return [pod for pod in snapshot.pods if pod.spec.node_name in leaving and is_reschedulable(pod)]
 
 
-def _states_rules(pod: Pod) -> bool:
+def _has_topology_rules(pod: Pod) -> bool:
     """Return whether the pod has a topology spread constraint or an inter-pod (anti-)affinity."""
     affinity = pod.spec.affinity
     return bool(pod.spec.topology_spread_constraints) or (
@@ -471,7 +472,7 @@ def _states_rules(pod: Pod) -> bool:
     )
 
 
-def _keeps_others_off(pod: Pod) -> bool:
+def _has_anti_affinity(pod: Pod) -> bool:
     """Return whether the pod has inter-pod anti-affinity, which repels other pods."""
     affinity = pod.spec.affinity
     return affinity is not None and affinity.pod_anti_affinity is not None

@@ -9,7 +9,7 @@ import pytest
 
 from controller.apis.kubernetes.meta import OwnerReference
 from controller.apis.kubernetes.pods import Pod
-from controller.disruption.costs import Lives, beginnings
+from controller.disruption.costs import SavingDurations, workload_starts
 from controller.disruption.problem import DisruptionSettings
 from tests.builders import changed, make_pod
 
@@ -33,7 +33,9 @@ def running(owner: str, count: int, age: timedelta, *, kind: str = "ReplicaSet")
 
 def life(pods: Sequence[Pod]) -> timedelta:
     """Return how long what moving the first pod saves is expected to last."""
-    return SETTINGS.eviction_price / Lives(pods, SETTINGS, NOW).hourly_price(pods[0]) * HOUR
+    return (
+        SETTINGS.eviction_price / SavingDurations(pods, SETTINGS, NOW).hourly_price(pods[0]) * HOUR
+    )
 
 
 def test_a_saving_counts_for_the_age_of_the_workload_up_to_two_hours() -> None:
@@ -61,22 +63,25 @@ def test_a_workload_keeps_its_age_when_all_its_pods_are_moved() -> None:
     moved = running("single", 3, timedelta(minutes=1))
     after = [*running("web", 20, DAY), *moved]
 
-    begun = beginnings(after, beginnings(before, {}))
+    begun = workload_starts(after, workload_starts(before, {}))
 
     assert begun == {"web": NOW - DAY, "single": NOW - DAY}
-    remembered, forgotten = Lives(after, SETTINGS, NOW, begun), Lives(after, SETTINGS, NOW)
+    remembered, forgotten = (
+        SavingDurations(after, SETTINGS, NOW, begun),
+        SavingDurations(after, SETTINGS, NOW),
+    )
     # What is saved lasts two hours, not ten minutes.
     assert remembered.hourly_price(moved[0]) == forgotten.hourly_price(moved[0]) / 12
     assert remembered.hourly_price(after[0]) == forgotten.hourly_price(after[0]) / 12
 
 
 def test_the_start_of_a_workload_is_kept_while_it_has_pods() -> None:
-    before = beginnings([*running("web", 1, DAY), *running("gone", 1, DAY)], {})
+    before = workload_starts([*running("web", 1, DAY), *running("gone", 1, DAY)], {})
     waits = running("web", 1, HOUR)[0]
     waits = changed(waits, status={"start_time": None})
 
-    assert beginnings([waits], before) == {"web": NOW - DAY}
-    assert beginnings([waits], {}) == {}
+    assert workload_starts([waits], before) == {"web": NOW - DAY}
+    assert workload_starts([waits], {}) == {}
 
 
 def test_daemonset_pods_of_new_nodes_do_not_count_as_new_pods() -> None:

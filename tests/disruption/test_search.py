@@ -42,8 +42,8 @@ def test_no_exchange_of_two_nodes_lowers_the_cost() -> None:
     before = plan.mark()
     for staying in np.flatnonzero(~plan.leaving & model.candidate).tolist():
         for leaving in np.flatnonzero(plan.leaving & model.candidate).tolist():
-            plan.turn(staying)
-            plan.turn(leaving)
+            plan.flip(staying)
+            plan.flip(leaving)
             assert plan.cost > before[1] - GAIN
             plan.undo(before)
 
@@ -54,21 +54,21 @@ def test_the_search_ends_earlier_if_placements_are_expensive(
     model = model_of(8)
     evictions = model.present.sum(axis=1) * EVICTION
     relaxation = relaxed(model, evictions)
-    turned: list[int] = []
-    turn = Plan.turn
+    flipped: list[int] = []
+    flip = Plan.flip
 
     def counted(plan: Plan, node: int) -> None:
-        turned.append(node)
-        turn(plan, node)
+        flipped.append(node)
+        flip(plan, node)
 
-    monkeypatch.setattr(Plan, "turn", counted)
+    monkeypatch.setattr(Plan, "flip", counted)
     searched(model, evictions, relaxation, expired=never)
-    usual = len(turned)
-    turned.clear()
+    usual = len(flipped)
+    flipped.clear()
     monkeypatch.setattr(search, "PLACEMENTS", 100)
     plan = searched(model, evictions, relaxation, expired=never)
 
-    assert len(turned) < usual / 4
+    assert len(flipped) < usual / 4
     assert plan.cost < float(model.price[model.candidate].sum())
 
 
@@ -78,7 +78,7 @@ def test_pods_that_fill_new_nodes_count_as_bought_even_if_that_is_free() -> None
     plan = Plan(free, np.zeros(len(model.names)), np.zeros_like(model.capacity))
 
     for node in np.flatnonzero(model.candidate).tolist():
-        plan.turn(node)
+        plan.flip(node)
     destinations = plan.destinations(last=np.zeros_like(model.candidate))
 
     moving = int(model.present[model.candidate].sum())

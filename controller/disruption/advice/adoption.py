@@ -39,7 +39,7 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 class Adopted:
     """The cluster after the nodes outside Joiner were drained.
 
-    `staying` maps those that could not be drained to the reason. `moved` counts the evicted pods.
+    `staying` maps nodes that cannot be drained to the reason. `moved` counts the evicted pods.
     """
 
     problem: DisruptionProblem
@@ -62,8 +62,8 @@ def translated(problem: DisruptionProblem) -> DisruptionProblem:
 def outside(problem: DisruptionProblem, keep: Mapping[str, str] | None = None) -> frozenset[str]:
     """Return the names of the nodes outside Joiner that its NodePools would replace.
 
-    Left out are Fargate, control planes, nodes with the taint `CriticalAddonsOnly`, nodes whose
-    price is unknown, and those with all labels of `keep`.
+    It leaves out Fargate, control planes, nodes with the taint `CriticalAddonsOnly`, nodes whose
+    price is unknown, and nodes with all labels of `keep`.
     """
     price = candidates.prices(problem)
     return frozenset(
@@ -116,7 +116,7 @@ def drained(
 def _moved(
     problem: DisruptionProblem, leaving: Collection[str], results: Results
 ) -> DisruptionProblem:
-    """Return the cluster without the leaving nodes, with their pods and pending ones on others."""
+    """Return the cluster without the `leaving` nodes, with their and pending pods on others."""
     left = results.unschedulable
     placed = tuple(pod for pod in problem.pending if pod.key not in left)
     snapshot = replace(problem.snapshot, pods=(*problem.snapshot.pods, *placed))

@@ -28,9 +28,9 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A cluster, and the nodes that Joiner replaces whatever that costs.
+    """A cluster, and the nodes that Joiner replaces at any cost.
 
-    `deadline` begins the time limit of each solve.
+    `deadline` starts the time limit of each solve.
     """
 
     problem: DisruptionProblem
@@ -57,7 +57,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What a settled cluster costs, and what prevents it from costing less. Costs are in $/h.
+    """The cost of a settled cluster, and the obstacles to a lower cost. Costs are in $/h.
 
     `together` is the forecast without all obstacles in `findings`. `pools` are the NodePools with
     the changes that save, and `with_pools` is the forecast with them. `untested` counts the

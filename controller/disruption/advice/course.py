@@ -81,8 +81,8 @@ def _explained(problem: DisruptionProblem, decision: Decision) -> Mapping[str, s
 def _carry_out(course: Course, commands: Sequence[Command]) -> None:
     """Execute commands in the course's cluster.
 
-    Replacements of static NodePools take no particular pods, so their commands come last, one by
-    one.
+    Replacements of static NodePools are for no particular pods, so their commands are executed
+    last, one by one.
     """
     taken = {node.name for node in course.problem.snapshot.nodes}
     first = sum(len(made) for _, made in course.commands)

@@ -21,7 +21,7 @@ from controller.disruption.problem import DisruptionProblem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftingNode:
-    """A node that would drift: `reason` is that of the condition, `why` what differs."""
+    """A node that would drift: `reason` is the condition's, `why` describes the difference."""
 
     node: str
     node_pool: str

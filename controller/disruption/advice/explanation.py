@@ -1,4 +1,4 @@
-"""Explain why a node stays: what blocks its pods, the cost of alternatives, and what would help."""
+"""Explains why a node stays: blocked pods, the cost of alternatives, and recommendations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.wording import counted
 from controller.disruption.advice.recommendations import Question, recommendations, verdict
-from controller.disruption.costs import Lives, moving_price
+from controller.disruption.costs import SavingDurations, eviction_price
 from controller.disruption.pods import local_claims, surges, uses_any
 from controller.disruption.prices import node_offering
 from controller.disruption.problem import DisruptionProblem
@@ -29,9 +29,9 @@ from controller.state.pods import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodExplanation:
-    """What blocks a pod, and what unblocks it; where it would move; what its eviction costs in $.
+    """A pod of the node: its obstacle and remedy, its destination, and its eviction price in $.
 
-    `holds` is empty if the pod may move.
+    `holds`, the obstacle, is empty if the pod may move.
     """
 
     pod: str
@@ -46,8 +46,8 @@ class NodeExplanation:
     """Why a node stays or is disrupted; prices and savings are in $/h.
 
     `alternative` is the cost of capacity for its pods elsewhere, None if not all would schedule.
-    `moves` is the cost of evicting them, in $/h while the saving lasts. `price_parts` is what the
-    price consists of, empty if it is unknown.
+    `moves` is the cost of evicting them, in $/h while the saving lasts. `price_parts` are the parts
+    of the price, empty if it is unknown.
     """
 
     node: str
@@ -75,7 +75,7 @@ def explained(
     moving = [pod for pod in own if is_reschedulable(pod)]
     results = _elsewhere(problem, name, moving, expired)
     pods = tuple(_pod(pod, problem, results) for pod in sorted(own, key=lambda pod: pod.key))
-    lives = Lives(problem.snapshot.pods, problem.settings, problem.now, problem.begun)
+    lives = SavingDurations(problem.snapshot.pods, problem.settings, problem.now, problem.begun)
     types = {
         instance_type.name: instance_type
         for instance_type in problem.snapshot.instance_types.get(state.node_pool, ())
@@ -159,7 +159,7 @@ def _pod(pod: Pod, problem: DisruptionProblem, results: Results) -> PodExplanati
     if not holds and causes:
         holds = f"not schedulable elsewhere: {'; '.join(causes)}"
         change = "free capacity on other nodes, or allow a NodePool to launch a node for it"
-    price = moving_price(pod, problem.settings, problem.now)
+    price = eviction_price(pod, problem.settings, problem.now)
     return PodExplanation(pod=pod.key, holds=holds, elsewhere=elsewhere, price=price, change=change)
 
 

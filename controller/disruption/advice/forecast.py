@@ -27,11 +27,11 @@ MOST_STEPS = 200
 NEVER = "Never"
 
 Deadline = Callable[[], Callable[[], bool]]
-"""Begins the time limit of one solve: returns a function that is true once it is over."""
+"""Starts the time limit of one solve; returns a function that returns whether it is reached."""
 
 
 def unlimited() -> Callable[[], bool]:
-    """Begin a solve without a time limit."""
+    """Return a time limit that is never reached."""
     return never
 
 
@@ -39,8 +39,8 @@ def unlimited() -> Callable[[], bool]:
 class Forecast:
     """A cluster in which Joiner disrupts nothing more. Costs are in $/h.
 
-    `staying` maps the nodes that are to be replaced, but cannot be drained, to the reason.
-    `evictions` counts the pods moved until then. `blocked` says why the other nodes stay.
+    `staying` maps nodes that should be replaced, but cannot be drained, to the reason. `evictions`
+    counts the pods moved until then. `blocked` maps each of Joiner's nodes to why it stays.
     """
 
     problem: DisruptionProblem
@@ -70,7 +70,7 @@ def forecast(
     """
     names = {*leaving, *_drifted(problem), *_deleting(problem)}
     later = problem.now + problem.settings.horizon
-    adopted = drained(patient(problem), names, expired=deadline())
+    adopted = drained(without_waits(problem), names, expired=deadline())
     result = Forecast(
         problem=adopted.problem,
         cost=0.0,
@@ -93,7 +93,7 @@ def _deleting(problem: DisruptionProblem) -> list[str]:
 
 
 def _until_steady(before: Forecast, now: datetime, deadline: Deadline) -> Forecast:
-    """Return the forecast after every decision from a point in time on."""
+    """Return the forecast after all decisions at this time, until one has no commands."""
     problem = replace(before.problem, now=now)
     course = Course(problem=problem, cost_before=0.0)
     for _ in range(MOST_STEPS):
@@ -110,12 +110,12 @@ def _until_steady(before: Forecast, now: datetime, deadline: Deadline) -> Foreca
     )
 
 
-def patient(problem: DisruptionProblem) -> DisruptionProblem:
-    """Return the problem as it is when all waits have passed.
+def without_waits(problem: DisruptionProblem) -> DisruptionProblem:
+    """Return the problem as it will be once nothing has to wait.
 
-    Nodes that are being launched are left out: a forecast launches what the pods need. Nodes are
-    consolidatable unless `consolidateAfter` is `Never`. No AMI has to prove itself, no node is
-    nominated, and budgets allow any number of nodes unless they never allow one.
+    Nodes that are being launched are left out, because a forecast launches what the pods need.
+    Nodes are consolidatable unless `consolidateAfter` is `Never`. There is no soak time for AMIs,
+    no node is nominated, and budgets are unlimited unless they never allow a disruption.
     """
     pools = {name: _patient_pool(pool) for name, pool in problem.node_pools.items()}
     quiet = {

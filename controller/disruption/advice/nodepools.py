@@ -37,10 +37,10 @@ BURSTABLE = "t"
 not recommended."""
 
 UNITS = {MEMORY: MILLI * 2**30}
-"""The units of raised limits, where they are not 1, in thousandths."""
+"""The units to which raised limits are rounded, in thousandths; 1 for other resources."""
 
 FIXED = frozenset({f"{labels.AWS_GROUP}/instance-tenancy"})
-"""Keys of instances that are not a matter of price."""
+"""Labels of instances whose values users do not choose by price."""
 
 
 def describes_instances(key: str) -> bool:

@@ -43,9 +43,9 @@ Change = Callable[[DisruptionProblem], DisruptionProblem]
 class Obstacle:
     """Something that may prevent a saving.
 
-    `kind` classifies it, `what` names it, `change` says what removes it, and `made` removes it
-    from a cluster. `weight` is the price in $/h of the nodes that it concerns. If NodePools are
-    changed to remove it, `edit` is this change.
+    `kind` classifies it, `what` names it, `change` describes the change that removes it, and `made`
+    applies this change to a cluster. `weight` is the price in $/h of the nodes that it concerns. If
+    NodePools are changed to remove it, `edit` is this change.
     """
 
     kind: str

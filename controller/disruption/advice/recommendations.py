@@ -24,7 +24,7 @@ from controller.apis.wording import first_three
 from controller.disruption.budgets import budgets_of
 from controller.disruption.commands import Command, Decision, Reason
 from controller.disruption.consolidateafter import quiet_since
-from controller.disruption.costs import HOUR, Lives
+from controller.disruption.costs import HOUR, SavingDurations
 from controller.disruption.methods.consolidation.balance import BALANCED
 from controller.disruption.methods.consolidation.method import LATER
 from controller.disruption.methods.consolidation.preferenceprices import without_preferences
@@ -113,17 +113,17 @@ def recommendations(question: Question) -> tuple[str, ...]:
     needed = list(_needed(question))
     lifted = _all(change.made for change in needed)(problem)
     texts = [change.text for change in needed]
-    if _goes(question, lifted):
+    if _is_disrupted(question, lifted):
         return ("; and ".join(texts),) if texts else ()
     ways = () if question.is_drifted else _ways(question, lifted)
-    found = [way.text for way in ways if _goes(question, way.made(lifted))]
+    found = [way.text for way in ways if _is_disrupted(question, way.made(lifted))]
     if not found and not question.is_drifted:
         way = _emptied(question)
-        found = [way.text] if _goes(question, way.made(lifted)) else []
+        found = [way.text] if _is_disrupted(question, way.made(lifted)) else []
     return tuple("; and ".join((*texts, text)) for text in found)
 
 
-def _goes(question: Question, problem: DisruptionProblem) -> bool:
+def _is_disrupted(question: Question, problem: DisruptionProblem) -> bool:
     """Return whether the node would be disrupted now if it were the only candidate."""
     if question.expired():
         return False
@@ -140,7 +140,7 @@ def verdict(
     decision = decide(problem, expired=expired)
     command = _command(decision, name)
     if command is None and name not in decision.blocked:
-        # Another method came first: evaluate this node alone.
+        # Another method returned commands before this node was evaluated: evaluate it alone.
         return _alone(problem, name, expired)
     return command, decision.blocked.get(name, "")
 
@@ -302,7 +302,7 @@ def _prices(question: Question, lifted: DisruptionProblem) -> Iterator[Change]:
     )
     for wait in WAITS:
         later = _later(lifted, wait)
-        if _moves(question, later) < saving and _goes(question, later):
+        if _moves(question, later) < saving and _is_disrupted(question, later):
             yield Change(
                 f"wait: disrupted {in_about(wait)} if no pod of the cluster is replaced",
                 partial(_later, wait=wait),
@@ -323,14 +323,14 @@ def _most(
     """Return a price, close to the highest, below which the node is disrupted; 0 if none is."""
     for share in SHARES:
         price = math.floor(most * share * 1e4 + 1e-6) / 1e4
-        if price > 0 and _goes(question, at(lifted, price * BELOW)):
+        if price > 0 and _is_disrupted(question, at(lifted, price * BELOW)):
             return price
     return 0.0
 
 
 def _moves(question: Question, problem: DisruptionProblem) -> float:
     """Return the cost of evicting the node's pods, in $/h while the saving lasts."""
-    lives = Lives(problem.snapshot.pods, problem.settings, problem.now, problem.begun)
+    lives = SavingDurations(problem.snapshot.pods, problem.settings, problem.now, problem.begun)
     return sum(map(lives.hourly_price, question.moving))
 
 

@@ -92,7 +92,7 @@ def confirm_each(
     rejected: dict[str, str] = {}
     for command in commands:
         again = propose([node for node in eligible if node.name in command.names])
-        # A gang may have come to more nodes since: then it is decided again.
+        # A command with more nodes than before is rejected: the gang has spread to more nodes.
         same = [each for each in again.commands if each.names <= command.names]
         valid += same
         if not same:
@@ -136,7 +136,7 @@ def _next(
     has_tried = False
     for candidate in drifted:
         if candidate.name in blocked:
-            continue  # its unit was evaluated with another of its nodes
+            continue  # evaluated already, with another node of its unit
         unit = context.units.get(candidate.name)
         members = context.together(candidate)
         names = frozenset(member.name for member in members)
@@ -172,9 +172,9 @@ def _obstacle(
     rollout: Rollout,
     resting: Collection[str],
 ) -> tuple[str, bool] | None:
-    """Return why nodes are not replaced together now, and whether they only have to wait.
+    """Return why nodes are not replaced together now, and whether waiting is enough.
 
-    They wait for budgets, for the rollout of an AMI, or for the pause after a failure.
+    It is enough for budgets, the rollout of an AMI, and the pause after a failure.
     """
     unit = context.units.get(members[0].name)
     if (short := kept_by_budgets(members, unit, budgets)) is not None:
@@ -220,8 +220,8 @@ def replaced(
     """Return the command with its replacements and where its pods move.
 
     Pods move to `closed` nodes only if they fit nowhere else. With `terminate_first`, a single node
-    is terminated without a replacement if its pods need the instance that it uses of a full
-    capacity reservation: the provisioner launches the replacement there. `restarting` pods of other
+    may be terminated without a replacement if that frees an instance of a full capacity
+    reservation, in which the provisioner then launches the replacement. `restarting` pods of other
     nodes are scheduled again, too. None if a pod is unschedulable.
     """
     result = simulation.forced_out(command.names, closed=closed, restarting=restarting)
@@ -268,7 +268,7 @@ def in_order(candidates: Sequence[Candidate], *, static: bool) -> list[Candidate
 
 
 def why(candidate: Candidate) -> str:
-    """Return why a drifted node is disrupted, as its command says it."""
+    """Return why a drifted node is disrupted, as text for its command."""
     drifted = conditions.find(candidate.claim.status.conditions, DRIFTED)
     reason = drifted.reason if drifted is not None and drifted.reason else DRIFTED
     return f"node {candidate.name} has drifted: {reason}"

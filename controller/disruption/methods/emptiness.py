@@ -47,7 +47,7 @@ class Emptiness:
         rejected: dict[str, str] = {}
         for each in commands:
             left = [empty[name] for name in sorted(each.names) if name in empty]
-            allowed = going(left, budgets=budgets)
+            allowed = within_budgets(left, budgets=budgets)
             rejected |= dict.fromkeys(each.names - empty.keys(), "Node is no longer empty")
             late = {node.name for node in left} - {node.name for node in allowed}
             rejected |= dict.fromkeys(late, FEWER_ALLOWED)
@@ -62,21 +62,21 @@ def should_disrupt(candidate: Candidate) -> bool:
     Karpenter also treats a node as empty if all its pods have a negative deletion cost. Joiner
     does not: a node whose pods need another node is not empty.
     """
-    # A replacement that turned out unneeded is removed even if the pool disables consolidation.
+    # An unused replacement is removed even if the NodePool disables consolidation.
     return (
-        not holds_reserve(candidate)
+        not is_reserved(candidate)
         and (is_consolidated(candidate.node_pool) or candidate.is_replacement)
         and conditions.is_true(candidate.claim.status.conditions, CONSOLIDATABLE)
         and not any(is_reschedulable(pod) for pod in candidate.pods)
     )
 
 
-def goes_once_empty(candidate: Candidate) -> bool:
+def is_removed_once_empty(candidate: Candidate) -> bool:
     """Return whether the node will be removed after its last pod ends."""
-    return not holds_reserve(candidate) and is_consolidated(candidate.node_pool)
+    return not is_reserved(candidate) and is_consolidated(candidate.node_pool)
 
 
-def holds_reserve(candidate: Candidate) -> bool:
+def is_reserved(candidate: Candidate) -> bool:
     """Return whether a capacity buffer or the NodePool's `replicas` needs the node.
 
     If such a node were removed, another one would be launched at once.
@@ -94,11 +94,11 @@ def is_consolidated(pool: NodePool) -> bool:
 
 def commands(candidates: Sequence[Candidate], *, budgets: Budgets) -> list[Command]:
     """Return one command for all empty nodes that the budgets allow, or none."""
-    allowed = going(filter(should_disrupt, candidates), budgets=budgets)
+    allowed = within_budgets(filter(should_disrupt, candidates), budgets=budgets)
     return [command(allowed)] if allowed else []
 
 
-def going(empty: Iterable[Candidate], *, budgets: Budgets) -> list[Candidate]:
+def within_budgets(empty: Iterable[Candidate], *, budgets: Budgets) -> list[Candidate]:
     """Return the empty nodes that the budgets allow, the most expensive first."""
     return budgets.admit(sorted(empty, key=lambda node: (-node.price, node.name)))
 

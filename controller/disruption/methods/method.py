@@ -1,4 +1,4 @@
-"""What a disruption method is: it proposes commands, and validates them before they are executed.
+"""The protocol of disruption methods: propose commands, and validate them before execution.
 
 All methods of one evaluation share a `Context`, so that the cluster is read once.
 """
@@ -41,11 +41,14 @@ class Context:
 
     @property
     def units(self) -> Units:
-        """The nodes that gangs connect: they are disrupted together."""
+        """The units of nodes that run pods of one gang and are disrupted together."""
         return self.survey.units
 
     def together(self, candidate: Candidate) -> tuple[Candidate, ...]:
-        """Return the nodes that are disrupted with one of `forced`: its unit, or it alone."""
+        """Return the nodes that are disrupted with a node: those of its unit, or only the node.
+
+        The node is one of `forced`.
+        """
         unit = self.units.get(candidate.name)
         if unit is None or unit.is_alone:
             return (candidate,)
@@ -68,7 +71,7 @@ class Context:
 
     @cached_property
     def consumed(self) -> Mapping[Reason, Consumption]:
-        """What the budgets count: the nodes of each NodePool, and those being disrupted."""
+        """The nodes of each NodePool that budgets count, and those not ready or being deleted."""
         nodes = self.problem.snapshot.nodes
         repairs = {Reason.UNHEALTHY: consumption(nodes, Reason.UNHEALTHY)}
         return dict.fromkeys(Reason, consumption(nodes)) | repairs
@@ -88,13 +91,13 @@ class Context:
         return Simulation(self.problem, removable, expired=self.expired, signatures=self.signatures)
 
     def budgets(self, reason: Reason) -> Budgets:
-        """Return the budgets for a reason, of which nothing is consumed yet."""
+        """Return the budgets for a reason, before any command of this evaluation consumes them."""
         return budgets_of(self.problem, reason, self.consumed[reason])
 
 
 @dataclass(slots=True)
 class Proposal:
-    """The commands of a method, best first, and per node that stays the reason.
+    """The commands of a method, best first, and why the other nodes stay.
 
     `blocked` maps node names to reasons; `held_back` names the nodes that wait only for budgets,
     for the rollout of an AMI, or for the pause after a failure.
@@ -123,4 +126,4 @@ class Method(Protocol):
         """Whether this method validates the command."""
 
     def validate(self, context: Context, commands: Sequence[Command]) -> Confirmation:
-        """Return those of its commands that are still valid in the cluster as it is now."""
+        """Return the commands of this method that are valid in the cluster as it is now."""

@@ -37,10 +37,10 @@ def decide(
     expired: Callable[[], bool] = never,
     signatures: PodSignatures | None = None,
 ) -> Decision:
-    """Return the commands of the first method that has any, and why other nodes stay.
+    """Return the commands of the first method that proposes any, and why other nodes stay.
 
-    If several methods cannot disrupt a node, the reason of the first of them is given. `signatures`
-    caches what earlier evaluations read of the pods.
+    If several methods cannot disrupt a node, the reason is that of the first of them. `signatures`
+    caches data about pods between evaluations.
     """
     context = Context(problem, expired, signatures)
     blocked: dict[str, str] = {}
@@ -90,7 +90,7 @@ def confirm(
     """Return the commands of a decision that are still valid in the cluster as it is now.
 
     All nodes must still be candidates of the same method, within the budgets. `signatures` is the
-    cache that `decide` takes.
+    cache of `decide`.
     """
     context = Context(problem, expired, signatures)
     valid: list[Command] = []

@@ -39,7 +39,7 @@ from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Simulation
 
 MOST_REBOOTS, REBOOT_WINDOW = 2, timedelta(hours=24)
-"""How often a node is rebooted within this time; if that does not help, it is replaced."""
+"""How often a node is rebooted for repair within this time; afterwards it is replaced."""
 
 MOST_UNHEALTHY = 0.2
 """The share of a NodePool's nodes, rounded up, up to which unhealthy nodes are repaired."""
@@ -56,7 +56,7 @@ class Fault:
 
     @property
     def due(self) -> datetime | None:
-        """When the condition is no longer tolerated; None if it is unknown since when it holds.
+        """The time from which the condition is not tolerated; None if its start is unknown.
 
         A condition cannot be older than the boot of its node.
         """
@@ -190,13 +190,13 @@ def _veto(candidate: Candidate, found: Diagnosis, problem: DisruptionProblem) ->
 
 
 def _drain_bound(candidate: Candidate, found: Diagnosis) -> timedelta | None:
-    """Return how long the drain of a node may take: the shorter bound of policy and NodeClaim."""
+    """Return how long the drain of a node may take, by its policy or its NodeClaim."""
     own = durations.parse(candidate.claim.spec.termination_grace_period)
     return min((each for each in (own, found.drain_bound) if each is not None), default=None)
 
 
 def with_cause(command: Command, problem: DisruptionProblem) -> Command:
-    """Return a command that repairs a node with the condition and the bound of its drain as now."""
+    """Return the repair command with the node's present condition and drain bound."""
     (candidate,) = command.candidates
     found = diagnosis(candidate.node, problem.repair_policies, problem.now, candidate.claim)
     if found is None:
@@ -210,7 +210,7 @@ def with_cause(command: Command, problem: DisruptionProblem) -> Command:
 
 
 def _closed_pools(problem: DisruptionProblem) -> frozenset[str]:
-    """Return the NodePools with more unhealthy nodes than are repaired, tolerated ones included."""
+    """Return the NodePools with too many unhealthy nodes, including tolerated conditions."""
     total: Counter[str] = Counter()
     ill: Counter[str] = Counter()
     for state in problem.snapshot.nodes:
@@ -264,7 +264,7 @@ def _next(
     blocked: dict[str, str] = {}
     kept: set[str] = set()
     for candidate, found in due:
-        # Budgets count initialized nodes: another one runs no workload to protect.
+        # Budgets count initialized nodes: a node that is not initialized runs no workload.
         if _is_initialized(candidate) and not budgets.allows(candidate.pool, candidate.node):
             blocked[candidate.name] = held_back(candidate.pool)
             kept.add(candidate.name)

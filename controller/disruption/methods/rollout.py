@@ -1,8 +1,8 @@
 """AMI rollout: replace one node of a NodePool first, and the others once the new AMI is proven.
 
 Other nodes are not disrupted for AMI drift while new nodes of the NodePool do not join the cluster,
-are not ready, or have not run for the soak time. The state is derived from the cluster alone, so
-every replica comes to the same answer at any time.
+are not ready, or have not run for the soak time. The state is derived from the cluster alone, so a
+new leader continues the rollout.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Rollout:
     """How far the rollout of a new AMI may proceed now, per NodePool with AMI drift."""
 
     _obstacles: dict[str, str] = field(default_factory=dict)
-    _untried: set[str] = field(default_factory=set)
+    _unproven: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, problem: DisruptionProblem) -> Rollout:
@@ -50,16 +50,16 @@ class Rollout:
             ]
             if not outdated:
                 continue
-            newcomers = _newcomers(members[name], outdated)
-            obstacle = _obstacle(pool, newcomers, soak=soak, now=problem.now)
+            new_nodes = _new_nodes(members[name], outdated)
+            obstacle = _obstacle(pool, new_nodes, soak=soak, now=problem.now)
             replaced = next(filter(_is_being_replaced, members[name]), None)
             if obstacle is not None:
                 rollout._obstacles[name] = obstacle
-            elif replaced is not None and not newcomers:
+            elif replaced is not None and not new_nodes:
                 # The replacement was just lost, and the disruption has not been rolled back yet.
                 rollout._obstacles[name] = _one_first(name, replaced.name)
-            elif not newcomers:
-                rollout._untried.add(name)
+            elif not new_nodes:
+                rollout._unproven.add(name)
         return rollout
 
     def obstacle(self, candidate: Candidate) -> str | None:
@@ -71,7 +71,7 @@ class Rollout:
 
         While its AMI is unproven, no other node of the NodePool is disrupted for AMI drift.
         """
-        if has_old_image(candidate.claim) and candidate.pool in self._untried:
+        if has_old_image(candidate.claim) and candidate.pool in self._unproven:
             self._obstacles[candidate.pool] = _one_first(candidate.pool, candidate.name)
 
 
@@ -93,7 +93,7 @@ def _is_being_replaced(state: StateNode) -> bool:
     return mark is not None and mark.is_true and mark.reason == Reason.DRIFTED.value
 
 
-def _newcomers(members: Iterable[StateNode], outdated: Sequence[NodeClaim]) -> list[StateNode]:
+def _new_nodes(members: Iterable[StateNode], outdated: Sequence[NodeClaim]) -> list[StateNode]:
     """Return the nodes created since the AMI changed, including those not registered yet."""
     images = {claim.status.image_id for claim in outdated}
     changed = min(since(claim, DRIFTED) for claim in outdated)
@@ -109,7 +109,7 @@ def _newcomers(members: Iterable[StateNode], outdated: Sequence[NodeClaim]) -> l
 
 
 def _obstacle(
-    pool: NodePool, newcomers: Sequence[StateNode], *, soak: timedelta, now: datetime
+    pool: NodePool, new_nodes: Sequence[StateNode], *, soak: timedelta, now: datetime
 ) -> str | None:
     """Return why other nodes of a NodePool may not follow to the new AMI yet, or None."""
     name = pool.metadata.name
@@ -120,19 +120,19 @@ def _obstacle(
             "keep their AMI. Choose another AMI in the EC2NodeClass, or fix what keeps new nodes "
             "from joining"
         )
-    running = [node for node in newcomers if node.initialized]
+    running = [node for node in new_nodes if node.initialized]
     unready = next((node for node in running if not _is_ready(node)), None)
     if unready is not None:
         return (
             f"{unready.name}, which runs the new AMI of NodePool {name}, is not ready; other nodes "
             "keep their AMI. Choose another AMI in the EC2NodeClass, or fix that node"
         )
-    if not newcomers:
+    if not new_nodes:
         return None
     proven = min((_proved(node, soak) for node in running), default=None)
     if proven is None:
         return (
-            f"NodePool {name} tries its new AMI on one node first: {newcomers[0].name} is not "
+            f"NodePool {name} tries its new AMI on one node first: {new_nodes[0].name} is not "
             "initialized yet"
         )
     if proven > now:

@@ -84,7 +84,7 @@ def _replace(
     going: set[str] = set()
     for candidate in drifted:
         if candidate.name in blocked or candidate.name in going:
-            continue  # its unit was evaluated with another of its nodes
+            continue  # evaluated already, with another node of its unit
         unit = context.units.get(candidate.name)
         members = context.together(candidate)
         names = frozenset(member.name for member in members)
@@ -145,10 +145,10 @@ def _obstacle(
 class Means:
     """How a static NodePool can replace its nodes now.
 
-    `surge` is the number of replacements that may be launched before their nodes are terminated,
-    and `why_none` says why not more. If it is 0, `terminate_first` is why a node must be
-    terminated before, None if that would not help either; only nodes of these `reservations` help,
-    if there are any. `is_complete`: as many nodes are initialized as the NodePool has replicas.
+    `surge` is the number of replacements that may be launched before their nodes are terminated;
+    `why_none` is why it is 0. Then `terminate_first` is why a node must be terminated first, None
+    if that would not help either. If there are `reservations`, only the termination of their nodes
+    helps. `is_complete`: at least as many nodes are initialized as the NodePool has replicas.
     """
 
     replacement: NewNode
@@ -180,7 +180,7 @@ class Means:
         )
 
     def after_one(self) -> Means:
-        """Return the means after a node was replaced."""
+        """Return the means left after one replacement."""
         if self.surge <= 0:
             return self
         return replace(self, surge=self.surge - 1, terminate_first=None)

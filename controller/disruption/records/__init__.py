@@ -1,1 +1,1 @@
-"""What is recorded of a decision: the spec of its Disruption, and its outcome."""
+"""The record of a decision: the spec of its Disruption object, and its outcome."""

@@ -53,7 +53,7 @@ class Scene:
 def pods_outcome(record: Disruption, pods: Iterable[Pod]) -> MovedPods:
     """Return how many of the moved pods run again.
 
-    Of each workload it counts the pods created since, at most as many as moved.
+    For each workload, these are the pods created since the decision, at most as many as moved.
     """
     moved = sum(workload.pods for workload in record.spec.workloads)
     running, slowest = 0, 0.0

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kinds import NODE_POOL
 from controller.cloudprovider.provider import CloudProvider
-from controller.disruption.costs import beginnings
+from controller.disruption.costs import workload_starts
 from controller.disruption.problem import DisruptionProblem
 from controller.reconcilers.disruption.engine import DisruptionEngine
 from controller.reconcilers.newnodes.supply import ready_pools, supply
@@ -36,7 +36,7 @@ async def problem(
     sold = admitted(pool for pool in ready_pools(pools) if pool.metadata.name in types)
     snapshot, waiting = cluster.snapshot(types, sold, now=now), cluster.pending_pods()
     buffers, undecided = cluster.buffer_pods(), cluster.undecided_pods()
-    begun = await engine.in_thread(beginnings, chain(snapshot.pods, waiting, undecided), begun)
+    begun = await engine.in_thread(workload_starts, chain(snapshot.pods, waiting, undecided), begun)
     return DisruptionProblem(
         snapshot=snapshot,
         node_pools={pool.metadata.name: pool for pool in pools},

@@ -1,7 +1,7 @@
 """Selects the part of a plan that budgets allow now.
 
-A group is executed whole. If the budgets allow only some of its nodes, those are disrupted if they
-are worth it by themselves. If nothing of any plan remains, an instalment of the best group is
+If the budgets allow only some nodes of a group, these are disrupted if that saves more than their
+evictions cost. If the budgets allow no part of any plan, an instalment of the best group is
 disrupted, or one node alone.
 """
 
@@ -18,7 +18,7 @@ from controller.disruption.commands import Candidate
 from controller.disruption.costs import HOUR
 from controller.disruption.methods.consolidation.evaluation import ENGINE_TRIES, Evaluator
 from controller.disruption.methods.consolidation.planning import ConfirmedPlan, Plans, alone
-from controller.disruption.methods.consolidation.sequencing import as_bound, taken_in
+from controller.disruption.methods.consolidation.sequencing import best_as_bound, executable
 from controller.disruption.simulation import Group, names_of
 from controller.scheduling.results import NewNode
 
@@ -36,7 +36,7 @@ def first_within(
     ranked = [(plans, planned) for plans in some for planned in plans.best]
     ranked.sort(key=lambda each: -each[1].gain)
     for plans, planned in ranked:
-        approved = as_bound(plans.evaluator, _within(plans.evaluator, planned, budgets))
+        approved = best_as_bound(plans.evaluator, _within(plans.evaluator, planned, budgets))
         if approved:
             return plans, planned, approved
     plans, planned = next((each for each in ranked if each[1].groups), ranked[0])
@@ -61,11 +61,11 @@ def _within(evaluator: Evaluator, planned: ConfirmedPlan, budgets: Budgets) -> l
         elif group.names & going:
             approved.extend(_part(evaluator, planned, group.names & going))
     approved.sort(key=evaluator.rank)
-    return approved if planned.is_proven else taken_in(evaluator, approved)
+    return approved if planned.is_proven else executable(evaluator, approved)
 
 
 def _part(evaluator: Evaluator, planned: ConfirmedPlan, going: frozenset[str]) -> list[Group]:
-    """Return the groups that are worth it if only these nodes of a group are disrupted."""
+    """Return the groups that save more than they cost if only these nodes are disrupted."""
     while going:
         result = evaluator.simulation.carried_out(going, planned.destinations)
         good = evaluator.approved(result) if result is not None else []
@@ -79,15 +79,15 @@ def _part(evaluator: Evaluator, planned: ConfirmedPlan, going: frozenset[str]) -
 def _instalment(evaluator: Evaluator, planned: ConfirmedPlan, budgets: Budgets) -> list[Group]:
     """Return the first instalment of the best group that the budgets allow only in part.
 
-    The whole group must be worth it even though one of its new nodes is partly empty until the
-    other nodes follow.
+    The whole group must save more than it costs although the first new node stays partly empty
+    until the other nodes of the group are disrupted.
     """
     settings = evaluator.problem.settings
     if not settings.instalments or planned.is_proven or evaluator.conceded is not None:
         return []
     for whole in [group for group in planned.groups if group.replacements][:ENGINE_TRIES]:
         saved = evaluator.net(whole) * (settings.horizon / HOUR)
-        if evaluator.expired() or not as_bound(evaluator, [whole]):
+        if evaluator.expired() or not best_as_bound(evaluator, [whole]):
             continue
         for new in sorted(whole.replacements, key=lambda new: -new.price):
             first = _first(evaluator, whole, new, planned.destinations, budgets)
@@ -112,7 +112,7 @@ def _first(
     """
     pods = frozenset(new.pods)
 
-    # Nodes whose pods all go to this new node, or to existing nodes, are disrupted first.
+    # Nodes whose pods all move to this new node, or to existing nodes, are disrupted first.
     def pods_elsewhere(candidate: Candidate) -> int:
         return sum(pod.key not in destinations and pod.key not in pods for pod in candidate.moving)
 
@@ -120,12 +120,12 @@ def _first(
     sharing.sort(key=lambda one: (pods_elsewhere(one), *evaluator.eviction_cost_rank(one)))
     going = budgets.copy().admit(sharing)
     if len(going) == len(sharing):
-        return None  # no node would follow
+        return None  # this is the whole group, not an instalment
     problem = evaluator.problem
     pool, types = problem.node_pools[new.node_pool], problem.snapshot.instance_types
     replacement = launched("replacement", new, pool, types[new.node_pool], problem.now)
     while going:
-        result = evaluator.simulation.taken_in(
+        result = evaluator.simulation.moved_to_one(
             replacement, {one.name for one in going}, destinations
         )
         if result is not None:
@@ -137,9 +137,9 @@ def _first(
 
 
 def _next_best(evaluator: Evaluator, planned: ConfirmedPlan, budgets: Budgets) -> list[Group]:
-    """Return the first node of a plan that is worth disrupting alone.
+    """Return, as a group, a node of the plan whose disruption alone saves more than it costs.
 
-    It is used if the budgets allow no part of the plan as planned.
+    It is used if the budgets allow no part of the plan.
     """
     candidates = evaluator.candidates
     some = (name for name in planned.names if budgets.admissible([candidates[name]]))

@@ -10,7 +10,7 @@ import numpy as np
 from controller.disruption.budgets import allowed, consumption
 from controller.disruption.candidates import unprotected
 from controller.disruption.commands import Reason
-from controller.disruption.methods.emptiness import goes_once_empty
+from controller.disruption.methods.emptiness import is_removed_once_empty
 from controller.disruption.model import ClusterModel
 from controller.disruption.pods import is_of_job
 from controller.disruption.problem import DisruptionProblem
@@ -50,7 +50,7 @@ def with_lasting_destinations(
         candidate.name
         for candidate in unprotected(problem)
         if candidate.name not in lasting_on
-        and goes_once_empty(candidate)
+        and is_removed_once_empty(candidate)
         and candidate.pool in open_pools
     }
     lasting = np.zeros(len(model.sizes), dtype=np.bool_)

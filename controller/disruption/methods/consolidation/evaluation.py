@@ -1,8 +1,8 @@
 """Evaluates groups of nodes: what disrupting them saves, and what it costs to empty them.
 
-A group is allowed if its replacements cost less than its nodes and the policy Balanced of its
-NodePools approves it. It is worth it if it saves more than its evictions cost. The group that
-saves most per eviction comes first.
+A group is allowed if its replacements cost less than its nodes, and no NodePool with the policy
+Balanced rejects it. It is disrupted if it saves more than its evictions cost. The group that saves
+most per eviction comes first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from controller.apis.wording import counted
 from controller.disruption.commands import Candidate, Command, Reason
-from controller.disruption.costs import Lives, disturbance
+from controller.disruption.costs import SavingDurations, disturbance
 from controller.disruption.methods.consolidation import balance
 from controller.disruption.methods.consolidation.destinations import with_lasting_destinations
 from controller.disruption.methods.consolidation.plan import Plan
@@ -28,17 +28,17 @@ from controller.state.nodes import StateNode
 REASON = Reason.UNDERUTILIZED
 
 LEAST_EVICTION = 0.1
-"""The least cost of an eviction in a plan, as a share of the cost of the average pod. A plan that
-evicts ten pods to save the cost of one pod is not worth it. Without this minimum, consolidation
-would rearrange the whole cluster for its last percents."""
+"""The least cost of an eviction, as a share of the cost of the average pod: a plan must not evict
+ten pods to save the cost of one. Without this minimum, consolidation would move pods all over the
+cluster for the last percent of its cost."""
 
 MANY_NODES = 1000
-"""In clusters of more than this many nodes, consolidation takes the first plan that saves anything,
-the one that may launch new nodes, so that the first commands come early. It does not simulate
-kube-scheduler's order of binding there."""
+"""The number of candidates above which consolidation computes less, so that commands begin sooner.
+It then makes a plan without new nodes only if the plan with new nodes saves nothing, and does not
+simulate in which order kube-scheduler binds the pods."""
 
 ENGINE_TRIES = 20
-"""How many of the nodes that the arrays cannot represent one evaluation tries with the engine."""
+"""The largest number of nodes or groups that one evaluation simulates one by one."""
 
 NEGLIGIBLE = 1e-6
 """Savings below this, in $/h, count as zero."""
@@ -49,8 +49,8 @@ class Evaluator:
 
     `candidates` are the candidates by name. `simulation` is the engine; `model` holds the arrays,
     None if no pod moves or the time limit was reached. By node name, `disturbance` is the eviction
-    cost of the pods as Kubernetes counts it, and `costs` is the cost of emptying the node in $/h
-    while the saving lasts. `conceded` lists the pods that give up preferences, if any do.
+    cost of the pods as Karpenter counts it, and `costs` is the cost of emptying the node in $/h
+    while the saving lasts. `conceded` has the pods that give up preferences, None if none do.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Evaluator:
         self.problem, self.simulation, self.expired = problem, simulation, expired
         self.conceded = conceded
         self.candidates = {candidate.name: candidate for candidate in candidates}
-        lives = Lives(problem.snapshot.pods, problem.settings, problem.now, problem.begun)
+        lives = SavingDurations(problem.snapshot.pods, problem.settings, problem.now, problem.begun)
         self.disturbance = {
             candidate.name: disturbance(candidate.moving, problem.settings)
             for candidate in candidates

@@ -1,8 +1,8 @@
 """Consolidation of gangs: a gang moves to cheaper nodes as a whole, or not at all.
 
-The scheduling engine alone decides where the pods of a gang go: the arrays know no gangs. All nodes
-of a unit leave together, and the saving must exceed the cost of evicting all their pods. As the
-pods of a gang run nowhere else, that includes the restart of the whole gang.
+The scheduling engine decides where the pods of a gang move, because the arrays have no gangs. All
+nodes of a unit are removed together, and the saving must exceed the cost of evicting all their
+pods: that is the cost of restarting the whole gang.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from controller.disruption.methods.consolidation.method import (
     obstacle,
 )
 from controller.disruption.methods.consolidation.replacements import is_like
-from controller.disruption.methods.consolidation.sequencing import as_bound
+from controller.disruption.methods.consolidation.sequencing import best_as_bound
 from controller.disruption.methods.consolidation.staying import NOT_CHEAPER_FOR_SURE, NOWHERE
 from controller.disruption.methods.consolidation.validation import is_unchanged
 from controller.disruption.methods.method import Context, Proposal
@@ -57,7 +57,7 @@ class _Members:
 class GangConsolidation:
     """Replaces or removes all nodes of a gang if that saves more than restarting the gang costs.
 
-    It comes after `Consolidation`, and disrupts one unit at a time.
+    Joiner tries it after `Consolidation`. It disrupts one unit at a time.
     """
 
     reason = Reason.UNDERUTILIZED
@@ -73,7 +73,7 @@ class GangConsolidation:
         ]
 
     def propose(self, context: Context) -> Proposal:
-        """Return the command for the best unit that is worth it and that the budgets allow."""
+        """Return the command for the best unit that pays and that the budgets allow."""
         every = _units(context)
         if not every:
             return Proposal()
@@ -181,7 +181,7 @@ def _obstacles(context: Context, one: _Members) -> dict[str, str]:
 
 
 def _too_costly(evaluator: Evaluator, one: _Members) -> dict[str, str]:
-    """Return that not even the whole price of a unit pays for its evictions, by node name."""
+    """Return, by node name, that the evictions cost more than the whole unit; empty otherwise."""
     if one.price > _cost(evaluator, one):
         return {}
     return dict.fromkeys(one.unit.nodes, _does_not_pay(evaluator, one, one.price))
@@ -201,9 +201,9 @@ def _does_not_pay(evaluator: Evaluator, one: _Members, saving: float) -> str:
 
 
 def _moved(evaluator: Evaluator, one: _Members, verdicts: list[Verdict]) -> Group | str:
-    """Return the unit as a group with its replacements, or why it is not worth it.
+    """Return the unit as a group with its replacements, or why it does not pay.
 
-    Adds what the consolidation policies say of it to `verdicts`.
+    Adds the verdicts of the consolidation policies to `verdicts`.
     """
     result = evaluator.simulation.without(one.unit.nodes)
     if result is None:
@@ -222,7 +222,7 @@ def _moved(evaluator: Evaluator, one: _Members, verdicts: list[Verdict]) -> Grou
         return UNBALANCED if rejected else NOT_CHEAPER_FOR_SURE
     if evaluator.net(allowed) <= NEGLIGIBLE:
         return _does_not_pay(evaluator, one, allowed.saving)
-    return allowed if as_bound(evaluator, [allowed]) else ONE_BY_ONE
+    return allowed if best_as_bound(evaluator, [allowed]) else ONE_BY_ONE
 
 
 def _command(evaluator: Evaluator, unit: GangUnit, group: Group) -> Command:

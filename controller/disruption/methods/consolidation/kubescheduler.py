@@ -1,9 +1,8 @@
 """Simulates where kube-scheduler binds moved pods, regardless of the plan.
 
 The pod that replaces an evicted one has another name. kube-scheduler binds it to the node with the
-best score: the least and most evenly allocated one. Pods that fit only in one arrangement may
-therefore not end up as planned, and a pod that no longer fits needs a new node. The saving of a
-plan is judged by where kube-scheduler would bind its pods.
+best score: the least and most evenly allocated one. So it may not bind pods as planned, and a pod
+that no longer fits needs a new node. Consolidation subtracts the cost of such nodes from a saving.
 """
 
 from __future__ import annotations
@@ -29,10 +28,11 @@ from controller.state.usage import allocatable
 def cost_of_left_over(
     problem: DisruptionProblem, commands: Sequence[Command], *, catalog: Catalog
 ) -> float:
-    """Return the expected cost, in $/h, of new nodes for pods that do not fit as planned.
+    """Return the expected cost, in $/h, of new nodes for pods that no longer fit.
 
-    For each simulated order it is a lower estimate; infinite if no node can be launched for these
-    pods. Pods of commands without replacements come first, because they do not wait for new nodes.
+    It is the mean of lower estimates for two orders of drains; infinite if no node can be launched
+    for these pods. Pods of commands without replacements are bound first, because they do not wait
+    for new nodes.
     """
     ordered = sorted(commands, key=lambda command: bool(command.replacements))
     leaving = [
@@ -104,9 +104,8 @@ def _evicted(
 ) -> list[tuple[Pod, bool]]:
     """Return the pods of drains in the order of their evictions.
 
-    A drain evicts the pods that their PodDisruptionBudgets allow now. The others follow once those
-    are running again: a large pod may come after small ones. Pods that wait for replacements come
-    last.
+    A drain evicts the pods that their PodDisruptionBudgets allow now, and the others once these run
+    again, so a large pod may be evicted after small ones. Pods that wait for replacements are last.
     """
     order: list[tuple[Pod, bool]] = []
     for waits in (False, True):
@@ -115,7 +114,7 @@ def _evicted(
             allowed: dict[int, int] = {}
             later: list[Pod] = []
             for pod in left:
-                # At least one, because a budget that allows none now may do so by then.
+                # At least 1: a PodDisruptionBudget that allows no eviction now may allow one later.
                 for budget in (budgets := guards.of(pod)):
                     allowed.setdefault(id(budget), max(budget.status.disruptions_allowed, 1))
                 if all(allowed[id(budget)] > 0 for budget in budgets):

@@ -15,7 +15,7 @@ from controller.disruption.methods.consolidation.evaluation import Evaluator
 from controller.disruption.methods.consolidation.planning import Plans
 from controller.disruption.methods.consolidation.preferenceprices import preference_prices
 from controller.disruption.methods.consolidation.staying import Staying
-from controller.disruption.methods.consolidation.validation import culprits, still_valid
+from controller.disruption.methods.consolidation.validation import invalid_alone, still_valid
 from controller.disruption.methods.emptiness import is_consolidated, should_disrupt
 from controller.disruption.methods.method import Context, Proposal
 from controller.disruption.pods import is_soon_gone
@@ -85,7 +85,7 @@ class Consolidation:
 
 
 def _busy(context: Context) -> list[Candidate]:
-    """Return the candidates that `Emptiness` leaves, without those that run pods of gangs."""
+    """Return the candidates that are not empty and run no pods of gangs."""
     return [
         node
         for node in context.survey.admitted
@@ -109,7 +109,7 @@ def obstacle(candidate: Candidate, now: datetime) -> str | None:
     if not conditions.is_true(candidate.claim.status.conditions, CONSOLIDATABLE):
         return f"Becomes consolidatable after {disruption.consolidate_after} without pod changes"
     if any(is_soon_gone(pod, now) for pod in candidate.pods):
-        # Until they end, a replacement would have to provide the capacity that they release.
+        # Before these pods end, a replacement would need capacity for them, too.
         return ENDING
     return None
 
@@ -213,7 +213,7 @@ def _validate(
         failed = [command for command in left if command.names not in fresh]
         if not failed:
             return [fresh[command.names] for command in left], rejected
-        failed = culprits(evaluator, left) or failed
+        failed = invalid_alone(evaluator, left) or failed
         for changed in failed:
             rejected |= dict.fromkeys(changed.names, "The pods no longer fit as planned")
         left = [command for command in left if command not in failed]

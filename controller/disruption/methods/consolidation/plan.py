@@ -1,8 +1,8 @@
 """A consolidation plan under construction: the nodes to remove and the destinations of their pods.
 
 A node is removed with all its pods, or it stays. Its pods move to the remaining capacity of nodes
-that stay. Pods that do not fit there are *bought for*: the plan counts the price of a pod of their
-class on new nodes. Every plan therefore has a cost, and a local search can descend over plans.
+that stay. Pods that do not fit there go to new nodes: they are *bought for*, at the estimated price
+of a pod of their class on new nodes. Every plan therefore has a cost that a search can lower.
 
 Topology rules and remaining capacity are read from the arrays alone. A change costs a fraction of a
 millisecond and can be undone. A moved pod can change its destination at no cost: it is evicted
@@ -17,13 +17,13 @@ from itertools import groupby
 
 import numpy as np
 
-from controller.disruption.methods.consolidation.relaxation import HOLES
+from controller.disruption.methods.consolidation.relaxation import FRAGMENTATION
 from controller.disruption.model import ClusterModel, Rule
 from controller.scheduling.arrays import Counts, Indices, Mask, Matrix, Vector
 from controller.scheduling.topology.rules import ENDLESS, further, minimum
 
 FORBIDDEN = 1e6
-"""Cost in $/h of a pod that no offering can hold. No saving exceeds it."""
+"""The cost in $/h of a pod that no offering can hold. No saving exceeds it."""
 
 A_FEW = 30
 """Up to this number of pods, repeated selection of the cheapest node is faster than sorting all."""
@@ -59,7 +59,7 @@ class Plan:
         self.placements = 0
         self._journal: list[tuple[int, int, int]] = []
         finite = np.isfinite(model.worth_new)
-        self._worth = np.where(finite, model.worth_new * HOLES, FORBIDDEN)
+        self._worth = np.where(finite, model.worth_new * FRAGMENTATION, FORBIDDEN)
         # Resources have different units. A share of the largest node makes them comparable.
         self._scale = np.maximum(model.capacity.max(axis=0, initial=0.0), 1.0)
         share = model.sizes / self._scale
@@ -68,8 +68,8 @@ class Plan:
         # the largest pods: small pods fit into the gaps that they leave.
         self.order = np.lexsort((-share.sum(axis=1), ~bound))
         self._rank = np.argsort(self.order)
-        # What a pod costs on new nodes per share of capacity. Its largest share counts: the
-        # resource of which a pod needs most decides how many such pods a node holds.
+        # The cost of a pod on new nodes per share of capacity. Its largest share counts, because
+        # the resource of which a pod needs most limits how many such pods a node holds.
         self._dearness = self._worth / np.maximum(share.max(axis=1), 1e-12)
 
     def mark(self) -> Mark:
@@ -89,7 +89,7 @@ class Plan:
                 self.free[node] += self.model.sizes[number] * count
         del self._journal[length:]
 
-    def turn(self, node: int) -> None:
+    def flip(self, node: int) -> None:
         """Toggle a node: remove it if it stays, keep it if it is removed."""
         if self.leaving[node]:
             self._stay(node)
@@ -215,7 +215,7 @@ class Plan:
     def empty(self, names: Collection[str]) -> None:
         """Remove the named nodes that still stay, without choosing destinations for their pods."""
         for name in names:
-            place = self.model.places.get(name)
+            place = self.model.index_of.get(name)
             if place is not None and not self.leaving[place]:
                 self._clear(place)
 
@@ -273,7 +273,7 @@ class Plan:
 
     def _put_all(self, moves: Mapping[str, Iterable[str]]) -> frozenset[str]:
         """Place pods on their destinations as far as they fit; return the keys of the others."""
-        class_of, places = self.model.class_of, self.model.places
+        class_of, places = self.model.class_of, self.model.index_of
         wanted: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
         without_destination: set[str] = set()
         for name, keys in moves.items():

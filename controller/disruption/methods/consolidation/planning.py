@@ -19,7 +19,7 @@ from controller.disruption.methods.consolidation.evaluation import (
 )
 from controller.disruption.methods.consolidation.relaxation import RelaxedPlan, relaxed
 from controller.disruption.methods.consolidation.search import promises, searched
-from controller.disruption.methods.consolidation.sequencing import as_bound
+from controller.disruption.methods.consolidation.sequencing import best_as_bound
 from controller.disruption.model import ClusterModel
 from controller.disruption.simulation import Group, destinations_of, names_of
 from controller.scheduling.arrays import Mask, Vector
@@ -103,7 +103,7 @@ def alone(evaluator: Evaluator, names: Iterable[str]) -> ConfirmedPlan:
     )
     for name in ranked[:ENGINE_TRIES]:
         result = None if evaluator.expired() else evaluator.simulation.without({name})
-        good = as_bound(evaluator, evaluator.approved(result)) if result is not None else []
+        good = best_as_bound(evaluator, evaluator.approved(result)) if result is not None else []
         if good and result is not None:
             destinations = destinations_of(result.results.existing_nodes)
             return ConfirmedPlan(tuple(good), destinations, result.saving, is_proven=True)
@@ -111,14 +111,14 @@ def alone(evaluator: Evaluator, names: Iterable[str]) -> ConfirmedPlan:
 
 
 def _best_first(evaluator: Evaluator, estimate: ClusterEstimate) -> list[ConfirmedPlan]:
-    """Return the plan that buys new nodes and the plan that buys none, the larger net saving first.
+    """Return the plan with new nodes and the plan without, the larger net saving first.
 
     In large clusters (more than `MANY_NODES` nodes), the second is made only if the first has no
     groups. If neither has groups, the only plan is that of `_by_engine`.
     """
     freest, relaxation = estimate.model, estimate.relaxation
-    # The arrays only estimate what new nodes cost: by shares, while the engine buys whole nodes. A
-    # plan that buys none depends on no estimate, so it is made too, and may turn out to save more.
+    # The arrays estimate the cost of new nodes by shares, but the engine launches whole nodes. A
+    # plan without new nodes depends on no estimate, and may save more.
     ways = [freest]
     if np.isfinite(freest.worth_new).any():
         ways.insert(0, replace(freest, worth_new=np.full_like(freest.worth_new, np.inf)))

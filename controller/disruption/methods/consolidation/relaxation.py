@@ -36,7 +36,7 @@ does not use, and that make the further rounds slower."""
 TOLERANCE = 1e-7
 """Reduced costs in $/h above minus this count as zero: HiGHS computes duals to this precision."""
 
-HOLES = 1.05
+FRAGMENTATION = 1.05
 """Factor on a pod's share of a full new node: new nodes are never filled completely."""
 
 FORBIDDEN = 100.0
@@ -52,7 +52,7 @@ class RelaxedPlan:
     in $/h. `capacity_price` (nodes × resources) is the shadow price of remaining capacity. `flow`
     (classes × groups) is the number of pods that each group receives; `group` (nodes) is the group
     of each node. `bound` is a lower bound on the cost of the candidates under any plan, in $/h,
-    evictions included, if pods on new nodes cost `HOLES` times their share.
+    evictions included, if pods on new nodes cost `FRAGMENTATION` times their share.
     """
 
     kept: Vector
@@ -89,7 +89,7 @@ class _Program:
         self._total = model.present[model.candidate].sum(axis=0).astype(np.float64)
         dearest = max(float(model.price.max(initial=0.0)), 1e-3)
         finite = np.isfinite(model.worth_new)
-        self._worth_new = np.where(finite, model.worth_new * HOLES, FORBIDDEN * dearest)
+        self._worth_new = np.where(finite, model.worth_new * FRAGMENTATION, FORBIDDEN * dearest)
         self._limited, self._places = self._limits()
         self._pair_class = np.zeros(0, dtype=np.int64)
         self._pair_group = np.zeros(0, dtype=np.int64)

@@ -1,9 +1,8 @@
 """Which groups of a plan can be disrupted one after the other.
 
-A plan is carried out in steps, and spreads and affinities must hold at each step. A pod that leaves
-later, or stays after all, can be the one that an earlier pod was spread against or attracted to.
-kube-scheduler places the evicted pods and does not know the plan: pods that it leaves pending cost
-new nodes.
+A plan is carried out in steps, and topology spread and affinities must hold at each step. They may
+depend on a pod that leaves later, or that stays after all. kube-scheduler places the evicted pods
+and does not know the plan: pods that it cannot schedule cost new nodes.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from controller.scheduling.results import NewNode
 from controller.state.nodes import StateNode
 
 
-def taken_in(evaluator: Evaluator, approved: Sequence[Group]) -> list[Group]:
+def executable(evaluator: Evaluator, approved: Sequence[Group]) -> list[Group]:
     """Return the groups whose pods fit on the nodes that stay if the groups leave one by one.
 
     Each group is checked twice: while the later groups still run on their nodes, and while all
-    groups are moving at once. Groups that satisfy spreads and affinities only together are joined
-    to one: for example, two groups with new nodes may exchange zones between their pods. Capacity
-    is not checked: every part of a plan has it.
+    groups move at once. Groups that satisfy spreads and affinities only together are joined into
+    one, for example if the pods of two groups swap zones. Capacity is not checked, because every
+    part of a plan has it.
     """
     left = list(approved)
     if evaluator.model is None or not any(evaluator.model.rules):
@@ -42,16 +41,16 @@ def taken_in(evaluator: Evaluator, approved: Sequence[Group]) -> list[Group]:
             plan = evaluator.emptied_beside(new, empty)
             if plan is None:
                 return left
-            there = list(_in_turn(evaluator, plan, there))
+            there = list(_one_by_one(evaluator, plan, there))
         if names_of(there) == names_of(left):
             return there
         left = there
 
 
 def _bought_together(evaluator: Evaluator, approved: Sequence[Group]) -> Sequence[Group]:
-    """Return groups as they are if no other groups leave.
+    """Return the groups as they are if no other nodes of the plan are removed.
 
-    If pods on new nodes have rules about other pods, the new nodes are bought again.
+    If pods on new nodes have topology rules, the new nodes are planned again.
     """
     simulation = evaluator.simulation
     if not _have_topology_rules(evaluator, approved):
@@ -64,13 +63,13 @@ def _bought_together(evaluator: Evaluator, approved: Sequence[Group]) -> Sequenc
 
 
 def _have_topology_rules(evaluator: Evaluator, approved: Sequence[Group]) -> bool:
-    """Return whether a pod that goes to a new node has a rule about other pods."""
+    """Return whether a pod that moves to a new node has a topology rule."""
     bought = {key for group in approved for new in group.replacements for key in new.pods}
     return evaluator.simulation.have_topology_rules(names_of(approved), bought)
 
 
 def _new_nodes(evaluator: Evaluator, approved: Sequence[Group]) -> list[StateNode]:
-    """Return the new nodes of groups, empty, if pods on them have rules about other pods."""
+    """Return the groups' new nodes, without pods; none if their pods have no topology rules."""
     if not _have_topology_rules(evaluator, approved):
         return []
     problem = evaluator.problem
@@ -92,62 +91,60 @@ def _name(new: NewNode) -> str:
     return f"for {new.pods[0]}"
 
 
-def _arrivals(plan: Plan, group: Group) -> dict[str, tuple[str, ...]]:
-    """Return the pods of a group by destination, with new nodes if the plan models them.
+def _pods_by_destination(plan: Plan, group: Group) -> dict[str, tuple[str, ...]]:
+    """Return the keys of a group's pods by destination, with new nodes if the plan has them.
 
-    Intricate pods on new nodes are left out: the arrays cannot judge them, and the engine has.
+    Pods of intricate classes on new nodes are left out: the engine has placed them already.
     """
-    model, arrivals = plan.model, dict(group.moves)
+    model, pods = plan.model, dict(group.moves)
     for new in group.replacements:
-        if (name := _name(new)) in model.places:
-            arrivals[name] = tuple(
-                key for key in new.pods if not model.intricate[model.class_of[key]]
-            )
-    return arrivals
+        if (name := _name(new)) in model.index_of:
+            pods[name] = tuple(key for key in new.pods if not model.intricate[model.class_of[key]])
+    return pods
 
 
-def _in_turn(evaluator: Evaluator, plan: Plan, approved: Sequence[Group]) -> Iterator[Group]:
+def _one_by_one(evaluator: Evaluator, plan: Plan, approved: Sequence[Group]) -> Iterator[Group]:
     """Yield groups in an order in which the plan can empty the nodes that are not yet empty."""
     waiting = list(approved)
     while waiting:
         late = []
         for group in waiting:
-            if _goes(plan, group):
+            if _try_to_empty(plan, group):
                 yield group
             else:
                 late.append(group)
         if len(late) == len(waiting):
-            company = _company(evaluator, plan, waiting)
-            if company is None:
+            together = _only_together(evaluator, plan, waiting)
+            if together is None:
                 return
-            allowed = evaluator.allowed(company)
-            if allowed is not None and _goes(plan, allowed):
+            allowed = evaluator.allowed(together)
+            if allowed is not None and _try_to_empty(plan, allowed):
                 yield allowed
-            late = [group for group in waiting if not group.names <= company.names]
+            late = [group for group in waiting if not group.names <= together.names]
         waiting = late
 
 
-def _goes(plan: Plan, group: Group) -> bool:
-    """Empty a group's nodes if all its pods fit on their destinations; return whether they do."""
+def _try_to_empty(plan: Plan, group: Group) -> bool:
+    """Remove a group's nodes if all its pods fit on their destinations; return whether they do."""
     before = plan.mark()
     plan.empty(group.names)
-    if plan.bring(_arrivals(plan, group)):
+    if plan.bring(_pods_by_destination(plan, group)):
         return True
     plan.undo(before)
     return False
 
 
 def _without_destination(plan: Plan, group: Group) -> frozenset[str]:
-    """Return the keys of the pods of a group that cannot go to their destinations."""
+    """Return the keys of the pods of a group that do not fit on their destinations."""
     before = plan.mark()
     plan.empty(group.names)
-    without_destination = plan.without_destination(_arrivals(plan, group))
+    without_destination = plan.without_destination(_pods_by_destination(plan, group))
     plan.undo(before)
     return without_destination
 
 
-def _company(evaluator: Evaluator, plan: Plan, waiting: Sequence[Group]) -> Group | None:
-    """Return waiting groups that can leave only together, joined to one group, or None.
+def _only_together(evaluator: Evaluator, plan: Plan, waiting: Sequence[Group]) -> Group | None:
+    """Return groups that can only be removed together, joined into one group, or None.
 
     The result has as few groups as possible, and prefers the best ones.
     """
@@ -157,7 +154,7 @@ def _company(evaluator: Evaluator, plan: Plan, waiting: Sequence[Group]) -> Grou
             group
             for group in some
             if without_destination.isdisjoint(
-                key for keys in _arrivals(plan, group).values() for key in keys
+                key for keys in _pods_by_destination(plan, group).values() for key in keys
             )
         ]
     if evaluator.expired() or not some:
@@ -169,13 +166,13 @@ def _company(evaluator: Evaluator, plan: Plan, waiting: Sequence[Group]) -> Grou
     return joined(some)
 
 
-def as_bound(evaluator: Evaluator, approved: Sequence[Group]) -> list[Group]:
-    """Return the number of best groups that saves most after kube-scheduler has bound their pods.
+def best_as_bound(evaluator: Evaluator, approved: Sequence[Group]) -> list[Group]:
+    """Return the first groups, as many as save most once kube-scheduler has bound their pods.
 
-    If evictions are free (only savings count), and in clusters of more than `MANY_NODES`
-    candidates, pods are assumed to go where they are planned. The check ignores the deadline: each
-    trial has half the groups of the one before, so all together take at most twice as long as the
-    first. A plan without this check would be made again and again in vain.
+    If evictions are free, and in clusters of more than `MANY_NODES` candidates, pods are assumed to
+    be bound as planned. The check ignores the time limit. Each trial has half the groups of the
+    trial before, so all trials together take at most twice as long as the first. Without the check,
+    each evaluation would repeat a plan that saves nothing.
     """
     if not evaluator.problem.settings.eviction_price or len(evaluator.candidates) > MANY_NODES:
         return list(approved)
@@ -192,5 +189,5 @@ def as_bound(evaluator: Evaluator, approved: Sequence[Group]) -> list[Group]:
         )
         if saved - over > most:
             best, most = left, saved - over
-        left = taken_in(evaluator, left[: len(left) // 2])
+        left = executable(evaluator, left[: len(left) // 2])
     return best

@@ -13,7 +13,7 @@ from controller.disruption.methods.consolidation.balance import LEAST_SCORE
 from controller.disruption.methods.consolidation.evaluation import NEGLIGIBLE, Evaluator
 from controller.disruption.methods.consolidation.plan import Plan
 from controller.disruption.methods.consolidation.planning import ClusterEstimate
-from controller.disruption.methods.consolidation.relaxation import HOLES
+from controller.disruption.methods.consolidation.relaxation import FRAGMENTATION
 from controller.disruption.methods.consolidation.replacements import SPOT_TO_SPOT_TYPES
 from controller.disruption.simulation import Group
 
@@ -50,7 +50,7 @@ class Staying:
         if self._outlook is None:
             return None
         model, relaxation = self._outlook.model, self._outlook.relaxation
-        anywhere = (self._weighing.model or model).worth_new * HOLES
+        anywhere = (self._weighing.model or model).worth_new * FRAGMENTATION
         worth = model.present @ np.minimum(relaxation.values, anywhere)
         # The rules of spot-to-spot replacement are not applied here: `why` checks them last.
         free = self._weighing.model or model
@@ -62,14 +62,14 @@ class Staying:
         if self._alone is None:
             return NOWHERE
         plan, worth_of = self._alone
-        node, worth = plan.model.places[candidate.name], worth_of[candidate.name]
+        node, worth = plan.model.index_of[candidate.name], worth_of[candidate.name]
         costs = self._weighing.costs[candidate.name]
         if not plan.model.candidate[node]:
             return NOWHERE
         if worth >= candidate.price:
             return _nothing_cheaper(candidate, worth)
         before = plan.mark()
-        plan.turn(node)
+        plan.flip(node)
         cost = plan.price_of_bought()
         plan.undo(before)
         if not np.isfinite(cost):

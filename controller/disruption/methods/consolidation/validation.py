@@ -1,7 +1,7 @@
 """Validates commands against the cluster as it is now.
 
-No new plan is made: the same pods must still fit on the same nodes, and the replacements must be
-as planned. Then the groups are evaluated again.
+The same pods must still fit on the same nodes, and the replacements must be as planned. Then the
+groups are evaluated again. No new plan is made.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from controller.disruption.simulation import Group, destinations_of, joined, nam
 
 
 def still_valid(evaluator: Evaluator, commands: Sequence[Command]) -> dict[frozenset[str], Command]:
-    """Return the commands that are still valid, updated, by the names of their nodes.
+    """Return the valid commands, updated, by the names of their nodes.
 
-    A command is valid if it can still be executed as planned, after those before it, and is still
-    worth it.
+    A command is valid if it can be executed as planned after the commands before it, and still
+    saves more than its evictions cost.
     """
     if evaluator.expired():
         return {}
@@ -35,7 +35,7 @@ def still_valid(evaluator: Evaluator, commands: Sequence[Command]) -> dict[froze
     names = frozenset(name for command in there for name in command.whole.names)
     result = evaluator.simulation.carried_out(names, destinations) if names else None
     if not there and len(commands) == len(same) == 1:
-        # A command that the arrays cannot represent came from the engine: ask it again.
+        # The engine planned a command that the arrays cannot represent: simulate it again.
         there, result = same, evaluator.simulation.without(same[0].whole.names)
         if result is not None and destinations_of(result.results.existing_nodes) != destinations:
             return {}
@@ -44,16 +44,16 @@ def still_valid(evaluator: Evaluator, commands: Sequence[Command]) -> dict[froze
     group_of = {name: group for group in evaluator.approved(result) for name in group.names}
     fresh = {}
     for command in there:
-        group = _made_of(evaluator, group_of, command.whole.names)
+        group = _group_of_nodes(evaluator, group_of, command.whole.names)
         if group is not None and is_like(command.whole.replacements, group.replacements):
-            fresh[command.names] = _afresh(evaluator, command, group)
+            fresh[command.names] = _updated(evaluator, command, group)
     return fresh
 
 
-def culprits(evaluator: Evaluator, commands: Sequence[Command]) -> list[Command]:
+def invalid_alone(evaluator: Evaluator, commands: Sequence[Command]) -> list[Command]:
     """Return the commands that are invalid even without the others.
 
-    They may be the cause why the others are invalid together with them.
+    They can be the reason why commands that are valid by themselves are invalid together.
     """
     return [
         command for command in commands if command.names not in still_valid(evaluator, [command])
@@ -69,11 +69,11 @@ def is_unchanged(evaluator: Evaluator, command: Command) -> bool:
 
 
 def _still_fits(command: Command, plan: Plan | None) -> bool:
-    """Return whether the pods that move to existing nodes still fit; they then occupy `plan`."""
+    """Return whether the pods that move to existing nodes still fit, and add them to `plan`."""
     return not command.evictions if plan is None else plan.bring(command.moves)
 
 
-def _made_of(
+def _group_of_nodes(
     evaluator: Evaluator, group_of: Mapping[str, Group], names: frozenset[str]
 ) -> Group | None:
     """Return the group of exactly these nodes, joined from several if needed, or None.
@@ -88,10 +88,10 @@ def _made_of(
     return evaluator.allowed(joined(list(parts.values())))
 
 
-def _afresh(evaluator: Evaluator, command: Command, group: Group) -> Command:
+def _updated(evaluator: Evaluator, command: Command, group: Group) -> Command:
     """Return the command updated to its group as it is now.
 
-    For an instalment, that is the group of the whole command.
+    The group of an instalment is that of the whole command.
     """
     if command.part_of is None:
         return evaluator.command(group)
