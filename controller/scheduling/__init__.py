@@ -16,7 +16,7 @@ The modules, from the top; each may import only those below it:
     packing/    packs the remaining pods onto new nodes, by price
     dra/        allocates devices to resource claims
     nodes/      nodes that exist or are being launched
-    catalog/    what can be bought
+    catalog/    the offerings that can be bought
     pods/       the pending pods
     topology/   spreads, affinity and anti-affinity between pods
 
@@ -26,19 +26,20 @@ converts amounts by resource name to arrays and back.
 Terms:
 
     pod class       equal pods; classes of one placement key differ only in their requests
-    pod constraints  what a pod requires and still prefers; a relaxation drops one preference
+    pod constraints  the requirements and remaining preferences of a pod; a relaxation drops one
+                    preference
     eligibility     the variants and existing nodes that these constraints allow
     pending group   pending pods of one class; a pod group is a part of it for new nodes
     topology group  a spread, affinity or anti-affinity; its tally counts pods per domain, pins are
                     the domains chosen for pods
     row             an instance type in one NodePool
     offering        one way to buy an instance type; a column of the catalog
-    variant         offerings that no pending pod can tell apart
-    node type            an instance type within a variant: the unit in which packing buys nodes
-    packing class   pod groups that packing cannot tell apart
+    variant         offerings that no requirement of a pending pod distinguishes
+    node type       an instance type within a variant: the unit in which packing buys nodes
+    packing class   pod groups that are interchangeable for packing
     purchase        the new nodes for some pod groups
     allocatable device  a device from a ResourceSlice that a claim can get, on an existing or new
                     node
-    headroom        what limits still allow; a node's share of it is its consumption
+    headroom        the remaining amount of limits; a node's part of it is its consumption
     dual prices     the prices of resources and values of pods from the fluid program
 """

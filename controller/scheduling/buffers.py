@@ -1,4 +1,4 @@
-"""Separate the capacity that buffers reserve from the real pods in the results of a solve."""
+"""Separate the virtual pods of CapacityBuffers from the real pods in the results of a solve."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from controller.state.buffers import buffer_of
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Numbers of a buffer's pods on existing nodes, on new nodes, and without a node.
+    """Numbers of a buffer's pods on existing nodes, on new nodes, and without a node (`nowhere`).
 
-    `causes` are why the first pod without a node has none.
+    `causes` are the causes why the first pod without a node is unschedulable.
     """
 
     existing: int = 0
@@ -41,12 +41,17 @@ def split_fills(results: Results, virtual: Sequence[Pod]) -> tuple[Results, Mapp
             new=sum(buffers.get(key) == name for key in new),
             nowhere=sum(buffers.get(key) == name for key in results.unschedulable),
             causes=next(
-                (why for key, why in results.unschedulable.items() if buffers.get(key) == name), ()
+                (
+                    reasons
+                    for key, reasons in results.unschedulable.items()
+                    if buffers.get(key) == name
+                ),
+                (),
             ),
         )
         for name in sorted(set(buffers.values()))
     }
-    answer = replace(
+    without_buffers = replace(
         results,
         new_nodes=tuple(replace(node, pods=real(node.pods)) for node in results.new_nodes),
         existing_nodes={
@@ -56,14 +61,17 @@ def split_fills(results: Results, virtual: Sequence[Pod]) -> tuple[Results, Mapp
             key: causes for key, causes in results.unschedulable.items() if key not in buffers
         },
     )
-    return answer, fills
+    return without_buffers, fills
 
 
-def hosts(results: Results, made: Sequence[str], virtual: Sequence[Pod]) -> frozenset[str]:
-    """Return the names of the nodes, and of the NodeClaims `made`, that hold buffers' pods."""
+def hosts(results: Results, claims: Sequence[str], virtual: Sequence[Pod]) -> frozenset[str]:
+    """Return the names of the nodes and NodeClaims that hold virtual pods.
+
+    `claims` are the names of the NodeClaims of the results' new nodes, in order.
+    """
     keys = {pod.key for pod in virtual}
     placements = [
         *results.existing_nodes.items(),
-        *zip(made, (node.pods for node in results.new_nodes), strict=True),
+        *zip(claims, (node.pods for node in results.new_nodes), strict=True),
     ]
     return frozenset(name for name, pods in placements if not keys.isdisjoint(pods))

@@ -28,7 +28,7 @@ from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.groups import PendingGroup
 from controller.scheduling.pods.preferences import PodConstraints
 from controller.scheduling.results import (
-    MOST_REASONS,
+    MAX_REASONS,
     NO_CAPACITY,
     about_pool,
     limit_reached,
@@ -36,10 +36,10 @@ from controller.scheduling.results import (
 from controller.scheduling.topology.groups import Tallies, TopologyGroup, TopologyType
 
 OFFERING_LABELS = (labels.ZONE, labels.CAPACITY_TYPE)
-"""The labels that say where and how EC2 offers an instance type."""
+"""The labels of an offering: its zone and its capacity type."""
 
 
-OUT_OF_REACH = "the pod's volumes are not accessible from any node that the pod allows"
+VOLUMES_NOT_ACCESSIBLE = "the pod's volumes are not accessible from any node that the pod allows"
 
 TOO_FEW_TYPES = "fewer instance types fit the pods than minValues requires"
 
@@ -72,7 +72,7 @@ class Miss(IntEnum):
 
 @dataclass(slots=True)
 class _Losses:
-    """The types that each constraint excludes in turn, and the constraints that exclude all."""
+    """The number of types that each constraint excludes, and the constraints that exclude all."""
 
     counts: list[tuple[int, str]] = field(default_factory=list)
     misses: list[Miss] = field(default_factory=list)
@@ -103,7 +103,10 @@ def pool_causes(
 def _pool_cause(
     catalog: Catalog, number: int, pod_class: PodClass, constraints: PodConstraints
 ) -> tuple[tuple[Miss, ...], str]:
-    """Return the distance of a NodePool from holding such a pod, and why; empty if it can."""
+    """Return the distance of a NodePool from holding such a pod, and why; empty if it can hold it.
+
+    `number` is the index of the NodePool in the catalog.
+    """
     pool = catalog.pools[number]
     taint = taints.untolerated(pool.taints, constraints.tolerations)
     inside = catalog.pool_of == number
@@ -116,50 +119,50 @@ def _pool_cause(
     ]
     if not losses:
         return (Miss.LABEL,), "the pod's required node affinity has no valid term"
-    best = min(losses, key=lambda loss: loss.distance)
+    closest = min(losses, key=lambda loss: loss.distance)
     if taint is not None:
-        best.misses.append(Miss.TAINT)
-        return best.distance, f"the pod does not tolerate taint {taints.text(taint)}"
+        closest.misses.append(Miss.TAINT)
+        return closest.distance, f"the pod does not tolerate taint {taints.text(taint)}"
     if not all(loss.counts for loss in losses):
         return (), ""
-    best.counts.sort(key=lambda item: (-item[0], item[1]))
-    reasons = ", ".join(f"{count} {reason}" for count, reason in best.counts[:MOST_REASONS])
-    return best.distance, f"{counted(len(rows), 'instance type')}: {reasons}"
+    closest.counts.sort(key=lambda item: (-item[0], item[1]))
+    reasons = ", ".join(f"{count} {reason}" for count, reason in closest.counts[:MAX_REASONS])
+    return closest.distance, f"{counted(len(rows), 'instance type')}: {reasons}"
 
 
 def _losses(
     catalog: Catalog, inside: Mask, rows: Indices, pod_class: PodClass, needed: Requirements
 ) -> _Losses:
-    """Count, constraint by constraint, the types that it excludes; empty if a type is left."""
+    """Return the types that each constraint excludes, in turn; empty if a type is left."""
     losses = _Losses()
     columns = inside.copy()
-    alive = rows
+    remaining = rows
 
-    def lose(met: Mask, miss: Miss, reason: str) -> None:
-        nonlocal columns, alive
+    def exclude(met: Mask, miss: Miss, reason: str) -> None:
+        nonlocal columns, remaining
         columns = columns & met
-        still = np.intersect1d(alive, catalog.row_of[columns])
-        if len(still) < len(alive):
-            losses.counts.append((len(alive) - len(still), reason))
+        kept = np.intersect1d(remaining, catalog.row_of[columns])
+        if len(kept) < len(remaining):
+            losses.counts.append((len(remaining) - len(kept), reason))
         if not (inside & met).any():
             losses.misses.append(miss)
-        alive = still
+        remaining = kept
 
     for key in sorted(needed, key=_label_rank):
         miss = Miss.OFFERING if key in OFFERING_LABELS else Miss.LABEL
-        lose(catalog.meeting({key: needed[key]}), miss, _not_met(key, needed[key]))
+        exclude(catalog.meeting({key: needed[key]}), miss, _not_met(key, needed[key]))
     for name in sorted(pod_class.requests, key=lambda resource: (resource != CPU, resource)):
         amount = pod_class.requests[name]
         if name not in catalog.axis:
-            losses.counts.append((len(alive), f"without resource {name}"))
+            losses.counts.append((len(remaining), f"without resource {name}"))
             losses.misses.append(Miss.RESOURCE)
             return losses
         capacity = catalog.axis.column(catalog.allocatable, name)
         miss = Miss.SIZE if capacity[rows].any() else Miss.RESOURCE
         reason = f"too small for {name} {written(amount, name)}"
-        lose((capacity >= amount)[catalog.row_of], miss, reason)
-    lose(catalog.available, Miss.CAPACITY, _no_capacity(needed))
-    return losses if not len(alive) else _Losses()
+        exclude((capacity >= amount)[catalog.row_of], miss, reason)
+    exclude(catalog.available, Miss.CAPACITY, _no_capacity(needed))
+    return losses if not len(remaining) else _Losses()
 
 
 def _label_rank(key: str) -> tuple[bool, str]:
@@ -223,7 +226,7 @@ def unmet_topology(
 
 
 class PlacementCauses:
-    """Finds the causes why pods are unschedulable."""
+    """Determines why pods are unschedulable."""
 
     def __init__(
         self,
@@ -240,44 +243,54 @@ class PlacementCauses:
         self._launch_options, self._headroom, self._tallies = launch_options, headroom, tallies
 
     def causes(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
-        """Return the causes for such a pod, the most important first; limits leave `left`."""
+        """Return the causes for such a pod, the most important first.
+
+        `left` is the remaining amount of each limit.
+        """
         impossible = pool_causes(self._catalog, pending.pod_class, pending.constraints)
         if pending.pod_class.device_requests is not None:
             impossible = (*self._devices.causes(pending.pod_class.device_requests), *impossible)
         if len(impossible) == len(self._catalog.pools) or not self._catalog.pools:
             return impossible
         eligibility = pending.eligibility
-        is_torn = not eligibility.eligible.any() and eligibility.own_eligible.any()
+        is_excluded = not eligibility.eligible.any() and eligibility.own_eligible.any()
         causes = (
-            *((OUT_OF_REACH,) if is_torn and pending.pod_class.device_requests is None else ()),
-            *self._taken_ports(pending),
-            *self.spent_limits(pending, left),
+            *(
+                (VOLUMES_NOT_ACCESSIBLE,)
+                if is_excluded and pending.pod_class.device_requests is None
+                else ()
+            ),
+            *self._used_ports(pending),
+            *self.reached_limits(pending, left),
             *unmet_topology(pending.owned, pending.counted, self._tallies),
             *impossible,
         )
         return causes or (TOO_FEW_TYPES,)
 
-    def _taken_ports(self, pending: PendingGroup) -> tuple[str, ...]:
-        """Return a cause if a DaemonSet uses a host port of such pods on every possible node."""
+    def _used_ports(self, pending: PendingGroup) -> tuple[str, ...]:
+        """Return a cause if DaemonSets use a host port of such pods on every possible node."""
         anywhere = pending.eligibility.own_eligible & pending.eligibility.tolerated
-        where = self._variants.variant_of[
+        variants_of_pods = self._variants.variant_of[
             self._launch_options.fitting_node_types(anywhere, pending.size)
         ]
-        if not len(where) or self._variants.free(pending.pod_class.ports)[where].any():
+        if (
+            not len(variants_of_pods)
+            or self._variants.free(pending.pod_class.ports)[variants_of_pods].any()
+        ):
             return ()
         named = ", ".join(str(port.port) for port in pending.pod_class.ports)
         return (f"a DaemonSet uses host port {named} on every node that could be launched",)
 
-    def spent_limits(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
-        """Return the NodePool limits that allow no node that could hold such a pod."""
+    def reached_limits(self, pending: PendingGroup, left: Vector) -> tuple[str, ...]:
+        """Return a cause for each NodePool limit that allows no node that could hold such a pod."""
         node_types = self._launch_options.fitting_node_types(
             pending.eligibility.eligible, pending.size
         )
         rows = np.unique(self._variants.row_of[node_types])
-        spent = []
+        reached = []
         for index, (pool, name) in enumerate(self._headroom.names):
-            draws = self._headroom.per_row[rows, index]
-            least = draws[draws > 0].min(initial=np.inf)
+            used_by_row = self._headroom.per_row[rows, index]
+            least = used_by_row[used_by_row > 0].min(initial=np.inf)
             if np.isfinite(least) and left[index] < least:
-                spent.append(limit_reached(pool, name))
-        return tuple(spent)
+                reached.append(limit_reached(pool, name))
+        return tuple(reached)

@@ -20,8 +20,8 @@ from controller.constraints.resources import Resources
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.catalog.limits import LimitHeadroom
 from controller.scheduling.catalog.minvalues import row_values
-from controller.scheduling.catalog.offerings import RESERVATION_ID, Catalog, PoolTemplate
-from controller.scheduling.catalog.variants import Variants, rows_with_taken_ports
+from controller.scheduling.catalog.offerings import Catalog, PoolTemplate
+from controller.scheduling.catalog.variants import Variants, rows_with_used_ports
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.packing.plannednodes import PlannedNode
 from controller.scheduling.results import NewNode
@@ -193,7 +193,7 @@ class ClaimBuilder:
         names = [name for name, _ in self._catalog.reservations]
         if reservation >= 0:
             requirements.narrow(needs, labels.CAPACITY_TYPE, one_of(labels.RESERVED))
-            requirements.narrow(needs, RESERVATION_ID, one_of(names[reservation]))
+            requirements.narrow(needs, labels.RESERVATION_ID, one_of(names[reservation]))
         elif names:
             others = one_of(labels.ON_DEMAND, labels.SPOT)
             requirements.narrow(needs, labels.CAPACITY_TYPE, others)
@@ -370,7 +370,7 @@ class NodeClaimWriter:
             promised=self._promised(planned),
             consumed=self._headroom.per_row[variants.row_of[planned.node_type]],
             annotations=self._devices.annotations(pod_group for pod_group, _ in planned.members),
-            excluded=rows_with_taken_ports(variants.catalog, ports) if ports else None,
+            excluded=rows_with_used_ports(variants.catalog, ports) if ports else None,
         )
 
     def _requested(self, planned: PlannedNode) -> Resources:

@@ -17,9 +17,9 @@ from controller.scheduling.catalog.limits import (
     headroom_of,
     purchase_limits,
 )
-from controller.scheduling.catalog.minvalues import flexible_capacity, spanning
+from controller.scheduling.catalog.minvalues import flexible_capacity, with_joined_variants
 from controller.scheduling.catalog.offerings import Catalog
-from controller.scheduling.catalog.variants import Variants, values_apart, variants_of
+from controller.scheduling.catalog.variants import Variants, distinguished_values, variants_of
 from controller.scheduling.dra.deviceallocator import DeviceAllocator
 from controller.scheduling.nodes.attachments import Attachments
 from controller.scheduling.nodes.existing import ExistingNodes
@@ -279,10 +279,10 @@ def _asked_variants(
         wanted = list(
             dict.fromkeys(requirements[key] for requirements in asked if key in requirements)
         )
-        values = values_apart(catalog, key, wanted)
+        values = distinguished_values(catalog, key, wanted)
         domains.extend({key: one_of(value)} for value in values)
     opened = variants_of(catalog, [*asked, *domains], ports=(ports for _, ports in asking))
-    return spanning(opened, asking, domains)
+    return with_joined_variants(opened, asking, domains)
 
 
 def _supply(

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from controller.apis.kubernetes.taints import Requirement
 from controller.constraints.resources import Resources
 
-MOST_REASONS = 3
-"""How many reasons a cause lists per NodePool, so that events stay readable."""
+MAX_REASONS = 3
+"""The maximum number of reasons in a cause about a NodePool, so that events stay readable."""
 
 
 NO_CAPACITY = "without capacity"
@@ -21,33 +21,34 @@ _LIMIT = re.compile(r"NodePool \S+: limit of \S+ reached")
 
 
 def about_pool(node_pool: str, why: str) -> str:
-    """Return the cause why this NodePool launches no node for a pod."""
+    """Return the cause that says why a NodePool launches no node for a pod."""
     return f"NodePool {node_pool}: {why}"
 
 
 def limit_reached(node_pool: str, resource: str) -> str:
-    """Return the cause of a NodePool that accepts the pod but has reached a limit."""
+    """Return the cause that a NodePool has reached its limit of a resource."""
     return about_pool(node_pool, f"limit of {resource} reached")
 
 
 def pool_of(cause: str) -> str:
-    """Return the NodePool that a cause is about; empty if it is about the pod or all pools."""
+    """Return the name of the NodePool in a cause; empty if it is about the pod or all NodePools."""
     named = _ABOUT_POOL.match(cause)
     return named[1] if named else ""
 
 
 def is_limit(cause: str) -> bool:
-    """Whether the cause is a limit that a NodePool has reached."""
+    """Whether the cause says that a NodePool has reached a limit."""
     return _LIMIT.fullmatch(cause) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class NewNode:
-    """A node to launch, and the pods that it is for.
+    """A node to launch, and the keys of the pods that are scheduled onto it.
 
-    `instance_types` are cheapest first, at most 600. `requirements` are those of the NodeClaim
-    without the instance type. `price` is that of the cheapest offering that meets them, in $/h.
-    `requests` are those of the pods and the DaemonSet pods, in thousandths.
+    `instance_types` are the names of the allowed types, the cheapest first, at most 600.
+    `requirements` are the other requirements of the NodeClaim. `price` is the price of the cheapest
+    offering that meets them, in $/h. `requests` is the sum over the pods and the DaemonSet pods, in
+    thousandths.
     """
 
     node_pool: str
@@ -62,11 +63,12 @@ class NewNode:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Where every pod is scheduled, and why the others are unschedulable.
+    """The node of every pod that is scheduled, and the causes why the others are unschedulable.
 
-    Pods are named `namespace/name`. `existing_nodes` maps a node (or a NodeClaim without a node)
-    to its pods, `unschedulable` a pod to its causes, the most important first. `cost` is the
-    price of the new nodes, `lower_bound` the least price of any set of new nodes, both in $/h.
+    Pods are named `namespace/name`. `existing_nodes` maps the name of a node, or of a NodeClaim
+    without a node, to its pods. `unschedulable` maps a pod to its causes, the most important first.
+    `cost` is the price of the new nodes. No set of new nodes for these pods costs less than
+    `lower_bound`. Both are in $/h.
     `refused_gangs` are the gangs (`namespace/name`) that cannot be scheduled as a whole although
     enough of their pods exist.
     """

@@ -139,7 +139,7 @@ class Solver:
         """Whether limits leave pods unschedulable, and NodePools have different weights."""
         levels = {pool.weight for pool in self._catalog.pools}
         return len(levels) > 1 and any(
-            self._causes.spent_limits(pending, self._left) for pending in self._placeless
+            self._causes.reached_limits(pending, self._left) for pending in self._placeless
         )
 
     def _rounds(self, waiting: list[PendingGroup]) -> None:
@@ -307,7 +307,8 @@ class Solver:
                 left=self._left[: len(self._headroom.left)],
                 settings=self._settings,
                 domains={
-                    group.key: self._launch_options.named(group.key) for group in self._groups
+                    group.key: self._launch_options.label_values(group.key)
+                    for group in self._groups
                 },
             ),
             variants=self._variants,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from controller.apis import labels
+from controller.apis.labels import RESERVATION_ID
 from controller.cloudprovider.instancetypes import InstanceType, Offering
-from controller.scheduling.catalog.offerings import RESERVATION_ID
 from controller.scheduling.results import Results
 from tests.builders import (
     make_nodepool,

@@ -1,3 +1,1 @@
-"""Encode what can be bought: offerings, DaemonSet requests, limits, and variants for the pending
-pods.
-"""
+"""Offerings, DaemonSet requests, limits, and variants for the pending pods, encoded as arrays."""

@@ -21,7 +21,7 @@ from controller.state.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """One DaemonSet: the nodes it runs on, and what its pod requests there."""
+    """One DaemonSet: the nodes that its pods run on, and the requests of one pod."""
 
     key: str
     alternatives: tuple[dict[str, ValueSet], ...]
@@ -31,13 +31,13 @@ class Daemon:
 
 
 def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
-    """Return the demand of every DaemonSet, ordered by name.
+    """Return every DaemonSet as a `Daemon`, ordered by namespace and name.
 
-    Requests are those of its newest running pod if it has one, because admission may have changed
-    them. The nodes it runs on are always those of its template.
+    The requests are those of its newest pod, because admission may have changed them. Without a
+    pod they are those of its template, with the defaults of LimitRanges.
     """
     newest = _newest_pods(snapshot.pods)
-    demands = []
+    result = []
     for daemon_set in sorted(snapshot.daemon_sets, key=lambda daemon_set: daemon_set.metadata.key):
         template = daemon_set.spec.template.spec
         if template.resource_claims and not snapshot.device_classes:
@@ -47,7 +47,7 @@ def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
         if pod is None:
             spec = with_defaults(spec, daemon_set.metadata.namespace, snapshot.limit_ranges)
             pod = Pod(metadata=daemon_set.metadata, spec=spec)
-        demands.append(
+        result.append(
             Daemon(
                 key=daemon_set.metadata.key,
                 alternatives=required_alternatives(template),
@@ -56,7 +56,7 @@ def daemons(snapshot: Snapshot) -> tuple[Daemon, ...]:
                 ports=hostports.host_ports(spec),
             )
         )
-    return tuple(demands)
+    return tuple(result)
 
 
 def with_defaults(spec: PodSpec, namespace: str, limit_ranges: Sequence[LimitRange]) -> PodSpec:
@@ -80,10 +80,10 @@ def with_defaults(spec: PodSpec, namespace: str, limit_ranges: Sequence[LimitRan
 
 def _defaulted(container: Container, defaults: dict[str, str | int | float]) -> Container:
     """Return the container with requests from its own, then its limits, then the defaults."""
-    asked = container.resources
-    requests = defaults | asked.limits | asked.requests
+    own = container.resources
+    requests = defaults | own.limits | own.requests
     return msgspec.structs.replace(
-        container, resources=msgspec.structs.replace(asked, requests=requests)
+        container, resources=msgspec.structs.replace(own, requests=requests)
     )
 
 

@@ -1,4 +1,4 @@
-"""What the limits of NodePools and capacity reservations still allow to buy."""
+"""The remaining limits of NodePools and capacity reservations."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from controller.scheduling.catalog.variants import Variants
 class LimitHeadroom:
     """The limits of NodePools as arrays, with one column per pool and limited resource.
 
-    `names`: the pool and the resource of each limit. `per_row`: catalog rows × limits, what one
-    node of the row uses. `left`: limits, what may still be bought.
+    `names`: the pool and the resource of each limit. `per_row`: catalog rows × limits, the amount
+    that one node of the row uses. `left`: limits, the remaining amounts.
     """
 
     names: tuple[tuple[str, str], ...]
@@ -29,13 +29,11 @@ class LimitHeadroom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurchaseLimits:
-    """How much of each node type may be bought: the limits of NodePools, then capacity
-    reservations.
+    """Limits on purchases: first the limits of NodePools, then the capacity reservations.
 
-    A node from a reservation uses one of its instances.
-
-    `consumption`: node types × limits, what one node uses. `left`: limits, what may be bought at
-    the start. `units`: limits, how many of a limit's units a linear program counts as one.
+    `consumption`: node types × limits, the amount that one node uses; of its reservation, 1
+    instance. `left`: limits, the amounts before the first purchase. `units`: limits, the factor by
+    which linear programs divide a limit's amounts.
     """
 
     consumption: Matrix
@@ -46,23 +44,23 @@ class PurchaseLimits:
 def purchase_limits(variants: Variants, headroom: LimitHeadroom) -> PurchaseLimits:
     """Return the limits of NodePools and reservations for the node types of these variants."""
     reservations = variants.catalog.reservations
-    held = variants.reservation_of_variant[variants.variant_of]
-    reserved = held[:, None] == np.arange(len(reservations))[None]
+    reservation_of_node_type = variants.reservation_of_variant[variants.variant_of]
+    reserved = reservation_of_node_type[:, None] == np.arange(len(reservations))[None]
     of_pools = headroom.per_row[variants.row_of]
     consumption = np.concatenate([of_pools, reserved], axis=1).astype(np.float64)
     counts = np.array([count for _, count in reservations], dtype=np.float64)
     # Memory is counted in thousandths of bytes, but linear programs are accurate only for numbers
     # near 1. The units are powers of two, so that scaling and unscaling are exact.
-    most = consumption.max(axis=0, initial=1.0)
+    largest = consumption.max(axis=0, initial=1.0)
     return PurchaseLimits(
         consumption=consumption,
         left=np.concatenate([headroom.left, counts]),
-        units=np.exp2(np.floor(np.log2(most))),
+        units=np.exp2(np.floor(np.log2(largest))),
     )
 
 
 def headroom_of(catalog: Catalog, used: Mapping[str, Mapping[str, int]]) -> LimitHeadroom:
-    """Return what remains of every limit, given what each NodePool has `used`."""
+    """Return the remaining amount of every limit; `used` is the usage of each NodePool."""
     names = [
         (number, pool.name, name)
         for number, pool in enumerate(catalog.pools)
@@ -81,7 +79,7 @@ def headroom_of(catalog: Catalog, used: Mapping[str, Mapping[str, int]]) -> Limi
 
 
 def _consumed(catalog: Catalog, name: str) -> Vector:
-    """Return what one node of each row uses of a limit on this resource."""
+    """Return the amount of this resource that one node of each row uses (rows)."""
     if name == resources.NODES:
         return np.full(len(catalog.pool_of_row), float(MILLI))
     return catalog.axis.column(catalog.capacity, name)

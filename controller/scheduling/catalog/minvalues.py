@@ -1,7 +1,7 @@
-"""What `minValues` leaves of a node's capacity.
+"""The capacity of new nodes whose NodePool requires several instance types (`minValues`).
 
-A NodeClaim that must list a number of different instance types may be filled only as far as that
-many of them hold. So its capacity is that of the smallest of them.
+Every instance type that a NodeClaim lists must hold all its pods. So a NodeClaim that must list
+several types can be filled only up to the capacity of the smallest of them.
 """
 
 from __future__ import annotations
@@ -18,53 +18,53 @@ from controller.scheduling.catalog.offerings import Catalog, PoolTemplate
 from controller.scheduling.catalog.variants import LabelQuery, Ports, Variants
 from controller.scheduling.settings import BEST_EFFORT, Settings
 
-WHERE_AND_HOW = frozenset({labels.ZONE, labels.CAPACITY_TYPE, labels.ZONE_ID})
+LABELS_OF_OFFERINGS = frozenset({labels.ZONE, labels.CAPACITY_TYPE, labels.ZONE_ID})
 """Labels of offerings: a NodeClaim has several values of them unless a requirement narrows it."""
 
 
-def of_types(pool: PoolTemplate) -> dict[str, int]:
-    """Return the `minValues` that require several instance types, by label."""
-    return {key: least for key, least in pool.minimums.items() if key not in WHERE_AND_HOW}
+def type_minimums(pool: PoolTemplate) -> dict[str, int]:
+    """Return the `minValues` of a NodePool that require several instance types, by label."""
+    return {key: least for key, least in pool.minimums.items() if key not in LABELS_OF_OFFERINGS}
 
 
-def spanning(
+def with_joined_variants(
     variants: Variants,
     pods: Iterable[tuple[Requirements, Ports]],
     domains: Sequence[Requirements],
 ) -> Variants:
-    """Return the variants and, for NodePools with `minValues` on types, wider variants.
+    """Return the variants and, for NodePools with `minValues` on types, joined variants.
 
-    A wider variant joins the types that the requirements of one pod allow, over the whole pool and
-    within each domain. Variants separate types that some pods distinguish. A single variant may so
-    have fewer types than `minValues`, while a pod that does not distinguish them allows enough.
+    Variants separate types that the requirements of some pods distinguish. So a variant may have
+    fewer types than `minValues`, although another pod allows enough. A joined variant has all types
+    that the requirements of one pod allow, in the whole NodePool or in one domain.
     """
-    wanted = list(pods)
+    pods_and_ports = list(pods)
     spans: dict[bytes, Mask] = {}
     for number, pool in enumerate(variants.catalog.pools):
-        if of_types(pool):
+        if type_minimums(pool):
             inside = (variants.pool_of_variant == number) & (variants.reservation_of_variant < 0)
-            for needed, ports in wanted:
+            for needed, ports in pods_and_ports:
                 left = inside & variants.meeting(needed) & variants.free(ports)
                 for domain in ({}, *domains):
                     span = left & variants.meeting(domain)
-                    if _parts_types(variants, span):
+                    if _is_wider(variants, span):
                         spans.setdefault(span.tobytes(), span)
     for span in spans.values():
         variants = _with_span(variants, span)
     return variants
 
 
-def _parts_types(variants: Variants, span: Mask) -> bool:
-    """Return whether none of these variants alone has all the types that they have together."""
+def _is_wider(variants: Variants, span: Mask) -> bool:
+    """Whether these variants together have more types than any one of them."""
     inside = span[variants.variant_of]
     alone = np.bincount(variants.variant_of[inside], minlength=1)
     return len(np.unique(variants.row_of[inside])) > int(alone.max())
 
 
 def _with_span(variants: Variants, span: Mask) -> Variants:
-    """Return the variants and one more, whose nodes may be of any of some variants.
+    """Return the variants and one more, which joins the variants in `span`.
 
-    It meets the requirements that they all meet.
+    The joined variant meets the requirements that they all meet.
     """
     before = len(variants.pool_of_variant)
     members = np.flatnonzero(np.pad(span, (0, before - len(span))))
@@ -99,14 +99,14 @@ def flexible_capacity(
 ) -> Matrix:
     """Return the capacity (node types × resources) that keeps enough instance types on a NodeClaim.
 
-    Node types that can never satisfy `minValues` have none, unless the policy is `BestEffort`. Then
-    there is also capacity for each of `sizes` (of pending pods) that no flexible node of the
-    NodePool holds.
+    Node types that can never satisfy `minValues` get −1, which holds no pod, unless the policy is
+    `BestEffort`. With that policy, if no node with enough types holds a pod of one of the `sizes`,
+    the types that hold it keep the capacity for it.
     """
     result = capacity.copy()
     catalog = variants.catalog
     for number, pool in enumerate(catalog.pools):
-        minimums = of_types(pool)
+        minimums = type_minimums(pool)
         if not minimums:
             continue
         for variant in np.flatnonzero(variants.pool_of_variant == number).tolist():
@@ -146,9 +146,10 @@ def _narrow(
     minimums: Mapping[str, int],
     settings: Settings,
 ) -> None:
-    """Reduce the capacity of each node type to what enough types of its variant hold, in place.
+    """Reduce the capacity of each node type, in place, to a capacity that enough types have.
 
-    Node types without enough types get −1, which holds no pod, unless the policy is `BestEffort`.
+    The types are those of the same variant. If they are too few, the capacity is −1, which holds no
+    pod, or unchanged if the policy is `BestEffort`.
     """
     values = {
         key: [
@@ -158,10 +159,10 @@ def _narrow(
         for key in minimums
     }
     for node_type in node_types.tolist():
-        near = (capacity[node_types] / np.maximum(capacity[node_type], 1.0)).min(axis=1)
+        share = (capacity[node_types] / np.maximum(capacity[node_type], 1.0)).min(axis=1)
         # The capacity is that of the smallest type on the claim, so the types that have the most of
         # this node type's capacity are listed first, until every minimum is reached.
-        order = np.argsort(-np.minimum(near, 1.0), kind="stable")
+        order = np.argsort(-np.minimum(share, 1.0), kind="stable")
         needed = 0
         for key, least in minimums.items():
             seen: set[str] = set()

@@ -2,13 +2,14 @@
 
 A row is one instance type in one NodePool. A column is one offering of a row. The values that a
 node of a column may have for a label are a `ValueSet`, and equal sets share a code. So checking a
-requirement for every column takes one answer per distinct set and one array look-up.
+requirement for every column takes one evaluation per distinct set and one array look-up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ from controller.state.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class PoolTemplate:
-    """A NodePool as the scheduler uses it; `requirements` include its labels and its name."""
+    """A NodePool as the scheduler reads it; `requirements` include its labels and its name."""
 
     name: str
     weight: int
@@ -108,7 +109,7 @@ class Catalog:
 
 
 def template(pool: NodePool) -> PoolTemplate:
-    """Return a NodePool as the scheduler uses it.
+    """Return a NodePool as the scheduler reads it.
 
     Raises:
         ValueError: a requirement is malformed.
@@ -153,8 +154,8 @@ def catalog(snapshot: Snapshot) -> Catalog:
         if id(types) not in tables:
             tables[id(types)] = _TypeTable.read(types, axis)
     blocks = [
-        _PoolBlock.build(index, pool, tables[id(types)])
-        for index, (pool, types) in enumerate(zip(pools, per_pool, strict=True))
+        _PoolBlock.build(pool, tables[id(types)])
+        for pool, types in zip(pools, per_pool, strict=True)
     ]
     return _assembled(pools, blocks, axis, daemons(snapshot))
 
@@ -170,18 +171,18 @@ def _axis(per_pool: Sequence[Sequence[InstanceType]]) -> ResourceAxis:
 
 
 class _Coder:
-    """Gives equal value sets equal codes, in order of appearance."""
+    """Assigns codes to value sets, in order of appearance; equal sets get equal codes."""
 
     def __init__(self) -> None:
         self.sets: list[ValueSet | None] = []
         self._codes: dict[ValueSet | None, int] = {}
 
     def code(self, values: ValueSet | None) -> int:
-        known = self._codes.get(values)
-        if known is None:
-            known = self._codes[values] = len(self.sets)
+        cached = self._codes.get(values)
+        if cached is None:
+            cached = self._codes[values] = len(self.sets)
             self.sets.append(values)
-        return known
+        return cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,17 +234,12 @@ class _TypeTable:
             capacity=axis.matrix([instance_type.capacity for instance_type in ordered]),
             reservation_ids=[
                 (
-                    offering.requirements.get(RESERVATION_ID, "")
-                    if offering.capacity_type == labels.RESERVED
-                    else "",
+                    offering.reservation if offering.capacity_type == labels.RESERVED else "",
                     offering.reservation_capacity,
                 )
                 for _, offering in offerings
             ],
         )
-
-
-RESERVATION_ID = f"{labels.AWS_GROUP}/capacity-reservation-id"
 
 
 def _type_values(instance_type: InstanceType) -> dict[str, ValueSet]:
@@ -256,15 +252,10 @@ def _type_values(instance_type: InstanceType) -> dict[str, ValueSet]:
     return values
 
 
-_SETS: dict[tuple[str, tuple[str, ...]], ValueSet] = {}
-
-
+@cache
 def _cached_set(operator: str, values: tuple[str, ...]) -> ValueSet:
-    """Return the value set of an operator and values; equal ones are parsed once."""
-    known = _SETS.get((operator, values))
-    if known is None:
-        known = _SETS[(operator, values)] = requirements.value_set(operator, values)
-    return known
+    """Return the value set of an operator and values."""
+    return requirements.value_set(operator, values)
 
 
 def _coded(
@@ -293,9 +284,9 @@ class _PoolBlock:
     codes: dict[str, Indices]
 
     @classmethod
-    def build(cls, _index: int, pool: PoolTemplate, table: _TypeTable) -> _PoolBlock:
+    def build(cls, pool: PoolTemplate, table: _TypeTable) -> _PoolBlock:
         """Return the offerings of a table that meet a NodePool's requirements."""
-        alive = np.ones(len(table.price), dtype=np.bool_)
+        possible_columns = np.ones(len(table.price), dtype=np.bool_)
         sets: dict[str, list[ValueSet | None]] = {}
         codes: dict[str, Indices] = {}
         keys = sorted({*pool.requirements, *table.type_codes, *table.offering_codes})
@@ -306,8 +297,8 @@ class _PoolBlock:
                 _part(table.offering_sets, table.offering_codes, key, None),
                 len(table.price),
             )
-            alive &= possible
-        kept = np.flatnonzero(alive)
+            possible_columns &= possible
+        kept = np.flatnonzero(possible_columns)
         return cls(
             table=table,
             kept=kept,
@@ -322,7 +313,7 @@ def _part(
     key: str,
     spread: Indices | None,
 ) -> tuple[list[ValueSet | None], Indices | None]:
-    """Return a label's value sets and codes, the codes expanded to offerings by `spread`."""
+    """Return a label's value sets and codes; `spread` has the index of each offering's type."""
     if key not in codes:
         return [None], None
     of_row = codes[key]
@@ -335,9 +326,9 @@ def _merged(
     of_offering: tuple[list[ValueSet | None], Indices | None],
     count: int,
 ) -> tuple[list[ValueSet | None], Indices, Mask]:
-    """Intersect what the NodePool, the types and the offerings say of one label.
+    """Intersect the value sets of one label: the NodePool's, the types' and the offerings'.
 
-    Returns the value sets, the code of each column, and which columns are possible.
+    Returns the value sets, the code of each column, and a mask of the columns whose sets intersect.
     """
     coder = _Coder()
     width = len(of_offering[0])
@@ -347,20 +338,20 @@ def _merged(
     table = np.zeros(len(pairs), dtype=np.int64)
     possible = np.zeros(len(pairs), dtype=np.bool_)
     for index, pair in enumerate(pairs.tolist()):
-        said = [
+        sets_of_label = [
             part
             for part in (pool, of_type[0][pair // width], of_offering[0][pair % width])
             if part is not None
         ]
-        possible[index], met = _met(said)
+        possible[index], met = _intersected(sets_of_label)
         table[index] = coder.code(met)
     return coder.sets, table[inverse], possible[inverse]
 
 
-def _met(said: Sequence[ValueSet]) -> tuple[bool, ValueSet | None]:
-    """Return whether the value sets of one label agree, and their intersection."""
+def _intersected(sets_of_label: Sequence[ValueSet]) -> tuple[bool, ValueSet | None]:
+    """Return whether the value sets of one label intersect, and their intersection."""
     result: ValueSet | None = None
-    for part in said:
+    for part in sets_of_label:
         if result is not None and not result.meets(part):
             return False, None
         result = part if result is None else result.intersection(part)
@@ -371,7 +362,7 @@ def _assembled(
     pools: tuple[PoolTemplate, ...],
     blocks: Sequence[_PoolBlock],
     axis: ResourceAxis,
-    running: tuple[Daemon, ...],
+    running_daemons: tuple[Daemon, ...],
 ) -> Catalog:
     """Join the NodePools' blocks into one catalog."""
     allocatable = _stacked([block.table.allocatable for block in blocks], len(axis.names))
@@ -379,7 +370,7 @@ def _assembled(
         [np.full(len(block.table.types), index) for index, block in enumerate(blocks)]
     )
     reservation_of, reservations = _reservations(blocks)
-    bare = Catalog(
+    without_daemons = Catalog(
         pools=pools,
         types=tuple(instance_type for block in blocks for instance_type in block.table.types),
         axis=axis,
@@ -389,7 +380,7 @@ def _assembled(
         overhead=np.zeros_like(allocatable),
         daemons_of_row=(),
         daemon_group=np.zeros(len(pool_of_row), dtype=np.int64),
-        daemons=running,
+        daemons=running_daemons,
         row_of=_rows(blocks),
         price=np.concatenate([block.table.price[block.kept] for block in blocks] or [np.zeros(0)]),
         available=np.concatenate(
@@ -399,7 +390,7 @@ def _assembled(
         reservation_of=reservation_of,
         reservations=reservations,
     )
-    return _with_daemons(bare)
+    return _with_daemons(without_daemons)
 
 
 def _rows(blocks: Sequence[_PoolBlock]) -> Indices:
@@ -425,7 +416,7 @@ def _codes(blocks: Sequence[_PoolBlock]) -> dict[str, Codes]:
 def _reservations(blocks: Sequence[_PoolBlock]) -> tuple[Indices, tuple[tuple[str, int], ...]]:
     """Return the reservation of each column (−1: none), and all reservations.
 
-    Each reservation comes with the least number of remaining instances that any offering states.
+    Each reservation has the least number of remaining instances that any offering states.
     """
     left: dict[str, int] = {}
     of_column: list[int] = []
@@ -439,24 +430,24 @@ def _reservations(blocks: Sequence[_PoolBlock]) -> tuple[Indices, tuple[tuple[st
     return np.array(of_column, dtype=np.int64), tuple((name, left[name]) for name in indices)
 
 
-def _with_daemons(bare: Catalog) -> Catalog:
-    """Return the catalog with each row's capacity reduced by the DaemonSets that may run there."""
-    rows = len(bare.pool_of_row)
-    overhead = np.zeros_like(bare.allocatable)
-    runs = np.zeros((rows, len(bare.daemons)), dtype=np.bool_)
-    for index, daemon in enumerate(bare.daemons):
-        possible = np.zeros(len(bare.row_of), dtype=np.bool_)
+def _with_daemons(without_daemons: Catalog) -> Catalog:
+    """Return the catalog with each row's capacity less the requests of DaemonSets that may run."""
+    rows = len(without_daemons.pool_of_row)
+    overhead = np.zeros_like(without_daemons.allocatable)
+    runs = np.zeros((rows, len(without_daemons.daemons)), dtype=np.bool_)
+    for index, daemon in enumerate(without_daemons.daemons):
+        possible = np.zeros(len(without_daemons.row_of), dtype=np.bool_)
         for alternative in daemon.alternatives:
-            possible |= bare.meeting(alternative)
-        for number, pool in enumerate(bare.pools):
+            possible |= without_daemons.meeting(alternative)
+        for number, pool in enumerate(without_daemons.pools):
             if untolerated(pool.taints, daemon.tolerations) is not None:
-                possible &= bare.pool_of != number
-        runs[np.unique(bare.row_of[possible]), index] = True
-        overhead[runs[:, index]] += bare.axis.vector(daemon.requests)
+                possible &= without_daemons.pool_of != number
+        runs[np.unique(without_daemons.row_of[possible]), index] = True
+        overhead[runs[:, index]] += without_daemons.axis.vector(daemon.requests)
     groups, group_of = np.unique(runs, axis=0, return_inverse=True)
     return replace(
-        bare,
-        allocatable=bare.allocatable - overhead,
+        without_daemons,
+        allocatable=without_daemons.allocatable - overhead,
         overhead=overhead,
         daemons_of_row=tuple(tuple(np.flatnonzero(group).tolist()) for group in groups),
         daemon_group=group_of.reshape(-1).astype(np.int64),

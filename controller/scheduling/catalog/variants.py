@@ -1,7 +1,7 @@
-"""Group offerings that no pending pod can tell apart into variants.
+"""Group offerings that no requirement of a pending pod distinguishes into variants.
 
-A label is reduced to its answers to the requirements of the pending pods. So work grows with the
-number of different answers, not with the number of offerings.
+A value of a label is reduced to its outcome: which of the pending pods' requirements on the label
+it meets. So work grows with the number of distinct outcomes, not with the number of offerings.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Ports = tuple[HostPort, ...]
 class LabelQuery:
     """One label and the requirements on it.
 
-    `index_of`: the index of each required value set. `truth`: answers × value sets, whether a node
-    with the answer meets the set. `of_variant`: the answer of each variant.
+    `index_of`: the index of each required value set. `truth`: outcomes × value sets, whether a node
+    with the outcome meets the set. `of_variant`: the outcome of each variant.
     """
 
     index_of: Mapping[ValueSet, int]
@@ -45,10 +45,10 @@ class LabelQuery:
 class Variants:
     """The variants, and the node types within them.
 
-    `reservation_of_variant`: the capacity reservation that a variant is bought from (−1: none).
-    `ports_taken`: per set of host ports the variants on which a DaemonSet uses one of them. Node
-    types: `variant_of`, `row_of` (in the catalog) and `price` (the cheapest offering of the row
-    within the variant, in $/h).
+    Per variant: `pool_of_variant` and `reservation_of_variant`, the capacity reservation (−1:
+    none). `ports_taken`: for each set of host ports, the variants on which a DaemonSet uses one of
+    them. Per node type: `variant_of`, `row_of` (in the catalog) and `price` (the cheapest offering
+    of the row within the variant, in $/h).
     """
 
     catalog: Catalog
@@ -88,15 +88,15 @@ class Variants:
         )
 
 
-def values_apart(catalog: Catalog, key: str, asked: Iterable[ValueSet]) -> list[str]:
-    """Return the values of a label that topology must tell apart, sorted.
+def distinguished_values(catalog: Catalog, key: str, required: Iterable[ValueSet]) -> list[str]:
+    """Return the values of a label that topology must distinguish, sorted.
 
-    These are the values that columns and pods name. For nodes on which both leave a custom label
-    open, one value that the nodes will get is added.
+    These are the values that columns and pods name. If both leave the value of a custom label open,
+    the value that new nodes will get is added.
     """
     codes = catalog.codes.get(key)
     offers = [allowed for allowed in (codes.sets if codes else ()) if allowed is not None]
-    wanted = [ANYTHING, *asked]
+    wanted = [ANYTHING, *required]
     values = {value for allowed in (*offers, *wanted) for value in allowed.values}
     if key not in labels.WELL_KNOWN:
         for left in (offer.intersection(need) for offer in offers for need in wanted):
@@ -106,35 +106,36 @@ def values_apart(catalog: Catalog, key: str, asked: Iterable[ValueSet]) -> list[
     return sorted(values)
 
 
-def rows_with_taken_ports(catalog: Catalog, ports: Sequence[HostPort]) -> Mask:
+def rows_with_used_ports(catalog: Catalog, ports: Sequence[HostPort]) -> Mask:
     """Mark the rows on whose nodes a DaemonSet uses one of the host ports."""
-    clash = [conflict(ports, daemon.ports) for daemon in catalog.daemons]
-    groups = [any(clash[d] for d in group) for group in catalog.daemons_of_row]
+    conflicts = [conflict(ports, daemon.ports) for daemon in catalog.daemons]
+    groups = [any(conflicts[d] for d in group) for group in catalog.daemons_of_row]
     return np.array(groups, dtype=np.bool_)[catalog.daemon_group]
 
 
 def variants_of(
-    catalog: Catalog, asked: Iterable[Requirements], *, ports: Iterable[Ports] = ()
+    catalog: Catalog, required: Iterable[Requirements], *, ports: Iterable[Ports] = ()
 ) -> Variants:
     """Return the variants of the catalog's available columns for these requirements.
 
     Args:
         catalog: the offerings.
-        asked: must contain, label by label, every requirement later passed to `Variants.meeting`.
+        required: must contain, label by label, every requirement later passed to
+            `Variants.meeting`.
         ports: the sets of host ports that pods use.
 
     """
     sets: dict[str, dict[ValueSet, None]] = {}
-    for needed in asked:
+    for needed in required:
         for key, allowed in needed.items():
             sets.setdefault(key, {})[allowed] = None
-    ports_taken = {wanted: rows_with_taken_ports(catalog, wanted) for wanted in ports if wanted}
+    ports_taken = {wanted: rows_with_used_ports(catalog, wanted) for wanted in ports if wanted}
     ports_taken = {wanted: rows for wanted, rows in ports_taken.items() if rows.any()}
     chosen = np.flatnonzero(catalog.available)
     keys = sorted(sets)
-    answers = {key: _Answers.to(tuple(sets[key]), catalog.codes.get(key), key) for key in keys}
-    profile_of, profiles = _profiles(catalog, chosen, keys, answers, tuple(ports_taken.values()))
-    rows, source = _split(profiles, keys, answers)
+    outcomes = {key: _Outcomes.of(tuple(sets[key]), catalog.codes.get(key), key) for key in keys}
+    profile_of, profiles = _profiles(catalog, chosen, keys, outcomes, tuple(ports_taken.values()))
+    rows, source = _split(profiles, keys, outcomes)
     type_profile, type_row, type_price = _cheapest(catalog, chosen, profile_of)
     variant_of, types = _node_types_of_variants(type_profile, source)
     return Variants(
@@ -144,7 +145,7 @@ def variants_of(
         queries={
             key: LabelQuery(
                 {allowed: number for number, allowed in enumerate(sets[key])},
-                answers[key].truth,
+                outcomes[key].truth,
                 rows[:, number],
             )
             for number, key in enumerate(keys)
@@ -160,11 +161,12 @@ def variants_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _Answers:
-    """The answers of the distinct value sets of one label.
+class _Outcomes:
+    """The possible outcomes of the distinct value sets of one label.
 
-    `group_of_set`: the answer group of each set. `options`: the rows of `truth` that each group may
-    turn out to be; several if a node can still become one or the other, but not both.
+    `group_of_set`: the group of each set; sets of one group have the same possible outcomes.
+    `options`: the possible outcomes of each group, as rows of `truth`. A group has several if the
+    value that a node will get is still open.
     """
 
     truth: Mask
@@ -172,8 +174,8 @@ class _Answers:
     options: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def to(cls, asked: tuple[ValueSet, ...], codes: Codes | None, key: str) -> _Answers:
-        """Return the answers of a label's value sets to the required sets."""
+    def of(cls, required: tuple[ValueSet, ...], codes: Codes | None, key: str) -> _Outcomes:
+        """Return the outcomes of a label's value sets for the required sets."""
         rows: dict[tuple[bool, ...], int] = {}
         groups: dict[tuple[int, ...], int] = {}
         group_of_set = []
@@ -182,65 +184,65 @@ class _Answers:
                 sorted(
                     {
                         rows.setdefault(truth, len(rows))
-                        for truth in _possible_answers(offered, asked, key)
+                        for truth in _possible_outcomes(offered, required, key)
                     }
                 )
             )
             group_of_set.append(groups.setdefault(options, len(groups)))
         return cls(
-            np.array(list(rows), dtype=np.bool_).reshape(len(rows), len(asked)),
+            np.array(list(rows), dtype=np.bool_).reshape(len(rows), len(required)),
             np.array(group_of_set, dtype=np.int64),
             tuple(groups),
         )
 
 
-def _possible_answers(
-    offered: ValueSet | None, asked: tuple[ValueSet, ...], key: str
+def _possible_outcomes(
+    offered: ValueSet | None, required: tuple[ValueSet, ...], key: str
 ) -> list[tuple[bool, ...]]:
-    """Return the answers to every requirement, for each value that a node with this set may get."""
+    """Return the outcome for each value that a node with this set may get."""
     if offered is not None and not offered.complement and len(offered.values) <= 1:
-        return [tuple(offered.meets(needed) for needed in asked)]
+        return [tuple(offered.meets(needed) for needed in required)]
     if offered is None and not requirements.meets(None, one_of("any"), key=key):
-        return [tuple(needed.allows_absence for needed in asked)]
-    named = sorted({value for needed in asked for value in needed.values})
-    possible = [value for value in named if offered is None or offered.has(value)]
-    answers = [tuple(needed.has(value) for needed in asked) for value in possible]
-    return list(dict.fromkeys([*answers, *_unnamed_answers(offered, asked, possible)]))
+        return [tuple(needed.allows_absence for needed in required)]
+    values_named = sorted({value for needed in required for value in needed.values})
+    possible = [value for value in values_named if offered is None or offered.has(value)]
+    outcomes = [tuple(needed.has(value) for needed in required) for value in possible]
+    return list(dict.fromkeys([*outcomes, *_other_outcomes(offered, required, possible)]))
 
 
-def _unnamed_answers(
-    offered: ValueSet | None, asked: tuple[ValueSet, ...], named: Sequence[str]
+def _other_outcomes(
+    offered: ValueSet | None, required: tuple[ValueSet, ...], values_named: Sequence[str]
 ) -> list[tuple[bool, ...]]:
-    """Return the answers for values that no requirement names; empty if there are none."""
+    """Return the outcomes for values that no requirement names; empty if there are none."""
     if offered is None:
-        return [tuple(needed.complement or needed.is_empty for needed in asked)]
-    rest = offered.intersection(ValueSet(frozenset(named), complement=True))
-    return [] if rest.is_empty else [tuple(rest.meets(needed) for needed in asked)]
+        return [tuple(needed.complement or needed.is_empty for needed in required)]
+    rest = offered.intersection(ValueSet(frozenset(values_named), complement=True))
+    return [] if rest.is_empty else [tuple(rest.meets(needed) for needed in required)]
 
 
 def _profiles(
     catalog: Catalog,
     chosen: Indices,
     keys: list[str],
-    answers: Mapping[str, _Answers],
+    outcomes: Mapping[str, _Outcomes],
     ports_taken: Sequence[Mask],
 ) -> tuple[Indices, Indices]:
     """Return the profile of each column, and the profiles.
 
-    A profile is a distinct tuple of NodePool, reservation + 1, answer group per label, and whether
-    each mask of `ports_taken` rows is true; profiles × these.
+    A profile is a distinct tuple of NodePool, reservation + 1, outcome group per label, and one
+    flag per mask of `ports_taken`; the second result is profiles × these.
     """
     parts = [catalog.pool_of[chosen], catalog.reservation_of[chosen] + 1]
     widths = [len(catalog.pools), len(catalog.reservations) + 1]
     for key in keys:
         codes = catalog.codes.get(key)
-        groups = answers[key].group_of_set
+        groups = outcomes[key].group_of_set
         parts.append(
             groups[codes.of_column[chosen]]
             if codes is not None
             else np.zeros(len(chosen), dtype=np.int64)
         )
-        widths.append(len(answers[key].options))
+        widths.append(len(outcomes[key].options))
     for rows in ports_taken:
         parts.append(rows[catalog.row_of[chosen]].astype(np.int64))
         widths.append(2)
@@ -253,18 +255,18 @@ def _profiles(
 
 
 def _split(
-    profiles: Indices, keys: list[str], answers: Mapping[str, _Answers]
+    profiles: Indices, keys: list[str], outcomes: Mapping[str, _Outcomes]
 ) -> tuple[Indices, Indices]:
-    """Return the variants that the profiles may become, and the profile of each.
+    """Return one variant per possible outcome of each profile, and the profile of each variant.
 
-    The variants are given by their answers: variants × labels (rows of `truth`).
+    The variants are given by their outcomes: variants × labels (rows of `truth`).
     """
     rows: list[tuple[int, ...]] = []
     source: list[int] = []
     for number, profile in enumerate(profiles.tolist()):
         partial: list[tuple[int, ...]] = [()]
         for index, key in enumerate(keys):
-            options = answers[key].options[profile[index + 2]]
+            options = outcomes[key].options[profile[index + 2]]
             partial = [(*row, option) for row in partial for option in options]
         rows.extend(partial)
         source.extend([number] * len(partial))
@@ -287,7 +289,7 @@ def _cheapest(
 
 
 def _node_types_of_variants(type_profile: Indices, source: Indices) -> tuple[Indices, Indices]:
-    """Return the node types of each variant, which are those of its profile.
+    """Return the node types of each variant: the node types of its profile.
 
     Returns the variant and the node type of each pair.
     """

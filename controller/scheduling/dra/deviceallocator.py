@@ -18,7 +18,7 @@ from controller.scheduling.dra.nodes import DeviceNodes
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.devicerequests import DeviceRequests
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
-from controller.scheduling.results import MOST_REASONS, about_pool
+from controller.scheduling.results import MAX_REASONS, about_pool
 from controller.state.nodes import StateNode
 from controller.state.snapshot import Snapshot
 
@@ -141,9 +141,7 @@ class DeviceAllocator:
             rows = set(self._catalog.row_of[self._catalog.pool_of == number].tolist())
             reasons = Counter(self._nodes.lacking(device_requests, row) for row in sorted(rows))
             if rows and not reasons[""]:
-                ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[
-                    :MOST_REASONS
-                ]
+                ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:MAX_REASONS]
                 listed = ", ".join(f"{count} {reason}" for reason, count in ranked)
                 types = counted(len(rows), "instance type")
                 causes.append(about_pool(pool.name, f"{types}: {listed}"))
