@@ -30,8 +30,8 @@ from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.groups import Eligibility, PendingGroup, PodGroup, needs_colocation
 from controller.scheduling.pods.preferences import (
     PodConstraints,
-    bearing_soft_taints,
     required,
+    tolerating_soft_taints,
 )
 from controller.scheduling.pods.signatures import PodSignatures
 from controller.scheduling.problem import SchedulingProblem, scheduling_problem
@@ -254,14 +254,14 @@ class _Reader:
                 eligibility = reader.eligibility(pod_class, self._required(constraints))
             elif constraints.avoids_soft_taints and not eligibility.eligible.any():
                 # Every new node for these pods would have such a taint.
-                eligibility = reader.eligibility(pod_class, bearing_soft_taints(constraints))
+                eligibility = reader.eligibility(pod_class, tolerating_soft_taints(constraints))
             intricate = _is_intricate(pod_class, eligibility)
             key = (
                 self._kind(eligibility),
                 size.tobytes(),
                 pod_class.ports,
-                pod_class.volumes.named,
-                pod_class.volumes.born,
+                pod_class.volumes.by_claim,
+                pod_class.volumes.created,
                 pod_class.index if intricate else None,
             )
             if key in alike:
@@ -322,15 +322,15 @@ class _Reader:
             spare.append(nodes.free_of((port,)).astype(np.float64))
         for driver in attachments.drivers:
             volumes = [pending.pod_class.volumes for pending in classes]
-            named = [
-                sum(of == driver for of, _ in volumes_of_pod.named) for volumes_of_pod in volumes
+            by_claim = [
+                sum(of == driver for of, _ in volumes_of_pod.by_claim) for volumes_of_pod in volumes
             ]
-            born = [
-                sum(count for of, count in volumes_of_pod.born if of == driver)
+            created = [
+                sum(count for of, count in volumes_of_pod.created if of == driver)
                 for volumes_of_pod in volumes
             ]
-            if any(named) or any(born):
-                taken.append([sum(both) for both in zip(named, born, strict=True)])
+            if any(by_claim) or any(created):
+                taken.append([sum(both) for both in zip(by_claim, created, strict=True)])
                 spare.append(attachments.spare(driver, ABUNDANT))
         return (
             np.array(taken, dtype=np.float64).reshape(-1, len(classes)).T,

@@ -15,7 +15,7 @@ from controller.scheduling.buffers import Fill
 from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.causes import pool_causes, text
 from controller.scheduling.pods.classes import pod_classes
-from controller.scheduling.pods.preferences import first_constraints
+from controller.scheduling.pods.preferences import initial_constraints
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.settings import IGNORE
 
@@ -96,7 +96,7 @@ def tables(results: Results, fills: Mapping[str, Fill] | None = None) -> tuple[T
 def explain(results: Results, pod: Pod, catalog: Catalog) -> Explanation:
     """Return where a pod is scheduled, and why each NodePool that rejects it does so."""
     (pod_class,) = pod_classes([pod])
-    constraints = first_constraints(pod.spec, policy=IGNORE, soft_taints=False)
+    constraints = initial_constraints(pod.spec, policy=IGNORE, soft_taints=False)
     return Explanation(
         pod=pod.key,
         fate=_fate(results, pod.key),

@@ -35,7 +35,7 @@ from controller.offline.narration import Narrator
 from controller.offline.wirevalues import WorldError
 from controller.scheduling.buffers import Fill, split_fills
 from controller.scheduling.catalog import offerings
-from controller.scheduling.dra.devices import promised
+from controller.scheduling.dra.devices import expected_devices
 from controller.scheduling.reporter import SILENT, Reporter
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import least_cost, schedule
@@ -83,7 +83,7 @@ def _check_devices(world: worlds.World) -> None:
     for types in world.snapshot.instance_types.values():
         for instance_type in types:
             try:
-                promised(instance_type.dynamic_resources, "")
+                expected_devices(instance_type.dynamic_resources, "")
             except ValueError as error:
                 where = f"instanceTypes {instance_type.name}: dynamicResources"
                 raise WorldError(f"{where}: {error}") from error

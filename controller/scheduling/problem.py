@@ -26,7 +26,7 @@ from controller.scheduling.nodes.existing import ExistingNodes
 from controller.scheduling.placement.eligibility import EligibilityReader, new_node_alternatives
 from controller.scheduling.pods.classes import PodClass, pod_classes
 from controller.scheduling.pods.groups import topology_groups_of
-from controller.scheduling.pods.preferences import PodConstraints, first_constraints
+from controller.scheduling.pods.preferences import PodConstraints, initial_constraints
 from controller.scheduling.pods.signatures import PodSignatures
 from controller.scheduling.pods.volumes import VolumeIndex, Volumes
 from controller.scheduling.resourceaxis import ResourceAxis
@@ -190,7 +190,7 @@ def _read_pods(
         key, flaw = pod_class.placement_key, pod_class.flaw
         try:
             if not flaw and key not in known:
-                constraints = first_constraints(
+                constraints = initial_constraints(
                     pod_class.spec, policy=settings.preference_policy, soft_taints=soft_taints
                 )
                 known[key] = constraints, volumes.of(pod_class.namespace, pod_class.spec)

@@ -174,7 +174,7 @@ class Solver:
 
     def _bought(self, pod_groups: Sequence[PodGroup]) -> list[PendingGroup]:
         """Buy nodes for pod groups; return the pods without a node."""
-        if self._devices.asked:
+        if self._devices.has_claims:
             purchase = self._purchaser.bought_with_devices(
                 pod_groups,
                 self._left,

@@ -106,14 +106,14 @@ def test_devices_of_removed_pods_are_free_again() -> None:
         resource_claims=tuple(claims),
         device_classes=(GPU,),
     )
-    ledger = DeviceClaims(pods, world, catalog(world))
-    (pod_class,), _ = ledger.split_by_claims(pod_classes(pods)[0])
+    device_claims = DeviceClaims(pods, world, catalog(world))
+    (pod_class,), _ = device_claims.split_by_claims(pod_classes(pods)[0])
     assert pod_class.device_requests is not None
 
-    assert ledger.put(pod_class.device_requests, "n1", 3) == 2
-    assert ledger.put(pod_class.device_requests, "n1", 1) == 0
-    ledger.take_off(pod_class.device_requests, "n1", 1)
-    assert ledger.put(pod_class.device_requests, "n1", 3) == 1
+    assert device_claims.put(pod_class.device_requests, "n1", 3) == 2
+    assert device_claims.put(pod_class.device_requests, "n1", 1) == 0
+    device_claims.release_last(pod_class.device_requests, "n1", 1)
+    assert device_claims.put(pod_class.device_requests, "n1", 3) == 1
 
 
 def test_devices_allocated_to_others_are_unavailable() -> None:

@@ -15,7 +15,7 @@ from controller.apis.kubernetes import devices as wire
 from controller.apis.kubernetes.quantities import parse
 from controller.constraints.cel import CelError
 from controller.constraints.taints import NO_EXECUTE, NO_SCHEDULE, untolerated
-from controller.scheduling.dra.devices import AllocatableDevice, DeviceLedger, UsableDevices
+from controller.scheduling.dra.devices import AllocatableDevice, AllocatedDevices, UsableDevices
 from controller.scheduling.pods.devicerequests import (
     AllocationError,
     AttributeConstraint,
@@ -23,16 +23,16 @@ from controller.scheduling.pods.devicerequests import (
     RequestAlternative,
 )
 
-MOST_DEVICES = 32
+MAX_DEVICES = 32
 """The maximum number of devices of one claim."""
 
-MOST_STEPS = 20_000
+MAX_STEPS = 20_000
 """The maximum number of devices that one search tries; far more than real hardware needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A device, or a share of one, allocated to the claim at index `claim` of those asked for."""
+    """A device, or a share of one, that the search chose for the claim at index `claim`."""
 
     claim: int
     alternative: RequestAlternative
@@ -40,108 +40,112 @@ class Pick:
     share: Mapping[str, int]
 
     @property
-    def takes(self) -> bool:
-        """Whether the pick uses the device up. Requests with admin access do not."""
+    def consumes(self) -> bool:
+        """Whether the allocation uses up the device or share; with admin access it does not."""
         return not self.alternative.admin
 
 
 def allocate(
-    claims: Sequence[ClaimRequests], usable: UsableDevices, ledger: DeviceLedger
+    claims: Sequence[ClaimRequests], usable: UsableDevices, allocated: AllocatedDevices
 ) -> tuple[Pick, ...] | None:
-    """Allocate devices to claims and record them in the ledger; None if there are too few devices.
+    """Allocate devices to claims and record them in `allocated`; None if too few devices are free.
 
-    The ledger is unchanged unless an allocation is returned. Cost: at most `MOST_STEPS` devices.
+    `allocated` is unchanged unless an allocation is returned. Cost: at most `MAX_STEPS` devices.
 
     Raises:
         AllocationError: a selector fails, or there are too many combinations to try.
 
     """
-    return _DeviceSearch(claims, usable, ledger).answer()
+    return _DeviceSearch(claims, usable, allocated).run()
 
 
 class _DeviceSearch:
-    """One search. The ledger is unchanged afterwards unless an allocation is found."""
+    """One search. `allocated` is unchanged afterwards unless an allocation is found."""
 
     def __init__(
-        self, claims: Sequence[ClaimRequests], usable: UsableDevices, ledger: DeviceLedger
+        self, claims: Sequence[ClaimRequests], usable: UsableDevices, allocated: AllocatedDevices
     ) -> None:
-        self._claims, self._usable, self._ledger = claims, usable, ledger
+        self._claims, self._usable, self._allocated = claims, usable, allocated
         self._picks: list[Pick] = []
         self._steps = 0
 
-    def answer(self) -> tuple[Pick, ...] | None:
-        """Return the allocation, or None if there is none."""
+    def run(self) -> tuple[Pick, ...] | None:
+        """Search; return the allocation, or None if there is none."""
         try:
-            return tuple(self._picks) if self._request(0, 0) else None
+            return tuple(self._picks) if self._satisfy(0, 0) else None
         except AllocationError:
             while self._picks:
-                self._take_back()
+                self._undo()
             raise
 
-    def _request(self, claim: int, request: int) -> bool:
-        """Meet a request and all requests after it; return whether that succeeded."""
+    def _satisfy(self, claim: int, request: int) -> bool:
+        """Allocate devices to a request and all requests after it; return whether all are met."""
         if claim == len(self._claims):
             return True
         requests = self._claims[claim].requests
         if request == len(requests):
-            return self._request(claim + 1, 0)
-        return any(self._chosen(claim, request, alternative) for alternative in requests[request])
+            return self._satisfy(claim + 1, 0)
+        return any(
+            self._satisfy_with(claim, request, alternative) for alternative in requests[request]
+        )
 
-    def _chosen(self, claim: int, request: int, alternative: RequestAlternative) -> bool:
-        """Meet a request by this alternative, and all requests after it."""
-        given = sum(pick.claim == claim for pick in self._picks)
+    def _satisfy_with(self, claim: int, request: int, alternative: RequestAlternative) -> bool:
+        """Allocate devices to a request by this alternative, and to all requests after it."""
+        allocated_count = sum(pick.claim == claim for pick in self._picks)
         if alternative.count:
-            if given + alternative.count > MOST_DEVICES:
+            if allocated_count + alternative.count > MAX_DEVICES:
                 return False
-            return self._several(claim, request, alternative, alternative.count, 0)
+            return self._allocate_count(claim, request, alternative, alternative.count, 0)
         if self._usable.flaw:
             raise AllocationError(self._usable.flaw)
-        every = [device for device in self._usable.devices if suits(alternative, device)]
-        if not every or given + len(every) > MOST_DEVICES:
+        suitable = [device for device in self._usable.devices if suits(alternative, device)]
+        if not suitable or allocated_count + len(suitable) > MAX_DEVICES:
             return False
-        return self._all(claim, request, alternative, every)
+        return self._allocate_all(claim, request, alternative, suitable)
 
-    def _several(
-        self, claim: int, request: int, alternative: RequestAlternative, left: int, start: int
+    def _allocate_count(
+        self, claim: int, request: int, alternative: RequestAlternative, missing: int, start: int
     ) -> bool:
-        """Allocate `left` more devices to a request, then meet the requests after it.
+        """Allocate `missing` more devices to a request, then devices to the requests after it.
 
-        The devices are chosen from index `start` on.
+        The search starts at the device with index `start`.
         """
-        if not left:
-            return self._request(claim, request + 1)
+        if not missing:
+            return self._satisfy(claim, request + 1)
         devices = self._usable.devices
         for index in range(start, len(devices)):
-            if self._give(claim, alternative, devices[index]):
+            if self._allocate(claim, alternative, devices[index]):
                 # A shared device can serve the same request more than once.
-                onward = index if devices[index].shared else index + 1
-                if self._several(claim, request, alternative, left - 1, onward):
+                next_start = index if devices[index].shared else index + 1
+                if self._allocate_count(claim, request, alternative, missing - 1, next_start):
                     return True
-                self._take_back()
+                self._undo()
         return False
 
-    def _all(
+    def _allocate_all(
         self,
         claim: int,
         request: int,
         alternative: RequestAlternative,
-        every: Sequence[AllocatableDevice],
+        suitable: Sequence[AllocatableDevice],
     ) -> bool:
-        """Allocate all suitable devices to a request, then meet the requests after it."""
+        """Allocate all suitable devices to a request, then devices to the requests after it."""
         before = len(self._picks)
-        if all(self._give(claim, alternative, device) for device in every) and self._request(
+        if all(self._allocate(claim, alternative, device) for device in suitable) and self._satisfy(
             claim, request + 1
         ):
             return True
         while len(self._picks) > before:
-            self._take_back()
+            self._undo()
         return False
 
-    def _give(self, claim: int, alternative: RequestAlternative, device: AllocatableDevice) -> bool:
+    def _allocate(
+        self, claim: int, alternative: RequestAlternative, device: AllocatableDevice
+    ) -> bool:
         """Allocate a device to a claim if it suits, is free and meets the claim's constraints."""
         self._steps += 1
-        if self._steps > MOST_STEPS:
-            raise AllocationError(f"no allocation found in {MOST_STEPS} combinations of devices")
+        if self._steps > MAX_STEPS:
+            raise AllocationError(f"no allocation found in {MAX_STEPS} combinations of devices")
         if not suits(alternative, device):
             return False
         share = _share(alternative.share, device) if device.shared else {}
@@ -150,32 +154,32 @@ class _DeviceSearch:
         if alternative.admin:
             if any(pick.claim == claim and pick.device is device for pick in self._picks):
                 return False
-        elif not self._ledger.is_free(device, share):
+        elif not self._allocated.is_free(device, share):
             return False
         if not all(
-            self._agrees(claim, constraint, alternative, device)
+            self._meets(claim, constraint, alternative, device)
             for constraint in self._claims[claim].constraints
         ):
             return False
         if not alternative.admin:
-            self._ledger.take(device, share)
+            self._allocated.add(device, share)
         self._picks.append(Pick(claim, alternative, device, share))
         return True
 
-    def _take_back(self) -> None:
+    def _undo(self) -> None:
         """Undo the last pick."""
         pick = self._picks.pop()
-        if pick.takes:
-            self._ledger.give_back(pick.device, pick.share)
+        if pick.consumes:
+            self._allocated.remove(pick.device, pick.share)
 
-    def _agrees(
+    def _meets(
         self,
         claim: int,
         rule: AttributeConstraint,
         alternative: RequestAlternative,
         device: AllocatableDevice,
     ) -> bool:
-        """Whether a device meets a constraint together with the claim's picks so far."""
+        """Whether a device and the claim's picks so far meet a constraint together."""
         if not rule.binds(alternative):
             return True
         value = _attribute(device, rule.attribute)
@@ -204,13 +208,13 @@ def _attribute(device: AllocatableDevice, name: str) -> tuple[Any, ...] | None:
     return None
 
 
-def _share(asked: Mapping[str, int], device: AllocatableDevice) -> dict[str, int] | None:
-    """Return the capacity that a request takes of a shared device, by full name.
+def _share(requested: Mapping[str, int], device: AllocatableDevice) -> dict[str, int] | None:
+    """Return the share of a shared device for a request: amounts of capacity by full name.
 
-    The result is None if a request policy of the device does not allow it.
+    The result is None if a request policy of the device does not allow the share.
     """
     share = {}
-    named = {device.full(name): amount for name, amount in asked.items()}
+    named = {device.full(name): amount for name, amount in requested.items()}
     for name, capacity in device.capacity.items():
         amount = _amount(named.get(name), capacity)
         if amount is None:
@@ -219,24 +223,24 @@ def _share(asked: Mapping[str, int], device: AllocatableDevice) -> dict[str, int
     return share
 
 
-def _amount(asked: int | None, capacity: wire.DeviceCapacity) -> int | None:
-    """Return the amount asked for, rounded up as the request policy says.
+def _amount(requested: int | None, capacity: wire.DeviceCapacity) -> int | None:
+    """Return the requested amount, rounded up as the capacity's request policy requires.
 
-    If no amount is asked for, the result is the policy's default, or else the whole capacity. It is
-    None if the policy does not allow so much.
+    Without a requested amount the result is the policy's default, or else the whole capacity. It is
+    None if the policy does not allow the amount.
     """
     policy = capacity.request_policy
     if policy is None:
-        return parse(capacity.value) if asked is None else asked
-    if asked is None:
+        return parse(capacity.value) if requested is None else requested
+    if requested is None:
         return parse(capacity.value if policy.default is None else policy.default)
     if policy.valid_values:
-        return min((v for v in map(parse, policy.valid_values) if v >= asked), default=None)
+        return min((v for v in map(parse, policy.valid_values) if v >= requested), default=None)
     limits = policy.valid_range
     if limits is None:
-        return asked
+        return requested
     least = parse(limits.min) if limits.min is not None else 0
-    amount = max(asked, least)
+    amount = max(requested, least)
     if limits.step is not None and parse(limits.step) > 0:
         step = parse(limits.step)
         amount = least + -(-(amount - least) // step) * step
@@ -247,17 +251,17 @@ def _amount(asked: int | None, capacity: wire.DeviceCapacity) -> int | None:
 def suits(alternative: RequestAlternative, device: AllocatableDevice) -> bool:
     """Whether a device meets a request's conditions, allocated or not.
 
-    These are selectors, tolerations and, for a shared device, the names of the capacity asked for.
-    The result is cached per device.
+    The conditions are selectors, tolerations and, for a shared device, the names of the requested
+    capacity. The result is cached per device.
 
     Raises:
         AllocationError: a selector fails on the device.
 
     """
-    answer = alternative.known.get(device)
-    if answer is None:
-        answer = alternative.known[device] = _is_suited(alternative, device)
-    return answer
+    result = alternative.cache.get(device)
+    if result is None:
+        result = alternative.cache[device] = _is_suited(alternative, device)
+    return result
 
 
 def _is_suited(alternative: RequestAlternative, device: AllocatableDevice) -> bool:
@@ -270,7 +274,7 @@ def _is_suited(alternative: RequestAlternative, device: AllocatableDevice) -> bo
             raise AllocationError(
                 f"the selector of {selector.where} fails on {device}: {exc}"
             ) from exc
-    # Kubernetes wants other effects, also those that it may add later, to have no effect.
+    # As in Kubernetes, taints with any other effect are ignored.
     effective = [taint for taint in device.taints if taint.effect in {NO_SCHEDULE, NO_EXECUTE}]
     return untolerated(effective, alternative.tolerations) is None and not (
         device.shared

@@ -23,10 +23,10 @@ from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.dra.allocation import Pick, allocate
 from controller.scheduling.dra.devices import (
     AllocatableDevice,
-    DeviceLedger,
+    AllocatedDevices,
     Inventory,
     UsableDevices,
-    promised,
+    expected_devices,
 )
 from controller.scheduling.pods.classes import PodClass
 from controller.scheduling.pods.devicerequests import (
@@ -67,7 +67,7 @@ class DeviceClaims:
     """The claims of pending pods, and the devices that are free for them."""
 
     def __init__(self, pods: Sequence[Pod], snapshot: Snapshot, catalog: Catalog) -> None:
-        """Read the claims of a solve's pods, and the allocations made before."""
+        """Read the claims of a solve's pods, and the existing allocations."""
         self._claims = {claim.metadata.key: claim for claim in snapshot.resource_claims}
         self._classes = {
             device_class.metadata.name: device_class for device_class in snapshot.device_classes
@@ -75,7 +75,7 @@ class DeviceClaims:
         self._types = {instance_type.name: instance_type for instance_type in catalog.types}
         self._nodes = {node.name: node for node in snapshot.nodes if not node.deleting}
         self._pods = {pod.key: pod for pod in pods if pod.spec.resource_claims}
-        self._moving = _moving(self._pods.values(), snapshot.pods)
+        self._leaving = _leaving(self._pods.values(), snapshot.pods)
         expected = self._expected(snapshot.pods)
         self._users = _users((*self._pods.values(), *expected))
         self.taint_rules = snapshot.device_taint_rules
@@ -87,14 +87,14 @@ class DeviceClaims:
             ),
             self.taint_rules,
         )
-        self.ledger = self._given()
+        self.allocated = self._allocated_before()
         self.shared_claim_locations: dict[str, ClaimLocation] = {}
-        self.troubles: dict[bytes, str] = {}
-        """Per signature, why an allocation failed for a reason other than too few devices."""
+        self.errors: dict[bytes, str] = {}
+        """Per signature, the last error of an allocation. Too few devices are not an error."""
         self._read_claims: dict[bytes, ClaimRequests] = {}
         self._common: dict[str, ClaimRequests] = {}
         self._usable_known: dict[str, UsableDevices] = {}
-        self._hopeless: set[tuple[str, bytes]] = set()
+        self._unservable: set[tuple[str, bytes]] = set()
         self._held: defaultdict[tuple[str, bytes], list[tuple[Pick, ...]]] = defaultdict(list)
         for pod in expected:
             self._expect(pod)
@@ -102,9 +102,9 @@ class DeviceClaims:
     def fork(self) -> DeviceClaims:
         """Return an independent copy of the claims and their allocations."""
         fork = copy.copy(self)
-        fork.ledger = self.ledger.fork()
+        fork.allocated = self.allocated.fork()
         fork.shared_claim_locations = dict(self.shared_claim_locations)
-        fork.troubles, fork._hopeless = dict(self.troubles), set(self._hopeless)
+        fork.errors, fork._unservable = dict(self.errors), set(self._unservable)
         fork._held = defaultdict(list, {key: list(held) for key, held in self._held.items()})
         return fork
 
@@ -159,39 +159,39 @@ class DeviceClaims:
         limited = fitting.copy()
         for index in np.flatnonzero(fitting).tolist():
             limit = min(int(fitting[index]), most)
-            allocations = self._on_node(names[index], device_requests, limit, self.ledger.fork())
+            allocations = self._on_node(names[index], device_requests, limit, self.allocated.fork())
             limited[index] = allocations.count
         return limited
 
     def put(self, device_requests: DeviceRequests, name: str, most: int) -> int:
-        """Allocate devices to at most `most` pods placed on a node; return how many were served."""
-        allocations = self._on_node(name, device_requests, most, self.ledger)
-        self.settle(allocations, Reach(name))
+        """Allocate devices to at most `most` pods placed on a node; return the number served."""
+        allocations = self._on_node(name, device_requests, most, self.allocated)
+        self.record_locations(allocations, Reach(name))
         self._held[(name, device_requests.signature)].extend(allocations.own)
         return allocations.count
 
-    def take_off(self, device_requests: DeviceRequests, name: str, count: int) -> None:
+    def release_last(self, device_requests: DeviceRequests, name: str, count: int) -> None:
         """Release the devices of the own claims of the last `count` such pods of a node."""
         held = self._held[(name, device_requests.signature)]
         for picks in (held.pop() for _ in range(min(count, len(held)))):
-            self.give_back(picks)
+            self.release(picks)
 
-    def give_back(self, picks: Iterable[Pick]) -> None:
+    def release(self, picks: Iterable[Pick]) -> None:
         """Mark the devices of these picks as free again."""
         for pick in picks:
-            if pick.takes:
-                self.ledger.give_back(pick.device, pick.share)
+            if pick.consumes:
+                self.allocated.remove(pick.device, pick.share)
         # Nodes that could not serve some requests before may be able to now.
-        self._hopeless.clear()
+        self._unservable.clear()
 
-    def settle(self, allocations: Allocations, location: ClaimLocation) -> None:
-        """Record where the shared claims of an allocation can be used."""
+    def record_locations(self, allocations: Allocations, location: ClaimLocation) -> None:
+        """Record the nodes on which the shared claims of an allocation can be used."""
         for key, picks in allocations.shared.items():
             # A device that belongs to no node can be used from every node in its reach.
-            apart = [pick.device for pick in picks]
-            if all(device.is_published and not device.reach.node for device in apart):
+            devices = [pick.device for pick in picks]
+            if all(device.is_published and not device.reach.node for device in devices):
                 met = tuple(
-                    sorted({part for device in apart for part in device.reach.labels}, key=str)
+                    sorted({part for device in devices for part in device.reach.labels}, key=str)
                 )
                 self.shared_claim_locations[key] = Reach(labels=met)
             else:
@@ -201,21 +201,21 @@ class DeviceClaims:
         self,
         device_requests: DeviceRequests,
         usable: UsableDevices,
-        ledger: DeviceLedger,
+        allocated: AllocatedDevices,
         most: int,
         located: Iterable[str] = (),
     ) -> Allocations:
-        """Allocate devices to at most `most` pods on one node and record them in `ledger`.
+        """Allocate devices to at most `most` pods on one node and record them in `allocated`.
 
         Args:
             device_requests: The claims of one pod.
             usable: The devices that the node can use.
-            ledger: The allocated devices, updated in place.
-            most: The number of pods.
+            allocated: The allocated devices, updated in place.
+            most: The maximum number of pods.
             located: The keys of shared claims that are allocated already.
 
         Raises:
-            AllocationError: it cannot be determined whether there are enough devices.
+            AllocationError: a selector fails, or there are too many combinations to try.
 
         """
         allocations = Allocations()
@@ -224,9 +224,9 @@ class DeviceClaims:
             if not missing and not device_requests.own:
                 allocations.count = most
                 break
-            asked = [*(self._common[key] for key in missing), *device_requests.own]
+            to_serve = [*(self._common[key] for key in missing), *device_requests.own]
             try:
-                picks = allocate(asked, usable, ledger)
+                picks = allocate(to_serve, usable, allocated)
             except AllocationError:
                 if allocations.count:
                     break  # The pods before this one are served.
@@ -241,66 +241,70 @@ class DeviceClaims:
         return allocations
 
     def to_allocate(self, device_requests: DeviceRequests) -> list[ClaimRequests]:
-        """Return the claims that are not allocated yet, shared ones first."""
+        """Return the claims that are not allocated yet, shared claims first."""
         return [*(self._common[key] for key in device_requests.common), *device_requests.own]
 
     def usable(self, node: StateNode) -> UsableDevices:
-        """Return the devices that a node can use: published ones and expected ones.
+        """Return the published and the expected devices that a node can use.
 
         The devices of its instance type are expected until the node is initialized. They are left
         out if their driver has already published devices of the node.
         """
-        known = self._usable_known.get(node.name)
-        if known is None:
-            known = self.inventory.on(node.name, _labels(node))
+        cached = self._usable_known.get(node.name)
+        if cached is None:
+            cached = self.inventory.on(node.name, _labels(node))
             if not node.initialized:
-                shown = {
-                    device.driver for device in known.devices if device.reach.node == node.name
+                published_drivers = {
+                    device.driver for device in cached.devices if device.reach.node == node.name
                 }
-                coming = self.promised(node.labels.get(labels.INSTANCE_TYPE, ""), node.name)
-                rest = tuple(device for device in coming if device.driver not in shown)
-                known = UsableDevices(known.devices + rest, known.flaw)
-            self._usable_known[node.name] = known
-        return known
+                expected_of_type = self.expected_devices(
+                    node.labels.get(labels.INSTANCE_TYPE, ""), node.name
+                )
+                unpublished = tuple(
+                    device for device in expected_of_type if device.driver not in published_drivers
+                )
+                cached = UsableDevices(cached.devices + unpublished, cached.flaw)
+            self._usable_known[node.name] = cached
+        return cached
 
-    def promised(self, type_name: str, node: str) -> tuple[AllocatableDevice, ...]:
-        """Return the devices that a node of an instance type will have.
+    def expected_devices(self, type_name: str, node: str) -> tuple[AllocatableDevice, ...]:
+        """Return the devices that drivers will publish on a node of an instance type.
 
-        The result is empty for an unknown type. `node` tells such nodes apart.
+        The result is empty for an unknown type. `node` is the node in the keys of the devices.
         """
         instance_type = self._types.get(type_name)
         if instance_type is None:
             return ()
-        return promised(instance_type.dynamic_resources, node, self.taint_rules)
+        return expected_devices(instance_type.dynamic_resources, node, self.taint_rules)
 
     def _on_node(
-        self, name: str, device_requests: DeviceRequests, most: int, ledger: DeviceLedger
+        self, name: str, device_requests: DeviceRequests, most: int, allocated: AllocatedDevices
     ) -> Allocations:
-        """Allocate devices of an existing node to at most `most` pods, in `ledger`.
+        """Allocate devices of an existing node to at most `most` pods, in `allocated`.
 
-        An error is recorded in `troubles`. A node that serves no pod is not searched again for the
+        An error is recorded in `errors`. A node that serves no pod is not searched again for the
         same requests until devices are released.
         """
-        if (name, device_requests.signature) in self._hopeless:
+        if (name, device_requests.signature) in self._unservable:
             return Allocations()
         node = self._nodes[name]
-        known = self.shared_claim_locations
-        given = [known[key] for key in device_requests.common if key in known]
+        locations = self.shared_claim_locations
+        shared = [locations[key] for key in device_requests.common if key in locations]
         met = _labels(node)
         if not all(
             isinstance(reach, Reach) and reach.includes(name, met)
-            for reach in (*device_requests.reach, *given)
+            for reach in (*device_requests.reach, *shared)
         ):
             return Allocations()
         try:
             allocations = self.serve(
-                device_requests, self.usable(node), ledger, most, self.shared_claim_locations
+                device_requests, self.usable(node), allocated, most, self.shared_claim_locations
             )
         except AllocationError as exc:
-            self.troubles[device_requests.signature] = f"node {name}: {exc}"
+            self.errors[device_requests.signature] = f"node {name}: {exc}"
             allocations = Allocations()
         if not allocations.count and most:
-            self._hopeless.add((name, device_requests.signature))
+            self._unservable.add((name, device_requests.signature))
         return allocations
 
     def _expect(self, pod: Pod) -> None:
@@ -311,7 +315,7 @@ class DeviceClaims:
             return  # The error is reported if the pod becomes pending again.
 
     def _device_requests(self, pod: Pod) -> DeviceRequests:
-        """Return what a pod claims.
+        """Return the devices that a pod claims.
 
         Raises:
             AllocationError: a claim is missing, being deleted or malformed.
@@ -321,10 +325,10 @@ class DeviceClaims:
         own: list[tuple[bytes, ClaimRequests]] = []
         common: list[str] = []
         reach: list[Reach] = []
-        for key, of_pod in _named(pod):
+        for key, of_pod in _claims_of(pod):
             claim = self._claims.get(key)
             if claim is None:
-                raise AllocationError(_missing(key, of_pod))
+                raise AllocationError(_not_found(key, of_pod))
             if claim.metadata.is_deleting:
                 raise AllocationError(f"ResourceClaim {key} is being deleted")
             allocation = claim.status.allocation
@@ -368,13 +372,13 @@ class DeviceClaims:
         """Whether all pods that use an allocated claim are leaving their nodes."""
         users = claim.status.reserved_for
         return bool(users) and all(
-            user.resource == "pods" and f"{claim.metadata.namespace}/{user.name}" in self._moving
+            user.resource == "pods" and f"{claim.metadata.namespace}/{user.name}" in self._leaving
             for user in users
         )
 
-    def _given(self) -> DeviceLedger:
-        """Return the ledger with the devices of claims that are allocated and stay so."""
-        ledger = DeviceLedger()
+    def _allocated_before(self) -> AllocatedDevices:
+        """Return the devices of the claims that are allocated and stay allocated."""
+        allocated = AllocatedDevices()
         for key in sorted(self._claims):
             claim = self._claims[key]
             if claim.status.allocation is None or self._is_free(claim):
@@ -384,41 +388,41 @@ class DeviceClaims:
                 device = self.inventory.by_key.get(device_key)
                 if device is not None and not result.admin_access:
                     amounts = parsed(result.consumed_capacity)
-                    ledger.take(device, {device.full(name): n for name, n in amounts.items()})
-        return ledger
+                    allocated.add(device, {device.full(name): n for name, n in amounts.items()})
+        return allocated
 
 
-def _moving(waiting: Iterable[Pod], known: Iterable[Pod]) -> set[str]:
-    """Return the keys of pending pods that are bound to a node, which they will leave."""
-    bound = {pod.key for pod in known if pod.spec.node_name}
-    return {pod.key for pod in waiting if pod.spec.node_name or pod.key in bound}
+def _leaving(pending: Iterable[Pod], pods: Iterable[Pod]) -> set[str]:
+    """Return the keys of pending pods that are bound to a node. They leave it in this solve."""
+    bound = {pod.key for pod in pods if pod.spec.node_name}
+    return {pod.key for pod in pending if pod.spec.node_name or pod.key in bound}
 
 
 def _users(pods: Iterable[Pod]) -> Counter[str]:
     """Return the number of pods that use each claim, by key."""
-    return Counter(key for pod in pods for key in {name for name, _ in _named(pod)})
+    return Counter(key for pod in pods for key in {name for name, _ in _claims_of(pod)})
 
 
-def _named(pod: Pod) -> list[tuple[str, PodResourceClaim]]:
+def _claims_of(pod: Pod) -> list[tuple[str, PodResourceClaim]]:
     """Return the claims of a pod by key, each once.
 
     The pod's status names the claims that were created from templates.
     """
-    made = {
+    created = {
         status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses
     }
-    named: dict[str, PodResourceClaim] = {}
+    claims: dict[str, PodResourceClaim] = {}
     for pod_claim in pod.spec.resource_claims:
         name = pod_claim.resource_claim_name
-        if name is None and pod_claim.name in made:
-            name = made[pod_claim.name]
+        if name is None and pod_claim.name in created:
+            name = created[pod_claim.name]
             if name is None:
                 continue  # Kubernetes' claim controller found that no claim is needed.
-        named.setdefault(f"{pod.metadata.namespace}/{name or ''}", pod_claim)
-    return list(named.items())
+        claims.setdefault(f"{pod.metadata.namespace}/{name or ''}", pod_claim)
+    return list(claims.items())
 
 
-def _missing(key: str, of_pod: PodResourceClaim) -> str:
+def _not_found(key: str, of_pod: PodResourceClaim) -> str:
     if of_pod.resource_claim_name is None and key.endswith("/"):
         template = of_pod.resource_claim_template_name
         return f"ResourceClaim {of_pod.name} is not created from its template {template} yet"

@@ -24,16 +24,16 @@ from controller.state.snapshot import Snapshot
 
 
 class DeviceAllocator:
-    """The devices of one solve, and the claims they are allocated to."""
+    """The devices of one solve, and their allocation to claims."""
 
     def __init__(self, pods: Sequence[Pod], snapshot: Snapshot, catalog: Catalog) -> None:
         self._pods, self._snapshot, self._catalog = pods, snapshot, catalog
-        self.asked = False
+        self.has_claims = False
         """Whether a pod of the solve claims devices."""
 
     @cached_property
     def _claims(self) -> DeviceClaims:
-        self.asked = True
+        self.has_claims = True
         return DeviceClaims(self._pods, self._snapshot, self._catalog)
 
     @cached_property
@@ -43,8 +43,8 @@ class DeviceAllocator:
     def fork(self) -> DeviceAllocator:
         """Return an independent copy of the devices and their allocations."""
         fork = DeviceAllocator(self._pods, self._snapshot, self._catalog)
-        if self.asked:
-            fork.asked = True
+        if self.has_claims:
+            fork.has_claims = True
             fork._claims = self._claims.fork()
             fork._nodes = self._nodes.fork(fork._claims)
         return fork
@@ -58,8 +58,8 @@ class DeviceAllocator:
 
     @property
     def queries(self) -> Sequence[Requirements]:
-        """The requirements that variants must be able to tell apart for the sake of devices."""
-        return self._nodes.queries if self.asked else ()
+        """The requirements about devices that variants must distinguish."""
+        return self._nodes.queries if self.has_claims else ()
 
     def alternatives(self, device_requests: DeviceRequests) -> tuple[Requirements, ...]:
         """Return the alternative requirements for a new node of one such pod.
@@ -71,9 +71,9 @@ class DeviceAllocator:
     def fitting(
         self, pending: PendingGroup, nodes: Sequence[StateNode], fitting: Indices
     ) -> Indices:
-        """Return how many of the pods each node can take, limited by its devices.
+        """Return the number of pods that fit on each node, limited by its devices.
 
-        `fitting` is how many of the pods each node can take otherwise (nodes).
+        `fitting` is that number without regard to devices (nodes).
         """
         device_requests = pending.pod_class.device_requests
         if device_requests is None:
@@ -92,10 +92,10 @@ class DeviceAllocator:
             most if device_requests is None else self._claims.put(device_requests, node.name, most)
         )
 
-    def take_off(self, pending: PendingGroup, node: StateNode, count: int) -> None:
+    def release_last(self, pending: PendingGroup, node: StateNode, count: int) -> None:
         """Release the devices of the last `count` pods, which leave the node again."""
         if pending.pod_class.device_requests is not None:
-            self._claims.take_off(pending.pod_class.device_requests, node.name, count)
+            self._claims.release_last(pending.pod_class.device_requests, node.name, count)
 
     def units(
         self, pod_groups: Sequence[PodGroup], variants: Variants, capacity: Matrix
@@ -107,7 +107,7 @@ class DeviceAllocator:
         return self._nodes.units(pod_groups, variants, capacity)
 
     def axes(self, pod_groups: Sequence[PodGroup], rows: Indices) -> tuple[Matrix, Matrix]:
-        """Return the numbers of devices that pod groups ask for and that instance types have.
+        """Return the numbers of devices that pod groups request and that instance types have.
 
         The axes are pod groups × device types, and rows × device types (see `DeviceNodes.axes`).
         """
@@ -115,7 +115,7 @@ class DeviceAllocator:
 
     def release(self, pod_group: PodGroup) -> None:
         """Release the devices of a pod group for which no node was found."""
-        if self.asked:
+        if self.has_claims:
             self._nodes.release(pod_group)
 
     def annotations(self, pod_groups: Iterable[PodGroup]) -> dict[str, str]:
@@ -123,23 +123,23 @@ class DeviceAllocator:
 
         These drivers must publish their devices before the node is initialized.
         """
-        drivers = self._nodes.drivers(pod_groups) if self.asked else ()
+        drivers = self._nodes.drivers(pod_groups) if self.has_claims else ()
         return {REQUESTED_DRA_DRIVERS: ",".join(drivers)} if drivers else {}
 
     def causes(self, device_requests: DeviceRequests) -> tuple[str, ...]:
-        """Return, per pool, why none of its instance types provides the devices.
+        """Return, per NodePool, why none of its instance types provides the devices.
 
-        Pools with a suitable instance type are left out.
+        NodePools with a suitable instance type are left out.
         """
-        trouble = self._claims.troubles.get(device_requests.signature)
-        causes = [f"devices: {trouble}"] if trouble else []
+        error = self._claims.errors.get(device_requests.signature)
+        causes = [f"devices: {error}"] if error else []
         for reach in device_requests.reach:
             if reach.node:
                 causes.append(f"the pod's devices are on node {reach.node}, which cannot run it")
                 return tuple(causes)
         for number, pool in enumerate(self._catalog.pools):
             rows = set(self._catalog.row_of[self._catalog.pool_of == number].tolist())
-            reasons = Counter(self._nodes.lacking(device_requests, row) for row in sorted(rows))
+            reasons = Counter(self._nodes.cause(device_requests, row) for row in sorted(rows))
             if rows and not reasons[""]:
                 ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:MAX_REASONS]
                 listed = ", ".join(f"{count} {reason}" for reason, count in ranked)

@@ -1,4 +1,4 @@
-"""Devices: which exist, which nodes can use them, and how much of them is allocated.
+"""Devices, the nodes that can use them, and the allocated part of them.
 
 Published devices are read from ResourceSlices. Devices of nodes that are not launched yet come from
 the templates of their instance types. Amounts are in thousandths of their unit. Source:
@@ -21,8 +21,8 @@ from controller.scheduling.pods.devicerequests import EVERYWHERE, Reach, reach_o
 Key = tuple[str, str, str, str]
 """The identity of a device: node, driver, pool and name.
 
-The node is empty for a published device. Otherwise it tells the nodes apart on which equal devices
-are expected: the node's name, or one name for all nodes that are not launched yet."""
+The node is empty for a published device. For a device that is expected on a node it is the node's
+name, or one name for all nodes that are not launched yet."""
 
 CounterKey = tuple[str, str, str, str, str]
 """The identity of a counter: node, driver, pool, counter set and counter."""
@@ -58,7 +58,7 @@ class AllocatableDevice:
 
     @property
     def is_published(self) -> bool:
-        """Whether the device is published, as opposed to expected of a node that is not ready."""
+        """Whether a driver has published the device; otherwise it is expected on a new node."""
         return not self.key[0]
 
     def full(self, name: str) -> str:
@@ -71,17 +71,17 @@ class AllocatableDevice:
 
 
 @dataclass(slots=True)
-class DeviceLedger:
-    """The allocated devices, counters and shares of devices."""
+class AllocatedDevices:
+    """The allocated devices, shares of devices, and amounts of counters."""
 
     used: set[Key] = field(default_factory=set)
     counters: dict[CounterKey, int] = field(default_factory=dict)
     shares: dict[Key, list[Mapping[str, int]]] = field(default_factory=dict)
 
-    def fork(self) -> DeviceLedger:
+    def fork(self) -> AllocatedDevices:
         """Return an independent copy for trial allocations."""
         shares = {key: list(parts) for key, parts in self.shares.items()}
-        return DeviceLedger(set(self.used), dict(self.counters), shares)
+        return AllocatedDevices(set(self.used), dict(self.counters), shares)
 
     def is_free(self, device: AllocatableDevice, share: Mapping[str, int]) -> bool:
         """Whether the device, or this share of a shared device, can still be allocated."""
@@ -90,8 +90,8 @@ class DeviceLedger:
         parts = self.shares.get(device.key, ())
         if device.shared:
             for name, amount in share.items():
-                taken = sum(part.get(name, 0) for part in parts)
-                if taken + amount > parse(device.capacity[name].value):
+                consumed = sum(part.get(name, 0) for part in parts)
+                if consumed + amount > parse(device.capacity[name].value):
                     return False
         if parts:
             return True  # The first share of a device consumes its counters; later ones do not.
@@ -99,7 +99,7 @@ class DeviceLedger:
             self.counters.get(key, 0) + amount <= total for key, amount, total in device.counters
         )
 
-    def take(self, device: AllocatableDevice, share: Mapping[str, int]) -> None:
+    def add(self, device: AllocatableDevice, share: Mapping[str, int]) -> None:
         """Record the device, or a share of it, as allocated."""
         if not device.shared:
             self.used.add(device.key)
@@ -111,7 +111,7 @@ class DeviceLedger:
         for key, amount, _ in device.counters:
             self.counters[key] = self.counters.get(key, 0) + amount
 
-    def give_back(self, device: AllocatableDevice, share: Mapping[str, int]) -> None:
+    def remove(self, device: AllocatableDevice, share: Mapping[str, int]) -> None:
         """Undo `take`."""
         if not device.shared:
             self.used.discard(device.key)
@@ -169,13 +169,13 @@ class Inventory:
         return self._usable_by(lambda reach: reach.includes(node, labels))
 
     def within(self, met: Reach) -> UsableDevices:
-        """Return the devices that any node in this reach can use; the reach names no node."""
+        """Return the devices that every node in this reach can use; the reach names no node."""
         return self._usable_by(lambda reach: reach in (EVERYWHERE, met))
 
     def _usable_by(self, usable: Any) -> UsableDevices:
         """Return the devices whose reach `usable` accepts, the node's own devices first.
 
-        Device pools that are incomplete or malformed are left out; `flaw` names the first of them.
+        Device pools that are incomplete or malformed are left out; `flaw` describes the first one.
         """
         usable_devices: list[AllocatableDevice] = []
         flaw = ""
@@ -190,12 +190,14 @@ class Inventory:
         return UsableDevices(tuple(usable_devices), flaw)
 
 
-def promised(
+def expected_devices(
     resources: wire.DynamicResources,
     node: str,
     taint_rules: Sequence[wire.DeviceTaintRule] = (),
 ) -> tuple[AllocatableDevice, ...]:
-    """Return the devices that a node of an instance type will have. `node` tells such nodes apart.
+    """Return the devices that drivers will publish on a node of an instance type.
+
+    `node` is the node in the keys of the devices.
 
     Raises:
         ValueError: a device is malformed.
@@ -227,7 +229,7 @@ def promised(
 def _bound(
     bindings: Sequence[wire.AttributeBinding],
 ) -> dict[tuple[str, str, str], dict[str, int]]:
-    """Return, per device and attribute, the number of its group of devices with an equal value.
+    """Return, per device and attribute, the number of the group of devices with an equal value.
 
     Groups that have a device in common are merged.
     """
@@ -236,13 +238,13 @@ def _bound(
         if len(binding.devices) < 2:
             continue
         members = {(member.driver, member.pool, member.device) for member in binding.devices}
-        touched = {
+        merged = {
             known[binding.attribute]
             for key, known in numbers.items()
             if key in members and binding.attribute in known
         }
         for key, known in numbers.items():
-            if known.get(binding.attribute) in touched:
+            if known.get(binding.attribute) in merged:
                 members.add(key)
         for key in members:
             numbers.setdefault(key, {})[binding.attribute] = number
@@ -252,7 +254,7 @@ def _bound(
 def _read_pool(
     slices: Sequence[wire.ResourceSlice], taint_rules: Sequence[wire.DeviceTaintRule]
 ) -> _Pool:
-    """Return the devices of a device pool, with the reason if they may be incomplete."""
+    """Return the devices of a device pool, and the reason if the list may be incomplete."""
     last = max(resource_slice.spec.pool.generation for resource_slice in slices)
     current = [
         resource_slice for resource_slice in slices if resource_slice.spec.pool.generation == last
@@ -319,12 +321,12 @@ def _device(
     capacity = {_full(name, driver): amount for name, amount in device.capacity.items()}
     amounts = {name: Quantity(parse(amount.value)) for name, amount in capacity.items()}
     counters = []
-    for taken in device.consumes_counters:
-        for name, counter in taken.counters.items():
-            if (taken.counter_set, name) not in totals:
-                raise ValueError(f"device {device.name}: no counter {taken.counter_set}/{name}")
-            total = totals[(taken.counter_set, name)]
-            counters.append(((*prefix, taken.counter_set, name), parse(counter.value), total))
+    for consumed in device.consumes_counters:
+        for name, counter in consumed.counters.items():
+            if (consumed.counter_set, name) not in totals:
+                raise ValueError(f"device {device.name}: no counter {consumed.counter_set}/{name}")
+            total = totals[(consumed.counter_set, name)]
+            counters.append(((*prefix, consumed.counter_set, name), parse(counter.value), total))
     key = (*prefix, device.name)
     return AllocatableDevice(
         key=key,
@@ -349,8 +351,8 @@ def _device(
 def _taints(rules: Iterable[wire.DeviceTaintRule], key: Key) -> Iterator[Taint]:
     """Yield the taints that DeviceTaintRules add to a device.
 
-    The device pools of expected devices are not known. A rule that names a pool selects none of
-    them; a rule for all devices of a driver also selects those of new nodes.
+    The pool names of expected devices are not known, so a rule that names a pool selects none of
+    them. A rule for all devices of a driver selects expected devices too.
     """
     node, driver, pool, name = key
     for rule in rules:

@@ -1,7 +1,7 @@
 """New nodes for pods that claim devices.
 
-Whether a node's devices serve several pods is not a sum of amounts; only a search can tell.
-Therefore such pods are combined before packing. A *unit* is the pods with claims of one new node.
+Sums of amounts do not show whether a node's devices serve several pods; only a search does. So such
+pods are combined before packing. A *unit* is the pods with claims on one new node.
 No node holds two units, and packing fills the rest of the node with other pods as usual. Instance
 types with the same devices form one *profile*, so that a search runs per profile, not per type.
 """
@@ -37,7 +37,7 @@ from controller.scheduling.pods.devicerequests import (
 from controller.scheduling.pods.groups import PodGroup
 from controller.scheduling.topology.rules import on_one_node
 
-ABOUT = 9
+PRICE_DIGITS = 9
 """The number of decimal digits to which prices per unit are compared."""
 
 
@@ -51,19 +51,19 @@ class DeviceNodes:
         self.reaches = (EVERYWHERE, *(reach for reach in claims.inventory.reaches if reach.labels))
         self._usable_known: dict[DeviceSite, UsableDevices] = {}
         self._alternatives: dict[bytes, tuple[Requirements, ...]] = {}
-        self._lacking: dict[tuple[bytes, int], str] = {}
-        self._given: dict[PodGroup, list[Allocations]] = {}
+        self._causes: dict[tuple[bytes, int], str] = {}
+        self._allocations: dict[PodGroup, list[Allocations]] = {}
 
     def fork(self, claims: DeviceClaims) -> DeviceNodes:
         """Return an independent copy for a fork of the claims."""
         fork = copy.copy(self)
         fork._claims = claims
-        fork._lacking, fork._given = dict(self._lacking), dict(self._given)
+        fork._causes, fork._allocations = dict(self._causes), dict(self._allocations)
         return fork
 
     @property
     def queries(self) -> list[Requirements]:
-        """The requirements that variants must tell apart: one per profile and one per reach."""
+        """The requirements that variants must distinguish: one per profile and one per reach."""
         return [
             *(self._types([number]) for number in range(len(self.profiles))),
             *(dict(reach.labels) for reach in self.reaches),
@@ -74,16 +74,16 @@ class DeviceNodes:
 
         The result is empty if no new node can serve the pod. It is cached per signature.
         """
-        known = self._alternatives.get(device_requests.signature)
-        if known is None:
-            known = self._alternatives[device_requests.signature] = self._read(device_requests)
-        return known
+        cached = self._alternatives.get(device_requests.signature)
+        if cached is None:
+            cached = self._alternatives[device_requests.signature] = self._read(device_requests)
+        return cached
 
     def _read(self, device_requests: DeviceRequests) -> tuple[Requirements, ...]:
         """Return the alternatives: per reach, the profiles whose nodes serve one pod."""
         if any(reach.node for reach in device_requests.reach):
             return ()
-        given = conjunction(*(dict(reach.labels) for reach in device_requests.reach))
+        allocated_reach = conjunction(*(dict(reach.labels) for reach in device_requests.reach))
         alternatives: list[Requirements] = []
         before: set[int] = set()
         for number, reach in enumerate(self.reaches):
@@ -96,7 +96,7 @@ class DeviceNodes:
             # The first reach is `EVERYWHERE`.
             if not serving <= before:
                 needed = self._types(sorted(serving))
-                alternatives.append(conjunction(given, dict(reach.labels), needed))
+                alternatives.append(conjunction(allocated_reach, dict(reach.labels), needed))
             before |= serving if reach is EVERYWHERE else set()
         return tuple(alternatives)
 
@@ -109,34 +109,34 @@ class DeviceNodes:
         without claims are returned unchanged.
         """
         node_options = NodeOptions(variants, capacity, self._profile_of_row[variants.row_of])
-        ready = [pod_group for pod_group in pod_groups if not _equipped(pod_group)]
+        ready = [pod_group for pod_group in pod_groups if not _claims_devices(pod_group)]
         # Pods with the most devices first: smaller pods may fit into what is left on their nodes.
-        queue = [pod_group for pod_group in pod_groups if _equipped(pod_group)]
+        queue = [pod_group for pod_group in pod_groups if _claims_devices(pod_group)]
         queue.sort(
             key=lambda pod_group: (
-                -sum(_minimum_devices(self._claims, member) for member in pod_group.everyone)
+                -sum(_minimum_devices(self._claims, member) for member in pod_group.all_groups)
             )
         )
-        without_node: list[PodGroup] = []
+        unserved: list[PodGroup] = []
         while queue:
             unit = self._unit(queue, node_options)
             if unit is None or not unit.keys:
-                without_node.append(queue.pop(0))
+                unserved.append(queue.pop(0))
             else:
                 ready.append(unit)
                 queue = [pod_group for pod_group in queue if pod_group.keys]
-        return ready, without_node
+        return ready, unserved
 
     def axes(self, pod_groups: Sequence[PodGroup], rows: Indices) -> tuple[Matrix, Matrix]:
-        """Return how many devices of each type pod groups ask for, and how many the rows have.
+        """Return the numbers of devices of each type that pod groups request and that rows have.
 
         The axes are pod groups × device types, and rows × device types. A device type is the set of
-        devices that a request without alternatives accepts. However pods are combined, a node
-        cannot give more devices of a type than it has, so packing can use the numbers as a bound.
-        Types with shared devices or devices that other nodes can use are left out.
+        devices that a request without alternatives accepts. Pods on one node cannot use more
+        devices of a type than the node has, so packing uses the numbers as a bound. Types with
+        shared devices, or with devices that other nodes can use, are left out.
         """
-        asked: dict[tuple[object, ...], Vector] = {}
-        example: dict[tuple[object, ...], RequestAlternative] = {}
+        requested: dict[tuple[object, ...], Vector] = {}
+        alternatives_by_selection: dict[tuple[object, ...], RequestAlternative] = {}
         for index, pod_group in enumerate(pod_groups):
             for member, each in _members(pod_group, 1):
                 device_requests = member.pending.pod_class.device_requests
@@ -145,20 +145,27 @@ class DeviceNodes:
                         alternatives[0] for alternatives in claim.requests if len(alternatives) == 1
                     ):
                         if not alternative.admin:
-                            example.setdefault(alternative.selection, alternative)
-                            counts = asked.setdefault(
+                            alternatives_by_selection.setdefault(alternative.selection, alternative)
+                            counts = requested.setdefault(
                                 alternative.selection, np.zeros(len(pod_groups))
                             )
                             counts[index] += max(alternative.count, 1) * each
-        suited = {
-            selection: self._exclusive(alternative) for selection, alternative in example.items()
+        devices_by_selection = {
+            selection: self._exclusive(alternative)
+            for selection, alternative in alternatives_by_selection.items()
         }
         sizes, capacity = [], []
-        for devices in {devices: None for devices in suited.values() if devices}:
+        for devices in {devices: None for devices in devices_by_selection.values() if devices}:
             # A request that accepts only a subset of these devices takes them from requests that
             # accept any of them, so its demand counts here too.
-            inside = [selection for selection, own in suited.items() if own and own <= devices]
-            sizes.append(sum((asked[selection] for selection in inside), np.zeros(len(pod_groups))))
+            inside = [
+                selection
+                for selection, own in devices_by_selection.items()
+                if own and own <= devices
+            ]
+            sizes.append(
+                sum((requested[selection] for selection in inside), np.zeros(len(pod_groups)))
+            )
             have = [len(devices.intersection(profile.devices)) for profile in self.profiles]
             capacity.append(np.array(have, dtype=np.float64)[self._profile_of_row[rows]])
         return (
@@ -172,55 +179,59 @@ class DeviceNodes:
         The result is empty if a suitable device can be shared or belongs to no single node.
         """
         own = {device for profile in self.profiles for device in profile.devices}
-        there = (self._claims.inventory.within(reach).devices for reach in self.reaches)
-        every = own.union(*there)
+        reachable = (self._claims.inventory.within(reach).devices for reach in self.reaches)
+        every = own.union(*reachable)
         try:
-            suited = frozenset(device for device in every if suits(alternative, device))
+            devices_by_selection = frozenset(
+                device for device in every if suits(alternative, device)
+            )
         except AllocationError:
             return frozenset()
         return (
-            suited if all(device in own and not device.shared for device in suited) else frozenset()
+            devices_by_selection
+            if all(device in own and not device.shared for device in devices_by_selection)
+            else frozenset()
         )
 
     def drivers(self, pod_groups: Iterable[PodGroup]) -> tuple[str, ...]:
-        """Return the drivers whose devices the pods of a planned node were allocated, sorted."""
-        given = (
+        """Return the drivers of the devices allocated to the pods of a planned node, sorted."""
+        recorded = (
             allocations
             for pod_group in pod_groups
-            for allocations in self._given.get(pod_group, ())
+            for allocations in self._allocations.get(pod_group, ())
         )
         return tuple(
-            sorted({pick.device.driver for allocations in given for pick in allocations.picks})
+            sorted({pick.device.driver for allocations in recorded for pick in allocations.picks})
         )
 
     def release(self, pod_group: PodGroup) -> None:
         """Release the devices of a unit for which no node was found."""
-        given = self._given.get(pod_group, ())
+        recorded = self._allocations.get(pod_group, ())
         if not any(
             allocations.shared or any(p.device.is_published for p in allocations.picks)
-            for allocations in given
+            for allocations in recorded
         ):
             # The planned node's own devices disappear with it. The record stays, because other
             # copies of the unit may still be planned.
             return
-        for allocations in self._given.pop(pod_group):
-            self._claims.give_back(pick for pick in allocations.picks if pick.device.is_published)
+        for allocations in self._allocations.pop(pod_group):
+            self._claims.release(pick for pick in allocations.picks if pick.device.is_published)
             for key in allocations.shared:
                 del self._claims.shared_claim_locations[key]
 
-    def lacking(self, device_requests: DeviceRequests, row: int) -> str:
+    def cause(self, device_requests: DeviceRequests, row: int) -> str:
         """Return why a new node of an instance type cannot provide the devices; empty if it can."""
         profile = int(self._profile_of_row[row])
-        known = self._lacking.get((device_requests.signature, profile))
-        if known is None:
-            known = self._describe_lacking(device_requests, profile)
-            self._lacking[(device_requests.signature, profile)] = known
-        return known
+        cached = self._causes.get((device_requests.signature, profile))
+        if cached is None:
+            cached = self._find_cause(device_requests, profile)
+            self._causes[(device_requests.signature, profile)] = cached
+        return cached
 
-    def _describe_lacking(self, device_requests: DeviceRequests, profile: int) -> str:
+    def _find_cause(self, device_requests: DeviceRequests, profile: int) -> str:
         """Return why no new node of a profile provides the devices; empty if one does.
 
-        The first request that too few devices suit is named.
+        The result names the first request for which too few devices are suitable.
         """
         sites = [DeviceSite(profile, number) for number in range(len(self.reaches))]
         if any(self._trial(site).serve(device_requests, 1) for site in sites):
@@ -246,10 +257,10 @@ class DeviceNodes:
         return "unable to provide all devices together"
 
     def _unit(self, queue: Sequence[PodGroup], node_options: NodeOptions) -> PodGroup | None:
-        """Return a unit built around the first pod group of the queue; None if no node serves it.
+        """Return a unit that starts with the queue's first pod group; None if no node serves it.
 
-        The unit's pods are removed from the queue's pod groups. The unit is repeated as often as
-        there are pods for it, unless it uses published devices or shared claims.
+        The unit's pods are removed from the queue. The unit has as many copies as there are pods
+        for it, but only one if it uses published devices or shared claims.
         """
         best = self._best(queue[0], node_options)
         if best is None:
@@ -269,10 +280,11 @@ class DeviceNodes:
         serving = [
             number
             for number in range(len(self.profiles))
-            if number == site.profile or self._same(members, DeviceSite(number, site.reach), trial)
+            if number == site.profile
+            or self._serves_same(members, DeviceSite(number, site.reach), trial)
         ]
         reach = dict(self.reaches[site.reach].labels)
-        eligible = node_options.variants.meeting(reach) & self._having(
+        eligible = node_options.variants.meeting(reach) & self._with_profiles(
             serving, node_options.variants
         )
         for member, _ in members:
@@ -280,14 +292,14 @@ class DeviceNodes:
         # Published devices and shared claims exist once, so such a unit cannot be repeated.
         fixed = trial.published or any(allocations.shared for allocations in trial.allocations)
         copies = 1 if fixed else min(len(member.keys) // each for member, each in members)
-        unit = _joined(members, copies, eligible)
+        unit = _take_units(members, copies, eligible)
         unit.needs = conjunction(reach, self._types(serving))
-        self._given[unit] = trial.allocations
+        self._allocations[unit] = trial.allocations
         for pick in trial.published:
-            if pick.takes:
-                self._claims.ledger.take(pick.device, pick.share)
+            if pick.consumes:
+                self._claims.allocated.add(pick.device, pick.share)
         for allocations in trial.allocations:
-            self._claims.settle(allocations, f"{NEW_NODE} for {unit.keys[0]}")
+            self._claims.record_locations(allocations, f"{NEW_NODE} for {unit.keys[0]}")
         return unit
 
     def _best(
@@ -296,8 +308,8 @@ class DeviceNodes:
         """Return the node type, site and number of units with the lowest price per unit.
 
         The result is None if no node serves the pod group. At equal prices the largest number of
-        units wins, for fewer nodes. Pods that share a claim must stay together at any price, so for
-        them the largest number of units comes first.
+        units wins, so that there are fewer nodes. For pods that share a claim it wins at any price,
+        because they must run on one node.
         """
         device_requests = pod_group.pending.pod_class.device_requests
         together = device_requests is not None and bool(device_requests.common)
@@ -309,14 +321,14 @@ class DeviceNodes:
             ]
             for profile in np.unique(node_options.profile_of[fitting[met]]).tolist():
                 node_types = fitting[met & (node_options.profile_of[fitting] == profile)]
-                holds = _times(node_options.capacity[node_types], pod_group)
+                holds = _units_per_node(node_options.capacity[node_types], pod_group)
                 site = DeviceSite(profile, number)
                 limit = self._limit(pod_group, site, int(holds.max()))
                 if not limit:
                     continue
                 counts = np.minimum(holds, limit)
                 rank = -counts if together else np.zeros_like(counts)
-                each = np.round(price[node_types] / counts, ABOUT)
+                each = np.round(price[node_types] / counts, PRICE_DIGITS)
                 at = int(np.lexsort((node_types, -counts, each, rank))[0])
                 node_type, count = int(node_types[at]), int(counts[at])
                 offers.append((int(rank[at]), float(each[at]), -count, node_type, site, count))
@@ -326,9 +338,9 @@ class DeviceNodes:
         return node_type, site, count
 
     def _limit(self, pod_group: PodGroup, site: DeviceSite, most: int) -> int:
-        """Return how many units of a pod group the devices of a site serve, at most `most`.
+        """Return the number of a pod group's units that the devices of a site serve, up to `most`.
 
-        A pod group with larger units or companions is served once or not at all.
+        For a pod group with larger units or companions the result is 0 or 1.
         """
         trial = self._trial(site)
         if pod_group.unit == 1 and not pod_group.colocated:
@@ -344,34 +356,36 @@ class DeviceNodes:
     def _companions(
         self, queue: Sequence[PodGroup], trial: TrialAllocation, left: Vector, variant: int
     ) -> list[tuple[PodGroup, int]]:
-        """Return other pod groups whose pods the rest of the node serves, with their numbers.
+        """Return other pod groups and the numbers of their pods that the rest of the node serves.
 
         Pod groups that share a claim with the first one come first. `left` is the remaining
         capacity.
         """
-        host, *others = queue
-        sought = set(_common(host))
-        company: list[tuple[PodGroup, int]] = []
-        for other in sorted(others, key=lambda pod_group: not sought & {*_common(pod_group)}):
+        first, *others = queue
+        shared_claims = set(_common(first))
+        companions: list[tuple[PodGroup, int]] = []
+        for other in sorted(
+            others, key=lambda pod_group: not shared_claims & {*_common(pod_group)}
+        ):
             if not _limited_by_capacity_alone(other) or not other.eligible[variant]:
                 continue
-            most = int(_times(left[None], other)[0])
+            most = int(_units_per_node(left[None], other)[0])
             count = trial.serve(other.pending.pod_class.device_requests, most)
             if count:
-                company.append((other, count))
+                companions.append((other, count))
                 left = left - other.size * count
-        return company
+        return companions
 
-    def _same(
-        self, members: Sequence[tuple[PodGroup, int]], site: DeviceSite, agreed: TrialAllocation
+    def _serves_same(
+        self, members: Sequence[tuple[PodGroup, int]], site: DeviceSite, reference: TrialAllocation
     ) -> bool:
         """Whether a site serves all pods of a unit with the same published devices."""
         trial = self._trial(site)
         is_served = all(
-            trial.serve(who.pending.pod_class.device_requests, n) == n for who, n in members
+            trial.serve(member.pending.pod_class.device_requests, n) == n for member, n in members
         )
         devices = [pick.device for pick in trial.published]
-        return is_served and devices == [pick.device for pick in agreed.published]
+        return is_served and devices == [pick.device for pick in reference.published]
 
     def _trial(self, site: DeviceSite) -> TrialAllocation:
         return TrialAllocation(self._claims, self._usable(site), self.reaches[site.reach])
@@ -379,9 +393,11 @@ class DeviceNodes:
     def _usable(self, site: DeviceSite) -> UsableDevices:
         usable = self._usable_known.get(site)
         if usable is None:
-            there = self._claims.inventory.within(self.reaches[site.reach])
+            reachable = self._claims.inventory.within(self.reaches[site.reach])
             own = self.profiles[site.profile].devices
-            usable = self._usable_known[site] = UsableDevices(there.devices + own, there.flaw)
+            usable = self._usable_known[site] = UsableDevices(
+                reachable.devices + own, reachable.flaw
+            )
         return usable
 
     def _types(self, numbers: Sequence[int]) -> Requirements:
@@ -391,7 +407,7 @@ class DeviceNodes:
         names = (name for number in numbers for name in self.profiles[number].types)
         return {labels.INSTANCE_TYPE: one_of(*names)}
 
-    def _having(self, numbers: Sequence[int], variants: Variants) -> Mask:
+    def _with_profiles(self, numbers: Sequence[int], variants: Variants) -> Mask:
         """Mark the variants with an instance type of one of these profiles."""
         mask = np.zeros(len(variants.pool_of_variant), dtype=np.bool_)
         for number in numbers:
@@ -400,16 +416,18 @@ class DeviceNodes:
 
 
 def _minimum_devices(claims: DeviceClaims, pod_group: PodGroup) -> int:
-    """Return the minimum number of devices that a pod asks for."""
+    """Return the minimum number of devices that a pod requests."""
     device_requests = pod_group.pending.pod_class.device_requests
-    asked = claims.to_allocate(device_requests) if device_requests is not None else []
-    return sum(max(alternatives[0].count, 1) for claim in asked for alternatives in claim.requests)
+    requested = claims.to_allocate(device_requests) if device_requests is not None else []
+    return sum(
+        max(alternatives[0].count, 1) for claim in requested for alternatives in claim.requests
+    )
 
 
-def _equipped(pod_group: PodGroup) -> bool:
+def _claims_devices(pod_group: PodGroup) -> bool:
     """Whether pods of the group or its companions claim devices."""
     return any(
-        member.pending.pod_class.device_requests is not None for member in pod_group.everyone
+        member.pending.pod_class.device_requests is not None for member in pod_group.all_groups
     )
 
 
@@ -426,18 +444,20 @@ def _limited_by_capacity_alone(pod_group: PodGroup) -> bool:
     return pod_group.unit == 1 and not pod_group.colocated and not bound
 
 
-def _times(capacity: Matrix, pod_group: PodGroup) -> Indices:
-    """Return how many units of a pod group each node type holds, by size and by hostname rules.
+def _units_per_node(capacity: Matrix, pod_group: PodGroup) -> Indices:
+    """Return the number of units of a pod group that fit on each node type.
+
+    Requests and hostname rules limit the number.
 
     `capacity` is node types × resources.
     """
     most = pod_group.units
     alone = pod_group.unit == 1 and not pod_group.colocated
     most = min(most, on_one_node(pod_group.pending) if alone else 1)
-    asked = pod_group.size > 0
-    if not asked.any():
+    requested = pod_group.size > 0
+    if not requested.any():
         return np.full(len(capacity), most, dtype=np.int64)
-    fitting: Vector = np.floor(capacity[:, asked] / pod_group.size[asked]).min(axis=1)
+    fitting: Vector = np.floor(capacity[:, requested] / pod_group.size[requested]).min(axis=1)
     times: Indices = np.clip(fitting, 0, most).astype(np.int64)
     return times
 
@@ -447,7 +467,7 @@ def _members(pod_group: PodGroup, units: int) -> list[tuple[PodGroup, int]]:
     return [(member, each * units) for member, each in pod_group.members]
 
 
-def _joined(members: Sequence[tuple[PodGroup, int]], copies: int, eligible: Mask) -> PodGroup:
+def _take_units(members: Sequence[tuple[PodGroup, int]], copies: int, eligible: Mask) -> PodGroup:
     """Remove the pods of `copies` units from their pod groups and return them as one pod group."""
     parts = []
     for member, each in members:

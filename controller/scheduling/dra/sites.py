@@ -1,4 +1,4 @@
-"""New nodes as device allocation sees them: their devices, and trial allocations on them."""
+"""The devices of new nodes, and trial allocations of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from controller.scheduling.catalog.offerings import Catalog
 from controller.scheduling.catalog.variants import Variants
 from controller.scheduling.dra.allocation import Pick
 from controller.scheduling.dra.claims import Allocations, DeviceClaims
-from controller.scheduling.dra.devices import AllocatableDevice, UsableDevices, promised
+from controller.scheduling.dra.devices import AllocatableDevice, UsableDevices, expected_devices
 from controller.scheduling.pods.devicerequests import AllocationError, DeviceRequests, Reach
 from controller.scheduling.pods.groups import PodGroup
 
@@ -24,7 +24,7 @@ NEW_NODE = "a new node"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The instance types with the same devices: names of the types, and the devices."""
+    """The names of the instance types that have the same devices, and these devices."""
 
     types: tuple[str, ...]
     devices: tuple[AllocatableDevice, ...]
@@ -32,7 +32,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSite:
-    """A new node as device allocation sees it: the indices of its profile and of its reach."""
+    """A possible new node for device allocation: the indices of its profile and of its reach."""
 
     profile: int
     reach: int
@@ -59,20 +59,19 @@ class NodeOptions:
 class TrialAllocation:
     """A trial allocation on one new node, which shows how many pods its devices serve.
 
-    The trial works on a fork of the ledger, so it allocates nothing until its result is recorded.
+    The trial changes only its own copy of the allocated devices.
     """
 
     def __init__(self, claims: DeviceClaims, usable: UsableDevices, reach: Reach) -> None:
         self._claims, self._usable, self._reach = claims, usable, reach
-        self._ledger = claims.ledger.fork()
+        self._allocated = claims.allocated.fork()
         self._located: set[str] = set()
         self.allocations: list[Allocations] = []
 
     def serve(self, device_requests: DeviceRequests | None, most: int) -> int:
-        """Allocate devices to at most `most` pods; return how many pods were served.
+        """Allocate devices to at most `most` pods; return the number of pods served.
 
-        Pods without claims are all served. An allocation error is recorded in the claims'
-        `troubles`.
+        Pods without claims are all served. An allocation error is recorded in the claims' `errors`.
         """
         if device_requests is None:
             return most
@@ -81,10 +80,10 @@ class TrialAllocation:
         known = {*self._claims.shared_claim_locations, *self._located}
         try:
             allocations = self._claims.serve(
-                device_requests, self._usable, self._ledger, most, known
+                device_requests, self._usable, self._allocated, most, known
             )
         except AllocationError as exc:
-            self._claims.troubles[device_requests.signature] = str(exc)
+            self._claims.errors[device_requests.signature] = str(exc)
             return 0
         self._located.update(allocations.shared)
         self.allocations.append(allocations)
@@ -92,7 +91,7 @@ class TrialAllocation:
 
     @property
     def published(self) -> list[Pick]:
-        """The picks of devices that are already published, as opposed to those of the new node."""
+        """The picks of devices that are published already, so not of the new node's own devices."""
         picks = (pick for allocations in self.allocations for pick in allocations.picks)
         return [pick for pick in picks if pick.device.is_published]
 
@@ -129,7 +128,7 @@ def profiles(
         if text not in number_of:
             number_of[text] = len(names)
             names.append({})
-            devices.append(promised(instance_type.dynamic_resources, NEW_NODE, taint_rules))
+            devices.append(expected_devices(instance_type.dynamic_resources, NEW_NODE, taint_rules))
         of_row[row] = number_of[text]
         names[of_row[row]][instance_type.name] = None
     pairs = zip(names, devices, strict=True)

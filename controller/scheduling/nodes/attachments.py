@@ -16,7 +16,7 @@ from controller.state.snapshot import Snapshot
 
 
 class Attachments:
-    """The volumes attached to each existing node per CSI driver, and the limits of its CSINode."""
+    """The volumes attached to each existing node, and the limits of its CSINode, per CSI driver."""
 
     def __init__(
         self,
@@ -43,61 +43,61 @@ class Attachments:
         for pod in running if self._limits else ():
             if pod.spec.volumes and pod.spec.node_name in names:
                 try:
-                    held = index.of(pod.metadata.namespace, index.with_bound_claims(pod).spec)
+                    attached = index.of(pod.metadata.namespace, index.with_bound_claims(pod).spec)
                 except VolumeError:
                     continue  # The pod runs already, so an unreadable claim does not block it.
-                self.put(names[pod.spec.node_name], held, [pod.key])
+                self.put(names[pod.spec.node_name], attached, [pod.key])
 
     def fitting(self, volumes: Volumes, fitting: Indices) -> Indices:
-        """Return how many pods with these volumes each node can still attach for.
+        """Return the number of pods with these volumes that each node can still take (nodes).
 
         Args:
             volumes: The volumes of one pod.
-            fitting: How many of the pods each node can take otherwise (nodes).
+            fitting: That number without regard to volumes (nodes).
 
         """
         limited = fitting.copy()
         for driver, limits in self._limits.items():
-            # Named claims are attached once per node, however many pods share them; volumes that
-            # are created with each pod count once per pod.
-            named = {name for owner, name in volumes.named if owner == driver}
-            born = dict(volumes.born).get(driver, 0)
-            if not named and not born:
+            # The volume of a claim is attached once per node, however many pods share it. Volumes
+            # that are created for each pod count once per pod.
+            claims = {claim for owner, claim in volumes.by_claim if owner == driver}
+            created = dict(volumes.created).get(driver, 0)
+            if not claims and not created:
                 continue
             for node, limit in limits.items():
                 attached = self._attached[(node, driver)]
-                spare = limit - len(attached) - len(named - attached)
-                many = spare // born if born else int(limited[node])
-                limited[node] = min(int(limited[node]), many) if spare >= 0 else 0
+                spare = limit - len(attached) - len(claims - attached)
+                pods = spare // created if created else int(limited[node])
+                limited[node] = min(int(limited[node]), pods) if spare >= 0 else 0
         return np.maximum(limited, 0)
 
     def copy(self) -> Attachments:
         """Return an independent copy of the attachments."""
-        twin = copy.copy(self)
-        twin._attached = defaultdict(
-            set, {node: set(held) for node, held in self._attached.items()}
+        duplicate = copy.copy(self)
+        duplicate._attached = defaultdict(
+            set, {key: set(names) for key, names in self._attached.items()}
         )
-        return twin
+        return duplicate
 
     @property
     def drivers(self) -> tuple[str, ...]:
         """The CSI drivers for which at least one node has a limit, sorted."""
         return tuple(sorted(self._limits))
 
-    def spare(self, driver: str, plenty: float) -> Vector:
-        """Return how many more volumes of a driver each node can attach (nodes).
+    def spare(self, driver: str, unlimited: float) -> Vector:
+        """Return the number of further volumes of a driver that each node can attach (nodes).
 
-        Nodes without a limit get `plenty`.
+        The number is `unlimited` for nodes without a limit.
         """
-        spare = np.full(self._count, plenty)
+        spare = np.full(self._count, unlimited)
         for node, limit in self._limits[driver].items():
             spare[node] = max(limit - len(self._attached[(node, driver)]), 0)
         return spare
 
     def put(self, node: int, volumes: Volumes, keys: Sequence[str]) -> None:
         """Count the volumes of pods placed on the node at index `node`."""
-        for driver, name in volumes.named:
-            self._attached[(node, driver)].add(name)
-        for driver, count in volumes.born:
+        for driver, claim in volumes.by_claim:
+            self._attached[(node, driver)].add(claim)
+        for driver, count in volumes.created:
             for key in keys:
                 self._attached[(node, driver)].update(f"{key}#{n}" for n in range(count))

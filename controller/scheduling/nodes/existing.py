@@ -75,9 +75,12 @@ class ExistingNodes:
 
     def copy(self) -> ExistingNodes:
         """Return the same nodes with independent remaining capacity and host ports."""
-        twin = copy.copy(self)
-        twin.remaining, twin.ports = self.remaining.copy(), [list(taken) for taken in self.ports]
-        return twin
+        duplicate = copy.copy(self)
+        duplicate.remaining, duplicate.ports = (
+            self.remaining.copy(),
+            [list(taken) for taken in self.ports],
+        )
+        return duplicate
 
     def meeting(self, alternatives: Sequence[Requirements]) -> Mask:
         """Mark the nodes that meet one of the alternatives."""
@@ -85,12 +88,12 @@ class ExistingNodes:
         for alternative in alternatives:
             met = np.ones(len(self.all), dtype=np.bool_)
             for key, allowed in alternative.items():
-                met &= self._having(key, allowed)
+                met &= self._meeting(key, allowed)
             mask |= met
         return mask
 
     def tolerated(self, tolerations: Sequence[Toleration]) -> Mask:
-        """Mark the nodes all of whose taints are tolerated, PreferNoSchedule taints included."""
+        """Mark the nodes whose taints are all tolerated, including PreferNoSchedule taints."""
         truth = [
             not node_taints or taints.untolerated(node_taints, tolerations) is None
             for node_taints in self._taints
@@ -104,13 +107,15 @@ class ExistingNodes:
         ).reshape(len(self.all))
 
     def holds(self, requests: Vector) -> Indices:
-        """Return how many pods with these requests fit into the remaining capacity of each node."""
-        asked = requests > 0
-        open_ = (self.remaining >= 0).all(axis=1)
-        if not asked.any():
-            return np.where(open_, np.iinfo(np.int32).max, 0).astype(np.int64)
-        fitting = np.floor(self.remaining[:, asked] / requests[asked]).min(axis=1, initial=np.inf)
-        return np.where(open_, np.maximum(fitting, 0), 0).astype(np.int64)
+        """Return the number of pods with these requests that fit on each node (nodes)."""
+        requested = requests > 0
+        not_overcommitted = (self.remaining >= 0).all(axis=1)
+        if not requested.any():
+            return np.where(not_overcommitted, np.iinfo(np.int32).max, 0).astype(np.int64)
+        fitting = np.floor(self.remaining[:, requested] / requests[requested]).min(
+            axis=1, initial=np.inf
+        )
+        return np.where(not_overcommitted, np.maximum(fitting, 0), 0).astype(np.int64)
 
     def put(self, index: int, size: Vector, ports: Sequence[HostPort]) -> None:
         """Subtract the total size of pods from a node's capacity and record their host ports."""
@@ -123,25 +128,25 @@ class ExistingNodes:
         return [values[code] for code in codes.tolist()]
 
     def _coded(self, key: str) -> tuple[list[str | None], Indices]:
-        known = self._labels.get(key)
-        if known is None:
+        cached = self._labels.get(key)
+        if cached is None:
             node_labels = [_label(node, key) for node in self.all]
             values = sorted({value for value in node_labels if value is not None})
             number: dict[str | None, int] = {value: index for index, value in enumerate(values)}
             number[None] = len(values)
             codes = np.array([number[value] for value in node_labels], dtype=np.int64)
-            known = self._labels[key] = ([*values, None], codes)
-        return known
+            cached = self._labels[key] = ([*values, None], codes)
+        return cached
 
-    def _having(self, key: str, allowed: ValueSet) -> Mask:
-        known = self._cached.get((key, allowed))
-        if known is None:
+    def _meeting(self, key: str, allowed: ValueSet) -> Mask:
+        cached = self._cached.get((key, allowed))
+        if cached is None:
             values, codes = self._coded(key)
             truth = [
                 allowed.allows_absence if value is None else allowed.has(value) for value in values
             ]
-            known = self._cached[(key, allowed)] = np.array(truth, dtype=np.bool_)[codes]
-        return known
+            cached = self._cached[(key, allowed)] = np.array(truth, dtype=np.bool_)[codes]
+        return cached
 
     def _usage(self, pods: Iterable[Pod]) -> tuple[list[Resources], list[Resources]]:
         """Return the requests of all pods per node, and those of DaemonSet pods per node.
@@ -150,8 +155,8 @@ class ExistingNodes:
         """
         used: defaultdict[int, list[Resources]] = defaultdict(list)
         daemon_used: defaultdict[int, list[Resources]] = defaultdict(list)
-        # A node without a Node object goes by the name of its NodeClaim: pods are nominated for
-        # nodes that have not registered yet.
+        # A node without a Node object has the name of its NodeClaim: pods are nominated for nodes
+        # that have not registered yet.
         by_node = {state_node.name: index for index, state_node in enumerate(self.all)}
         for pod in pods:
             index = by_node.get(pod.spec.node_name)
@@ -184,17 +189,15 @@ class ExistingNodes:
             pending = resources.less(expected[index], daemon_used[index])
             free = resources.less(free, {name: max(v, 0) for name, v in pending.items()})
             remaining[index] = axis.vector(free)
-            # A resource outside the solve's axis can be overcommitted too; such a node takes no
-            # pods at all.
+            # A node with any overcommitted resource, on the solve's axis or not, takes no pods.
             if any(amount < 0 for amount in free.values()):
                 remaining[index] = -1
         return remaining
 
     def _expected(self, daemons: Sequence[Daemon]) -> list[Resources]:
-        """Return the requests of expected DaemonSet pods per node.
+        """Return the requests of the DaemonSet pods that each node must hold, running or not.
 
-        These are the pods whose DaemonSets match the node, running or not. Their host ports are
-        recorded in `ports`.
+        Their host ports are recorded in `ports`.
         """
         parts: list[list[Resources]] = [[] for _ in self.all]
         for daemon in daemons:
@@ -206,16 +209,16 @@ class ExistingNodes:
 
 
 def relevant_taints(state_node: StateNode) -> list[Taint]:
-    """Return the taints that will keep pods off the node once it is ready.
+    """Return the taints that still repel pods once the node is ready.
 
-    Startup and ephemeral taints do not count while a node of ours initializes, because they are
-    removed. Before the node registers, its NodeClaim's spec says which taints it will have.
+    Startup and ephemeral taints are left out until the node is initialized, because they are
+    removed by then. Before the node registers, the taints are those of its NodeClaim.
     """
     if state_node.node is None or (state_node.claim is not None and not state_node.registered):
         return list(state_node.claim.spec.taints) if state_node.claim is not None else []
     node_taints = [*state_node.node.spec.taints, *_cordon(state_node.node)]
     if state_node.initialized:
-        # Pods of a node that is rebooted return to it.
+        # The pods of a node that is rebooted stay bound to it.
         return [taint for taint in node_taints if not taints.same(taint, taints.REBOOTING)]
     assert state_node.claim is not None
     startup = state_node.claim.spec.startup_taints
@@ -223,7 +226,7 @@ def relevant_taints(state_node: StateNode) -> list[Taint]:
         taint
         for taint in node_taints
         if not taints.is_ephemeral(taint)
-        and not any(taints.same(taint, passing) for passing in startup)
+        and not any(taints.same(taint, startup_taint) for startup_taint in startup)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Counts of pods on each existing node, for topology rules by hostname."""
+"""Numbers of pods on each existing node, for topology rules by hostname."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ class ExistingOccupancy:
                 )
 
     def fitting(self, pending: PendingGroup, by_size: Indices) -> Indices:
-        """Return how many of the pods each node can take (nodes).
+        """Return the number of pending pods that fit on each node (nodes).
 
-        Eligibility, host ports and hostname rules are applied to `by_size`, how many fit by size.
-        The minimum count of a spread by hostname is always 0, because a new node has a count of 0.
+        `by_size` is the number that fit by their requests; eligibility, host ports and hostname
+        rules reduce it. The minimum count of a spread by hostname is always 0, because a new node
+        has a count of 0.
         """
         fitting = np.where(pending.eligibility.nodes, by_size, 0)
         if pending.ports:

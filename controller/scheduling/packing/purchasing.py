@@ -184,7 +184,7 @@ def _planned(packed: _Packed) -> Iterator[PlannedNode]:
 
 def _remaining(pod_groups: Sequence[PodGroup]) -> list[PodGroup]:
     """Return the pod groups that have pods left, including those colocated with them."""
-    return [pod_group for whole in pod_groups for pod_group in whole.everyone if pod_group.keys]
+    return [pod_group for whole in pod_groups for pod_group in whole.all_groups if pod_group.keys]
 
 
 def overstated(variants: Variants, pods: int) -> float:

@@ -83,7 +83,11 @@ class Placer:
         compete = bool(len(self._headroom.left))
         for pending in sorted(
             waiting,
-            key=lambda pending: (pending.is_buffer, pending.follows, pending.pod_class.index),
+            key=lambda pending: (
+                pending.is_buffer,
+                pending.needs_other_pods,
+                pending.pod_class.index,
+            ),
         ):
             if any(before.precedes(pending, compete=compete) for before in failed):
                 held.append(pending)
@@ -289,5 +293,5 @@ class Placer:
         held[:] = [key for key in held if key not in taken]
         self._nodes.put(index, -pending.size * count, ())
         self._occupancy.put(pending, index, -count)
-        self._devices.take_off(pending, self._nodes.all[index], count)
+        self._devices.release_last(pending, self._nodes.all[index], count)
         return self._withdraw(pod_group, taken)

@@ -23,10 +23,10 @@ from controller.state.evictions import EvictionGuards, why_never
 class PodClass:
     """A class of equal pods. `keys` are the pods' keys, oldest first.
 
-    Pod classes with the same `placement_key` differ only in their requests, not in the nodes that
-    suit them or the pods they look for. `device_requests` describes the devices they claim, if any.
-    `pins_node` says whether the pods cannot be moved, so that their node stays until they end.
-    `flaw` says why their requests cannot be read; it is empty if they can.
+    Pod classes with the same `placement_key` differ only in their requests, not in their
+    constraints. `device_requests` describes the devices that the pods claim, if any. `pins_node`
+    says whether the pods must not be evicted, so that their node stays until they end. `flaw` says
+    why the requests are malformed; empty if they are not.
     """
 
     index: int
@@ -55,27 +55,30 @@ def pod_classes(
     lifted: bool = False,
     budgets: Sequence[PodDisruptionBudget] = (),
 ) -> list[PodClass]:
-    """Return pods grouped into pod classes, in the order in which scarce capacity is assigned.
+    """Return pods grouped into pod classes, in the order in which they are placed.
 
     The order is priority (highest first), then the larger request of CPU, then of memory, then the
     name.
 
     Args:
         pods: The pods to group.
-        signatures: What is known of pods from earlier solves; saves reading them again.
-        lifted: Whether the pods' present nodes are ignored. Otherwise pods that leave different
-            nodes are in different classes.
+        signatures: A cache of pod signatures from earlier solves.
+        lifted: Whether the pods' present nodes are ignored. Otherwise pods on different nodes are
+            in different classes.
         budgets: The PodDisruptionBudgets. Pods whose budget never allows an eviction pin their
             node.
 
     """
     guards = EvictionGuards(budgets)
     signatures = signatures or PodSignatures()
-    alike: dict[tuple[PodSignature, str], list[Pod]] = {}
+    pods_by_signature: dict[tuple[PodSignature, str], list[Pod]] = {}
     for pod in pods:
         node = "" if lifted else pod.spec.node_name
-        alike.setdefault((signatures.of(pod), node), []).append(pod)
-    classes = [_pod_class(signature, row, guards) for (signature, _), row in alike.items()]
+        pods_by_signature.setdefault((signatures.of(pod), node), []).append(pod)
+    classes = [
+        _pod_class(signature, members, guards)
+        for (signature, _), members in pods_by_signature.items()
+    ]
     classes.sort(key=_order)
     for index, pod_class in enumerate(classes):
         pod_class.index = index

@@ -1,4 +1,4 @@
-"""Devices that pods claim, and the nodes from which allocated devices can be used.
+"""Device requests of pods, and the nodes that can use allocated devices.
 
 Source: https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 """
@@ -52,9 +52,13 @@ def reach_of(selector: NodeSelector) -> Reach:
     terms = selector.node_selector_terms
     if not terms:
         return EVERYWHERE
-    named = [v for term in terms[0].match_fields if term.key == _NODE_NAME for v in term.values]
+    requests_of_constraint = [
+        v for term in terms[0].match_fields if term.key == _NODE_NAME for v in term.values
+    ]
     met = requirements.read(terms[0].match_expressions)
-    return Reach(named[0] if named else "", tuple(sorted(met.items())))
+    return Reach(
+        requests_of_constraint[0] if requests_of_constraint else "", tuple(sorted(met.items()))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +74,10 @@ class CompiledSelector:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class RequestAlternative:
-    """One alternative of a request: `count` devices that meet the selectors; 0 means all of them.
+    """One alternative of a request: `count` devices that meet the selectors, or all of them if 0.
 
-    `name` is `request` or `request/alternative`. `share` is the capacity asked of a shared device,
-    in thousandths of its unit. `known` caches the selectors' result per device.
+    `name` is `request` or `request/alternative`. `share` is the requested capacity of a shared
+    device, in thousandths of its unit. `cache` has the result of the selectors per device.
     """
 
     name: str
@@ -83,16 +87,16 @@ class RequestAlternative:
     admin: bool
     tolerations: tuple[Toleration, ...]
     share: Mapping[str, int]
-    known: dict[object, bool] = field(default_factory=dict)
+    cache: dict[object, bool] = field(default_factory=dict)
 
     @property
     def selection(self) -> tuple[object, ...]:
-        """What determines the devices that it accepts: class, conditions and tolerations."""
+        """The class, conditions and tolerations, which determine the accepted devices."""
         texts = (selector.condition.text for selector in self.selectors)
         return (self.class_name, *texts, *self.tolerations)
 
     def __str__(self) -> str:
-        """Return the alternative in words."""
+        """Return a description such as `2 devices of class gpu where …`."""
         amount = f"{self.count} devices" if self.count > 1 else "device"
         own = [
             selector.condition.text
@@ -172,8 +176,10 @@ def read_claim(
         attribute = rule.match_attribute or rule.distinct_attribute
         if attribute is None:
             raise AllocationError("a constraint has an unsupported type")
-        named = frozenset(rule.requests)
-        constraints.append(AttributeConstraint(attribute, named, rule.match_attribute is None))
+        requests_of_constraint = frozenset(rule.requests)
+        constraints.append(
+            AttributeConstraint(attribute, requests_of_constraint, rule.match_attribute is None)
+        )
     return ClaimRequests(tuple(requests), tuple(constraints))
 
 
@@ -211,12 +217,12 @@ def _alternative(
 
 
 def _selectors(selectors: Sequence[wire.DeviceSelector], where: str) -> list[CompiledSelector]:
-    read = []
+    compiled = []
     for selector in selectors:
         if selector.cel is None:
             raise AllocationError(f"a selector of {where} has an unsupported type")
         try:
-            read.append(CompiledSelector(where, expression(selector.cel.expression)))
+            compiled.append(CompiledSelector(where, expression(selector.cel.expression)))
         except CelError as exc:
             raise AllocationError(f"a selector of {where} is malformed: {exc}") from exc
-    return read
+    return compiled

@@ -1,4 +1,4 @@
-"""Pods of one class during a solve: pending groups, then pod groups bound for new nodes."""
+"""Pods of one class during a solve: pending groups, then pod groups that need new nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from controller.state.buffers import PRIORITY as BUFFER_PRIORITY
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Eligibility:
-    """The variants and existing nodes that suit pods under some constraints.
+    """The variants and existing nodes that pods may use under some constraints.
 
     It is the same for all classes with the same placement key.
 
@@ -49,10 +49,10 @@ class Eligibility:
 class PendingGroup:
     """Pending pods of one class, by their `keys`.
 
-    * `owned`: the topology groups that bind the pods.
+    * `owned`: the topology groups that the pods state.
     * `size`: the requests of one pod (the solve's resources).
-    * `eligible`: the eligible variants in the pools of the weight being tried.
-    * `tiers`: the weights that are still to be tried.
+    * `eligible`: the eligible variants in the NodePools of the weight being tried.
+    * `tiers`: the NodePool weights that are still to be tried.
     """
 
     pod_class: PodClass
@@ -84,10 +84,10 @@ class PendingGroup:
         return len(self.keys)
 
     @property
-    def follows(self) -> bool:
+    def needs_other_pods(self) -> bool:
         """Whether the pods have an affinity that they do not match themselves.
 
-        The pods that it matches should be placed first.
+        The pods that match it are placed first.
         """
         return any(
             group.type is TopologyType.AFFINITY and group not in self.counted
@@ -105,14 +105,18 @@ class PendingGroup:
         return self.pod_class.priority <= BUFFER_PRIORITY
 
     def precedes(self, other: PendingGroup, *, compete: bool) -> bool:
-        """Whether `other` must be held back until these pods are placed or cannot be placed at all.
+        """Whether `other` must wait until these pods are placed or known to be unschedulable.
 
-        `compete` says whether limits make pods compete for capacity. Pods that look for other pods
-        hold back only buffers, because the pods they look for may have a lower priority.
+        `compete` says whether limits make pods compete for capacity. For pods with an affinity to
+        other pods only buffers wait, because those other pods may have a lower priority.
         """
         if other.is_buffer:
             return not self.is_buffer
-        return compete and self.pod_class.priority > other.pod_class.priority and not self.follows
+        return (
+            compete
+            and self.pod_class.priority > other.pod_class.priority
+            and not self.needs_other_pods
+        )
 
     def take(self, count: int) -> list[str]:
         """Remove and return the keys of the first `count` pending pods."""
@@ -122,11 +126,11 @@ class PendingGroup:
 
 @dataclass(eq=False, slots=True)
 class PodGroup:
-    """Pods of a pending group bound for new nodes, with the domains chosen for them.
+    """Pods of a pending group for which new nodes are needed, in chosen domains (`pins`).
 
-    The pods go in units of `unit` pods that share a node. Each entry of `colocated` is a pod group
-    and how many of its pods go with each unit. `needs` holds additional requirements for the node
-    of a unit that claims devices. A node holds at most one such unit.
+    The pods form units of `unit` pods that share a node. Each entry of `colocated` is a pod group
+    and the number of its pods in each unit, the companions. `needs` are additional requirements of
+    a unit that claims devices. A node holds at most one such unit.
     """
 
     pending: PendingGroup
@@ -144,14 +148,14 @@ class PodGroup:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the pods share their nodes with certain others, and so cannot be moved alone."""
+        """Whether the pods must share a node with certain other pods, so cannot move alone."""
         together = self.unit > 1 or bool(self.colocated) or self.needs is not None
         return together or self.pending.needs_colocation
 
     @property
     def pins_node(self) -> bool:
-        """Whether some of the pods forbid disruption of their node."""
-        return any(member.pending.pod_class.pins_node for member in self.everyone)
+        """Whether some of the pods must not be evicted, so that their node stays until they end."""
+        return any(member.pending.pod_class.pins_node for member in self.all_groups)
 
     @property
     def size(self) -> Vector:
@@ -167,7 +171,7 @@ class PodGroup:
         return [(self, self.unit), *self.colocated]
 
     @property
-    def everyone(self) -> list[PodGroup]:
+    def all_groups(self) -> list[PodGroup]:
         """This pod group, and the pod groups colocated with it."""
         return [member for member, _ in self.members]
 

@@ -36,7 +36,7 @@ class PodConstraints:
     * `strict`: the alternatives of node selector and required affinity, of which a node must meet
       one.
     * `preferred_*`: the preferences that still bind, heaviest first.
-    * `anyway`: the `ScheduleAnyway` spread constraints, which bind until they are relaxed.
+    * `anyway`: the `ScheduleAnyway` spread constraints that still bind.
     """
 
     strict: tuple[Requirements, ...]
@@ -61,20 +61,24 @@ class PodConstraints:
         """The strict alternatives, each combined with the heaviest node preference."""
         if not self.preferred_nodes:
             return self.strict
-        liked = self.preferred
-        return tuple(requirements.conjunction(alternative, liked) for alternative in self.strict)
+        preferences = self.preferred
+        return tuple(
+            requirements.conjunction(alternative, preferences) for alternative in self.strict
+        )
 
     @property
     def binding_affinities(self) -> tuple[PodAffinityTerm, ...]:
         """The required affinity terms, and the preferred ones that have not been relaxed."""
-        liked = tuple(weighted.pod_affinity_term for weighted in self.preferred_affinities)
-        return self.affinities + liked
+        preferences = tuple(weighted.pod_affinity_term for weighted in self.preferred_affinities)
+        return self.affinities + preferences
 
     @property
     def binding_anti_affinities(self) -> tuple[PodAffinityTerm, ...]:
         """The required anti-affinity terms, and the preferred ones that have not been relaxed."""
-        liked = tuple(weighted.pod_affinity_term for weighted in self.preferred_anti_affinities)
-        return self.anti_affinities + liked
+        preferences = tuple(
+            weighted.pod_affinity_term for weighted in self.preferred_anti_affinities
+        )
+        return self.anti_affinities + preferences
 
     @property
     def binding_spreads(self) -> tuple[TopologySpreadConstraint, ...]:
@@ -87,8 +91,8 @@ class PodConstraints:
         return TOLERATE_PREFERENCES not in self.tolerations
 
 
-def first_constraints(spec: PodSpec, *, policy: str, soft_taints: bool) -> PodConstraints:
-    """Return the constraints with every preference binding, or with none under the policy `Ignore`.
+def initial_constraints(spec: PodSpec, *, policy: str, soft_taints: bool) -> PodConstraints:
+    """Return a pod's constraints: all preferences bind, or none if the policy is `Ignore`.
 
     Args:
         spec: The pod's spec.
@@ -100,8 +104,8 @@ def first_constraints(spec: PodSpec, *, policy: str, soft_taints: bool) -> PodCo
 
     """
     affinity = spec.affinity
-    near = affinity.pod_affinity if affinity is not None else None
-    far = affinity.pod_anti_affinity if affinity is not None else None
+    pod_affinity = affinity.pod_affinity if affinity is not None else None
+    pod_anti_affinity = affinity.pod_anti_affinity if affinity is not None else None
     nodes = affinity.node_affinity if affinity is not None else None
     hard = tuple(
         constraint
@@ -112,8 +116,8 @@ def first_constraints(spec: PodSpec, *, policy: str, soft_taints: bool) -> PodCo
     constraints = PodConstraints(
         strict=required_alternatives(spec),
         tolerations=tolerations if soft_taints else (*tolerations, TOLERATE_PREFERENCES),
-        affinities=tuple(near.required) if near is not None else (),
-        anti_affinities=tuple(far.required) if far is not None else (),
+        affinities=tuple(pod_affinity.required) if pod_affinity is not None else (),
+        anti_affinities=tuple(pod_anti_affinity.required) if pod_anti_affinity is not None else (),
         spreads=hard,
     )
     if policy == IGNORE:
@@ -121,8 +125,12 @@ def first_constraints(spec: PodSpec, *, policy: str, soft_taints: bool) -> PodCo
     return replace(
         constraints,
         preferred_nodes=_heaviest_first(nodes.preferred if nodes is not None else ()),
-        preferred_affinities=_heaviest_first(near.preferred if near is not None else ()),
-        preferred_anti_affinities=_heaviest_first(far.preferred if far is not None else ()),
+        preferred_affinities=_heaviest_first(
+            pod_affinity.preferred if pod_affinity is not None else ()
+        ),
+        preferred_anti_affinities=_heaviest_first(
+            pod_anti_affinity.preferred if pod_anti_affinity is not None else ()
+        ),
         anyway=tuple(
             constraint
             for constraint in spec.topology_spread_constraints
@@ -133,7 +141,7 @@ def first_constraints(spec: PodSpec, *, policy: str, soft_taints: bool) -> PodCo
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """Weaker constraints. `given_up` says in words which preference was relaxed for them."""
+    """Weaker constraints, and a description of the relaxed preference (`given_up`)."""
 
     constraints: PodConstraints
     given_up: str
@@ -142,16 +150,16 @@ class Relaxed:
 def relaxed(constraints: PodConstraints) -> Relaxed | None:
     """Return the constraints with the next preference relaxed, or None if none is left.
 
-    The order is Karpenter's. Karpenter also drops alternatives of required affinity; Joiner
-    considers all alternatives together from the start.
+    The order is the same as in Karpenter. Karpenter also drops alternatives of required affinity;
+    Joiner considers all alternatives from the start.
     """
-    if near := constraints.preferred_affinities:
+    if pod_affinity := constraints.preferred_affinities:
         return Relaxed(
-            replace(constraints, preferred_affinities=near[1:]), "a preferred pod affinity"
+            replace(constraints, preferred_affinities=pod_affinity[1:]), "a preferred pod affinity"
         )
-    if far := constraints.preferred_anti_affinities:
+    if pod_anti_affinity := constraints.preferred_anti_affinities:
         return Relaxed(
-            replace(constraints, preferred_anti_affinities=far[1:]),
+            replace(constraints, preferred_anti_affinities=pod_anti_affinity[1:]),
             "a preferred pod anti-affinity",
         )
     if nodes := constraints.preferred_nodes:
@@ -159,12 +167,12 @@ def relaxed(constraints: PodConstraints) -> Relaxed | None:
     if anyway := constraints.anyway:
         return Relaxed(replace(constraints, anyway=anyway[1:]), f"a {SCHEDULE_ANYWAY} spread")
     if constraints.avoids_soft_taints:
-        return Relaxed(bearing_soft_taints(constraints), "nodes without PreferNoSchedule taints")
+        return Relaxed(tolerating_soft_taints(constraints), "nodes without PreferNoSchedule taints")
     return None
 
 
-def bearing_soft_taints(constraints: PodConstraints) -> PodConstraints:
-    """Return the constraints for pods that no longer avoid PreferNoSchedule taints."""
+def tolerating_soft_taints(constraints: PodConstraints) -> PodConstraints:
+    """Return the constraints with a toleration for all PreferNoSchedule taints."""
     return replace(constraints, tolerations=(*constraints.tolerations, TOLERATE_PREFERENCES))
 
 

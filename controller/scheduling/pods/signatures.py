@@ -1,6 +1,6 @@
-"""What placement reads of a pod, shared by pods that differ only in name, age and node.
+"""The fields of a pod that placement reads, shared by pods that differ only in name, age and node.
 
-Reading a pod takes longer than comparing what was read, and a `Pod` object never changes. A caller
+Reading a pod takes longer than comparing signatures, and a `Pod` object never changes. A caller
 that solves for the same pods again keeps a `PodSignatures`, so that each pod is read once.
 """
 
@@ -18,32 +18,35 @@ from controller.constraints.hostports import HostPort
 from controller.constraints.resources import Resources
 from controller.state.pods import will_forbid_disruption
 
-WHERE = (
+CONSTRAINT_FIELDS = (
     "node_selector",
     "affinity",
     "tolerations",
     "topology_spread_constraints",
     "volumes",
 )
-"""The fields of a spec that determine which nodes suit its pod, except host ports."""
+"""The fields of a spec that hold the pod's constraints, except host ports."""
 
-HOW_MUCH = ("containers", "init_containers", "resources", "overhead")
-"""The fields of a spec that determine what its pod requests, host ports included."""
+REQUEST_FIELDS = ("containers", "init_containers", "resources", "overhead")
+"""The fields of a spec that determine the pod's requests and host ports."""
 
-_where, _how_much = attrgetter(*WHERE), attrgetter(*HOW_MUCH)
+_constraint_fields, _request_fields = attrgetter(*CONSTRAINT_FIELDS), attrgetter(*REQUEST_FIELDS)
 _rest = attrgetter(
-    *(name for name in PodSpec.__struct_fields__ if name not in (*WHERE, *HOW_MUCH, "node_name"))
+    *(
+        name
+        for name in PodSpec.__struct_fields__
+        if name not in (*CONSTRAINT_FIELDS, *REQUEST_FIELDS, "node_name")
+    )
 )
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PodSignature:
-    """What placement reads of a pod; equal pods share one.
+    """The fields of a pod that placement reads; equal pods share one signature.
 
-    Pod signatures with the same `placement_key` differ only in their requests, not in the nodes
-    that suit them or the pods they look for. `is_protected` says whether `do-not-disrupt` protects
-    the pods. `flaw` says why the requests cannot be read; it is empty if they can. `spec` has no
-    node name.
+    Signatures with the same `placement_key` differ only in their requests, not in their
+    constraints. `is_protected` says whether `do-not-disrupt` protects the pods. `flaw` says why the
+    requests are malformed; empty if they are not. `spec` has no node name.
     """
 
     placement_key: bytes
@@ -61,52 +64,64 @@ class PodSignatures:
 
     def __init__(self) -> None:
         # By identity. An id stays unique because the cache keeps a reference to the pod.
-        self._of: dict[int, tuple[Pod, PodSignature]] = {}
-        self._known: dict[tuple[bytes, ...], PodSignature] = {}
+        self._by_pod: dict[int, tuple[Pod, PodSignature]] = {}
+        self._signatures: dict[tuple[bytes, ...], PodSignature] = {}
         # Parts that many signatures share are kept once, to save memory. Requests are cached
         # because quantities are slow to parse.
         self._parts: dict[bytes, bytes] = {}
-        self._asked: dict[bytes, tuple[Resources, str]] = {}
+        self._parsed_requests: dict[bytes, tuple[Resources, str]] = {}
         self._encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
     def of(self, pod: Pod) -> PodSignature:
         """Return the signature of a pod."""
-        known = self._of.get(id(pod))
-        if known is None:
-            known = self._of[id(pod)] = pod, self._read(pod)
-        return known[1]
+        cached = self._by_pod.get(id(pod))
+        if cached is None:
+            cached = self._by_pod[id(pod)] = pod, self._read(pod)
+        return cached[1]
 
     def keep(self, pods: Iterable[Pod]) -> None:
         """Remove all pods except these from the cache."""
-        kept = {id(pod): known for pod in pods if (known := self._of.get(id(pod))) is not None}
-        if len(kept) < len(self._of):
-            left = {signature for _, signature in kept.values()}
-            self._of, self._parts, self._asked = kept, {}, {}
-            self._known = {
-                key: signature for key, signature in self._known.items() if signature in left
+        kept = {
+            id(pod): cached for pod in pods if (cached := self._by_pod.get(id(pod))) is not None
+        }
+        if len(kept) < len(self._by_pod):
+            kept_signatures = {signature for _, signature in kept.values()}
+            self._by_pod, self._parts, self._parsed_requests = kept, {}, {}
+            self._signatures = {
+                key: signature
+                for key, signature in self._signatures.items()
+                if signature in kept_signatures
             }
 
     def _read(self, pod: Pod) -> PodSignature:
         spec, resized, is_protected = pod.spec, _resized(pod), will_forbid_disruption(pod)
-        where = self._encode((pod.metadata.namespace, pod.metadata.labels, *_where(spec)))
-        asking = self._encode((*_how_much(spec), resized))
-        key = (
-            self._once(where),
-            self._once(asking),
-            self._once(self._encode((_rest(spec), is_protected))),
+        constraints_key = self._encode(
+            (pod.metadata.namespace, pod.metadata.labels, *_constraint_fields(spec))
         )
-        signature = self._known.get(key)
+        requests_key = self._encode((*_request_fields(spec), resized))
+        key = (
+            self._interned(constraints_key),
+            self._interned(requests_key),
+            self._interned(self._encode((_rest(spec), is_protected))),
+        )
+        signature = self._signatures.get(key)
         if signature is None:
-            signature = self._known[key] = self._signature(pod, key[0], asking, is_protected)
+            signature = self._signatures[key] = self._signature(
+                pod, key[0], requests_key, is_protected
+            )
         return signature
 
-    def _signature(self, pod: Pod, where: bytes, asking: bytes, is_protected: bool) -> PodSignature:
-        if asking not in self._asked:
-            self._asked[asking] = _requests(pod)
-        requests, flaw = self._asked[asking]
+    def _signature(
+        self, pod: Pod, constraints_key: bytes, requests_key: bytes, is_protected: bool
+    ) -> PodSignature:
+        if requests_key not in self._parsed_requests:
+            self._parsed_requests[requests_key] = _requests(pod)
+        requests, flaw = self._parsed_requests[requests_key]
         ports = hostports.host_ports(pod.spec)
         return PodSignature(
-            placement_key=self._once(where + self._encode(ports)) if ports else where,
+            placement_key=self._interned(constraints_key + self._encode(ports))
+            if ports
+            else constraints_key,
             namespace=pod.metadata.namespace,
             labels=pod.metadata.labels,
             spec=msgspec.structs.replace(pod.spec, node_name=""),
@@ -116,7 +131,7 @@ class PodSignatures:
             flaw=flaw,
         )
 
-    def _once(self, part: bytes) -> bytes:
+    def _interned(self, part: bytes) -> bytes:
         return self._parts.setdefault(part, part)
 
 
@@ -126,7 +141,7 @@ def _resized(pod: Pod) -> Mapping[str, Resources] | None:
 
 
 def _requests(pod: Pod) -> tuple[Resources, str]:
-    """Return a pod's requests and an empty string; or no requests and why they cannot be read."""
+    """Return a pod's requests and an empty string; or no requests and why they are malformed."""
     try:
         return resources.pod_requests(pod), ""
     except ValueError as malformed:

@@ -1,7 +1,8 @@
-"""The nodes from which a pod's volumes can be reached, and the attachments they need.
+"""The nodes that can attach a pod's volumes, and the number of attachments per CSI driver.
 
-A bound volume is where its PersistentVolume says; an unbound one, where its StorageClass allows.
-Volumes restrict the node, but never the domains over which a topology spread counts.
+The node affinity of a bound PersistentVolume says which nodes can attach it; for an unbound volume
+the allowed topologies of its StorageClass do. Volumes restrict the nodes of a pod, but not the
+domains that a topology spread compares.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ class VolumeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Volumes:
-    """A pod's volumes: where all of them can be reached, and what they attach per driver.
+    """A pod's volumes: the nodes that can attach all of them, and their number per CSI driver.
 
-    * `alternatives`: requirements, of which a node must meet one to reach all volumes.
-    * `named`: pairs of driver and claim; pods that name the same claim share it.
-    * `born`: pairs of driver and number of volumes created with each pod.
+    * `alternatives`: requirements, of which a node must meet one to attach all volumes.
+    * `by_claim`: pairs of driver and claim; pods that name the same claim share the volume.
+    * `created`: pairs of driver and number of volumes that are created for each pod.
     """
 
     alternatives: tuple[dict[str, ValueSet], ...] = ({},)
-    named: tuple[tuple[str, str], ...] = ()
-    born: tuple[tuple[str, int], ...] = ()
+    by_claim: tuple[tuple[str, str], ...] = ()
+    created: tuple[tuple[str, int], ...] = ()
 
 
 NO_VOLUMES = Volumes()
@@ -74,20 +75,20 @@ class VolumeIndex:
 
         """
         per_volume: list[tuple[dict[str, ValueSet], ...]] = []
-        named: set[tuple[str, str]] = set()
-        born: defaultdict[str, int] = defaultdict(int)
+        by_claim: set[tuple[str, str]] = set()
+        created: defaultdict[str, int] = defaultdict(int)
         for volume in spec.volumes:
             if volume.persistent_volume_claim is not None:
                 name = volume.persistent_volume_claim.claim_name
                 claim = self._claim(namespace, name)
                 alternatives, driver = self._of_claim(claim)
-                named.add((driver, f"{namespace}/{name}"))
+                by_claim.add((driver, f"{namespace}/{name}"))
             elif volume.ephemeral is not None and volume.ephemeral.volume_claim_template:
                 template = volume.ephemeral.volume_claim_template
                 alternatives, driver = self._unbound(
                     template.spec, f"ephemeral volume {volume.name}"
                 )
-                born[driver] += 1
+                created[driver] += 1
             else:
                 continue
             per_volume.append(alternatives)
@@ -102,22 +103,22 @@ class VolumeIndex:
             if not any(values.is_empty for values in alternative.values())
         ]
         return Volumes(
-            tuple(possible or crossed), tuple(sorted(named)), tuple(sorted(born.items()))
+            tuple(possible or crossed), tuple(sorted(by_claim)), tuple(sorted(created.items()))
         )
 
     def with_bound_claims(self, pod: Pod) -> Pod:
         """Return the pod with each ephemeral volume that is already bound replaced by its claim.
 
-        A bound ephemeral volume has a location like any other volume. Its claim is named after the
-        pod and the volume.
+        A bound ephemeral volume restricts the pod's nodes like any other volume. Its claim is named
+        after the pod and the volume.
         """
         volumes = pod.spec.volumes
         if not volumes or not any(volume.ephemeral is not None for volume in volumes):
             return pod
-        settled = [self._with_bound_claim(pod, volume) for volume in volumes]
-        if settled == volumes:
+        resolved = [self._with_bound_claim(pod, volume) for volume in volumes]
+        if resolved == volumes:
             return pod
-        spec = msgspec.structs.replace(pod.spec, volumes=settled)
+        spec = msgspec.structs.replace(pod.spec, volumes=resolved)
         return msgspec.structs.replace(pod, spec=spec)
 
     def _with_bound_claim(self, pod: Pod, volume: Volume) -> Volume:
@@ -141,7 +142,7 @@ class VolumeIndex:
     def _of_claim(
         self, claim: PersistentVolumeClaim
     ) -> tuple[tuple[dict[str, ValueSet], ...], str]:
-        """Return where the volume of a claim can be reached, and its driver.
+        """Return the requirements for nodes that can attach a claim's volume, and its driver.
 
         Raises:
             VolumeError: the volume is missing or being deleted, or the claim cannot be bound.
@@ -151,32 +152,32 @@ class VolumeIndex:
         if not claim.spec.volume_name:
             return self._unbound(claim.spec, f"PersistentVolumeClaim {name}")
         volume = self._volumes.get(claim.spec.volume_name)
-        described = f"PersistentVolume {claim.spec.volume_name} of PersistentVolumeClaim {name}"
+        volume_text = f"PersistentVolume {claim.spec.volume_name} of PersistentVolumeClaim {name}"
         if volume is None:
-            raise VolumeError(f"{described} not found")
+            raise VolumeError(f"{volume_text} not found")
         if volume.metadata.is_deleting:
-            raise VolumeError(f"{described} is being deleted")
-        return _reachable(volume), _driver(volume)
+            raise VolumeError(f"{volume_text} is being deleted")
+        return _alternatives_of(volume), _driver(volume)
 
     def _unbound(
-        self, spec: PersistentVolumeClaimSpec, what: str
+        self, spec: PersistentVolumeClaimSpec, description: str
     ) -> tuple[tuple[dict[str, ValueSet], ...], str]:
-        """Return where the volume of an unbound claim may be created, and its driver.
+        """Return the requirements for the nodes of an unbound volume, and its driver.
 
-        `what` names the claim in errors.
+        `description` names the claim in errors.
 
         Raises:
             VolumeError: the claim has no StorageClass, or one that binds immediately.
 
         """
         if not spec.storage_class_name:
-            raise VolumeError(f"{what} is not bound and has no StorageClass")
+            raise VolumeError(f"{description} is not bound and has no StorageClass")
         storage_class = self._classes.get(spec.storage_class_name)
         if storage_class is None:
-            raise VolumeError(f"StorageClass {spec.storage_class_name} of {what} not found")
+            raise VolumeError(f"StorageClass {spec.storage_class_name} of {description} not found")
         if storage_class.volume_binding_mode == "Immediate":
             raise VolumeError(
-                f"{what} is not bound yet: its StorageClass {spec.storage_class_name} binds "
+                f"{description} is not bound yet: its StorageClass {spec.storage_class_name} binds "
                 "immediately"
             )
         terms = tuple(
@@ -186,21 +187,21 @@ class VolumeIndex:
         return terms or ({},), _IN_TREE.get(storage_class.provisioner, storage_class.provisioner)
 
 
-def _reachable(volume: PersistentVolume) -> tuple[dict[str, ValueSet], ...]:
+def _alternatives_of(volume: PersistentVolume) -> tuple[dict[str, ValueSet], ...]:
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:
         return ({},)
-    fixed = volume.spec.local is not None or volume.spec.host_path is not None
+    is_on_node = volume.spec.local is not None or volume.spec.host_path is not None
     terms = tuple(
-        requirements.read(_expressions(term, without_hostname=fixed))
+        requirements.read(_expressions(term, without_hostname=is_on_node))
         for term in affinity.required.node_selector_terms
     )
     return terms or ({},)
 
 
 def _expressions(term: NodeSelectorTerm, *, without_hostname: bool) -> list[Requirement]:
-    # A volume on a node's own disk names the node, which may be about to be disrupted. The pod may
-    # still need a new node.
+    # A volume on a node's own disk requires that node, which may be about to be disrupted. The pod
+    # then needs a new node nevertheless.
     return [
         expression
         for expression in term.match_expressions
