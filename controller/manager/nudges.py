@@ -25,10 +25,10 @@ from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod
 from controller.manager.loops import Loop, Pace, Singleton
 from controller.reconcilers.capacitybuffer.resolution import SCALABLES
-from controller.reconcilers.nodeclaim.podevents import node_concerned
+from controller.reconcilers.nodeclaim.podevents import affected_node
 from controller.reconcilers.nodeoverlay.evaluation import ALL
 from controller.reconcilers.provisioning.batchwindow import BatchWindow
-from controller.reconcilers.provisioning.nomination import node_forgotten
+from controller.reconcilers.provisioning.nomination import lost_nomination
 from controller.state.cluster import Cluster, key_of
 from controller.state.pods import pending_resize
 
@@ -105,9 +105,9 @@ class Nudges:
     def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
         if after is not None and self.cluster.begins_to_wait(before, after):
             self.batch_window.nudge(after.metadata.uid)
-        if node_name := node_concerned(before, after):
+        if node_name := affected_node(before, after):
             self.pod_events.nudge(node_name)
-        if node_name := node_forgotten(before, after):
+        if node_name := lost_nomination(before, after):
             self.nominations.nudge(node_name)
         if after is not None and pending_resize(after) is not None:
             self.resizes.nudge(after.spec.node_name)

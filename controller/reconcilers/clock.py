@@ -15,9 +15,8 @@ def utc_now() -> datetime:
 
 
 def first_noted(moment: datetime | None, now: datetime) -> datetime:
-    """Return when something was first noted, or now if it was not noted before.
+    """Return a recorded time, or `now` if there is none or it is in the future.
 
-    Clocks can be set back. A time in the future counts as now; otherwise a wait that starts at it
-    would take as much longer as the clock ran ahead.
+    If the clock was set back, a wait that starts at a future time would take too long.
     """
     return min(moment or now, now)

@@ -1,4 +1,4 @@
-"""Concurrent calls, all of which end before a failure is raised."""
+"""Concurrent calls whose failure is raised only after all of them have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interfaces that all reconcilers share, passed as one object."""
+"""The interfaces that all reconcilers use, passed as one object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from controller.telemetry.metrics import Metrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """What a reconciler reads, and the interfaces through which it acts."""
+    """The mirror, the clock, and the interfaces to Kubernetes, the cloud, events and metrics."""
 
     api: ApiServer
     cloud: CloudProvider

@@ -1,4 +1,4 @@
-"""Migrates hash annotations to a new hash version, so that no NodeClaim drifts because of it."""
+"""Migrates hash annotations to a new hash version, so that the new version causes no drift."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Writes of the reconcilers; the mirror receives each result at once.
 
-A write carries the resource version that it was decided on. If the mirror was out of date, the
-write is a conflict and is retried; no update is lost.
+A write has the resource version of the object on which it was decided. If the object has changed,
+the write is a conflict and is retried, so that no update is lost.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ async def patched(
     """Apply a merge patch to an object as it was read, and return the result.
 
     Raises:
-        ConflictError: the object changed. The mirror has the new version already, so a retry need
-            not wait for the watch.
+        ConflictError: the object changed. The mirror then has the new version, so that a retry does
+            not have to wait for the watch.
 
     """
     own = value.metadata
@@ -92,7 +92,7 @@ async def with_condition(
 
 
 async def delete(api: ApiServer, kind: Kind[T], value: T) -> bool:
-    """Delete this object; return False if it is gone, also if another one has its name now.
+    """Delete this object; return False if it is deleted already or another one has its name.
 
     Raises:
         ConflictError: it changed at the same time. A retry can succeed.
@@ -112,7 +112,7 @@ async def delete(api: ApiServer, kind: Kind[T], value: T) -> bool:
 
 
 def reason_for_end(claim: NodeClaim) -> str:
-    """Return the reason for a NodeClaim's deletion, as far as its conditions name it."""
+    """Return the reason of the condition `DisruptionReason`, or else "Forceful Termination"."""
     disrupted = conditions.find(claim.status.conditions, DISRUPTION_REASON)
     return disrupted.reason if disrupted is not None else "Forceful Termination"
 
@@ -120,8 +120,7 @@ def reason_for_end(claim: NodeClaim) -> str:
 async def with_drain_until(ports: Ports, claim: NodeClaim, end: datetime) -> NodeClaim:
     """Set a NodeClaim's termination timestamp, the end of its drain, unless it is earlier.
 
-    The write ignores other changes of the NodeClaim; only another NodeClaim of the same name is a
-    conflict.
+    The write succeeds even if the NodeClaim changed meanwhile.
 
     Raises:
         NotFoundError: the NodeClaim is deleted.

@@ -14,7 +14,7 @@ from controller.disruption.modes import Mode
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, DisruptionSettings
 from controller.reconcilers.disruption.advising import Advice, Advisor, Recommender
 from controller.reconcilers.disruption.disruptor import Disruptor
-from controller.reconcilers.disruption.engine import Answer
+from controller.reconcilers.disruption.engine import Result
 from controller.reconcilers.disruption.history import History
 from controller.reconcilers.disruption.orchestration import Orchestrator
 from controller.reconcilers.newnodes.plan import PlacementPlan
@@ -35,7 +35,7 @@ class SameProcess:
         self.asked = 0
         self.last: DisruptionProblem | None = None
 
-    async def in_thread(self, function: Callable[..., Answer], *arguments: object) -> Answer:
+    async def in_thread(self, function: Callable[..., Result], *arguments: object) -> Result:
         return function(*arguments)
 
     async def decide(self, problem: DisruptionProblem) -> Decision:

@@ -49,10 +49,10 @@ class Foreseen(ExpectedPods):
         self.complete = complete
         self.prepared: list[float] = []
 
-    def more_to_come(self) -> bool:
+    def expects_more(self) -> bool:
         return self.more.pop(0) if self.more else False
 
-    async def all_have_come(self, seen: AbstractSet[str]) -> bool:
+    async def all_arrived(self, seen: AbstractSet[str]) -> bool:
         return self.complete
 
     def prepare(self) -> None:
@@ -96,7 +96,7 @@ async def test_an_idle_check_runs_once_until_another_pod_arrives() -> None:
 
 async def test_a_slow_check_of_expected_pods_does_not_keep_the_window_open() -> None:
     class Slow(ExpectedPods):
-        async def all_have_come(self, seen: AbstractSet[str]) -> bool:
+        async def all_arrived(self, seen: AbstractSet[str]) -> bool:
             await asyncio.sleep(30)
             return True
 

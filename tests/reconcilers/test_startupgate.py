@@ -18,7 +18,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.taints import Toleration
 from controller.apiserver.errors import ConflictError
 from controller.constraints import taints
-from controller.reconcilers.newnodes.plan import MOST_REMINDERS
+from controller.reconcilers.newnodes.plan import MOST_RENOMINATIONS
 from controller.reconcilers.provisioning import startupgate
 from controller.reconcilers.provisioning.startupgate import AGAIN, PATIENCE
 from tests.builders import changed, make_daemonset, make_pod
@@ -421,10 +421,10 @@ async def test_a_pod_that_keeps_losing_its_nomination_is_left_to_kube_scheduler(
     batch.get_ready("web", "arm")
     await batch.look("web")
     write_call = []
-    for _ in range(MOST_REMINDERS + 1):
+    for _ in range(MOST_RENOMINATIONS + 1):
         batch.forget("web")
         batch.world.see()
         await batch.nomination.reconcile(batch.node_for("web").metadata.name)
         write_call.append(batch.pod("web").status.nominated_node_name != "")
 
-    assert write_call == [*[True] * MOST_REMINDERS, False]
+    assert write_call == [*[True] * MOST_RENOMINATIONS, False]

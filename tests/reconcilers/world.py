@@ -119,7 +119,7 @@ class World:
 class Unprepared:
     """A node preparation that does nothing."""
 
-    async def awaited(self, claim: NodeClaim) -> None:
+    async def launched(self, claim: NodeClaim) -> None:
         """Do nothing."""
 
     async def joined(self, claim: NodeClaim, node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Relabels nodes that left their capacity reservation as on-demand, which is their price."""
+"""Labels nodes that left their capacity reservation as on-demand, as EC2 bills them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CapacityType(PortUser):
-    """Relabels NodeClaims and nodes whose instance continues as on-demand."""
+    """Labels NodeClaims and nodes whose instance left its reservation as on-demand."""
 
     ports: Ports
 

@@ -39,7 +39,7 @@ Withdraw = Callable[[Names, str], Awaitable[None]]
 
 @dataclass(slots=True)
 class Advice(PortUser):
-    """The advised commands of one mode, and when to look for others."""
+    """The advised commands of one mode, and when to decide on others."""
 
     ports: Ports
     engine: DisruptionEngine
@@ -174,7 +174,10 @@ class Recommender:
         return self.advice.mode
 
     async def look(self, problem: DisruptionProblem, report: Report) -> timedelta:
-        """Read approvals, begin approved commands, otherwise look for more to recommend."""
+        """Begin the approved commands; if there are none, decide again.
+
+        Returns when to decide again.
+        """
         problem = replace(
             problem, kept={**problem.kept, **dict.fromkeys(self.history.declined, DECLINED)}
         )
@@ -190,7 +193,7 @@ class Recommender:
         await self.advice.clear(why, self._withdraw)
 
     async def _read_approvals(self) -> list[Disruption]:
-        """Return the approved Disruptions; drop those that were declined or deleted."""
+        """Return the approved Disruptions, and forget declined and deleted ones."""
         proposals = await self.history.proposals()
         if proposals is None:
             return []

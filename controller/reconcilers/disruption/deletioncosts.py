@@ -22,8 +22,8 @@ from controller.state.pods import is_terminal
 PERIOD = timedelta(minutes=1)
 
 MOST_NODES = 50
-"""On how many nodes at most the deletion costs change in one run, as in Karpenter. Nodes that are
-being disrupted do not count."""
+"""The largest number of nodes on which deletion costs change in one run, as in Karpenter. Nodes
+that are being disrupted do not count."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class DeletionCosts(PortUser):
         return PERIOD
 
     async def _write(self, pod: Pod, cost: int | None) -> bool:
-        """Write a pod's deletion cost; returns whether it needs no other attempt."""
+        """Write a pod's deletion cost; returns False if the write must be retried."""
         value, own = None if cost is None else str(cost), pod.metadata
         wanted = {"metadata": {"annotations": {labels.POD_DELETION_COST: value}}}
         try:

@@ -43,10 +43,10 @@ from controller.state.pods import protected_for
 from controller.telemetry.events import EventType
 
 RETRY = timedelta(seconds=1)
-"""How soon to decide again when a command could not begin."""
+"""How soon to decide again if a command could not begin."""
 
 GATHERING = timedelta(seconds=15)
-"""How long at most a consolidation that moves pods waits for other nodes to become
+"""The longest time for which a consolidation that moves pods waits for other nodes to become
 consolidatable."""
 
 BOUND_PERIOD = timedelta(minutes=5)
@@ -91,8 +91,8 @@ class Disruptor(PortUser):
     _begun: Mapping[str, datetime] = field(default_factory=dict)
     _has_resumed: bool = False
     planned: tuple[str, ...] = ()
-    """The nodes that the last consolidation decision removes: those of its commands, in their
-    order, then those that only budgets keep."""
+    """The nodes that the last consolidation decision removes: first the nodes of its commands, in
+    order, then the nodes that only budgets keep."""
 
     async def run_once(self) -> timedelta:
         """Run one round; returns when to run the next."""
@@ -145,7 +145,7 @@ class Disruptor(PortUser):
         command, wait = self._validated_empty(context)
         if command is not None:
             return AT_ONCE if await self.orchestrator.begin(command, problem) else RETRY
-        # Empty nodes may be deleted in a moment: no pod is moved there.
+        # Empty nodes may be deleted soon, so no pod is moved there.
         expected = EMPTINESS.propose(context).commands
         leaving = frozenset(name for command in expected for name in command.names)
         return min(wait, await self._think(problem.without(leaving)))
@@ -166,8 +166,8 @@ class Disruptor(PortUser):
         return await self._begin(commands, problem) == AT_ONCE
 
     def _validated_empty(self, context: Context) -> tuple[Command | None, timedelta]:
-        """Return the command for the nodes that were empty for `validation`, and the time until
-        other nodes were.
+        """Return the command for nodes that have been empty for `validation`, and the time until
+        other nodes have been.
         """
         now, empty = context.problem.now, EMPTINESS.eligible(context)
         self.metrics.eligible(Reason.EMPTY, len(empty))

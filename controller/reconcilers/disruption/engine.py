@@ -12,16 +12,16 @@ from controller.disruption.commands import Confirmation, Decision
 from controller.disruption.problem import DisruptionProblem
 from controller.scheduling.settings import Settings
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 PERIOD = timedelta(seconds=10)
 AT_ONCE = timedelta(0)
 UNSYNCED = timedelta(seconds=1)
 
 STEADY = timedelta(minutes=5)
-"""How long at most Joiner waits before it evaluates an unchanged cluster again.
+"""The longest pause before an unchanged cluster is evaluated again.
 
-Time alone changes answers too: a nomination expires, a cool-down ends, a workload has run for
+Decisions also change with time: a nomination expires, a cool-down ends, a workload has run for
 longer. So the first pause is `PERIOD`, and each further pause is twice the one before.
 """
 
@@ -31,9 +31,9 @@ class DisruptionEngine(Protocol):
 
     @property
     def scheduling(self) -> Settings:
-        """How pods are scheduled."""
+        """The scheduling settings."""
 
-    async def in_thread(self, function: Callable[..., Answer], *arguments: object) -> Answer:
+    async def in_thread(self, function: Callable[..., Result], *arguments: object) -> Result:
         """Return the result of a pure function without blocking the event loop."""
 
     async def decide(self, problem: DisruptionProblem) -> Decision:
@@ -45,7 +45,7 @@ class DisruptionEngine(Protocol):
 
 @dataclass(slots=True)
 class IdleBackoff:
-    """The state of the cluster in which the last evaluation found no command."""
+    """Pauses evaluation while the cluster is as in the last evaluation that found no command."""
 
     _revision: int = -1
     _offer: Mapping[str, Sequence[InstanceType]] | None = None
@@ -60,7 +60,7 @@ class IdleBackoff:
         self._offer = problem.snapshot.instance_types
 
     def forget(self) -> None:
-        """Have the cluster evaluated again."""
+        """End the pause, so that the cluster is evaluated again."""
         self._at = None
 
     def holds(self, revision: int, problem: DisruptionProblem) -> bool:

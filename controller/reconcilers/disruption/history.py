@@ -1,4 +1,4 @@
-"""Records each command as a Disruption object: what it was predicted to save, and what it saved.
+"""Records each command as a Disruption object, with its predicted and its real saving.
 
 The history is kept in the cluster, so it survives restarts and users can read it. It never blocks
 a command: if a Disruption cannot be written, the controller logs that and continues.
@@ -44,7 +44,7 @@ from controller.reconcilers.writing import delete
 PERIOD = timedelta(seconds=30)
 
 NOT_SERVED = timedelta(minutes=10)
-"""How long to wait before reading again if the cluster does not have the kind Disruption."""
+"""How long to wait before reading again if the cluster has no CustomResourceDefinition for it."""
 
 MOST_KEPT = 200
 """How many ended Disruptions are kept, a few MiB at most."""
@@ -75,8 +75,8 @@ class History(PortUser):
     """Names of records whose status could not be written."""
 
     async def run_once(self) -> timedelta:
-        """Record what ended commands saved; returns when to measure again."""
-        if not self.cluster.synced or not await self._opened():
+        """Record the savings of ended commands; returns when to measure again."""
+        if not self.cluster.synced or not await self._ensure_read():
             return PERIOD
         for name in sorted(self._unwritten & self._records.keys()):
             await self._write(self._records[name])
@@ -93,7 +93,7 @@ class History(PortUser):
 
     async def propose(self, spec: DisruptionSpec) -> str:
         """Create a proposal that waits for approval; returns its name, empty if not created."""
-        if not await self._opened():
+        if not await self._ensure_read():
             return ""
         return await self._created(spec, DisruptionStatus())
 
@@ -113,7 +113,7 @@ class History(PortUser):
 
         `record` is the name of the command's proposal, if there is one.
         """
-        if not await self._opened():
+        if not await self._ensure_read():
             return ""
         status = DisruptionStatus(
             state="Underway",
@@ -129,7 +129,7 @@ class History(PortUser):
         return record
 
     async def ended(self, record: str, *, failed: bool, why: str = "") -> None:
-        """Record that a command ended, and whether some of its nodes were not disrupted."""
+        """Record that a command ended; `failed`: some of its nodes were not disrupted."""
         known = self._records.get(record)
         if known is None:
             return
@@ -158,14 +158,14 @@ class History(PortUser):
         if known is not None:
             await self._changed(known, with_status(known, ended_at=self.clock(), **status))
 
-    # What users approve and decline.
+    # Approvals.
 
     async def proposals(self) -> list[Disruption] | None:
         """Return the proposals that wait for approval, as the API server has them now.
 
         Returns None if they cannot be read.
         """
-        if not await self._opened():
+        if not await self._ensure_read():
             return None
         waiting = [name for name, record in self._records.items() if _waits(record)]
         if not waiting:
@@ -193,10 +193,10 @@ class History(PortUser):
             for name in record.spec.nodes
         )
 
-    # How it is kept.
+    # Storage.
 
-    async def _opened(self) -> bool:
-        """Whether the history has been read; reads it if it was not."""
+    async def _ensure_read(self) -> bool:
+        """Read the history if it was not read before; returns whether it has been read."""
         async with self._reading:
             if self._is_read:
                 return True
@@ -224,7 +224,7 @@ class History(PortUser):
 
         Returns None while they cannot be read.
         """
-        if not await self._opened():
+        if not await self._ensure_read():
             return None if self._silent_until is None else []
         left, self._unfinished = self._unfinished, []
         return left
@@ -357,7 +357,7 @@ class History(PortUser):
 
 
 def approval(record: Disruption) -> bool | None:
-    """Return True if a user approved a proposal, False if declined, None if undecided."""
+    """Return True if a user approved a proposal, False if a user declined it, otherwise None."""
     said = record.metadata.annotations.get(labels.APPROVED, "").strip().lower()
     return {"true": True, "false": False}.get(said)
 

@@ -16,7 +16,7 @@ from controller.reconcilers.ports import Ports, PortUser
 
 @dataclass(slots=True)
 class DisruptionObserver(PortUser):
-    """Evaluates in rounds, and reports the commands in the log and the metrics."""
+    """Evaluates disruption periodically, and reports the commands in the log and the metrics."""
 
     ports: Ports
     engine: DisruptionEngine
@@ -39,4 +39,4 @@ class DisruptionObserver(PortUser):
 
 
 async def _no_report(problem: DisruptionProblem, decision: Decision) -> None:
-    """Publish no events, because events are writes."""
+    """Publish no events, because an observer writes nothing."""

@@ -1,11 +1,10 @@
 """Carries out commands: taints nodes, creates replacements, deletes NodeClaims, undoes failures.
 
-Before the controller deletes a NodeClaim, it marks the node: with a taint, so that kube-scheduler
-binds no pod there, and with the condition `DisruptionReason` on the NodeClaim. Then it creates the
-replacements, and deletes the NodeClaim once they are initialized. A mark is valid only while its
-command is in flight: begun by this process, or recorded by an earlier leader. In every round the
-controller removes all other marks, for example after a failed write, a failed deletion or a crash.
-So no mark outlives its command.
+The controller first marks the nodes of a command: with a taint, so that kube-scheduler binds no pod
+there, and with the condition `DisruptionReason` on the NodeClaim. Then it creates the replacements,
+and deletes the NodeClaims once they are initialized. A mark is valid only while its command is in
+flight: begun by this process, or recorded by an earlier leader. In every round the controller
+removes all other marks, such as those of a failed write, a failed deletion or a crash.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ RETRY = timedelta(seconds=1)
 
 IDLE = timedelta(seconds=10)
 
-PATIENCE = timedelta(minutes=10)
+DELETION_TIMEOUT = timedelta(minutes=10)
 """How long the deletion of a NodeClaim is retried while the API server does not answer."""
 
 READINESS = timedelta(minutes=10), timedelta(hours=1)
@@ -73,15 +72,15 @@ READINESS_PER_NODE = timedelta(milliseconds=80)
 """How long replacements may take to initialize: `READINESS_PER_NODE` for each node being disrupted,
 within the minimum and maximum of `READINESS`."""
 
-UNDISTURBED = timedelta(hours=1)
-"""How long at most a node is not disrupted because pods that are still on other nodes will move
-there."""
+NOMINATED_FOR = timedelta(hours=1)
+"""How long a node is nominated for pods that are still on other nodes, so that it is not
+disrupted."""
 
 HANDOVER = timedelta(minutes=10)
 """How long an initialized replacement that an earlier leader created is not disrupted while the
 nodes that it replaces still exist."""
 
-REST = timedelta(minutes=1)
+FAILURE_PAUSE = timedelta(minutes=1)
 """How long a node is not disrupted again after its disruption failed."""
 
 log = logging.getLogger(__name__)
@@ -92,8 +91,8 @@ class InFlightCommand:
     """A command that is being carried out.
 
     `left` are the candidates whose NodeClaims are still to be deleted, `replacements` the
-    NodeClaims created to replace them. `failed` is set once a candidate had to stay, with the
-    reason in `why`. `deleting_since` is the time at which the first deletion could begin.
+    NodeClaims created to replace them. `failed` is True if a candidate could not be disrupted;
+    `why` is the reason. `deleting_since` is the time from which NodeClaims may be deleted.
     `record` is the name of the Disruption object.
     """
 
@@ -116,7 +115,7 @@ class Orchestrator(PortUser):
     history: History
     _in_flight: list[InFlightCommand] = field(default_factory=list)
     _resting: dict[str, tuple[str, datetime]] = field(default_factory=dict)
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changes: ChangeMonitor = field(default_factory=ChangeMonitor)
 
     async def run_once(self) -> timedelta:
@@ -126,20 +125,20 @@ class Orchestrator(PortUser):
 
     @property
     def resting(self) -> frozenset[str]:
-        """The names of nodes whose disruption failed within `REST`."""
+        """The names of nodes whose disruption failed within `FAILURE_PAUSE`."""
         now = self.clock()
         self._resting = {
             uid: (name, since)
             for uid, (name, since) in self._resting.items()
-            if since <= now < since + REST
+            if since <= now < since + FAILURE_PAUSE
         }
         return frozenset(name for name, _ in self._resting.values())
 
     @property
     def awaiting(self) -> Mapping[str, str]:
-        """Node names with the uninitialized replacement that an earlier leader created for them.
+        """The uninitialized replacements that an earlier leader created, by replaced node.
 
-        These nodes need no other replacement.
+        The replaced nodes need no other replacement.
         """
         return {
             node: claim.metadata.name
@@ -150,15 +149,15 @@ class Orchestrator(PortUser):
 
     @property
     def kept(self) -> Mapping[str, str]:
-        """Names of replacements that an earlier leader created, with why they are not disrupted.
+        """Why replacements that an earlier leader created are not disrupted, by node name.
 
         They are empty until pods move there. Without this rule the controller would delete them
         and launch the same nodes again.
         """
-        standing = {node.metadata.name for node in self.cluster.list(NODE)}
+        existing = {node.metadata.name for node in self.cluster.list(NODE)}
         kept = {}
         for claim, nodes in self._orphans():
-            left = standing.intersection(nodes)
+            left = existing.intersection(nodes)
             replacement = self.cluster.node_of(claim)
             if (
                 left
@@ -169,7 +168,7 @@ class Orchestrator(PortUser):
         return kept
 
     def _orphans(self) -> Iterator[tuple[NodeClaim, Sequence[str]]]:
-        """Yield the replacements of no command in flight, with the nodes that they replace."""
+        """Yield replacements without a command in flight, and the nodes that they replace."""
         own = {
             replacement.metadata.uid
             for in_flight in self._in_flight
@@ -189,8 +188,8 @@ class Orchestrator(PortUser):
     ) -> bool:
         """Mark a command's nodes and create its replacements; returns whether it is in flight.
 
-        The NodeClaims are deleted once the replacements are initialized. `problem` is what the
-        command was decided on; `record` is the name of the approved Disruption, if any.
+        The NodeClaims are deleted once the replacements are initialized. `problem` is the input of
+        the decision; `record` is the name of the approved Disruption, if any.
         """
         known = self._as_known(command)
         if known is None:
@@ -218,7 +217,7 @@ class Orchestrator(PortUser):
             self.cluster.mark_for_deletion(*(candidate.claim.metadata.name for candidate in marked))
             self.metrics.decided(in_flight.command)
             for name, pods in self._expected(in_flight):
-                self.writer.expect(name, pods, UNDISTURBED)
+                self.writer.expect(name, pods, NOMINATED_FOR)
             await self._report_launching(in_flight)
             in_flight.record = await self.history.begun(
                 in_flight.command, in_flight.replacements, record
@@ -246,7 +245,7 @@ class Orchestrator(PortUser):
             )
             self.cluster.mark_for_deletion(*(c.claim.metadata.name for c in command.candidates))
             for name, pods in self._expected(in_flight):
-                self.writer.expect(name, pods, UNDISTURBED)
+                self.writer.expect(name, pods, NOMINATED_FOR)
             self._in_flight.append(in_flight)
         return records is not None
 
@@ -271,9 +270,9 @@ class Orchestrator(PortUser):
 
     async def advance(self) -> None:
         """Advance every command in flight as far as possible."""
-        async with self._turn:  # two concurrent runs would count each deletion twice
+        async with self._lock:  # two concurrent runs would count each deletion twice
             for in_flight in tuple(self._in_flight):
-                if await self._is_open(in_flight):
+                if await self._may_delete(in_flight):
                     ended = await all_ended(*(self._delete(c, in_flight) for c in in_flight.left))
                     in_flight.left = [
                         c for c, done in zip(in_flight.left, ended, strict=True) if not done
@@ -296,7 +295,7 @@ class Orchestrator(PortUser):
     async def _reboot(self, command: Command, record: str) -> bool:
         """Request the reboot of a command's node; returns whether it is requested.
 
-        The reconciler of reboots does the rest.
+        The reconciler `termination.reboot` reboots the node.
         """
         (candidate,) = command.candidates
         claim, now, bound = candidate.claim, self.clock(), command.drain_bound
@@ -356,7 +355,7 @@ class Orchestrator(PortUser):
             in_flight.replacements = (*in_flight.replacements, claim)
         return True
 
-    async def _is_open(self, in_flight: InFlightCommand) -> bool:
+    async def _may_delete(self, in_flight: InFlightCommand) -> bool:
         """Whether the NodeClaims may be deleted, because all replacements are initialized.
 
         Ends the command if a replacement was deleted or is not initialized in time.
@@ -473,12 +472,12 @@ class Orchestrator(PortUser):
 
     async def _delete(self, candidate: Candidate, in_flight: InFlightCommand) -> bool:
         """Delete a NodeClaim; returns whether it is deleted or the controller gave up."""
-        if not self._is_going(candidate):
+        if not self._is_deleting(candidate):
             try:
                 await self._ask(candidate, in_flight.command.drain_bound)
             except (UnavailableError, TooManyRequestsError) as error:
                 # The API server may have accepted the request or may still accept it: try again.
-                if self.clock() < (in_flight.deleting_since or in_flight.since) + PATIENCE:
+                if self.clock() < (in_flight.deleting_since or in_flight.since) + DELETION_TIMEOUT:
                     return False
                 self._give_up(candidate, in_flight, str(error))
                 return True
@@ -507,7 +506,7 @@ class Orchestrator(PortUser):
                 await with_drain_until(self.ports, self._current(claim) or claim, end)
         await delete(self.api, NODE_CLAIM, claim)
 
-    def _is_going(self, candidate: Candidate) -> bool:
+    def _is_deleting(self, candidate: Candidate) -> bool:
         """Whether the NodeClaim is deleted or being deleted."""
         known = self._current(candidate.claim)
         return known is None or known.metadata.is_deleting

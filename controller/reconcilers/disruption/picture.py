@@ -28,8 +28,8 @@ async def problem(
 ) -> DisruptionProblem:
     """Return the cluster as it is now.
 
-    `admitted` returns the NodePools that may create nodes, with their limits. `begun` has the
-    start times of the workloads from the previous call.
+    `admitted` returns which of the given NodePools may create nodes, with their limits. `begun` has
+    the start times of the workloads from the previous call.
     """
     pools = cluster.list(NODE_POOL)
     types = (await supply(cloud, cluster, pools)).types

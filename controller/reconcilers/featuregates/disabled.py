@@ -1,8 +1,8 @@
 """Writes a condition on NodeOverlays and CapacityBuffers whose feature gate is off.
 
-Without it the object has no status, and users cannot see why it has no effect. A kind whose gate is
-off is not watched; its objects are listed once a minute. Static NodePools are always watched:
-`nodepool.readiness` reports on them.
+Without the condition, users could not see why the object has no effect. The controller does not
+watch a kind whose gate is off, and lists its objects once a minute. Static NodePools are always
+watched: `nodepool.readiness` reports on them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from controller.reconcilers.ports import Ports, PortUser
 PERIOD = timedelta(minutes=1)
 
 OWN_BUFFER_REASONS = ("", GATE_DISABLED, "Resolved")
-"""Reasons of a buffer's condition that this controller writes, `Resolved` while the gate was on.
-Another reason is that of another provisioner, such as Cluster Autoscaler, which owns the status."""
+"""The reasons that this controller writes in a buffer's condition, `Resolved` while the gate is on.
+Any other reason belongs to another provisioner, such as Cluster Autoscaler."""
 
 log = logging.getLogger(__name__)
 

@@ -44,17 +44,17 @@ EVENTS: Mapping[str, tuple[EventType, str, str]] = {
 }
 """Per kind of notice: the event's type, reason and message, as Karpenter writes them."""
 
-ENDS = EVENTS.keys() - {"rebalance_recommendation"}
-"""Kinds on which the NodeClaim is deleted; for the others only the event is written."""
+DELETING = EVENTS.keys() - {"rebalance_recommendation"}
+"""The kinds of notice after which the NodeClaim is deleted; other kinds only cause an event."""
 
-RECLAIMED = {"spot_interrupted", "rebalance_recommendation"}
-"""Kinds that say that EC2 reclaims spot capacity of that instance type and zone, now or soon."""
+SPOT_RECLAIMED = {"spot_interrupted", "rebalance_recommendation"}
+"""The kinds of notice that mean that EC2 reclaims this spot capacity, now or soon."""
 
-AT_ONCE = {"instance_status", "system_status"}
-"""Kinds of instances that no longer work: PodDisruptionBudgets do not delay their drain."""
+WITHOUT_BUDGETS = {"instance_status", "system_status"}
+"""The kinds of notice about failed instances: PodDisruptionBudgets do not delay their drain."""
 
-GONE = {"instance_stopped", "instance_terminated"}
-"""Kinds that say that the instance is terminated. Its node will never register."""
+TERMINATED = {"instance_stopped", "instance_terminated"}
+"""The kinds of notice about terminated instances: their nodes will never register."""
 
 log = logging.getLogger(__name__)
 
@@ -90,17 +90,17 @@ class NoticeHandler(PortUser):
             await self.recorder.publish(NODE, node, *event)
 
     async def _act(self, claim: NodeClaim, kind: str) -> None:
-        if kind in RECLAIMED:
+        if kind in SPOT_RECLAIMED:
             self.cloud.avoid(
                 claim.metadata.labels.get(labels.INSTANCE_TYPE, ""),
                 claim.metadata.labels.get(labels.ZONE, ""),
                 labels.SPOT,
             )
-        if kind not in ENDS or claim.metadata.is_deleting or not self.cluster.is_adopted(claim):
+        if kind not in DELETING or claim.metadata.is_deleting or not self.cluster.is_adopted(claim):
             return
         pods = self.cluster.moving_from(claim)
         try:
-            if kind in AT_ONCE:
+            if kind in WITHOUT_BUDGETS:
                 await with_drain_until(self.ports, claim, self.clock())
         except NotFoundError:
             return
@@ -124,12 +124,12 @@ class NoticeHandler(PortUser):
             await self.recorder.publish(NODE, node, *event, message)
 
     def _count(self, claim: NodeClaim, kind: str) -> None:
-        """Count an instance that terminated before its node registered as a failure of its pool.
+        """Count an instance that terminated before its node registered as a registration failure.
 
         EC2 accepts a launch and terminates the instance at once if, for example, it may not use
         the KMS key of a volume. Without the count the pool would launch instances endlessly.
         """
-        if kind not in GONE or conditions.is_true(claim.status.conditions, REGISTERED):
+        if kind not in TERMINATED or conditions.is_true(claim.status.conditions, REGISTERED):
             return
         pool = self.cluster.owner_of(claim)
         if pool is not None:

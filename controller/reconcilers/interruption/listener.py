@@ -21,12 +21,12 @@ CATEGORIES = {
     "system_status": "SystemStatus",
     "event_status": "EventStatus",
 }
-"""Kind of status notice → its label value in Karpenter's metric."""
+"""The label value in Karpenter's metric of each kind of status notice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener(PortUser):
-    """Handles messages of the interruption queue; SQS delivers one that failed again."""
+    """Handles messages of the interruption queue; SQS delivers failed messages again."""
 
     ports: Ports
     handler: NoticeHandler
@@ -45,13 +45,13 @@ class Listener(PortUser):
 
 @dataclass(frozen=True, slots=True)
 class StatusListener(PortUser):
-    """Handles findings of EC2's status checks; a failed one is retried."""
+    """Handles EC2's status checks; the next run retries a failure."""
 
     ports: Ports
     handler: NoticeHandler
 
     async def run_once(self) -> timedelta:
-        """Handle the findings; returns when to read them again."""
+        """Handle failed status checks and scheduled events; returns when to read them again."""
         notices = await self.cloud.status_notices()
         await all_ended(*map(self._handle, notices))
         return STATUS_PERIOD

@@ -1,4 +1,4 @@
 """Code shared by all reconcilers that create nodes, for pending pods or as replacements.
 
-It has the available instance types, the NodeClaim's content, and the pods planned for it.
+It has the available instance types, the content of NodeClaims, and the planned nodes of pods.
 """

@@ -21,8 +21,8 @@ def node_claim(
 ) -> dict[str, Any]:
     """Return the NodeClaim's JSON: the pool's template, restricted to what the pods require.
 
-    `types` are the pool's instance types: the NodeClaim names the overlays that apply to its own. A
-    node without instance types accepts all that the pool allows.
+    `types` are the pool's instance types: the NodeClaim names the overlays that apply to its
+    instance types. A node without instance types accepts all instance types of the pool.
     """
     named = frozenset(node.instance_types)
     overlaid = overlays.marks(

@@ -1,8 +1,8 @@
 """Remembers the planned node of each pending pod.
 
 A new batch may arrive after the launch of a node and before kube-scheduler binds its pods. Without
-the plan these pods would be scheduled a second time, perhaps differently, and one node too many
-would be bought.
+the plan, Joiner would schedule these pods a second time, perhaps differently, and launch one node
+too many.
 
 The plan is written to each pod's `status.nominatedNodeName` as soon as its node has a name (see
 `provisioning.nomination`), so kube-scheduler follows it and it survives restarts.
@@ -21,84 +21,85 @@ from controller.state.nodes import StateNode
 from controller.state.pods import is_untried
 
 BINDING_GRACE = timedelta(seconds=2)
-"""How long an initialized node may wait for a planned pod before the plan is dropped.
+"""How long after a node is initialized the plan of a pod that is not bound is dropped.
 
-kube-scheduler decides, so another pod may take the capacity. Dropping a plan is cheap: the next
-round first tries existing nodes.
+kube-scheduler may bind another pod instead. The next round tries existing nodes first, so dropping
+a plan is cheap.
 """
 
 NOMINATED_GRACE = timedelta(seconds=30)
 """The same for a pod that is still nominated for the node.
 
-kube-scheduler clears the nomination of a pod that it cannot schedule. While the nomination exists
-the pod has not been tried, or is being bound, which takes time on a busy control plane. Two
-nominations prove nothing: one that Joiner wrote again, because kube-scheduler may never try the pod
-again, and one of a pod that may not preempt, because it is never cleared.
+kube-scheduler clears the nomination of a pod that it cannot schedule. So a nominated pod has not
+been tried yet, or is being bound, which takes time on a busy control plane. There are two
+exceptions: kube-scheduler may never again try a pod that Joiner nominated again, and it never
+clears the nomination of a pod that may not preempt.
 """
 
-MOST_REMINDERS = 3
+MOST_RENOMINATIONS = 3
 """How often a pod is nominated again after kube-scheduler cleared its nomination.
 
-Once is enough if it tried the pod just before its node opened. If the pod does not fit, each
-nomination is cleared again, and each makes kube-scheduler retry other pods.
+Once is enough if kube-scheduler tried the pod just before its node opened. If the pod does not fit,
+kube-scheduler clears every nomination, and each one makes it retry other pods.
 """
 
 
 @dataclass(slots=True)
-class _Place:
+class _Planned:
     pod: str  # namespace/name
     node: str  # or its NodeClaim before the node exists
     ready_since: datetime | None = None
     is_lost: bool = False
-    reminders: int = 0
+    renominations: int = 0
 
 
 @dataclass(slots=True)
 class PlacementPlan:
-    """Pod's UID → the NodeClaim or node it is planned on."""
+    """The planned NodeClaim or node of each pending pod, by the pod's UID."""
 
-    _places: dict[str, _Place] = field(default_factory=dict)
+    _planned: dict[str, _Planned] = field(default_factory=dict)
     _expected: dict[str, set[str]] = field(default_factory=dict)
 
     def expect(self, pod: Pod, node: str) -> None:
         """Plan the pod on this NodeClaim or node."""
-        self._places[pod.metadata.uid] = _Place(pod.key, node)
+        self._planned[pod.metadata.uid] = _Planned(pod.key, node)
         self._expected.setdefault(node, set()).add(pod.metadata.uid)
 
     def expected_on(self, *names: str) -> Mapping[str, str]:
         """Return the pods planned on a node, given by its names, as UID → `namespace/name`."""
         return {
-            uid: place.pod
+            uid: planned.pod
             for name in names
             for uid in self._expected.get(name, ())
-            if (place := self._places[uid]).node == name and not place.is_lost
+            if (planned := self._planned[uid]).node == name and not planned.is_lost
         }
 
-    def awaited(self) -> Iterable[str]:
+    def planned_nodes(self) -> Iterable[str]:
         """Return the names of NodeClaims and nodes with planned pods."""
         return self._expected.keys()
 
-    def others_await(self, *names: str) -> bool:
+    def others_pending(self, *names: str) -> bool:
         """Whether pods are planned on other nodes that are not Ready yet."""
         return any(
-            place.ready_since is None and not place.is_lost and place.node not in names
-            for place in self._places.values()
+            planned.ready_since is None and not planned.is_lost and planned.node not in names
+            for planned in self._planned.values()
         )
 
-    def may_remind(self, pod: Pod, now: datetime) -> bool:
-        """Whether a pod may be nominated again for its Ready node; counts it as done."""
-        place = self._places.get(pod.metadata.uid)
-        if place is None or place.is_lost or place.reminders >= MOST_REMINDERS:
+    def may_renominate(self, pod: Pod, now: datetime) -> bool:
+        """Whether a pod may be nominated again for its Ready node; if so, counts a nomination."""
+        planned = self._planned.get(pod.metadata.uid)
+        if planned is None or planned.is_lost or planned.renominations >= MOST_RENOMINATIONS:
             return False
-        place.reminders += 1
-        place.ready_since = now
+        planned.renominations += 1
+        planned.ready_since = now
         return True
 
     @property
-    def is_being_met(self) -> bool:
-        """Whether a planned pod's node is Ready, so that the pod should be bound at any moment."""
+    def awaits_binding(self) -> bool:
+        """Whether the node of a planned pod is Ready, so that the pod will soon be bound."""
         return any(
-            place.ready_since is not None and not place.is_lost for place in self._places.values()
+            planned.ready_since is not None and not planned.is_lost
+            for planned in self._planned.values()
         )
 
     def split(
@@ -112,42 +113,42 @@ class PlacementPlan:
     ) -> tuple[list[Pod], list[Pod]]:
         """Split pending pods into those to schedule and those with a planned node.
 
-        The latter are returned as if bound, so that the engine counts them on their nodes. Plans of
-        pods that are no longer pending are dropped, except those of `undecided` pods, which no
-        scheduler has tried yet. `clearing` names the nodes that other pods are leaving: plans on
-        them do not expire.
+        Pods with a planned node are returned as if bound, so that the engine counts them there.
+        Plans of pods that are no longer pending are dropped, except those of `undecided` pods,
+        which no scheduler has tried yet. `clearing` names the nodes on which pods are terminating:
+        plans for them do not expire.
         """
         by_name = {name: node for node in nodes for name in _names(node)}
         open_, placed, kept = [], [], {}
-        for pod in (*waiting, *filter(self._place_of, undecided)):
-            place = self._place_of(pod)
-            node = by_name.get(place.node) if place else None
-            if place is None or node is None or node.deleting:
+        for pod in (*waiting, *filter(self._planned_of, undecided)):
+            planned = self._planned_of(pod)
+            node = by_name.get(planned.node) if planned else None
+            if planned is None or node is None or node.deleting:
                 open_.append(pod)
                 continue
-            kept[pod.metadata.uid] = place
-            place.is_lost = node.name not in clearing and _overdue(place, pod, node, now)
-            if place.is_lost:
+            kept[pod.metadata.uid] = planned
+            planned.is_lost = node.name not in clearing and _overdue(planned, pod, node, now)
+            if planned.is_lost:
                 open_.append(pod)
                 continue
             spec = msgspec.structs.replace(pod.spec, node_name=node.name)
             placed.append(msgspec.structs.replace(pod, spec=spec))
-        self._remember(kept)
+        self._keep(kept)
         return open_, placed
 
-    def _place_of(self, pod: Pod) -> _Place | None:
-        return self._places.get(pod.metadata.uid) or _nominated(pod)
+    def _planned_of(self, pod: Pod) -> _Planned | None:
+        return self._planned.get(pod.metadata.uid) or _nominated(pod)
 
-    def _remember(self, places: dict[str, _Place]) -> None:
-        self._places, self._expected = places, {}
-        for uid, place in places.items():
-            self._expected.setdefault(place.node, set()).add(uid)
+    def _keep(self, plans: dict[str, _Planned]) -> None:
+        self._planned, self._expected = plans, {}
+        for uid, planned in plans.items():
+            self._expected.setdefault(planned.node, set()).add(uid)
 
 
-def _nominated(pod: Pod) -> _Place | None:
+def _nominated(pod: Pod) -> _Planned | None:
     """Return the plan written to the pod's status by an earlier leader or by kube-scheduler."""
     name = pod.status.nominated_node_name
-    return _Place(pod.key, name) if name else None
+    return _Planned(pod.key, name) if name else None
 
 
 def _names(node: StateNode) -> set[str]:
@@ -157,16 +158,16 @@ def _names(node: StateNode) -> set[str]:
     return names
 
 
-def _overdue(place: _Place, pod: Pod, node: StateNode, now: datetime) -> bool:
+def _overdue(planned: _Planned, pod: Pod, node: StateNode, now: datetime) -> bool:
     if not node.initialized:
         return False
-    if place.ready_since is None:
-        place.ready_since = now
+    if planned.ready_since is None:
+        planned.ready_since = now
     if is_untried(pod):
         return False  # regardless of how long kube-scheduler takes
-    stands = (
+    is_nominated = (
         pod.status.nominated_node_name == node.name
         and pod.spec.preemption_policy != "Never"
-        and not place.reminders
+        and not planned.renominations
     )
-    return now - place.ready_since > (NOMINATED_GRACE if stands else BINDING_GRACE)
+    return now - planned.ready_since > (NOMINATED_GRACE if is_nominated else BINDING_GRACE)

@@ -1,7 +1,7 @@
 """Limits how many nodes a NodePool creates after its nodes failed to register.
 
-A NodePool whose nodes do not register costs money without running pods, and its pending pods could
-run in another NodePool. So after failures in a row it creates one node at a time.
+A NodePool whose nodes do not register costs money and runs no pods, and its pending pods could run
+in another NodePool. After consecutive failures, the NodePool creates one node at a time.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RegistrationBackoff(PortUser):
         )
 
     def _limited(self, pool: NodePool) -> NodePool:
-        # Counted as limits count: nodes that Joiner does not manage count too.
+        # As for limits, nodes that Joiner does not manage count, too.
         used = self.cluster.usage_of(pool.metadata.name)
         one_more = used.get(NODES, 0) + quantities.MILLI
         most = min(parsed(pool.spec.limits).get(NODES, one_more), one_more)

@@ -27,7 +27,7 @@ def with_shared_launches(
     alone: Collection[str] = (),
     pods: Mapping[str, Pod] = NO_PODS,
 ) -> list[NewNode]:
-    """Return the nodes; equal ones carry an annotation that names their common CreateFleet call.
+    """Return the nodes; equal ones get an annotation with the token of a common CreateFleet call.
 
     The nodes of the NodePools in `alone` are launched one by one. If EC2 launches fewer instances,
     the nodes whose pods have the highest priority get one, then those with the most pods. `pods`
@@ -55,9 +55,9 @@ def with_reservations(
 ) -> frozenset[str]:
     """Return the names of the NodePools that can use a capacity reservation.
 
-    Their nodes are launched one by one, because EC2 fills a reservation only as far as it lasts.
-    `types` are the instance types by NodePool. If those of a NodePool are not given, as for a
-    static one, its EC2NodeClass decides.
+    Their nodes are launched one by one, because a reservation may have fewer instances left.
+    `types` are the instance types by NodePool. For NodePools without an entry, such as static ones,
+    the status of the EC2NodeClass decides.
     """
     return frozenset(
         pool.metadata.name

@@ -20,9 +20,9 @@ from controller.state.cluster import Cluster
 
 @dataclass(slots=True)
 class PoolSupply:
-    """The instance types of each NodePool by its name, with overlays applied, and problems.
+    """The instance types of each NodePool by its name, with overlays applied, and errors.
 
-    A NodePool whose instance types cannot be read now has none.
+    `types` has no entry for a NodePool whose instance types cannot be read now.
     """
 
     types: dict[str, Sequence[InstanceType]] = field(default_factory=dict)
@@ -66,8 +66,8 @@ def unmet(pool: NodePool, types: Sequence[InstanceType]) -> str:
 def unmatched(pool: NodePool, types: Sequence[InstanceType]) -> str:
     """Return which of the pool's requirements no instance type meets in any offering.
 
-    Requirements on zones, capacity types and reservations are ignored: their offerings change, for
-    example in a zonal shift, and are no mistake in the NodePool. Empty if there are no types.
+    Requirements on zones, capacity types and reservations are ignored: these offerings change, for
+    example in a zonal shift, without a mistake in the NodePool. Empty if there are no types.
     """
 
     def has_any(asked: Sequence[Requirement]) -> bool:

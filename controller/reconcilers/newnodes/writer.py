@@ -1,4 +1,4 @@
-"""Creates NodeClaims, and records the pods that they are created for."""
+"""Creates NodeClaims, and nominates them for the pods that need them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ async def created(
     *,
     is_repeated: bool = False,
 ) -> NodeClaim:
-    """Create a NodeClaim; report on its NodePool if the API server or a webhook refuses it.
+    """Create a NodeClaim; if the API server refuses it, publish an event on its NodePool.
 
-    The body has a name, so the claim is created once, however often it is repeated.
+    The body has a name, so a repeated request creates no second NodeClaim.
 
     Raises:
         ApiError: it could not be created.
@@ -67,11 +67,11 @@ class ClaimWriter(PortUser):
         *,
         replacing: bool = False,
     ) -> list[bool]:
-        """Return for each node whether its pool's limits admit it and the nodes before it.
+        """Return for each node whether its pool's limits admit it in addition to the nodes before.
 
-        `types` are the instance types of each pool: a NodeClaim that is not launched counts as its
-        largest instance type. Replacements may exceed a limit until the replaced nodes are deleted,
-        but not if the limit is exceeded already.
+        `types` are the instance types of each pool: a node that is not launched counts as the
+        largest of its instance types. Replacements may exceed a limit until the replaced nodes are
+        deleted, but not if the limit is exceeded already.
         """
         limits = {name: self._limits(name) for name in {node.node_pool for node in nodes}}
         if not any(limits.values()):
@@ -105,7 +105,8 @@ class ClaimWriter(PortUser):
     ) -> NodeClaim | None:
         """Create a node's NodeClaim; returns None if the pool was deleted or its template changed.
 
-        A NodeClaim made from the `seen` template with the hash of the new one would never drift.
+        `seen` is the pool as scheduled: a NodeClaim with its template and the new hash would never
+        drift.
         `types` are the pool's instance types; `reason` is the label value in metrics.
 
         Raises:
@@ -137,7 +138,7 @@ class ClaimWriter(PortUser):
         return claim
 
     def expect(self, name: str, pods: Sequence[Pod], patience: timedelta) -> None:
-        """Nominate a node or NodeClaim for pods, so that disruption leaves it for `patience`."""
+        """Nominate a node or NodeClaim for pods for this long, so that it is not disrupted."""
         for pod in pods:
             self.plan.expect(pod, name)
         if pods:

@@ -19,7 +19,7 @@ from controller.state.evictions import EvictionGuards
 PERIOD = timedelta(minutes=10)
 
 LEAST_SHARE = 0.9
-"""The share of each expected resource that a node must have: kernels and AMIs differ slightly."""
+"""The share of each expected resource that a node must have: kernel and AMI use some of it."""
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,8 @@ from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import with_conditions
 
 UNUSED = timedelta(minutes=10)
-"""How long a replacement may be without a pod before it counts as empty, even if `consolidateAfter`
-is `Never`. The controller that created it may have crashed, or its command failed, and no other
-rule would ever delete it."""
+"""How long a replacement may run no pod before it counts as empty, even if `consolidateAfter` is
+`Never`. After a crash or a failed command, nothing else would delete it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Consolidatable(PortUser):
 
     ports: Ports
     _ahead: dict[str, tuple[datetime, datetime]] = field(default_factory=dict)
-    """NodeClaim's name → a future time read from it, and when it was read."""
+    """A future time in a NodeClaim, and when it was first read, by the NodeClaim's name."""
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Set or clear the condition; returns when consolidateAfter will elapse."""
@@ -65,9 +64,9 @@ class Consolidatable(PortUser):
         return self._past(claim.metadata.name, since, now) + wait - now
 
     def _past(self, name: str, since: datetime, now: datetime) -> datetime:
-        """Return a time in a NodeClaim, or when it was first read if it is in the future.
+        """Return a NodeClaim's time, or the time at which it was first read if it is in the future.
 
-        A clock that ran ahead wrote a future time.
+        A controller whose clock ran ahead wrote a future time.
         """
         if since <= now:
             self._ahead.pop(name, None)

@@ -23,8 +23,7 @@ PERIOD = timedelta(minutes=5)
 """How often an unchanged NodeClaim is checked: AMIs, security groups and subnets may change."""
 
 SETTLED = timedelta(hours=1)
-"""The age from which a NodeClaim's instance type must be offered. A younger instance was launched
-from an offering that existed moments ago."""
+"""The age from which a NodeClaim drifts if its instance type is no longer offered."""
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ class Drift(PortUser):
         try:
             reason = await self._reason(claim, pool, node_class)
         except NodeClaimNotFoundError:
-            reason = None  # garbage collection handles it
+            reason = None  # garbage collection deletes the NodeClaim
         except CloudProviderError as error:
             log.warning("cannot detect drift: %s", error)
             return PERIOD

@@ -21,8 +21,8 @@ from controller.telemetry.events import EventType
 
 NODE_WAIT = timedelta(seconds=10)
 INSTANCE_POLL = timedelta(seconds=1)
-"""How often EC2 is asked whether an instance is terminated. Karpenter waits 5 s. Joiner batches the
-calls, so shorter intervals cost nothing and remove the finalizer sooner."""
+"""How often to read from EC2 whether an instance is terminated. Karpenter waits 5 s. Joiner batches
+the calls, so that it can read more often and remove the finalizer sooner."""
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Finalization(PortUser):
         await delete(self.api, NODE, node)
 
     async def _instance_gone(self, claim: NodeClaim) -> bool:
-        # A claim whose launch was cut off has no provider ID but may have an instance:
+        # A claim whose launch was interrupted has no provider ID but may have an instance:
         # EC2 finds it by the claim's tag.
         provider_id = claim.status.provider_id or await self._orphan(claim)
         if not provider_id:

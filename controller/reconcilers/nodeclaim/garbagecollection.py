@@ -23,10 +23,10 @@ PERIOD = timedelta(minutes=2)
 EAGER_PERIOD = timedelta(seconds=10)
 SHARED_PERIOD = timedelta(seconds=20)
 SHARED_FOR = timedelta(minutes=5)
-"""How long after the creation of NodeClaims that share a launch to compare more often."""
+"""How long after the creation of NodeClaims with a shared launch to compare more often."""
 
 EAGER_RUNS = 20
-"""How many runs after a start use `EAGER_PERIOD`: most garbage is left by a restart."""
+"""How many runs after a start use `EAGER_PERIOD`, because restarts leave most garbage."""
 
 GRACE = timedelta(seconds=30)
 """An instance younger than this may belong to a NodeClaim whose status is not written yet."""
@@ -36,8 +36,8 @@ NODELESS = timedelta(minutes=5)
 starts, and a reboot takes a few minutes."""
 
 STARTING = timedelta(minutes=2)
-"""How long EC2 may not list a new instance. Later, an instance that it does not know has ended: its
-node will never register, and the pods need not wait for the registration timeout."""
+"""How long EC2 may not list a new instance. Afterwards, an instance that EC2 does not list is
+terminated, and its pods need not wait for the registration timeout."""
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class GarbageCollection(PortUser):
     async def run_once(self) -> timedelta:
         """Compare cluster and EC2 once; returns when to compare again."""
         if self.cluster.synced:
-            # First what needs no answer from AWS, because AWS may refuse.
+            # First the checks without AWS calls, because AWS calls may fail.
             await self._claims_without_node()
             instances = await self.cloud.instances()
             await self._claims_without_instance(instances)
@@ -66,7 +66,7 @@ class GarbageCollection(PortUser):
     def _period(self) -> timedelta:
         """Return when to compare again: sooner while a shared launch may have too many instances.
 
-        A NodeClaim that is deleted before the call leaves an instance that no NodeClaim takes.
+        If a NodeClaim is deleted before the call, the call launches an instance without NodeClaim.
         """
         since = self.clock() - SHARED_FOR
         is_recent = any(
@@ -122,7 +122,7 @@ class GarbageCollection(PortUser):
     async def _claims_without_node(self) -> None:
         """Delete registered NodeClaims whose Node was removed together with its finalizers.
 
-        kube-scheduler binds no pod there, yet pending pods would wait for the NodeClaim.
+        kube-scheduler can bind no pod there, but pending pods would wait for the NodeClaim.
         """
         now, nodes_of = self.clock(), self.cluster.nodes_of
         nodeless = [
@@ -155,7 +155,7 @@ class GarbageCollection(PortUser):
     async def _instances_without_claim(self, instances: Sequence[Instance]) -> None:
         orphans = self._orphans(instances, self.cluster.list(NODE_CLAIM))
         if orphans:
-            # The mirror may be late. A NodeClaim written meanwhile is in the API server's list.
+            # The mirror may be out of date, so read the NodeClaims from the API server.
             orphans = self._orphans(orphans, await self.api.list(NODE_CLAIM))
         for instance in orphans:
             log.warning(
@@ -176,7 +176,7 @@ class GarbageCollection(PortUser):
     def _orphans(
         self, instances: Iterable[Instance], claims: Iterable[NodeClaim]
     ) -> list[Instance]:
-        """Return the instances of this installation that none of the NodeClaims has or may get."""
+        """Return this installation's instances that belong to no NodeClaim, now or later."""
         claims = list(claims)
         known = {claim.status.provider_id for claim in claims}
         waiting = [claim for claim in claims if not claim.status.provider_id]
@@ -194,7 +194,7 @@ class GarbageCollection(PortUser):
         ]
 
     async def _delete_node(self, provider_id: str) -> None:
-        """Delete the Node of an instance without a NodeClaim, because no finalization does."""
+        """Delete the Node of an instance without a NodeClaim."""
         for node in self.cluster.list(NODE):
             if node.spec.provider_id == provider_id and not node.metadata.is_deleting:
                 await delete(self.api, NODE, node)

@@ -1,4 +1,4 @@
-"""Decides when a registered node is initialized, and what it still waits for."""
+"""Checks whether a registered node is initialized, and if not, why."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Obstacle(NamedTuple):
 def obstacle(
     claim: NodeClaim, node: Node | None, slices: Iterable[ResourceSlice] | None = None
 ) -> Obstacle | None:
-    """Return what the node still waits for, or None if it is ready for pods.
+    """Return why the node is not initialized yet, or None if it is ready for pods.
 
     `slices` are all ResourceSlices; None if they are not mirrored.
     """

@@ -46,21 +46,22 @@ from controller.telemetry.events import EventType
 from controller.telemetry.logs import ChangeMonitor
 
 LAUNCH_TIMEOUT = timedelta(minutes=5)
-"""How long the launches of a NodeClaim may fail before it is deleted. The duration of the launches
+"""How long the launches of a NodeClaim may fail before it is deleted. The duration of the calls
 does not count: in a large scale-up most of it is waiting for the EC2 API."""
 
 LONGEST_PAUSE = timedelta(minutes=1)
-"""How much of the time between two launches counts towards `LAUNCH_TIMEOUT`: the longest backoff.
-The rest is waiting behind other launches."""
+"""The longest backoff between two launches, and the most that the time between them counts towards
+`LAUNCH_TIMEOUT`. The rest is waiting for other launches."""
 
 WAIT = timedelta(seconds=5)
-"""How soon to check a NodeClaim without a Node again; events usually come first."""
+"""How soon to check a NodeClaim without a Node again, if no event triggers the check earlier."""
 
 PLUGIN_DEADLINE = timedelta(minutes=10)
-"""How long a device plugin may take: driver images are large, and some are compiled on the node."""
+"""How long a device plugin may take to start: driver images are large, and some are compiled on the
+node."""
 
 FROM_PLUGINS = ("ResourceNotRegistered", "DRADriverPoolsNotPublished")
-"""Reasons for which a node waits on something other than its kubelet."""
+"""The reasons for which a node waits for a device plugin or driver."""
 
 MESSAGE_LIMIT = 300
 
@@ -73,27 +74,27 @@ log = logging.getLogger(__name__)
 class NodePreparation(Protocol):
     """Prepares a node before kube-scheduler binds pods to it."""
 
-    async def awaited(self, claim: NodeClaim) -> None:
-        """Prepare while the instance starts."""
+    async def launched(self, claim: NodeClaim) -> None:
+        """Prepare the node while its instance starts."""
 
     async def joined(self, claim: NodeClaim, node: Node) -> bool:
-        """Prepare once the Node exists; returns whether to keep pods off it for now."""
+        """Prepare the node once its Node object exists; returns whether to hold it."""
 
     async def registered(self, node: Node) -> timedelta | None:
-        """Let pods onto a held node once it is Ready; returns when to call again, None if done."""
+        """Open a held node once it is Ready; returns when to call again, None if it is open."""
 
 
 OTHERS_GRACE = timedelta(seconds=10)
 """How long after its creation a NodeClaim of a NodePool that does not exist is not launched.
 
-Another Karpenter may have created it and be launching its instance. Its status then names that
-instance, and the NodeClaim is left alone.
+Another Karpenter may have created it and may be launching its instance. Once the status names an
+instance, Joiner does not launch one.
 """
 
 
 WRITING = timedelta(seconds=5)
-"""How long after the last one to wait for the next NodeClaim of a shared launch. Later, whatever
-wrote them has stopped or failed."""
+"""How long to wait for the next NodeClaim of a shared launch. If none is created within this time,
+the controller that creates them has stopped or failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +107,14 @@ class Lifecycle(PortUser):
     registrations: Registrations
     registration_timeout: timedelta = timedelta(minutes=15)
     _launching: dict[str, datetime] = field(default_factory=dict, init=False)
-    """NodeClaim's name → start of its launch timeout: when it was first reconciled, plus the time
-    that its launches took and waited behind others."""
+    """The start of the launch timeout, by the NodeClaim's name: when it was first reconciled, plus
+    the time of its EC2 calls and the time that it waited for other launches."""
 
     _failed: dict[str, datetime] = field(default_factory=dict, init=False)
-    """NodeClaim's name → when its last step failed."""
+    """The time at which the last step of a NodeClaim failed, by its name."""
 
     _complete: set[str] = field(default_factory=set, init=False)
-    """Tokens of the shared launches all of whose NodeClaims were written."""
+    """Tokens of the shared launches whose NodeClaims were all created."""
 
     _changes: ChangeMonitor = field(default_factory=ChangeMonitor, init=False)
 
@@ -135,7 +136,7 @@ class Lifecycle(PortUser):
             raise  # the object was out of date: the step is repeated at once
         except Exception:
             # The timeout applies to every kind of failure.
-            if await self._gave_up(self.cluster.get(NODE_CLAIM, name) or claim):
+            if await self._timed_out(self.cluster.get(NODE_CLAIM, name) or claim):
                 return None
             self._failed[name] = self.clock()
             raise
@@ -155,11 +156,11 @@ class Lifecycle(PortUser):
         if pause is not None:
             return pause
         claim = await self._initialize(claim)
-        self._learn(claim)
+        self._record_capacity(claim)
         return await self._liveness(claim)
 
     def _grace(self, claim: NodeClaim) -> timedelta:
-        """Return how long to leave a NodeClaim to the controller that may have created it."""
+        """Return how long not to launch a NodeClaim that another controller may have created."""
         pool, created = (
             claim.metadata.labels.get(labels.NODEPOOL),
             claim.metadata.creation_timestamp,
@@ -171,9 +172,9 @@ class Lifecycle(PortUser):
         return created + OTHERS_GRACE - self.clock()
 
     def _writing(self, claim: NodeClaim) -> timedelta:
-        """Return how long to wait for the other NodeClaims of a shared launch.
+        """Return how long to wait until all NodeClaims of a shared launch are created.
 
-        The call launches an instance for each of them, so all must be written before it.
+        The call launches an instance for each of them.
         """
         launch = shared_launch(claim)
         if launch is None or claim.status.provider_id or launch.token in self._complete:
@@ -189,8 +190,8 @@ class Lifecycle(PortUser):
     async def _without_incomplete_launch(self, claim: NodeClaim) -> NodeClaim:
         """Return the NodeClaim; it is launched alone if others of its shared launch are missing.
 
-        A call for all of them would launch instances that no NodeClaim takes. But if an earlier
-        leader has made the call, the missing ones were deleted since, and repeating it is safe.
+        A call for all of them would launch instances without NodeClaims. If an earlier leader has
+        made the call, the missing ones were deleted since, and repeating the call is safe.
         """
         launch = shared_launch(claim)
         if (
@@ -207,8 +208,8 @@ class Lifecycle(PortUser):
             claim, {"metadata": {"annotations": {labels.SHARED_LAUNCH: None}}}
         )
 
-    def _learn(self, claim: NodeClaim) -> None:
-        """Record the node's real capacity, which was an estimate before."""
+    def _record_capacity(self, claim: NodeClaim) -> None:
+        """Record the node's real capacity for its instance type, in place of an estimate."""
         node = self.cluster.node_of(claim)
         if node is not None and conditions.is_true(claim.status.conditions, INITIALIZED):
             self.cloud.learn(claim, node.status.capacity)
@@ -342,7 +343,7 @@ class Lifecycle(PortUser):
                 message=f"{len(nodes)} nodes have the provider ID {claim.status.provider_id}",
             )
         if not nodes:
-            await self.preparation.awaited(claim)
+            await self.preparation.launched(claim)
             return await self._with_condition(
                 claim,
                 REGISTERED,
@@ -350,7 +351,9 @@ class Lifecycle(PortUser):
                 reason="NodeNotFound",
                 message="Node not registered with cluster",
             )
-        if not registration.is_awaiting(nodes[0]) and not registration.is_done(nodes[0]):
+        if not registration.needs_registration(nodes[0]) and not registration.is_registered(
+            nodes[0]
+        ):
             # Its user data does not set the taint: pods may be bound before labels and taints are.
             missing: tuple[EventType, str, str] = (
                 "Warning",
@@ -394,7 +397,7 @@ class Lifecycle(PortUser):
     async def _register_again(self, claim: NodeClaim) -> None:
         node = self.cluster.node_of(claim)
         done = conditions.is_true(claim.status.conditions, INITIALIZED)
-        if done or node is None or not registration.is_awaiting(node):
+        if done or node is None or not registration.needs_registration(node):
             return
         held = taints.is_held(node.spec.taints)
         self.cluster.observe(NODE, await registration.register(self.api, claim, node, held=held))
@@ -430,7 +433,10 @@ class Lifecycle(PortUser):
         return await self._with_condition(claim, INITIALIZED, "True")
 
     async def _report_overdue(self, claim: NodeClaim, obstacle: initialization.Obstacle) -> None:
-        """Publish a missing device plugin or driver: no timeout deletes an uninitialized node."""
+        """Publish an event if a device plugin or driver is missing for too long.
+
+        No timeout deletes a node that is not initialized.
+        """
         registered = conditions.find(claim.status.conditions, REGISTERED)
         since = registered.last_transition_time if registered else None
         if obstacle.reason not in FROM_PLUGINS or since is None:
@@ -446,11 +452,11 @@ class Lifecycle(PortUser):
         await self.recorder.publish(NODE_CLAIM, claim, "Warning", obstacle.reason, message)
 
     async def _liveness(self, claim: NodeClaim) -> timedelta | None:
-        if await self._gave_up(claim):
+        if await self._timed_out(claim):
             return None
         return None if conditions.is_true(claim.status.conditions, INITIALIZED) else WAIT
 
-    async def _gave_up(self, claim: NodeClaim) -> bool:
+    async def _timed_out(self, claim: NodeClaim) -> bool:
         """Delete a NodeClaim whose launch or registration timed out; returns whether it did."""
         for kind, timeout, reason in (
             (LAUNCHED, LAUNCH_TIMEOUT, "launch_timeout"),
@@ -521,7 +527,7 @@ class Lifecycle(PortUser):
 
 
 def _failure(claim: NodeClaim, condition: conditions.Condition | None, now: datetime) -> Failure:
-    """Return why a claim was deleted: its launch failure, or that its node did not join."""
+    """Return why a claim was deleted: the failure of its launch or of its registration."""
     created = claim.metadata.creation_timestamp
     if condition is not None and condition.type == LAUNCHED:
         return Failure(condition.reason, condition.message, now, created)

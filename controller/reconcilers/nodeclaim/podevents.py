@@ -1,4 +1,4 @@
-"""Records when a pod was last bound to or left a node; consolidateAfter starts there."""
+"""Records when a pod was last bound to or left a node, which starts `consolidateAfter`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class PodEvents(PortUser):
     ports: Ports
 
     async def reconcile(self, node_name: str) -> timedelta | None:
-        """Write the time to the NodeClaim, unless it was written within the shortest time."""
+        """Write the time to the NodeClaim, unless it was written within `WINDOW`."""
         node = self.cluster.get(NODE, node_name)
         claim = self.cluster.claim_of(node) if node is not None else None
         if claim is None or claim.metadata.is_deleting:
             return None
         now, known = self.clock(), claim.status.last_pod_event_time
-        # A clock that ran ahead wrote a future time, which would stay until then.
+        # A clock that ran ahead wrote a future time: overwrite it.
         if known is not None and timedelta(0) <= now - known < WINDOW:
             return None
         updated = await self.api.patch(
@@ -40,11 +40,11 @@ class PodEvents(PortUser):
         return None
 
 
-def node_concerned(before: Pod | None, after: Pod | None) -> str | None:
+def affected_node(before: Pod | None, after: Pod | None) -> str | None:
     """Return the node that a pod was bound to or left by this change, or None.
 
-    A pod leaves by becoming terminal, terminating, or vanishing. DaemonSet and static pods do not
-    count.
+    A pod leaves its node when it succeeds, fails, terminates or is deleted. DaemonSet and static
+    pods do not count.
     """
     pod = after or before
     if pod is None or not pod.spec.node_name or is_daemon(pod) or is_static(pod):

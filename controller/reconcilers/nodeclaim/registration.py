@@ -29,16 +29,17 @@ async def register(api: ApiServer, claim: NodeClaim, node: Node, *, held: bool =
     )
 
 
-def is_awaiting(node: Node) -> bool:
+def needs_registration(node: Node) -> bool:
     """Whether the node has the unregistered taint.
 
-    It has just joined, its kubelet created it again, or a client restored old taints.
+    A node has it when it joins, when its kubelet creates the Node again, and when a client restores
+    old taints.
     """
     return any(taint.key == labels.UNREGISTERED_TAINT for taint in node.spec.taints)
 
 
-def is_done(node: Node) -> bool:
-    """Whether the node is registered; the NodeClaim's condition may not be written yet."""
+def is_registered(node: Node) -> bool:
+    """Whether the node is registered, even if the NodeClaim's condition is not written yet."""
     return node.metadata.labels.get(labels.REGISTERED) == "true"
 
 
@@ -83,8 +84,8 @@ def _metadata(claim: NodeClaim, node: Node) -> dict[str, Any]:
 def _taints(claim: NodeClaim, node: Node, *, held: bool) -> list[dict[str, Any]]:
     """Merge the NodeClaim's taints by key and effect, and remove the unregistered taint."""
     taints = {(t.key, t.effect): t for t in node.spec.taints}
-    # The bootstrap script, or we, already registered with them; a startup taint that its
-    # owner has removed since must not come back.
+    # The node registered with these taints. A startup taint that was removed since must stay
+    # removed.
     if not {labels.DO_NOT_SYNC_TAINTS, labels.REGISTERED} & _true(node):
         taints |= {(t.key, t.effect): t for t in (*claim.spec.taints, *claim.spec.startup_taints)}
     if held:

@@ -1,12 +1,12 @@
-"""Tags the EC2 instances of NodeClaims with node and NodeClaim, and adopts instances that another
-controller launched.
+"""Tags the EC2 instances of NodeClaims, and adopts instances that another controller launched.
 
-Existing tags of an instance, from its EC2NodeClass or its launch, do not change. Without the tag of
-the installation, Joiner does not terminate an instance whose NodeClaim is lost.
+The tags name the node, the NodeClaim and the installation. Existing tags of an instance do not
+change. If a NodeClaim is lost, Joiner terminates its instance only if it has the tag of the
+installation.
 
-Joiner adopts an instance of another controller only on purpose: its NodeClaim named it when this
-process became leader, as after Karpenter gave up the Lease, or it is annotated with
-`joiner.dev/adopt: "true"`. Until then Joiner does not change the NodeClaim, node and instance.
+Joiner adopts an instance of another controller in two cases: its NodeClaim named it when this
+process became leader, as after Karpenter released the Lease, or the NodeClaim has the annotation
+`joiner.dev/adopt: "true"`. Otherwise, Joiner does not change the NodeClaim, node and instance.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import patched
 
 DONE = {labels.TAGGED: "true", labels.CLUSTER_NAME_TAGGED: "true"}
-"""The annotations of a NodeClaim whose instance is tagged; Karpenter's have them too."""
+"""The annotations of a NodeClaim whose instance is tagged, as in Karpenter."""
 
 UNKNOWN_OWNER = timedelta(minutes=1)
-"""How soon to read an instance again if AWS did not answer."""
+"""How soon to read an instance again if the AWS call failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Tagging(PortUser):
     """UIDs of the claims that named an instance when this process became leader."""
 
     def inherit(self, claims: Iterable[NodeClaim]) -> None:
-        """Adopt the instances of these claims, unless an earlier leader declined to.
+        """Adopt the instances of these claims, unless an earlier leader did not.
 
-        If a claim has no instance yet and gets one that this process did not launch, another
-        controller is still at work.
+        Claims without an instance are left out: if another controller launches theirs, it is still
+        running.
         """
         self._inherited.update(claim.metadata.uid for claim in claims if claim.status.provider_id)
 

@@ -1,1 +1,1 @@
-"""Resolves an EC2NodeClass to AWS resources, writes its status, and cleans up after it."""
+"""Resolves an EC2NodeClass to AWS resources, writes its status, and finalizes it."""

@@ -20,7 +20,7 @@ from controller.reconcilers.writing import patched
 
 PERIOD = timedelta(minutes=1)
 UNREADY_PERIOD = timedelta(seconds=10)
-"""How often a class that is not ready is resolved again: its owner is probably correcting it."""
+"""How often a class that is not ready is resolved again: a user is probably correcting it."""
 
 CLAIMS_WAIT = timedelta(seconds=10)
 

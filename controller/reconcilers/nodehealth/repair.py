@@ -1,8 +1,8 @@
-"""Deletes the NodeClaim of a node whose unhealthy condition outlasts its toleration.
+"""Deletes the NodeClaim of a node that is unhealthy for too long, as Karpenter did until 1.14.
 
-The pods of such a node are lost already, so budgets, annotations and grace periods do not delay it.
-If many nodes of a NodePool are unhealthy at once, the cause is probably elsewhere: the network, an
-AMI or the monitoring. Replacing the nodes would do more harm, so Joiner repairs none.
+Budgets, annotations and grace periods do not delay it. If many nodes of a NodePool are unhealthy at
+once, the cause is probably not the nodes: the network, an AMI or the monitoring. Then none of the
+NodePool is repaired.
 """
 
 from __future__ import annotations
@@ -35,19 +35,21 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Flaw:
+class UnhealthyCondition:
     """An unhealthy condition, and how long it is tolerated."""
 
     condition: Condition
     toleration: timedelta
 
 
-def flaws(node: Node, policies: Iterable[RepairPolicy]) -> Iterator[Flaw]:
+def unhealthy_conditions(
+    node: Node, policies: Iterable[RepairPolicy]
+) -> Iterator[UnhealthyCondition]:
     """Yield the unhealthy conditions of a node, regardless of their age."""
     for policy in policies:
         condition = conditions.find(node.status.conditions, policy.condition)
         if condition is not None and condition.status == policy.status:
-            yield Flaw(condition, policy.toleration)
+            yield UnhealthyCondition(condition, policy.toleration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +64,24 @@ class Repair(PortUser):
         claim = self.cluster.claim_of(node) if node is not None else None
         if node is None or claim is None or claim.metadata.is_deleting:
             return None
-        flaw = min(self._flaws(node), key=self._toleration_left, default=None)
+        flaw = min(self._unhealthy(node), key=self._toleration_left, default=None)
         if flaw is None:
             return None
         left = self._toleration_left(flaw)
         if left > timedelta(0):
             return left
         members = self._members(claim)
-        unhealthy = sum(any(True for _ in self._flaws(member)) for member in members)
+        unhealthy = sum(any(True for _ in self._unhealthy(member)) for member in members)
         if unhealthy > math.ceil(MOST_UNHEALTHY * len(members)):
             await self._report_blocked(node, claim, f"{unhealthy} of {len(members)} nodes")
             return BLOCKED
         await self._end(node, claim, flaw.condition)
         return None
 
-    def _flaws(self, node: Node) -> Iterator[Flaw]:
-        return flaws(node, self.cloud.repair_policies())
+    def _unhealthy(self, node: Node) -> Iterator[UnhealthyCondition]:
+        return unhealthy_conditions(node, self.cloud.repair_policies())
 
-    def _toleration_left(self, flaw: Flaw) -> timedelta:
+    def _toleration_left(self, flaw: UnhealthyCondition) -> timedelta:
         """Return how long the unhealthy condition is still tolerated."""
         now = self.clock()
         return (flaw.condition.last_transition_time or now) + flaw.toleration - now

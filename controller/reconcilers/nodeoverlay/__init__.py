@@ -1,1 +1,1 @@
-"""Writes whether every NodeOverlay is in effect, and if not, what contradicts it."""
+"""Writes whether each NodeOverlay is in effect, and if not, which overlay it conflicts with."""

@@ -19,7 +19,7 @@ from controller.reconcilers.writing import patched
 from controller.state.overlays import conflicting
 
 ALL = "all"
-"""The only key: each overlay is compared with every other."""
+"""The only key of the loop, because each overlay is compared with all others."""
 
 VALIDATION_SUCCEEDED = "ValidationSucceeded"
 PERIOD = timedelta(hours=6)
@@ -55,7 +55,7 @@ class Evaluation(PortUser):
             try:
                 await patched(self.ports, NODE_OVERLAY, overlay, status, subresource="status")
             except (ConflictError, NotFoundError):
-                # It changed or was deleted, which may resolve a conflict: evaluate all again.
+                # The overlay changed or was deleted, which may end a conflict: evaluate all again.
                 return timedelta(0)
         return PERIOD if is_complete else UNRESOLVED
 

@@ -1,1 +1,1 @@
-"""Writes whether every NodePool can create nodes, what it uses, and why not."""
+"""Writes the status of each NodePool: its resources, and whether and why it cannot create nodes."""

@@ -33,16 +33,16 @@ VALIDATION_SUCCEEDED = "ValidationSucceeded"
 NODE_CLASS_READY = "NodeClassReady"
 
 RECHECK = timedelta(minutes=1)
-"""How soon to check again whether an instance type matches: EC2 may offer a new one."""
+"""How soon to check again whether an instance type matches: EC2 may offer new instance types."""
 
 OUT_OF_SERVICE = timedelta(minutes=3)
-"""How long a pool stays out of service after the condition was last written. A running destroy
-renews the condition. After an abandoned destroy, the pool returns to service by itself."""
+"""How long a pool is out of service after the condition was last written. A running destroy
+renews the condition; after an aborted destroy, the pool creates nodes again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """The last comparison of a pool's requirements with instance types, and why none matched."""
+    """The last comparison of a pool's requirements with instance types, and its result."""
 
     generation: int
     types: Sequence[InstanceType]
@@ -107,8 +107,8 @@ class Readiness(PortUser):
     async def _unmatched(self, pool: NodePool, node_class: EC2NodeClass | None) -> str:
         """Return which of the pool's requirements no instance type meets; empty if one does.
 
-        The answer is cached while the pool and the types do not change: the status is computed for
-        each change of a NodeClaim, and there are hundreds of types.
+        The result is cached while the pool and the types do not change, because each change of a
+        NodeClaim calls this, and there are hundreds of types.
         """
         name, generation = pool.metadata.name, pool.metadata.generation
         if node_class is None or not conditions.is_true(node_class.status.conditions, "Ready"):
@@ -123,7 +123,7 @@ class Readiness(PortUser):
         return before.problem
 
     def _validation(self, pool: NodePool, mismatch: str) -> tuple[str, str]:
-        """Return reason and message of a validation that failed; both empty if it succeeded."""
+        """Return reason and message of a failed validation; both are empty if it succeeded."""
         if problems := validation.problems(pool):
             return "NodePoolValidationFailed", "; ".join(problems)
         if pool.spec.replicas is not None and not self.static_capacity:
@@ -157,7 +157,7 @@ class Readiness(PortUser):
     def _owner_condition(
         self, known: list[Condition], pool: NodePool, now: datetime
     ) -> list[Condition]:
-        """Set `SOLE_OWNER` to False if several tools apply the pool, with the one that wins."""
+        """Set `SOLE_OWNER` to False if several tools apply the pool, and name the one that wins."""
         owners = appliers(pool.metadata.labels, pool.metadata.annotations)
         if len(owners) < 2:
             return conditions.without_condition(known, SOLE_OWNER)
@@ -259,7 +259,7 @@ class Readiness(PortUser):
         )
 
     async def _retry(self, pool: NodePool) -> NodePool:
-        """Let a pool in backoff launch a node now if its retry annotation is set; removes it."""
+        """Remove the retry annotation, if it is set, and end the pool's backoff."""
         if labels.RETRY not in pool.metadata.annotations:
             return pool
         self.registrations.retry(pool.metadata.name)

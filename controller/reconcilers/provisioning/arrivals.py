@@ -18,10 +18,10 @@ from controller.reconcilers.ports import Ports, PortUser
 COUNTED: Mapping[tuple[str, str], Kind[Any]] = {
     (kind.api_version, kind.name): kind for kind in (REPLICA_SET, STATEFUL_SET)
 }
-"""Owner kinds with a number of replicas; other owners do not say how many pods follow."""
+"""Owner kinds with a number of replicas; the number of pods of other owners is unknown."""
 
 MOST_OWNERS = 32
-"""The number of owners beyond which reading them takes longer than it can save."""
+"""The largest number of owners to read: reading more takes longer than it can save."""
 
 
 @dataclass(frozen=True, slots=True)

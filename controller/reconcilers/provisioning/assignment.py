@@ -1,12 +1,12 @@
 """Assigns interchangeable pods to new nodes in kube-scheduler's order.
 
-The engine does not care which replica goes to which node. kube-scheduler does: it tries pods in
-queue order as soon as the first node opens. So the pods that it tries first are assigned to the
-node that opens first, and the next pods to the next node. A pod that is tried before its node opens
-loses its nomination, and another pod may take its capacity.
+For the engine, replicas of a workload are interchangeable. kube-scheduler tries them in queue order
+as soon as the first node opens, and clears the nomination of a pod that it tries before the pod's
+own node opens; another pod may then take the capacity. So the first pods of the queue are assigned
+to the node that opens first, and the next pods to the next node.
 
-Pods with topology spread are assigned to domains in turns, so that each is tried when its domain
-may have one more.
+Pods with topology spread are assigned to the domains in turn, so that kube-scheduler tries each pod
+when its domain may have one more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from controller.state.pods import are_alike, controller_of
 
 
 def assigned(nodes: Sequence[NewNode], queue: Iterable[Pod]) -> list[NewNode]:
-    """Return the nodes with the queue's first pods on as few nodes as possible.
+    """Return the nodes, with pods of the same owner exchanged so that the first pods share nodes.
 
     Each node keeps its number of pods of each owner.
     """
@@ -62,9 +62,9 @@ def _shares(
 ) -> list[Mapping[str, deque[str]]]:
     """Return the pods for each node by owner, in queue order, as many as `wanted`.
 
-    Pods go first to nodes that already have pods, while these want more pods of the same owner. The
-    next node is the one that wants pods of most owners without such a node; among equals the one
-    that takes most pods.
+    A pod is assigned to a node that already has pods, if one needs more pods of its owner.
+    Otherwise, the next node is the one that needs pods of the most such owners; among equals, the
+    one with the most pods.
     """
     shares: list[Mapping[str, deque[str]]] = [defaultdict(deque) for _ in wanted]
     alike: defaultdict[frozenset[str], list[int]] = defaultdict(list)
@@ -91,7 +91,7 @@ def _shares(
 
 
 def _spread_over(pod: Pod) -> tuple[str, ...]:
-    """Return the labels over whose values the pod must be spread."""
+    """Return the topology keys over which the pod must be spread."""
     return tuple(
         constraint.topology_key
         for constraint in pod.spec.topology_spread_constraints
@@ -106,10 +106,9 @@ def _domain(node: NewNode, keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def _in_turns(wanted: Sequence[int], domains: Sequence[tuple[str, ...]]) -> list[int]:
-    """Return the node of each pod, so that no domain gets ahead of the others.
+    """Return the node index of each pod, in queue order, alternating between domains.
 
-    The first pod of each node can be nominated for it, so it is scheduled before the pods that
-    follow.
+    The first pod of every node comes first, because it can be nominated for the node.
     """
     slots: defaultdict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
     for place, many in enumerate(wanted):
@@ -136,9 +135,7 @@ def _owners_of_alike(pods: Iterable[Pod]) -> Mapping[str, str]:
 
 
 def _has_its_own(pod: Pod) -> bool:
-    """Whether the pod has volumes or devices, which may bind it to a node or zone, or must leave a
-    node.
-    """
+    """Whether the pod has volumes or devices, which may bind it to a node, or is on a node."""
     return bool(
         pod.spec.node_name
         or pod.spec.resource_claims

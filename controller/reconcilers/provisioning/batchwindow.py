@@ -9,25 +9,25 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 PARTS = 5
-"""The share of the idle time after which a complete set of pods closes the window."""
+"""The idle time has this many parts. After each, the window closes if all pods have arrived."""
 
 
 class ExpectedPods:
     """Predicts whether more pods will be created; this base class predicts nothing."""
 
-    def more_to_come(self) -> bool:
-        """Whether more pods are certain to come, so that the window must stay open."""
+    def expects_more(self) -> bool:
+        """Whether more pods are certain to arrive, so that the window must stay open."""
         return False
 
-    async def all_have_come(self, seen: AbstractSet[str]) -> bool:
-        """Whether all pods have come, as far as that can be known from the pods seen."""
+    async def all_arrived(self, seen: AbstractSet[str]) -> bool:
+        """Whether all pods have arrived, given the UIDs seen; False if that is unknown."""
         return False
 
     def prepare(self) -> None:
         """Start work that may be useful during the rest of the idle time."""
 
 
-BLIND = ExpectedPods()
+UNKNOWN = ExpectedPods()
 
 
 @dataclass(slots=True)
@@ -49,26 +49,25 @@ class BatchWindow:
             self._seen.add(uid)
             self._nudged.set()
 
-    async def wait(self, patience: timedelta, expected: ExpectedPods = BLIND) -> None:
+    async def wait(self, patience: timedelta, expected: ExpectedPods = UNKNOWN) -> None:
         """Wait until a window opened and closed.
 
-        An open window always runs until it closes, so that a batch is not split; the same holds
-        while more pods are certain to come. If all pods have come, the window closes after a part
-        of the idle time.
+        The window stays open while more pods are certain to arrive. If all pods have arrived, it
+        closes after a part of the idle time.
 
         Raises:
-            TimeoutError: no window opened within the patience.
+            TimeoutError: no window opened within `patience`.
 
         """
         async with asyncio.timeout(patience.total_seconds()):
             await self._nudged.wait()
         end = asyncio.get_running_loop().time() + self.longest.total_seconds()
-        while await self._goes_on(end, expected):
+        while await self._stays_open(end, expected):
             continue
         self._nudged.clear()
         self._seen.clear()
 
-    async def _goes_on(self, end: float, expected: ExpectedPods) -> bool:
+    async def _stays_open(self, end: float, expected: ExpectedPods) -> bool:
         """Wait for a pod, at most for the idle time; returns whether the window stays open."""
         self._nudged.clear()
         loop = asyncio.get_running_loop()
@@ -81,17 +80,17 @@ class BatchWindow:
                 return loop.time() < end
             if loop.time() >= end:
                 return False
-            if expected.more_to_come():
+            if expected.expects_more():
                 continue
             deadline = min(end, begin + self.idle.total_seconds())
-            if part < PARTS and await self._have_all_come(expected, deadline):
+            if part < PARTS and await self._all_arrived(expected, deadline):
                 return False
             if part == 1:
                 expected.prepare()
-        return expected.more_to_come()
+        return expected.expects_more()
 
-    async def _have_all_come(self, expected: ExpectedPods, deadline: float) -> bool:
+    async def _all_arrived(self, expected: ExpectedPods, deadline: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                return await expected.all_have_come(self._seen)
+                return await expected.all_arrived(self._seen)
         return False

@@ -1,4 +1,4 @@
-"""Writes how much of the capacity of each CapacityBuffer is provisioned, and what prevents it."""
+"""Writes how many pods of each CapacityBuffer have capacity, and why the others have none."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def report_fills(ports: Ports, fills: Mapping[str, Fill]) -> None:
         try:
             await patched(ports, CAPACITY_BUFFER, buffer, patch, subresource="status")
         except (ConflictError, NotFoundError):
-            continue  # conflict: the buffer changed or was deleted; the next round writes it
+            continue  # the buffer changed or was deleted; the next round writes it
 
 
 def _fact(

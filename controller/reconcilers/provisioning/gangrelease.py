@@ -1,8 +1,8 @@
 """Releases nodes that were launched for a gang which cannot be scheduled as a whole.
 
-EC2 may refuse the last instance of a gang after it granted the others. The next round tries to buy
-the missing nodes in another way. If that is impossible too, the round deletes the NodeClaims that
-were created for the gang, and the round after it tries to buy the whole gang elsewhere.
+EC2 may refuse the last instance of a gang after it launched the others. The next round tries to
+launch the missing nodes from other offerings. If that is impossible, it deletes the NodeClaims that
+were created for the gang, and the round after it schedules the whole gang again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Starts a scheduling run before the batch window closes, in case no other pod arrives."""
+"""Starts a scheduling run before the batch window closes, and uses it if no other pod arrives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from controller.state.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SolveInput:
     """The pods to schedule, and the cluster to schedule them in.
 
     `placed` are pods with a planned node, which count as bound there; `virtual` are the pods of
@@ -29,11 +29,11 @@ class Question:
     snapshot: Snapshot
     revision: int
 
-    def is_the_same_as(self, other: Question) -> bool:
-        """Whether the other question has the same answer, because nothing relevant changed."""
-        return self._essence() == other._essence()
+    def is_the_same_as(self, other: SolveInput) -> bool:
+        """Whether the other input has the same results, because nothing relevant changed."""
+        return self._relevant() == other._relevant()
 
-    def _essence(self) -> tuple[object, ...]:
+    def _relevant(self) -> tuple[object, ...]:
         return (
             self.revision,
             [pod.metadata.uid for pod in self.pods],
@@ -48,17 +48,17 @@ class Question:
 class HeadStart:
     """At most one scheduling run that was started early."""
 
-    solve: Callable[[Question], Awaitable[Results]]
-    _early: asyncio.Task[tuple[Question, Results] | None] | None = None
+    solve: Callable[[SolveInput], Awaitable[Results]]
+    _early: asyncio.Task[tuple[SolveInput, Results] | None] | None = None
 
-    def begin(self, ask: Callable[[], Awaitable[Question | None]]) -> None:
-        """Start a run for the question that `ask` returns, unless one is already running."""
+    def begin(self, read: Callable[[], Awaitable[SolveInput | None]]) -> None:
+        """Start a run for the input that `read` returns, unless one is already running."""
         if self._early is None or self._early.done():
-            self._early = asyncio.create_task(self._answered(ask))
-            self._early.add_done_callback(_overlook)
+            self._early = asyncio.create_task(self._read_and_solve(read))
+            self._early.add_done_callback(_retrieve_exception)
 
-    async def answer(self, question: Question) -> Results:
-        """Return the result of the early run if the question is the same, otherwise run now."""
+    async def results(self, solve_input: SolveInput) -> Results:
+        """Return the results of the early run if it had the same input, otherwise run now."""
         early, self._early = self._early, None
         if early is not None:
             try:
@@ -67,10 +67,10 @@ class HeadStart:
                 early.cancel()
                 raise
             if early.exception() is None and (found := early.result()) is not None:
-                asked, results = found
-                if asked.is_the_same_as(question):
+                early_input, results = found
+                if early_input.is_the_same_as(solve_input):
                     return results
-        return await self.solve(question)
+        return await self.solve(solve_input)
 
     def stop(self) -> None:
         """Cancel the early run."""
@@ -78,14 +78,14 @@ class HeadStart:
             self._early.cancel()
             self._early = None
 
-    async def _answered(
-        self, ask: Callable[[], Awaitable[Question | None]]
-    ) -> tuple[Question, Results] | None:
-        question = await ask()
-        return None if question is None else (question, await self.solve(question))
+    async def _read_and_solve(
+        self, read: Callable[[], Awaitable[SolveInput | None]]
+    ) -> tuple[SolveInput, Results] | None:
+        solve_input = await read()
+        return None if solve_input is None else (solve_input, await self.solve(solve_input))
 
 
-def _overlook(task: asyncio.Task[tuple[Question, Results] | None]) -> None:
-    """Retrieve the exception, so that asyncio does not log it: the question is asked again."""
+def _retrieve_exception(task: asyncio.Task[tuple[SolveInput, Results] | None]) -> None:
+    """Retrieve the exception, so that asyncio does not log it: `results` runs again."""
     if not task.cancelled():
         task.exception()

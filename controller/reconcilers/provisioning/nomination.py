@@ -1,13 +1,13 @@
-"""Tells kube-scheduler the planned node of each pod through `status.nominatedNodeName`.
+"""Writes the planned node of each pod to `status.nominatedNodeName` for kube-scheduler.
 
 A new node is planned for certain pods. If other pods take its capacity, the planned pods need
-further nodes. kube-scheduler tries the nominated node first, and keeps its capacity from pods of no
-higher priority. Joiner writes the nomination before pods may be bound to the node.
+further nodes. kube-scheduler tries the nominated node first, and reserves its capacity against pods
+of the same or a lower priority. Joiner writes the nomination before pods may be bound to the node.
 
-Of pods with topology spread among each other, only one at a time is nominated for a node.
-kube-scheduler's spread counts pods nominated for the node as if they were there, and pods nominated
-for other nodes not at all. With two nominated pods each node would look too full for its own pods,
-and none would ever be bound. One nomination still keeps capacity from other workloads.
+Of pods with topology spread among each other, only one at a time is nominated for a node. When
+kube-scheduler tries a node, its topology spread counts the pods nominated for this node, but not
+those nominated for other nodes. With two nominated pods per node, each node would seem to violate
+the spread, and no pod would be bound. One nomination still reserves capacity.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Nomination(PortUser):
     spreads: DefaultSpreads
     _writes: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_WRITES))
 
-    async def awaited(self, claim: NodeClaim) -> None:
+    async def launched(self, claim: NodeClaim) -> None:
         """Nominate the future node of a claim's instance, if EC2 reports its host name."""
         if not self.plan.expected_on(claim.metadata.name):
             return
@@ -69,7 +69,7 @@ class Nomination(PortUser):
             await self.nominate(claim, instance.hostname)
 
     async def reconcile(self, key: str) -> None:
-        """Nominate a node, named by the key, again for the expected pods that lost the nomination.
+        """Nominate the node `key` again for planned pods that lost the nomination.
 
         kube-scheduler clears the nomination of a pod that it cannot schedule, for example when
         other nodes open just before the pod's own node.
@@ -80,10 +80,10 @@ class Nomination(PortUser):
             return
         forgotten = [p for p in self.expected(claim, key) if not p.status.nominated_node_name]
         now = self.clock()
-        await self._write_all([p for p in forgotten if self.plan.may_remind(p, now)], key)
+        await self._write_all([p for p in forgotten if self.plan.may_renominate(p, now)], key)
 
     async def nominate(self, claim: NodeClaim, name: str) -> None:
-        """Nominate a claim's node for its pods; without that they can still be scheduled."""
+        """Nominate a claim's node for its pods; a failure is only logged."""
         untold = [p for p in self.expected(claim, name) if p.status.nominated_node_name != name]
         await self._write_all(untold, name)
 
@@ -139,7 +139,7 @@ class Nomination(PortUser):
 def nominated_together(pods: Iterable[Pod]) -> list[Pod]:
     """Return the pods that can be nominated for a node together.
 
-    Of pods that must spread among each other it is only the first.
+    Of pods with topology spread among each other, that is only the first.
     """
     chosen: list[Pod] = []
     for pod in pods:
@@ -165,7 +165,7 @@ def _spreads_among(pod: Pod, other: Pod) -> bool:
     )
 
 
-def node_forgotten(before: Pod | None, after: Pod | None) -> str:
+def lost_nomination(before: Pod | None, after: Pod | None) -> str:
     """Return the name of the node whose nomination a pending pod lost; empty if none."""
     if before is None or after is None or after.spec.node_name or after.status.nominated_node_name:
         return ""

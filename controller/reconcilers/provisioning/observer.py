@@ -38,7 +38,7 @@ class ProvisioningObserver(PortUser, ExpectedPods):
         await self._round()
         return timedelta(0)
 
-    def more_to_come(self) -> bool:
+    def expects_more(self) -> bool:
         """Whether kube-scheduler is about to find more pods unschedulable."""
         return self.cluster.has_undecided_pods(self.clock())
 

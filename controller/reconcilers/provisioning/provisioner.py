@@ -31,7 +31,7 @@ from controller.reconcilers.provisioning.assignment import assigned
 from controller.reconcilers.provisioning.batchwindow import BatchWindow, ExpectedPods
 from controller.reconcilers.provisioning.buffers import report_fills
 from controller.reconcilers.provisioning.gangrelease import GangRelease
-from controller.reconcilers.provisioning.headstart import HeadStart, Question
+from controller.reconcilers.provisioning.headstart import HeadStart, SolveInput
 from controller.reconcilers.provisioning.unplaced import Unplaced
 from controller.scheduling.buffers import Fill, hosts, split_fills
 from controller.scheduling.results import NewNode, Results, about_pool
@@ -44,16 +44,15 @@ AGAIN = timedelta(seconds=10)
 """How often pending pods are scheduled again: prices, capacity and limits change."""
 
 SOON = timedelta(seconds=1)
-"""The same while planned pods should be bound at any moment: a pod that is not bound lost its plan.
-"""
+"""The same while pods are about to be bound: a pod that is not bound by then needs another node."""
 
 LAUNCH_PATIENCE = timedelta(seconds=30)
-"""How long a round waits for launches whose result it needs; one stuck launch must not delay other
-pods."""
+"""How long a round waits for launches whose result it needs: a stuck launch must not delay other
+pods for longer."""
 
 KEPT_FOR = timedelta(minutes=1)
-"""How long after each round disruption leaves a node for its planned pods. It ends when the last of
-them is bound; kube-scheduler may take minutes, a round takes seconds."""
+"""How long after each round a node stays nominated for its planned pods, so that it is not
+disrupted. The nomination ends when the last of them is bound."""
 
 CONCURRENT_WRITES = 16
 
@@ -116,26 +115,26 @@ class Provisioner(PortUser, ExpectedPods):
 
     async def _wait(self) -> None:
         try:
-            patience = SOON if self.plan.is_being_met else AGAIN
+            patience = SOON if self.plan.awaits_binding else AGAIN
             await self.batch_window.wait(patience, self)
         except TimeoutError:
             # No new pod: pending pods are scheduled again.
             log.debug("no new pods", extra={"waiting": len(self.cluster.pending_pods())})
 
-    # Answers for the batch window.
+    # Calls of the batch window.
 
-    def more_to_come(self) -> bool:
+    def expects_more(self) -> bool:
         """Whether kube-scheduler is about to find more pods unschedulable."""
         return self.cluster.has_undecided_pods(self.clock())
 
-    async def all_have_come(self, seen: AbstractSet[str]) -> bool:
+    async def all_arrived(self, seen: AbstractSet[str]) -> bool:
         """Whether the owners of the seen pods have created all of their pods."""
         return await Arrivals(self.ports).are_complete(seen)
 
     def prepare(self) -> None:
         """Start scheduling the pods that exist: often no other pod follows."""
         if not self._has_to_wait():
-            self._head_start.begin(self._question)
+            self._head_start.begin(self._solve_input)
 
     # Rounds.
 
@@ -145,10 +144,9 @@ class Provisioner(PortUser, ExpectedPods):
     def _awaits_launch(self) -> bool:
         """Whether an unlaunched NodeClaim exists whose size must be known first.
 
-        The size of a node is known only after its launch. Until then limits count the largest
-        instance type, which leaves less than the real remainder. And the pods of an earlier
-        leader's NodeClaim must be found among the pending pods, or the node would be bought a
-        second time.
+        The size of a node is known only after its launch. Until then, its NodePool's limits count
+        the largest instance type that it may get. For an earlier leader's NodeClaim, this process
+        must find the planned pods among the pending ones, or it would launch the node twice.
         """
         now = self.clock()
         unlaunched = [
@@ -174,8 +172,8 @@ class Provisioner(PortUser, ExpectedPods):
             for claim in unlaunched
         )
 
-    async def _question(self) -> Question | None:
-        """Return the question of this round, or None if no pod is pending."""
+    async def _solve_input(self) -> SolveInput | None:
+        """Return the input of this round's scheduling run, or None if no pod is pending."""
         waiting = [*self.cluster.pending_pods(), *self.cluster.reschedulable_pods(self.clock())]
         undecided = self.cluster.undecided_pods()
         pods, placed = self.plan.split(
@@ -193,7 +191,7 @@ class Provisioner(PortUser, ExpectedPods):
         supplied = await supply(self.cloud, self.cluster, pools)
         sold = [p for p in pools if p.metadata.name in supplied.types]
         snapshot = self.cluster.snapshot(supplied.types, sold, now=self.clock())
-        return Question(
+        return SolveInput(
             pods=pods,
             virtual=virtual,
             placed=placed,
@@ -204,7 +202,7 @@ class Provisioner(PortUser, ExpectedPods):
         )
 
     def _nominate_planned(self, pods: Iterable[Pod], placed: Sequence[Pod]) -> None:
-        """Nominate nodes for their planned pods, so that disruption leaves them."""
+        """Nominate nodes for their planned pods, so that they are not disrupted."""
         where = {pod.metadata.uid: pod.spec.node_name for pod in placed}
         expected: dict[str, list[Pod]] = {}
         for pod in pods:
@@ -213,20 +211,20 @@ class Provisioner(PortUser, ExpectedPods):
         for name, coming in expected.items():
             self.cluster.nominate(name, coming, self.clock() + KEPT_FOR)
 
-    async def _solve(self, question: Question) -> Results:
+    async def _solve(self, solve_input: SolveInput) -> Results:
         with self.metrics.scheduling():
-            return await self.solve([*question.pods, *question.virtual], question.snapshot)
+            return await self.solve([*solve_input.pods, *solve_input.virtual], solve_input.snapshot)
 
     async def _round(self) -> None:
-        question = await self._question()
-        if question is None:
+        solve_input = await self._solve_input()
+        if solve_input is None:
             await self._report_fills({}, ())
             await self._read_ahead()
             return
-        pods, virtual = question.pods, question.virtual
-        await self._report_problems(question)
-        answer = await self._head_start.answer(question)
-        results, fills = split_fills(answer, virtual)
+        pods, virtual = solve_input.pods, solve_input.virtual
+        await self._report_problems(solve_input)
+        solved = await self._head_start.results(solve_input)
+        results, fills = split_fills(solved, virtual)
         self.metrics.solved(results)
         log.log(
             # Buffers and unschedulable pods are scheduled again every few seconds.
@@ -243,20 +241,18 @@ class Provisioner(PortUser, ExpectedPods):
         results = dataclasses.replace(
             results, new_nodes=tuple(assigned(results.new_nodes, self.cluster.queued(pods)))
         )
-        made = await self._act(results, {p.key: p for p in pods}, question.snapshot)
-        await self._report_fills(fills, hosts(answer, made, virtual))
+        made = await self._act(results, {p.key: p for p in pods}, solve_input.snapshot)
+        await self._report_fills(fills, hosts(solved, made, virtual))
 
-    async def _report_problems(self, question: Question) -> None:
-        for pool in question.pools:
-            if problem := question.supplied.problems.get(pool.metadata.name):
+    async def _report_problems(self, solve_input: SolveInput) -> None:
+        for pool in solve_input.pools:
+            if problem := solve_input.supplied.problems.get(pool.metadata.name):
                 await self.recorder.publish(
                     NODE_POOL, pool, "Warning", "NoCompatibleInstanceTypes", problem
                 )
 
     async def _read_ahead(self) -> None:
-        """Send the instance types to the engine while no pod is pending: reading them is half of
-        its work.
-        """
+        """Have the engine read the instance types, half of its work, while no pod is pending."""
         pools = ready_pools(self.cluster.list(NODE_POOL))
         types = (await supply(self.cloud, self.cluster, pools)).types
         sold = [p for p in pools if p.metadata.name in types]
@@ -270,7 +266,7 @@ class Provisioner(PortUser, ExpectedPods):
         await report_fills(self.ports, fills)
 
     def _clearing(self, waiting: Sequence[Pod]) -> frozenset[str]:
-        """Return the nodes that are nominated for pending pods and that other pods are leaving."""
+        """Return the nodes nominated for pending pods on which other pods are terminating."""
         promised = {p.status.nominated_node_name for p in waiting} - {""}
         return frozenset(
             name
@@ -284,8 +280,9 @@ class Provisioner(PortUser, ExpectedPods):
         pods: dict[str, Pod],
         snapshot: Snapshot,
     ) -> list[str]:
-        """Carry out the results; returns the NodeClaim's name for each new node, empty if none was
-        created.
+        """Carry out the results; returns the name of each new node's NodeClaim.
+
+        The name is empty if the NodeClaim was not created.
         """
         writer = ClaimWriter(self.ports, self.plan)
         for name, keys in results.existing_nodes.items():

@@ -35,7 +35,7 @@ from controller.state.snapshot import Snapshot
 
 CHECKED = timedelta(minutes=1)
 """How often a node with a pending resize is checked again, and how long a resize is deferred before
-pods are evicted for it: others may leave by themselves."""
+pods are evicted for it: other pods may end by themselves."""
 
 INFEASIBLE = "Infeasible"
 WAITS = "The kubelet applies the resize when enough other pods have left the node"
@@ -55,7 +55,7 @@ class Resizing(PortUser):
     evicts: bool
 
     async def reconcile(self, node_name: str) -> timedelta | None:
-        """Handle the pending resizes on a node of ours; returns when to check them again."""
+        """Handle the pending resizes on a node of Joiner; returns when to check them again."""
         node = self.cluster.get(NODE, node_name)
         if node is None or self.cluster.claim_of(node) is None:
             return None
@@ -73,7 +73,7 @@ class Resizing(PortUser):
     async def _free_capacity(
         self, node: Node, pods: Sequence[Pod], missing: Resources, deferred: Sequence[Condition]
     ) -> str:
-        """Evict pods if that is wanted and possible; returns what to say about it."""
+        """Evict pods if `evicts` and if possible; returns the text for the pod's event."""
         now = self.clock()
         since = min(pending.last_transition_time or now for pending in deferred)
         if not self.evicts or not missing or now - since < CHECKED:
@@ -95,7 +95,7 @@ class Resizing(PortUser):
         return f"Evicting {', '.join(pod.key for pod in chosen)}"
 
     def _obstacle(self, node: Node) -> str:
-        """Return what protects the pods of a node, empty if nothing does."""
+        """Return why the pods of a node may not be evicted, empty if they may."""
         if node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true":
             return "node has the karpenter.sh/do-not-disrupt annotation"
         if node.metadata.is_deleting:

@@ -3,17 +3,17 @@
 kube-scheduler tries every pending pod again whenever a node opens, and clears the nomination of a
 pod that it cannot schedule. Without nominations, pods take the first free capacity, and in the end
 one pod fits nowhere. So Joiner holds a node that was launched together with others: from
-registration until it is Ready it has Joiner's own taint. Then Joiner nominates the node for its
-pods and removes the taint, in that order. Nodes that are Ready at almost the same time open
-together, including those that were launched together and have not registered yet.
+registration until it is Ready, it has Joiner's own taint. Then Joiner nominates the node for its
+pods and removes the taint. Nodes that are Ready at almost the same time open together, and wait
+shortly for nodes of the same launch that have not registered yet.
 
-Each node is opened by its own write, and after the first write kube-scheduler tries a pod per
-millisecond or faster. So Joiner sends the writes in the order in which kube-scheduler tries the
-nodes' pods, and waits for no response: it would arrive after the events of all the pods that are
-bound meanwhile.
+Joiner opens each node by a write of its own. After the first write, kube-scheduler tries at least
+one pod per millisecond. So Joiner sends the writes in the order in which kube-scheduler tries the
+nodes' pods, and does not wait for the responses: they would arrive after the events of all pods
+that are bound meanwhile.
 
-Pods that a node needs to become Ready are not kept off: they tolerate the taint of a node that is
-not ready. If a DaemonSet tolerates only that taint, no node is held.
+A node may need DaemonSet pods to become Ready, which tolerate `node.kubernetes.io/not-ready`. If
+one of these DaemonSets does not tolerate Joiner's taint as well, Joiner holds no node.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NO_TIME = timedelta(0)
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """A check of the waiting nodes: by which node, when, and when that node checks again."""
+    """A check of all held nodes: the node that made it, its time, and when that node repeats it."""
 
     node: str
     up: frozenset[str]
@@ -72,17 +72,17 @@ class StartupGate(PortUser):
     nomination: Nomination
     _up_since: dict[str, datetime] = field(default_factory=dict)
     _last_check: _Check | None = None
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def awaited(self, claim: NodeClaim) -> None:
+    async def launched(self, claim: NodeClaim) -> None:
         """Nominate the future node for its pods while the claim's instance starts."""
-        await self.nomination.awaited(claim)
+        await self.nomination.launched(claim)
 
     async def joined(self, claim: NodeClaim, node: Node) -> bool:
         """Nominate the node for its pods, or return True to hold it until they are nominated."""
         name = node.metadata.name
         if (
-            self.nomination.plan.others_await(claim.metadata.name, name)
+            self.nomination.plan.others_pending(claim.metadata.name, name)
             and self.nomination.expected(claim, name)
             and not self._keeps_off_daemons()
         ):
@@ -91,10 +91,8 @@ class StartupGate(PortUser):
         return False
 
     async def registered(self, node: Node) -> timedelta | None:
-        """Open a held node and all Ready nodes with it; returns how long it must wait, None if it
-        is open.
-        """
-        async with self._turn:  # two concurrent runs would open the same nodes
+        """Open a held node and all Ready nodes; returns how long to wait, None if it is open."""
+        async with self._lock:  # two concurrent runs would open the same nodes
             now = self.clock()
             last, own = self._last_check, node.metadata.uid
             if last is not None and last.covers(own, now):
@@ -120,9 +118,9 @@ class StartupGate(PortUser):
     def _check_again(
         self, node: Node, up: Iterable[Node], now: datetime, pause: timedelta
     ) -> timedelta:
-        """Return the wait of a node; meanwhile its check covers the other nodes.
+        """Return how long a node waits; until then, its check covers the other nodes.
 
-        Each check reads all nodes, so separate checks would cost the square of their number.
+        Each check reads all nodes, so one check per node would take quadratic time.
         """
         others = frozenset(other.metadata.uid for other in up)
         self._last_check = _Check(node.metadata.uid, others, now, now + pause)
@@ -131,7 +129,7 @@ class StartupGate(PortUser):
     def _are_about_to_be_tried(self, nodes: Iterable[Node]) -> bool:
         """Whether kube-scheduler is about to try the last pods for the first time.
 
-        It would clear their nominations. Pods that it has not tried come before all others.
+        It tries such pods before all others, and would clear their nominations.
         """
         untried = sum(
             is_untried(pod)
@@ -142,9 +140,7 @@ class StartupGate(PortUser):
         return 0 < untried <= TRIED_WITHIN_PATIENCE
 
     def _others_are_registering(self, nodes: Sequence[Node]) -> bool:
-        """Whether pods are planned on nodes that were launched with these and have not registered
-        yet.
-        """
+        """Whether nodes of the same launch that have planned pods have not registered yet."""
         known = [_launched_at(claim) for node in nodes if (claim := self.cluster.claim_of(node))]
         launches = [moment for moment in known if moment is not None]
         if not launches:
@@ -152,7 +148,7 @@ class StartupGate(PortUser):
         first, last = min(launches) - PATIENCE, max(launches) + PATIENCE
         return any(
             first <= launched <= last
-            for name in self.nomination.plan.awaited()
+            for name in self.nomination.plan.planned_nodes()
             if (claim := self.cluster.get(NODE_CLAIM, name)) is not None
             and not claim.metadata.is_deleting
             and self.cluster.node_of(claim) is None
@@ -165,7 +161,7 @@ class StartupGate(PortUser):
         await self._nominate(claims)
         await self._nominate(claims)  # kube-scheduler may have cleared some nominations meanwhile
         # The requests are sent in order, and none waits for the response to another.
-        await asyncio.gather(*map(self._remove_hold_taint, self._in_turn(claims)))
+        await asyncio.gather(*map(self._remove_hold_taint, self._in_queue_order(claims)))
         # Nominations that kube-scheduler cleared while the nodes were held are written again.
         await asyncio.gather(*map(self.nomination.reconcile, claims))
 
@@ -174,7 +170,7 @@ class StartupGate(PortUser):
             *(self.nomination.nominate(claim, name) for name, claim in claims.items() if claim)
         )
 
-    def _in_turn(self, claims: Mapping[str, NodeClaim | None]) -> list[str]:
+    def _in_queue_order(self, claims: Mapping[str, NodeClaim | None]) -> list[str]:
         """Sort nodes so that the node whose pods kube-scheduler tries first comes first."""
         expected = [
             (pod, name)
@@ -205,7 +201,7 @@ class StartupGate(PortUser):
         self.cluster.observe(NODE, opened)
 
     def _keeps_off_daemons(self) -> bool:
-        """Whether the hold taint would keep a DaemonSet off that nodes may need to become Ready."""
+        """Whether a DaemonSet tolerates nodes that are not ready, but not the hold taint."""
         return any(
             taints.untolerated([taints.NOT_READY], tolerations) is None
             and taints.untolerated([taints.HELD], tolerations) is not None

@@ -24,8 +24,8 @@ from controller.constraints.taints import PREFER_NO_SCHEDULE, untolerated
 from controller.scheduling.pods.nodeaffinity import required_alternatives
 from controller.scheduling.results import NO_CAPACITY, is_limit, pool_of
 
-STANDING_APART = ("Ready", NODE_REGISTRATION_HEALTHY)
-"""Conditions that are not named as causes: the summary, and one that is no part of it."""
+NOT_CAUSES = ("Ready", NODE_REGISTRATION_HEALTHY)
+"""Conditions of a NodePool that are not causes: the summary, and one that it does not include."""
 
 REFUSALS = (LAUNCH_SUCCEEDED, WITHIN_QUOTAS, ADDRESSES_LEFT, ZONES_IN_USE)
 """Conditions of an EC2NodeClass about launches that AWS refuses or would refuse."""
@@ -43,86 +43,84 @@ class Unplaced:
     node_classes: Sequence[EC2NodeClass]
     """All EC2NodeClasses of the cluster."""
 
-    _lacking: list[tuple[NodePool, str]] = field(init=False)
+    _unready: list[tuple[NodePool, str]] = field(init=False)
     _refused: dict[str, str] = field(init=False)
     """NodePool's name → the refused launches that its EC2NodeClass reports."""
 
-    _said: dict[tuple[tuple[str, ...], bytes], str] = field(default_factory=dict)
+    _messages: dict[tuple[tuple[str, ...], bytes], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         classes = {c.metadata.name: c for c in self.node_classes}
-        lacks = ((pool, _what_it_lacks(pool)) for pool in self.pools)
-        self._lacking = [(pool, lack) for pool, lack in lacks if lack]
+        lacks = ((pool, _not_ready(pool)) for pool in self.pools)
+        self._unready = [(pool, lack) for pool, lack in lacks if lack]
         named = ((p, classes.get(p.spec.template.spec.node_class_ref.name)) for p in self.pools)
         self._refused = {
             pool.metadata.name: refused
             for pool, node_class in named
-            if (refused := _what_is_refused(pool, node_class))
+            if (refused := _refused_launches(pool, node_class))
         }
 
     def message(self, spec: PodSpec, causes: tuple[str, ...]) -> str:
-        """Return the causes, without repetition, that of the NodePool closest to accepting the pod
-        first.
+        """Return the distinct causes, first those of the NodePools closest to accepting the pod.
 
-        The order: NodePools that accept the pod but reached a limit, or whose nodes other pods keep
-        it off; NodePools that could hold it but are not ready; NodePools that cannot hold it now
-        (`causes`, nearest first); then the other NodePools that are not ready.
+        The order: NodePools that accept the pod but reached a limit, or whose nodes it cannot share
+        with other pods; NodePools that could hold it but are not ready; NodePools that cannot hold
+        it now (`causes`, nearest first); then the other NodePools that are not ready.
         """
-        depends = self._lacking or self._refused
-        asked = (spec.node_selector, spec.affinity, spec.tolerations) if depends else ()
-        alike = causes, msgspec.json.encode(asked)
-        if alike not in self._said:
-            self._said[alike] = self._message(spec, causes)
-        return self._said[alike]
+        depends = self._unready or self._refused
+        terms = (spec.node_selector, spec.affinity, spec.tolerations) if depends else ()
+        alike = causes, msgspec.json.encode(terms)
+        if alike not in self._messages:
+            self._messages[alike] = self._message(spec, causes)
+        return self._messages[alike]
 
     def is_infeasible(self, spec: PodSpec, causes: tuple[str, ...]) -> bool:
-        """Whether no instance type of any NodePool can hold the pod, as long as they stay as they
-        are.
+        """Whether the pod stays unschedulable until a user changes the pod or a NodePool.
 
-        Limits, missing capacity, NodePools that are not ready and other pods' constraints may
-        change by themselves.
+        False if a limit, missing capacity, another pod's constraint or a NodePool that is not ready
+        is a cause, because these may change by themselves.
         """
-        if any(_is_meant(pool, spec) for pool, _ in self._lacking):
+        if any(_could_hold(pool, spec) for pool, _ in self._unready):
             return False
         lasting = {pool_of(c) for c in causes if not is_limit(c) and NO_CAPACITY not in c}
-        lacking = {pool.metadata.name for pool, _ in self._lacking}
-        offered = {p.metadata.name for p in self.pools if _launches_for_pods(p)} - lacking
+        unready = {pool.metadata.name for pool, _ in self._unready}
+        offered = {p.metadata.name for p in self.pools if _launches_for_pods(p)} - unready
         return bool(offered) and offered <= lasting
 
     def _message(self, spec: PodSpec, causes: tuple[str, ...]) -> str:
         impossible = [cause for cause in causes if pool_of(cause) and not is_limit(cause)]
         near = [cause for cause in causes if cause not in impossible]
-        near += self._refusals(self._silent(spec, causes))
+        near += self._refusals(self._unnamed(spec, causes))
         far: list[str] = []
         for cause in impossible:
             far.append(cause)
             if NO_CAPACITY in cause:
                 far += self._refusals([pool_of(cause)])
-        first = [lack for pool, lack in self._lacking if _is_meant(pool, spec)]
-        last = [lack for _, lack in self._lacking]
+        first = [lack for pool, lack in self._unready if _could_hold(pool, spec)]
+        last = [lack for _, lack in self._unready]
         return "; ".join(dict.fromkeys((*near, *first, *far, *last))) or NO_POOLS
 
-    def _silent(self, spec: PodSpec, causes: tuple[str, ...]) -> list[str]:
+    def _unnamed(self, spec: PodSpec, causes: tuple[str, ...]) -> list[str]:
         """Return the ready NodePools that could hold the pod and that no cause names.
 
-        A topology domain or a volume keeps the pod off them. If its zone gets no nodes, the
-        condition of the EC2NodeClass has the reason.
+        The pod cannot use them because of a topology domain or a volume. If its zone gets no nodes,
+        a condition of the EC2NodeClass has the reason.
         """
-        said = {pool_of(cause) for cause in causes}
-        said |= {pool.metadata.name for pool, _ in self._lacking}
+        named = {pool_of(cause) for cause in causes}
+        named |= {pool.metadata.name for pool, _ in self._unready}
         return [
             pool.metadata.name
             for pool in self.pools
             if pool.metadata.name in self._refused
-            and pool.metadata.name not in said
-            and _is_meant(pool, spec)
+            and pool.metadata.name not in named
+            and _could_hold(pool, spec)
         ]
 
     def _refusals(self, names: Iterable[str]) -> list[str]:
         return [self._refused[name] for name in names if name in self._refused]
 
 
-def _is_meant(pool: NodePool, spec: PodSpec) -> bool:
+def _could_hold(pool: NodePool, spec: PodSpec) -> bool:
     try:
         return could_hold(pool, spec)
     except ValueError:  # a malformed requirement is among the causes
@@ -154,11 +152,11 @@ def _launches_for_pods(pool: NodePool) -> bool:
     return pool.spec.replicas is None and not pool.metadata.is_deleting
 
 
-def _what_it_lacks(pool: NodePool) -> str:
+def _not_ready(pool: NodePool) -> str:
     """Return why a pool may not create nodes; empty if it may, or is static or being deleted."""
     if not _launches_for_pods(pool):
         return ""
-    missing = [c for c in pool.status.conditions if c.is_false and c.type not in STANDING_APART]
+    missing = [c for c in pool.status.conditions if c.is_false and c.type not in NOT_CAUSES]
     why = "; ".join(c.message or c.reason for c in missing)
     if missing:
         return f"NodePool {pool.metadata.name} is not ready: {why}"
@@ -168,10 +166,8 @@ def _what_it_lacks(pool: NodePool) -> str:
     return ""
 
 
-def _what_is_refused(pool: NodePool, node_class: EC2NodeClass | None) -> str:
-    """Return the refused launches that the pool's EC2NodeClass reports, for the pool's capacity
-    types.
-    """
+def _refused_launches(pool: NodePool, node_class: EC2NodeClass | None) -> str:
+    """Return the refused launches of the pool's capacity types, from its EC2NodeClass's status."""
     if node_class is None or not _launches_for_pods(pool):
         return ""
     excluded = _excluded_capacity_types(pool)

@@ -35,11 +35,11 @@ from controller.state.pods import forbids_disruption, is_daemon
 UNSYNCED = timedelta(seconds=1)
 PERIOD = timedelta(minutes=1)
 AT_THE_LIMIT = timedelta(seconds=30)
-"""How soon to try again when limits.nodes prevents missing nodes."""
+"""How soon to try again if `limits.nodes` does not allow the missing nodes."""
 
 TOGETHER = 50
-"""How many NodeClaims of a static NodePool share a CreateFleet call. They are created one after the
-other, and the call waits for the last of them."""
+"""The largest number of NodeClaims of a static NodePool that share a CreateFleet call. They are
+created one after the other, and the call waits for the last of them."""
 
 Rank = tuple[int, bool, float, str]
 
@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 class Replication(PortUser):
     """Creates the missing NodeClaims of a static NodePool, and deletes surplus ones.
 
-    NodeClaims come straight from the pool's template, independent of pods. Budgets do not delay the
-    deletion of surplus NodeClaims.
+    NodeClaims follow the pool's template, regardless of pods. Budgets do not delay the deletion of
+    surplus NodeClaims.
     """
 
     ports: Ports
@@ -61,7 +61,7 @@ class Replication(PortUser):
     """UIDs of NodeClaims whose delete request got no response."""
 
     _unanswered_names: dict[str, str] = field(default_factory=dict)
-    """NodePool's name → name of the NodeClaim whose create request got no response."""
+    """The name of the NodeClaim whose create request got no response, by NodePool."""
 
     async def reconcile(self, name: str) -> timedelta | None:
         """Create or delete NodeClaims until their number is `spec.replicas`."""
@@ -112,9 +112,9 @@ class Replication(PortUser):
     def _nodes(self, pool: NodePool, count: int) -> Iterator[NewNode]:
         """Yield nodes of the pool's template; up to `TOGETHER` share a CreateFleet call.
 
-        The first is launched alone if it repeats a create request whose response was lost: that
-        NodeClaim may exist, as part of another call. If the pool can use capacity reservations, all
-        are launched one by one, because a reservation may be too small for all.
+        If the first repeats a create request without response, it is launched alone: its NodeClaim
+        may exist and be part of another call. If the pool can use capacity reservations, all are
+        launched one by one, because a reservation may be too small for all.
         """
         nodes = [templated(pool)] * count
         alone = 1 if pool.metadata.name in self._unanswered_names else 0
@@ -148,12 +148,11 @@ class Replication(PortUser):
             count -= await self._delete(node)
 
     async def _delete(self, node: StateNode) -> bool:
-        """Delete a node's NodeClaim; returns whether it is being deleted. Otherwise nothing
-        changed.
+        """Delete a node's NodeClaim; returns whether it is being deleted.
 
         Raises:
-            UnavailableError: the result is unknown. This NodeClaim is tried again first, so that
-                no other one is deleted as well.
+            UnavailableError: the result is unknown. The next attempt deletes this NodeClaim first,
+                so that no other one is deleted in addition.
 
         """
         claim = node.claim

@@ -18,9 +18,8 @@ DEFAULT_GRACE_SECONDS = 30
 class Drain:
     """The pods of a draining node.
 
-    `evict` are evicted through the Eviction API, `force` are deleted regardless of
-    PodDisruptionBudgets because the deadline requires it, and `waiting` are all pods that delay the
-    drain.
+    `evict` are the pods to evict through the Eviction API, `force` the pods to delete regardless of
+    PodDisruptionBudgets because of the deadline, and `waiting` all pods that delay the drain.
     """
 
     evict: tuple[Pod, ...] = ()
@@ -36,12 +35,12 @@ class Drain:
 def plan_drain(
     pods: Iterable[Pod], *, allocatable: Resources, deadline: datetime | None, now: datetime
 ) -> Drain:
-    """Sort the pods of a draining node: due pods are deleted at once, the others evicted by tier.
+    """Return which pods of a draining node to delete and to evict now.
 
-    The tiers in order: workloads, their DaemonSet pods, critical workloads, critical DaemonSet
-    pods; so a workload's dependencies outlive it. Within a tier the largest pods come first:
-    kube-scheduler binds their replacements one by one, and late ones would find fragmented
-    capacity. `allocatable` is the capacity of the node.
+    Pods are evicted in tiers: workloads, then DaemonSet pods, critical workloads, and critical
+    DaemonSet pods, so that the pods that a workload depends on outlive it. In a tier, the largest
+    pods are evicted first: kube-scheduler binds their replacements one by one, and a late large pod
+    would find only fragmented capacity. `allocatable` is that of the node.
     """
     waiting = tuple(p for p in pods if is_drainable(p, now))
     force = tuple(p for p in waiting if deadline is not None and is_due(p, deadline, now))
@@ -57,7 +56,7 @@ def plan_drain(
 
 
 def is_due(pod: Pod, deadline: datetime, now: datetime) -> bool:
-    """Whether the pod must be deleted now to end before the node's deadline."""
+    """Whether the pod must be deleted now so that it ends before the node's deadline."""
     deletion = pod.metadata.deletion_timestamp
     if deletion is not None:
         return deletion > deadline

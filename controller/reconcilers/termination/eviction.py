@@ -1,7 +1,7 @@
 """Evicts pods through the Eviction API, with a backoff for each pod.
 
-A PodDisruptionBudget can prevent an eviction for hours, and the requests of a thousand such pods
-must not load the API server.
+A PodDisruptionBudget can prevent an eviction for hours, and retries for a thousand such pods must
+not overload the API server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Refused:
     times: int
     at: datetime
 
-    def is_left_alone(self, now: datetime) -> bool:
+    def is_backing_off(self, now: datetime) -> bool:
         """Whether the backoff has not elapsed."""
         return self.at <= now < self.at + pause(self.times)
 
@@ -43,19 +43,19 @@ class Eviction(PortUser):
 
     ports: Ports
     _refused: dict[str, dict[str, _Refused]] = field(default_factory=dict)
-    """Node's UID → pod's UID → last refusal."""
+    """The last refusal for each pod, by the UIDs of node and pod."""
 
     _forced: dict[str, dict[str, datetime]] = field(default_factory=dict)
-    """Node's UID → pod's UID → the deadline for which the pod was deleted past budgets."""
+    """The node's deadline when a pod was deleted, by the UIDs of node and pod."""
 
     async def evict(self, pod: Pod, node: Node, *, purpose: str = "drain node") -> bool:
         """Evict the pod; returns False if it was refused or the backoff has not elapsed.
 
-        `node` is the node that is drained, and gets the events; `purpose` is for their message.
+        Events are published on the draining `node`, too; `purpose` is part of their message.
         """
         refusals = self._refused.setdefault(node.metadata.uid, {})
         last = refusals.get(pod.metadata.uid)
-        if last is not None and last.is_left_alone(self.clock()):
+        if last is not None and last.is_backing_off(self.clock()):
             return False
         try:
             await self.api.evict(pod.metadata.name, pod.metadata.namespace, uid=pod.metadata.uid)
@@ -89,9 +89,9 @@ class Eviction(PortUser):
         self._forced.pop(node.metadata.uid, None)
 
     async def force(self, pod: Pod, node: Node, *, deadline: datetime, now: datetime) -> None:
-        """Delete a pod past budgets, so that it ends before the node's deadline.
+        """Delete a pod regardless of PodDisruptionBudgets, so that it ends before the deadline.
 
-        Only an earlier deadline lets a second request end it sooner.
+        The request is repeated only if the deadline becomes earlier.
         """
         forced = self._forced.setdefault(node.metadata.uid, {})
         known = forced.get(pod.metadata.uid)
@@ -117,5 +117,5 @@ class Eviction(PortUser):
 
 def pause(refusals: int) -> timedelta:
     """Return the backoff after this many refusals in a row."""
-    # The exponent is bounded so that a refusal of days does not overflow.
+    # The exponent is bounded, because refusals for days would overflow it.
     return min(FIRST_PAUSE * 2.0 ** min(refusals - 1, 30), LONGEST_PAUSE)

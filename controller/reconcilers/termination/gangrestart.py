@@ -1,8 +1,8 @@
 """Restarts gangs: if a drain ends too many pods of a gang, its other pods are evicted as well.
 
-A gang that has lost a pod makes no progress, so its other pods would hold their nodes in vain. The
-workload restarts together, and the provisioner schedules the gang as a whole. Other pods on the
-nodes of the gang stay.
+A gang that has lost a pod makes no progress, so its other pods would occupy nodes without use. The
+workload recreates all of them, and the provisioner schedules the gang as a whole. Pods without the
+gang stay on its nodes.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class GangRestart(PortUser):
     async def follow(self, node: Node, lost: Iterable[Pod]) -> None:
         """Evict the other pods of the gangs that lose these pods of a node.
 
-        PodDisruptionBudgets apply: what they refuse is retried at the next call. The annotation
-        `karpenter.sh/do-not-disrupt` does not keep the pods, because their work is lost already.
+        PodDisruptionBudgets apply: the next call retries refused evictions. The annotation
+        `karpenter.sh/do-not-disrupt` has no effect, because the work of these pods is lost already.
         """
         restarts = self._restarts.setdefault(node.metadata.uid, _Restarts())
         members = {pod.metadata.uid: pod for pod in lost if gang_of(pod) and not is_terminal(pod)}

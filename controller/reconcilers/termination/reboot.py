@@ -1,7 +1,8 @@
 """Reboots the node of a NodeClaim for repair: taint, drain, reboot, and wait for the new boot.
 
-The conditions `Rebooting` and `Initialized` of the NodeClaim and its annotation with the boot ID
-hold the progress, so another leader continues. A node that does not come back is replaced.
+The progress is recorded in the NodeClaim's conditions `Rebooting` and `Initialized` and in its
+annotation with the boot ID, so that another leader can continue. A node that does not become Ready
+again is replaced.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from controller.reconcilers.writing import delete, patched, with_condition, with
 POLL = timedelta(seconds=5)
 
 SHORTEST_DRAIN = timedelta(seconds=5)
-"""How long pods are evicted at least: kube-scheduler may still bind one it decided on."""
+"""The shortest drain: kube-scheduler may still bind a pod that it scheduled before the taint."""
 
 ISSUANCE = timedelta(minutes=5)
 """How long the request to the cloud is retried, from its first attempt by this process."""
 
 OBSERVATION = timedelta(minutes=20)
-"""How long the node may take to come back Ready with another boot ID."""
+"""How long the node may take to become Ready with another boot ID."""
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +56,10 @@ class Reboots(PortUser):
     eviction: Eviction
     gangs: GangRestart | None = None
     _tried: dict[str, datetime] = field(default_factory=dict)
-    """NodeClaim's UID → time of the first request to the cloud."""
+    """The time of the first request to the cloud, by the NodeClaim's UID."""
 
     async def reconcile(self, name: str) -> timedelta | None:
-        """Take the next step of a reboot; returns when to continue, None if there is none."""
+        """Take the next step of a reboot; returns when to continue, None if no step remains."""
         claim = self.cluster.get(NODE_CLAIM, name)
         if claim is None or claim.metadata.is_deleting or not self.cluster.is_adopted(claim):
             return None
@@ -108,7 +109,7 @@ class Reboots(PortUser):
         return await self._issued(claim, node, asked)
 
     async def _drained(self, claim: NodeClaim, node: Node, since: datetime) -> bool:
-        """Evict pods; returns whether all are gone or may stay. None is deleted otherwise."""
+        """Evict pods, and delete none; returns whether no pod delays the reboot."""
         bound = durations.parse(
             claim.metadata.annotations.get(labels.REBOOT_TERMINATION_GRACE_PERIOD)
         )

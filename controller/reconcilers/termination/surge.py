@@ -1,8 +1,8 @@
 """Restarts a Deployment whose only pod is on a draining node, so that a replacement runs first.
 
-An eviction deletes a pod before its replacement runs, and a PodDisruptionBudget on a single replica
-can forbid the eviction forever. In a rollout the Deployment first creates the new pod, on another
-node because this one is tainted, and then deletes the old pod itself.
+An eviction deletes a pod before its replacement runs, and the PodDisruptionBudget of a single
+replica can block it forever. In a rollout, the Deployment first creates the new pod, on another
+node because this one is tainted, and then deletes the old pod.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Surge(PortUser):
 
     ports: Ports
     _until: dict[str, dict[str, datetime]] = field(default_factory=dict)
-    """Node's UID → pod's UID → when to evict the pod if it is still there."""
+    """The time at which to evict a pod that still runs, by the UIDs of node and pod."""
 
     async def keeps(self, pod: Pod, node: Node) -> bool:
-        """Whether to wait for the pod's Deployment to replace it; restarts the Deployment once."""
+        """Restart the pod's Deployment once; returns whether to wait until it replaces the pod."""
         if not surges(pod):
             return False
         begun = self._until.setdefault(node.metadata.uid, {})
@@ -54,7 +54,7 @@ class Surge(PortUser):
         self._until.pop(node.metadata.uid, None)
 
     async def _rolled(self, pod: Pod, node: Node) -> datetime:
-        """Restart the pod's Deployment; returns until when to wait, now if a restart is no use."""
+        """Restart the pod's Deployment if that helps; returns when to evict the pod."""
         now = self.clock()
         try:
             deployment = await self._deployment(pod)

@@ -36,9 +36,9 @@ from controller.reconcilers.writing import delete, patched, reason_for_end, with
 
 POLL = timedelta(seconds=1)
 SETTLE = timedelta(seconds=5)
-"""How long after the taint kube-scheduler may still bind a pod that it already decided on.
+"""How long after the taint kube-scheduler may still bind a pod that it scheduled before.
 
-The time starts when the terminator first sees the taint.
+The time starts when the terminator first reads the taint.
 """
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Terminator(PortUser):
         if claim is not None and not claim.metadata.is_deleting:
             await self._delete_claim(claim)
             return POLL
-        if await self._instance_vanished(node):
+        if await self._instance_is_gone(node):
             await self._restart_gangs(node, self.cluster.pods_on(name))
             await self._finish(node)
             return None
@@ -101,10 +101,10 @@ class Terminator(PortUser):
         log.info("deleting nodeclaim of deleted node", extra={"NodeClaim": claim.metadata.name})
         await delete(self.api, NODE_CLAIM, claim)
 
-    async def _instance_vanished(self, node: Node) -> bool:
-        """Whether the instance is gone, so that draining the node is pointless.
+    async def _instance_is_gone(self, node: Node) -> bool:
+        """Whether the instance is terminated, so that draining the node is pointless.
 
-        While the node is Ready its kubelet runs, so EC2 is not asked.
+        EC2 is not called for a Ready node, because its kubelet runs.
         """
         if conditions.is_true(node.status.conditions, "Ready"):
             return False
@@ -113,7 +113,7 @@ class Terminator(PortUser):
         except NodeClaimNotFoundError:
             return True
         except CloudProviderError as error:
-            # Evictions need no answer from EC2, and pods should leave an impaired zone.
+            # Evictions do not depend on EC2, and pods should leave an impaired zone.
             log.warning(
                 "cannot check whether the instance exists; draining the node",
                 extra={"Node": node.metadata.name, "error": str(error)},
@@ -121,7 +121,7 @@ class Terminator(PortUser):
         return False
 
     async def _taint(self, node: Node) -> Node:
-        """Keep pods and load balancers off the node; disruption may have set the taint before."""
+        """Set the taint, and the label that excludes the node from load balancers, if missing."""
         if DISRUPTED in node.spec.taints and (
             labels.EXCLUDE_FROM_LOAD_BALANCERS in node.metadata.labels
         ):
@@ -140,8 +140,8 @@ class Terminator(PortUser):
     ) -> bool:
         """Evict or delete the pods that may be removed now; returns whether the drain is done.
 
-        Pods are removed also after the node was drained once: kube-scheduler may have bound one
-        before it saw the taint. A terminating instance does not wait for pods.
+        Pods are removed also after the node was drained once, because kube-scheduler may have bound
+        one before it read the taint. A terminating instance does not wait for pods.
         """
         progress = self._progress_of(node)
         drain = self._look(node, deadline)
@@ -212,7 +212,7 @@ class Terminator(PortUser):
         if _holds(claim, INSTANCE_TERMINATING):
             return True
         now = self.clock()
-        # Volumes of pods that stay with the node (daemons, static pods) never detach.
+        # Volumes of pods that are not evicted (DaemonSet and static pods) never detach.
         stay = [p for p in self.cluster.pods_on(node.metadata.name) if not is_drainable(p, now)]
         held = volumes.attached(self.cluster, node.metadata.name, but_not_of=stay)
         if not held:
@@ -269,8 +269,8 @@ class Terminator(PortUser):
         return False
 
     async def _finish(self, node: Node) -> None:
-        # From the Node as it was read: other controllers remove their finalizers concurrently,
-        # and the API server refuses a list that still has one of those.
+        # The list is that of the Node as read. Other controllers remove their finalizers at the
+        # same time, and the API server refuses a list that adds one again.
         left = [f for f in node.metadata.finalizers if f != labels.TERMINATION_FINALIZER]
         with contextlib.suppress(NotFoundError):
             await patched(self.ports, NODE, node, {"metadata": {"finalizers": left}})
