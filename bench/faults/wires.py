@@ -13,7 +13,7 @@ from bench.faults.region import NAME, Region
 from controller.apis.kinds import POD, Kind, T
 from controller.apiserver.fake import FakeApiServer
 from controller.apiserver.port import Change, Patch
-from controller.aws import answers
+from controller.aws import responses
 from controller.aws.errors import UnreachableError
 
 R = TypeVar("R")
@@ -233,6 +233,6 @@ class AwsWire:
         answer = await self._to.answer(operation, parameters)
         await self._strikes.after(call)
         answer = self._strikes.answer(call, answer)
-        answers.check(operation, answer)
+        responses.check(operation, answer)
         await asyncio.sleep(self._chance.uniform(*AWS_SECONDS))
         return answer

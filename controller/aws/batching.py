@@ -1,8 +1,8 @@
 """Batches requests to AWS that arrive close together into one call.
 
 Describe and terminate calls are batched: 100 nodes that terminate at once cost one call instead of
-100. CreateFleet calls are not batched here, because a call must be repeated exactly after a crash:
-which NodeClaims share one is recorded when they are created (`SharedLaunch`).
+100. CreateFleet calls are not batched here, because Joiner must be able to repeat a call exactly
+after a crash: an annotation of the NodeClaims records which of them share a call (`SharedLaunch`).
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ V = TypeVar("V")
 class Batcher(Generic[K, V]):
     """Combines requests for single keys into calls.
 
-    `ask` receives the distinct keys of a batch and returns a mapping. A key that is missing from
-    the mapping gets None. An exception of `ask` is raised for every key of the batch. A batch is
+    `call` receives the distinct keys of a batch and returns a mapping. A key that is missing from
+    the mapping gets None. An exception of `call` is raised for every key of the batch. A batch is
     sent after `idle` seconds without a new key, after `longest` seconds, or when it has `size`
     keys.
     """
 
     def __init__(
         self,
-        ask: Callable[[Sequence[K]], Awaitable[Mapping[K, V]]],
+        call: Callable[[Sequence[K]], Awaitable[Mapping[K, V]]],
         *,
         idle: float = 0.1,
         longest: float = 1.0,
         size: int = 500,
     ) -> None:
-        self._ask = ask
+        self._call = call
         self._idle = idle
         self._longest = longest
         self._size = size
         self._waiting: dict[K, asyncio.Future[V | None]] = {}
         self._window: asyncio.Task[None] | None = None
-        self._asking: set[asyncio.Task[None]] = set()
-        self._came = asyncio.Event()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._arrived = asyncio.Event()
 
     async def get(self, key: K) -> V | None:
         """Return the value of one key, or None if the response does not contain it."""
         future = self._waiting.get(key)
         if future is None:
             future = self._waiting[key] = asyncio.get_running_loop().create_future()
-        self._came.set()
+        self._arrived.set()
         if len(self._waiting) >= self._size:
             self._flush()
         elif self._window is None:
@@ -58,9 +58,9 @@ class Batcher(Generic[K, V]):
         loop = asyncio.get_running_loop()
         end = loop.time() + self._longest
         while (left := min(self._idle, end - loop.time())) > 0:
-            self._came.clear()
+            self._arrived.clear()
             try:
-                await asyncio.wait_for(self._came.wait(), left)
+                await asyncio.wait_for(self._arrived.wait(), left)
             except TimeoutError:
                 break
         self._window = None
@@ -72,20 +72,20 @@ class Batcher(Generic[K, V]):
             self._window.cancel()
             self._window = None
         if waiting:
-            task = asyncio.create_task(self._answer(waiting))
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
+            task = asyncio.create_task(self._complete(waiting))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
 
-    async def _answer(self, waiting: Mapping[K, asyncio.Future[V | None]]) -> None:
+    async def _complete(self, waiting: Mapping[K, asyncio.Future[V | None]]) -> None:
         try:
-            answers = await self._ask(list(waiting))
+            values = await self._call(list(waiting))
         except Exception as exc:
             for future in waiting.values():
                 if not future.done():
                     future.set_exception(exc)
-                    # Marks the exception as retrieved: no caller may be left to await it.
+                    # Marks the exception as retrieved, because all callers may be cancelled.
                     future.exception()
             return
         for key, future in waiting.items():
             if not future.done():
-                future.set_result(answers.get(key))
+                future.set_result(values.get(key))

@@ -9,7 +9,7 @@ from controller.aws.session import Aws
 from controller.options import Options
 
 VERSION_PERIOD = 300.0
-"""Seconds between two updates of the Kubernetes version: clusters are upgraded."""
+"""Seconds between two updates of the Kubernetes version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class EksCluster:
 
 
 class ClusterFacts:
-    """The cluster as EKS first described it, with the version of the last update."""
+    """Caches the cluster's description, and updates its Kubernetes version."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ClusterFacts:
         self._options = options
         self._dns = dns
         self._known: EksCluster | None = None
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def get(self) -> EksCluster:
         """Return the cluster; settings override what EKS returns.
@@ -59,9 +59,9 @@ class ClusterFacts:
         """
         if self._known is None:
             # Concurrent callers wait for the response to the first.
-            async with self._asking:
+            async with self._lock:
                 if self._known is None:
-                    self._known = await self._ask()
+                    self._known = await self._describe()
         return self._known
 
     async def refresh(self) -> None:
@@ -72,12 +72,12 @@ class ClusterFacts:
 
         """
         before = await self.get()
-        answer = await self._ask()
+        response = await self._describe()
         # Only the version of a running cluster changes; the service CIDR does not, once EKS
         # returned it.
-        self._known = replace(before, version=answer.version) if before.service_cidr else answer
+        self._known = replace(before, version=response.version) if before.service_cidr else response
 
-    async def _ask(self) -> EksCluster:
+    async def _describe(self) -> EksCluster:
         name = self._options.cluster_name
         cluster = (await self._aws.call("eks", "describe_cluster", name=name))["cluster"]
         network = cluster.get("kubernetesNetworkConfig") or {}

@@ -27,7 +27,7 @@ def drift_reason(
     not drift.
 
     Raises:
-        CloudProviderError: the status of the NodeClaim or EC2NodeClass lacks what to compare with.
+        CloudProviderError: the status of the NodeClaim or EC2NodeClass lacks a field to compare.
 
     """
     then, now = claim.metadata.annotations, node_class.metadata.annotations

@@ -2,8 +2,8 @@
 
 * CloudProviderError
   x AwsError             any other error of AWS; carries the error code
-  x ThrottledError       AWS throttles the controller; nothing may be concluded
-  x UnreachableError     no response, or no credentials; nothing may be concluded
+  x ThrottledError       AWS throttles the controller; the state of the resource is unknown
+  x UnreachableError     no response, or no credentials; the state of the resource is unknown
   x RequestError         an invalid request that was never sent: a bug of the controller
   x NodeClaimNotFoundError, InsufficientCapacityError, CreateError: see the port
 
@@ -49,7 +49,7 @@ INSUFFICIENT_CAPACITY = frozenset(
 )
 """Codes after which another offering, or the same one later, may be launched.
 
-They include SpotMaxPriceTooLow: spot costs more than on-demand, the most that EC2 accepts for it.
+They include SpotMaxPriceTooLow: the spot price exceeds the on-demand price, EC2's maximum for spot.
 """
 
 VCPU_QUOTA = frozenset({"MaxSpotInstanceCountExceeded", "VcpuLimitExceeded"})
@@ -113,12 +113,12 @@ UNAUTHORIZED = frozenset(
         "AWS.SimpleQueueService.AccessDenied",
     }
 )
-_NOT_TAKEN = re.compile(
+_INVALID_PARAMETER = re.compile(
     r"InvalidParameter\w*|Invalid\w+\.Malformed|InvalidInput|Validation(Error|Exception)"
 )
 """Codes of a parameter whose format or value AWS does not accept."""
 
-_NOT_RECOGNIZED = frozenset(
+_UNAUTHENTICATED = frozenset(
     {
         "ExpiredToken",
         "ExpiredTokenException",
@@ -131,16 +131,16 @@ _NOT_RECOGNIZED = frozenset(
         "UnrecognizedClientException",
     }
 )
-"""Codes of requests that AWS did not authenticate or that expired; AWS evaluates neither."""
+"""Codes of requests that AWS could not authenticate or that have expired."""
 
 _NOT_VALIDATED = "not able to validate the provided access credentials"
-"""EC2's message in that case, with the code `AuthFailure` that has other meanings too."""
+"""EC2's message in that case; its code `AuthFailure` has other meanings, too."""
 
 SPOT_ROLE_MISSING = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 PROFILE_INVALID = "InstanceProfileNameInvalid"
 TOKEN_REUSED = "IdempotentParameterMismatch"  # noqa: S105 - the name of an error
 NO_CREDENTIALS = "NoCredentials"
-_TO_BECOME_THE_ROLE = frozenset({"AssumeRole", "AssumeRoleWithWebIdentity"})
+_ASSUME_ROLE = frozenset({"AssumeRole", "AssumeRoleWithWebIdentity"})
 """The STS operations that botocore calls before the first request and to renew credentials."""
 
 DRY_RUN_PASSED = "DryRunOperation"
@@ -166,9 +166,9 @@ class AwsError(CloudProviderError):
         return self.code in UNAUTHORIZED
 
     @property
-    def is_not_taken(self) -> bool:
+    def is_invalid_parameter(self) -> bool:
         """Whether AWS does not accept the format or value of a parameter."""
-        return _NOT_TAKEN.fullmatch(self.code) is not None
+        return _INVALID_PARAMETER.fullmatch(self.code) is not None
 
     @property
     def is_server_fault(self) -> bool:
@@ -177,7 +177,7 @@ class AwsError(CloudProviderError):
 
 
 class UnreachableError(CloudProviderError):
-    """AWS did not respond or rejected the controller's credentials; nothing may be concluded."""
+    """AWS did not respond or rejected the credentials: the state of the resource is unknown."""
 
     reason = "CloudUnreachable"
 
@@ -216,26 +216,26 @@ _ENCODED = re.compile(r"\s*Encoded authorization failure message: \S+")
 def _from_client(exc: ClientError, operation: str) -> CloudProviderError:
     error = exc.response.get("Error", {})
     code, message = str(error.get("Code", "")), str(error.get("Message", ""))
-    asked = operation or str(exc.operation_name)
+    name = operation or str(exc.operation_name)
     status = int(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     # The encoded message is long, cannot be read, and differs on every call.
-    text = f"{asked}: {_ENCODED.sub('', message)} ({code})"
+    text = f"{name}: {_ENCODED.sub('', message)} ({code})"
     if code in THROTTLED:
         return ThrottledError(text)
-    if exc.operation_name in _TO_BECOME_THE_ROLE:
-        # This says nothing about the operation itself.
+    if exc.operation_name in _ASSUME_ROLE:
+        # The call to STS failed, not the operation itself.
         return UnreachableError(
             f"{text}; the trust policy of the controller's role must let its service account "
             f"call {exc.operation_name}",
             reason=NO_CREDENTIALS,
         )
-    if code in _NOT_RECOGNIZED or _NOT_VALIDATED in message:
+    if code in _UNAUTHENTICATED or _NOT_VALIDATED in message:
         return UnreachableError(
             f"{text}; the controller's credentials have expired or are invalid, or the clock of "
             "its node is wrong",
             reason=NO_CREDENTIALS,
         )
-    return AwsError(text, code=code, operation=asked, status=status)
+    return AwsError(text, code=code, operation=name, status=status)
 
 
 _REASONS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(

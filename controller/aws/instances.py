@@ -1,9 +1,9 @@
 """Finds, terminates and tags the EC2 instances of this cluster, and no others.
 
-Lists filter by the cluster's tags. An instance of a NodeClaim is described by its ID alone: if its
-tags were removed, it must not count as terminated. EC2 may not list a new instance yet, so for
-1 minute the launch counts rather than the list. In a zone with a zonal shift, instances keep their
-last known state, and none is terminated or tagged.
+Joiner lists instances by the cluster's tags. It describes the instance of a NodeClaim by its ID
+alone, so that an instance that lost its tags does not count as terminated. EC2 may not list a new
+instance yet, so an instance counts as running for 1 minute after its launch. In a zone with a zonal
+shift, instances keep their last known state, and Joiner terminates and tags none.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class NotListedYetError(CloudProviderError):
 
 
 class UnmarkedError(CloudProviderError):
-    """A running instance has lost its tags: it exists, and Joiner must not change it."""
+    """A running instance has lost its tags: Joiner must not change it."""
 
     reason = "InstanceUnmarked"
 
 
 class OtherClusterError(CloudProviderError):
-    """A running instance has another cluster's tag: it exists, and Joiner must not change it."""
+    """A running instance has another cluster's tag: Joiner must not change it."""
 
     reason = "InstanceOfOtherCluster"
 
@@ -99,7 +99,9 @@ class Described:
 
     @property
     def reserved_by(self) -> str:
-        """The capacity reservation it was launched into; empty if none, or if it has left it.
+        """The ID of the capacity reservation that the instance was launched into and still uses.
+
+        Empty if there is none.
 
         An instance that only matches an open capacity reservation counts as on-demand.
         """
@@ -334,9 +336,9 @@ class Instances:
         )
 
     def _is_marked(self, tags: Mapping[str, str]) -> bool:
-        """Whether the tags (or those left) mark an instance of a NodeClaim of this cluster.
+        """Whether the remaining tags identify an instance of a NodeClaim of this cluster.
 
-        The cluster's tag alone does not: EKS sets it on instances of EKS Auto Mode.
+        The cluster's tag alone does not, because EKS sets it on instances of EKS Auto Mode.
         """
         of_cluster = {labels.TAG_CLUSTER_NAME, labels.tag_cluster_owned(self._cluster)}
         is_launched = (
@@ -354,7 +356,7 @@ class Instances:
             )
 
     def _refuse_foreign(self, instance: Instance) -> None:
-        """Raise an error if the tag names another installation; without the tag it may be ours."""
+        """Raise an error if the tag names another installation; a missing tag is allowed."""
         whose = instance.tags.get(labels.TAG_INSTALLATION, self._installation)
         if whose != self._installation:
             raise CloudProviderError(
@@ -445,7 +447,7 @@ def _ending_error(wanted: str, exc: AwsError) -> CloudProviderError:
 
 
 def as_launched(launched: Described, known: Instance) -> Instance:
-    """Return an instance found after a launch: EC2's facts with the labels of the launch."""
+    """Return an instance as EC2 describes it, with the labels that the launch recorded."""
     return replace(
         known,
         provider_id=launched.instance.provider_id,

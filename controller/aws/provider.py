@@ -67,7 +67,7 @@ from controller.options import Options
 from controller.telemetry.logs import ChangeMonitor
 
 SWEEP = 10.0
-"""Seconds between two checks for stale data."""
+"""Seconds between two checks for idle launch templates and outdated data."""
 
 PRICES_PATIENCE = 10.0
 """Seconds for which the first decision waits for prices; then it uses those of the release."""
@@ -85,8 +85,8 @@ LEGACY_REPAIR_POLICIES = (
 
 FATAL_GPU_FAULTS = "64|74|79|119|120"
 GPU_FAULTS_OF_A_BOOT = "46|48|54|62|63|95|109|110|136|140|143|155|156|158"
-"""NVIDIA's XIDs after which a node is replaced sooner. The EKS node monitoring agent names the XID
-in the reason of the condition. Those of a boot are cleared by a reboot."""
+"""NVIDIA XID errors after which a node is repaired sooner. The EKS node monitoring agent writes the
+XID to the reason of the condition. A reboot clears `GPU_FAULTS_OF_A_BOOT`."""
 
 REPAIR_POLICIES = (
     *(
@@ -114,8 +114,8 @@ class AWSCloudProvider:
     """Implements `CloudProvider` for EC2.
 
     `cluster_dns` is the IP address of the cluster's DNS service, empty if unknown. `start` loads
-    what every decision needs and takes over launch templates of earlier processes. `run` refreshes
-    it. Only the leader calls both.
+    instance types and prices, and takes over launch templates of earlier processes. `run` refreshes
+    this data. Only the leader calls both.
     """
 
     name = "aws"
@@ -232,7 +232,7 @@ class AWSCloudProvider:
             verify=self._verification.verify,
             caveats=self._caveats,
             reserved_capacity=gates.reserved_capacity,
-            inexpressible=self._types.inexpressible,
+            invalid_expression=self._types.invalid_expression,
             expressions=self._evaluates,
             shares_gpus=aws_gates.dra_nvidia_gpu,
         )
@@ -291,8 +291,8 @@ class AWSCloudProvider:
         if wrong or closed:
             raise NodeClassNotReadyError("; ".join(wrong) or closed)
         await self._wait_until_loaded()
-        asked = node_pool.spec.template.spec.requirements if node_pool else ()
-        return self._types.of(node_class, asked)
+        required = node_pool.spec.template.spec.requirements if node_pool else ()
+        return self._types.of(node_class, required)
 
     async def launch(
         self,
@@ -356,7 +356,7 @@ class AWSCloudProvider:
         return await self._instances.all()
 
     async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
-        """Return which capacity reservations end soon: capacity blocks 40 minutes before."""
+        """Return which capacity reservations end soon: capacity blocks within 40 minutes."""
         found = await self._reservations.find([SelectorTerm(id=i) for i in reservation_ids])
         now = datetime.now(UTC)
         return [reservation.id for reservation in found if reservation.is_expiring(now)]
@@ -514,8 +514,8 @@ class AWSCloudProvider:
     async def _try(self, work: Callable[[], Awaitable[object]]) -> bool:
         """Do optional work; return whether it succeeded.
 
-        A failure must not end the leader, because the next leader would fail too. It is logged
-        when it changes, not at each attempt.
+        A failure must not end this process, because the next leader would fail, too. It is logged
+        only when it changes.
         """
         try:
             await work()

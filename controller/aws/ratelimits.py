@@ -21,10 +21,10 @@ from controller.aws.session import READS, Aws, Rows, repeats
 from controller.cloudprovider.errors import CloudProviderError, ThrottledError
 
 USED = 0.9
-"""Share of a bucket that is used: requests may reach EC2 closer together than they were sent."""
+"""The share of a bucket that is used, because requests may reach EC2 closer together than sent."""
 
 TRIFLE = 1e-6
-"""Fraction of a token that is not waited for: the clock may not resolve so short a time."""
+"""A missing fraction of a token for which a request does not wait: clocks are not that precise."""
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Bucket:
             self._tokens -= count
 
     def charge(self, count: int) -> None:
-        """Take tokens for calls that were not known before, even below 0; later callers wait."""
+        """Take tokens for calls that were made already, even below 0; later callers wait."""
         self._tokens = self._count() - count
 
     def empty(self) -> None:
@@ -108,9 +108,9 @@ class Paced:
             return await self._aws.call(service, operation, **parameters)
         bucket = await self._admitted(operation, parameters)
         with _charging(operation, bucket):
-            answer = await self._aws.call(service, operation, **parameters)
-        bucket.charge(repeats(answer))
-        return answer
+            response = await self._aws.call(service, operation, **parameters)
+        bucket.charge(repeats(response))
+        return response
 
     async def pages(
         self, service: str, operation: str, key: str, **parameters: Any

@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from controller.apis.karpenter.ec2nodeclass import SelectorTerm
+
+
+def queries(
+    terms: Sequence[SelectorTerm], *, id_filter: str, name_filter: str = ""
+) -> list[list[dict[str, Any]]]:
+    """Return the EC2 filters of each query; all IDs share one query.
+
+    Without filters, EC2 returns every resource, so a term without ID, name and tags has no query.
+    """
+    ids = sorted(term.id for term in terms if term.id)
+    by_id = [[{"Name": id_filter, "Values": ids}]] if ids else []
+    others = [
+        [
+            *([{"Name": name_filter, "Values": [term.name]}] if name_filter and term.name else []),
+            *tag_filters(term.tags),
+        ]
+        for term in terms
+        if not term.id
+    ]
+    return by_id + [filters for filters in others if filters]
 
 
 def tag_filters(tags: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -20,12 +20,12 @@ import boto3
 from botocore.config import Config
 from botocore.utils import IMDSRegionProvider
 
-from controller.aws.answers import INCOMPLETE, check
 from controller.aws.errors import UnreachableError, translated
+from controller.aws.responses import INCOMPLETE, check
 from controller.cloudprovider.errors import CloudProviderError
 
 THREADS = 24
-"""Maximum number of concurrent calls: more than EC2 allows an account to sustain."""
+"""Maximum number of concurrent calls, more than EC2's rate limits allow in the long run."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -148,15 +148,15 @@ class Session:
         The thread is a daemon: the process does not wait for the response when it ends.
         """
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[dict[str, Any]] = loop.create_future()
+        response: asyncio.Future[dict[str, Any]] = loop.create_future()
 
         def settle(result: dict[str, Any] | None, error: CloudProviderError | None) -> None:
-            if answer.done():
+            if response.done():
                 return
             if error is not None:
-                answer.set_exception(error)
+                response.set_exception(error)
             else:
-                answer.set_result(result or {})
+                response.set_result(result or {})
 
         def work() -> None:
             result, error = None, None
@@ -169,7 +169,7 @@ class Session:
                 loop.call_soon_threadsafe(settle, result, error)
 
         threading.Thread(target=work, name=f"aws-{operation}", daemon=True).start()
-        return await answer
+        return await response
 
     async def settle(self) -> None:
         """Start no more calls, and wait for those in progress, so that none reaches AWS later.
@@ -195,9 +195,9 @@ class Session:
 
     def _call(self, service: str, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         with translated(operation):
-            answer: dict[str, Any] = getattr(self._client(service), operation)(**parameters)
-        check(operation, answer)
-        return answer
+            response: dict[str, Any] = getattr(self._client(service), operation)(**parameters)
+        check(operation, response)
+        return response
 
     def _pages(self, service: str, operation: str, key: str, parameters: Mapping[str, Any]) -> Rows:
         items = Rows()
@@ -224,9 +224,9 @@ class Session:
             return self._clients[service]
 
 
-def repeats(answer: Mapping[str, Any]) -> int:
+def repeats(response: Mapping[str, Any]) -> int:
     """Return the number of botocore's retries for a response; each is a call."""
-    return int(answer.get("ResponseMetadata", {}).get("RetryAttempts", 0))
+    return int(response.get("ResponseMetadata", {}).get("RetryAttempts", 0))
 
 
 def _region() -> str:

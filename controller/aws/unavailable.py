@@ -1,15 +1,15 @@
 """The unavailable offerings: those that EC2 refused recently, which launches avoid for a while.
 
 A mark lasts 3 minutes. If the previous mark of the same offering expired only recently, the new one
-lasts twice as long: capacity that was refused twice is likely to be refused again, and each refusal
-costs a launch.
+lasts twice as long, because EC2 will probably refuse the offering again, and each refusal delays a
+launch.
 
 Each instance type has a sequence number that grows when a mark is added or expires. A cache of
 offerings compares it to detect changes.
 
 An exhausted quota excludes the instance types of its group that need more vCPUs than remain. The
-exclusion ends early once the controller has launched as many vCPUs in the quota as the refused
-instance has. That is more than had remained, so the quota has capacity again.
+exclusion ends early once the controller has launched at least as many vCPUs in the quota as the
+refused instance has, which proves that the quota has capacity again.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ TTL = 180.0
 """Seconds for which a refused offering is avoided at first: capacity returns within minutes."""
 
 LONGEST_TTL = 8 * TTL
-"""Maximum seconds for which an offering is avoided.
-
-Prices and capacity from half an hour ago say little about the present.
-"""
+"""Maximum seconds for which an offering is avoided: capacity may have changed since."""
 
 
 class CapacityMark(NamedTuple):
@@ -153,7 +150,7 @@ class Unavailable:
         for mark in [mark for mark in self._active if self._refused[mark].until <= now]:
             self._active.remove(mark)
             self._bump(mark)
-        # A mark that has been expired for as long as it lasted is forgotten: the next one is short.
+        # Once a mark has been expired for as long as it lasted, the next one lasts 3 minutes again.
         forgotten = [m for m, refused in self._refused.items() if _is_past(refused, now)]
         for mark in forgotten:
             del self._refused[mark]
@@ -164,7 +161,7 @@ class Unavailable:
         last = self._refused.get(mark)
         if last is None or _is_past(last, now):
             length = self._ttl
-        elif last.until > now:  # launches side by side are refused together: that is one refusal
+        elif last.until > now:  # concurrent launches: their refusals count once
             length = last.length
         else:
             length = min(2 * last.length, self._ttl * LONGEST_TTL / TTL)

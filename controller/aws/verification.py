@@ -24,7 +24,7 @@ from controller.apis.kubernetes.taints import Requirement
 from controller.aws.errors import DRY_RUN_PASSED, INSUFFICIENT_CAPACITY, AwsError
 from controller.aws.launching import fleet
 from controller.aws.launching.launcher import Launcher, LaunchPlan
-from controller.aws.nodeclass.status import PERMISSIONS, WantingError
+from controller.aws.nodeclass.status import PERMISSIONS, ConditionError
 from controller.aws.selectors import tag_list
 from controller.aws.session import Aws
 from controller.cloudprovider.errors import CreateError, InsufficientCapacityError
@@ -52,10 +52,10 @@ class Verification:
         self._passed = TTLCache(math.inf, KEPT, self.clock)
 
     async def verify(self, node_class: EC2NodeClass) -> None:
-        """Return if EC2 would launch for the EC2NodeClass.
+        """Check that EC2 would launch an instance for the EC2NodeClass.
 
         Raises:
-            WantingError: EC2 would refuse the launch.
+            ConditionError: EC2 would refuse the launch.
 
         """
         if not self.enabled:
@@ -137,10 +137,10 @@ def _is_passed(exc: AwsError) -> bool:
 
 
 def _raise_refusal(exc: AwsError, call: str) -> None:
-    """Raise what is wrong with the EC2NodeClass, or the error itself if AWS failed.
+    """Raise an error for the EC2NodeClass's condition, or `exc` itself if AWS failed.
 
     Raises:
-        WantingError: EC2 refused; the EC2NodeClass or the controller's IAM role must change.
+        ConditionError: EC2 refused; the EC2NodeClass or the controller's IAM role must change.
         AwsError: a server error of AWS.
 
     """
@@ -148,7 +148,7 @@ def _raise_refusal(exc: AwsError, call: str) -> None:
         return
     if exc.is_unauthorized or exc.reason.startswith("Unauthorized"):
         right = PERMISSIONS.get(exc.operation, exc.operation)
-        raise WantingError(
+        raise ConditionError(
             f"{call}AuthCheckFailed",
             f"Controller isn't authorized to call {right}; allow it in the controller's IAM "
             f"role: {exc}",
@@ -156,7 +156,7 @@ def _raise_refusal(exc: AwsError, call: str) -> None:
     if exc.is_server_fault:
         raise exc
     reason = exc.reason if exc.reason != CreateError.reason else f"{call}Refused"
-    raise WantingError(
+    raise ConditionError(
         reason, f"EC2 would refuse to launch instances for this EC2NodeClass: {exc}"
     ) from exc
 

@@ -366,9 +366,9 @@ async def test_the_subnet_with_the_most_free_addresses_of_a_zone_is_used() -> No
     assert ids == ["s-1", "s-2", "s-3"]
     assert {z: s.id for z, s in (await subnets.for_launch(ids)).items()} == {"a": "s-1", "b": "s-3"}
 
-    subnets.take({"s-1": 60})
+    subnets.reserve_addresses({"s-1": 60})
     assert (await subnets.for_launch(ids))["a"].id == "s-2"
-    subnets.give_back({"s-1": 60})
+    subnets.release_addresses({"s-1": 60})
     assert (await subnets.for_launch(ids))["a"].id == "s-1"
 
 
@@ -401,7 +401,7 @@ async def test_a_subnet_without_a_free_address_is_full_until_ec2_counts_one() ->
 async def test_launches_in_progress_do_not_exclude_a_subnet() -> None:
     subnets = Subnets(Scripted(describe_subnets=[subnet("s-1", "a", 20)]), clock=Clock())
     ids = [s.id for s in await subnets.find(TERMS)]
-    subnets.take({"s-1": 29})
+    subnets.reserve_addresses({"s-1": 29})
     assert set(await subnets.for_launch(ids)) == {"a"}
 
 

@@ -221,7 +221,7 @@ def _places(scope: ast.AST, *, is_drift: bool) -> Iterator[ast.expr]:
             yield node.value
         if isinstance(node, ast.Call):
             yield from (word.value for word in node.keywords if word.arg == "reason")
-            if _name(node.func) == "WantingError":
+            if _name(node.func) == "ConditionError":
                 yield node.args[0]
             if _name(node.func) == "Caveat":
                 yield node.args[1]

@@ -59,7 +59,7 @@ def settings(
     }
     if raid:
         _table(document, "settings.bootstrap-commands")[RAID_COMMAND] = _raid(version)
-    # A release does not start with settings that it does not know.
+    # A Bottlerocket release does not start if it does not support a setting.
     if fast_image_pull and _is_since(SOCI_SINCE, version):
         _table(document, "settings.container-runtime")["snapshotter"] = "soci"
         soci = _table(document, "settings.container-runtime-plugins.soci-snapshotter")

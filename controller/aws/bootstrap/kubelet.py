@@ -48,9 +48,9 @@ def closed(kubelet: Mapping[str, Any]) -> str:
     """Return a message about fields with expressions while NodeClassCEL is off; may be empty."""
     wanted = {"maxPods": "whole number"}
     return "; ".join(
-        f"spec.kubelet.{place}: {text!r} is not a {wanted.get(place, 'quantity')}, and "
+        f"spec.kubelet.{path}: {text!r} is not a {wanted.get(path, 'quantity')}, and "
         "expressions need AWS_FEATURE_GATES=NodeClassCEL=true"
-        for place, text in expressions(kubelet)
+        for path, text in expressions(kubelet)
     )
 
 

@@ -59,11 +59,11 @@ def is_quantity(text: Any) -> bool:
 
 def malformed_expression(kubelet: Mapping[str, Any]) -> str:
     """Return the first malformed expression with its error; empty if all can be compiled."""
-    for place, text in expressions(kubelet):
+    for path, text in expressions(kubelet):
         try:
             _program(text)
         except CelError as exc:
-            return f"spec.kubelet.{place}: {text!r}: {exc}"
+            return f"spec.kubelet.{path}: {text!r}: {exc}"
     return ""
 
 
@@ -78,51 +78,51 @@ def resolved(
         CelError: an expression has no value that is valid for the kubelet.
 
     """
-    places = dict(expressions(kubelet))
-    if not places:
+    paths = dict(expressions(kubelet))
+    if not paths:
         return kubelet
     settings = dict(kubelet)
-    if "maxPods" in places:
+    if "maxPods" in paths:
         plain = {name: value for name, value in kubelet.items() if name != "maxPods"}
-        settings["maxPods"] = _answer("maxPods", places["maxPods"], variables(plain), MOST_PODS)
+        settings["maxPods"] = _checked("maxPods", paths["maxPods"], variables(plain), MOST_PODS)
     known = variables(settings)
     for name in RESERVATIONS:
         if settings.get(name):
             settings[name] = {
-                resource: _amount(f"{name}.{resource}", resource, places, known, amount)
+                resource: _amount(f"{name}.{resource}", resource, paths, known, amount)
                 for resource, amount in settings[name].items()
             }
     return settings
 
 
 def _amount(
-    place: str, resource: str, places: Mapping[str, str], known: Variables, amount: Any
+    path: str, resource: str, paths: Mapping[str, str], known: Variables, amount: Any
 ) -> Any:
-    if place not in places:
+    if path not in paths:
         return amount
     unit, step = _UNITS.get(resource, ("", 1))
-    answer = _answer(place, places[place], known, 2**63 - step)
-    return f"{-(-answer // step) * step}{unit}"
+    value = _checked(path, paths[path], known, 2**63 - step)
+    return f"{-(-value // step) * step}{unit}"
 
 
-def _answer(place: str, text: str, variables: Variables, most: int) -> int:
-    answer = _evaluated(text, variables)
-    if isinstance(answer, str) or not 0 <= answer <= most:
-        wrong = answer if isinstance(answer, str) else f"is {answer}; allowed are 0 to {most}"
-        raise CelError(f"spec.kubelet.{place}: {text!r} for {variables.instance_type}: {wrong}")
-    return answer
+def _checked(path: str, text: str, variables: Variables, most: int) -> int:
+    value = _evaluated(text, variables)
+    if isinstance(value, str) or not 0 <= value <= most:
+        wrong = value if isinstance(value, str) else f"is {value}; allowed are 0 to {most}"
+        raise CelError(f"spec.kubelet.{path}: {text!r} for {variables.instance_type}: {wrong}")
+    return value
 
 
 @lru_cache(maxsize=65536)
 def _evaluated(text: str, variables: Variables) -> int | str:
     """Return the value of an expression, or the text of its error."""
     try:
-        answer = _program(text).eval(data=variables._asdict())
+        value = _program(text).eval(data=variables._asdict())
     except (RuntimeError, ValueError, LookupError) as exc:
         return first_line(str(exc))
-    if answer.type().name() == "ERROR":
-        return first_line(answer.value())
-    number = answer.value()
+    if value.type().name() == "ERROR":
+        return first_line(value.value())
+    number = value.value()
     return int(number) if math.isfinite(number) else "is not a finite number"
 
 

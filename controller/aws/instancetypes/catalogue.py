@@ -1,9 +1,9 @@
-"""Converts EC2 descriptions of instance types to what Kubernetes nodes of them have.
+"""Converts EC2 descriptions of instance types to the properties of Kubernetes nodes.
 
 `InstanceTypeInfo` holds the fields of an EC2 description that are used. The functions below it are
 pure: they return the capacity, the overhead and the labels of an instance type for one
-EC2NodeClass. The memory that the hypervisor keeps is estimated. The number of pods follows from the
-IP addresses of the network interfaces. Reservations follow the formulas of the EKS AMIs.
+EC2NodeClass. The hypervisor's memory is estimated. The number of pods is that of the IP addresses
+of the network interfaces. Reserved resources follow the formulas of the EKS AMIs.
 """
 
 from __future__ import annotations
@@ -429,7 +429,7 @@ def reserved_cpu(cpu: int) -> int:
 
 
 def eviction_threshold(storage: int, memory: int, kubelet: Mapping[str, Any]) -> dict[str, int]:
-    """Return what must stay free so that the kubelet evicts no pods, in thousandths."""
+    """Return the kubelet's hard eviction thresholds by resource, in thousandths."""
     hard = kubelet.get("evictionHard") or {}
     return {
         MEMORY: _signal(hard.get("memory.available", "100Mi"), memory),
@@ -505,7 +505,7 @@ def requirements(
 
 
 def _attributes(info: InstanceTypeInfo) -> dict[str, str | None]:
-    """Return the values of the `karpenter.k8s.aws/` labels; None for an attribute that it lacks."""
+    """Return the values of the `karpenter.k8s.aws/` labels; None if it has no such attribute."""
     family = info.name.partition(".")[0]
     named = _NAME.match(info.name)
     gpu = info.gpus[0] if len(info.gpus) == 1 else None

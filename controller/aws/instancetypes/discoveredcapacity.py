@@ -1,9 +1,9 @@
 """Memory capacity that nodes reported, by instance type and AMI.
 
-EC2 returns the memory of an instance type, but not what its hypervisor and firmware use. The
-controller estimates that share with `VM_MEMORY_OVERHEAD_PERCENT` until the first node of an
-instance type and AMI reports its memory. The smallest value counts: a pod that fits into it fits on
-every node of the instance type and AMI.
+EC2 returns the memory of an instance type, but not how much of it hypervisor and firmware use. The
+controller estimates this share with `VM_MEMORY_OVERHEAD_PERCENT` until the first node of an
+instance type and AMI reports its memory. The smallest reported value is used, because a pod that
+fits into it fits on every node of the instance type and AMI.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class SharingError(ValueError):
 class Sharing:
     """How several claims share a GPU: by its memory, and by a number of shares if `shares` > 0.
 
-    A request takes the whole memory by default if `takes_all`, and none of it otherwise.
+    A request without an amount of memory gets all of it if `takes_all`, and none otherwise.
     """
 
     shares: int = 0
@@ -286,7 +286,7 @@ def _consumable(total: Amount, minimum: Amount, default: Amount, step: Amount) -
 
 @cache
 def _rows() -> Mapping[str, tuple[Sequence[str], Sequence[str]]]:
-    """Return the words about the GPUs and about the EFA interfaces of each instance type."""
+    """Return the fields of `DEVICES` for GPUs and for EFA interfaces, by instance type."""
     rows = {}
     for line in DEVICES.strip().splitlines():
         gpus, _, interfaces = line.partition(" | ")

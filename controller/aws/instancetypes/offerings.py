@@ -134,7 +134,7 @@ class DescribedTypes:
 
 @dataclass(slots=True)
 class _Built:
-    """The instance types of one EC2NodeClass content, and the inputs of their current offerings."""
+    """The instance types of one `_content`, and the inputs of their current offerings."""
 
     estimated: Mapping[str, InstanceType]
     """The instance types without offerings, with estimated memory."""
@@ -146,12 +146,12 @@ class _Built:
     stamps: dict[str, object] = field(default_factory=dict)
     stamp: object = None
     listed: tuple[InstanceType, ...] = ()
-    together: _Together | None = None
+    together: _Merged | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Together:
-    """All instance types with the counted shares of GPUs merged in, and the two lists merged."""
+class _Merged:
+    """The merged list of instance types without and with counted GPU shares, and its two parts."""
 
     others: tuple[InstanceType, ...]
     counted: tuple[InstanceType, ...]
@@ -159,12 +159,12 @@ class _Together:
 
 
 class InstanceTypes:
-    """Returns instance types with offerings; the second call of a batch costs one comparison."""
+    """Returns instance types with offerings, cached until an input changes."""
 
     idle = 900.0
-    """Seconds without use after which the instance types of a content are forgotten.
+    """Seconds without use after which cached instance types are dropped.
 
-    Every content in use is kept: building it again blocks the event loop for a moment.
+    All that are in use are kept, because building them again blocks the event loop shortly.
     """
 
     def __init__(
@@ -197,14 +197,14 @@ class InstanceTypes:
         self._built: TTLCache[bytes, _Built] = TTLCache(math.inf, self.idle, clock)
 
     def of(
-        self, node_class: EC2NodeClass, asked: Sequence[Requirement] = ()
+        self, node_class: EC2NodeClass, required: Sequence[Requirement] = ()
     ) -> tuple[InstanceType, ...]:
         """Return the instance types that the EC2NodeClass can launch, with their current offerings.
 
-        An instance type with a share of a GPU counts as having no GPU, unless `asked` (the
+        An instance type with a share of a GPU counts as having no GPU, unless `required` (the
         requirements of a NodePool or NodeClaim) names it or its family.
         """
-        others, shared = self._listed(node_class, frozenset()), self._shared(asked)
+        others, shared = self._listed(node_class, frozenset()), self._shared(required)
         if not shared:
             return others
         counted, built = self._listed(node_class, shared), self._types(node_class, shared)
@@ -212,7 +212,7 @@ class InstanceTypes:
         if known is None or known.others is not others or known.counted is not counted:
             whole = (each for each in others if each.name not in shared)
             merged = sorted([*whole, *counted], key=lambda instance_type: instance_type.name)
-            known = built.together = _Together(others, counted, tuple(merged))
+            known = built.together = _Merged(others, counted, tuple(merged))
         return known.all
 
     def kubelet(self, node_class: EC2NodeClass, instance_type: str) -> Mapping[str, Any]:
@@ -220,7 +220,7 @@ class InstanceTypes:
         info = self._described.by_name[instance_type]
         return with_resolved_kubelet(node_class, info, self._limits).spec.kubelet
 
-    def inexpressible(self, node_class: EC2NodeClass) -> str:
+    def invalid_expression(self, node_class: EC2NodeClass) -> str:
         """Return the error of the first expression without a valid value; empty if all are valid.
 
         Cost: evaluates the expressions for every suitable instance type until one fails.
@@ -245,12 +245,12 @@ class InstanceTypes:
         public = frozenset(
             s.zone for s in node_class.status.subnets if self._subnets.is_public(s.id)
         )
-        # Expired marks are removed first, because that changes the offerings too.
+        # Expired marks are removed first, because this changes offerings, too.
         stamp = (
             self._unavailable.sweep(),
             self._pricing.revision,
             self._reservations.revision,
-            # Memory is discovered per AMI, and EC2NodeClasses with other AMIs share what is built.
+            # Memory is discovered per AMI, but EC2NodeClasses with other AMIs share instance types.
             (self._learned.revision, [a.id for a in node_class.status.amis])
             if self._learned.revision
             else None,
@@ -306,11 +306,11 @@ class InstanceTypes:
                 built.stamps[name] = stamp
         built.listed = tuple(built.types.values())
 
-    def _shared(self, asked: Sequence[Requirement]) -> frozenset[str]:
-        """Return the instance types with shares of GPUs that `asked` names, by name or family."""
+    def _shared(self, required: Sequence[Requirement]) -> frozenset[str]:
+        """Return the instance types with shares of GPUs that `required` names, or their family."""
         named = {
             value
-            for r in asked
+            for r in required
             if r.operator == "In" and r.key in (labels.INSTANCE_TYPE, _FAMILY)
             for value in r.values
         }
@@ -390,7 +390,7 @@ class InstanceTypes:
                 price = self._price(info.name, zone, capacity_type)
                 marked = self._is_avoided(info, zone, capacity_type, group)
                 yield Offering(
-                    requirements=_place(zone, every_zone[zone], capacity_type),
+                    requirements=_zone_labels(zone, every_zone[zone], capacity_type),
                     instance_price=price or 0.0,
                     available=price is not None and zone in open_zones and not marked,
                     surcharges=charged[zone],
@@ -400,7 +400,7 @@ class InstanceTypes:
             if zone in zones:
                 yield Offering(
                     requirements={
-                        **_place(zone, every_zone[zone], labels.RESERVED),
+                        **_zone_labels(zone, every_zone[zone], labels.RESERVED),
                         RESERVATION_ID: reservation.id,
                         RESERVATION_TYPE: reservation.reservation_type,
                         RESERVATION_INTERRUPTIBLE: str(reservation.interruptible).lower(),
@@ -464,20 +464,20 @@ def _by_type(node_class: EC2NodeClass) -> dict[str, tuple[CapacityReservationSta
 
 
 @lru_cache(maxsize=256)
-def _place(zone: str, zone_id: str, capacity_type: str) -> Mapping[str, str]:
+def _zone_labels(zone: str, zone_id: str, capacity_type: str) -> Mapping[str, str]:
     """Return the labels of a zone and capacity type; all instance types share these few objects."""
-    place = {labels.ZONE: zone, labels.CAPACITY_TYPE: capacity_type}
-    return {**place, labels.ZONE_ID: zone_id} if zone_id else place
+    in_zone = {labels.ZONE: zone, labels.CAPACITY_TYPE: capacity_type}
+    return {**in_zone, labels.ZONE_ID: zone_id} if zone_id else in_zone
 
 
-def _part(place: Mapping[str, str], partition: str) -> Mapping[str, str]:
-    return _parts(tuple(place.items()), partition)
+def _part(in_zone: Mapping[str, str], partition: str) -> Mapping[str, str]:
+    return _parts(tuple(in_zone.items()), partition)
 
 
 @lru_cache(maxsize=4096)
-def _parts(place: tuple[tuple[str, str], ...], partition: str) -> Mapping[str, str]:
+def _parts(in_zone: tuple[tuple[str, str], ...], partition: str) -> Mapping[str, str]:
     """Return an offering's labels with its partition; all instance types share these objects."""
-    return {**dict(place), labels.PLACEMENT_GROUP_PARTITION: partition}
+    return {**dict(in_zone), labels.PLACEMENT_GROUP_PARTITION: partition}
 
 
 @lru_cache(maxsize=64)

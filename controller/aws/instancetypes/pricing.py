@@ -36,11 +36,11 @@ _LINUX = {
     "capacitystatus": "Used",
     "marketoption": "OnDemand",
 }
-"""Attributes of the products that are a running instance with Linux."""
+"""Attributes of the products of running Linux instances."""
 
 _TIERS = {"EBS IOPS Tier 2": "-iops-2", "EBS IOPS Tier 3": "-iops-3"}
 _SUFFIXES = {"Storage": "", "System Operation": "-iops", "Provisioned Throughput": "-throughput"}
-"""End of a key of `VolumePrices`, by the product's family."""
+"""The suffix of a key of `VolumePrices`, by product family."""
 
 
 class Pricing:
@@ -58,7 +58,7 @@ class Pricing:
         self._refreshing = asyncio.Lock()
         self.revision = 0
         self.problems: dict[str, str] = {}
-        """The errors of the last update, by what was read: `on-demand`, `spot`, `volumes`."""
+        """The errors of the last update, by price type: `on-demand`, `spot`, `volumes`."""
 
     def on_demand(self, instance_type: str) -> float | None:
         """Return the on-demand price of an instance type in $/h, or None if unknown."""
@@ -129,7 +129,7 @@ class Pricing:
             prices.update(parsed(listed, self._currency))
         if not prices:
             raise CloudProviderError("the Pricing API returned no on-demand price")
-        # The release's prices are a fallback only: they fill no gap in the region's own prices.
+        # The release's prices are not merged with those of the API: they are only a fallback.
         self._on_demand = self._on_demand | prices if ON_DEMAND in self._read_at else prices
 
     async def _read_volumes(self) -> None:

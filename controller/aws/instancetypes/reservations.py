@@ -1,8 +1,7 @@
-"""Capacity reservations: capacity that is already paid for.
+"""Capacity reservations, and the available instance count of each.
 
-EC2 returns the available instance count of a reservation. Between two responses, this module
-updates the count: one less per launch, one more per terminated instance, and 0 when EC2 reports
-that the reservation is full.
+EC2 returns the count. Between two responses, this module updates it: one less per launch, one more
+per terminated instance, and 0 when EC2 reports that the reservation is full.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Reservations:
             math.inf, PERIOD, clock
         )
         self._left: dict[str, int] = {}
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self.revision = 0
         """Grows whenever a count changes."""
 
@@ -55,10 +54,10 @@ class Reservations:
                 for t in terms
             )
         )
-        async with self._asking:
+        async with self._lock:
             active = None if fresh else self._selected.get(key)
             if active is None:
-                active = self._selected[key] = await self._ask(terms)
+                active = self._selected[key] = await self._query(terms)
             return active
 
     def left(self, reservation_id: str) -> int:
@@ -81,13 +80,13 @@ class Reservations:
         self._left[reservation_id] = count
         self.revision += 1
 
-    async def _ask(self, terms: Sequence[SelectorTerm]) -> tuple[CapacityReservationStatus, ...]:
+    async def _query(self, terms: Sequence[SelectorTerm]) -> tuple[CapacityReservationStatus, ...]:
         now = datetime.now(UTC)
         by_id: dict[str, CapacityReservationStatus] = {}
-        for question in _questions(terms):
+        for request in _requests(terms):
             try:
                 described = await self._aws.pages(
-                    "ec2", "describe_capacity_reservations", "CapacityReservations", **question
+                    "ec2", "describe_capacity_reservations", "CapacityReservations", **request
                 )
             except AwsError as exc:
                 if not exc.is_not_found:
@@ -103,12 +102,12 @@ class Reservations:
         return tuple(by_id[i] for i in sorted(by_id))
 
 
-def _questions(terms: Sequence[SelectorTerm]) -> Iterator[dict[str, Any]]:
+def _requests(terms: Sequence[SelectorTerm]) -> Iterator[dict[str, Any]]:
     """Yield the parameters of one request per term; EC2 has no filter for reservation IDs."""
     for term in terms:
         if term.id:
             yield {"CapacityReservationIds": [term.id]}
-        elif filters := _filters(term):  # no filter would select all of them
+        elif filters := _filters(term):  # without a filter, EC2 returns all reservations
             yield {"Filters": [*filters, {"Name": "state", "Values": ["active"]}]}
 
 

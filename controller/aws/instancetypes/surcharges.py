@@ -1,4 +1,4 @@
-"""What AWS bills for a node in addition to its instance: EBS volumes and a public IPv4 address."""
+"""The price of a node besides its instance: EBS volumes and a public IPv4 address."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class VolumePrices:
     """EBS prices in $ a month.
 
     Keys are volume types (per GiB), `TYPE-iops` with `io2-iops-2` and `io2-iops-3` for the higher
-    tiers (per provisioned IOPS), and `gp3-throughput` (per provisioned MiB/s). What is missing is
-    derived from the ratios that AWS' list prices have in every region.
+    tiers (per provisioned IOPS), and `gp3-throughput` (per provisioned MiB/s). A missing price is
+    derived from another by the ratio of AWS's list prices, which is the same in every region.
     """
 
     rates: Mapping[str, float]
@@ -93,7 +93,7 @@ def surcharges(
     prices: VolumePrices,
     region: str,
 ) -> dict[str, Surcharges]:
-    """Return what AWS bills for a node of the EC2NodeClass besides its instance, by zone.
+    """Return the price of a node of the EC2NodeClass besides its instance, by zone.
 
     `public_zones` are the zones with a subnet that gives instances a public IPv4 address.
     """
@@ -108,8 +108,8 @@ def surcharges(
 def _volumes(node_class: EC2NodeClass) -> list[BlockDevice]:
     """Return the EBS volumes of a node.
 
-    The AMI provides those of its family's devices that the EC2NodeClass does not map. A mapping
-    without a size takes the size of the AMI family's device.
+    These are the mappings of the EC2NodeClass, and the devices of the AMI family that it does not
+    map. A mapping without a size has the size of the AMI family's device.
     """
     usual = {one.device_name: one.ebs for one in family_of(node_class).block_devices if one.ebs}
     mappings = node_class.spec.block_device_mappings or []

@@ -19,7 +19,7 @@ PERIOD = 60.0
 """Seconds between two calls."""
 
 PATIENCE = timedelta(minutes=2)
-"""How long a check may fail before it counts: checks can fail briefly."""
+"""How long a check must have failed before it becomes a notice: checks can fail briefly."""
 
 DENIED_BACKOFF = timedelta(minutes=15)
 """How long the controller does not call EC2 after it was not authorized.
@@ -35,7 +35,7 @@ EVENTS = (
     "instance-stop",
 )
 OVER = ("[Completed]", "[Canceled]")
-"""How the description of a finished event starts; EC2 lists such events for up to a week."""
+"""The start of the description of a finished event; EC2 lists such events for up to a week."""
 
 _CHECKS = {"instance_status": "InstanceStatus", "system_status": "SystemStatus"}
 _QUESTIONS: Sequence[tuple[str, Sequence[str]]] = (
@@ -88,7 +88,7 @@ class InstanceStatuses:
         notices: dict[str, Notice] = {}
         try:
             for name, values in _QUESTIONS:
-                notices |= await self._ask(name, values, now)
+                notices |= await self._call(name, values, now)
         except AwsError as exc:
             if not exc.is_unauthorized:
                 raise
@@ -98,7 +98,7 @@ class InstanceStatuses:
                 extra={"error": str(exc), "seconds": DENIED_BACKOFF.total_seconds()},
             )
             return
-        # A finding that ended may occur again, and is new then.
+        # A finding that ended is a new finding if it occurs again.
         self._dealt_with &= notices.keys()
         self._waiting = {r: n for r, n in notices.items() if r not in self._dealt_with}
 
@@ -114,7 +114,7 @@ class InstanceStatuses:
         self._dealt_with.add(notice.receipt)
         return True
 
-    async def _ask(self, name: str, values: Sequence[str], now: datetime) -> dict[str, Notice]:
+    async def _call(self, name: str, values: Sequence[str], now: datetime) -> dict[str, Notice]:
         listed = await self._aws.pages(
             "ec2",
             "describe_instance_status",

@@ -1,7 +1,7 @@
 """The messages of the interruption queue.
 
 EventBridge sends each event to an SQS queue. An unknown event becomes a notice of kind `no_op`, so
-that the reader counts and acknowledges it too.
+that it is counted and acknowledged, too.
 """
 
 from __future__ import annotations
@@ -122,11 +122,11 @@ class Interruptions:
         if not self._name:
             await asyncio.sleep(WAIT)
             return ()
-        # Of several receivers none waits: that would delay what the others received, which SQS
-        # hides from all other receivers meanwhile.
+        # Several receivers do not wait for messages: that would delay the messages that the others
+        # have received.
         wait = WAIT if self._receivers == 1 else 0
-        asked = (self._receive(wait) for _ in range(self._receivers))
-        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        receiving = (self._receive(wait) for _ in range(self._receivers))
+        outcomes = await asyncio.gather(*receiving, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         received = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
         is_full = not failures and all(len(messages) == BATCH for messages in received)
@@ -151,14 +151,14 @@ class Interruptions:
             )
 
     async def _receive(self, wait: int) -> Sequence[Mapping[str, Any]]:
-        answer = await self._ask(
+        response = await self._call(
             "receive_message",
             MaxNumberOfMessages=BATCH,
             WaitTimeSeconds=wait,
             VisibilityTimeout=WAIT,
             MessageSystemAttributeNames=["SentTimestamp"],
         )
-        return answer.get("Messages") or []
+        return response.get("Messages") or []
 
     def _notice(self, message: Mapping[str, Any]) -> Notice:
         instances: tuple[str, ...] = ()
@@ -166,7 +166,7 @@ class Interruptions:
         try:
             kind, instances, detail = parsed(message["Body"])
         except ValueError as exc:
-            # It can never be parsed: count it, and delete it like any other message.
+            # A retry could not parse it either: count it, and delete it like any other message.
             log.error(
                 "failed to parse a message of the interruption queue; deleting it",
                 extra={"error": str(exc)},
@@ -187,10 +187,10 @@ class Interruptions:
     async def _delete(self, receipts: Sequence[str]) -> Mapping[str, bool]:
         """Delete messages; return those that were deleted."""
         entries = [{"Id": str(n), "ReceiptHandle": receipt} for n, receipt in enumerate(receipts)]
-        answer = await self._ask("delete_message_batch", Entries=entries)
-        return {receipts[int(done["Id"])]: True for done in answer.get("Successful") or []}
+        response = await self._call("delete_message_batch", Entries=entries)
+        return {receipts[int(done["Id"])]: True for done in response.get("Successful") or []}
 
-    async def _ask(self, operation: str, **parameters: Any) -> dict[str, Any]:
+    async def _call(self, operation: str, **parameters: Any) -> dict[str, Any]:
         try:
             if not self._url:
                 queue = await self._aws.call("sqs", "get_queue_url", QueueName=self._name)

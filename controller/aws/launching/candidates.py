@@ -50,9 +50,9 @@ NITRO_SANDBOX = "eks.amazonaws.com/nitro-sandbox"
 
 
 WRITTEN_TEMPLATES = 256
-"""Number of launch templates that are cached, least recently used evicted first.
+"""The number of launch templates in the cache, more than a burst of launches needs.
 
-It is more than a burst of launches needs.
+The least recently used one is evicted first.
 """
 
 

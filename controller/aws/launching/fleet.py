@@ -45,7 +45,7 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetAnswer:
+class FleetResult:
     """The parsed CreateFleet response: instances, errors, or both."""
 
     launched: tuple[Launched, ...]
@@ -55,14 +55,14 @@ class FleetAnswer:
 def client_token(launch: str, attempt: int) -> str:
     """Return the ClientToken of the n-th attempt of a launch: 40 hexadecimal characters.
 
-    `launch` is the NodeClaim's UID, or the token that several NodeClaims share. The next attempt
-    starts when one has failed for good.
+    `launch` is the NodeClaim's UID, or the token that several NodeClaims share. A new attempt
+    starts once repeating the previous one cannot succeed.
     """
     return hashlib.sha256(f"{launch}/{attempt}".encode()).hexdigest()[:40]
 
 
-def shown(candidates: Iterable[LaunchCandidate]) -> Sequence[LaunchCandidate]:
-    """Return the candidates of the request: the cheapest, `MOST_OVERRIDES` at most."""
+def cheapest(candidates: Iterable[LaunchCandidate]) -> Sequence[LaunchCandidate]:
+    """Return the cheapest candidates, `MOST_OVERRIDES` at most, which the request contains."""
     cheapest_first = sorted(candidates, key=lambda c: (c.offering.price, c.instance_type.name))
     return cheapest_first[:MOST_OVERRIDES]
 
@@ -91,7 +91,7 @@ def request(
     parameters: dict[str, Any] = {
         "Type": "instant",
         "ClientToken": token,
-        "LaunchTemplateConfigs": _configs(shown(candidates)),
+        "LaunchTemplateConfigs": _configs(cheapest(candidates)),
         "TargetCapacitySpecification": {
             "DefaultTargetCapacityType": target,
             "TotalTargetCapacity": count,
@@ -135,18 +135,18 @@ def _configs(candidates: Iterable[LaunchCandidate]) -> list[dict[str, Any]]:
     ]
 
 
-def read(answer: Mapping[str, Any], candidates: Iterable[LaunchCandidate]) -> FleetAnswer:
+def read(response: Mapping[str, Any], candidates: Iterable[LaunchCandidate]) -> FleetResult:
     """Parse a CreateFleet response; `candidates` are those that the request contained."""
-    return FleetAnswer(
-        launched=tuple(_launched(answer, list(candidates))),
-        errors=tuple(_error(e) for e in answer.get("Errors") or []),
+    return FleetResult(
+        launched=tuple(_launched(response, list(candidates))),
+        errors=tuple(_error(e) for e in response.get("Errors") or []),
     )
 
 
 def _launched(
-    answer: Mapping[str, Any], candidates: Sequence[LaunchCandidate]
+    response: Mapping[str, Any], candidates: Sequence[LaunchCandidate]
 ) -> Iterator[Launched]:
-    for group in answer.get("Instances") or []:
+    for group in response.get("Instances") or []:
         if not group.get("InstanceIds"):
             continue
         picked = group.get("LaunchTemplateAndOverrides") or {}

@@ -57,7 +57,7 @@ from controller.aws.launching.candidates import (
     market,
     wants_efa,
 )
-from controller.aws.launching.fleet import FleetAnswer, LaunchCandidate, Launched
+from controller.aws.launching.fleet import FleetResult, LaunchCandidate, Launched
 from controller.aws.launching.launchfilters import UNAVAILABLE, filtered
 from controller.aws.launching.launchtemplates import LaunchTemplate, LaunchTemplates
 from controller.aws.network.placementgroups import PlacementGroup, PlacementGroups
@@ -83,10 +83,10 @@ _UNRESERVED = Requirement(key=labels.CAPACITY_TYPE, operator="NotIn", values=[la
 
 TENANCY = f"{labels.AWS_GROUP}/instance-tenancy"
 
-DOUBT = 20.0
-"""Seconds after which an instance that EC2 does not list is considered not launched.
+LISTED_AFTER = 20.0
+"""Seconds after which an instance that EC2 does not list counts as not launched.
 
-The lists of EC2 are consistent sooner than that.
+EC2's lists are consistent sooner.
 """
 
 REMEMBERED = 3600.0
@@ -106,7 +106,7 @@ Offered = tuple[InstanceType, Offering, Subnet]
 
 @dataclass(slots=True)
 class Attempts:
-    """What this process knows about the launch of one NodeClaim, or of a shared launch."""
+    """The attempts of this process to launch one NodeClaim, or a shared launch."""
 
     number: int = 0
     doubted_since: float | None = None
@@ -117,7 +117,7 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class Fulfilled:
-    """What a CreateFleet call launched, in the order of positions, and what EC2 refused.
+    """The instances that a CreateFleet call launched, by position, and EC2's errors.
 
     An instance that has been terminated since is None.
     """
@@ -128,7 +128,7 @@ class Fulfilled:
 
 @dataclass(slots=True)
 class SharedCall:
-    """A call for several NodeClaims: its attempts, and the one in progress or done.
+    """A call for several NodeClaims: its attempts, and the last one, in progress or done.
 
     `owners` are the UIDs of the NodeClaims by position.
     """
@@ -311,12 +311,12 @@ class Launcher:
         plan = await self.plan(claim, node_class, types, shared)
         launch = shared.token if shared else claim.metadata.uid
         token = fleet.client_token(launch, attempts.number)
-        self._subnets.take(plan.reserved({}))
+        self._subnets.reserve_addresses(plan.reserved({}))
         used: Counter[str] = Counter()
         try:
             with self.held(plan):
-                answer = await self._answered(plan, token, attempts)
-            used.update(each.candidate.subnet_id for each in answer.launched)
+                response = await self._call_fleet(plan, token, attempts)
+            used.update(each.candidate.subnet_id for each in response.launched)
         except AwsError as exc:
             if exc.code == TOKEN_REUSED:
                 return await self._recovered(plan, attempts)
@@ -324,27 +324,27 @@ class Launcher:
                 self._templates.forget(c.template.name for c in plan.candidates)
                 raise _TemplateGoneError(str(exc), reason=exc.reason) from exc
             refused = FleetError(exc.code, str(exc))
-            self._learn([refused], plan)
+            self._mark_refused([refused], plan)
             raise launch_failure([refused]) from exc
         finally:
-            self._subnets.give_back(plan.reserved(used))
+            self._subnets.release_addresses(plan.reserved(used))
         for subnet_id in used.elements():
             self._subnets.use_address(subnet_id)
         order = cheapest_first(claim)
         launched = (
             self._instance(plan, each)
             for each in sorted(
-                answer.launched,
+                response.launched,
                 key=lambda each: order(each.candidate.instance_type.name, each.instance_id),
             )
         )
-        return Fulfilled(tuple(launched), answer.errors)
+        return Fulfilled(tuple(launched), response.errors)
 
-    async def _answered(self, plan: LaunchPlan, token: str, attempts: Attempts) -> FleetAnswer:
+    async def _call_fleet(self, plan: LaunchPlan, token: str, attempts: Attempts) -> FleetResult:
         context = plan.node_class.spec.context
         if plan.claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true":
             context = None
-        answer = await self._aws.call(
+        response = await self._aws.call(
             "ec2",
             "create_fleet",
             **fleet.request(
@@ -358,26 +358,26 @@ class Launcher:
                 count=plan.count,
             ),
         )
-        fleet_answer = fleet.read(answer, plan.candidates)
-        self._learn(fleet_answer.errors, plan)
-        if not fleet_answer.launched:
-            # The client token is used up; the next attempt needs a new one.
+        result = fleet.read(response, plan.candidates)
+        self._mark_refused(result.errors, plan)
+        if not result.launched:
+            # EC2 repeats the result for the same client token, so the next attempt needs another.
             attempts.number += 1
-            if any(e.code in LAUNCH_TEMPLATE_NOT_FOUND for e in fleet_answer.errors):
+            if any(e.code in LAUNCH_TEMPLATE_NOT_FOUND for e in result.errors):
                 self._templates.forget(c.template.name for c in plan.candidates)
                 raise _TemplateGoneError("the launch template is gone")
-            raise launch_failure(fleet_answer.errors)
-        for each in fleet_answer.launched:
+            raise launch_failure(result.errors)
+        for each in result.launched:
             if plan.capacity_type == labels.RESERVED:
                 offered = each.candidate.offering.requirements
                 self._reservations.launched(offered[RESERVATION_ID])
             instance_type = each.candidate.instance_type
             cpus = instance_type.capacity[CPU] // MILLI
             self._unavailable.launched(instance_type.name, cpus, plan.capacity_type)
-        return fleet_answer
+        return result
 
-    def _learn(self, errors: Iterable[FleetError], plan: LaunchPlan) -> None:
-        """Mark the refused offerings as unavailable, so that they are not requested at once."""
+    def _mark_refused(self, errors: Iterable[FleetError], plan: LaunchPlan) -> None:
+        """Mark the refused offerings as unavailable, so that the next request omits them."""
         for error in errors:
             self._avoid(error, plan)
 
@@ -425,8 +425,8 @@ class Launcher:
         """Return the instances that an earlier process launched by the same call.
 
         Raises:
-            CloudProviderError: EC2 does not list all of them yet. After `DOUBT` seconds, the list
-                counts as complete; if it is empty, the next call starts a new attempt.
+            CloudProviderError: EC2 does not list all of them yet. After `LISTED_AFTER` seconds, the
+                list counts as complete; if it is empty, the next call starts a new attempt.
 
         """
         meta = plan.claim.metadata
@@ -436,7 +436,7 @@ class Launcher:
         now = self._clock()
         if attempts.doubted_since is None:
             attempts.doubted_since = now
-        if now - attempts.doubted_since > DOUBT:
+        if now - attempts.doubted_since > LISTED_AFTER:
             # EC2's lists are consistent after this time.
             attempts.doubted_since = None
             if launched:
@@ -492,19 +492,18 @@ class Launcher:
     ) -> LaunchPlan:
         """Select the offerings to request for a NodeClaim and create their launch templates.
 
-        The instances of a `shared` launch are not of a capacity reservation, which may be too
-        small for all of them.
+        A `shared` launch uses no capacity reservation, which may be too small for all instances.
 
         Raises:
             InsufficientCapacityError: no offering that meets the NodeClaim is available now.
             NodeClassNotReadyError: the EC2NodeClass cannot launch instances.
 
         """
-        asked = [*claim.spec.requirements, *([_UNRESERVED] if shared else [])]
-        known = self._types.of(node_class, asked) if types is None else types
+        required = [*claim.spec.requirements, *([_UNRESERVED] if shared else [])]
+        known = self._types.of(node_class, required) if types is None else types
         chosen = filtered(
-            choices(known, asked, _requests(claim)),
-            asked,
+            choices(known, required, _requests(claim)),
+            required,
             relaxed=claim.metadata.annotations.get(labels.MIN_VALUES_RELAXED) == "true",
         )
         zones = await self._subnets.for_launch(s.id for s in node_class.status.subnets)
@@ -516,7 +515,7 @@ class Launcher:
         ]
         if not offered:
             raise InsufficientCapacityError(UNAVAILABLE)
-        offered, partition = _in_one_partition(offered, asked)
+        offered, partition = _in_one_partition(offered, required)
         cluster = await self._cluster.get()
         group = await self._groups.find(node_class.spec.placement_group_selector)
         tenancy = _tenancy(claim)
@@ -637,16 +636,16 @@ def require_ready(node_class: EC2NodeClass) -> None:
 def _refused(error: FleetError, plan: LaunchPlan) -> Iterator[LaunchCandidate]:
     """Yield the candidates of the request that an error applies to.
 
-    An error of the whole request names no instance type, zone or subnet and applies to all of them.
-    A candidate that is not marked would be requested, and refused, again at once.
+    An error of the whole request names no instance type, zone or subnet, and applies to all
+    candidates. If it marked none, the next request would contain and EC2 would refuse them again.
     """
-    for shown in fleet.shown(plan.candidates):
+    for candidate in fleet.cheapest(plan.candidates):
         if (
-            error.instance_type in ("", shown.instance_type.name)
-            and error.zone in ("", shown.offering.zone)
-            and error.subnet_id in ("", shown.subnet_id)
+            error.instance_type in ("", candidate.instance_type.name)
+            and error.zone in ("", candidate.offering.zone)
+            and error.subnet_id in ("", candidate.subnet_id)
         ):
-            yield shown
+            yield candidate
 
 
 def _hashes(node_class: EC2NodeClass) -> dict[str, str]:
@@ -656,8 +655,8 @@ def _hashes(node_class: EC2NodeClass) -> dict[str, str]:
 
 
 def _requests(claim: NodeClaim) -> Resources:
-    asked = parsed(claim.spec.resources.requests)
-    return {name: amount for name, amount in asked.items() if name != NITRO_SANDBOX}
+    required = parsed(claim.spec.resources.requests)
+    return {name: amount for name, amount in required.items() if name != NITRO_SANDBOX}
 
 
 def _wants_efa(plan: LaunchPlan) -> bool:
@@ -665,19 +664,19 @@ def _wants_efa(plan: LaunchPlan) -> bool:
 
 
 def _tenancy(claim: NodeClaim) -> str:
-    asked = read(claim.spec.requirements).get(TENANCY)
-    return "default" if asked is None or asked.has("default") else "dedicated"
+    required = read(claim.spec.requirements).get(TENANCY)
+    return "default" if required is None or required.has("default") else "dedicated"
 
 
 def _in_one_partition(
-    offered: Sequence[Offered], asked: Iterable[Requirement]
+    offered: Sequence[Offered], required: Iterable[Requirement]
 ) -> tuple[Sequence[Offered], str]:
     """Return the offerings of one partition of a placement group, and the name of the partition.
 
     If the NodeClaim requires no partition, EC2 chooses: each offering is returned once, with an
     empty name.
     """
-    if any(r.key == labels.PLACEMENT_GROUP_PARTITION for r in asked):
+    if any(r.key == labels.PLACEMENT_GROUP_PARTITION for r in required):
         first = min(map(_partition, offered), key=lambda name: (len(name), name))
         return [each for each in offered if _partition(each) == first], first
     once: dict[tuple[str, str, str], Offered] = {}

@@ -1,7 +1,7 @@
 """Reduces the choices that meet a NodeClaim to those that CreateFleet offers to EC2.
 
-EC2 chooses by its own allocation strategy, so an unwanted offering must not be in the request. The
-filters keep reservations only, if there are any. They remove bare metal and accelerators for
+EC2 chooses by its own allocation strategy, so the request must not contain unwanted offerings. If
+there are reservations, the filters keep only these. They remove bare metal and accelerators for
 ordinary pods, spot offerings that cost more than on-demand, and all but the 60 cheapest types.
 """
 
@@ -20,10 +20,7 @@ from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints.requirements import value_set
 
 MOST_TYPES = 60
-"""Maximum number of instance types in a request.
-
-More flexibility brings little, and EC2 limits the size of the request.
-"""
+"""Maximum number of instance types in a request, whose size EC2 limits."""
 
 UNAVAILABLE = "all requested instance types were unavailable during launch"
 
@@ -74,7 +71,7 @@ def reserved_first(choices: Sequence[Choice]) -> list[Choice]:
         key=lambda o: (o.price, order.index(_partition(o))),
     )
     if _partition(best) == "capacity-block":
-        # A launch names its capacity block, so a request can target exactly one.
+        # A request names its capacity block, so it can use only one.
         return keeping(reserved, lambda _, o: o is best)
     reserved = keeping(reserved, lambda _, o: _partition(o) == _partition(best))
     return [replace(c, offerings=_one_per_zone(c.offerings)) for c in reserved]

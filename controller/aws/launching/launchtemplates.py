@@ -300,8 +300,8 @@ class LaunchTemplates:
         await asyncio.shield(making)
 
     async def _make(self, template: LaunchTemplate) -> None:
-        # If the response is lost, the template may exist nevertheless. It then counts as in doubt,
-        # and is deleted with the idle templates unless a launch needs it again.
+        # If the response is lost, the template may exist, and is deleted with the idle templates
+        # unless a launch needs it.
         self._in_doubt[template.name] = self._clock()
         try:
             await self._aws.call(

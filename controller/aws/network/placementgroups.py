@@ -49,9 +49,9 @@ class PlacementGroups:
     def __init__(self, aws: Aws, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._aws = aws
         self._clock = clock
-        # Not in a cache that drops them: they remain in use while EC2 does not respond.
+        # Not in a cache with expiry, because they remain in use while EC2 does not respond.
         self._known: dict[PlacementGroupSelector, tuple[float, PlacementGroup]] = {}
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def find(self, selector: PlacementGroupSelector | None) -> PlacementGroup | None:
         """Return the selected placement group, or None if there is none or it is not available.
@@ -63,12 +63,12 @@ class PlacementGroups:
         if selector is None:
             return None
         # Launches arrive together: the second waits for the response to the first.
-        async with self._asking:
+        async with self._lock:
             since, known = self._known.get(selector, (float("-inf"), None))
             if known is not None and self._clock() - since < PERIOD:
                 return known
             try:
-                group = await self._ask(selector)
+                group = await self._described(selector)
             except CloudProviderError as exc:
                 if known is None:
                     raise
@@ -87,7 +87,7 @@ class PlacementGroups:
         """Return the placement group that `find` returned last, however old."""
         return self._known[selector][1] if selector in self._known else None
 
-    async def _ask(self, selector: PlacementGroupSelector) -> PlacementGroup | None:
+    async def _described(self, selector: PlacementGroupSelector) -> PlacementGroup | None:
         available = {"Name": "state", "Values": ["available"]}
         named = {"Name": "group-name", "Values": [selector.name]}
         # EC2 returns a group shared by another account only for a request with its ID.
@@ -97,12 +97,12 @@ class PlacementGroups:
             else {"Filters": [available], "GroupIds": [selector.id]}
         )
         try:
-            answer = await self._aws.call("ec2", "describe_placement_groups", **which)
+            response = await self._aws.call("ec2", "describe_placement_groups", **which)
         except AwsError as exc:
             if exc.is_not_found:
                 return None
             raise
-        for d in answer.get("PlacementGroups", []):
+        for d in response.get("PlacementGroups", []):
             # EC2's filters read a name as a pattern.
             if not selector.name or d.get("GroupName") == selector.name:
                 return PlacementGroup(

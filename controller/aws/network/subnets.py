@@ -1,9 +1,9 @@
 """Subnets: which ones an EC2NodeClass selects, and which have free IP addresses.
 
-A launch reserves the addresses that it may use. It releases those of the subnets that EC2 did not
+A launch reserves the addresses that it may use, and then releases those in subnets that EC2 did not
 choose. A new description of a subnet replaces the controller's own count. A subnet without free
-addresses is not used until EC2 reports a free one. A subnet that refused an instance is avoided for
-3 minutes.
+addresses is not used until EC2 reports a free one. A subnet in which EC2 refused to launch an
+instance is avoided for 3 minutes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from cachetools import TTLCache
 
 from controller.apis.karpenter.ec2nodeclass import SelectorTerm
-from controller.aws.selectors import tag_filters
+from controller.aws.selectors import queries
 from controller.aws.session import Aws
 from controller.aws.unavailable import TTL
 from controller.cloudprovider.errors import CloudProviderError
@@ -58,23 +58,23 @@ class Subnets:
         self._aws = aws
         self._clock = clock
         self._selected: TTLCache[object, tuple[Subnet, ...]] = TTLCache(math.inf, period, clock)
-        # Not in a cache that drops them: they remain in use while EC2 does not respond.
+        # Not in a cache with expiry, because they remain in use while EC2 does not respond.
         self._known: dict[str, tuple[float, Subnet]] = {}
         self._in_flight: Counter[str] = Counter()
         self._landed: Counter[str] = Counter()
         self._full: TTLCache[str, None] = TTLCache(math.inf, TTL, clock)
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._counting = asyncio.Lock()
 
     async def find(self, terms: Sequence[SelectorTerm]) -> tuple[Subnet, ...]:
         """Return the subnets that any of the terms selects, most free addresses first."""
         key = tuple(sorted((t.id, tuple(sorted(t.tags.items()))) for t in terms))
         # EC2NodeClasses often share terms: the second caller waits for the response to the first.
-        async with self._asking:
+        async with self._lock:
             if subnets := self._selected.get(key):
                 return subnets
             by_id: dict[str, Subnet] = {}
-            for filters in _queries(terms):
+            for filters in queries(terms, id_filter="subnet-id"):
                 by_id.update({s.id: s for s in await self._describe(filters)})
             subnets = tuple(sorted(by_id.values(), key=lambda s: (-s.free, s.id)))
             self._selected[key] = subnets
@@ -103,11 +103,11 @@ class Subnets:
         """Return the number of free addresses less those reserved by launches in progress."""
         return subnet.free - self._in_flight[subnet.id]
 
-    def take(self, addresses: Mapping[str, int]) -> None:
+    def reserve_addresses(self, addresses: Mapping[str, int]) -> None:
         """Reserve the addresses that a launch may use, by subnet ID."""
         self._in_flight.update(addresses)
 
-    def give_back(self, addresses: Mapping[str, int]) -> None:
+    def release_addresses(self, addresses: Mapping[str, int]) -> None:
         """Release the reserved addresses of the subnets that EC2 did not choose."""
         for subnet_id, count in addresses.items():
             # A description in between has already cleared the reservations.
@@ -186,13 +186,3 @@ class Subnets:
             self._in_flight.pop(subnet.id, None)
             self._landed.pop(subnet.id, None)
         return subnets
-
-
-def _queries(terms: Sequence[SelectorTerm]) -> list[list[dict[str, Any]]]:
-    """Return one list of filters per query; all IDs share one query.
-
-    EC2 reads no filter as everything, so a term without ID and tags produces no query.
-    """
-    ids = sorted(term.id for term in terms if term.id)
-    by_tags = [tag_filters(term.tags) for term in terms if not term.id and term.tags]
-    return [*([[{"Name": "subnet-id", "Values": ids}]] if ids else []), *by_tags]

@@ -66,7 +66,7 @@ class ZonalShift:
     async def _applied(self) -> Mapping[str, datetime | None]:
         arn = (await self._cluster.get()).arn
         try:
-            answer = await self._aws.call(
+            response = await self._aws.call(
                 "arc-zonal-shift", "get_managed_resource", resourceIdentifier=arn
             )
         except AwsError as exc:
@@ -78,7 +78,7 @@ class ZonalShift:
                     operation=exc.operation,
                 ) from exc
             raise
-        # Zonal autoshifts have no expiry time that is known in advance.
-        shifts = [*answer.get("zonalShifts", []), *answer.get("autoshifts", [])]
+        # Zonal autoshifts have no expiry time.
+        shifts = [*response.get("zonalShifts", []), *response.get("autoshifts", [])]
         applied = (s for s in shifts if s.get("appliedStatus") == "APPLIED")
         return {s["awayFrom"]: s.get("expiryTime") for s in applied}

@@ -29,7 +29,7 @@ from controller.cloudprovider.errors import CloudProviderError
 ALIAS_PERIOD = 24 * 3600.0
 """Seconds for which the SSM parameters of an alias are cached; a setting overrides it.
 
-With this period, a release of AWS reaches clusters over a day, not all of them within a minute.
+With this period, a new AMI reaches the clusters over a day instead of all of them at once.
 """
 
 CUSTOM_PERIOD = 300.0
@@ -180,7 +180,7 @@ class AMIs:
             math.inf, lambda key, _, now: now + key[1], clock
         )
         self._selected: TTLCache[object, tuple[AMIStatus, ...]] = TTLCache(math.inf, period, clock)
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def find(self, node_class: EC2NodeClass, kubernetes: str) -> tuple[AMIStatus, ...]:
         """Return the AMIs that the EC2NodeClass selects, newest first; one per set of requirements.
@@ -191,7 +191,7 @@ class AMIs:
         """
         terms = node_class.spec.ami_selector_terms
         key = (repr(terms), family_of(node_class).name, kubernetes)
-        async with self._asking:
+        async with self._lock:
             if images := self._selected.get(key):
                 return images
             served = [pair async for pair in self._served(node_class, kubernetes)]
@@ -210,16 +210,16 @@ class AMIs:
 
     async def _of_alias(self, family: Family, version: str, kubernetes: str) -> Any:
         ids: dict[str, list[tuple[Requirement, ...]]] = {}
-        asked = parameters(family, version, kubernetes)
-        values = await asyncio.gather(*(self._value(p.path, self._period_of(p)) for p in asked))
-        for parameter, image_id in zip(asked, values, strict=True):
+        needed = parameters(family, version, kubernetes)
+        values = await asyncio.gather(*(self._value(p.path, self._period_of(p)) for p in needed))
+        for parameter, image_id in zip(needed, values, strict=True):
             if image_id:
                 ids.setdefault(image_id, []).extend(parameter.variants)
         if not ids:
             return
         images = await self._by_id(sorted(ids))
         living = {image.id: not image.deprecated for image in images}
-        for parameter in asked:
+        for parameter in needed:
             self._invalidate(parameter, living)
         for image in images:
             for variant in ids[image.id]:
@@ -264,12 +264,12 @@ class AMIs:
         if known := self._values.get((path, period)):
             return known.image_id
         try:
-            answer = await self._aws.call("ssm", "get_parameter", Name=path)
+            response = await self._aws.call("ssm", "get_parameter", Name=path)
         except AwsError as exc:
             if exc.is_not_found:
                 return ""
             raise
-        value = _Value(str(answer["Parameter"]["Value"]), self._clock())
+        value = _Value(str(response["Parameter"]["Value"]), self._clock())
         self._values[path, period] = value
         return value.image_id
 
@@ -327,7 +327,7 @@ def _runs_on(image: Image) -> Requirement:
 
 
 def _filters(term: SelectorTerm) -> list[dict[str, Any]]:
-    """Return the EC2 filters of a term; no filter must select nothing, but EC2 selects all."""
+    """Return the EC2 filters of a term; without any, EC2 would return all AMIs."""
     by_name = [{"Name": "name", "Values": [term.name]}] if term.name else []
     return [*by_name, *tag_filters(term.tags)]
 

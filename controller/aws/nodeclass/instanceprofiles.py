@@ -3,8 +3,8 @@
 An EC2NodeClass sets `spec.instanceProfile` or `spec.role`. For a profile, Joiner never calls IAM.
 For a role, Joiner uses the profile with the role's name, if it contains the role and is tagged for
 this cluster (the Pulumi program creates one). Otherwise Joiner creates a profile for the
-EC2NodeClass, which needs `joiner:instanceProfiles: managed`. Without permission to read profiles,
-Joiner assumes that the profile with the role's name is right; EC2 refuses the launch if not.
+EC2NodeClass, which requires `joiner:instanceProfiles: managed`. Without permission to read
+profiles, Joiner uses the profile with the role's name, and EC2 refuses the launch if it is wrong.
 """
 
 from __future__ import annotations
@@ -86,8 +86,11 @@ class InstanceProfiles:
             self._current[node_class.metadata.uid] = name
         return name
 
-    def lacking(self, node_class: EC2NodeClass) -> str:
-        """Return what to do if EC2 does not find the EC2NodeClass's profile; may be empty."""
+    def remedy(self, node_class: EC2NodeClass) -> str:
+        """Return what the user must do if EC2 does not find the EC2NodeClass's profile, or "".
+
+        It is empty if Joiner may read profiles, or if the EC2NodeClass sets the profile.
+        """
         if node_class.spec.instance_profile or not self._lacks_permission:
             return ""
         return (
@@ -137,7 +140,7 @@ class InstanceProfiles:
         if since is not None and self._clock() - since < CHECKED:
             return True
         try:
-            usable = await self._carries(name, role)
+            usable = await self._is_valid(name, role)
         except CloudProviderError as exc:
             if since is None:
                 raise
@@ -155,7 +158,7 @@ class InstanceProfiles:
     def forget(self, node_class: EC2NodeClass) -> None:
         """Drop the cached state of the EC2NodeClass's profile, after EC2 did not find it."""
         self._forget(node_class.status.instance_profile)
-        self._denied_until = -math.inf  # The permissions may have been granted since.
+        self._denied_until = -math.inf  # The permissions may have been granted meanwhile.
 
     def _forget(self, name: str) -> None:
         self._checked = {pair: at for pair, at in self._checked.items() if pair[0] != name}
@@ -219,14 +222,14 @@ class InstanceProfiles:
         """Whether a listed profile still exists and this installation created it."""
         try:
             # list_instance_profiles returns no tags.
-            answer = await self._aws.call(
+            response = await self._aws.call(
                 "iam", "get_instance_profile", InstanceProfileName=profile["InstanceProfileName"]
             )
         except AwsError as exc:
             if exc.is_not_found:
                 return False
             raise
-        made_by = tags_of(answer["InstanceProfile"]).get(labels.TAG_INSTALLATION)
+        made_by = tags_of(response["InstanceProfile"]).get(labels.TAG_INSTALLATION)
         return made_by == self._installation
 
     @property
@@ -236,15 +239,15 @@ class InstanceProfiles:
     def _path(self, node_class: EC2NodeClass) -> str:
         return f"{self._root}{node_class.metadata.uid}/"
 
-    async def _carries(self, name: str, role: str) -> bool:
+    async def _is_valid(self, name: str, role: str) -> bool:
         """Whether the profile exists, is tagged for this cluster, and contains only this role."""
         try:
-            answer = await self._aws.call("iam", "get_instance_profile", InstanceProfileName=name)
+            response = await self._aws.call("iam", "get_instance_profile", InstanceProfileName=name)
         except AwsError as exc:
             if exc.is_not_found:
                 return False
             raise
-        profile = answer["InstanceProfile"]
+        profile = response["InstanceProfile"]
         tags = tags_of(profile)
         ours = (
             tags.get(labels.tag_cluster_owned(self._cluster)) == "owned"
@@ -292,7 +295,7 @@ class InstanceProfiles:
                     f"iam:PassRole in its IAM role: {exc}"
                 ) from exc
             # A profile contains one role at most; an earlier process may have added it.
-            if exc.code != "LimitExceeded" or not await self._carries(name, role):
+            if exc.code != "LimitExceeded" or not await self._is_valid(name, role):
                 raise
 
     async def _delete(self, profile: dict[str, Any]) -> None:

@@ -76,11 +76,11 @@ NAMED_BY = {
     "SecurityGroupsReady": ("SecurityGroupResolutionFailed", "spec.securityGroupSelectorTerms"),
     "InstanceProfileReady": (InstanceProfileError.reason, "spec.role, or a tag of spec.tags"),
 }
-"""By condition: its reason if AWS rejects the value of a field, and the field."""
+"""The reason if AWS rejects the value of a field, and the field, by condition."""
 
 
-class WantingError(Exception):
-    """A condition of an EC2NodeClass is not True; carries its status, reason and message."""
+class ConditionError(Exception):
+    """A condition of an EC2NodeClass is not True; has its status, reason and message."""
 
     def __init__(self, reason: str, message: str, *, status: ConditionStatus = "False") -> None:
         super().__init__(message)
@@ -91,10 +91,10 @@ class WantingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Caveat:
-    """A warning about an EC2NodeClass that does not prevent launches: a condition of its own.
+    """A condition that warns about an EC2NodeClass and does not prevent launches.
 
-    The condition is False while the warning applies and absent otherwise. `Ready` does not
-    depend on it.
+    The condition is False while the warning applies, and absent otherwise. `Ready` does not depend
+    on it.
     """
 
     kind: str
@@ -103,7 +103,7 @@ class Caveat:
 
 
 @dataclass(slots=True)
-class _Findings:
+class _Resolution:
     """The status of an EC2NodeClass while it is resolved."""
 
     node_class: EC2NodeClass
@@ -112,14 +112,14 @@ class _Findings:
     kinds: list[str] = field(default_factory=list)
     caveats: list[str] = field(default_factory=list)
 
-    async def step(self, kind: str, find_out: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+    async def step(self, kind: str, resolve: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         """Resolve one part of the status, and set its condition to the outcome."""
         try:
-            fields = await find_out()
-        except WantingError as exc:
+            fields = await resolve()
+        except ConditionError as exc:
             self._set(kind, exc.status, reason=exc.reason, message=exc.message)
         except AwsError as exc:
-            if exc.is_not_taken and kind in NAMED_BY:
+            if exc.is_invalid_parameter and kind in NAMED_BY:
                 reason, named_by = NAMED_BY[kind]
                 self._set(kind, "False", reason=reason, message=f"AWS rejected {named_by}: {exc}")
                 return
@@ -181,7 +181,7 @@ class _Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeClasses:
-    """Resolves EC2NodeClasses; `verify` runs last, and checks by dry run whether EC2 launches."""
+    """Resolves EC2NodeClasses; `verify` checks at the end by dry run whether EC2 would launch."""
 
     cluster: ClusterFacts
     amis: AMIs
@@ -192,7 +192,7 @@ class NodeClasses:
     placements: PlacementGroups
     verify: Callable[[EC2NodeClass], Awaitable[None]]
     caveats: Callable[[EC2NodeClass], Iterable[Caveat]]
-    inexpressible: Callable[[EC2NodeClass], str]
+    invalid_expression: Callable[[EC2NodeClass], str]
     """Return which kubelet expression has no valid value; empty if all have one."""
 
     reserved_capacity: bool = True
@@ -209,18 +209,18 @@ class NodeClasses:
             CloudProviderError: AWS cannot be reached, throttles or failed; the status stays.
 
         """
-        findings = _Findings(node_class, node_class.status, now)
-        await findings.step("AMIsReady", lambda: self._images(node_class))
+        resolution = _Resolution(node_class, node_class.status, now)
+        await resolution.step("AMIsReady", lambda: self._images(node_class))
         if self.reserved_capacity:
-            await findings.step("CapacityReservationsReady", lambda: self._reserved(node_class))
-        await findings.step("PlacementGroupReady", lambda: self._placement(node_class))
-        await findings.step("SubnetsReady", lambda: self._zones(node_class))
-        await findings.step("SecurityGroupsReady", lambda: self._security(node_class))
-        await findings.step("InstanceProfileReady", lambda: self._profile(node_class))
-        await findings.step(VALIDATION, lambda: self._validation(findings))
-        for caveat in self.caveats(findings.as_class):
-            findings.warn(caveat)
-        return findings.rolled_up()
+            await resolution.step("CapacityReservationsReady", lambda: self._reserved(node_class))
+        await resolution.step("PlacementGroupReady", lambda: self._placement(node_class))
+        await resolution.step("SubnetsReady", lambda: self._zones(node_class))
+        await resolution.step("SecurityGroupsReady", lambda: self._security(node_class))
+        await resolution.step("InstanceProfileReady", lambda: self._profile(node_class))
+        await resolution.step(VALIDATION, lambda: self._validation(resolution))
+        for caveat in self.caveats(resolution.as_class):
+            resolution.warn(caveat)
+        return resolution.rolled_up()
 
     async def _images(self, node_class: EC2NodeClass) -> dict[str, Any]:
         version = (await self.cluster.get()).version
@@ -228,9 +228,9 @@ class NodeClasses:
         try:
             amis = await self.amis.find(node_class, version)
         except UnsupportedAliasError as exc:
-            raise WantingError(exc.reason, str(exc)) from exc
+            raise ConditionError(exc.reason, str(exc)) from exc
         if not amis:
-            raise WantingError(
+            raise ConditionError(
                 "AMINotFound",
                 f"AMISelector did not match any AMIs; spec.amiSelectorTerms: {described(terms)}",
             )
@@ -246,7 +246,7 @@ class NodeClasses:
         selector = node_class.spec.placement_group_selector
         group = await self.placements.find(selector)
         if selector and group is None:
-            raise WantingError(
+            raise ConditionError(
                 "PlacementGroupNotFound",
                 f'Placement group "{selector.name or selector.id}" not found; it must exist and '
                 "be available. Correct spec.placementGroupSelector",
@@ -257,14 +257,16 @@ class NodeClasses:
         terms = node_class.spec.subnet_selector_terms
         subnets = await self.subnets.find(terms)
         if not subnets:
-            raise WantingError("SubnetsNotFound", _no_match("Subnet", "subnetSelectorTerms", terms))
+            raise ConditionError(
+                "SubnetsNotFound", _no_match("Subnet", "subnetSelectorTerms", terms)
+            )
         return {"subnets": [SubnetStatus(id=s.id, zone=s.zone, zone_id=s.zone_id) for s in subnets]}
 
     async def _security(self, node_class: EC2NodeClass) -> dict[str, Any]:
         terms = node_class.spec.security_group_selector_terms
         groups = await self.groups.find(terms)
         if not groups:
-            raise WantingError(
+            raise ConditionError(
                 "SecurityGroupsNotFound",
                 _no_match("SecurityGroup", "securityGroupSelectorTerms", terms),
             )
@@ -274,49 +276,49 @@ class NodeClasses:
         try:
             return {"instance_profile": await self.profiles.ensure(node_class)}
         except InstanceProfileError as exc:
-            raise WantingError(exc.reason, str(exc)) from exc
+            raise ConditionError(exc.reason, str(exc)) from exc
 
-    async def _validation(self, findings: _Findings) -> dict[str, Any]:
-        node_class = findings.as_class
+    async def _validation(self, resolution: _Resolution) -> dict[str, Any]:
+        node_class = resolution.as_class
         await self._text(node_class)
         waiting = [
             condition
-            for kind in findings.kinds
+            for kind in resolution.kinds
             if (condition := find(node_class.status.conditions, kind)) and not condition.is_true
         ]
         if waiting:
-            raise WantingError(
+            raise ConditionError(
                 "DependenciesNotReady",
                 "Awaiting " + ", ".join(c.type for c in waiting),
                 status="False" if any(c.is_false for c in waiting) else "Unknown",
             )
-        if inexpressible := self.inexpressible(node_class):
-            raise WantingError("KubeletExpressionEvaluationFailed", inexpressible)
+        if invalid_expression := self.invalid_expression(node_class):
+            raise ConditionError("KubeletExpressionEvaluationFailed", invalid_expression)
         await self._verified(node_class)
         return {}
 
     async def _verified(self, node_class: EC2NodeClass) -> None:
         try:
             await self.verify(node_class)
-        except WantingError as exc:
+        except ConditionError as exc:
             if exc.reason != PROFILE_INVALID:
                 raise
-            lacking = self.profiles.lacking(node_class)
+            remedy = self.profiles.remedy(node_class)
             self.profiles.forget(node_class)
             if named := node_class.spec.instance_profile:
-                raise WantingError(
+                raise ConditionError(
                     "InstanceProfileNotFound", f'Instance profile "{named}" not found'
                 ) from exc
-            message = "; ".join(filter(None, (exc.message, lacking)))
-            raise WantingError(exc.reason, message) from exc
+            message = "; ".join(filter(None, (exc.message, remedy)))
+            raise ConditionError(exc.reason, message) from exc
         except (RequestError, NodeClassNotReadyError) as exc:
-            raise WantingError(exc.reason, str(exc)) from exc
+            raise ConditionError(exc.reason, str(exc)) from exc
         except CloudProviderError as exc:
             before = find(node_class.status.conditions, VALIDATION)
             if before and before.observed_generation == node_class.metadata.generation:
-                # The failure says nothing about the EC2NodeClass: the last result still applies.
+                # The failure is not the EC2NodeClass's: the last result still applies.
                 raise
-            raise WantingError(
+            raise ConditionError(
                 exc.reason, f"not validated yet; retrying: {exc}", status="Unknown"
             ) from exc
 
@@ -325,21 +327,21 @@ class NodeClasses:
         spec, family = node_class.spec, family_of(node_class)
         cluster = await self.cluster.get()
         if family is AL2023 and not cluster.service_cidr:
-            raise WantingError(
+            raise ConditionError(
                 "ClusterCIDRResolutionFailed",
                 "Failed to detect the cluster CIDR, which AL2023 nodes need: EKS returned no "
                 "service CIDR",
             )
         wrong = kubelet.problems(spec.kubelet)
         if wrong:
-            raise WantingError("InvalidKubeletConfiguration", "; ".join(wrong))
+            raise ConditionError("InvalidKubeletConfiguration", "; ".join(wrong))
         if not self.expressions and (closed := kubelet.closed(spec.kubelet)):
-            raise WantingError("KubeletExpressionsDisabled", closed)
+            raise ConditionError("KubeletExpressionsDisabled", closed)
         if malformed := malformed_expression(spec.kubelet):
-            raise WantingError("KubeletExpressionInvalid", malformed)
+            raise ConditionError("KubeletExpressionInvalid", malformed)
         unsupported = kubelet.unsupported(spec.kubelet, family)
         if unsupported:
-            raise WantingError(
+            raise ConditionError(
                 "UnsupportedKubeletConfiguration",
                 f"AMI family {family.name} does not support spec.kubelet.{', '.join(unsupported)}",
             )
@@ -347,10 +349,10 @@ class NodeClasses:
         try:
             user_data(family, Bootstrap(cluster=cluster, custom=spec.user_data or ""))
         except UserDataError as exc:
-            raise WantingError("InvalidUserData", str(exc)) from exc
+            raise ConditionError("InvalidUserData", str(exc)) from exc
         refused = nodeclasstags.forbidden(spec.tags or {})
         if refused:
-            raise WantingError(
+            raise ConditionError(
                 "TagValidationFailed",
                 f"spec.tags contains restricted tags, which only the controller sets: "
                 f"{', '.join(map(repr, refused))}; remove them",
@@ -361,9 +363,9 @@ class NodeClasses:
         try:
             shared = sharing(node_class)
         except SharingError as exc:
-            raise WantingError("NVIDIAConsumableCapacityInvalid", str(exc)) from exc
+            raise ConditionError("NVIDIAConsumableCapacityInvalid", str(exc)) from exc
         if shared is not None and not self.shares_gpus:
-            raise WantingError(
+            raise ConditionError(
                 "DRADisabled",
                 f"annotation {NVIDIA_CONSUMABLE_CAPACITY} enables GPU sharing, but the "
                 "DRANVIDIAGPU feature gate is disabled",

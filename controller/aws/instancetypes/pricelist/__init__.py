@@ -1,13 +1,12 @@
-"""Prices that are part of a release, each with the date on which they were read.
+"""Prices that are part of a release, used while the Pricing API is not available.
 
-While the Pricing API is not available, they order instance types and allow launches. `prices.json`
-holds one table of on-demand prices per region with its date. A region without a table uses the
-table of the first region of its partition, and `PriceList.region` says so. AWS publishes the
-prices. The tables are those of Karpenter's releases, and `python -m
-controller.aws.instancetypes.pricelist` renders them.
+`prices.json` has one table of on-demand prices per region, with the date on which it was read. A
+region without a table uses that of another region of its partition, named by `PriceList.region`.
+The tables are those of Karpenter's releases; `python -m controller.aws.instancetypes.pricelist`
+renders them.
 
-`volumes.json` holds EBS prices as AWS' page of prices stated them on its date, transcribed by hand
-and not read since: in $ a month, per GiB by volume type and per provisioned IOPS.
+`volumes.json` has the EBS prices of AWS's price page on its date, transcribed by hand: in $ a
+month, per GiB by volume type and per provisioned IOPS.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 PATH = Path(__file__).with_name("prices.json")
 _VOLUMES = Path(__file__).with_name("volumes.json")
 
-_STAND_INS = (("us-gov-", "us-gov-west-1"), ("cn-", "cn-north-1"), ("", "us-east-1"))
+_SUBSTITUTES = (("us-gov-", "us-gov-west-1"), ("cn-", "cn-north-1"), ("", "us-east-1"))
 """Start of a region's name, and the region whose table it uses if it has none of its own."""
 
 
@@ -36,10 +35,10 @@ class PriceList:
 
 @cache
 def shipped(region: str) -> PriceList:
-    """Return the price list of a region, or the one of the region that substitutes for it."""
+    """Return the price list of a region, or that of its substitute."""
     tables = json.loads(PATH.read_text())["regions"]
     if region not in tables:
-        region = next(other for start, other in _STAND_INS if region.startswith(start))
+        region = next(other for start, other in _SUBSTITUTES if region.startswith(start))
     table = tables[region]
     prices = {
         f"{family}.{size}": float(price)

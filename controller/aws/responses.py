@@ -13,7 +13,7 @@ from controller.aws.errors import UnreachableError
 
 INCOMPLETE = "AnswerIncomplete"
 
-ANSWERS: Mapping[str, Sequence[str]] = {
+REQUIRED: Mapping[str, Sequence[str]] = {
     "create_fleet": ("Instances", "Instances[].InstanceIds", "Instances[].InstanceType"),
     "delete_message_batch": ("Successful[].Id",),
     "describe_cluster": (
@@ -53,32 +53,32 @@ MAY_BE_EMPTY = frozenset({"Instances[].Tags[].Value"})
 """Required fields that may be empty: a tag may have no value."""
 
 
-def check(operation: str, answer: Mapping[str, Any] | Sequence[Any]) -> None:
+def check(operation: str, response: Mapping[str, Any] | Sequence[Any]) -> None:
     """Check a response, or the items of a paginated one.
 
     Raises:
-        UnreachableError: a required field is missing, so nothing may be concluded.
+        UnreachableError: a required field is missing, so the response must not be used.
 
     """
-    if isinstance(answer, Mapping):
-        needed, items = ANSWERS.get(operation, ()), [answer]
+    if isinstance(response, Mapping):
+        needed, items = REQUIRED.get(operation, ()), [response]
     else:
-        needed, items = ITEMS.get(operation, ()), [*answer]
+        needed, items = ITEMS.get(operation, ()), [*response]
     for path in needed:
-        if any(_lacks(item, path.split("."), empty=path in MAY_BE_EMPTY) for item in items):
+        if any(_is_missing(item, path.split("."), empty=path in MAY_BE_EMPTY) for item in items):
             raise UnreachableError(
                 f"{operation}: incomplete response: {path} is missing", reason=INCOMPLETE
             )
 
 
-def _lacks(answer: Mapping[str, Any], path: Sequence[str], *, empty: bool) -> bool:
+def _is_missing(response: Mapping[str, Any], path: Sequence[str], *, empty: bool) -> bool:
     """Whether a field on the path is missing; with `empty`, the last one may be an empty string."""
     if not path:
         return False
     name, *rest = path
-    inner = answer.get(name.removesuffix("[]"))
+    inner = response.get(name.removesuffix("[]"))
     if name.endswith("[]"):
-        return any(_lacks(each, rest, empty=empty) for each in inner or ())
+        return any(_is_missing(each, rest, empty=empty) for each in inner or ())
     if inner == "":
         return not empty
-    return inner is None or _lacks(inner, rest, empty=empty)
+    return inner is None or _is_missing(inner, rest, empty=empty)
