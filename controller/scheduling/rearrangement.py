@@ -1,4 +1,4 @@
-"""Improve a small answer after its last round, across the rounds in which its nodes were bought."""
+"""Improve a small set of new nodes after the last round, across the rounds of their purchase."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from controller.scheduling.packing.plannednodes import Families, PlannedNode
 from controller.scheduling.placement.domains import Domains
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
 
-FEW = 100
-"""Greatest number of pods on new nodes for which an answer is improved node by node; and greatest
-number of pods without a node in a class that is tried with them."""
+MAX_PODS = 100
+"""Greatest number of pods on new nodes for which the nodes are improved one by one, and greatest
+size of a pending group without a node that is tried with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rearranged:
-    """Improved new nodes, and what limits have `left` after them."""
+    """Improved new nodes, and the remaining amounts of the limits (`left`)."""
 
     planned: list[PlannedNode]
     left: Vector
@@ -32,7 +32,7 @@ class Rearranged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rearrangement:
-    """Takes new nodes apart and recreates them where that is cheaper."""
+    """Removes new nodes and recreates them if that is cheaper."""
 
     builder: ProblemBuilder
     limits: PurchaseLimits
@@ -40,14 +40,14 @@ class Rearrangement:
     launch_options: LaunchOptions
     variants: Variants
 
-    def rearranged(
-        self, planned: Sequence[PlannedNode], placeless: Sequence[PendingGroup], left: Vector
+    def rearrange(
+        self, planned: Sequence[PlannedNode], without_node: Sequence[PendingGroup], left: Vector
     ) -> Rearranged | None:
         """Return cheaper nodes for the same pods; None if there is no improvement.
 
         Placing pods that had no node is an improvement too.
         """
-        families = Families(planned, self._left_behind(placeless), self._in_all_domains)
+        families = Families(planned, self._movable(without_node), self._in_all_domains)
         weights = self.variants.weight_of_variant
         # The problem must contain the best node types of every NodePool weight, because the search
         # may launch nodes in a pool of any weight.
@@ -56,10 +56,10 @@ class Rearrangement:
             for weight in np.unique(weights).tolist()
             for pod_group in families.classes
         ]
-        taken = np.array([node.node_type for node in planned], dtype=np.int64)
-        freed = left + self.limits.consumption[taken].sum(axis=0)
+        present_node_types = np.array([node.node_type for node in planned], dtype=np.int64)
+        freed = left + self.limits.consumption[present_node_types].sum(axis=0)
         classes = each_apart([*families.classes, *by_weight])
-        problem, node_types = self.builder.problem(classes, freed, keep=taken)
+        problem, node_types = self.builder.problem(classes, freed, keep=present_node_types)
         rules = [self.domains.rules(pod_group.pending) for pod_group in families.classes]
         search = LocalSearch(
             problem=problem,
@@ -68,11 +68,11 @@ class Rearrangement:
                 pins=[pod_group.pins for pod_group in families.classes],
                 rules=rules,
                 bound=[pod_group.is_bound for pod_group in families.classes],
-                others=families.others,
+                alternatives=families.others,
                 all_rules=list(dict.fromkeys(rules)),
             ),
             pods=families.pods(),
-            node_types=np.searchsorted(node_types, taken),
+            node_types=np.searchsorted(node_types, present_node_types),
             fixed=np.array([node.is_bound for node in planned]),
         )
         if not search.run(families.waiting):
@@ -84,41 +84,43 @@ class Rearrangement:
             left=nodes.headroom * self.limits.units,
         )
 
-    def _left_behind(self, placeless: Sequence[PendingGroup]) -> list[PodGroup]:
-        """Return the pods without a node, the most important first.
+    def _movable(self, without_node: Sequence[PendingGroup]) -> list[PodGroup]:
+        """Return the pods without a node that the search may place, the most important first.
 
         Each pod group is in the first of its domains. Pods with resource claims are left out,
-        because devices are allocated while nodes are packed. So are classes of more than `FEW`
-        pods, and pods that must share a node with certain other pods.
+        because devices are allocated while nodes are packed. Pending groups of more than `MAX_PODS`
+        pods are left out too, and pods that must share a node with certain other pods.
         """
         pod_groups = []
-        plain = (pending for pending in placeless if pending.pod_class.device_requests is None)
+        without_devices = (
+            pending for pending in without_node if pending.pod_class.device_requests is None
+        )
         for pending in sorted(
-            plain, key=lambda pending: (pending.is_buffer, pending.pod_class.index)
+            without_devices, key=lambda pending: (pending.is_buffer, pending.pod_class.index)
         ):
             keys, eligible = self.domains.rules(pending).keys, pending.eligibility.eligible
             domains = self.launch_options.combinations(eligible, keys)
             fits = len(self.launch_options.fitting_node_types(eligible, pending.size)) > 0
-            if fits and domains and pending.number <= FEW and not pending.needs_colocation:
+            if fits and domains and pending.number <= MAX_PODS and not pending.needs_colocation:
                 pins = tuple(zip(keys, domains[0], strict=True))
                 pod_groups.append(PodGroup(pending, pins, list(pending.keys), eligible))
         return pod_groups
 
     def _in_all_domains(self, pod_group: PodGroup) -> list[PodGroup]:
-        """Return a pod group once per combination of domains in which nodes can be launched for it.
+        """Return a pod group for each combination of domains in which nodes can be launched for it.
 
-        Its present domains come first. NodePools of any weight count. A bound pod group has only
-        its present domains.
+        The first one is in the present domains, and for a bound pod group it is the only one. The
+        nodes may be in NodePools of any weight.
         """
-        eligible = self.domains.left_open(pod_group.pending.eligibility.eligible)
+        eligible = self.domains.opening_variants(pod_group.pending.eligibility.eligible)
         keys = tuple(key for key, _ in pod_group.pins)
-        everywhere_open = [pod_group.pins]
+        all_pins = [pod_group.pins]
         if not pod_group.is_bound:
-            everywhere = (
+            pins_of_combinations = (
                 tuple(zip(keys, domains, strict=True))
                 for domains in self.launch_options.combinations(eligible, keys)
             )
-            everywhere_open += [pins for pins in everywhere if pins != pod_group.pins]
+            all_pins += [pins for pins in pins_of_combinations if pins != pod_group.pins]
         return [
             replace(
                 pod_group,
@@ -131,5 +133,5 @@ class Rearrangement:
                 if pod_group.needs is None
                 else pod_group.eligible,
             )
-            for pins in everywhere_open
+            for pins in all_pins
         ]

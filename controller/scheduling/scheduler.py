@@ -3,8 +3,8 @@
 1. Equal pods become classes; offerings become variants.
 2. Class by class, topology rules choose domains, and existing nodes are filled.
 3. The remaining pods are packed onto new nodes by price.
-4. Pods without a node give up a preference and are tried again. Pods that have nothing left to give
-   up are unschedulable, with causes.
+4. A preference of the pods without a node is relaxed, and they are tried again. Pods without
+   preferences are unschedulable, with causes.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def schedule(
         settings: the settings of the solve; the defaults if None.
         catalog: `catalog.offerings.catalog(snapshot)`, if the caller keeps it between solves with
             the same NodePools, instance types and DaemonSets.
-        expired: returns true when the time for the solve is up; then the quickest complete answer
-            is returned.
+        expired: returns true when the time for the solve is up; the best results so far are then
+            returned.
         reporter: receives the progress of the solve.
 
     Raises:
@@ -90,8 +90,10 @@ def _schedule(
 ) -> Results:
     """Schedule pods without regard to gangs."""
 
-    def solved_with(world: Snapshot, catalog: Catalog) -> tuple[Solver, Results]:
-        problem = scheduling_problem(pods, snapshot=world, settings=settings, catalog=catalog)
+    def solved_in(changed_cluster: Snapshot, catalog: Catalog) -> tuple[Solver, Results]:
+        problem = scheduling_problem(
+            pods, snapshot=changed_cluster, settings=settings, catalog=catalog
+        )
         reporter.problem_read(
             pods=problem.pods.number,
             classes=len(problem.pods.classes),
@@ -101,28 +103,28 @@ def _schedule(
         solver = Solver(problem, expired, reporter)
         return solver, solver.run()
 
-    solver, results = solved_with(snapshot, catalog)
+    solver, results = solved_in(snapshot, catalog)
     if (blocking_domains := solver.blocking_domains()) and not expired():
         closed = ", ".join(
             sorted(domain for names in blocking_domains.values() for domain in names)
         )
         reporter.solved_again(f"no new nodes in {closed}")
-        world = without_domains(snapshot, blocking_domains)
-        _, again = solved_with(world, encoded(world))
+        changed_cluster = without_domains(snapshot, blocking_domains)
+        _, again = solved_in(changed_cluster, encoded(changed_cluster))
         if again.unschedulable.keys() < results.unschedulable.keys():
-            # The lower bound of the first answer is for fewer pods, so it also holds for more.
+            # The lower bound of the first results is for fewer pods, so it also holds for more.
             results = replace(again, lower_bound=min(results.lower_bound, again.cost))
     if solver.is_short_of_limits() and not expired():
         reporter.solved_again("equal weights of all NodePools")
-        world = with_equal_weights(snapshot)
-        _, again = solved_with(world, encoded(world))
-        if _behind(pods, again) < _behind(pods, results):
+        changed_cluster = with_equal_weights(snapshot)
+        _, again = solved_in(changed_cluster, encoded(changed_cluster))
+        if _unschedulable_priorities(pods, again) < _unschedulable_priorities(pods, results):
             results = again
     reporter.done(results)
     return results
 
 
-def _behind(pods: Sequence[Pod], results: Results) -> list[int]:
+def _unschedulable_priorities(pods: Sequence[Pod], results: Results) -> list[int]:
     """Return the priorities of the unschedulable pods, greatest first."""
     return sorted(
         (pod.spec.priority or 0 for pod in pods if pod.key in results.unschedulable), reverse=True
@@ -137,7 +139,7 @@ def least_cost(
     catalog: Catalog | None = None,
     expired: Callable[[], bool] = never,
 ) -> float:
-    """Return a lower bound on the cost of any answer that schedules all these pods, in $/h.
+    """Return a lower bound on the cost of any new nodes with which all pods are scheduled, in $/h.
 
     The bound holds for any choice of domains and existing nodes, and for any preferences that are
     satisfied. It takes longer than a solve. When `expired` returns true, the best bound so far is
@@ -160,12 +162,14 @@ def least_cost(
         classes, limits.left, keep=np.arange(len(variants.price))
     )
     packing_problem = replace(packing_problem, prices=variants.price)
-    welcome = [
+    allowed = [
         any(_has_node(nodes, pod_groups[index].pending) for index in packing_class.members)
         for packing_class in classes
     ]
-    open_ = (nodes.remaining >= 0).all(axis=1)
-    existing = ExistingCapacity(nodes.remaining[open_], np.array(welcome, dtype=np.bool_))
+    not_overcommitted = (nodes.remaining >= 0).all(axis=1)
+    existing = ExistingCapacity(
+        nodes.remaining[not_overcommitted], np.array(allowed, dtype=np.bool_)
+    )
     return whole_bound(packing_problem, existing, expired=expired)
 
 

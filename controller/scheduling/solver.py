@@ -18,7 +18,7 @@ from controller.scheduling.placement.placer import Placer
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
 from controller.scheduling.preferencerelaxation import Relaxation
 from controller.scheduling.problem import SchedulingProblem
-from controller.scheduling.rearrangement import FEW, Rearrangement
+from controller.scheduling.rearrangement import MAX_PODS, Rearrangement
 from controller.scheduling.reporter import SILENT, Reporter
 from controller.scheduling.results import NewNode, Results
 from controller.scheduling.retries import closable
@@ -26,7 +26,7 @@ from controller.scheduling.topology.groups import TopologyType
 
 
 def _at_once() -> bool:
-    """Return true: the first answer is enough."""
+    """Return true, so that only the quickest packing is computed."""
     return True
 
 
@@ -96,13 +96,13 @@ class Solver:
         self._unschedulable = dict(problem.pods.refused)
         self._planned: list[PlannedNode] = []
         self._held_back: list[PendingGroup] = []
-        self._placeless: list[PendingGroup] = []
+        self._without_node: list[PendingGroup] = []
         self._bound = 0.0
         self._is_apart = False
         """Whether pods that pin their node have nodes of their own, which are not rearranged."""
 
         self._is_cheapest = False
-        """Whether other nodes for the pods that got one cannot cost less."""
+        """Whether no other nodes for the pods that got one cost less."""
 
     def run(self) -> Results:
         """Solve the problem."""
@@ -111,22 +111,21 @@ class Solver:
             for pod_class, constraints in self._waiting
         )
         self._rounds([self._relaxation.attainable(pending) for pending in first])
-        self._rounds(self._last_tries())
-        few = 0 < sum(node.number for node in self._planned) <= FEW
-        is_final = self._is_apart or (self._is_cheapest and not self._placeless)
+        self._rounds(self._retry_held_back())
+        few = 0 < sum(node.number for node in self._planned) <= MAX_PODS
+        is_final = self._is_apart or (self._is_cheapest and not self._without_node)
         if few and not is_final and not self._expired():
             self._rearrange()
         return self._results()
 
     def blocking_domains(self) -> dict[str, set[str]]:
-        """Return domains, by label, whose low pod counts keep pods unschedulable because of a
-        spread.
+        """Return the domains, by label, whose low counts keep pods with a spread unschedulable.
 
-        The pods themselves may not use these domains, whatever their volumes allow, and only new
-        nodes of this answer are in them.
+        The pods themselves may not use these domains, whatever their volumes allow, and no existing
+        node is in them: only new nodes of this solve would be.
         """
         domains: defaultdict[str, set[str]] = defaultdict(set)
-        for pending in self._placeless:
+        for pending in self._without_node:
             for tally, _, universe in self._domains.rules(pending).owned:
                 group = tally.group
                 if group.type is TopologyType.SPREAD and closable(group.key):
@@ -137,23 +136,23 @@ class Solver:
 
     def is_short_of_limits(self) -> bool:
         """Whether limits leave pods unschedulable, and NodePools have different weights."""
-        levels = {pool.weight for pool in self._catalog.pools}
-        return len(levels) > 1 and any(
-            self._causes.reached_limits(pending, self._left) for pending in self._placeless
+        weights = {pool.weight for pool in self._catalog.pools}
+        return len(weights) > 1 and any(
+            self._causes.reached_limits(pending, self._left) for pending in self._without_node
         )
 
     def _rounds(self, waiting: list[PendingGroup]) -> None:
-        """Place pods; relax those that found no node and place them again."""
+        """Place pods; relax a preference of the pods without a node and place them again."""
         while waiting:
             pod_groups: list[PodGroup] = []
             self._placer.filled.clear()
             planned = len(self._planned)
-            failed, held = self._placer.placed(waiting, pod_groups)
+            failed, held = self._placer.place(waiting, pod_groups)
             for batch in self._batches(pod_groups):
-                failed.extend(self._bought(batch))
+                failed.extend(self._buy(batch))
             if failed:
-                failed.extend(self._taken_back(planned))
-            waiting = [again for pending in failed for again in self._next_relaxation(pending)]
+                failed.extend(self._withdraw_invalid(planned))
+            waiting = [weaker for pending in failed for weaker in self._next_relaxation(pending)]
             waiting.extend(held)
 
     # Packing the remaining pods onto new nodes.
@@ -161,9 +160,9 @@ class Solver:
     def _batches(self, pod_groups: Sequence[PodGroup]) -> list[list[PodGroup]]:
         """Return the pod groups that are packed together, in the order of packing.
 
-        All are packed together, unless limits make pods compete; then pods of greater priority come
-        first. Capacity reservations are limited too: pods that can use only reserved capacity come
-        before those that would only save by it.
+        All are packed together, unless limits make pods compete; then pods of greater priority are
+        packed first. Capacity reservations are limited too: pods that can use only reserved
+        capacity are packed before pods for which it is only cheaper.
         """
         elsewhere = self._variants.reservation_of_variant < 0
         batches: defaultdict[tuple[int, bool], list[PodGroup]] = defaultdict(list)
@@ -172,10 +171,10 @@ class Solver:
             batches[priority, not pod_group.eligible[elsewhere].any()].append(pod_group)
         return [batches[rank] for rank in sorted(batches, reverse=True)]
 
-    def _bought(self, pod_groups: Sequence[PodGroup]) -> list[PendingGroup]:
+    def _buy(self, pod_groups: Sequence[PodGroup]) -> list[PendingGroup]:
         """Buy nodes for pod groups; return the pods without a node."""
         if self._devices.has_claims:
-            purchase = self._purchaser.bought_with_devices(
+            purchase = self._purchaser.buy_with_devices(
                 pod_groups,
                 self._left,
                 devices=self._devices,
@@ -183,8 +182,8 @@ class Solver:
                 capacity=self._capacity,
             )
         else:
-            purchase = self._purchaser.bought(pod_groups, self._left)
-        # Without topology rules and other purchases, the pods had the choice of all nodes.
+            purchase = self._purchaser.buy(pod_groups, self._left)
+        # Without topology rules and other purchases, nothing restricted the choice of nodes.
         self._is_cheapest = purchase.is_cheapest and not (self._planned or self._groups)
         self._planned += purchase.planned
         self._is_apart |= purchase.is_apart
@@ -193,60 +192,60 @@ class Solver:
         # add up. Only the greatest of them holds for the whole answer.
         self._bound = max(self._bound, purchase.bound)
         return [
-            self._placer.withdrawn(pod_group, pod_group.keys) for pod_group in purchase.remaining
+            self._placer.withdraw(pod_group, pod_group.keys) for pod_group in purchase.remaining
         ]
 
-    def _taken_back(self, first: int) -> list[PendingGroup]:
-        """Take back pods of this round, last first, that break topology rules.
+    def _withdraw_invalid(self, first: int) -> list[PendingGroup]:
+        """Withdraw pods of this round, last first, that now break topology rules.
 
-        Their spread is uneven because other pods got no node, or the pods that their affinity needs
-        got none. `first` is the index of the first node planned in this round. If one pod of a node
-        with bound pods is taken back, all of them are.
+        Other pods got no node, so a spread is uneven or the pods for an affinity are missing.
+        `first` is the index of the first node planned in this round. If one pod of a node with
+        bound pods is withdrawn, all of them are.
         """
         planned = self._planned[first:]
-        back: list[PendingGroup] = []
-        while wrong := self._in_the_wrong(planned):
-            back += wrong
+        withdrawn: list[PendingGroup] = []
+        while misplaced := self._withdraw_misplaced(planned):
+            withdrawn += misplaced
         for node in planned:
             if not node.number:
                 self._left = self._left + self._limits.consumption[node.node_type]
         self._planned[first:] = [node for node in planned if node.number]
-        return back
+        return withdrawn
 
-    def _in_the_wrong(self, planned: Sequence[PlannedNode]) -> list[PendingGroup]:
-        """Take back the pods that topology rules no longer allow in their domains.
+    def _withdraw_misplaced(self, planned: Sequence[PlannedNode]) -> list[PendingGroup]:
+        """Withdraw the pods that topology rules no longer allow in their domains.
 
         This may break rules of further pods, so the caller repeats it.
         """
         placer = self._placer
-        back = [
-            placer.off_node(pod_group, index, wrong)
+        withdrawn = [
+            placer.remove_from_node(pod_group, index, misplaced)
             for pod_group, index in reversed(placer.filled)
-            if (wrong := placer.misplaced(pod_group, pod_group.keys))
+            if (misplaced := placer.misplaced(pod_group, pod_group.keys))
         ]
         for node in reversed(planned):
-            back += self._off_planned(node)
-        return back
+            withdrawn += self._withdraw_from_planned(node)
+        return withdrawn
 
-    def _off_planned(self, node: PlannedNode) -> list[PendingGroup]:
-        """Take back the pods of a planned node that topology rules no longer allow there."""
-        back: list[PendingGroup] = []
+    def _withdraw_from_planned(self, node: PlannedNode) -> list[PendingGroup]:
+        """Withdraw the pods of a planned node that topology rules no longer allow there."""
+        withdrawn: list[PendingGroup] = []
         for pod_group, keys in node.members:
-            wrong = self._placer.misplaced(pod_group, keys)
-            if wrong and node.is_bound:
-                back += [self._placer.withdrawn(*member) for member in node.members]
+            misplaced = self._placer.misplaced(pod_group, keys)
+            if misplaced and node.is_bound:
+                withdrawn += [self._placer.withdraw(*member) for member in node.members]
                 node.members.clear()
                 break
-            if wrong:
-                back.append(self._placer.withdrawn(pod_group, keys[-wrong:]))
-                del keys[-wrong:]
-        return back
+            if misplaced:
+                withdrawn.append(self._placer.withdraw(pod_group, keys[-misplaced:]))
+                del keys[-misplaced:]
+        return withdrawn
 
     # Relaxation, and the results.
 
     def _rearrange(self) -> None:
         """Improve the planned nodes; pods that get a node now are no longer unschedulable."""
-        rearranged = self._rearrangement.rearranged(self._planned, self._placeless, self._left)
+        rearranged = self._rearrangement.rearrange(self._planned, self._without_node, self._left)
         if rearranged is None:
             return
         self._planned, self._left = rearranged.planned, rearranged.left
@@ -261,24 +260,24 @@ class Solver:
         If none are weaker, pods with spreads are held back until the end. Others are unschedulable,
         and their causes are recorded.
         """
-        again = self._relaxation.next(pending)
-        if again is not None:
-            return [again]
-        if not self._domains.is_settled and self._domains.rules(pending).spreads:
+        weaker = self._relaxation.next(pending)
+        if weaker is not None:
+            return [weaker]
+        if not self._domains.is_restricted and self._domains.rules(pending).spreads:
             self._held_back.append(pending)
             return []
         if len(self._headroom.left):
             backfill(pending, self._planned, self._variants, self._capacity)
         if pending.number:
-            self._placeless.append(pending)
-            self._give_up(pending.keys, self._causes.causes(pending, self._left))
+            self._without_node.append(pending)
+            self._mark_unschedulable(pending.keys, self._causes.causes(pending, self._left))
         return []
 
-    def _last_tries(self) -> list[PendingGroup]:
-        """Return the pods that a spread held back, once it is known which domains get nodes at all.
+    def _retry_held_back(self) -> list[PendingGroup]:
+        """Restrict the domains to those with nodes; return the pods that a spread held back.
 
-        These are the domains of the planned nodes and of the held-back pods. Until then every
-        domain counts in which a node could be launched. A domain without any node does not limit a
+        These are the domains of the planned nodes and of the held-back pods. Before, every domain
+        counts in which a node could be launched; but a domain without any node does not limit a
         spread.
         """
         if not self._held_back:
@@ -288,13 +287,13 @@ class Solver:
             opening |= planned.eligible
         for pending in self._held_back:
             opening |= pending.eligibility.own_eligible & pending.eligibility.tolerated
-        self._domains.settle(opening)
+        self._domains.restrict(opening)
         return [
             self._reader.pending(pending.pod_class, pending.constraints, pending.keys)
             for pending in self._held_back
         ]
 
-    def _give_up(self, keys: Sequence[str], causes: tuple[str, ...]) -> None:
+    def _mark_unschedulable(self, keys: Sequence[str], causes: tuple[str, ...]) -> None:
         for key in keys:
             self._unschedulable[key] = causes
 
@@ -319,7 +318,7 @@ class Solver:
         for planned in self._planned:
             node = writer.written(planned)
             if node is None:
-                self._give_up(planned.keys, (TOO_FEW_TYPES,))
+                self._mark_unschedulable(planned.keys, (TOO_FEW_TYPES,))
             else:
                 new_nodes.append(node)
         cost = sum((node.price for node in new_nodes), 0.0)

@@ -110,7 +110,7 @@ def least_by_trying(problem: PackingProblem, existing: ExistingCapacity) -> floa
         if place == len(existing.remaining):
             return rest(left, int(problem.headroom[0]))
         best = with_nodes(left, place + 1)
-        for pods in _fillings(problem, existing.remaining[place], existing.welcome, left):
+        for pods in _fillings(problem, existing.remaining[place], existing.allowed, left):
             best = min(best, with_nodes(_less(left, pods), place + 1))
         return best
 

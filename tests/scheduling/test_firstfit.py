@@ -14,7 +14,7 @@ from bench.parity.overlaying import overlaid
 from bench.parity.worlds import World, diverse, mixed
 from controller.offline.answers import answer
 from controller.offline.world import load
-from controller.scheduling.packing.firstfit import level
+from controller.scheduling.packing.firstfit import spread_evenly
 from controller.scheduling.scheduler import schedule
 from tests.oracle.replay import findings
 
@@ -60,7 +60,7 @@ def test_equal_nodes_have_equal_requirements_and_different_pods() -> None:
 @settings(max_examples=50)
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 40))
 def test_pods_are_distributed_as_evenly_as_capacity_allows(space: list[int], left: int) -> None:
-    amount = level(np.array(space, dtype=np.int64), left)
+    amount = spread_evenly(np.array(space, dtype=np.int64), left)
 
     assert amount.sum() == min(sum(space), left)
     assert (amount <= space).all()

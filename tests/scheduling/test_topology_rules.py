@@ -14,7 +14,7 @@ from controller.constraints.hostports import HostPort
 from controller.scheduling.topology.groups import TopologyGroup, TopologyType
 from controller.scheduling.topology.rules import (
     ENDLESS,
-    Ruled,
+    PodsWithRules,
     admits,
     excess,
     further,
@@ -180,7 +180,7 @@ def fit_one_by_one(pods: Pods, beside: list[tuple[Pods, int]]) -> int:
 def test_one_node_admits_as_many_pods_as_its_filters_allow(
     pods: Pods, beside: list[tuple[Pods, int]]
 ) -> None:
-    others: list[tuple[Ruled, int]] = list(beside)
+    others: list[tuple[PodsWithRules, int]] = list(beside)
 
     assert on_one_node(pods, others) == fit_one_by_one(pods, beside)
 

@@ -1,1 +1,1 @@
-"""Find the cheapest new nodes for pods, and a lower bound on the cost of any answer."""
+"""Find the cheapest new nodes for pods, and a lower bound on the cost of any new nodes."""

@@ -24,12 +24,12 @@ from controller.scheduling.packing.extension import extended
 from controller.scheduling.packing.fluid import add_columns, empty_program
 from controller.scheduling.packing.problem import NodeRules, PackingProblem
 
-ROUNDS = 500
-"""Greatest number of solutions; each of them proves a bound."""
+MAX_ROUNDS = 500
+"""Greatest number of solutions of the program; each of them proves a bound."""
 
-LEFT_OUT = 10.0
-"""The cost of leaving a pod without a node, in prices of the most expensive node; so high that it
-never makes an answer cheaper."""
+UNPLACED_COST = 10.0
+"""The cost of leaving a pod without a node, in prices of the most expensive node; so high that the
+program leaves out a pod only if it must."""
 
 TOLERANCE = 1e-7
 """Relative tolerance for prices and inequalities."""
@@ -37,38 +37,37 @@ TOLERANCE = 1e-7
 SAFETY = 1e-9
 """Share by which a bound is reduced, for rounding errors of sums."""
 
-WHOLE = 1e-6
+FRACTION_TOLERANCE = 1e-6
 """Fraction of a pod that counts as none."""
 
-HAIR = 1e-12
-"""Share by which divisors are reduced, so that a divisor that is an exact part of a size also goes
-into it that many times in floating point."""
+DIVISOR_REDUCTION = 1e-12
+"""Share by which divisors are reduced, so that rounding errors do not lower a quotient that is a
+whole number."""
 
-NOTHING = 1e-12
+LEAST_AMOUNT = 1e-12
 """Replaces zero in divisions; the unit is the largest amount of the measure."""
 
-MOST_SIZES, DEEPEST = 24, 5
-"""Number of request sizes per resource that give divisors, those with the greatest total request;
-and the number of equal parts up to which each size is divided."""
+MAX_SIZES, MAX_PARTS = 24, 5
+"""Greatest number of request sizes per resource that give divisors (the sizes with the greatest
+total request), and of equal parts into which each of them is divided."""
 
-MANY_CLASSES = 150
-"""Greatest number of classes; rules about sharing nodes separate classes only up to it."""
+MAX_CLASSES = 150
+"""Greatest number of classes. Rules about sharing a node are dropped until there are no more."""
 
-PAIRS_AT_ONCE, CUTS_AT_ONCE, NODE_TYPES_AT_ONCE = 6, 3, 16
-"""Numbers added per round: pairs per class, inequalities per node type, and node types."""
+NEW_PAIRS, NEW_CUTS, NEW_NODE_TYPES = 6, 3, 16
+"""Greatest numbers added per round: pairs per class, inequalities per node type, node types."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExistingCapacity:
-    """Existing nodes, as far as the bound needs them.
+    """The existing nodes, which the bound treats as one node that costs nothing.
 
-    `remaining`: nodes × resources, remaining capacity. `welcome`: the classes that may be on some
-    of them. Together they count as one node that costs nothing, which makes the bound weaker but
-    keeps it valid.
+    That makes the bound weaker but keeps it valid. `remaining`: nodes × resources, remaining
+    capacity. `allowed`: classes, whether a pod of the class may be on one of the nodes.
     """
 
     remaining: Matrix
-    welcome: Mask
+    allowed: Mask
 
 
 def whole_bound(
@@ -81,43 +80,44 @@ def whole_bound(
     other classes as limits and capacity cannot hold, since it is unknown where they would be. When
     `expired` returns true, the best bound so far is returned.
     """
-    open_ = problem.allowed.any(axis=1) | existing.welcome
-    if not problem.demand[open_].any():
+    placeable = problem.allowed.any(axis=1) | existing.allowed
+    if not problem.demand[placeable].any():
         return 0.0
-    asked, there = _merged(problem, existing, open_ & (problem.demand > 0))
-    while asked.demand.any():
-        program = WholeProgram(asked, there)
+    merged, existing = _merge_classes(problem, existing, placeable & (problem.demand > 0))
+    while merged.demand.any():
+        program = WholeProgram(merged, existing)
         bound = program.bound(expired)
         if not program.left_out.any():
             return bound
-        asked = replace(asked, demand=asked.demand - program.left_out)
+        merged = replace(merged, demand=merged.demand - program.left_out)
     return 0.0
 
 
-def _merged(
-    problem: PackingProblem, existing: ExistingCapacity, among: Mask
+def _merge_classes(
+    problem: PackingProblem, existing: ExistingCapacity, included: Mask
 ) -> tuple[PackingProblem, ExistingCapacity]:
-    """Merge classes of equal size and allowed node types that the remaining rules do not tell
-    apart.
+    """Merge classes of equal size with the same allowed node types and the same rules.
 
-    Rules are dropped until at most `MANY_CLASSES` remain, those that require the fewest nodes
-    first. What a rule says of pods that do not own it is always dropped. Dropping rules makes the
-    bound weaker but keeps it valid.
+    Rules are dropped until at most `MAX_CLASSES` classes remain; the rules that require the fewest
+    nodes are dropped first. The effect of a rule on pods that do not own it is always dropped.
+    Dropping rules makes the bound weaker but keeps it valid.
     """
     rules = problem.rules
     members = rules.owned & rules.counted
     order = np.argsort(-(members @ problem.demand) / rules.limit, kind="stable")
-    base = np.column_stack([problem.sizes, np.packbits(problem.allowed, axis=1), existing.welcome])[
-        among
+    base = np.column_stack([problem.sizes, np.packbits(problem.allowed, axis=1), existing.allowed])[
+        included
     ]
     for kept in range(len(order), -1, -1):
-        keys = np.column_stack([base, members[order[:kept]][:, among].T])
-        _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        if len(first) <= MANY_CLASSES:
+        keys = np.column_stack([base, members[order[:kept]][:, included].T])
+        _, first, group_of_class = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        if len(first) <= MAX_CLASSES:
             break
-    chosen, groups = np.flatnonzero(among)[first], order[:kept]
-    both = members[np.ix_(groups, chosen)]
-    demand = np.bincount(which.reshape(-1), weights=problem.demand[among]).astype(np.int64)
+    chosen, groups = np.flatnonzero(included)[first], order[:kept]
+    owned_and_counted = members[np.ix_(groups, chosen)]
+    demand = np.bincount(group_of_class.reshape(-1), weights=problem.demand[included]).astype(
+        np.int64
+    )
     merged = replace(
         problem,
         demand=demand,
@@ -126,18 +126,21 @@ def _merged(
         allowed=problem.allowed[chosen],
         labelled=problem.labelled[chosen],
         rules=NodeRules(
-            owned=both, counted=both, limit=rules.limit[groups], repels=rules.repels[groups]
+            owned=owned_and_counted,
+            counted=owned_and_counted,
+            limit=rules.limit[groups],
+            repels=rules.repels[groups],
         ),
     )
-    return merged, ExistingCapacity(existing.remaining, existing.welcome[chosen])
+    return merged, ExistingCapacity(existing.remaining, existing.allowed[chosen])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutMeasures:
-    """The measures of a problem, scaled so that the largest held amount is 1.
+    """The measures of a problem, scaled so that the largest amount in `held` is 1.
 
-    `taken`: classes × measures, what one pod takes. `held`: node types × measures, what one node
-    has. The first `resources` measures are the resources themselves.
+    `taken`: classes × measures, the amount that one pod takes. `held`: node types × measures, the
+    amount that one node has. The first `resources` measures are the resources themselves.
     """
 
     taken: Matrix
@@ -147,39 +150,41 @@ class CutMeasures:
 
 def cut_measures(problem: PackingProblem, existing: ExistingCapacity) -> CutMeasures:
     """Return the measures of a problem; the last node type is the sum of the existing nodes."""
-    asked = problem.demand > 0
+    demanded = problem.demand > 0
     capacity = np.concatenate([problem.capacity, existing.remaining])
     taken, held = [problem.sizes], [capacity]
     for r in range(problem.sizes.shape[1]):
-        divisors = _divisors(problem.sizes[asked, r], problem.demand[asked])
+        divisors = _divisors(problem.sizes[demanded, r], problem.demand[demanded])
         taken.append(np.floor(problem.sizes[:, r, None] / divisors))
         held.append(np.floor(capacity[:, r, None] / divisors))
     rules = problem.rules
     taken.append(rules.counted.T.astype(np.float64))
     # On existing nodes a spread is balanced at any number of pods per node, so it limits nothing.
-    node_types, anyhow = (
+    node_types, limit_on_existing = (
         len(problem.capacity),
         np.where(rules.repels, 1.0, float(problem.demand.sum())),
     )
     exists = np.arange(len(capacity))[:, None] >= node_types
-    held.append(np.where(exists, anyhow, rules.limit))
-    every = np.concatenate(held, axis=1)
-    every = np.concatenate([every[:node_types], every[node_types:].sum(axis=0, keepdims=True)])
-    scale = np.maximum(every.max(axis=0, initial=0.0), 1.0)
+    held.append(np.where(exists, limit_on_existing, rules.limit))
+    capacities = np.concatenate(held, axis=1)
+    capacities = np.concatenate(
+        [capacities[:node_types], capacities[node_types:].sum(axis=0, keepdims=True)]
+    )
+    scale = np.maximum(capacities.max(axis=0, initial=0.0), 1.0)
     return CutMeasures(
         taken=np.concatenate(taken, axis=1) / scale,
-        held=every / scale,
+        held=capacities / scale,
         resources=problem.sizes.shape[1],
     )
 
 
 def _divisors(sizes: Vector, demand: Indices) -> Vector:
     """Return the divisors of a resource: equal parts of the request sizes that occur."""
-    distinct, which = np.unique(sizes, return_inverse=True)
-    amount = np.bincount(which.reshape(-1), weights=sizes * demand)
-    most = np.argsort(-amount, kind="stable")[:MOST_SIZES]
+    distinct, size_of_class = np.unique(sizes, return_inverse=True)
+    amount = np.bincount(size_of_class.reshape(-1), weights=sizes * demand)
+    most = np.argsort(-amount, kind="stable")[:MAX_SIZES]
     chosen = distinct[most][distinct[most] > 0]
-    return np.unique(chosen[:, None] / np.arange(1, DEEPEST + 1)) * (1 - HAIR)
+    return np.unique(chosen[:, None] / np.arange(1, MAX_PARTS + 1)) * (1 - DIVISOR_REDUCTION)
 
 
 class WholeProgram:
@@ -187,8 +192,8 @@ class WholeProgram:
 
     Columns: pods of each class without a node; then node types and pairs of class and node type, as
     they are added. Rows: classes, limits, then pairs of node type and measure. `_column_of` (node
-    types) and `_row_of` (node types × measures) have the numbers of those that were added; −1: not
-    yet. `left_out` (classes) are the pods without a node in the last solution.
+    types) and `_row_of` (node types × measures) have the numbers of the columns and rows, −1 if not
+    added yet. `left_out` (classes) is the number of pods without a node in the last solution.
     """
 
     def __init__(self, problem: PackingProblem, existing: ExistingCapacity) -> None:
@@ -198,7 +203,7 @@ class WholeProgram:
         self._measures = cut_measures(problem, existing)
         # The existing nodes can be bought once, at price 0.
         self._prices = np.append(problem.prices, 0.0)
-        self._allowed = np.column_stack([problem.allowed, existing.welcome])
+        self._allowed = np.column_stack([problem.allowed, existing.allowed])
         self._allowed &= (self._demand > 0)[:, None]
         node_types, limits = problem.consumption.shape
         self._consumed = np.zeros((node_types + 1, limits + 1))
@@ -206,16 +211,16 @@ class WholeProgram:
         self._consumed[node_types, limits] = 1.0
         self._headroom = np.append(problem.headroom, 1.0)
         held = self._measures.held
-        self._twins = np.unique(held, axis=0, return_inverse=True)[1].reshape(-1)
+        self._capacity_group = np.unique(held, axis=0, return_inverse=True)[1].reshape(-1)
         self._column_of = np.full(len(held), -1, dtype=np.int64)
         self._row_of = np.full(held.shape, -1, dtype=np.int64)
         self._pair_class, self._pair_node_type, self._pair_column = np.zeros((3, 0), dtype=np.int64)
         self._paired = np.zeros_like(self._allowed)
         self._model = empty_program()
-        self._lay_out()
-        likely = self._promising()
-        self._add_node_types(np.asarray(likely.any(axis=0)))
-        self._add_pairs(likely)
+        self._add_demand_and_limits()
+        initial_pairs = self._initial_pairs()
+        self._add_node_types(np.asarray(initial_pairs.any(axis=0)))
+        self._add_pairs(initial_pairs)
 
     def bound(self, expired: Callable[[], bool]) -> float:
         """Return the best lower bound of all solutions of the program.
@@ -224,7 +229,7 @@ class WholeProgram:
         proves a bound: its duals, extended to all node types, are a feasible dual.
         """
         best = 0.0
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ROUNDS):
             self._model.run()
             solution = self._model.getSolution()
             duals = np.array(solution.row_dual)
@@ -240,31 +245,29 @@ class WholeProgram:
             proven = float(self._demand @ values - self._headroom @ scarcity)
             best = max(best, proven * (1 - SAFETY))
             bought = np.array(solution.col_value)
-            left = np.ceil(bought[: len(self._demand)] - WHOLE)
+            left = np.ceil(bought[: len(self._demand)] - FRACTION_TOLERANCE)
             self.left_out = np.maximum(left, 0.0).astype(np.int64)
             if expired():
                 break
             # Missing pairs first: without them the solution is not optimal over the node types in
             # the program, and would ask for inequalities and node types that are not needed.
-            wanted = self._wanted(cost, worth)
-            if wanted.any():
-                self._add_pairs(wanted)
+            new_pairs = self._improving_pairs(cost, worth)
+            if new_pairs.any():
+                self._add_pairs(new_pairs)
                 continue
-            broken, missing = self._broken(bought), self._missing(quality)
-            if not (broken.any() or missing.any()):
+            violated, missing = self._violated(bought), self._improving_node_types(quality)
+            if not (violated.any() or missing.any()):
                 break
-            self._add_rows(broken)
+            self._add_rows(violated)
             self._add_node_types(missing)
         return best
 
     def _cost(self, prices: Matrix, budget: Vector, worth: Vector) -> tuple[Matrix, Vector]:
-        """Return the cost of a pod on each node type, and the share of value kept on each node
-        type.
+        """Return the cost of a pod on each node type (classes × node types).
 
-        The costs are classes × node types. No node type is worth more than its `budget` at these
-        costs. A node type that is not in the program is priced as the one in it that fits best. The
-        bound is valid for any `prices`. The second result is the least share of their `worth` that
-        classes keep on the node type.
+        At these costs no node type is worth more than its `budget`, whatever the `prices`. A node
+        type that is not in the program is priced as the program's node type that fits best. The
+        second result (node types) is the least share of their `worth` that classes keep.
         """
         inside = np.flatnonzero(self._column_of >= 0)
         prices = prices[inside]
@@ -280,7 +283,7 @@ class WholeProgram:
         )
         return cost[:, extension.priced_as] * extension.factor, extension.kept
 
-    def _lay_out(self) -> None:
+    def _add_demand_and_limits(self) -> None:
         """Add the rows of classes and limits, and a column per class for pods without a node."""
         infinity = highspy.kHighsInf
         none, empty = np.zeros(0, dtype=np.int32), np.zeros(0)
@@ -288,36 +291,35 @@ class WholeProgram:
             self._model.addRow(amount, infinity, 0, none, empty)
         for amount in self._headroom.tolist():
             self._model.addRow(-infinity, amount, 0, none, empty)
-        dearest = LEFT_OUT * (float(self._prices.max()) + 1.0)
+        unplaced_cost = UNPLACED_COST * (float(self._prices.max()) + 1.0)
         for row in range(len(self._demand)):
             index = np.array([row], dtype=np.int32)
-            self._model.addCol(dearest, 0.0, infinity, 1, index, np.ones(1))
+            self._model.addCol(unplaced_cost, 0.0, infinity, 1, index, np.ones(1))
         self._rows = len(self._demand) + len(self._headroom)
         self._columns = len(self._demand)
 
-    def _promising(self) -> Mask:
+    def _initial_pairs(self) -> Mask:
         """Mark the few node types that look cheapest for each class alone; classes × node types."""
         real = slice(0, self._measures.resources)
         taken, held = self._measures.taken[:, real], self._measures.held[:, real]
-        share = np.stack([(needs / np.maximum(held, NOTHING)).max(axis=1) for needs in taken])
-        return _few(share * self._prices, self._allowed, PAIRS_AT_ONCE)
+        share = np.stack([(needs / np.maximum(held, LEAST_AMOUNT)).max(axis=1) for needs in taken])
+        return _cheapest(share * self._prices, self._allowed, NEW_PAIRS)
 
-    def _wanted(self, cost: Matrix, worth: Vector) -> Mask:
+    def _improving_pairs(self, cost: Matrix, worth: Vector) -> Mask:
         """Mark, per class, the few cheapest missing pairs that cost less than the class's worth."""
         inside = self._column_of >= 0
         cheap = cost < (worth * (1 - TOLERANCE) - TOLERANCE**2)[:, None]
-        return _few(cost, cheap & inside & self._allowed & ~self._paired, PAIRS_AT_ONCE)
+        return _cheapest(cost, cheap & inside & self._allowed & ~self._paired, NEW_PAIRS)
 
-    def _missing(self, quality: Vector) -> Mask:
+    def _improving_node_types(self, quality: Vector) -> Mask:
         """Mark the missing node types that no priced node type approximates well enough."""
-        lacking = (self._column_of < 0) & (quality < 1 - TOLERANCE) & self._allowed.any(axis=0)
-        return np.asarray(_few(quality[None], lacking[None], NODE_TYPES_AT_ONCE)[0])
+        candidates = (self._column_of < 0) & (quality < 1 - TOLERANCE) & self._allowed.any(axis=0)
+        return np.asarray(_cheapest(quality[None], candidates[None], NEW_NODE_TYPES)[0])
 
-    def _broken(self, bought: Vector) -> Mask:
-        """Mark the few inequalities per node type that the solution violates most; node types ×
-        measures.
+    def _violated(self, bought: Vector) -> Mask:
+        """Mark the few inequalities per node type that the solution violates most.
 
-        The same inequalities are marked for all node types of equal capacity.
+        The result is node types × measures. Node types of equal capacity get the same marks.
         """
         used = np.zeros(self._measures.held.shape)
         pods = bought[self._pair_column, None]
@@ -325,11 +327,13 @@ class WholeProgram:
         nodes = np.where(self._column_of >= 0, bought[self._column_of], 0.0)
         excess = used - self._measures.held * nodes[:, None]
         new = (self._row_of < 0) & (excess > TOLERANCE)
-        worst = _few(-excess / np.maximum(used, NOTHING), new, CUTS_AT_ONCE)
-        marked = np.zeros((int(self._twins.max()) + 1, worst.shape[1]), dtype=np.bool_)
-        node_types, broken = np.nonzero(worst)
-        marked[self._twins[node_types], broken] = True
-        return marked[self._twins] & (self._row_of < 0) & (self._column_of >= 0)[:, None]
+        most_violated = _cheapest(-excess / np.maximum(used, LEAST_AMOUNT), new, NEW_CUTS)
+        marked = np.zeros(
+            (int(self._capacity_group.max()) + 1, most_violated.shape[1]), dtype=np.bool_
+        )
+        node_types, violated = np.nonzero(most_violated)
+        marked[self._capacity_group[node_types], violated] = True
+        return marked[self._capacity_group] & (self._row_of < 0) & (self._column_of >= 0)[:, None]
 
     def _add_node_types(self, chosen: Mask) -> None:
         """Add node types to the program, each with the rows of its resources."""
@@ -349,9 +353,9 @@ class WholeProgram:
     def _add_rows(self, chosen: Mask) -> None:
         """Add inequalities to the program: one row per node type and measure."""
         for node_type, measure in zip(*np.nonzero(chosen), strict=True):
-            there = np.flatnonzero(self._pair_node_type == node_type)
-            amounts = self._measures.taken[self._pair_class[there], measure]
-            columns = self._pair_column[there[amounts != 0]]
+            pairs = np.flatnonzero(self._pair_node_type == node_type)
+            amounts = self._measures.taken[self._pair_class[pairs], measure]
+            columns = self._pair_column[pairs[amounts != 0]]
             columns = np.append(columns, self._column_of[node_type]).astype(np.int32)
             row = np.append(amounts[amounts != 0], -self._measures.held[node_type, measure])
             self._model.addRow(-highspy.kHighsInf, 0.0, len(row), columns, row)
@@ -372,10 +376,10 @@ class WholeProgram:
         add_columns(self._model, rows, np.where(rows >= 0, amounts, 0.0))
 
 
-def _few(cost: Matrix, among: Mask, most: int) -> Mask:
-    """Mark the cheapest entries of each row among those marked, at most `most` per row."""
-    cost = np.where(among, cost, np.inf)
-    few = min(most, cost.shape[1])
-    chosen = np.zeros_like(among)
-    np.put_along_axis(chosen, np.argpartition(cost, few - 1, axis=1)[:, :few], True, axis=1)
-    return chosen & among
+def _cheapest(cost: Matrix, included: Mask, most: int) -> Mask:
+    """Mark the cheapest entries of each row that are included, at most `most` per row."""
+    cost = np.where(included, cost, np.inf)
+    count = min(most, cost.shape[1])
+    chosen = np.zeros_like(included)
+    np.put_along_axis(chosen, np.argpartition(cost, count - 1, axis=1)[:, :count], True, axis=1)
+    return chosen & included

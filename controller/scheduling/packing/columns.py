@@ -4,12 +4,11 @@ See "A Linear Programming Approach to the Cutting-Stock Problem" (1961). Their c
 exactly, by solving a knapsack. With several resources that takes a minute, so here columns are
 found by filling nodes and by exchanging pods.
 
-Where many pods share few classes, equal nodes are bought many times. It then matters which fillings
-are bought, not how one is found. A filling is called a pattern. A linear program buys patterns in
-fractions so that every class is served. Its duals give the value of a pod of each class on whole
-nodes, with their unused capacity. Filling nodes by these values, and exchanging pods on them, finds
-better patterns until none is found. The whole copies are opened; the packer packs the pods that
-remain after rounding as usual.
+If many pods share few classes, equal nodes are bought many times. A pattern is a node type and the
+pods on one node. A linear program buys patterns in fractions so that every class is served. Its
+duals give the value of a pod of each class on whole nodes, with their unused capacity. New patterns
+are found by filling nodes by these values and by exchanging pods, until none improves the program.
+The whole copies of patterns are opened. The packer packs the remaining pods as usual.
 
 Axes: patterns, classes, node types, limits.
 """
@@ -28,23 +27,23 @@ from controller.scheduling.packing.greedy import fill
 from controller.scheduling.packing.pricing import DualPrices
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 
-ROUNDS = 40
-"""Greatest number of rounds of looking for better patterns before the whole copies are opened."""
+MAX_ROUNDS = 40
+"""Greatest number of rounds in which better patterns are searched, before copies are opened."""
 
-WHOLE = 1e-6
+COPY_TOLERANCE = 1e-6
 """Tolerance for counting a whole copy in floating point."""
 
-ENOUGH = 0.99999
+MAX_COST_RATIO = 0.99999
 """Another round follows only if a round reduces the program's cost to at most this share."""
 
-NEARLY, EXCHANGES, MOST_COUPLES = 0.93, 10, 300
-"""Least worth per price of fillings that are improved by exchanges, greatest number of exchanges,
-and greatest number of pairs of classes tried in each."""
+MIN_WORTH, MAX_EXCHANGES, MAX_PAIRS = 0.93, 10, 300
+"""Least worth per price of patterns that are improved by exchanges, greatest number of exchanges,
+and greatest number of pairs of classes tried in each exchange."""
 
-KEEN = (1.0, 4.0)
+VALUE_WEIGHTS = (1.0, 4.0)
 """Weights of value in the score when nodes are filled; see `greedy.fill`."""
 
-IMPROVES = 1e-6
+MIN_GAIN = 1e-6
 """Least gain of a pattern that enters the program, as a share of its price."""
 
 
@@ -59,7 +58,7 @@ class PatternProgram:
         self._problem = problem
         self.node_types: list[int] = []
         self.pods: list[Indices] = []
-        self._known: set[tuple[int, bytes]] = set()
+        self._patterns: set[tuple[int, bytes]] = set()
         self._model = empty_program()
         classes, infinity = len(problem.demand), highspy.kHighsInf
         for amount in problem.demand.tolist():
@@ -69,11 +68,11 @@ class PatternProgram:
         self._classes = classes
 
     def add(self, node_type: int, pods: Indices) -> bool:
-        """Add a pattern; return false if it is known."""
+        """Add a pattern; return false if the program has it already."""
         key = (node_type, pods.tobytes())
-        if key in self._known:
+        if key in self._patterns:
             return False
-        self._known.add(key)
+        self._patterns.add(key)
         self.node_types.append(node_type)
         self.pods.append(pods)
         consumed = self._problem.consumption[node_type]
@@ -90,21 +89,21 @@ class PatternProgram:
         return True
 
     def best(self, dual_prices: DualPrices, left: Indices, headroom: Vector) -> Vector:
-        """Return how often each pattern is bought for the remaining pods.
+        """Return the number of copies of each pattern that are bought for the remaining pods.
 
         Patterns are added until no better one is found, or a round hardly reduces the cost.
         """
         self._demand(left, headroom)
-        bought, worth, scarcity = self.solved()
+        bought, worth, scarcity = self.solve()
         before = np.inf
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ROUNDS):
             cost = float(bought @ self._problem.prices[self.node_types])
-            if cost > before * ENOUGH or not self._improve(
+            if cost > before * MAX_COST_RATIO or not self._improve(
                 dual_prices, left, bought, worth, scarcity
             ):
                 break
             before = cost
-            bought, worth, scarcity = self.solved()
+            bought, worth, scarcity = self.solve()
         return bought
 
     def _demand(self, left: Indices, headroom: Vector) -> None:
@@ -125,15 +124,15 @@ class PatternProgram:
     ) -> bool:
         """Add patterns that are worth more than they cost; return false if there are none.
 
-        First those bought, with some pods exchanged; then every node type filled by the value of
-        pods; then those fillings with some pods exchanged.
+        Three sources are tried in turn: the bought patterns with some pods exchanged, every node
+        type filled by the value of pods, and those patterns with some pods exchanged.
         """
         problem = self._problem
         price = problem.prices + problem.consumption @ scarcity
         used = np.flatnonzero(bought > 0)
         node_types, pods = np.array(self.node_types)[used], np.array(self.pods)[used]
         pods = exchanged(problem, node_types, pods, left, worth)
-        if self._let_in(node_types, pods, worth, price):
+        if self._add_improving(node_types, pods, worth, price):
             return True
         # Fill every node type only if exchanges on the patterns in use find nothing new; exchanges
         # on the good fillings come last.
@@ -141,26 +140,31 @@ class PatternProgram:
         none = np.zeros((len(node_types), len(left)), dtype=np.int64)
         by_worth = replace(dual_prices, values=worth)
         pods = np.concatenate(
-            [fill(problem, node_types, none, left, by_worth, balance) for balance in KEEN]
+            [
+                fill(problem, node_types, none, left, by_worth, value_weight)
+                for value_weight in VALUE_WEIGHTS
+            ]
         )
-        node_types = np.tile(node_types, len(KEEN))
-        if self._let_in(node_types, pods, worth, price):
+        node_types = np.tile(node_types, len(VALUE_WEIGHTS))
+        if self._add_improving(node_types, pods, worth, price):
             return True
-        near = pods @ worth > NEARLY * price[node_types]
-        pods = exchanged(problem, node_types[near], pods[near], left, worth)
-        return self._let_in(node_types[near], pods, worth, price)
+        good = pods @ worth > MIN_WORTH * price[node_types]
+        pods = exchanged(problem, node_types[good], pods[good], left, worth)
+        return self._add_improving(node_types[good], pods, worth, price)
 
-    def _let_in(self, node_types: Indices, pods: Indices, worth: Vector, price: Vector) -> bool:
+    def _add_improving(
+        self, node_types: Indices, pods: Indices, worth: Vector, price: Vector
+    ) -> bool:
         """Add the patterns that are worth more than they cost; return whether any is new."""
         gain = pods @ worth - price[node_types]
-        better = np.flatnonzero(gain > IMPROVES * price[node_types]).tolist()
+        better = np.flatnonzero(gain > MIN_GAIN * price[node_types]).tolist()
         new = [self.add(int(node_types[index]), pods[index]) for index in better]
         return any(new)
 
-    def solved(self) -> tuple[Vector, Vector, Vector]:
-        """Solve the program; return the numbers bought, the worth of pods and the price of limits.
+    def solve(self) -> tuple[Vector, Vector, Vector]:
+        """Solve the program; return the copies bought, the worth of pods and the price of limits.
 
-        The numbers are over patterns and may be fractional; the others are duals, over classes and
+        The copies are over patterns and may be fractional. The others are duals, over classes and
         limits.
         """
         self._model.run()
@@ -175,39 +179,41 @@ def exchanged(
 ) -> Indices:
     """Return the pods of nodes (nodes × classes) after exchanges that increase their worth.
 
-    An exchange replaces no pod or one pod by one or two others; the greatest gain comes first.
-    Classes under rules about sharing a node are not moved.
+    An exchange replaces no pod or one pod by one or two others; each time, the exchange with the
+    greatest gain is made. Classes under rules about sharing a node are not moved.
     """
     rules = problem.rules
     free = ~(rules.owned | rules.counted).any(axis=0)
     moving = np.flatnonzero(free & (left > 0) & (worth > 0))
     single = np.eye(len(worth), dtype=np.int64)[moving]
     first, second = np.triu_indices(len(moving))
-    two = single[first] + single[second] if len(first) <= MOST_COUPLES else single[:0]
-    come = np.concatenate([single, two])
-    come = come[(come <= left).all(axis=1)]
-    go = np.concatenate([np.zeros_like(left)[None], single])
-    sizes, freed = come @ problem.sizes, go @ problem.sizes
-    gains = (come @ worth)[None] - (go @ worth)[:, None]  # pods that leave × pods that join
-    pods, alive = pods.copy(), np.arange(len(pods))
-    for _ in range(EXCHANGES):
-        if not (len(alive) and len(moving)):
+    two = single[first] + single[second] if len(first) <= MAX_PAIRS else single[:0]
+    joining = np.concatenate([single, two])
+    joining = joining[(joining <= left).all(axis=1)]
+    leaving = np.concatenate([np.zeros_like(left)[None], single])
+    sizes, freed = joining @ problem.sizes, leaving @ problem.sizes
+    gains = (joining @ worth)[None] - (leaving @ worth)[:, None]  # pods that leave × pods that join
+    pods, improving = pods.copy(), np.arange(len(pods))
+    for _ in range(MAX_EXCHANGES):
+        if not (len(improving) and len(moving)):
             break
-        now, prices = pods[alive], problem.prices[node_types[alive]]
-        spare = (problem.capacity[node_types[alive]] - now @ problem.sizes + SLACK)[:, None] + freed
-        barred = (~problem.allowed[:, node_types[alive]]).T @ come.T > 0
-        fits = np.repeat(~barred[:, None], len(go), axis=1)  # nodes × leaving × joining
+        before, prices = pods[improving], problem.prices[node_types[improving]]
+        spare = (problem.capacity[node_types[improving]] - before @ problem.sizes + SLACK)[
+            :, None
+        ] + freed
+        forbidden = (~problem.allowed[:, node_types[improving]]).T @ joining.T > 0
+        fits = np.repeat(~forbidden[:, None], len(leaving), axis=1)  # nodes × leaving × joining
         for r in range(sizes.shape[1]):
             fits &= sizes[:, r] <= spare[:, :, None, r]
-        fits[:, 1:] &= (now[:, moving] > 0)[:, :, None]
-        gained = np.where(fits, gains, 0.0).reshape(len(alive), -1)
+        fits[:, 1:] &= (before[:, moving] > 0)[:, :, None]
+        gained = np.where(fits, gains, 0.0).reshape(len(improving), -1)
         best = gained.argmax(axis=1)
         # The flat index of the best exchange is (leaving × number of joining + joining).
-        then = now - go[best // len(come)] + come[best % len(come)]
-        better = gained.max(axis=1) > IMPROVES * prices
-        better &= (then <= left).all(axis=1)
-        alive = alive[better]
-        pods[alive] = then[better]
+        after = before - leaving[best // len(joining)] + joining[best % len(joining)]
+        better = gained.max(axis=1) > MIN_GAIN * prices
+        better &= (after <= left).all(axis=1)
+        improving = improving[better]
+        pods[improving] = after[better]
     return pods
 
 
@@ -220,9 +226,9 @@ def column_generation(
 ) -> list[tuple[int, Indices, int]]:
     """Return patterns in whole copies (node type, pods, copies) that serve most of the demand.
 
-    `opened` are patterns that together serve all of it. Every whole copy that the program buys is
-    opened. Where it buys none, the pattern nearest to a whole copy is opened. Then the program is
-    solved for the rest.
+    `opened` are patterns that together serve all of it. In each step the program's whole copies are
+    opened, or if there are none, one copy of the pattern that it buys most of. Then the program is
+    solved for the remaining demand.
     """
     program = PatternProgram(problem)
     for node_type, pods in opened:
@@ -231,19 +237,19 @@ def column_generation(
     left, headroom = problem.demand.copy(), problem.headroom.copy()
     while left.any() and not expired():
         bought = program.best(dual_prices, left, headroom)
-        steps: list[tuple[int, Indices, int]] = []
+        bought_now: list[tuple[int, Indices, int]] = []
         for index in np.argsort(-bought, kind="stable").tolist():
             node_type, pods = program.node_types[index], program.pods[index]
             # If limits leave the program without a solution, the numbers bought may be negative.
-            wanted = max(int(np.floor(bought[index] + WHOLE)), int(not steps))
+            wanted = max(int(np.floor(bought[index] + COPY_TOLERANCE)), int(not bought_now))
             used = pods > 0
             copies = min(wanted, int((left[used] // pods[used]).min()))
             consumed = problem.consumption[node_type]
             if copies and (consumed * copies <= headroom).all():
-                steps.append((node_type, pods, copies))
+                bought_now.append((node_type, pods, copies))
                 left = left - pods * copies
                 headroom -= consumed * copies
-        if not steps:
+        if not bought_now:
             break
-        bought_whole.extend(steps)
+        bought_whole.extend(bought_now)
     return bought_whole

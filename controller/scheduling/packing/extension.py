@@ -2,8 +2,7 @@
 
 A program is solved over the few node types that matter. Any other node type is priced as one of
 those, scaled down until it is worth no more than it costs. The resulting prices are a feasible dual
-of the program over all node types, so they bound its cost, whichever node type is priced as
-whichever other.
+of the program over all node types, so they bound its cost.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
 
-NOTHING = 1e-15
+LEAST_WORTH = 1e-15
 """Replaces a worth of zero in divisions; any budget is enough for it."""
 
 
@@ -42,7 +41,7 @@ def extended(
     allowed: Mask,
     negligible: float,
 ) -> Extension:
-    """Price every node type as the one in the program that fits best.
+    """Price every node type as the program's node type that fits best.
 
     The best fit leaves the classes the greatest share of their values.
 
@@ -56,13 +55,15 @@ def extended(
         negligible: classes of at most this value keep all of it on any node type.
 
     """
-    factor = np.minimum(budget[:, None] / np.maximum(worth, NOTHING), 1.0)
-    some = values[:, None] > negligible
-    kept = np.where(some, np.minimum(cost / np.where(some, values[:, None], 1.0), 1.0), 1.0)
+    factor = np.minimum(budget[:, None] / np.maximum(worth, LEAST_WORTH), 1.0)
+    valuable = values[:, None] > negligible
+    kept = np.where(valuable, np.minimum(cost / np.where(valuable, values[:, None], 1.0), 1.0), 1.0)
     firsts, sign = distinct_rows(np.packbits(allowed, axis=0).T)
     least = [kept[allowed[:, first]].min(axis=0, initial=1.0) for first in firsts]
     quality = factor * np.stack(least)[sign]
     best = quality.argmax(axis=1)
     best[priced] = np.arange(len(priced))
-    every = np.arange(len(best))
-    return Extension(priced_as=best, factor=factor[every, best], kept=quality[every, best])
+    all_node_types = np.arange(len(best))
+    return Extension(
+        priced_as=best, factor=factor[all_node_types, best], kept=quality[all_node_types, best]
+    )

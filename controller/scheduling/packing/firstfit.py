@@ -1,10 +1,10 @@
-"""The quickest complete answer: first fit decreasing over nodes that are opened together.
+"""The quickest packing: first fit decreasing over nodes that are opened together.
 
-No linear program is solved. A pod's worth is the price of the share of the cheapest node that it
-takes by itself. Classes are placed by descending worth onto the open nodes. If pods of a class do
-not fit, the method opens equal nodes: as many as they need together with all pods that would pay
-little more there than elsewhere. Pods are spread evenly over them, so that shapes mix on each node
-as they do in the demand.
+No linear program is solved. A pod's worth is the price of the share that it takes of the node that
+is cheapest for it alone. Classes are placed by descending worth onto the open nodes. If pods of a
+class do not fit, equal nodes are opened: as many as these pods need, together with all pods that
+cost little more there than elsewhere. Pods are spread evenly over the nodes, so that shapes mix on
+each node as they do in the demand.
 
 Axes: as in `problem`; and nodes.
 """
@@ -19,15 +19,15 @@ from controller.scheduling.arrays import Indices, Matrix, Vector
 from controller.scheduling.packing.occupancy import NodeOccupancy
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 
-NEAR = 2.0
-"""A pod counts when nodes are opened for others if its share of such a node costs at most this
-multiple of its worth."""
+MAX_COST_RATIO = 2.0
+"""When nodes are opened for a class, pods of other classes count if their share of such a node
+costs at most this multiple of their worth."""
 
-ABOUT_AS_GOOD = 0.02
+PRICE_TOLERANCE = 0.02
 """Node types within this share of the best price per value count as equal; the most expensive one
 is taken, because fewer nodes have to be filled."""
 
-NOTHING = 1e-30
+LEAST_AMOUNT = 1e-30
 """Replaces a size, a capacity or a worth of zero in divisions."""
 
 ROUNDING = 1e-9
@@ -39,9 +39,9 @@ class FirstFit:
     """The nodes while they are opened and filled.
 
     `node_type`: nodes. `pods`: nodes × classes. `remaining`: nodes × resources, remaining capacity.
-    `left`: classes, pods without a node. `headroom`: limits, what they still allow. `worth`:
-    classes, the cost of a pod on the node type that is cheapest for it alone, in $/h. `suited`:
-    classes × node types, 1 for node types that cost at most `NEAR` times as much. A node takes at
+    `left`: classes, pods without a node. `headroom`: limits, remaining amounts. `worth`: classes,
+    the cost of a pod on the node type that is cheapest for it alone, in $/h. `suited`: classes ×
+    node types, 1 for node types that cost at most `MAX_COST_RATIO` times as much. A node takes at
     most `limits` (groups) of `members` (groups × classes).
     """
 
@@ -64,53 +64,55 @@ class FirstFit:
         cost = np.where(problem.allowed, _largest_share(problem) * problem.prices, np.inf)
         least = cost.min(axis=1)
         limited = rules.owned & rules.counted
-        bind = limited.any(axis=1)
+        has_members = limited.any(axis=1)
         no_pods = np.zeros((0, len(classes)), dtype=np.int64)
         filling = cls(
             problem=problem,
             left=problem.demand.copy(),
             headroom=problem.headroom.copy(),
             worth=np.where(np.isfinite(least), least, 0.0),
-            suited=(problem.allowed & (cost <= NEAR * least[:, None])).astype(np.float64),
-            members=limited[bind].astype(np.float64),
-            limits=rules.limit[bind],
+            suited=(problem.allowed & (cost <= MAX_COST_RATIO * least[:, None])).astype(np.float64),
+            members=limited[has_members].astype(np.float64),
+            limits=rules.limit[has_members],
             node_type=np.zeros(0, dtype=np.int64),
             pods=no_pods,
             remaining=np.zeros((0, problem.sizes.shape[1])),
             occupancy=NodeOccupancy.holding(rules, classes, no_pods),
         )
-        ruled = filling.occupancy.ruled
+        has_rules = filling.occupancy.has_rules
         for chosen in np.argsort(-filling.worth, kind="stable").tolist():
-            filling._place(chosen, ruled=bool(ruled[chosen]))
+            filling._place(chosen, has_rules=bool(has_rules[chosen]))
         filling._close_empty()
         return filling
 
-    def _place(self, chosen: int, *, ruled: bool) -> None:
-        """Place the pods of a class, and open nodes until all have one or no further node helps."""
-        self._fill(chosen, ruled=ruled)
+    def _place(self, chosen: int, *, has_rules: bool) -> None:
+        """Place the pods of a class; open nodes until all are placed or no further node helps."""
+        self._fill(chosen, has_rules=has_rules)
         while self.left[chosen]:
             before = self.left[chosen]
             if not self._open(chosen):
                 break
-            self._fill(chosen, ruled=ruled)
+            self._fill(chosen, has_rules=has_rules)
             if self.left[chosen] == before:
                 break
 
-    def _fill(self, chosen: int, *, ruled: bool) -> None:
+    def _fill(self, chosen: int, *, has_rules: bool) -> None:
         """Spread pods of a class evenly over the nodes with enough remaining capacity."""
         size = self.problem.sizes[chosen]
-        space = np.floor((self.remaining / np.maximum(size, NOTHING)).min(axis=1, initial=np.inf))
+        space = np.floor(
+            (self.remaining / np.maximum(size, LEAST_AMOUNT)).min(axis=1, initial=np.inf)
+        )
         space *= self.problem.allowed[chosen, self.node_type]
         everywhere = np.full(len(space), chosen)
-        if ruled:
+        if has_rules:
             space = np.minimum(space, self.occupancy.spare(everywhere))
             space *= self.occupancy.allows_one_more(chosen)
         left = int(self.left[chosen])
-        amount = level(np.minimum(space, left).astype(np.int64), left)
+        amount = spread_evenly(np.minimum(space, left).astype(np.int64), left)
         self.left[chosen] -= amount.sum()
         self.pods[:, chosen] += amount
         self.remaining -= amount[:, None] * size
-        if ruled:
+        if has_rules:
             self.occupancy.add(everywhere, amount)
 
     def _open(self, chosen: int) -> bool:
@@ -127,17 +129,17 @@ class FirstFit:
         suited[chosen] = 1.0
         # For each node type: how many nodes all suited pods need together, by the resource that
         # runs out first and by the rules that limit pods per node.
-        asked = suited.T @ (self.left[:, None] * problem.sizes)
-        number = (asked / np.maximum(problem.capacity[node_types], NOTHING)).max(axis=1)
-        companies = (self.members * self.left) @ suited / self.limits[:, None]
-        number = np.maximum(number, np.ceil(companies.max(axis=0, initial=1.0)))
+        requested = suited.T @ (self.left[:, None] * problem.sizes)
+        number = (requested / np.maximum(problem.capacity[node_types], LEAST_AMOUNT)).max(axis=1)
+        nodes_by_rules = (self.members * self.left) @ suited / self.limits[:, None]
+        number = np.maximum(number, np.ceil(nodes_by_rules.max(axis=0, initial=1.0)))
         whole = np.floor(number + ROUNDING)
         # The pods that do not fill another node of this node type take a smaller one, at least the
         # price of the smallest.
         part = np.where(number > whole, np.maximum((number - whole) * prices, prices.min()), 0.0)
-        value = np.maximum(suited.T @ (self.left * self.worth), NOTHING)
+        value = np.maximum(suited.T @ (self.left * self.worth), LEAST_AMOUNT)
         score = (whole * prices + part) / value
-        good = np.flatnonzero(score <= score.min() * (1 + ABOUT_AS_GOOD))
+        good = np.flatnonzero(score <= score.min() * (1 + PRICE_TOLERANCE))
         best = good[prices[good].argmax()]
         self._add(int(node_types[best]), int(whole[best]))
         return True
@@ -145,11 +147,11 @@ class FirstFit:
     def _add(self, node_type: int, number: int) -> None:
         """Add empty nodes of a node type, at most as many as limits allow."""
         problem = self.problem
-        drawn = problem.consumption[node_type]
-        binding = drawn > 0
-        allowed = (self.headroom[binding] + SLACK) // drawn[binding]
+        consumed = problem.consumption[node_type]
+        binding = consumed > 0
+        allowed = (self.headroom[binding] + SLACK) // consumed[binding]
         number = min(number, int(allowed.min(initial=number)))
-        self.headroom = self.headroom - drawn * number
+        self.headroom = self.headroom - consumed * number
         self.node_type = np.append(self.node_type, np.full(number, node_type))
         self.pods = np.vstack([self.pods, np.zeros((number, len(self.left)), dtype=np.int64)])
         self.remaining = np.vstack(
@@ -159,12 +161,14 @@ class FirstFit:
 
     def _close_empty(self) -> None:
         """Remove the nodes without pods, and return what they used of the limits."""
-        taken = self.pods.any(axis=1)
-        self.headroom = self.headroom + self.problem.consumption[self.node_type[~taken]].sum(axis=0)
+        occupied = self.pods.any(axis=1)
+        self.headroom = self.headroom + self.problem.consumption[self.node_type[~occupied]].sum(
+            axis=0
+        )
         self.node_type, self.pods, self.remaining = (
-            self.node_type[taken],
-            self.pods[taken],
-            self.remaining[taken],
+            self.node_type[occupied],
+            self.pods[occupied],
+            self.remaining[occupied],
         )
 
 
@@ -172,15 +176,15 @@ def _largest_share(problem: PackingProblem) -> Matrix:
     """Return the greatest share of a node's resources that a pod takes; classes × node types."""
     share: Matrix = np.zeros(problem.allowed.shape)
     for r in range(problem.sizes.shape[1]):
-        capacity = np.maximum(problem.capacity[:, r], NOTHING)
+        capacity = np.maximum(problem.capacity[:, r], LEAST_AMOUNT)
         np.maximum(share, problem.sizes[:, r, None] / capacity, out=share)
     return share
 
 
-def level(space: Indices, left: int) -> Indices:
-    """Return how many of `left` pods each node gets, as evenly as its `space` allows; nodes.
+def spread_evenly(space: Indices, left: int) -> Indices:
+    """Return how many of `left` pods each node gets, as evenly as the `space` allows; nodes.
 
-    If that is not an integer, the first nodes get one more pod than the others.
+    If the pods cannot be divided evenly, the first nodes get one pod more.
     """
     if space.sum() <= left:
         return space

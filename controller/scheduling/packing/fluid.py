@@ -2,12 +2,12 @@
 
 It buys fractions of node types so that every class of pods has capacity on node types that allow
 it. The optimum is a lower bound on the cost of any set of whole nodes. The duals price each
-resource of each node type and give each class a value; the packer is guided by these.
+resource of each node type and give each class a value; the packer uses them as a guide.
 
 Rows: node types × resources; classes; limits; groups × node types, where a node takes at most so
 many pods of a group. Most pairs of class and node type never carry pods. So a pair enters the
-program only when the dual prices ask for it, and the row of a group on a node type enters with the
-first pair that it binds.
+program only if it has a negative reduced cost at the dual prices, and the row of a group on a node
+type enters with the first pair that it binds.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ TOLERANCE = 1e-7
 """Relative tolerance: a pair that gains at most this share of the class's value does not enter.
 HiGHS has the same tolerance."""
 
-ROUNDS = 30
+MAX_ROUNDS = 30
 """Greatest number of rounds in which pairs enter."""
 
 LEAST_CAPACITY = 1e-12
 """Replaces a capacity of zero in divisions; the unit is the capacity of the largest instance type.
 """
 
-CHOOSE = 0
+CHOOSE_SIMPLEX = 0
 """HiGHS option: let HiGHS choose the simplex, primal after columns were added, dual after demand
 changed."""
 
@@ -45,7 +45,7 @@ def empty_program() -> highspy.Highs:
     program.setOptionValue("output_flag", False)
     program.setOptionValue("threads", 1)
     program.setOptionValue("random_seed", 0)
-    program.setOptionValue("simplex_strategy", CHOOSE)
+    program.setOptionValue("simplex_strategy", CHOOSE_SIMPLEX)
     program.setOptionValue("primal_simplex_bound_perturbation_multiplier", 0.0)
     return program
 
@@ -77,8 +77,8 @@ class FluidSolution:
     `bought`: node types, in nodes. `resource_prices`: node types × resources. `values`: classes, in
     $/h.
     `slot_prices`: groups × node types, the price of one slot of a group on a node. `limit_prices`:
-    limits, what scarcity adds to the price of a node per unit consumed. `limit_value`: what the
-    limits add to the lower bound, at most 0.
+    limits, the price of one unit consumed, beside the price of the node. `limit_value`: the part of
+    the lower bound that is due to limits, at most 0.
     """
 
     bought: Vector
@@ -123,8 +123,8 @@ class FluidProgram:
         self._slot_rows = np.full((len(limits), self._node_types), -1, dtype=np.int64)
         self._pairs_in = np.zeros_like(allowed)
         self._model = empty_program()
-        self._pass_model()
-        self._add_pairs(self._promising())
+        self._pass_first_model()
+        self._add_pairs(self._initial_pairs())
 
     @property
     def _first_class_row(self) -> int:
@@ -134,7 +134,7 @@ class FluidProgram:
     def _first_limit_row(self) -> int:
         return self._first_class_row + self._classes
 
-    def _pass_model(self) -> None:
+    def _pass_first_model(self) -> None:
         """Pass HiGHS the rows of resources, classes and limits, and the columns of node types and
         penalties.
         """
@@ -169,7 +169,7 @@ class FluidProgram:
         program.a_matrix_.value_ = matrix.T[filled]
         self._model.passModel(program)
 
-    def _promising(self) -> Mask:
+    def _initial_pairs(self) -> Mask:
         """Mark the few node types that are cheapest for each class alone; classes × node types."""
         cost = (self._sizes[:, None, :] / np.maximum(self._capacity[None], LEAST_CAPACITY)).max(
             axis=2
@@ -177,8 +177,8 @@ class FluidProgram:
         cost = cost * self._prices[None]
         cost[~self._allowed] = np.inf
         chosen = np.zeros_like(self._allowed)
-        few = min(FEW_PAIRS, self._node_types)
-        best = np.argpartition(cost, few - 1, axis=1)[:, :few]
+        count_per_class = min(FEW_PAIRS, self._node_types)
+        best = np.argpartition(cost, count_per_class - 1, axis=1)[:, :count_per_class]
         np.put_along_axis(chosen, best, True, axis=1)
         return chosen & self._allowed
 
@@ -193,8 +193,8 @@ class FluidProgram:
         self._add_slots(classes, node_types)
         member = self._members[:, classes].T  # pairs × groups
         slot_rows = np.where(member, self._slot_rows[:, node_types].T, 0)
-        served = (self._first_class_row + classes)[:, None]
-        indices = np.concatenate([rows, slot_rows, served], axis=1)
+        class_rows = (self._first_class_row + classes)[:, None]
+        indices = np.concatenate([rows, slot_rows, class_rows], axis=1)
         amounts = np.concatenate([self._sizes[classes], member, np.ones((count, 1))], axis=1)
         add_columns(self._model, indices, amounts)
 
@@ -216,25 +216,25 @@ class FluidProgram:
             -self._limits[groups],
         )
 
-    def solved(self, demand: Vector) -> FluidSolution:
+    def solve(self, demand: Vector) -> FluidSolution:
         """Return the solution for a demand (pods per class).
 
-        Starts from the last solution. Pairs enter until none would lower the cost, at most `ROUNDS`
-        times.
+        Starts from the last solution. Pairs enter until none lowers the cost, in at most
+        `MAX_ROUNDS` rounds.
         """
         first = self._first_class_row
         rows = np.arange(first, first + self._classes, dtype=np.int32)
         # Column generation: solve over the pairs in the program, add the pairs that its duals show
         # to be cheaper, and solve again.
         self._model.changeRowsBounds(len(rows), rows, demand, demand)
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ROUNDS):
             self._model.run()
             duals = np.array(self._model.getSolution().row_dual)
-            wanted = self._wanted(duals, demand)
-            if not wanted.any():
+            new_pairs = self._improving_pairs(duals, demand)
+            if not new_pairs.any():
                 break
-            self._add_pairs(wanted)
-        return self._answer(duals)
+            self._add_pairs(new_pairs)
+        return self._solution(duals)
 
     def _slot_prices(self, duals: Vector) -> Matrix:
         """Return the prices of slots; groups × node types, 0 where the program has no row."""
@@ -246,7 +246,7 @@ class FluidProgram:
         flat = duals[: self._node_types * self._resources]
         return np.maximum(-flat, 0).reshape(self._node_types, self._resources)
 
-    def _wanted(self, duals: Vector, demand: Vector) -> Mask:
+    def _improving_pairs(self, duals: Vector, demand: Vector) -> Mask:
         """Mark, per class, the few missing pairs that gain the most; classes × node types.
 
         The gain is the class's value less the cost of a pod on the node type.
@@ -259,15 +259,15 @@ class FluidProgram:
         # takes.
         gain = np.where(self._allowed & ~self._pairs_in, values[:, None] - cost, -np.inf)
         gain[demand <= 0] = -np.inf
-        wanted = np.asarray(gain > TOLERANCE * (1 + np.abs(values[:, None])))
-        some = max(int((demand > 0).sum()), 1)
-        few = min(max(FEW_PAIRS, ENOUGH_PAIRS // some), self._node_types)
-        best = np.argpartition(-gain, few - 1, axis=1)[:, :few]
-        chosen = np.zeros_like(wanted)
+        new_pairs = np.asarray(gain > TOLERANCE * (1 + np.abs(values[:, None])))
+        classes_with_demand = max(int((demand > 0).sum()), 1)
+        count_per_class = min(max(FEW_PAIRS, ENOUGH_PAIRS // classes_with_demand), self._node_types)
+        best = np.argpartition(-gain, count_per_class - 1, axis=1)[:, :count_per_class]
+        chosen = np.zeros_like(new_pairs)
         np.put_along_axis(chosen, best, True, axis=1)
-        return wanted & chosen
+        return new_pairs & chosen
 
-    def _answer(self, duals: Vector) -> FluidSolution:
+    def _solution(self, duals: Vector) -> FluidSolution:
         """Return the solution that belongs to these duals."""
         end = self._first_limit_row + len(self._headroom)
         limit_prices = np.maximum(-duals[self._first_limit_row : end], 0)

@@ -19,22 +19,22 @@ from controller.scheduling.pods.groups import PendingGroup, PodGroup
 from controller.scheduling.topology.groups import TopologyGroup, TopologyType
 from controller.scheduling.topology.rules import limit
 
-LEFT_OUT = 10.0
-"""Penalty for leaving a unit without a node: this many times the price of the cheapest node type
+PENALTY_FACTOR = 10.0
+"""Penalty for leaving a unit without a node, as a multiple of the price of the cheapest node type
 that can hold it."""
 
-MOST_WAITING = 1e-3
-"""Extra penalty for the class with the most pending units, in prices of the cheapest node type that
-can hold it; smaller classes get a proportional part. If limits leave pods without a node, those of
-the largest classes are the last, so that spreads stay even."""
+MAX_CLASS_PENALTY = 1e-3
+"""Extra penalty for the class with the most pending units, as a multiple of the price of the
+cheapest node type that can hold it; smaller classes get a proportional part. So if limits leave
+pods without a node, pods of the largest classes are the last of them, which keeps spreads even."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitPart:
-    """The pods of one pod group in a unit: what decides which pods may share a node with them.
+    """The pods of one pod group in a unit, and their rules about sharing a node.
 
-    `owned` are the topology groups of their own constraints, `counted` those that count them,
-    `ports` their host ports. A unit has `number` of these pods.
+    `owned` are the topology groups that the pods state, `counted` the topology groups that count
+    them, `ports` their host ports. A unit has `number` of these pods.
     """
 
     owned: tuple[TopologyGroup, ...]
@@ -45,7 +45,7 @@ class UnitPart:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PackingClass:
-    """Pod groups that packing cannot tell apart, as they are when the problem is formulated.
+    """Pod groups that are interchangeable for packing, at the time of formulation.
 
     `members` are the indices of the pod groups, and `units` is the number of their units without a
     node. One unit requests `size`, may be on the `eligible` variants and consists of `parts`.
@@ -65,19 +65,19 @@ class PackingClass:
     def of(cls, pod_groups: Sequence[PodGroup], members: Iterable[int]) -> PackingClass:
         """Return the class of the pod groups with these indices."""
         indices = tuple(members)
-        alike = [pod_groups[index] for index in indices]
-        first = alike[0]
+        equal = [pod_groups[index] for index in indices]
+        first = equal[0]
         parts = tuple(
             UnitPart(part.pending.owned, part.pending.counted, part.pending.ports, number)
             for part, number in first.members
         )
         return cls(
             members=indices,
-            units=sum(pod_group.units for pod_group in alike),
+            units=sum(pod_group.units for pod_group in equal),
             size=first.size,
             eligible=first.eligible,
             parts=parts,
-            is_early=any(pod_group.pins for pod_group in alike) or _spreads_over_nodes(parts),
+            is_early=any(pod_group.pins for pod_group in equal) or _spreads_over_nodes(parts),
             exclusive=first.needs is not None,
         )
 
@@ -101,7 +101,7 @@ class ProblemBuilder:
         capacity: Matrix,
         limits: PurchaseLimits,
     ) -> None:
-        """Start without known rules."""
+        """Start with an empty cache of rules."""
         self._variants, self._groups, self._limits = variants, groups, limits
         self._capacity, self._prices = capacity, floored(variants.price)
         self._per_node: dict[
@@ -109,29 +109,29 @@ class ProblemBuilder:
         ] = {}
 
     def classes(self, pod_groups: Sequence[PodGroup]) -> list[PackingClass]:
-        """Return classes of the pod groups that packing cannot tell apart."""
+        """Return the pod groups as classes of interchangeable ones."""
         members: dict[tuple[object, ...], list[int]] = {}
         for index, pod_group in enumerate(pod_groups):
-            everyone = tuple(
-                self._sharing(part.pending, number) for part, number in pod_group.members
+            sharing_keys = tuple(
+                self._sharing_key(part.pending, number) for part, number in pod_group.members
             )
-            alike = tuple(sorted(pod_group.needs.items())) if pod_group.needs is not None else None
-            key = (pod_group.size.tobytes(), pod_group.eligible.tobytes(), everyone, alike)
+            needs = tuple(sorted(pod_group.needs.items())) if pod_group.needs is not None else None
+            key = (pod_group.size.tobytes(), pod_group.eligible.tobytes(), sharing_keys, needs)
             members.setdefault(key, []).append(index)
-        return [PackingClass.of(pod_groups, alike) for alike in members.values()]
+        return [PackingClass.of(pod_groups, indices) for indices in members.values()]
 
-    def _sharing(self, pending: PendingGroup, number: int) -> tuple[object, ...]:
-        """Return a key of everything that decides which pods may share a node with `number` of
-        these.
-        """
-        stated = (pending.owned, pending.counted)
-        known = self._per_node.get(stated)
-        if known is None:
-            owned, counted = ([group.index for group in part if group.per_node] for part in stated)
-            known = self._per_node[stated] = tuple(owned), tuple(counted)
+    def _sharing_key(self, pending: PendingGroup, number: int) -> tuple[object, ...]:
+        """Return a key that is equal for pods with the same rules about sharing a node."""
+        groups = (pending.owned, pending.counted)
+        indices = self._per_node.get(groups)
+        if indices is None:
+            owned, counted = ([group.index for group in part if group.per_node] for part in groups)
+            indices = self._per_node[groups] = tuple(owned), tuple(counted)
         device_requests = pending.pod_class.device_requests
-        number = number if known[1] else 0  # Only rules that count the pods tell numbers apart.
-        return known, number, pending.ports, device_requests and device_requests.signature
+        number = (
+            number if indices[1] else 0
+        )  # The number matters only to rules that count the pods.
+        return indices, number, pending.ports, device_requests and device_requests.signature
 
     def problem(
         self,
@@ -144,14 +144,14 @@ class ProblemBuilder:
         """Return the packing problem of these classes, and the node types of `variants` in it.
 
         Args:
-            classes: what must be packed.
-            left: limits, what may still be bought.
+            classes: the demand.
+            left: limits, the remaining amounts.
             keep: node types that the problem must contain.
-            more: what classes request (classes × further) and node types have (node types ×
-                further) beyond the solve's resources; by default one unit of a further resource
-                per exclusive class.
-            proving: keep every node type that could make an answer cheaper, so that a lower bound
-                on this problem holds for all node types.
+            more: amounts of further resources that classes request (classes × further) and that
+                node types have (node types × further). By default there is one further resource,
+                which only exclusive classes request.
+            proving: keep every node type that could lower the cost, so that a lower bound on this
+                problem holds for all node types.
 
         """
         variants = self._variants
@@ -170,8 +170,10 @@ class ProblemBuilder:
         allowed = labelled & _holds(sizes, capacity)
         consumption = self._limits.consumption
         allowed &= (consumption <= left).all(axis=1)
-        few, every = undominated(allowed, labelled, variants.price, capacity, consumption)
-        node_types = np.union1d(every if proving else few, keep)
+        packable, undominated_node_types = undominated(
+            allowed, labelled, variants.price, capacity, consumption
+        )
+        node_types = np.union1d(undominated_node_types if proving else packable, keep)
         demand = np.array([packing_class.units for packing_class in classes], dtype=np.int64)
         allowed = allowed[:, node_types]
         prices = self._prices[node_types]
@@ -186,16 +188,18 @@ class ProblemBuilder:
             rules=self._node_rules(classes, proving=proving),
             consumption=consumption[node_types] / self._limits.units,
             headroom=left / self._limits.units,
-            proves=proving or (len(few) == len(every) and not _counts_larger_units(classes)),
+            proves=proving
+            or (len(packable) == len(undominated_node_types) and not _counts_larger_units(classes)),
         )
         return problem, node_types
 
     def _node_rules(self, classes: Sequence[PackingClass], *, proving: bool) -> NodeRules:
         """Return the rules about sharing a node as arrays: topology groups first, then host ports.
 
-        Only groups that a class owns are in it. Pod affinity to a node is not a rule of packing.
+        Topology groups that no class owns are left out, and so is pod affinity by hostname, which
+        placement handles.
         """
-        stated = {
+        owned_groups = {
             group
             for packing_class in classes
             for part in packing_class.parts
@@ -204,7 +208,7 @@ class ProblemBuilder:
         rules = [
             _node_rule(group, classes, proving=proving)
             for group in self._groups
-            if group.per_node and group.type is not TopologyType.AFFINITY and group in stated
+            if group.per_node and group.type is not TopologyType.AFFINITY and group in owned_groups
         ]
         ports = [
             tuple(port for part in packing_class.parts for port in part.ports)
@@ -212,7 +216,7 @@ class ProblemBuilder:
         ]
         rules += [
             _NodeRule(owned=owners, counted=others, limit=1.0, repels=True)
-            for owners, others in clashes(ports)
+            for owners, others in port_conflicts(ports)
         ]
         shape = (len(rules), len(classes))
         return NodeRules(
@@ -235,15 +239,17 @@ def _holds(sizes: Matrix, capacity: Matrix) -> Mask:
 
 def _penalty(demand: Indices, allowed: Mask, prices: Vector, *, limited: bool) -> Vector:
     """Return the penalty for leaving a unit of each class without a node, in $/h."""
-    alone = np.where(allowed, prices, np.inf).min(axis=1, initial=np.inf)
-    waiting = MOST_WAITING * demand / demand.max(initial=1) if limited else 0.0
-    penalty: Vector = (LEFT_OUT + waiting) * np.where(np.isfinite(alone), alone, 1.0)
+    cheapest = np.where(allowed, prices, np.inf).min(axis=1, initial=np.inf)
+    class_penalty = MAX_CLASS_PENALTY * demand / demand.max(initial=1) if limited else 0.0
+    penalty: Vector = (PENALTY_FACTOR + class_penalty) * np.where(
+        np.isfinite(cheapest), cheapest, 1.0
+    )
     return penalty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NodeRule:
-    """One of the `NodeRules`: which classes own the rule, and which it counts."""
+    """One of the `NodeRules`; `owned` and `counted` are over classes."""
 
     owned: list[bool]
     counted: list[bool]
@@ -252,7 +258,7 @@ class _NodeRule:
 
 
 def _spreads_over_nodes(parts: Sequence[UnitPart]) -> bool:
-    """Return whether pods of a unit own a spread over nodes.
+    """Whether pods of a unit own a spread over nodes.
 
     Such a spread counts the pods that are placed before its owners or together with them: pods
     whose domains were chosen (pins) because topology groups count them, and owners of such spreads.
@@ -268,11 +274,11 @@ def _spreads_over_nodes(parts: Sequence[UnitPart]) -> bool:
 def _node_rule(
     group: TopologyGroup, classes: Sequence[PackingClass], *, proving: bool
 ) -> _NodeRule:
-    """Return the rule of a topology group, by the parts of a unit of each class.
+    """Return the rule of a topology group.
 
-    Packing counts units where the group counts pods. So that no node holds too many pods, each unit
-    counts as many as the largest, unless a node holds only one of them. A bound must not overstate,
-    so for it each unit counts as one.
+    The group counts pods, but packing counts units. So that no node holds too many pods, every unit
+    counts as the largest one, unless a node holds only one of them. A lower bound must not
+    overstate the cost, so there every unit counts as one pod.
     """
     repels = group.type is TopologyType.ANTI_AFFINITY
     counted = [
@@ -281,11 +287,11 @@ def _node_rule(
         else 0
         for packing_class in classes
     ]
-    alone = all(
+    always_alone = all(
         packing_class.exclusive or not number
         for packing_class, number in zip(classes, counted, strict=True)
     )
-    largest = 1 if proving or alone else max(1, *counted)
+    largest = 1 if proving or always_alone else max(1, *counted)
     return _NodeRule(
         owned=[
             any(group in part.owned for part in packing_class.parts) for packing_class in classes
@@ -307,8 +313,8 @@ def _counts_larger_units(classes: Sequence[PackingClass]) -> bool:
     )
 
 
-def clashes(ports: Sequence[tuple[HostPort, ...]]) -> list[tuple[list[bool], list[bool]]]:
-    """Return, per host port, which classes use it and which cannot share a node with those."""
+def port_conflicts(ports: Sequence[tuple[HostPort, ...]]) -> list[tuple[list[bool], list[bool]]]:
+    """Return, per host port, the classes that use it and the classes that conflict with them."""
     pairs = []
     for port in sorted({port for taken in ports for port in taken}):
         owners = [port in taken for taken in ports]

@@ -20,26 +20,26 @@ from controller.scheduling.packing.occupancy import NodeOccupancy
 from controller.scheduling.packing.pricing import MANY_CLASSES, DualPrices
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 
-SIDE_BY_SIDE = 8
-"""With many classes, the greatest number of further classes of which one step adds one pod each. So
-many classes have nearly equal shapes that their order does not matter."""
+FURTHER_CLASSES = 8
+"""With many classes, the number of further classes of which one step adds one pod each. Many
+classes have nearly equal shapes then, so that their order hardly matters."""
 
 SIZE_WEIGHT = 0.15
-"""Score of a pod as large as the whole node, beside the fit of its shape (a cosine, at most 1). Of
-pods that fit equally well the larger is added first, while it still fits."""
+"""Score of a pod as large as the whole node, in addition to the fit of its shape (a cosine, at most
+1). Of pods whose shapes fit equally well the larger is added first, while there is capacity."""
 
-MOST_WORTH = 1.2
-"""Greatest ratio of a pod's value to the price of the resources it takes that counts in the score.
-Pods that rules make more valuable should be added early, but not to nodes that they fit badly."""
+MAX_VALUE_RATIO = 1.2
+"""Greatest ratio of a pod's value to the price of its resources that counts in the score. Pods that
+rules make valuable should be added early, but not to nodes that they fit badly."""
 
 SHARE_AT_ONCE = 0.2
-"""Share of the pods of a class that still fit which one step adds. A smaller share follows the
-shape of the remaining capacity more closely, and takes more steps."""
+"""Share that one step adds of the pods of a class that still fit. A smaller share follows the shape
+of the remaining capacity more closely, but takes more steps."""
 
-SHARE_SIDE_BY_SIDE = 0.25
+SHARE_OF_FURTHER_CLASSES = 0.25
 """Share of the remaining capacity that the further classes of one step may take together."""
 
-NOTHING, MOST = 1e-30, 1e9
+LEAST_SIZE, MAX_PODS = 1e-30, 1e9
 """Replace a size of zero, and an unlimited number of pods, in divisions."""
 
 ROUNDING = 1e-15
@@ -52,7 +52,7 @@ def fill(
     start: Indices,
     left: Indices,
     dual_prices: DualPrices,
-    keen: float = 1.0,
+    value_weight: float = 1.0,
 ) -> Indices:
     """Return the pods of one filled node of each node type; node types × classes.
 
@@ -61,16 +61,16 @@ def fill(
     among equals.
 
     Args:
-        problem: what must be packed.
+        problem: the packing problem.
         node_types: the node types to fill, one node each.
         start: node types × classes, pods that the nodes already hold.
         left: classes, pods that need a node.
         dual_prices: weights of the resources and values of the classes.
-        keen: weight of a class's value in the score; the greater, the sooner valuable classes are
-            added.
+        value_weight: weight of a class's value in the score; the greater, the sooner valuable
+            classes are added.
 
     """
-    filling = _Filling.begun(problem, node_types, start, left, dual_prices, keen)
+    filling = _Filling.started(problem, node_types, start, left, dual_prices, value_weight)
     while filling.find_fitting():
         filling.add(filling.scores())
     return filling.counts
@@ -80,24 +80,23 @@ def fill(
 class _Filling:
     """Nodes being filled.
 
-    `counts` is node types × classes, over all of them. `alive` has the rows of the node types on
-    which something still fits, `columns` the classes that still fit on one of them. The other
-    arrays cover those alone: `sizes` and `per_size` (classes × resources), `weighted` and
-    `remaining` (node types × resources), `nearness`, `liking`, `supply` and `fits` (node types ×
-    classes).
+    `counts` is over all node types × classes. `unfilled` has the rows of the node types on which
+    something still fits, `columns` the classes that still fit on one of them. The other arrays are
+    over these alone: `sizes` and `per_size` (classes × resources), `weighted` and `remaining` (node
+    types × resources), `inverse_norm`, `static_score`, `supply` and `fits` (node types × classes).
 
-    `remaining` is the remaining capacity. `liking` is the part of the score that does not change.
-    `supply` is how many pods of the class the node may still take.
+    `remaining` is the remaining capacity. `static_score` is the part of the score that does not
+    change. `supply` is the number of pods of the class that the node may still take.
     """
 
     counts: Indices
-    alive: Indices
+    unfilled: Indices
     columns: Indices
     sizes: Matrix
     per_size: Matrix
     weighted: Matrix
-    nearness: Matrix
-    liking: Matrix
+    inverse_norm: Matrix
+    static_score: Matrix
     remaining: Matrix
     supply: Indices
     fits: Mask
@@ -105,41 +104,43 @@ class _Filling:
     many: bool
 
     @classmethod
-    def begun(
+    def started(
         cls,
         problem: PackingProblem,
         node_types: Indices,
         start: Indices,
         left: Indices,
         dual_prices: DualPrices,
-        keen: float,
+        value_weight: float,
     ) -> _Filling:
-        """Return the nodes with `start` on them, and what does not change while they are filled."""
-        shown = dual_prices.samples.of(left) | start.any(axis=0)
-        columns = np.flatnonzero(shown & problem.allowed[:, node_types].any(axis=1))
+        """Return the nodes with the pods `start` on them."""
+        sampled = dual_prices.samples.of(left) | start.any(axis=0)
+        columns = np.flatnonzero(sampled & problem.allowed[:, node_types].any(axis=1))
         sizes = problem.sizes[columns]
         weights = dual_prices.resource_prices[node_types]
         weighted = np.square(weights)
         # The score is the cosine of a pod's requests and the node's remaining capacity, both times
-        # the resource prices. `nearness` is 1 / the length of the weighted requests.
-        nearness = 1 / (np.sqrt(weighted @ np.square(sizes).T) + ROUNDING)
-        whole = np.linalg.norm(problem.capacity[node_types] * weights, axis=1)[:, None] + ROUNDING
+        # the resource prices. `inverse_norm` is 1 / the length of the weighted requests.
+        inverse_norm = 1 / (np.sqrt(weighted @ np.square(sizes).T) + ROUNDING)
+        capacity_norm = (
+            np.linalg.norm(problem.capacity[node_types] * weights, axis=1)[:, None] + ROUNDING
+        )
         worth = dual_prices.values[None, columns] / (weights @ sizes.T + ROUNDING)
         held = start[:, columns]
         supply = np.where(problem.allowed[columns][:, node_types].T, left[columns] - held, 0)
         return cls(
             counts=start.copy(),
-            alive=np.arange(len(node_types)),
+            unfilled=np.arange(len(node_types)),
             columns=columns,
             sizes=sizes,
             # A resource that the pod does not request never limits how many pods fit.
-            per_size=1 / np.maximum(sizes, NOTHING),
+            per_size=1 / np.maximum(sizes, LEAST_SIZE),
             weighted=weighted,
-            nearness=nearness,
+            inverse_norm=inverse_norm,
             # Scarce classes, of which a node takes few, come first: every node that is opened
             # should hold one of them, or they alone will need more nodes.
-            liking=SIZE_WEIGHT / (nearness * whole)
-            + keen * np.minimum(worth, MOST_WORTH)
+            static_score=SIZE_WEIGHT / (inverse_norm * capacity_norm)
+            + value_weight * np.minimum(worth, MAX_VALUE_RATIO)
             + dual_prices.scarce[None, columns],
             remaining=problem.capacity[node_types] - held @ sizes + SLACK,
             supply=supply,
@@ -157,28 +158,28 @@ class _Filling:
         for r in range(self.sizes.shape[1]):
             self.fits &= self.sizes[:, r] <= self.remaining[:, r, None]
         self.occupancy.exclude_forbidden(self.fits)
-        some = np.asarray(self.fits.any(axis=1))
-        if not some.all():
-            self._keep_nodes(some)
+        nodes_with_space = np.asarray(self.fits.any(axis=1))
+        if not nodes_with_space.all():
+            self._keep_nodes(nodes_with_space)
         # Remaining capacity only shrinks, so a class that fits nowhere now never will. Dropping
         # classes copies arrays, which pays once more than half of them fit nowhere.
-        open_ = np.asarray(self.fits.any(axis=0))
-        if len(self.alive) and 2 * open_.sum() < len(open_):
-            self._keep_classes(open_)
-        return bool(len(self.alive))
+        fitting_classes = np.asarray(self.fits.any(axis=0))
+        if len(self.unfilled) and 2 * fitting_classes.sum() < len(fitting_classes):
+            self._keep_classes(fitting_classes)
+        return bool(len(self.unfilled))
 
     def _keep_nodes(self, kept: Mask) -> None:
-        self.alive, self.fits = self.alive[kept], self.fits[kept]
+        self.unfilled, self.fits = self.unfilled[kept], self.fits[kept]
         self.remaining, self.supply = self.remaining[kept], self.supply[kept]
-        self.weighted, self.nearness = self.weighted[kept], self.nearness[kept]
-        self.liking = self.liking[kept]
+        self.weighted, self.inverse_norm = self.weighted[kept], self.inverse_norm[kept]
+        self.static_score = self.static_score[kept]
         self.occupancy.keep_nodes(kept)
 
     def _keep_classes(self, kept: Mask) -> None:
         self.columns, self.sizes = self.columns[kept], self.sizes[kept]
         self.per_size, self.fits = self.per_size[kept], self.fits[:, kept]
-        self.supply, self.nearness = self.supply[:, kept], self.nearness[:, kept]
-        self.liking = self.liking[:, kept]
+        self.supply, self.inverse_norm = self.supply[:, kept], self.inverse_norm[:, kept]
+        self.static_score = self.static_score[:, kept]
         self.occupancy.keep_classes(kept)
 
     def scores(self) -> Matrix:
@@ -186,11 +187,13 @@ class _Filling:
 
         The score is −∞ where the class does not fit.
         """
-        aim = self.remaining * self.weighted
-        aim /= np.sqrt((np.square(self.remaining) * self.weighted).sum(axis=1))[:, None] + ROUNDING
-        score: Matrix = aim @ self.sizes.T
-        score *= self.nearness
-        score += self.liking
+        direction = self.remaining * self.weighted
+        direction /= (
+            np.sqrt((np.square(self.remaining) * self.weighted).sum(axis=1))[:, None] + ROUNDING
+        )
+        score: Matrix = direction @ self.sizes.T
+        score *= self.inverse_norm
+        score += self.static_score
         score[~self.fits] = -np.inf
         return score
 
@@ -200,27 +203,27 @@ class _Filling:
         With many classes, also one pod of each of the next best.
         """
         chosen = score.argmax(axis=1)
-        rows = np.arange(len(self.alive))
+        rows = np.arange(len(self.unfilled))
         taken = self.sizes[chosen]
-        times = np.minimum((self.remaining * self.per_size[chosen]).min(axis=1), MOST)
+        times = np.minimum((self.remaining * self.per_size[chosen]).min(axis=1), MAX_PODS)
         amount = np.maximum((np.floor(times) * SHARE_AT_ONCE).astype(np.int64), 1)
         amount = np.minimum(amount, self.supply[rows, chosen])
         if len(self.occupancy.limit):
             amount = np.minimum(amount, self.occupancy.spare(chosen))
-        self.counts[self.alive, self.columns[chosen]] += amount
+        self.counts[self.unfilled, self.columns[chosen]] += amount
         # If rules allow no more pods of the class, its supply becomes 0, so every step leaves fewer
         # candidates and the loop ends.
         left = self.supply[rows, chosen]
         self.supply[rows, chosen] = np.where(amount > 0, left - amount, 0)
         self.remaining -= amount[:, None] * taken
         self.occupancy.add(chosen, amount)
-        if self.many and score.shape[1] > SIDE_BY_SIDE:
+        if self.many and score.shape[1] > FURTHER_CLASSES:
             # The best class has had its pods. Classes under rules are added one class at a time,
             # because one pod can forbid another.
             score[rows, chosen] = -1.0
-            score[:, self.occupancy.ruled] = -1.0
+            score[:, self.occupancy.has_rules] = -1.0
             added = _choose_next_classes(score, self.sizes, self.remaining)
-            self.counts[self.alive[:, None], self.columns] += added
+            self.counts[self.unfilled[:, None], self.columns] += added
             self.supply -= added
             self.remaining -= added @ self.sizes
 
@@ -228,15 +231,15 @@ class _Filling:
 def _choose_next_classes(score: Matrix, sizes: Matrix, remaining: Matrix) -> Indices:
     """Choose one pod of each of the next best classes; nodes × classes, 0 or 1.
 
-    Together they take at most `SHARE_SIDE_BY_SIDE` of the remaining capacity.
+    Together they take at most `SHARE_OF_FURTHER_CLASSES` of the remaining capacity.
     """
-    best = np.argpartition(-score, SIDE_BY_SIDE - 1, axis=1)[:, :SIDE_BY_SIDE]
+    best = np.argpartition(-score, FURTHER_CLASSES - 1, axis=1)[:, :FURTHER_CLASSES]
     rows = np.arange(len(score))[:, None]
     order = np.argsort(-score[rows, best], axis=1, kind="stable")
     best = best[rows, order]
     usable = score[rows, best] > 0
-    asked = np.cumsum(sizes[best] * usable[:, :, None], axis=1)
-    usable &= (asked <= SHARE_SIDE_BY_SIDE * remaining[:, None]).all(axis=2)
+    cumulative = np.cumsum(sizes[best] * usable[:, :, None], axis=1)
+    usable &= (cumulative <= SHARE_OF_FURTHER_CLASSES * remaining[:, None]).all(axis=2)
     added = np.zeros(score.shape, dtype=np.int64)
     added[rows, best] = usable
     return added

@@ -4,14 +4,15 @@ See Schrimpf, Schneider, Stamm-Wilbrandt and Dueck, "Record Breaking Optimizatio
 Ruin and Recreate Principle" (2000). Here only improvements are accepted.
 
 Dual prices guide packing well if many pods are pending; with few pods the choice of whole nodes
-decides. The search takes nodes apart one by one, in pairs and all together. Each pod then goes
-where it adds least to the cost: to another node, of a larger node type if necessary, or to a new
-node; in its own domains or in others that its rules allow. A change stays if the total is cheaper.
+decides. The search removes nodes one by one, in pairs and all together, and inserts each of their
+pods where it adds least to the cost: on another node, of a larger node type if necessary, or on a
+new node; in its own domains or in others that its rules allow. A change is kept if the total cost
+decreases.
 
-NodePools are used in the order of their weights, at any cost: a new node is launched in the pool of
-greatest weight that can launch one. Pods that a pool of greater weight could take may join a node
-of a lesser one, but may neither be the reason for that node nor make it more expensive. See
-`_in_order`.
+NodePools are used in the order of their weights, at any cost: a new node is launched in the
+NodePool of greatest weight that can launch one. Pods that a NodePool of greater weight could take
+may join a node of a lower weight only if the node is needed without them and does not become more
+expensive. Such a node is in order; see `_in_order`.
 
 Axes: as in `problem`; and nodes.
 """
@@ -27,38 +28,39 @@ import numpy as np
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
 from controller.scheduling.packing.occupancy import NodeOccupancy
 from controller.scheduling.packing.problem import SLACK, PackingProblem
-from controller.scheduling.topology.spread import Pins, Rules, admits, record, strain
+from controller.scheduling.topology.spread import Pins, Rules, admits, record, violations
 
-PAIRED = 12
-"""Number of nodes up to which every pair of them is taken apart together."""
+MAX_PAIRED_NODES = 12
+"""Number of nodes up to which every pair of them is removed together."""
 
 ANY, NONE = -1, -2
-"""Stand in for a node type in a selection: new nodes of any node type, or no new nodes."""
+"""Values of the node type in a selection: new nodes of any node type, or no new nodes."""
 
-OVERFULL = 1.25
+MAX_OVERFILL = 1.25
 """Nodes are considered for replacement by one larger node if together they use at most this
-multiple of its capacity. The pods that do not fit go to other nodes."""
+multiple of its capacity. The pods that do not fit are inserted on other nodes."""
 
-PATIENCE, GLANCE = 300, 4_000
-"""Number of evaluations without improvement after which the search ends; and the number of pairs of
+MAX_FAILED_EVALUATIONS, PAIRS_PER_EVALUATION = 300, 4_000
+"""Number of evaluations without improvement after which the search ends, and number of pairs of
 node and node type that count as one evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRules:
-    """Where pods of each class may move, beside the problem's `allowed`.
+    """Restrictions on moves of pods, in addition to the problem's `allowed`.
 
-    `weight`: node types, the weight of their pool; a node stays in pools of its weight. `pins` and
-    `rules`: the domains and topology rules of each class. `bound`: whether the pods of a class must
-    stay with the others on their node. `others`: for each class the classes it may turn into, the
-    same pods in other domains; itself first. `all_rules`: the rules that must still hold.
+    `weight`: node types, the weight of their NodePool; a node stays in NodePools of its weight.
+    `pins` and `rules`: the domains and topology rules of each class. `bound`: classes, whether the
+    pods must stay with the other pods on their node. `alternatives`: for each class, the classes of
+    the same pods in other domains; the class itself comes first. `all_rules`: the rules that must
+    still hold.
     """
 
     weight: Indices
     pins: Sequence[Pins]
     rules: Sequence[Rules]
     bound: Sequence[bool]
-    others: Sequence[Sequence[int]]
+    alternatives: Sequence[Sequence[int]]
     all_rules: Sequence[Rules]
 
 
@@ -66,9 +68,9 @@ class MoveRules:
 class SearchState:
     """The new nodes during the search.
 
-    `pods`: nodes × classes. `used`: nodes × resources, what the pods request. `usable`: nodes ×
+    `pods`: nodes × classes. `used`: nodes × resources, the requests of the pods. `usable`: nodes ×
     node types, the node types that allow the pods regardless of size. `node_type`: nodes, −1 for a
-    spare row without a node. `price`: nodes, in $/h. `headroom`: limits, what is left of them.
+    spare row without a node. `price`: nodes, in $/h. `headroom`: limits, the remaining amounts.
     `occupancy`: the pods on each node by the rules about sharing a node.
     """
 
@@ -99,20 +101,19 @@ class SearchState:
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """Where one pod can go: the node, the node type it then has, and the class that the pod turns
-    into.
+    """A possible insertion of a pod: the node, its node type afterwards, and the pod's new class.
 
-    `dearer` is the increase in cost, in $/h.
+    `cost_increase` is in $/h.
     """
 
-    dearer: float
+    cost_increase: float
     node: int
     node_type: int
-    turned: int
+    new_class: int
 
 
 class LocalSearch:
-    """A search that takes nodes apart and recreates them while that makes them cheaper."""
+    """A search that removes nodes and recreates them while that lowers the cost."""
 
     def __init__(
         self,
@@ -125,19 +126,19 @@ class LocalSearch:
     ) -> None:
         """Start with nodes of these node types and pods (nodes × classes).
 
-        `fixed` nodes take pods and give none. The problem's headroom is that without any of these
-        nodes. The problem may have further classes that have no pods yet.
+        Pods can be inserted on `fixed` nodes, but not removed from them. The problem's headroom is
+        that without any of these nodes. The problem may have further classes without pods.
         """
         self._problem, self._move_rules = problem, move_rules
-        self._patience, self._astray = PATIENCE, 0
+        self._evaluations_left, self._out_of_order_count = MAX_FAILED_EVALUATIONS, 0
         share = problem.sizes / np.maximum(problem.capacity.max(axis=0, initial=0), 1.0)
         # Of equally large classes the one that fewer node types allow comes first.
         self._largest_first = np.lexsort((problem.allowed.sum(axis=1), -share.max(axis=1)))
-        self._anywhere = np.stack(
-            [problem.allowed[turns].any(axis=0) for turns in move_rules.others]
+        self._allowed_in_any_domain = np.stack(
+            [problem.allowed[turns].any(axis=0) for turns in move_rules.alternatives]
         )
         self._heaviest = int(move_rules.weight.max(initial=0))
-        self._is_level = bool((move_rules.weight == self._heaviest).all())
+        self._has_equal_weights = bool((move_rules.weight == self._heaviest).all())
         usable = move_rules.weight[None] == move_rules.weight[node_types][:, None]
         for node, present in enumerate(pods > 0):
             usable[node] &= problem.allowed[: len(present)][present].all(axis=0)
@@ -159,32 +160,32 @@ class LocalSearch:
             occupancy=NodeOccupancy.holding(problem.rules, np.arange(held.shape[1]), held),
         )
 
-    def run(self, waiting: Sequence[int]) -> bool:
-        """Place the given pods without a node, and rearrange the nodes.
+    def run(self, unplaced: Sequence[int]) -> bool:
+        """Insert the pods that have no node, and rearrange the nodes.
 
         Args:
-            waiting: the class of each pod without a node.
+            unplaced: the class of each pod without a node.
 
         Returns:
             False if nothing changed.
 
         """
-        better, improving = False, True
-        for class_index in waiting:
+        is_changed, improving = False, True
+        for class_index in unplaced:
             insertion = self._cheapest(class_index, opening=True)
             if insertion is not None:
                 self._put(insertion)
-                better = True
-        better |= self._put_in_order()
-        self._astray = self._out_of_order()
-        while improving and self._patience > 0:
+                is_changed = True
+        is_changed |= self._put_in_order()
+        self._out_of_order_count = self._out_of_order()
+        while improving and self._evaluations_left > 0:
             improving = False
             for chosen, node_type in self._selections():
-                if self._patience <= 0:
+                if self._evaluations_left <= 0:
                     break
                 improving |= self._ruin_and_recreate(chosen, node_type)
-            better |= improving
-        return better
+            is_changed |= improving
+        return is_changed
 
     def _put_in_order(self) -> bool:
         """Move pods from nodes that are out of order to pools of greater weight.
@@ -196,13 +197,13 @@ class LocalSearch:
             if self._fixed[node] or self._in_order(node):
                 continue
             while (class_index := self._movable(node)) is not None:
-                self._spare()
-                self._lift(node, class_index)
+                self._ensure_spare_row()
+                self._move_up(node, class_index)
                 moved = True
-            self._settle(node)
+            self._shrink(node)
         return moved
 
-    def _spare(self) -> None:
+    def _ensure_spare_row(self) -> None:
         """Ensure that there is a spare row for one more node."""
         nodes = self.nodes
         if (nodes.node_type < 0).any():
@@ -225,18 +226,18 @@ class LocalSearch:
         )
 
     def _movable(self, node: int) -> int | None:
-        """Return a class on a node that a new node of a pool of greater weight can take, if any."""
+        """Return a class on the node that a new node of greater weight can take, or None."""
         weight = self._weight_of(node)
         for class_index in self._largest_first.tolist():
-            if self.nodes.pods[node, class_index] and self._turn(class_index, moving=True) > weight:
+            if (
+                self.nodes.pods[node, class_index]
+                and self._greatest_weight_for(class_index, moving=True) > weight
+            ):
                 return int(class_index)
         return None
 
-    def _lift(self, node: int, class_index: int) -> None:
-        """Move a pod of a class off a node to one of a pool of greater weight.
-
-        That node is a new one if necessary.
-        """
+    def _move_up(self, node: int, class_index: int) -> None:
+        """Move a pod of a class to a node of greater weight, a new one if necessary."""
         nodes, problem, move_rules = self.nodes, self._problem, self._move_rules
         weight = self._weight_of(node)
         nodes.pods[node, class_index] -= 1
@@ -251,26 +252,27 @@ class LocalSearch:
     def _weight_of(self, node: int) -> int:
         return int(self._move_rules.weight[self.nodes.node_type[node]])
 
-    def _turn(self, class_index: int, *, moving: bool = False) -> int:
-        """Return the greatest weight of a pool that can launch a node for a pod of a class, or −1.
+    def _greatest_weight_for(self, class_index: int, *, moving: bool = False) -> int:
+        """Return the greatest weight of a NodePool that can launch a node for a class, or −1.
 
-        All domains open to the class count. If `moving`, the pod leaves its present domains.
+        The node may be in any domain of the class's alternatives. If `moving`, the pod leaves its
+        present domains.
         """
         move_rules, problem = self._move_rules, self._problem
         leaving = move_rules.pins[class_index] if moving else ()
         fits = np.zeros(len(problem.prices), dtype=np.bool_)
-        for turned in move_rules.others[class_index]:
-            if admits(move_rules.pins[turned], move_rules.rules[turned], leaving=leaving):
-                fits |= problem.allowed[turned]
+        for new_class in move_rules.alternatives[class_index]:
+            if admits(move_rules.pins[new_class], move_rules.rules[new_class], leaving=leaving):
+                fits |= problem.allowed[new_class]
         for limit in self._binding:
             fits &= problem.consumption[:, limit] <= self.nodes.headroom[limit] + SLACK
         return int(np.where(fits, move_rules.weight, -1).max(initial=-1))
 
     def _in_order(self, node: int) -> bool:
-        """Return whether a node must be of its pool.
+        """Whether a node must be of its NodePool.
 
-        That is so if pools of greater weight cannot take some of its pods now, and a node for those
-        pods alone would cost as much.
+        It must be if NodePools of greater weight cannot take some of its pods now, and a node for
+        those pods alone would cost as much.
         """
         nodes, problem, move_rules = self.nodes, self._problem, self._move_rules
         weight = self._weight_of(node)
@@ -280,33 +282,33 @@ class LocalSearch:
         stay = [
             class_index
             for class_index in present.tolist()
-            if move_rules.bound[class_index] or self._turn(class_index, moving=True) <= weight
+            if move_rules.bound[class_index]
+            or self._greatest_weight_for(class_index, moving=True) <= weight
         ]
         if len(stay) == len(present):
             return True
-        asked = nodes.pods[node, stay] @ problem.sizes[stay]
+        requested = nodes.pods[node, stay] @ problem.sizes[stay]
         fits = (move_rules.weight == weight) & problem.allowed[stay].all(axis=0)
-        fits &= (problem.capacity >= asked - SLACK).all(axis=1)
+        fits &= (problem.capacity >= requested - SLACK).all(axis=1)
         alone = np.where(fits, problem.prices, np.inf).min(initial=np.inf)
         return bool(stay) and bool(alone >= nodes.price[node] - SLACK)
 
     def _out_of_order(self) -> int:
-        """Return the number of nodes that should be of another pool, or smaller."""
-        if self._is_level:
+        """Return the number of nodes that are not in order."""
+        if self._has_equal_weights:
             return 0
-        there = np.flatnonzero(self.nodes.node_type >= 0).tolist()
-        return sum(not self._in_order(node) for node in there)
+        open_nodes = np.flatnonzero(self.nodes.node_type >= 0).tolist()
+        return sum(not self._in_order(node) for node in open_nodes)
 
     def _selections(self) -> Iterator[tuple[list[int], int]]:
-        """Yield sets of nodes to take apart together, and of which node type their replacement may
-        be.
+        """Yield sets of nodes to remove together, each with the node type of the replacement.
 
         First each node and each pair, without and with new nodes; then the nodes that one node of a
         larger node type could replace, with that node type; last all nodes.
         """
         free = np.flatnonzero((self.nodes.node_type >= 0) & ~self._fixed).tolist()
         groups = [[node] for node in free]
-        if len(free) <= PAIRED:
+        if len(free) <= MAX_PAIRED_NODES:
             groups += [list(two) for two in combinations(free, 2)]
         for group in groups:
             yield group, NONE
@@ -319,19 +321,21 @@ class LocalSearch:
             yield free, ANY
 
     def _replaceable(self, node_type: int) -> list[int]:
-        """Return nodes that one node of a node type could roughly replace by size, most expensive
-        first.
+        """Return nodes that one node of a node type could roughly replace, most expensive first.
 
-        Returns no nodes unless the new node is cheaper than they are together. Pods that do not fit
-        on it, or are not allowed there, go to other nodes.
+        The result is empty unless the new node costs less than they do together. Pods that do not
+        fit on it, or are not allowed there, are inserted on other nodes.
         """
         nodes, move_rules = self.nodes, self._move_rules
-        capacity = self._problem.capacity[node_type] * OVERFULL
+        capacity = self._problem.capacity[node_type] * MAX_OVERFILL
         alike = (nodes.node_type >= 0) & (
             move_rules.weight[nodes.node_type] == move_rules.weight[node_type]
         )
-        barred = nodes.pods[:, : len(self._anywhere)] @ ~self._anywhere[:, node_type]
-        free = np.flatnonzero(alike & ~self._fixed & (barred < nodes.pods.sum(axis=1)))
+        forbidden = (
+            nodes.pods[:, : len(self._allowed_in_any_domain)]
+            @ ~self._allowed_in_any_domain[:, node_type]
+        )
+        free = np.flatnonzero(alike & ~self._fixed & (forbidden < nodes.pods.sum(axis=1)))
         used, nodes_taken = np.zeros_like(capacity), []
         for node in free[np.argsort(-nodes.price[free], kind="stable")].tolist():
             if (used + nodes.used[node] <= capacity).all():
@@ -344,26 +348,28 @@ class LocalSearch:
         )
 
     def _ruin_and_recreate(self, chosen: list[int], node_type: int) -> bool:
-        """Take nodes apart and place their pods again; return whether that is cheaper.
+        """Remove nodes and insert their pods again; return whether that is cheaper.
 
-        If it is not cheaper, the nodes stay as before. The replacement is one new node of this node
-        type and others of any node type, or all of `ANY` node type, or there is `NONE`.
+        If it is not, the nodes stay as before. `node_type` is the type of the first new node;
+        further ones may be of any type. With `ANY` all may be; with `NONE` there are no new nodes.
         """
         nodes, move_rules = self.nodes, self._move_rules
         if (nodes.node_type[chosen] < 0).any():
             return False
-        before, strained = nodes.copy(), strain(move_rules.all_rules)
-        to_spend = float(nodes.price[chosen].sum()) - SLACK
-        waiting = self._ruin(chosen)
-        placed = self._recreate(waiting, chosen[0], node_type, to_spend)
-        # Accept only if every pod has a node and the rules are violated no more than before.
-        is_whole = len(placed) == len(waiting) and strain(move_rules.all_rules) <= strained
+        before, violations_before = nodes.copy(), violations(move_rules.all_rules)
+        budget = float(nodes.price[chosen].sum()) - SLACK
+        unplaced = self._ruin(chosen)
+        placed = self._recreate(unplaced, chosen[0], node_type, budget)
+        # Accept only if every pod has a node and the rules have no more violations than before.
+        is_whole = (
+            len(placed) == len(unplaced) and violations(move_rules.all_rules) <= violations_before
+        )
         if is_whole and self._is_in_order_with(chosen[0], node_type):
             return True
         # Undo: the tallies of the rules are shared, so they are restored one pod at a time.
-        for turned in placed:
-            record(move_rules.rules[turned], move_rules.pins[turned], -1)
-        for class_index in waiting:
+        for new_class in placed:
+            record(move_rules.rules[new_class], move_rules.pins[new_class], -1)
+        for class_index in unplaced:
             record(move_rules.rules[class_index], move_rules.pins[class_index], 1)
         self.nodes = before
         return False
@@ -372,50 +378,53 @@ class LocalSearch:
         """Remove nodes; return the class of each of their pods, largest class first."""
         move_rules = self._move_rules
         present = self.nodes.pods[chosen].sum(axis=0)[self._largest_first]
-        waiting: list[int] = np.repeat(self._largest_first, present).tolist()
-        for class_index in waiting:
+        unplaced: list[int] = np.repeat(self._largest_first, present).tolist()
+        for class_index in unplaced:
             record(move_rules.rules[class_index], move_rules.pins[class_index], -1)
         self._close(chosen)
-        return waiting
+        return unplaced
 
     def _recreate(
-        self, waiting: list[int], index: int, node_type: int, to_spend: float
+        self, unplaced: list[int], index: int, node_type: int, budget: float
     ) -> list[int]:
-        """Place pods where they add least while the cost stays below the amount to spend.
+        """Insert pods where they add least to the cost, while the cost stays below the budget.
 
         If `node_type` is a node type, a new node of it is opened in row `index` first. Returns the
-        classes that the placed pods turned into; fewer than `waiting` if the search gave up.
+        new class of each inserted pod; there are fewer than `unplaced` if the budget is exceeded.
         """
         if node_type >= 0:
             self._open(index, node_type)
-            # The node type is fixed while the node is filled. A smaller node type would grow only
-            # as far as each single pod makes that worth its price.
+            # The node type is fixed while the node is filled. Otherwise each pod alone would have
+            # to make a larger node type worth its price.
             self.nodes.usable[index] = np.arange(len(self.nodes.usable[0])) == node_type
-            to_spend -= float(self._problem.prices[node_type])
+            budget -= float(self._problem.prices[node_type])
         placed: list[int] = []
-        for class_index in waiting:
+        for class_index in unplaced:
             insertion = self._cheapest(class_index, opening=node_type != NONE)
-            if insertion is None or insertion.dearer >= to_spend:
+            if insertion is None or insertion.cost_increase >= budget:
                 break
-            to_spend -= insertion.dearer
+            budget -= insertion.cost_increase
             self._put(insertion)
-            placed.append(insertion.turned)
+            placed.append(insertion.new_class)
         return placed
 
     def _is_in_order_with(self, index: int, node_type: int) -> bool:
-        """Shrink a new node of a fixed node type, and compare how many nodes are out of order.
+        """Shrink the new node in row `index`, and count the nodes that are not in order.
 
-        Returns false if more are than before. Otherwise the number is updated.
+        Returns false if there are more than before. Otherwise the number is updated.
         """
         if node_type >= 0:
-            self._settle(index)
-        astray = self._out_of_order()
-        if astray > self._astray:
+            self._shrink(index)
+        out_of_order_count = self._out_of_order()
+        if out_of_order_count > self._out_of_order_count:
             return False
-        self._astray, self._patience = astray, PATIENCE
+        self._out_of_order_count, self._evaluations_left = (
+            out_of_order_count,
+            MAX_FAILED_EVALUATIONS,
+        )
         return True
 
-    def _settle(self, node: int) -> None:
+    def _shrink(self, node: int) -> None:
         """Change a node to the cheapest node type that holds its pods; remove it if it has none."""
         nodes, problem, weight = self.nodes, self._problem, self._move_rules.weight
         if not nodes.pods[node].any():
@@ -441,72 +450,77 @@ class LocalSearch:
         nodes.occupancy.owners[chosen], nodes.occupancy.counted[chosen] = 0.0, 0.0
 
     def _open(self, node: int, node_type: int) -> None:
-        """Make a spare row a node of a node type, without pods."""
+        """Turn a spare row into an empty node of a node type."""
         nodes, weight = self.nodes, self._move_rules.weight
         nodes.usable[node] = weight == weight[node_type]
         nodes.node_type[node], nodes.price[node] = node_type, self._problem.prices[node_type]
         nodes.headroom -= self._problem.consumption[node_type]
 
     def _put(self, insertion: Insertion) -> None:
-        """Carry out an insertion: the pod joins the node, which gets the insertion's node type."""
+        """Insert the pod on the insertion's node, and give the node the insertion's node type."""
         nodes, problem, move_rules = self.nodes, self._problem, self._move_rules
-        node, node_type, turned = insertion.node, insertion.node_type, insertion.turned
+        node, node_type, new_class = insertion.node, insertion.node_type, insertion.new_class
         if nodes.node_type[node] < 0:
             self._open(node, node_type)
         nodes.headroom += (
             problem.consumption[nodes.node_type[node]] - problem.consumption[node_type]
         )
-        nodes.usable[node] &= problem.allowed[turned]
-        nodes.pods[node, turned] += 1
-        nodes.used[node] += problem.sizes[turned]
-        nodes.occupancy.owners[node] += nodes.occupancy.owned[:, turned]
-        nodes.occupancy.counted[node] += nodes.occupancy.matched[:, turned]
+        nodes.usable[node] &= problem.allowed[new_class]
+        nodes.pods[node, new_class] += 1
+        nodes.used[node] += problem.sizes[new_class]
+        nodes.occupancy.owners[node] += nodes.occupancy.owned[:, new_class]
+        nodes.occupancy.counted[node] += nodes.occupancy.matched[:, new_class]
         nodes.node_type[node], nodes.price[node] = node_type, problem.prices[node_type]
-        record(move_rules.rules[turned], move_rules.pins[turned], 1)
+        record(move_rules.rules[new_class], move_rules.pins[new_class], 1)
 
     def _cheapest(self, class_index: int, *, opening: bool, above: int = -1) -> Insertion | None:
-        """Return where a pod of a class adds least, in any domains open to it; None if nowhere.
+        """Return the insertion of a pod of a class that adds least to the cost; None if none fits.
 
-        Only pools of a weight greater than `above` count. If `opening`, a new node may be launched
-        in the pools of greatest weight that can take the pod.
+        All alternatives of the class are tried, on nodes of weights greater than `above`. If
+        `opening`, also on a new node of the greatest weight that can take the pod.
         """
         best: Insertion | None = None
         weight = self._move_rules.weight
         opens = (
-            weight == self._turn(class_index) if opening else np.zeros_like(weight, dtype=np.bool_)
+            weight == self._greatest_weight_for(class_index)
+            if opening
+            else np.zeros_like(weight, dtype=np.bool_)
         )
-        for turned in self._move_rules.others[class_index]:
-            if not admits(self._move_rules.pins[turned], self._move_rules.rules[turned]):
+        for new_class in self._move_rules.alternatives[class_index]:
+            if not admits(self._move_rules.pins[new_class], self._move_rules.rules[new_class]):
                 continue
-            insertion = self._cheapest_as(turned, opens, above)
-            if insertion is not None and (best is None or insertion.dearer < best.dearer - SLACK):
+            insertion = self._cheapest_as(new_class, opens, above)
+            if insertion is not None and (
+                best is None or insertion.cost_increase < best.cost_increase - SLACK
+            ):
                 best = insertion
         return best
 
-    def _cheapest_as(self, turned: int, opens: Mask, above: int) -> Insertion | None:
-        """Return where a pod adds least as one class, on open nodes or as a new node of `opens`
-        node types.
+    def _cheapest_as(self, new_class: int, opens: Mask, above: int) -> Insertion | None:
+        """Return the cheapest insertion of a pod of one class, on an open node or on a new node.
+
+        The new node may be of the node types marked in `opens`.
         """
         nodes, problem = self.nodes, self._problem
-        fits = nodes.usable & problem.allowed[turned] & (self._move_rules.weight > above)
+        fits = nodes.usable & problem.allowed[new_class] & (self._move_rules.weight > above)
         # Only the first spare row can become a new node; the others are equal to it.
-        fits[np.flatnonzero(nodes.node_type < 0)[:1]] = problem.allowed[turned] & opens
-        self._patience -= 1 + fits.size // GLANCE
-        asked = nodes.used + problem.sizes[turned]
-        for r in range(asked.shape[1]):
-            fits &= problem.capacity[None, :, r] >= asked[:, r, None] - SLACK
+        fits[np.flatnonzero(nodes.node_type < 0)[:1]] = problem.allowed[new_class] & opens
+        self._evaluations_left -= 1 + fits.size // PAIRS_PER_EVALUATION
+        requested = nodes.used + problem.sizes[new_class]
+        for r in range(requested.shape[1]):
+            fits &= problem.capacity[None, :, r] >= requested[:, r, None] - SLACK
         for limit in self._binding:
             consumed = problem.consumption[:, limit]
             freed = np.where(nodes.node_type < 0, 0, consumed[nodes.node_type])
             fits &= consumed - freed[:, None] <= nodes.headroom[limit] + SLACK
         if problem.rules.count:
-            fits &= nodes.occupancy.allows_one_more(turned)[:, None]
+            fits &= nodes.occupancy.allows_one_more(new_class)[:, None]
         prices = np.where(fits, problem.prices, np.inf)
         node_types = prices.argmin(axis=1)
-        # The increase is the price of the cheapest node type that would do, less what the node
-        # costs now.
-        dearer = prices[np.arange(len(node_types)), node_types] - nodes.price
-        node = int(dearer.argmin())
-        if not np.isfinite(dearer[node]):
+        # The increase is the price of the cheapest node type that holds all pods, less the present
+        # price of the node.
+        cost_increase = prices[np.arange(len(node_types)), node_types] - nodes.price
+        node = int(cost_increase.argmin())
+        if not np.isfinite(cost_increase[node]):
             return None
-        return Insertion(float(dearer[node]), node, int(node_types[node]), turned)
+        return Insertion(float(cost_increase[node]), node, int(node_types[node]), new_class)

@@ -1,4 +1,4 @@
-"""Track which pods the rules about sharing a node still allow on nodes that are being filled."""
+"""The pods that the rules about sharing a node still allow on nodes that are being filled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controller.scheduling.packing.problem import NodeRules
 
 @dataclass(slots=True, kw_only=True)
 class NodeOccupancy:
-    """The pods on each of some nodes, as far as the rules about sharing a node count them.
+    """The pods on each node by the rules about sharing a node.
 
     `limit`, `repels` and `over_at` are over the groups that any of the classes owns. No further
     owner that the group counts may join a node with at least `limit` counted pods; no other owner
@@ -35,17 +35,15 @@ class NodeOccupancy:
 
     @classmethod
     def holding(cls, rules: NodeRules, columns: Indices, held: Indices) -> NodeOccupancy:
-        """Return the occupancy of nodes that hold pods (nodes × classes); `columns` are the
-        classes.
-        """
+        """Return the occupancy of nodes that hold the pods `held` (nodes × `columns`, classes)."""
         owned = rules.owned[:, columns]
-        bind = np.flatnonzero(owned.any(axis=1))
-        owned, repels = owned[bind], rules.repels[bind]
-        matched = rules.counted[bind][:, columns]
+        owned_groups = np.flatnonzero(owned.any(axis=1))
+        owned, repels = owned[owned_groups], rules.repels[owned_groups]
+        matched = rules.counted[owned_groups][:, columns]
         return cls(
-            limit=rules.limit[bind],
+            limit=rules.limit[owned_groups],
             repels=repels,
-            over_at=np.where(repels, 0.0, rules.limit[bind]),
+            over_at=np.where(repels, 0.0, rules.limit[owned_groups]),
             owned=owned.astype(np.float64),
             matched=matched.astype(np.float64),
             own_counted=(owned & matched).astype(np.float64),
@@ -55,8 +53,8 @@ class NodeOccupancy:
         )
 
     @property
-    def ruled(self) -> Mask:
-        """Mark the classes that some rule is about."""
+    def has_rules(self) -> Mask:
+        """Mark the classes that own a rule or are counted by one."""
         return np.asarray((self.owned + self.matched).any(axis=0))
 
     def add_nodes(self, number: int) -> None:
@@ -65,11 +63,11 @@ class NodeOccupancy:
         self.owners, self.counted = np.vstack([self.owners, more]), np.vstack([self.counted, more])
 
     def keep_nodes(self, kept: Mask) -> None:
-        """Drop the other nodes."""
+        """Keep only these nodes."""
         self.owners, self.counted = self.owners[kept], self.counted[kept]
 
     def keep_classes(self, kept: Mask) -> None:
-        """Drop the other classes."""
+        """Keep only these classes."""
         self.owned, self.matched = self.owned[:, kept], self.matched[:, kept]
         self.own_counted = self.own_counted[:, kept]
         self.own_uncounted = self.own_uncounted[:, kept]
@@ -98,7 +96,7 @@ class NodeOccupancy:
         return blocked
 
     def spare(self, chosen: Indices) -> Indices:
-        """Return how many pods of its chosen class the rules allow on each node; at least 1.
+        """Return the number of pods of each node's chosen class that the rules allow; at least 1.
 
         The caller excludes the nodes on which the rules forbid one pod.
         """

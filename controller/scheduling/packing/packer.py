@@ -26,33 +26,33 @@ from controller.scheduling.arrays import Indices, Mask, Vector
 from controller.scheduling.packing.columns import column_generation
 from controller.scheduling.packing.firstfit import FirstFit
 from controller.scheduling.packing.greedy import fill
-from controller.scheduling.packing.pricing import THOROUGH, DualPrices, PriceModel
+from controller.scheduling.packing.pricing import MANY_PAIRS, DualPrices, PriceModel
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 from controller.scheduling.reporter import SILENT, Reporter
 
-LIKELY = 8
-"""Number of node types that are filled first to find the next node: those with the lowest price per
-value when they were last filled."""
+FIRST_BATCH = 8
+"""Number of node types in the first batch that is filled to find the next node: the node types with
+the lowest price per value when they were last filled."""
 
-ABOUT_AS_GOOD = 0.001
-"""Node types within this share of the best price per value count as equal; of those the packer
-prefers the one that takes the most value, so that there are fewer nodes to run."""
+PRICE_TOLERANCE = 0.001
+"""Node types within this share of the best price per value count as equal. Of these the packer
+prefers the node type that holds the most value, so that there are fewer nodes."""
 
 FILLS_WELL, FILLS_BADLY = (1.08, 1.12), (1.2, 1.25)
-"""Highest price per value at which the packer opens a node type without looking at more node types,
+"""Highest price per value at which the packer opens a node type without filling more node types,
 for small and for large problems. 1 is the price per value of the fluid program. `FILLS_WELL`
-applies to the node types that the program bought, `FILLS_BADLY` to their siblings too."""
+applies to the node types that the program bought, `FILLS_BADLY` to them and their siblings."""
 
-AT_ONCE, MOST_AT_ONCE = 1.02, 8
-"""Several node types are opened in one step: those whose price per value is at most this multiple
-of the best, and at most this number beside the best."""
+NEAR_BEST, MAX_MORE = 1.02, 8
+"""One step opens the best node type and further ones whose price per value is at most this multiple
+of the best; and the greatest number of further ones."""
 
 TINY = 1e-7
 """Purchases of the program below this fraction of a node count as none. HiGHS has the same
 tolerance."""
 
-MOST = 1e30
-"""The price per value of a node that holds no pods; above any other."""
+WORST_SCORE = 1e30
+"""The price per value of a node that holds no pods; greater than any other."""
 
 LARGE = 20_000
 """Number of pairs of class and node type above which a problem is large."""
@@ -60,26 +60,26 @@ LARGE = 20_000
 FEW_PAIRS = 2_000
 """Number of pairs of class and node type up to which whole nodes are tried as columns."""
 
-NEAR_THE_END = 4
-"""If the remaining pods are worth less than this number of typical nodes, the packer looks at every
+LAST_NODES = 4
+"""If the remaining pods are worth less than this number of typical nodes, the packer fills every
 node type that any of them may use. The last node may be half empty, so a node type that the program
 did not buy may be cheapest."""
 
 GOOD_ENOUGH = 1.01
 """The search ends when the cost is at most this multiple of the lower bound."""
 
-REFINED_SHARES, PATIENCE = (0.3, 0.5, 0.15, 0.7), 3
+REFINED_SHARES, MAX_FAILED_TURNS = (0.3, 0.5, 0.15, 0.7), 3
 """Shares of the nodes, the least value per dollar first, that successive ruin-and-recreate turns
-take apart; and the number of turns in a row without improvement after which the search ends."""
+remove; and the number of consecutive turns without improvement after which the search ends."""
 
-FIRST_FIT, MOST_CLASSES = range(50, 10_001), 1_000
+FIRST_FIT, MAX_CLASSES = range(50, 10_001), 1_000
 """Numbers of pods, and greatest number of classes, for which first fit runs before the quick
 packing. Fewer pods are packed in milliseconds by the quick packing too, and cheaper. With more pods
 or classes both take equally long."""
 
 OTHERS_EVERY = 7
-"""Ruin and recreate also takes apart every n-th of the other nodes, different ones in each turn:
-pods that would complete a badly filled node may be on a well filled one."""
+"""Ruin and recreate also removes every n-th of the other nodes, different ones in each turn,
+because pods that would complete a badly filled node may be on a well filled one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class OpenedNodes:
 
 @dataclass(slots=True)
 class Packing:
-    """An answer: the new nodes, the pods without a node, and the remaining limits.
+    """A solution: the new nodes, the pods without a node, and the remaining limits.
 
     `left`: units per class without a node. `bound`: a lower bound on the cost, in $/h. `cost`: the
     price of the nodes, in $/h. `headroom`: limits. `is_cheapest`: no other nodes of the problem
@@ -109,19 +109,19 @@ class Packing:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """The sort key of answers: pods without a node, then cost; lower is better."""
+        """The sort key of solutions: pods without a node, then cost; lower is better."""
         return int(self.left.sum()), self.cost
 
 
 @dataclass(slots=True)
 class _Progress:
-    """Reports the first answer, and each later one that is better than all before it."""
+    """Reports the first packing, and each later one that is better than all before."""
 
     reporter: Reporter
     best: tuple[int, float] | None = None
 
-    def tell(self, packing: Packing) -> None:
-        """Report a packing if it is the first or the best so far."""
+    def report(self, packing: Packing) -> None:
+        """Report a packing if it is the first or better than all before."""
         if self.best is None or packing.rank < self.best:
             self.best = packing.rank
             self.reporter.nodes_packed(
@@ -141,15 +141,15 @@ def pack(
 ) -> Packing:
     """Return the best of several packings of the demand.
 
-    The quickest methods run first, so more time never gives a worse answer. The search ends early
-    when the answer is proven to be within `GOOD_ENOUGH` of the bound. After `expired` returns true,
-    no further method starts.
+    The quickest methods run first, and the best result is kept, so more time never gives a worse
+    one. The search ends early when a packing is proven to be within `GOOD_ENOUGH` of the bound.
+    After `expired` returns true, no further method starts.
 
     Args:
-        problem: what must be packed.
+        problem: the packing problem.
         refinements: the greatest number of ruin-and-recreate turns.
         expired: returns true when the time for the solve is up.
-        reporter: receives the first answer and every better one.
+        reporter: receives the first packing and every better one.
 
     """
     possible = np.asarray(problem.allowed.any(axis=1))
@@ -157,17 +157,17 @@ def pack(
         return Packing(left=problem.demand.copy(), headroom=problem.headroom.copy())
     progress = _Progress(reporter)
     first = None
-    if int(problem.demand.sum()) in FIRST_FIT and len(problem.demand) <= MOST_CLASSES:
+    if int(problem.demand.sum()) in FIRST_FIT and len(problem.demand) <= MAX_CLASSES:
         first = _first_fit(problem)
         if first.left[possible].any():
             first = None  # Which pods limits leave out is decided by price.
         else:
-            progress.tell(first)
+            progress.report(first)
             if expired():
                 return first
     model = PriceModel(problem, hurried=True)
     quickest = _packed(problem, model, possible, model.balances(problem.demand)[0], True)
-    progress.tell(quickest)
+    progress.report(quickest)
     quickest.is_cheapest = _is_cheapest(problem, possible, quickest)
     if quickest.is_cheapest or expired():
         return _better_of(quickest, first)
@@ -175,18 +175,18 @@ def pack(
     # that their answers do not depend on the quick packing.
     model = PriceModel(problem)
     best = _best_of_balances(problem, model, possible, expired)
-    progress.tell(best)
+    progress.report(best)
     for packing in (best, quickest) if quickest.rank < best.rank else (best,):
         if not packing.left[possible].any():
-            _better(problem, model, packing, refinements, expired, progress)
+            _improve(problem, model, packing, refinements, expired, progress)
     return _better_of(min(quickest, best, key=lambda packing: packing.rank), first)
 
 
 def _is_cheapest(problem: PackingProblem, possible: Mask, packing: Packing) -> bool:
-    """Return whether all pods together cost no more than the dearest of them would alone.
+    """Whether all pods together cost no more than the most expensive of them alone.
 
-    The cheapest node that holds one pod bounds the cost of all. Unlike the program's bound, it is
-    that of a whole node.
+    The price of the cheapest node that holds one pod is a lower bound on the cost of all pods. It
+    is the price of a whole node, unlike the program's bound.
     """
     asked = possible & (problem.demand > 0)
     alone = np.where(problem.allowed[asked], problem.prices, np.inf).min(axis=1)
@@ -194,10 +194,10 @@ def _is_cheapest(problem: PackingProblem, possible: Mask, packing: Packing) -> b
 
 
 def _better_of(packing: Packing, first: Packing | None) -> Packing:
-    """Return the packing, or the first-fit answer if that is cheaper.
+    """Return the packing, or the first-fit packing if that is better.
 
-    The first-fit answer leaves no pod without a node, so the bound that is proven for the packing
-    also holds for it.
+    The first-fit packing leaves no pod without a node, so the bound of the other packing holds for
+    it too.
     """
     if first is None or packing.rank <= first.rank:
         return packing
@@ -206,16 +206,17 @@ def _better_of(packing: Packing, first: Packing | None) -> Packing:
 
 def _first_fit(problem: PackingProblem) -> Packing:
     """Return the first-fit packing, without bound; each node has the cheapest type for its pods."""
-    found = FirstFit.of(problem)
+    first_fit = FirstFit.of(problem)
     equal: defaultdict[tuple[int, bytes], list[Indices]] = defaultdict(list)
-    for node_type, pods in zip(found.node_type.tolist(), found.pods, strict=True):
+    for node_type, pods in zip(first_fit.node_type.tolist(), first_fit.pods, strict=True):
         equal[node_type, pods.tobytes()].append(pods)
     packing = Packing(
         opened=[
-            OpenedNodes(node_type, alike[0], len(alike)) for (node_type, _), alike in equal.items()
+            OpenedNodes(node_type, equal_nodes[0], len(equal_nodes))
+            for (node_type, _), equal_nodes in equal.items()
         ],
-        left=found.left,
-        headroom=found.headroom,
+        left=first_fit.left,
+        headroom=first_fit.headroom,
     )
     _exchange(problem, packing)
     return packing
@@ -226,19 +227,19 @@ def _best_of_balances(
 ) -> Packing:
     """Return the best packing of several weightings of shapes.
 
-    It stops when the answer is good enough. A large problem gets one weighting.
+    No further weighting is tried once a packing is good enough. A large problem gets only one.
     """
     balances = model.balances(problem.demand)
-    first, *others = balances if problem.allowed.size <= THOROUGH else balances[:1]
+    first, *others = balances if problem.allowed.size <= MANY_PAIRS else balances[:1]
     best = _packed(problem, model, possible, first, False)
     for balance in others:
-        if expired() or _will_do(best):
+        if expired() or _is_good_enough(best):
             break
         best = min(best, _packed(problem, model, possible, balance, False), key=lambda p: p.rank)
     return best
 
 
-def _better(
+def _improve(
     problem: PackingProblem,
     model: PriceModel,
     packing: Packing,
@@ -250,23 +251,23 @@ def _better(
 
     The packing never gets worse. Large problems get fewer turns, because each turn takes longer.
     """
-    work, in_vain = problem.allowed.size, 0
-    for turn in range(min(refinements, 2 * THOROUGH // work)):
-        if expired() or _will_do(packing) or in_vain == PATIENCE:
+    work, failed_turns = problem.allowed.size, 0
+    for turn in range(min(refinements, 2 * MANY_PAIRS // work)):
+        if expired() or _is_good_enough(packing) or failed_turns == MAX_FAILED_TURNS:
             break
-        in_vain = 0 if _refine(problem, model, packing, turn) else in_vain + 1
-        progress.tell(packing)
-    if work <= FEW_PAIRS and not _will_do(packing) and not expired():
-        _combined(problem, model, packing, expired)
-        progress.tell(packing)
+        failed_turns = 0 if _refine(problem, model, packing, turn) else failed_turns + 1
+        progress.report(packing)
+    if work <= FEW_PAIRS and not _is_good_enough(packing) and not expired():
+        _generate_columns(problem, model, packing, expired)
+        progress.report(packing)
 
 
-def _combined(
+def _generate_columns(
     problem: PackingProblem, model: PriceModel, best: Packing, expired: Callable[[], bool]
 ) -> None:
     """Improve a packing in place by column generation over whole nodes, if that is cheaper.
 
-    Pods that the rounded solution leaves without a node are packed as usual.
+    The pods that remain after rounding are packed as usual.
     """
     dual_prices = model.dual_prices(problem.demand, balance=0.0)
     patterns = [(node.node_type, node.pods) for node in best.opened]
@@ -293,16 +294,16 @@ def _combined(
         best.headroom, best.cost = packing.headroom, cost
 
 
-def _will_do(packing: Packing) -> bool:
-    """Return whether the cost is proven to be within `GOOD_ENOUGH` of the lower bound."""
+def _is_good_enough(packing: Packing) -> bool:
+    """Whether the cost is proven to be within `GOOD_ENOUGH` of the lower bound."""
     return packing.cost <= packing.bound * GOOD_ENOUGH
 
 
 def _refine(problem: PackingProblem, model: PriceModel, best: Packing, turn: int) -> bool:
-    """Pack the pods of the worst nodes and of some others again; keep the result if it is cheaper.
+    """Pack the pods of the worst nodes and of some others again; return whether that is cheaper.
 
-    Returns false if it is not cheaper. Ruin and recreate, after Schrimpf, Schneider,
-    Stamm-Wilbrandt and Dueck (2000), but only improvements are accepted.
+    If it is not, the packing is unchanged. This is ruin and recreate (Schrimpf, Schneider,
+    Stamm-Wilbrandt and Dueck, 2000), but only improvements are accepted.
     """
     nodes = [
         OpenedNodes(node.node_type, node.pods) for node in best.opened for _ in range(node.copies)
@@ -352,7 +353,7 @@ def _packed(
 def _opened(
     problem: PackingProblem, model: PriceModel, possible: Mask, balance: float, hurried: bool
 ) -> Packing:
-    """Open nodes sweep by sweep, with new prices for each, until no further pod gets a node."""
+    """Open nodes in sweeps, each with new dual prices, until no further pod gets a node."""
     # The program leaves out the pods that no node type can hold; `left` gets them back at the end.
     packing = Packing(left=np.where(possible, problem.demand, 0), headroom=problem.headroom.copy())
     proof: DualPrices | None = None
@@ -400,8 +401,8 @@ def _sweep(
 ) -> None:
     """Open nodes, by ascending price per value, until a share of the remaining value is packed.
 
-    In a hurry all of it is packed with one set of prices. Otherwise the caller prices the rest
-    again, because the prices of the whole demand fit the last nodes badly.
+    If `hurried`, all of it is packed with these dual prices. Otherwise the caller prices the
+    remaining pods again, because the prices of the whole demand suit the last nodes badly.
     """
     total = float(packing.left @ dual_prices.values)
     target = total * (1.0 if hurried else model.share)
@@ -431,15 +432,15 @@ def _open_best(
 ) -> float:
     """Open the nodes with the lowest price per value.
 
-    Of each node type it opens a share of the program's purchase. Returns the value packed in this
-    sweep: the given value plus that of the new nodes.
+    Of each node type a share of the program's purchase is opened. Returns the value packed in this
+    sweep: `packed` plus the value of the new nodes.
     """
     opened, best = 0, filled_nodes.score.min()
     # Of node types with about the same price per value take the one that holds the most value:
     # fewer nodes to run.
-    nearly = np.floor((filled_nodes.score / best - 1) / ABOUT_AS_GOOD)
-    for index in np.lexsort((filled_nodes.node_types, -filled_nodes.value, nearly)):
-        if opened and (filled_nodes.score[index] > best * AT_ONCE or opened > MOST_AT_ONCE):
+    score_class = np.floor((filled_nodes.score / best - 1) / PRICE_TOLERANCE)
+    for index in np.lexsort((filled_nodes.node_types, -filled_nodes.value, score_class)):
+        if opened and (filled_nodes.score[index] > best * NEAR_BEST or opened > MAX_MORE):
             break
         node_type, pods = int(filled_nodes.node_types[index]), filled_nodes.filled[index]
         # Only a share of the purchase: each equal node uses up the pods that complete each other,
@@ -451,7 +452,7 @@ def _open_best(
         packing.opened.append(OpenedNodes(node_type, pods.copy(), copies))
         packing.left = packing.left - pods * copies
         packing.headroom -= problem.consumption[node_type] * copies
-        spend.draw(node_type, copies)
+        spend.subtract(node_type, copies)
         packed += float(filled_nodes.value[index]) * copies
         opened += 1
     return packed
@@ -460,20 +461,20 @@ def _open_best(
 class Spend:
     """The program's remaining budget for each family of node types.
 
-    Node types of a family are in the same domains and have a like ratio of CPU to memory. Within a
-    family, sizes cost about the same per unit. Which of them the program bought says little; how
-    much of the family it bought says a lot.
+    Node types of a family are in the same domains and have a similar ratio of CPU to memory. Sizes
+    of a family cost about the same per unit. So it means little which sizes the program bought, but
+    much how many dollars it spent on the family.
     """
 
     def __init__(self, dual_prices: DualPrices, problem: PackingProblem, family: Indices) -> None:
-        """Start with the program's purchase; `family` (node types) numbers the families."""
+        """Start with the program's purchase; `family` is the family of each node type."""
         self._family = family
         self._prices = problem.prices
         self._left = np.bincount(self._family, weights=dual_prices.bought * problem.prices)
         self._bought = dual_prices.bought.copy()
         self._worthy = dual_prices.tight | (dual_prices.bought > TINY)
         prices = problem.prices[dual_prices.bought > TINY]
-        self.usual = float(np.median(prices)) if len(prices) else 0.0
+        self.typical_price = float(np.median(prices)) if len(prices) else 0.0
 
     def open(self, *, siblings: bool) -> Mask:
         """Mark the node types that the program bought.
@@ -486,7 +487,7 @@ class Spend:
         return np.asarray((self._left > TINY)[self._family] & self._worthy)
 
     def nodes(self, node_type: int) -> float:
-        """Return how many nodes of a node type remain to be bought.
+        """Return the number of nodes of a node type that remain to be bought.
 
         That is the program's remaining purchase of the node type; if there is none, the number of
         nodes that the family's remaining budget pays for. The number may be fractional.
@@ -494,7 +495,7 @@ class Spend:
         of_family = self._left[self._family[node_type]] / self._prices[node_type]
         return float(self._bought[node_type] if self._bought[node_type] > TINY else of_family)
 
-    def draw(self, node_type: int, copies: int) -> None:
+    def subtract(self, node_type: int, copies: int) -> None:
         """Subtract the price of `copies` nodes of a node type from the budget of its family."""
         self._left[self._family[node_type]] -= copies * self._prices[node_type]
         self._bought[node_type] -= copies
@@ -542,29 +543,29 @@ def _filled_nodes(
     rest: float,
     fill_cache: FillCache,
 ) -> FilledNodes | None:
-    """Return filled nodes of the node types to choose from, or None if no node type holds any
-    remaining pod.
+    """Return filled nodes of the node types to choose from; None if none holds a remaining pod.
 
-    First the node types that the program bought are filled; if none fills well, their siblings too;
-    then all node types that a remaining pod may use. Near the end only the last step is done.
+    First the node types that the program bought are filled. If none fills well, their siblings are
+    filled too, then all node types that a remaining pod may use. For the last few nodes only the
+    last step is done.
     """
     serves = np.asarray(problem.allowed[packing.left > 0].any(axis=0))
     usable = serves & np.asarray((problem.consumption <= packing.headroom + SLACK).all(axis=1))
-    choices = [(usable, MOST)]
+    choices = [(usable, WORST_SCORE)]
     large = problem.allowed.size > LARGE
-    if rest >= NEAR_THE_END * spend.usual:
+    if rest >= LAST_NODES * spend.typical_price:
         choices.insert(0, (usable & spend.open(siblings=True), FILLS_BADLY[large]))
         choices.insert(0, (usable & spend.open(siblings=False), FILLS_WELL[large]))
     for chosen, enough in choices:
         node_types = np.flatnonzero(chosen)
         if len(node_types):
-            filled_nodes = _likeliest(problem, node_types, packing.left, dual_prices, fill_cache)
+            filled_nodes = _fill_best(problem, node_types, packing.left, dual_prices, fill_cache)
             if filled_nodes.score.min() < enough:
                 return filled_nodes
     return None
 
 
-def _likeliest(
+def _fill_best(
     problem: PackingProblem,
     node_types: Indices,
     left: Indices,
@@ -574,24 +575,24 @@ def _likeliest(
     """Return filled nodes of the node types that filled best before.
 
     Stops when no other node type had a lower price per value last time. Demand only shrinks, so a
-    node type seldom fills better than before and its old price per value is a good estimate of the
-    least one. A node type starts with its previous pods, as far as they still need a node.
+    node type seldom fills better than before, and its last price per value is a good estimate of
+    its least one. Filling starts with the previous pods of the node type that still need a node.
     """
-    known = fill_cache.score
-    order = node_types[np.argsort(known[node_types], kind="stable")]
+    last_score = fill_cache.score
+    order = node_types[np.argsort(last_score[node_types], kind="stable")]
     # Node types that were never filled have score 0, sort first and are all filled in the first
     # batch.
-    width = max(LIKELY, int((known[node_types] == 0).sum()))
-    done, best, parts = 0, MOST, []
-    while done < len(order) and (not done or best > known[order[done]]):
+    width = max(FIRST_BATCH, int((last_score[node_types] == 0).sum()))
+    done, best, parts = 0, WORST_SCORE, []
+    while done < len(order) and (not done or best > last_score[order[done]]):
         batch = order[done : done + width]
         filled = fill(problem, batch, np.minimum(fill_cache.filled[batch], left), left, dual_prices)
         fill_cache.filled[batch] = filled
         # The values are a feasible dual: the pods of a node are worth at most its price. So 1 is
         # the best score, and a score of 1.1 means that a tenth more is paid than the program pays.
         value = filled @ dual_prices.values
-        score = np.where(value > 0, problem.prices[batch] / np.maximum(value, SLACK), MOST)
-        known[batch] = score
+        score = np.where(value > 0, problem.prices[batch] / np.maximum(value, SLACK), WORST_SCORE)
+        last_score[batch] = score
         best = min(best, float(score.min()))
         parts.append(FilledNodes(node_types=batch, filled=filled, value=value, score=score))
         done, width = done + len(batch), 2 * width
@@ -606,7 +607,7 @@ def _likeliest(
 
 
 def _possible(problem: PackingProblem, packing: Packing, node_type: int, pods: Indices) -> int:
-    """Return how many equal nodes the remaining pods and the limits allow."""
+    """Return the number of equal nodes that the remaining pods and the limits allow."""
     used = pods > 0
     possible = int((packing.left[used] // pods[used]).min()) if used.any() else 0
     consumed = problem.consumption[node_type] > 0

@@ -7,15 +7,15 @@ import numpy as np
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
 
 CHUNK = 64
-"""Node types that are compared with all others at once; more take memory, fewer take time."""
+"""Number of node types that are compared with all others at once; more take memory, fewer time."""
 
 LEAST_PRICE, LEAST_SIZE = 1e-12, 1e-9
 """Replace a price (in $/h) and a size of zero before logarithms are taken."""
 
-MOST_NODE_TYPES = 40
-"""Number of node types differing only in size and price above which a ladder of prices replaces
-them. The final node is the cheapest node type that holds its pods, whatever node type it was packed
-as, so little is lost."""
+MAX_NODE_TYPES = 40
+"""Number of node types differing only in size and price above which they are thinned to a ladder of
+prices. Little is lost by that: the packer finally changes each node to the cheapest node type that
+holds its pods."""
 
 LADDER_STEP = 1.12
 """Factor between the prices of two rungs of that ladder."""
@@ -26,30 +26,30 @@ NO_NODE_TYPES: Indices = np.zeros(0, dtype=np.int64)
 def undominated(
     allowed: Mask, labelled: Mask, prices: Vector, capacity: Matrix, consumption: Matrix
 ) -> tuple[Indices, Indices]:
-    """Return the node types to pack with, and the node types that a lower bound needs.
+    """Return the node types for packing, and the node types for a lower bound.
 
     Among node types that differ only in size and price, a node type is left out of both if another
-    is no more expensive, no smaller and uses no more of the limits. If more than `MOST_NODE_TYPES`
+    is no more expensive, no smaller and uses no more of the limits. If more than `MAX_NODE_TYPES`
     remain, the first result is thinned to a ladder of prices.
 
     `allowed` and `labelled` are classes × node types, with and without regard to size.
     """
-    useful = np.flatnonzero(allowed.any(axis=0))
-    _, sign = distinct_rows(np.packbits(labelled[:, useful], axis=0).T)
+    usable = np.flatnonzero(allowed.any(axis=0))
+    _, label_group = distinct_rows(np.packbits(labelled[:, usable], axis=0).T)
     merit = np.concatenate([-prices[:, None], capacity, -consumption], axis=1)
     every, kept = [NO_NODE_TYPES], [NO_NODE_TYPES]
     # Zones often have equal prices; equal sets of node types are compared once.
     fronts: dict[bytes, Indices] = {}
-    for number in range(int(sign.max(initial=-1)) + 1):
-        inside = useful[sign == number]
+    for number in range(int(label_group.max(initial=-1)) + 1):
+        inside = usable[label_group == number]
         ordered = inside[np.argsort(prices[inside], kind="stable")]
         merits = merit[ordered]
-        front = fronts.get(known := merits.tobytes())
+        front = fronts.get(key := merits.tobytes())
         if front is None:
-            front = fronts[known] = pareto_front(np.arange(len(ordered)), merits)
+            front = fronts[key] = pareto_front(np.arange(len(ordered)), merits)
         best = ordered[front]
         every.append(best)
-        kept.append(thinned(best, prices, capacity, limit=MOST_NODE_TYPES, step=LADDER_STEP))
+        kept.append(thinned(best, prices, capacity, limit=MAX_NODE_TYPES, step=LADDER_STEP))
     return np.sort(np.concatenate(kept)), np.sort(np.concatenate(every))
 
 

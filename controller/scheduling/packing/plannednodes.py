@@ -1,4 +1,4 @@
-"""Planned nodes: new nodes with the pods that they are for, by name."""
+"""Planned nodes: new nodes, and the keys of the pods on them."""
 
 from __future__ import annotations
 
@@ -46,10 +46,9 @@ class PlannedNode:
 def unfolded(
     opened: OpenedNodes, node_type: int, members: Sequence[Sequence[PodGroup]]
 ) -> list[PlannedNode]:
-    """Return planned nodes with named pods for a number of equal opened nodes.
+    """Return a planned node for each copy of equal opened nodes.
 
-    The pods are taken from the `members` (pod groups) of each class. There is one planned node per
-    copy.
+    The pods are taken from the `members` (pod groups) of each class.
     """
     planned = []
     for _ in range(opened.copies):
@@ -74,10 +73,10 @@ def backfill(
     variants: Variants,
     capacity: Matrix,
 ) -> None:
-    """Place pods for which limits allow no node on nodes planned for pods of greater priority.
+    """Place pods on the remaining capacity of planned nodes, if limits allow no node for them.
 
-    Only pods without topology rules, host ports and device requests are placed: for those the
-    remaining capacity decides alone. `capacity` is node types × the solve's resources.
+    Only pods without topology rules, host ports and device requests are placed, so only capacity
+    and eligibility matter. `capacity` is node types × the solve's resources.
     """
     if (
         pending.owned
@@ -106,8 +105,8 @@ class Families:
     """Pod groups as families of classes, for the local search.
 
     A family has one class for each combination of domains that its pod group may use, the present
-    one first. Pods of a family are interchangeable. The pod groups are those on planned nodes, and
-    some without a node.
+    one first. Pods of a family are interchangeable. The pod groups are on planned nodes or without
+    a node.
     """
 
     def __init__(
@@ -133,7 +132,7 @@ class Families:
 
     @property
     def others(self) -> list[list[int]]:
-        """For each class the classes it may turn into, itself first."""
+        """For each class, the classes of its family, the class itself first."""
         return [
             [member, *(other for other in family if other != member)]
             for family in self._family_of.values()
@@ -156,10 +155,10 @@ class Families:
         return counts
 
     def named(self, node_types: Sequence[int], pods: Indices) -> list[PlannedNode]:
-        """Return planned nodes of these node types with the given pods per class (nodes × classes).
+        """Return planned nodes of these node types with these numbers of pods (nodes × classes).
 
-        The nodes planned before come first, in their order, then new ones; a node type of −1 means
-        no node. A node with bound pods keeps exactly those pods.
+        The existing planned nodes come first, in their order, then new ones; a node type of −1
+        means no node. A node with bound pods keeps all its pods, and may get more.
         """
         keys_of, before = self._keys_by_family(), self.pods()
         nodes = []
@@ -175,7 +174,7 @@ class Families:
         return nodes
 
     def _keys_by_family(self) -> dict[range, list[str]]:
-        """Return the pods of each family that may leave their nodes, or have none."""
+        """Return the keys of each family's pods that may leave their nodes, or have none."""
         keys_of: defaultdict[range, list[str]] = defaultdict(list)
         for pod_group in self._waiting:
             keys_of[self._family_of[id(pod_group)]].extend(pod_group.keys)

@@ -1,7 +1,7 @@
-"""Raise prices near zero: capacity that is paid for already, or prices that NodeOverlays set.
+"""Raise prices near zero, such as those of reserved capacity or of a NodeOverlay.
 
-A linear program cannot compare prices near zero, nor the value of the pods on such nodes. So
-packing uses slightly higher prices in the same order.
+Linear programs cannot compare prices near zero. So packing uses slightly higher prices in the same
+order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def floored(prices: Vector) -> Vector:
 
 
 def overstatement(prices: Vector, count: float) -> float:
-    """Return how far a bound on raised prices can be too high, in $/h.
+    """Return the greatest error of a lower bound on the cost at raised prices, in $/h.
 
     `count` is the greatest number of nodes with a price below the floor.
     """

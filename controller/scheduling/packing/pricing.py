@@ -23,84 +23,83 @@ from controller.scheduling.packing.fluid import FluidProgram, FluidSolution
 from controller.scheduling.packing.paretofront import pareto_front, thinned
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 
-MOST_BUNDLES = 160
+MAX_BUNDLES = 160
 """Greatest number of bundles of classes in the program."""
 
-MANY_CLASSES, SAMPLE = 150, 3
-"""Number of classes above which nodes are filled from a sample, and the number of classes per
-stratum in it."""
+MANY_CLASSES, SAMPLE_SIZE = 150, 3
+"""Number of classes above which nodes are filled from a sample of them, and the number of classes
+per stratum in the sample."""
 
-MOST_GROUPS = 60
-"""Greatest number of groups of limited pods per node in the program: those that need the most
-nodes."""
+MAX_GROUPS = 60
+"""Greatest number of groups in the program that limit their pods per node; groups that need the
+most nodes are preferred."""
 
 TINY = 1e-9
-"""Value in $/h up to which a pod counts as worth nothing."""
+"""Greatest value in $/h that counts as 0."""
 
 LEAST_CAPACITY, NO_SHARE = 1e-6, 1e-15
 """Replace a capacity and a share of zero in divisions; the unit is the capacity of the largest
 instance type."""
 
 WORTH_ITS_PRICE = 0.98
-"""A node type may be opened, bought or not, if it is worth at least this share of its price at the
-dual prices. Sizes of one family cost about the same per unit, and the program names only one of
-them."""
+"""The packer may open a node type that the program did not buy if it is worth at least this share
+of its price at the dual prices. Sizes of one family cost about the same per unit, and the program
+buys only one of them."""
 
 LOPSIDED = 0.1
-"""Share of all spending on CPU and memory below which one of them is nearly free to the program."""
+"""Share of the spending on CPU and memory below which one of them is nearly free to the program."""
 
-LEADING, HALF, NONE = 3.0, 1.0, 0.0
-"""Weights of the shape of demand beside the program's prices: it leads, it counts, it does not
-count."""
+HIGH_WEIGHT, NORMAL_WEIGHT, NO_WEIGHT = 3.0, 1.0, 0.0
+"""Weights of the shape of demand relative to the program's prices."""
 
 OWN_PRICE = 1e-3
-"""Share of its price that every node type spreads over its resources. It decides only between two
-shapes of equal value."""
+"""Share of a node type's price that is spread over its resources. It matters only for shapes of
+equal value."""
 
 BUNDLE_STEPS = (0.02, 0.05, 0.1, 0.2, 0.5, 2.0)
 """Rounding steps for the shapes (shares of each resource) of a bundle, the finest first."""
 
 STEP, FINE_STEP, FEW_NODE_TYPES = 4.0, 2.0, 60
-"""Factor between the prices of the program's node types; and the finer factor, used where groups
-decide how many nodes there are, if at most `FEW_NODE_TYPES` node types remain."""
+"""Factor between the prices of the program's node types. The finer factor is used if groups
+determine the number of nodes and at most `FEW_NODE_TYPES` node types remain."""
 
-EVEN = 5e-4
-"""Share by which the program overstates the price of the most expensive node type, and in
-proportion those of the others, where groups decide how many nodes there are. Sizes cost about the
-same per unit. With this the program buys nodes of like size, not a few large ones that leave the
-small ones without further pods."""
+SIZE_SURCHARGE = 5e-4
+"""Share by which the program overstates the price of the most expensive node type, and the other
+prices in proportion, if groups determine the number of nodes. Sizes cost about the same per unit.
+With the surcharge the program buys nodes of similar size, instead of a few large ones that leave
+few pods for the others."""
 
-THOROUGH = 6_000
-"""Number of pairs of class and node type up to which the packer tries several weightings. Larger
-problems pack well the first time, and each weighting takes longer."""
+MANY_PAIRS = 6_000
+"""Number of pairs of class and node type up to which the packer tries several weightings. In larger
+problems the first one packs well, and each takes longer."""
 
 SHARE, FINE_SHARE = 0.6, 0.4
-"""Share of the remaining value that is packed before the rest is priced again; and the share with
-the finer factor."""
+"""Share of the remaining value that is packed before the remaining pods are priced again, with the
+coarse and with the finer factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Picks the classes to fill nodes from when there are very many.
+    """Samples of the classes from which nodes are filled, if there are very many classes.
 
-    `stratum` (classes) numbers sets of classes that differ little: equal size, equal node types,
-    like rules. `order` has all classes by stratum, the most valuable first.
+    `stratum` (classes) is the index of the class's stratum: classes with equal size and node types
+    and similar rules. `order` has all classes by stratum, the most valuable first.
     """
 
     stratum: Indices
     order: Indices
 
     def of(self, left: Indices) -> Mask:
-        """Mark the classes with pods left; of many classes the first few of each stratum."""
-        some: Mask = left > 0
-        if some.sum() <= MANY_CLASSES:
-            return some
-        live = self.order[some[self.order]]
-        strata = self.stratum[live]
-        rank = np.arange(len(live)) - np.searchsorted(strata, strata)
-        shown = np.zeros_like(some)
-        shown[live[rank < SAMPLE]] = True
-        return shown
+        """Mark the classes with pods left; if they are many, only the first few of each stratum."""
+        with_pods_left: Mask = left > 0
+        if with_pods_left.sum() <= MANY_CLASSES:
+            return with_pods_left
+        classes_by_stratum = self.order[with_pods_left[self.order]]
+        strata = self.stratum[classes_by_stratum]
+        rank = np.arange(len(classes_by_stratum)) - np.searchsorted(strata, strata)
+        sampled = np.zeros_like(with_pods_left)
+        sampled[classes_by_stratum[rank < SAMPLE_SIZE]] = True
+        return sampled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +108,8 @@ class DualPrices:
 
     `bought`: node types, nodes that the program buys. `resource_prices`: node types × resources.
     `values`: classes, in $/h. `scarce`: classes of which a node takes so few that they need more
-    nodes.
-    `tight`: node types that are worth their price, bought or not. `samples` picks classes.
+    nodes. `tight`: node types that are worth their price, bought or not. `samples`: the samples of
+    classes.
 
     A lower bound on the cost of a demand is `demand @ values + limit_value`, in $/h.
     """
@@ -146,8 +145,8 @@ class PriceModel:
     def __init__(self, problem: PackingProblem, *, hurried: bool = False) -> None:
         """Choose node types, bundle classes, and build the program.
 
-        If `hurried`, the initial demand is solved only once. Solving it again could give other
-        prices of the same worth.
+        If `hurried`, the solution for the initial demand is reused. Solving it again could give
+        other optimal prices.
         """
         self._problem, self._hurried = problem, hurried
         self._scale = np.maximum(problem.capacity.max(axis=0, initial=0), 1.0)
@@ -158,7 +157,7 @@ class PriceModel:
         self.share = FINE_SHARE if self._is_fine else SHARE
         self._bundle_of, self._bundles = self._find_bundles()
         self._bundle_sizes = self._mean_sizes()
-        self._program = self._built()
+        self._program = self._build_program()
         self._stratum = strata(problem)
         self._first: tuple[bytes, _PricedNodeTypes] | None = None
         self.family = families(problem)
@@ -166,13 +165,13 @@ class PriceModel:
     def _limited_groups(self) -> tuple[Matrix, Vector]:
         """Return the groups that limit their pods per node (groups × classes), and their limits.
 
-        If there are too many for the program, those that need the most nodes.
+        Of more than `MAX_GROUPS` groups, those that need the most nodes are returned.
         """
         problem = self._problem
         members = problem.rules.owned & problem.rules.counted
         limits = problem.rules.limit
         nodes = (members @ problem.demand) / limits
-        groups = np.argsort(-nodes, kind="stable")[:MOST_GROUPS]
+        groups = np.argsort(-nodes, kind="stable")[:MAX_GROUPS]
         groups = np.sort(groups[nodes[groups] > 1])
         scarcest: Matrix = members[groups].astype(np.float64)
         return scarcest, limits[groups]
@@ -207,48 +206,52 @@ class PriceModel:
 
     def _priced(self, left: Indices) -> _PricedNodeTypes:
         """Solve the program for the remaining pods (classes)."""
-        asked = left.tobytes()
-        if self._hurried and self._first is not None and self._first[0] == asked:
+        key = left.tobytes()
+        if self._hurried and self._first is not None and self._first[0] == key:
             return self._first[1]
         count = len(self._bundles)
         demand = np.bincount(self._bundle_of, weights=left, minlength=count)
-        prices = self._program.solved(demand.astype(np.float64))
+        prices = self._program.solve(demand.astype(np.float64))
         priced = prices, *self._extended_to_all_node_types(prices)
-        self._first = self._first or (asked, priced)
+        self._first = self._first or (key, priced)
         return priced
 
     def balances(self, left: Indices) -> tuple[float, ...]:
-        """Return the weightings of shapes that are worth a try, probably the best first.
+        """Return the weights of the shape of demand to try, probably the best first.
 
-        If the program pays nearly everything for one resource, the other is free to it only because
-        it buys nodes in fractions. The shape of demand then leads.
+        If nearly all spending is on one resource, the other resource is free to the program only
+        because it buys nodes in fractions. The shape of demand is then more important.
         """
         dual_prices = self.dual_prices(left, balance=0.0)
         spent = dual_prices.bought @ (
             dual_prices.resource_prices[:, :2] * self._problem.capacity[:, :2]
         )
-        lopsided = spent.min() < LOPSIDED * spent.sum()
-        return (LEADING, HALF, NONE) if lopsided else (NONE, LEADING, HALF)
+        is_lopsided = spent.min() < LOPSIDED * spent.sum()
+        return (
+            (HIGH_WEIGHT, NORMAL_WEIGHT, NO_WEIGHT)
+            if is_lopsided
+            else (NO_WEIGHT, HIGH_WEIGHT, NORMAL_WEIGHT)
+        )
 
     def _weights(self, resource_prices: Matrix, balance: float) -> Matrix:
-        """Return the weights by which shapes are compared; node types × resources."""
+        """Return the weights of resources for comparing shapes; node types × resources."""
         # Every resource gets a part of the node type's price, the greater the scarcer the resource
         # is in the demand. A resource that is free to the program now can be scarce when the rest
         # is packed, and the part decides between two shapes of equal value.
-        asked = self._problem.demand @ self._sizes
-        scarcity = asked / np.maximum(self._capacity, LEAST_CAPACITY)
+        demanded = self._problem.demand @ self._sizes
+        scarcity = demanded / np.maximum(self._capacity, LEAST_CAPACITY)
         scarcity /= np.maximum(scarcity.max(axis=1, keepdims=True), NO_SHARE)
         share: Matrix = self._problem.prices[:, None] / np.maximum(self._capacity, LEAST_CAPACITY)
         even = share / self._capacity.shape[1] * (self._capacity > 0)
-        bare = resource_prices.sum(axis=1) <= 0
+        is_free = resource_prices.sum(axis=1) <= 0
         mixed = resource_prices + (balance * scarcity**2 + OWN_PRICE) * even
-        return np.asarray(np.where(bare[:, None], even, mixed))
+        return np.asarray(np.where(is_free[:, None], even, mixed))
 
     def _chosen_node_types(self) -> tuple[Indices, bool]:
         """Return the node types for the program, and whether the finer price ladder was used.
 
-        A node type is left out if another with the same labels gives at least as much of everything
-        per dollar and serves pods as large. The rest is thinned to a ladder of prices.
+        A node type is left out if another one with the same labels has at least as much of every
+        resource per dollar and holds pods as large. The rest is thinned to a ladder of prices.
         """
         problem = self._problem
         price = np.maximum(problem.prices, SLACK)
@@ -267,7 +270,7 @@ class PriceModel:
             order = np.lexsort((-problem.prices[inside], -merit[inside, 0]))
             best.append(pareto_front(inside[order], merit))
         fine = self._thin_prices(best, FINE_STEP)
-        large = problem.allowed.size > THOROUGH
+        large = problem.allowed.size > MANY_PAIRS
         if large and len(self._limits) and len(fine) <= FEW_NODE_TYPES:
             return fine, True
         return self._thin_prices(best, STEP), False
@@ -288,8 +291,7 @@ class PriceModel:
     def _find_bundles(self) -> tuple[Indices, Indices]:
         """Return the bundle of each class, and the first class of each bundle.
 
-        Classes of a bundle may use the same node types, are members of the same groups and have
-        like shapes.
+        Classes of a bundle have the same node types, the same groups and similar shapes.
         """
         allowed = np.packbits(self._problem.allowed[:, self._node_types], axis=1)
         members = self._members.T.astype(np.int64)
@@ -298,7 +300,7 @@ class PriceModel:
         for step in BUNDLE_STEPS:
             shape = np.round(shares / step).astype(np.int64)
             first, bundle = distinct_rows(np.concatenate([allowed, members, shape], axis=1))
-            if len(first) <= MOST_BUNDLES:
+            if len(first) <= MAX_BUNDLES:
                 break
         return bundle, first
 
@@ -312,12 +314,12 @@ class PriceModel:
         sizes[served] /= count[served, None]
         return sizes
 
-    def _built(self) -> FluidProgram:
+    def _build_program(self) -> FluidProgram:
         """Return the fluid program over the chosen node types and the bundles."""
         problem, node_types = self._problem, self._node_types
         prices = problem.prices[node_types]
-        if len(self._limits) and problem.allowed.size > THOROUGH:
-            prices = prices * (1 + EVEN * prices / prices.max())
+        if len(self._limits) and problem.allowed.size > MANY_PAIRS:
+            prices = prices * (1 + SIZE_SURCHARGE * prices / prices.max())
         return FluidProgram(
             sizes=self._bundle_sizes,
             prices=prices,
@@ -355,15 +357,17 @@ class PriceModel:
 def families(problem: PackingProblem) -> Indices:
     """Return the family of each node type: the same labels, and a like ratio of CPU to memory."""
     shape = np.log2(np.maximum(problem.capacity[:, :2], SLACK))
-    leaning = np.round(shape[:, :1] - shape[:, 1:]).astype(np.int64)
-    keys = np.concatenate([np.packbits(problem.labelled, axis=0).T, leaning], axis=1)
+    ratio = np.round(shape[:, :1] - shape[:, 1:]).astype(np.int64)
+    keys = np.concatenate([np.packbits(problem.labelled, axis=0).T, ratio], axis=1)
     return distinct_rows(keys)[1]
 
 
 def strata(problem: PackingProblem) -> Indices:
-    """Return the stratum of each class: equal size, node types and sorts of rule."""
+    """Return the stratum of each class: equal size, node types and types of rules."""
     rules = problem.rules
-    bound = [rules.owned[which].any(axis=0) for which in (rules.repels, ~rules.repels)]
+    bound = [
+        rules.owned[rules_of_type].any(axis=0) for rules_of_type in (rules.repels, ~rules.repels)
+    ]
     keys = np.concatenate(
         [problem.sizes, np.packbits(problem.labelled, axis=1), np.stack(bound, axis=1)], axis=1
     )

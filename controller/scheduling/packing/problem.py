@@ -2,8 +2,8 @@
 
 Axes that the modules of this package share:
 
-    classes     packing classes: pods that packing cannot tell apart
-    node types       instance types within a variant, as the scheduling package defines them
+    classes     packing classes: pods that are interchangeable for packing
+    node types  instance types within a variant, as the scheduling package defines them
     resources   the resources of the solve, in thousandths of their units
     groups      rules about pods that share a node
     limits      limits of NodePools, then capacity reservations
@@ -24,10 +24,9 @@ Requests and prices are never this small."""
 class NodeRules:
     """Rules about pods that share a node, as arrays over groups.
 
-    `owned` and `counted` are groups × classes. A group that `repels` (anti-affinity, host ports)
-    keeps its owners off nodes with pods it counts, and those pods off nodes with its owners: the
-    only counted pod on a node with owners is its owner, so its `limit` is 1. Any other group (a
-    spread over nodes) allows at most `limit` counted owners on a node.
+    `owned` and `counted` are groups × classes. If a group `repels` (anti-affinity, host ports), an
+    owner cannot share a node with other pods that the group counts. Its `limit` is 1: the owner
+    itself. Any other group (a spread over nodes) allows at most `limit` counted owners on a node.
     """
 
     owned: Mask
@@ -43,7 +42,7 @@ class NodeRules:
 
 @dataclass(frozen=True, slots=True)
 class PackingProblem:
-    """The demand, the node types that can be bought, and the rules; see the module for the axes.
+    """The demand, the node types that can be bought, and the rules. The module describes the axes.
 
     `demand`: units per class. `sizes`: classes × resources, requests of one unit. `penalty`:
     classes, the cost in $/h of leaving one unit without a node. `prices`: node types, in $/h.
@@ -52,8 +51,8 @@ class PackingProblem:
     `allowed` and `labelled` are classes × node types. `labelled` marks the node types whose labels
     and taints allow the class; `allowed` marks those on which one unit also fits.
 
-    `consumption` (node types × limits) is what a node uses of each limit, and `headroom` (limits)
-    what the limits still allow. `proves` is true if a lower bound on this problem also holds for
+    `consumption` (node types × limits) is the amount of each limit that a node uses, and `headroom`
+    (limits) the remaining amount. `proves` is true if a lower bound on this problem also holds for
     the node types that were left out of it.
     """
 

@@ -20,18 +20,18 @@ from controller.scheduling.pods.groups import PodGroup
 from controller.scheduling.reporter import Reporter
 
 WORTH_OF_MOVABLE_NODES = 0.05
-"""How much more nodes may cost if pods that pin their node are apart from movable pods, per $ of
-nodes that then have no such pod: consolidation can remove these nodes later."""
+"""Additional cost that is accepted to keep pods that pin their node apart from movable pods, per $
+of nodes that then have only movable pods. Consolidation can remove these nodes later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purchase:
     """Nodes that were bought together.
 
-    `left`: limits, what they still allow, in their own units. `bound`: a lower bound on the cost of
+    `left`: limits, the remaining amounts, in their own units. `bound`: a lower bound on the cost of
     any nodes for the same pods, in $/h. `remaining`: the pod groups with pods without a node.
-    `is_apart`: whether pods that pin their node are kept apart from movable ones. `is_cheapest`:
-    whether no other nodes for these pods cost less.
+    `is_apart`: whether pods that pin their node have nodes of their own. `is_cheapest`: whether no
+    other nodes for these pods cost less.
     """
 
     planned: list[PlannedNode]
@@ -44,7 +44,7 @@ class Purchase:
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """The nodes that `pack` chose for pod groups that still have their pods."""
+    """The packing of pod groups, before the pods are taken from their groups."""
 
     pod_groups: Sequence[PodGroup]
     left: Vector
@@ -77,9 +77,10 @@ class _Packed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purchaser:
-    """Buys the cheapest nodes, with at most `refinements` improvements of each answer.
+    """Buys the cheapest nodes, with at most `refinements` improvements of each packing.
 
-    `overstated` is how far the prices used in packing can exceed the true ones in total, in $/h.
+    `overstated` is the greatest amount by which the total price in packing exceeds the true price,
+    in $/h.
     """
 
     builder: ProblemBuilder
@@ -89,28 +90,28 @@ class Purchaser:
     expired: Callable[[], bool]
     reporter: Reporter
 
-    def bought(self, pod_groups: Sequence[PodGroup], left: Vector) -> Purchase:
-        """Buy nodes within the remaining limits; pods that get a node leave their groups.
+    def buy(self, pod_groups: Sequence[PodGroup], left: Vector) -> Purchase:
+        """Buy nodes within the remaining limits; pods that get a node leave their pod groups.
 
-        Pods that pin their node get nodes apart from movable pods, so that few nodes stay because
-        of a pod that cannot be moved. If that costs more than it is worth
-        (`WORTH_OF_MOVABLE_NODES`), or not all pods get a node, all pods share nodes.
+        Pods that pin their node get nodes apart from movable pods, so that consolidation can remove
+        more nodes later. If that costs too much (`WORTH_OF_MOVABLE_NODES`), or not all pods get a
+        node, all pods share nodes.
         """
         pinning = [pod_group for pod_group in pod_groups if pod_group.pins_node]
         movable = [pod_group for pod_group in pod_groups if not pod_group.pins_node]
-        together = self._packed([*pinning, *movable], left)
+        together = self._pack([*pinning, *movable], left)
         if not (pinning and movable) or together.packing.left.any() or self.expired():
             return self._purchase(together, [together])
-        first = self._packed(pinning, left)
-        second = self._packed(movable, first.packing.headroom * self.limit_units)
+        first = self._pack(pinning, left)
+        second = self._pack(movable, first.packing.headroom * self.limit_units)
         all_fit = not (first.packing.left.any() or second.packing.left.any())
         more = first.packing.cost + second.packing.cost - together.packing.cost
         movable_nodes = together.pinned_cost - first.packing.cost
         is_apart = all_fit and more <= movable_nodes * WORTH_OF_MOVABLE_NODES
         return self._purchase(together, [first, second] if is_apart else [together])
 
-    def _packed(self, pod_groups: Sequence[PodGroup], left: Vector) -> _Packed:
-        """Choose nodes; the pods stay in their groups."""
+    def _pack(self, pod_groups: Sequence[PodGroup], left: Vector) -> _Packed:
+        """Choose nodes; the pods stay in their groups until `_planned` is called."""
         classes = self.builder.classes(pod_groups)
         problem, node_types = self.builder.problem(classes, left)
         packing = pack(
@@ -139,7 +140,7 @@ class Purchaser:
         every, _ = self.builder.problem(packed.classes, packed.left, proving=True)
         return lower_bound(replace(every, demand=problem.demand - packing.left))
 
-    def bought_with_devices(
+    def buy_with_devices(
         self,
         pod_groups: Sequence[PodGroup],
         left: Vector,
@@ -153,20 +154,22 @@ class Purchaser:
         Pods that request devices are cut into units of one node's worth each. `capacity` is node
         types × the solve's resources: the allocatable capacity of the node types of `variants`.
         """
-        # The way pods are cut into units is a choice. The bound must hold for any other choice, so
-        # it is computed for the uncut pods.
+        # The bound must hold for any units that the pods could be cut into, so it is computed for
+        # the pods before that.
         classes = self.builder.classes(pod_groups)
-        uncut = [(pod_group.unit, list(pod_group.keys)) for pod_group in pod_groups]
+        pods_before = [(pod_group.unit, list(pod_group.keys)) for pod_group in pod_groups]
         axes = devices.axes(
             [pod_groups[packing_class.members[0]] for packing_class in classes], variants.row_of
         )
         problem, _ = self.builder.problem(classes, left, more=axes, proving=True)
         ready, without_node = devices.units(pod_groups, variants, capacity)
-        nothing = Purchase(planned=[], left=left, bound=0.0, remaining=[])
-        purchase = self.bought(ready, left) if ready else nothing
+        no_purchase = Purchase(planned=[], left=left, bound=0.0, remaining=[])
+        purchase = self.buy(ready, left) if ready else no_purchase
         remaining = [*_remaining(without_node), *purchase.remaining]
-        lost = {key for pod_group in remaining for key in pod_group.keys}
-        placed = [sum(key not in lost for key in keys) // unit for unit, keys in uncut]
+        keys_without_node = {key for pod_group in remaining for key in pod_group.keys}
+        placed = [
+            sum(key not in keys_without_node for key in keys) // unit for unit, keys in pods_before
+        ]
         demand = [
             sum(placed[index] for index in packing_class.members) for packing_class in classes
         ]
@@ -188,12 +191,12 @@ def _remaining(pod_groups: Sequence[PodGroup]) -> list[PodGroup]:
 
 
 def overstated(variants: Variants, pods: int) -> float:
-    """Return how far the prices used in packing can exceed the true prices in total, in $/h.
+    """Return the greatest excess of the total price in packing over the true price, in $/h.
 
     There are at most as many new nodes as pods, and at most as many reserved nodes as reserved
     instances.
     """
-    held = variants.reservation_of_variant[variants.variant_of]
+    reservation_of_node_type = variants.reservation_of_variant[variants.variant_of]
     reserved = sum(count for _, count in variants.catalog.reservations)
     of_instances = overstatement(variants.price, reserved)
-    return of_instances + overstatement(variants.price[held < 0], pods)
+    return of_instances + overstatement(variants.price[reservation_of_node_type < 0], pods)

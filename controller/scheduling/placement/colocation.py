@@ -1,7 +1,7 @@
 """Colocation of pods that must share a node with certain other pods (pod affinity by hostname).
 
-If those other pods are bound for new nodes themselves, each of their units takes as many companions
-as are needed and fit.
+If those other pods need new nodes themselves, companions are added to their units: as many as are
+pending and fit.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from controller.scheduling.topology.rules import on_one_node
 def colocate(
     pending: PendingGroup,
     pod_groups: list[PodGroup],
-    sought: Sequence[TopologyGroup],
+    affinity_groups: Sequence[TopologyGroup],
     capacity: Matrix,
     variants: Variants,
 ) -> None:
-    """Add pending pods as companions to the pod groups that all `sought` groups count, in order.
+    """Add pending pods as companions to the pod groups that all `affinity_groups` count, in order.
 
     A host pod group is split if only some of its units get a companion. Pods without a host stay in
     `pending`.
 
     Args:
-        pending: The pods to colocate; the function removes those it attaches.
-        pod_groups: The pod groups bound for new nodes, extended in place.
-        sought: The affinity groups that a host must be counted in.
+        pending: The pods to colocate; the function removes the pods that it attaches.
+        pod_groups: The pod groups that need new nodes, extended in place.
+        affinity_groups: The pod affinities of the pending pods; a host is counted by all of them.
         capacity: The capacity of new nodes for pods (node types × the solve's resources).
         variants: The variants to which the rows of `capacity` belong.
 
@@ -41,7 +41,7 @@ def colocate(
     for host in list(pod_groups):
         if not pending.number:
             return
-        if not host.units or not all(group in host.pending.counted for group in sought):
+        if not host.units or not all(group in host.pending.counted for group in affinity_groups):
             continue
         mask = host.eligible & pending.eligibility.eligible
         beside = [(member.pending, count) for member, count in host.members]
@@ -67,7 +67,7 @@ def _attach(
     units: int,
     each: int,
 ) -> None:
-    """Split `units` units with `each` companions per unit off the host as a new pod group.
+    """Split `units` units off the host, as a new pod group with `each` companions per unit.
 
     The host's other units stay as they were.
     """
@@ -85,15 +85,17 @@ def _attach(
 def _fitting(
     pending: PendingGroup, host: PodGroup, capacity: Matrix, mask: Mask, variants: Variants
 ) -> int:
-    """Return how many companions fit beside one unit on the new node that holds the most.
+    """Return the number of companions that fit beside one unit on the largest eligible new node.
 
-    Only nodes that are eligible for both the unit and its companions are considered.
+    A node is eligible if both the unit and its companions may use it.
     """
     inside = np.flatnonzero(mask[variants.variant_of])
     left = capacity[inside] - host.size
     left = left[(left >= 0).all(axis=1)]
-    asked = pending.size > 0
+    requested = pending.size > 0
     if not len(left):
         return 0
-    many: Vector = np.floor(left[:, asked] / pending.size[asked]).min(axis=1, initial=np.inf)
-    return int(many.max(initial=0))
+    pods_per_node: Vector = np.floor(left[:, requested] / pending.size[requested]).min(
+        axis=1, initial=np.inf
+    )
+    return int(pods_per_node.max(initial=0))

@@ -25,43 +25,41 @@ class Domains:
     def __init__(
         self, nodes: ExistingNodes, launch_options: LaunchOptions, tallies: Tallies
     ) -> None:
-        """Start with every domain open that any variant could open; `settle` narrows that."""
+        """Start with all domains of nodes that can be launched; `restrict` reduces them."""
         self._nodes, self._launch_options, self._tallies = nodes, launch_options, tallies
         self._opening: Mask | None = None
         self._rules: dict[Eligibility, Rules] = {}
         self._where: dict[tuple[str, ...], list[tuple[str | None, ...]]] = {}
 
-    def settle(self, opening: Mask) -> None:
-        """Restrict the domains of new nodes to those that the variants in `opening` open.
+    def restrict(self, opening: Mask) -> None:
+        """Restrict the domains of new nodes to the domains of the variants in `opening`.
 
-        Rules that were read before are discarded, because the domains they compare may differ.
+        Cached rules are discarded, because the domains that they compare may differ.
         """
         self._opening = opening
         self._rules.clear()
 
     @property
-    def is_settled(self) -> bool:
-        """Whether `settle` has fixed the variants that open domains."""
+    def is_restricted(self) -> bool:
+        """Whether `restrict` was called."""
         return self._opening is not None
 
-    def left_open(self, eligible: Mask) -> Mask:
-        """Return those of these variants that open domains."""
+    def opening_variants(self, eligible: Mask) -> Mask:
+        """Mark the eligible variants whose domains count."""
         return eligible if self._opening is None else eligible & self._opening
 
     def rules(self, pending: PendingGroup) -> Rules:
-        """Return the topology rules that bind pending pods in their choice of domains.
+        """Return the topology rules that restrict the domains of pending pods.
 
-        The rules are read once per eligibility.
+        The rules are cached per eligibility.
         """
-        known = self._rules.get(pending.eligibility)
-        if known is None:
-            known = self._rules[pending.eligibility] = self._read_rules(pending.eligibility)
-        return known
+        cached = self._rules.get(pending.eligibility)
+        if cached is None:
+            cached = self._rules[pending.eligibility] = self._read_rules(pending.eligibility)
+        return cached
 
     def _read_rules(self, eligibility: Eligibility) -> Rules:
-        """Return the topology rules by domain; rules by hostname are left to
-        `ExistingOccupancy`.
-        """
+        """Return the topology rules, without those by hostname; see `ExistingOccupancy`."""
         counting = [group for group in eligibility.counted if not group.per_node]
         hard = [group for group in counting if group.hard]
         owned = tuple(
@@ -76,10 +74,12 @@ class Domains:
         return Rules(
             owned=owned,
             counting=self._tallied(counting),
-            shunned=self._tallied(
+            repelling=self._tallied(
                 group for group in hard if group.type is TopologyType.ANTI_AFFINITY
             ),
-            sought=self._tallied(group for group in hard if group.type is TopologyType.AFFINITY),
+            attracting=self._tallied(
+                group for group in hard if group.type is TopologyType.AFFINITY
+            ),
         )
 
     def _tallied(self, groups: Iterable[TopologyGroup]) -> tuple[TopologyTally, ...]:
@@ -88,15 +88,15 @@ class Domains:
     def _universe(self, eligibility: Eligibility, group: TopologyGroup) -> tuple[str, ...]:
         """Return the domains whose counts a spread compares, sorted.
 
-        These are the domains of existing nodes, and those that any pool could open as far as the
-        spread's `nodeAffinityPolicy` and `nodeTaintsPolicy` count them.
+        These are the domains of existing nodes, and the domains of nodes that can be launched, if
+        the spread's `nodeAffinityPolicy` and `nodeTaintsPolicy` count such nodes.
         """
         mask = np.ones_like(eligibility.own_eligible)
         if group.node_filter.alternatives is not None:
             mask &= eligibility.own_eligible
         if group.node_filter.tolerations is not None:
             mask &= eligibility.tolerated
-        mask &= self.left_open(mask)
+        mask &= self.opening_variants(mask)
         return tuple(sorted(group.universe | set(self._launch_options.values(group.key, mask))))
 
     def options(
@@ -106,7 +106,7 @@ class Domains:
 
         Args:
             pending: The pods to place.
-            fitting: How many of the pods each existing node can take (nodes).
+            fitting: The number of the pods that fit on each existing node (nodes).
             keys: The topology keys whose domains are chosen.
 
         Returns:
@@ -114,19 +114,21 @@ class Domains:
                 existing nodes.
 
         """
-        where = self._domains_of_nodes(keys)
+        domains_by_node = self._domains_of_nodes(keys)
         combinations = set(self._launch_options.combinations(pending.eligible, keys))
-        for domains, spare in zip(where, fitting.tolist(), strict=True):
-            named = tuple(domain for domain in domains if domain is not None)
-            if spare and len(named) == len(keys):
-                combinations.add(named)
+        for domains, spare in zip(domains_by_node, fitting.tolist(), strict=True):
+            complete = tuple(domain for domain in domains if domain is not None)
+            if spare and len(complete) == len(keys):
+                combinations.add(complete)
         options, masks, members = [], [], []
         for combination in sorted(combinations):
             pins = tuple(zip(keys, combination, strict=True))
             mask = self._launch_options.pinned(pending.eligible, pins)
-            inside = np.array([domains == combination for domains in where], dtype=np.bool_)
+            inside = np.array(
+                [domains == combination for domains in domains_by_node], dtype=np.bool_
+            )
             price = self._launch_options.unit_price(mask, pending.size)
-            spare = int(np.minimum(fitting[inside], pending.number).sum()) if where else 0
+            spare = int(np.minimum(fitting[inside], pending.number).sum()) if domains_by_node else 0
             options.append(DomainOption(pins, spare, np.isfinite(price), price))
             masks.append(mask)
             members.append(inside)
@@ -134,8 +136,8 @@ class Domains:
 
     def _domains_of_nodes(self, keys: tuple[str, ...]) -> list[tuple[str | None, ...]]:
         """Return the domains of each existing node, one per key; None for a missing label."""
-        known = self._where.get(keys)
-        if known is None:
+        cached = self._where.get(keys)
+        if cached is None:
             domains = zip(*(self._nodes.domains(key) for key in keys), strict=True)
-            known = self._where[keys] = list(domains)
-        return known
+            cached = self._where[keys] = list(domains)
+        return cached

@@ -24,7 +24,7 @@ from controller.scheduling.topology.groups import TopologyGroup, TopologyGroups
 
 
 class EligibilityReader:
-    """Reads the eligibility of pod classes. Constraints are read once, by identity."""
+    """Reads the eligibility of pod classes; cached by the identity of the constraints."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class EligibilityReader:
         launch_options: LaunchOptions,
         axis: ResourceAxis,
     ) -> None:
-        """Keep the parts of the solve that constraints are matched against."""
+        """Take the parts of the solve that constraints are matched against."""
         self._catalog, self._variants, self._nodes = catalog, variants, nodes
         self._groups, self._devices = groups, devices
         self._launch_options, self._axis = launch_options, axis
@@ -52,7 +52,7 @@ class EligibilityReader:
     ) -> PendingGroup:
         """Return pods of a class as a pending group.
 
-        Its first eligible variants are those of the pools with the highest weight.
+        The eligible variants are those in the NodePools of the highest weight.
         """
         eligibility = self.eligibility(pod_class, constraints)
         pending = PendingGroup(
@@ -78,7 +78,7 @@ class EligibilityReader:
         return eligibility
 
     def next_tier(self, pending: PendingGroup) -> bool:
-        """Make the pools of the next lower weight eligible; return False if there are none."""
+        """Make the NodePools of the next lower weight eligible; return False if there are none."""
         if not pending.tiers:
             return False
         tier, *rest = pending.tiers
@@ -87,43 +87,48 @@ class EligibilityReader:
         return True
 
     def _weights(self, pending: PendingGroup) -> tuple[int, ...]:
-        """Return the weights of the pools that could launch a node for the pods, highest first."""
+        """Return the weights of NodePools that could launch a node for the pods, highest first."""
         key = (pending.eligibility.eligible.tobytes(), pending.size.tobytes())
-        known = self._tiers.get(key)
-        if known is None:
+        cached = self._tiers.get(key)
+        if cached is None:
             fitting = self._launch_options.fitting_variants(
                 pending.eligibility.eligible, pending.size
             )
             weights = set(self._weight_of_variant[fitting].tolist())
-            known = self._tiers[key] = tuple(sorted(weights, reverse=True))
-        return known
+            cached = self._tiers[key] = tuple(sorted(weights, reverse=True))
+        return cached
 
     def _eligibility(self, pod_class: PodClass, constraints: PodConstraints) -> Eligibility:
         """Return the eligibility of a class, read without the cache."""
-        liked = self._variants.meeting(constraints.preferred)
+        meeting_preference = self._variants.meeting(constraints.preferred)
         alternatives = new_node_alternatives(pod_class, constraints, self._devices)
         variants_by_alternative = tuple(
-            self._variants.meeting(alternative) & liked for alternative in alternatives
+            self._variants.meeting(alternative) & meeting_preference for alternative in alternatives
         )
         eligible = self._meeting_any(variants_by_alternative)
         own_eligible = eligible
         if len(alternatives) != len(constraints.strict) or alternatives != constraints.strict:
             own_eligible = self._meeting_any(
-                [self._variants.meeting(alternative) & liked for alternative in constraints.strict]
+                [
+                    self._variants.meeting(alternative) & meeting_preference
+                    for alternative in constraints.strict
+                ]
             )
-        hardened = (*constraints.tolerations, TOLERATE_PREFERENCES)
+        hard_tolerations = (*constraints.tolerations, TOLERATE_PREFERENCES)
         # Device alternatives describe new nodes only. `DeviceAllocator.fitting` checks the devices
         # of existing nodes.
-        reached = (
+        alternatives_on_nodes = (
             alternatives
             if pod_class.device_requests is None
             else alternatives_of(pod_class, constraints)
         )
-        wanted = [agreement(alternative, constraints.preferred) for alternative in reached]
+        node_alternatives = [
+            agreement(alternative, constraints.preferred) for alternative in alternatives_on_nodes
+        ]
         nodes = self._nodes.meeting(
-            [alternative for alternative in wanted if alternative is not None]
+            [alternative for alternative in node_alternatives if alternative is not None]
         )
-        nodes &= self._nodes.tolerated(hardened)
+        nodes &= self._nodes.tolerated(hard_tolerations)
         return Eligibility(
             constraints=constraints,
             owned=topology_groups_of(pod_class, constraints, self._groups),
@@ -131,7 +136,7 @@ class EligibilityReader:
             alternatives=alternatives,
             variants_by_alternative=variants_by_alternative,
             own_eligible=own_eligible,
-            tolerated=self._tolerated(hardened),
+            tolerated=self._tolerated(hard_tolerations),
             eligible=eligible
             & self._tolerated(constraints.tolerations)
             & self._variants.free(pod_class.ports),
@@ -139,14 +144,16 @@ class EligibilityReader:
         )
 
     def _tolerated(self, tolerations: Sequence[Toleration]) -> Mask:
-        """Mark the variants whose pool has no taint that these tolerations leave untolerated."""
-        asked = tuple(tolerations)
-        known = self._tolerating.get(asked)
-        if known is None:
-            pools = [untolerated(pool.taints, asked) is None for pool in self._catalog.pools]
-            known = np.array(pools, dtype=np.bool_)[self._variants.pool_of_variant]
-            self._tolerating[asked] = known
-        return known
+        """Mark the variants whose NodePool has only taints that are tolerated."""
+        key_of_tolerations = tuple(tolerations)
+        cached = self._tolerating.get(key_of_tolerations)
+        if cached is None:
+            pools = [
+                untolerated(pool.taints, key_of_tolerations) is None for pool in self._catalog.pools
+            ]
+            cached = np.array(pools, dtype=np.bool_)[self._variants.pool_of_variant]
+            self._tolerating[key_of_tolerations] = cached
+        return cached
 
     def _meeting_any(self, variants_by_alternative: Sequence[Mask]) -> Mask:
         eligible = np.zeros(len(self._variants.pool_of_variant), dtype=np.bool_)
@@ -156,11 +163,11 @@ class EligibilityReader:
 
     def _counting(self, pod_class: PodClass) -> tuple[TopologyGroup, ...]:
         key = (pod_class.namespace, tuple(sorted(pod_class.labels.items())))
-        known = self._selecting.get(key)
-        if known is None:
+        cached = self._selecting.get(key)
+        if cached is None:
             selecting = self._groups.selecting(pod_class.namespace, pod_class.labels)
-            known = self._selecting[key] = tuple(self._groups.all[index] for index in selecting)
-        return known
+            cached = self._selecting[key] = tuple(self._groups.all[index] for index in selecting)
+        return cached
 
 
 def new_node_alternatives(
@@ -168,8 +175,8 @@ def new_node_alternatives(
 ) -> tuple[Requirements, ...]:
     """Return the alternative requirements for a new node of these pods, devices included.
 
-    The alternatives of selector, affinity and volumes are crossed with those of the claimed
-    devices.
+    Each alternative of selector, affinity and volumes is combined with each alternative of the
+    claimed devices.
     """
     alternatives = alternatives_of(pod_class, constraints)
     if pod_class.device_requests is None:
@@ -181,7 +188,7 @@ def new_node_alternatives(
 
 
 def alternatives_of(pod_class: PodClass, constraints: PodConstraints) -> tuple[Requirements, ...]:
-    """Return the alternatives of selector and affinity, crossed with those of the volumes."""
+    """Return each alternative of selector and affinity, combined with each one of the volumes."""
     if pod_class.volumes.alternatives == ({},):
         return constraints.strict
     return tuple(

@@ -29,11 +29,11 @@ from controller.scheduling.topology.rules import on_one_node
 from controller.scheduling.topology.spread import Pins, Rules, assign, misplaced, record
 
 NEW_NODE = "a new node"
-"""The domain in which pods bound for new nodes are counted by affinity over hostnames."""
+"""The hostname under which pod affinities by hostname count pods that need new nodes."""
 
 
 class Placer:
-    """Places pending groups in turn: on existing nodes first, the rest in pod groups to be packed.
+    """Places pending groups on existing nodes, and the remaining pods in pod groups to be packed.
 
     `existing` maps the name of an existing node to the keys of the pods placed on it. `filled`
     lists the placements of this round that can be undone, each with the index of its node.
@@ -63,23 +63,23 @@ class Placer:
         self.filled: list[tuple[PodGroup, int]] = []
         self._none_fitting = np.zeros(len(nodes), dtype=np.int64)
 
-    def placed(
+    def place(
         self, waiting: Sequence[PendingGroup], pod_groups: list[PodGroup]
     ) -> tuple[list[PendingGroup], list[PendingGroup]]:
-        """Place pending groups in turn; return those with pods left over, and those held back.
+        """Place pending groups in turn; return the groups with pods left, and the groups held back.
 
-        Pods without a node may be placed after their preferences are relaxed. Until then, no other
-        pod may take the capacity they could use. Pods of lower priority are held back where limits
-        make pods compete, and buffers are held back always, because they get only what is left.
+        Pods left without a node may be placed after a preference is relaxed. Until then, other pods
+        must not take the capacity that they could use. So buffers are held back, and if limits make
+        pods compete, pods of lower priority too.
 
         Args:
-            waiting: The groups to place. Groups that look for other pods come after the rest,
-                buffers last.
-            pod_groups: The pod groups bound for new nodes, extended in place.
+            waiting: The groups to place. Groups with an affinity to other pods are placed after the
+                rest, buffers last.
+            pod_groups: The pod groups that need new nodes, extended in place.
 
         """
         failed: list[PendingGroup] = []
-        held: list[PendingGroup] = []
+        held_back: list[PendingGroup] = []
         compete = bool(len(self._headroom.left))
         for pending in sorted(
             waiting,
@@ -90,15 +90,15 @@ class Placer:
             ),
         ):
             if any(before.precedes(pending, compete=compete) for before in failed):
-                held.append(pending)
+                held_back.append(pending)
             else:
                 self._place(pending, pod_groups, failed)
-        return failed, held
+        return failed, held_back
 
     def _place(
         self, pending: PendingGroup, pod_groups: list[PodGroup], failed: list[PendingGroup]
     ) -> None:
-        """Place one pending group; add it to `failed` if pods are left over."""
+        """Place one pending group; add it to `failed` if pods are left."""
         fitting = self._none_fitting
         if len(self._nodes):
             fitting = self._occupancy.fitting(pending, self._nodes.holds(pending.size))
@@ -106,7 +106,7 @@ class Placer:
             fitting = self._devices.fitting(pending, self._nodes.all, fitting)
         rules = self._domains.rules(pending)
         if pending.needs_colocation:
-            self._place_in_company(pending, fitting, rules, pod_groups)
+            self._place_colocated(pending, fitting, rules, pod_groups)
         elif not rules.keys:
             self._fill_nodes(pending, fitting, np.ones(len(self._nodes), dtype=np.bool_), rules)
             if pending.number and self._launch_options.launchable(pending.eligible, pending.size):
@@ -117,84 +117,85 @@ class Placer:
         if pending.number:
             failed.append(pending)
 
-    def _place_in_company(
+    def _place_colocated(
         self, pending: PendingGroup, fitting: Indices, rules: Rules, pod_groups: list[PodGroup]
     ) -> None:
         """Place pods that must share a node with certain other pods.
 
-        They go on existing nodes with those pods, then as companions with pod groups bound for new
-        nodes. If they look only for pods like themselves and none is placed yet, they start
-        together on one node.
+        They are placed on existing nodes with those pods, then as companions of pod groups that
+        need new nodes. If the affinity is to pods like themselves and none is placed yet, the first
+        pods are placed together on one node.
         """
         everywhere = np.ones(len(self._nodes), dtype=np.bool_)
         self._fill_nodes(pending, fitting, everywhere, rules)
         if not pending.number:
             return
-        sought = [
+        affinity_groups = [
             group
             for group in pending.owned
             if group.per_node and group.type is TopologyType.AFFINITY
         ]
-        alone = all(
-            group in pending.counted and not self._tallies[group.index].total for group in sought
+        is_first = all(
+            group in pending.counted and not self._tallies[group.index].total
+            for group in affinity_groups
         )
         before = pending.number
-        colocate(pending, pod_groups, sought, self._capacity, self._variants)
+        colocate(pending, pod_groups, affinity_groups, self._capacity, self._variants)
         self._count_on_new_nodes(pending, before - pending.number)
         hosts = [
             pod_group
             for pod_group in pod_groups
-            if all(group in pod_group.pending.counted for group in sought)
+            if all(group in pod_group.pending.counted for group in affinity_groups)
         ]
-        if not pending.number or not alone or hosts:
+        if not pending.number or not is_first or hosts:
             return
-        self._start_colocation(pending, rules, pod_groups, sought)
+        self._start_colocation(pending, rules, pod_groups, affinity_groups)
 
     def _start_colocation(
         self,
         pending: PendingGroup,
         rules: Rules,
         pod_groups: list[PodGroup],
-        sought: Sequence[TopologyGroup],
+        affinity_groups: Sequence[TopologyGroup],
     ) -> None:
         """Place the first pods of a hostname affinity together on one node.
 
         An existing node is used if it holds as many of the pods as a new node would.
         """
         # The affinity itself is left out: no node can meet it before the first pod is placed.
-        alone = replace(
-            pending, owned=tuple(group for group in pending.owned if group not in sought)
+        without_affinity = replace(
+            pending, owned=tuple(group for group in pending.owned if group not in affinity_groups)
         )
-        fitting = self._occupancy.fitting(alone, self._nodes.holds(pending.size))
-        together = self._most_together(pending)
-        if len(fitting) and fitting.max() >= min(together, pending.number) > 0:
+        fitting = self._occupancy.fitting(without_affinity, self._nodes.holds(pending.size))
+        most_on_one_node = self._most_together(pending)
+        if len(fitting) and fitting.max() >= min(most_on_one_node, pending.number) > 0:
             # The first node that holds them all, or else the first that holds the most.
             chosen = np.arange(len(fitting)) == int(
                 (fitting >= min(fitting.max(), pending.number)).argmax()
             )
             self._fill_nodes(pending, fitting, chosen, rules)
-        elif together:
-            count = min(together, pending.number)
+        elif most_on_one_node:
+            count = min(most_on_one_node, pending.number)
             keys = self._take(pending, count)
             pod_groups.append(PodGroup(pending, (), keys, pending.eligible, unit=count))
 
     def _most_together(self, pending: PendingGroup) -> int:
-        """Return how many of these pods one new node can hold, by size and by its rules."""
+        """Return the number of these pods that fit on one new node, by size and by their rules."""
         node_types = self._launch_options.fitting_node_types(pending.eligible, pending.size)
-        asked = pending.size > 0
+        requested = pending.size > 0
         if not len(node_types):
             return 0
         most = int(
-            np.floor(self._capacity[node_types][:, asked] / pending.size[asked]).min(axis=1).max()
+            np.floor(self._capacity[node_types][:, requested] / pending.size[requested])
+            .min(axis=1)
+            .max()
         )
         return min(most, on_one_node(pending))
 
     def _place_in_domains(
         self, pending: PendingGroup, fitting: Indices, rules: Rules, pod_groups: list[PodGroup]
     ) -> None:
-        """Assign the pods to domains, fill the existing nodes there and group the rest by
-        domain.
-        """
+        """Assign the pods to domains, fill existing nodes there, and group the rest by domain."""
         options, masks, members = self._domains.options(pending, fitting, rules.keys)
         assign(pending.number, options, rules)
         for option, mask, inside in zip(options, masks, members, strict=True):
@@ -218,7 +219,7 @@ class Placer:
 
         Args:
             pending: The pods to place; the method removes those it places.
-            fitting: How many of the pods each node can take (nodes).
+            fitting: The number of the pods that fit on each node (nodes).
             inside: The nodes that may be used (nodes).
             rules: The rules whose tallies count the pods in their domains, if they are not counted
                 yet.
@@ -247,51 +248,51 @@ class Placer:
             if rules is not None:
                 counting = (tally.group.key for tally in rules.counting)
                 where = ((key, domain_of(node, key)) for key in counting)
-                known = {key: domain for key, domain in where if domain is not None}
-                record(rules, tuple(sorted(known.items())), count)
+                domain_by_key = {key: domain for key, domain in where if domain is not None}
+                record(rules, tuple(sorted(domain_by_key.items())), count)
             if pins:
                 self.filled.append((PodGroup(pending, pins, list(taken), pending.eligible), index))
 
     def _take(self, pending: PendingGroup, count: int) -> list[str]:
-        """Remove pods from a pending group and count them as bound for new nodes."""
+        """Remove pods from a pending group, and count them as pods on new nodes."""
         self._count_on_new_nodes(pending, count)
         return pending.take(count)
 
     def _count_on_new_nodes(self, pending: PendingGroup, count: int) -> None:
-        """Count pods bound for new nodes, by affinity over hostnames; `count` may be negative.
+        """Count pods that need new nodes, for affinity by hostname; `count` may be negative.
 
-        Only the first pods of an affinity to pods like themselves may start on any node, so it
-        matters that other pods exist, but not on which node they are.
+        The first pod of an affinity to pods like itself may be placed on any node. So the affinity
+        must know that other pods exist, but not on which node they are.
         """
         for group in pending.counted:
             if group.per_node and group.type is TopologyType.AFFINITY:
                 self._tallies[group.index].counts[NEW_NODE] += count
 
-    def withdrawn(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:
-        """Remove pods of a pod group bound for new nodes from the tallies.
+    def withdraw(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:
+        """Remove pods that need new nodes from the tallies, and release their devices.
 
-        Return them as a pending group. Devices that the pod group was given are released.
+        Returns the pods as a pending group.
         """
         self._count_on_new_nodes(pod_group.pending, -len(keys))
-        return self._withdraw(pod_group, keys)
+        return self._uncount(pod_group, keys)
 
-    def _withdraw(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:
+    def _uncount(self, pod_group: PodGroup, keys: Sequence[str]) -> PendingGroup:
         """Remove pods from the tallies of their domains, and release the pod group's devices."""
         self._devices.release(pod_group)
         record(self._domains.rules(pod_group.pending), pod_group.pins, -len(keys))
         return replace(pod_group.pending, keys=list(keys))
 
     def misplaced(self, pod_group: PodGroup, keys: Sequence[str]) -> int:
-        """Return how many of these pods must leave their domains to meet the rules again."""
+        """Return the number of these pods that must leave their domains to meet the rules again."""
         return misplaced(pod_group.pins, self._domains.rules(pod_group.pending), len(keys))
 
-    def off_node(self, pod_group: PodGroup, index: int, count: int) -> PendingGroup:
-        """Remove the last `count` pods of a pod group from the existing node that it filled."""
+    def remove_from_node(self, pod_group: PodGroup, index: int, count: int) -> PendingGroup:
+        """Remove the last `count` pods of a pod group from its existing node."""
         pending, taken = pod_group.pending, pod_group.keys[-count:]
         del pod_group.keys[-count:]
-        held = self.existing[self._nodes.all[index].name]
-        held[:] = [key for key in held if key not in taken]
+        keys = self.existing[self._nodes.all[index].name]
+        keys[:] = [key for key in keys if key not in taken]
         self._nodes.put(index, -pending.size * count, ())
         self._occupancy.put(pending, index, -count)
         self._devices.release_last(pending, self._nodes.all[index], count)
-        return self._withdraw(pod_group, taken)
+        return self._uncount(pod_group, taken)

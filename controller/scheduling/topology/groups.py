@@ -1,4 +1,4 @@
-"""Topology groups: which pods a topology rule counts, and over which domains.
+"""Topology groups: the pods that a topology rule counts, and the domains that it compares.
 
 A group is one rule, shared by all pods that state it the same way. Its tally counts the pods that
 the group selects, per domain (value of its topology key). The tally includes running pods. A
@@ -28,7 +28,7 @@ LabelItems = tuple[tuple[str, str], ...]
 
 
 class TopologyType(Enum):
-    """The type of a topology rule: what it asks of the pods that state it, its owners."""
+    """The type of a topology rule. The pods that state the rule are its owners."""
 
     SPREAD = "spread"
     AFFINITY = "affinity"
@@ -64,9 +64,9 @@ EVERY_NODE = NodeFilter(None, None)
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class TopologyGroup:
-    """One topology rule, complete once all pods are read. `index` is its position among all groups.
+    """One topology rule, complete once all pods are read. `index` is its index among all groups.
 
-    `hard` is true if at least one pod requires the rule rather than prefers it. `universe` holds
+    `hard` is true if at least one pod requires the rule instead of preferring it. `universe` are
     the domains of the existing nodes.
     """
 
@@ -119,7 +119,7 @@ Tallies = Sequence[TopologyTally]
 class TopologyGroups:
     """All topology groups of a solve with their tallies of running pods.
 
-    Each group is made once, however many pods state it.
+    Pods that state the same rule share a group.
     """
 
     def __init__(self, namespaces: Sequence[Namespace]) -> None:
@@ -129,7 +129,7 @@ class TopologyGroups:
         self._namespaces = {
             namespace.metadata.name: namespace.metadata.labels for namespace in namespaces
         }
-        self._known: dict[tuple[object, ...], TopologyGroup] = {}
+        self._group_of: dict[tuple[object, ...], TopologyGroup] = {}
         # Index by one label that a counted pod must have, so that `selecting` need not try every
         # group. Groups without such a label are under None.
         self._by_label: defaultdict[tuple[str, str] | None, list[TopologyGroup]] = defaultdict(list)
@@ -143,7 +143,7 @@ class TopologyGroups:
         alternatives: tuple[Requirements, ...],
         tolerations: tuple[Toleration, ...],
     ) -> TopologyGroup:
-        """Return the group of a spread constraint as a pod with these labels states it."""
+        """Return the group of a spread constraint of a pod with these labels."""
         honors_affinity = constraint.node_affinity_policy != "Ignore"
         honors_taints = constraint.node_taints_policy == "Honor"
         node_filter = NodeFilter(
@@ -171,7 +171,7 @@ class TopologyGroups:
         namespace: str,
         own_labels: Mapping[str, str],
     ) -> TopologyGroup:
-        """Return the group of an affinity or anti-affinity term as a pod states it.
+        """Return the group of an affinity or anti-affinity term of a pod.
 
         `match_label_keys` and `mismatch_label_keys` take their values from the pod's labels,
         `own_labels`.
@@ -215,13 +215,15 @@ class TopologyGroups:
 
     def selecting(self, namespace: str, values: Mapping[str, str]) -> tuple[int, ...]:
         """Return the indices of the groups that count a pod with these labels, sorted."""
-        likely = [*self._by_label[None]]
+        candidates = [*self._by_label[None]]
         for label in values.items():
-            likely.extend(self._by_label.get(label, ()))
-        return tuple(sorted(group.index for group in likely if group.selects(namespace, values)))
+            candidates.extend(self._by_label.get(label, ()))
+        return tuple(
+            sorted(group.index for group in candidates if group.selects(namespace, values))
+        )
 
     def _namespaces_of(self, term: PodAffinityTerm, own: str) -> frozenset[str]:
-        """Return the namespaces in which a term counts pods: its own one if the term names none."""
+        """Return the namespaces in which a term counts pods: by default the pod's own namespace."""
         if not term.namespaces and term.namespace_selector is None:
             return frozenset({own})
         named = set(term.namespaces)
@@ -245,7 +247,7 @@ class TopologyGroups:
         min_domains: int,
         node_filter: NodeFilter,
     ) -> TopologyGroup:
-        """Return the group with these properties, made if it does not exist yet."""
+        """Return the group with these properties; it is created if it does not exist yet."""
         key = labels.normalized(key)
         identity = (
             type_,
@@ -256,9 +258,9 @@ class TopologyGroups:
             min_domains,
             _filter_identity(node_filter),
         )
-        known = self._known.get(identity)
-        if known is None:
-            known = TopologyGroup(
+        group = self._group_of.get(identity)
+        if group is None:
+            group = TopologyGroup(
                 index=len(self.all),
                 type=type_,
                 key=key,
@@ -268,13 +270,13 @@ class TopologyGroups:
                 min_domains=min_domains,
                 node_filter=node_filter,
             )
-            self._known[identity] = known
-            self.all.append(known)
-            self.tallies.append(TopologyTally(known))
+            self._group_of[identity] = group
+            self.all.append(group)
+            self.tallies.append(TopologyTally(group))
             if selector is not None:
                 label = next(iter(selector.match_labels.items()), None)
-                self._by_label[label].append(known)
-        return known
+                self._by_label[label].append(group)
+        return group
 
     def count_running(self, pods: Sequence[Pod], nodes: Sequence[StateNode]) -> None:
         """Count running pods per domain, and record the domains of existing nodes.
@@ -283,26 +285,26 @@ class TopologyGroups:
         unknown nodes are not counted.
         """
         named = {node.name for node in nodes}
-        placed: defaultdict[tuple[str, LabelItems], Counter[str]] = defaultdict(Counter)
+        pods_by_labels: defaultdict[tuple[str, LabelItems], Counter[str]] = defaultdict(Counter)
         for pod in pods:
             if is_counted(pod) and pod.spec.node_name in named:
                 equal = (pod.metadata.namespace, tuple(sorted(pod.metadata.labels.items())))
-                placed[equal][pod.spec.node_name] += 1
-        everywhere = {
+                pods_by_labels[equal][pod.spec.node_name] += 1
+        domains_by_key = {
             key: _domains(nodes, key) for key in sorted({group.key for group in self.all})
         }
-        where = []
+        domains_by_group = []
         for group in self.all:
-            domains = everywhere[group.key]
+            domains = domains_by_key[group.key]
             if group.node_filter != EVERY_NODE:
                 admitted = {node.name for node in nodes if group.node_filter.admits(node)}
                 domains = {name: domain for name, domain in domains.items() if name in admitted}
             group.universe.update(domains.values())
-            where.append(domains)
-        for (namespace, values), there in placed.items():
+            domains_by_group.append(domains)
+        for (namespace, values), pods_by_node in pods_by_labels.items():
             for index in self.selecting(namespace, dict(values)):
-                for name, count in there.items():
-                    domain = where[index].get(name)
+                for name, count in pods_by_node.items():
+                    domain = domains_by_group[index].get(name)
                     if domain is not None:
                         self.tallies[index].counts[domain] += count
 

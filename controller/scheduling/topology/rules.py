@@ -1,10 +1,11 @@
-"""How many further pods a topology rule admits in a domain, by kube-scheduler's rules.
+"""The number of further pods that a topology rule admits in a domain, as in kube-scheduler.
 
-Placement, packing, device allocation and consolidation all ask these functions, so that they agree.
+Placement, packing, device allocation and consolidation use these functions, so that they agree.
 
 Three numbers describe a domain: the pods in it that the rule counts, whether the rule counts the
 pods that state it (`own`), and for a spread the minimum count over all domains (`least`). From
-them follows the *limit*: the most counted pods that a domain with pods that state the rule holds.
+them follows the *limit*: the greatest number of counted pods in a domain with pods that state the
+rule.
 
 A pod that the rule counts uses up the limit. A pod that the rule does not count only needs a domain
 within the limit, however many such pods there are. Pod affinity is the opposite of a limit: a
@@ -27,8 +28,8 @@ ENDLESS = np.iinfo(np.int32).max
 """The number of further pods where a rule sets no limit."""
 
 
-class Ruled(Protocol):
-    """Equal pods, as far as rules about sharing a node concern them."""
+class PodsWithRules(Protocol):
+    """Equal pods and their rules about sharing a node."""
 
     @property
     def owned(self) -> tuple[TopologyGroup, ...]:
@@ -44,7 +45,7 @@ class Ruled(Protocol):
 
 
 def minimum(group: TopologyGroup, counts: Collection[float]) -> float:
-    """Return the minimum count that a spread compares with; `counts` are those of its domains.
+    """Return the minimum count that a spread compares with; `counts` are the counts of its domains.
 
     As in kube-scheduler, it is 0 if there are fewer domains than `minDomains`.
     """
@@ -52,7 +53,7 @@ def minimum(group: TopologyGroup, counts: Collection[float]) -> float:
 
 
 def limit(group: TopologyGroup, *, own: bool, least: float = 0) -> float:
-    """Return the most counted pods that a domain holds beside pods that state the group's rule.
+    """Return the greatest number of counted pods in a domain with pods that state the group's rule.
 
     For a spread the skew, count minus `least`, is at most `maxSkew`. For anti-affinity the only
     counted pod in the domain is the pod that states it.
@@ -69,8 +70,8 @@ def admits(
 ) -> bool:
     """Whether a domain with `count` counted pods admits one more pod that states the group's rule.
 
-    `first` says that the group counts no pod in any domain. The first pod of an affinity to
-    pods like itself may go to any domain.
+    `first` says that the group counts no pod in any domain. The first pod of an affinity to pods
+    like itself is admitted in any domain.
     """
     if group.type is TopologyType.AFFINITY:
         return count > 0 or (own and first)
@@ -80,10 +81,10 @@ def admits(
 def further(
     group: TopologyGroup, counts: Vector, *, own: bool, least: float = 0, first: bool = False
 ) -> Indices:
-    """Return how many further pods that state the group's rule each domain admits (domains).
+    """Return the number of further pods with the group's rule that each domain admits (domains).
 
-    It answers `admits` for many domains and many pods at once. The number for a domain holds while
-    no pods are placed in other domains: those may change `least` and `first`.
+    This is `admits` for many domains and pods at once. The number for a domain holds until pods are
+    placed in other domains, which may change `least` and `first`.
     """
     if group.type is TopologyType.AFFINITY:
         return np.where((counts > 0) | (own and first), ENDLESS, 0)
@@ -96,7 +97,7 @@ def further(
 def excess(
     group: TopologyGroup, count: float, *, owners: int, own: bool, least: float = 0
 ) -> float:
-    """Return how many of the `owners` in a domain break their rule, whichever of them came first.
+    """Return the number of the `owners` in a domain that break their rule.
 
     `count` is the number of counted pods in the domain, owners included if `own`.
     """
@@ -105,12 +106,12 @@ def excess(
     return min(max(count - limit(group, own=own, least=least), 0), owners)
 
 
-def on_one_node(pods: Ruled, beside: Sequence[tuple[Ruled, int]] = ()) -> int:
-    """Return how many of these pods one new node admits, by hostname rules and host ports.
+def on_one_node(pods: PodsWithRules, beside: Sequence[tuple[PodsWithRules, int]] = ()) -> int:
+    """Return the number of these pods that one new node admits, by hostname rules and host ports.
 
-    `beside` are the other pods on the node, with their numbers. Hostname affinity is left to the
-    caller, who chooses the other pods by it. The minimum of a spread is 0: a node without pods can
-    always be launched.
+    `beside` are the other pods on the node, with their numbers. Affinity by hostname is ignored,
+    because the caller chooses the other pods by it. The minimum of a spread is 0, because a node
+    without pods can always be launched.
     """
     if any(
         _repels(other, pods) or hostports.conflict(pods.ports, other.ports) for other, _ in beside
@@ -125,7 +126,7 @@ def on_one_node(pods: Ruled, beside: Sequence[tuple[Ruled, int]] = ()) -> int:
     return most
 
 
-def _repels(owner: Ruled, pods: Ruled) -> bool:
+def _repels(owner: PodsWithRules, pods: PodsWithRules) -> bool:
     """Whether an anti-affinity by hostname keeps pods off the nodes of its owner."""
     return any(
         group.per_node and group.type is TopologyType.ANTI_AFFINITY and group in pods.counted

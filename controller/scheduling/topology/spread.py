@@ -19,11 +19,11 @@ Pins = tuple[tuple[str, str], ...]
 
 @dataclass(slots=True)
 class DomainOption:
-    """A combination of domains: how many pods its existing nodes hold, and the price of new nodes.
+    """A combination of domains, with the capacity of its existing nodes and the price of new nodes.
 
     `fitting` is the number of pods that existing nodes hold. `launchable` says whether a new node
-    can be launched there, and `price` is a pod's share of the cheapest one's price. `taken` counts
-    the pods assigned.
+    can be launched there, and `price` is a pod's share of the price of the cheapest one. `taken` is
+    the number of pods assigned.
     """
 
     pins: Pins
@@ -39,25 +39,26 @@ class DomainOption:
 
     @property
     def is_open(self) -> bool:
-        """Whether one more pod can go there, on an existing or a new node."""
+        """Whether one more pod can be placed there, on an existing or a new node."""
         return self.launchable or self.is_free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules that bind a pod in its choice of domains: tallies of groups not by hostname.
+    """The topology rules that restrict a pod's domains, as tallies; rules by hostname are left out.
 
     * `owned`: the groups that the pod states, each with whether it counts the pod itself, and with
       the domains that it compares.
     * `counting`: the groups that count the pod.
-    * `shunned`: the anti-affinity groups whose owners repel the pod.
-    * `sought`: the affinity groups whose owners look for the pod, so that its domain must be known.
+    * `repelling`: the anti-affinity groups of other pods that count the pod.
+    * `attracting`: the affinity groups of other pods that count the pod, so that its domain must be
+      chosen.
     """
 
     owned: tuple[tuple[TopologyTally, bool, tuple[str, ...]], ...]
     counting: tuple[TopologyTally, ...]
-    shunned: tuple[TopologyTally, ...]
-    sought: tuple[TopologyTally, ...]
+    repelling: tuple[TopologyTally, ...]
+    attracting: tuple[TopologyTally, ...]
 
     @property
     def spreads(self) -> bool:
@@ -68,7 +69,9 @@ class Rules:
     def keys(self) -> tuple[str, ...]:
         """The topology keys whose domains must be chosen, sorted."""
         owned = (tally for tally, _, _ in self.owned)
-        return tuple(sorted({tally.group.key for tally in (*owned, *self.shunned, *self.sought)}))
+        return tuple(
+            sorted({tally.group.key for tally in (*owned, *self.repelling, *self.attracting)})
+        )
 
 
 def assign(count: int, options: Sequence[DomainOption], rules: Rules) -> int:
@@ -76,16 +79,16 @@ def assign(count: int, options: Sequence[DomainOption], rules: Rules) -> int:
 
     The options' `taken` and the tallies are updated in place.
     """
-    sent = 0
-    while sent < count:
+    assigned = 0
+    while assigned < count:
         option = _best(options, rules)
         if option is None:
             break
-        batch = _batch(count - sent, option, rules)
+        batch = _batch(count - assigned, option, rules)
         option.taken += batch
         record(rules, option.pins, batch)
-        sent += batch
-    return sent
+        assigned += batch
+    return assigned
 
 
 def record(rules: Rules, pins: Pins, count: int) -> None:
@@ -100,35 +103,39 @@ def record(rules: Rules, pins: Pins, count: int) -> None:
 
 
 def admits(pins: Pins, rules: Rules, *, leaving: Pins = ()) -> bool:
-    """Whether one more pod may go to these domains.
+    """Whether the rules admit one more pod in these domains.
 
-    If the pod comes from other domains, `leaving` names those, and the pod is not counted there.
+    If the pod leaves other domains for them, `leaving` are those domains, and the pod is not
+    counted there.
     """
-    away = Away(leaving, 1) if leaving else NONE_AWAY
+    leaving_pods = LeavingPods(leaving, 1) if leaving else NONE_LEAVING
     least = {
-        tally.group.index: _least(tally, own, among, away) for tally, own, among in rules.owned
+        tally.group.index: _least(tally, own, among, leaving_pods)
+        for tally, own, among in rules.owned
     }
-    return _admitted(pins, rules, least, away)
+    return _admitted(pins, rules, least, leaving_pods)
 
 
 def misplaced(pins: Pins, rules: Rules, most: int) -> int:
-    """Return how many of `most` pods in these domains must leave to meet their own rules again.
+    """Return the number of pods that must leave these domains so that all meet their own rules.
 
-    The pods leave one at a time; the result is the smallest such number, or `most`.
+    The result is the smallest such number, at most `most`.
     """
-    return next((gone for gone in range(most) if not _is_broken(pins, rules, gone)), most)
+    return next(
+        (left_count for left_count in range(most) if not _is_broken(pins, rules, left_count)), most
+    )
 
 
-def _is_broken(pins: Pins, rules: Rules, gone: int) -> bool:
-    """Whether pods in these domains break a rule that they state after `gone` of them left."""
-    domains, away = dict(pins), Away(pins, gone)
+def _is_broken(pins: Pins, rules: Rules, left_count: int) -> bool:
+    """Whether pods in these domains break a rule that they state, after `left_count` pods left."""
+    domains, leaving_pods = dict(pins), LeavingPods(pins, left_count)
     return any(
         topology.excess(
             tally.group,
-            _count(tally, domains[tally.group.key], own, away),
-            owners=tally.owners[domains[tally.group.key]] - gone,
+            _count(tally, domains[tally.group.key], own, leaving_pods),
+            owners=tally.owners[domains[tally.group.key]] - left_count,
             own=own,
-            least=_least(tally, own, universe, away),
+            least=_least(tally, own, universe, leaving_pods),
         )
         > 0
         for tally, own, universe in rules.owned
@@ -136,11 +143,11 @@ def _is_broken(pins: Pins, rules: Rules, gone: int) -> bool:
     )
 
 
-def strain(everyone: Iterable[Rules]) -> float:
-    """Return the number of pods that break rules of placed pods, summed over the rules."""
+def violations(all_rules: Iterable[Rules]) -> float:
+    """Return the number of pods that violate a rule that they state, summed over all rules."""
     broken = 0.0
-    for tally, own, universe in {spread for rules in everyone for spread in rules.owned}:
-        least = _least(tally, own, universe, NONE_AWAY)
+    for tally, own, universe in {spread for rules in all_rules for spread in rules.owned}:
+        least = _least(tally, own, universe, NONE_LEAVING)
         for domain, owners in tally.owners.items():
             if owners > 0:
                 count = tally.counts[domain]
@@ -149,31 +156,33 @@ def strain(everyone: Iterable[Rules]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
-    """Pods that the tallies still count in some domains, but that are evaluated as having left."""
+class LeavingPods:
+    """A number of pods that leave some domains, although the tallies still count them there."""
 
     pins: Pins
     number: int
 
 
-NONE_AWAY = Away((), 0)
+NONE_LEAVING = LeavingPods((), 0)
 
 
-def _count(tally: TopologyTally, domain: str, own: bool, away: Away) -> int:
-    """Return the count of a domain without the pods that are away, if the group counts those."""
+def _count(tally: TopologyTally, domain: str, own: bool, leaving_pods: LeavingPods) -> int:
+    """Return the count of a domain without the leaving pods, if the group counts them."""
     count = tally.counts[domain]
-    if own and away.number and (tally.group.key, domain) in away.pins:
-        return count - away.number
+    if own and leaving_pods.number and (tally.group.key, domain) in leaving_pods.pins:
+        return count - leaving_pods.number
     return count
 
 
-def _least(tally: TopologyTally, own: bool, universe: tuple[str, ...], away: Away) -> float:
+def _least(
+    tally: TopologyTally, own: bool, universe: tuple[str, ...], leaving_pods: LeavingPods
+) -> float:
     """Return the minimum count over the domains that a spread compares; 0 for the other rules."""
     if tally.group.type is not TopologyType.SPREAD:
         return 0
-    if not away.number:
+    if not leaving_pods.number:
         return topology.minimum(tally.group, [tally.counts[domain] for domain in universe])
-    counts = [_count(tally, domain, own, away) for domain in universe]
+    counts = [_count(tally, domain, own, leaving_pods) for domain in universe]
     return topology.minimum(tally.group, counts)
 
 
@@ -184,11 +193,12 @@ def _best(options: Sequence[DomainOption], rules: Rules) -> DomainOption | None:
     lowest price. If `_slack` is true, options whose existing nodes hold the pod come first.
     """
     least = {
-        tally.group.index: _least(tally, own, among, NONE_AWAY) for tally, own, among in rules.owned
+        tally.group.index: _least(tally, own, among, NONE_LEAVING)
+        for tally, own, among in rules.owned
     }
     best: tuple[tuple[bool, int, bool, float, Pins], DomainOption] | None = None
     for option in options:
-        if not option.is_open or not _admitted(option.pins, rules, least, NONE_AWAY):
+        if not option.is_open or not _admitted(option.pins, rules, least, NONE_LEAVING):
             continue
         free = option.is_free
         population = _population(option, rules)
@@ -215,7 +225,7 @@ def _population(option: DomainOption, rules: Rules) -> int:
 
 
 def _batch(left: int, option: DomainOption, rules: Rules) -> int:
-    """Return how many pods can be assigned to an option at once without checking the rules again.
+    """Return the number of pods to assign to an option before the rules must be checked again.
 
     Pods that state only affinity cannot make the option inadmissible; others are assigned one by
     one.
@@ -225,24 +235,26 @@ def _batch(left: int, option: DomainOption, rules: Rules) -> int:
     return min(left, option.fitting - option.taken) if option.is_free else left
 
 
-def _admitted(pins: Pins, rules: Rules, least: dict[int, float], away: Away) -> bool:
+def _admitted(pins: Pins, rules: Rules, least: dict[int, float], leaving_pods: LeavingPods) -> bool:
     """Whether the rules admit one more pod in these domains. `least` is by group index."""
     domains = dict(pins)
     for tally, own, _ in rules.owned:
         group = tally.group
-        count = _count(tally, domains[group.key], own, away)
-        first = group.type is TopologyType.AFFINITY and tally.total <= away.number
+        count = _count(tally, domains[group.key], own, leaving_pods)
+        first = group.type is TopologyType.AFFINITY and tally.total <= leaving_pods.number
         if not topology.admits(group, count, own=own, least=least[group.index], first=first):
             return False
-    return all(_is_clear(tally, domains[tally.group.key], rules, away) for tally in rules.shunned)
+    return all(
+        _is_clear(tally, domains[tally.group.key], rules, leaving_pods) for tally in rules.repelling
+    )
 
 
-def _is_clear(tally: TopologyTally, domain: str, rules: Rules, away: Away) -> bool:
+def _is_clear(tally: TopologyTally, domain: str, rules: Rules, leaving_pods: LeavingPods) -> bool:
     """Whether a domain has no owners of an anti-affinity that repels the pod.
 
-    If the pod is itself such an owner and leaves the domain, it does not count.
+    Leaving pods that are such owners themselves do not count.
     """
     owners = tally.owners[domain]
-    if owners > 0 and away.number and (tally.group.key, domain) in away.pins:
-        owners -= away.number * any(tally is owner for owner, _, _ in rules.owned)
+    if owners > 0 and leaving_pods.number and (tally.group.key, domain) in leaving_pods.pins:
+        owners -= leaving_pods.number * any(tally is owner for owner, _, _ in rules.owned)
     return owners <= 0
