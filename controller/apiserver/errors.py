@@ -1,11 +1,11 @@
 """Errors of the API server.
 
-* ApiError                  any failed request; carries `status` and the server's message
+* ApiError                  any failed request; has `status` and the server's message
   x NotFoundError           404: the object does not exist
   x ConflictError           409: the object changed, or it already exists
   x InvalidError            422: the schema or a validation rule refuses the object; do not retry
   x ForbiddenError          401, 403: RBAC does not allow the request
-  x TooManyRequestsError    429: slow down, or a disruption budget forbids the eviction
+  x TooManyRequestsError    429: slow down, or a PodDisruptionBudget forbids the eviction
   x GoneError               410: the watch is too old; list again
   x UnavailableError        5xx and broken connections: retry
 """
@@ -39,7 +39,7 @@ class ForbiddenError(ApiError):
 
 
 class TooManyRequestsError(ApiError):
-    """The server asks to slow down; for an eviction, a PodDisruptionBudget forbids it now."""
+    """Too many requests; for an eviction, a PodDisruptionBudget forbids it now."""
 
 
 class GoneError(ApiError):
@@ -47,4 +47,4 @@ class GoneError(ApiError):
 
 
 class UnavailableError(ApiError):
-    """The server did not answer, or could not process the request; retry."""
+    """The server did not respond, or could not process the request; retry."""

@@ -1,12 +1,12 @@
 """An API server in memory that implements the port's protocol, for tests.
 
-It stores plain JSON and decodes it for each answer, as a real server does, so a test reads objects
-that were encoded. It implements resource versions, uids, generations, finalizers, deletion
+It stores JSON and decodes it for each response, as a real server does, so that tests cover the
+encoding of objects. It implements resource versions, uids, generations, finalizers, deletion
 timestamps, the separation of `status` from the rest, owner references, preconditions, watches and
-disruption budgets. It validates the types of fields, but no other rule of a schema.
+PodDisruptionBudgets. It validates the types of fields, but no other rule of a schema.
 
-Methods without `async` do what a kubelet or a user would do: `seed`, `finish_pods`, `refuse`,
-`break_watches`.
+The methods without `async` act as a kubelet, a user or a broken network: `seed`, `finish_pods`,
+`refuse`, `break_watches`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class FakeApiServer:
         self._uids = itertools.count(1)
         self._suffixes = itertools.count(1)
 
-    # What tests do.
+    # Methods for tests.
 
     def seed(self, *values: KubernetesObject) -> None:
         """Store typed objects as they are, status included; objects of the same name are replaced.

@@ -83,7 +83,7 @@ class ApiServer(Protocol):
         """
 
     async def evict(self, name: str, namespace: str, *, uid: str) -> None:
-        """Evict a pod; raises TooManyRequestsError if a disruption budget forbids it now."""
+        """Evict a pod; raises TooManyRequestsError if a PodDisruptionBudget forbids it now."""
 
     async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
         """Replace an object; its resourceVersion must be the current one."""

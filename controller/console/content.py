@@ -1,4 +1,4 @@
-"""What is shown of a cluster, as JSON-ready values.
+"""The displayed data of a cluster, as JSON-ready values.
 
 Prices are in $/h, CPU in cores and memory in GiB.
 """
@@ -30,14 +30,14 @@ from controller.state.usage import allocatable
 GIB = 2**30
 
 NODE_GROUPS = ("eks.amazonaws.com/nodegroup", "alpha.eksctl.io/nodegroup-name")
-"""The labels that name a node's managed or self-managed node group."""
+"""The labels with the name of a node's managed or self-managed node group."""
 
 SHOWN_PODS = 20
-"""The maximum number of pods that are named with one cause; the count has all of them."""
+"""The maximum number of pods that are named with one cause; the count includes all pods."""
 
 
 class Nodes:
-    """The content of nodes. That of a node which has not changed is made once."""
+    """The displayed data of nodes, cached while a node does not change."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[object, ...], dict[str, Any]]] = {}
@@ -88,9 +88,9 @@ def cluster(problem: DisruptionProblem, known: Nodes | None = None) -> dict[str,
 
 
 def plan(course: Course, results: Results) -> dict[str, Any]:
-    """Return what would be done now: nodes to disrupt and to launch, and why others stay.
+    """Return the present decisions: nodes to disrupt and to launch, and why others stay.
 
-    `results` is the placement of the pending pods; `placements` has it by pod.
+    `results` has the placements of the pending pods.
     """
     decided = answer(course)
     return {
@@ -107,7 +107,7 @@ Placement = tuple[Sequence[str], str]
 
 
 def placements(results: Results) -> dict[str, Placement]:
-    """Return what becomes of each pending pod."""
+    """Return the placement of each pending pod, by pod key."""
     found: dict[str, Placement] = {
         key: (tuple(causes), "") for key, causes in results.unschedulable.items()
     }
@@ -120,9 +120,9 @@ def placements(results: Results) -> dict[str, Placement]:
 
 
 def pending(keys: Iterable[str], placed: Mapping[str, Placement]) -> list[dict[str, Any]]:
-    """Return pending pods, in groups with equal causes; those with a node to come are last.
+    """Return pending pods in groups with equal causes; pods that can be scheduled are last.
 
-    A pod without a placement was not evaluated yet: it has neither causes nor a place.
+    A pod without a placement was not evaluated yet: it has neither causes nor a node.
     """
     groups: defaultdict[Placement, list[str]] = defaultdict(list)
     for key in keys:
@@ -141,7 +141,7 @@ def pending(keys: Iterable[str], placed: Mapping[str, Placement]) -> list[dict[s
 
 
 def pod(problem: DisruptionProblem, key: str) -> list[tuple[str, str]]:
-    """Return the facts of a pod, by name; empty if the pod does not exist."""
+    """Return names and values of a pod's properties; empty if the pod does not exist."""
     every = (*problem.snapshot.pods, *problem.pending)
     found = next((pod for pod in every if pod.key == key), None)
     if found is None:
@@ -224,7 +224,7 @@ def _node(state: StateNode, pods: Sequence[Pod], price: float) -> dict[str, Any]
 
 
 def _node_group(state: StateNode) -> str:
-    """Return the node group of a node without a NodePool, as it is shown; empty if unknown."""
+    """Return the displayed node group of a node without a NodePool; empty if unknown."""
     name = next((state.labels[key] for key in NODE_GROUPS if key in state.labels), "")
     return f"node group {name}" if name else ""
 

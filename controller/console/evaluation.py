@@ -1,6 +1,6 @@
-"""Decisions and answers about a cluster; these functions run in the solver's process.
+"""Evaluates a cluster for the user interfaces, in the solver's process.
 
-Their first three arguments and the result None are those of `manager.solver.solving.decide`.
+The first three arguments and the result None are those of `manager.solver.solving.decide`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from controller.scheduling.scheduler import schedule
 
 
 def planned(
-    question: bytes, running: Sequence[int], offer: bytes, seconds: float
+    request: bytes, running: Sequence[int], offer: bytes, seconds: float
 ) -> dict[str, Any] | None:
-    """Return what would be done now; each of three evaluations takes at most `seconds`."""
-    problem = solving.received(question, running, offer)
+    """Return the present decisions; each of three evaluations takes at most `seconds`."""
+    problem = solving.received(request, running, offer)
     return None if problem is None else plan(problem, seconds)
 
 
 def plan(problem: DisruptionProblem, seconds: float) -> dict[str, Any]:
-    """Return what would be done now; each of three evaluations takes at most `seconds`."""
+    """Return the present decisions; each of three evaluations takes at most `seconds`."""
     course = begun(problem)
     look(course, seconds)
     course.lower_bound = lower_bound(problem, expired=_within(seconds))
@@ -41,18 +41,18 @@ def plan(problem: DisruptionProblem, seconds: float) -> dict[str, Any]:
 
 
 def answered(
-    question: bytes,
+    request: bytes,
     running: Sequence[int],
     offer: bytes,
     seconds: float,
-    asked: questions.Question,
+    question: questions.Question,
 ) -> dict[str, Any] | None:
     """Return the answer to a what-if question, or its `error`."""
-    problem = solving.received(question, running, offer)
+    problem = solving.received(request, running, offer)
     if problem is None:
         return None
     try:
-        return questions.answered(asked, problem, seconds=seconds, expired=_within(seconds))
+        return questions.answered(question, problem, seconds=seconds, expired=_within(seconds))
     except questions.UnanswerableError as error:
         return {"error": str(error)}
 

@@ -1,4 +1,4 @@
-"""What the user interfaces show now."""
+"""The data that the user interfaces display."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 LONGEST_HISTORY = 2880
-"""The maximum number of points of cost over time: a day at one evaluation in 30 s."""
+"""The maximum number of points in the cost history: a day with one evaluation per 30 s."""
 
 Content = Mapping[str, Any]
 """JSON-ready values, as `content` makes them."""
@@ -19,10 +19,10 @@ Content = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Feed:
-    """What is shown now, and its version, which every change increases.
+    """The displayed data, and its version, which every change increases.
 
-    `page` is the cluster, and `plan` what would be done with it; None before they are known.
-    `progress` is what is being read, and `error` why nothing can be read.
+    `page` is the cluster, and `plan` the decisions about it; None before they are known.
+    `progress` describes what is being read, and `error` is why the cluster cannot be read.
     """
 
     page: Content | None = None

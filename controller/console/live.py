@@ -1,4 +1,4 @@
-"""A live cluster as a world that is always up to date: its objects are watched, not read again."""
+"""A live cluster, kept up to date by watches."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from controller.offline.world import Objects, World, composed, types_by_pool
 from controller.options import Options
 
 TYPES_SECONDS = 600.0
-"""How long instance types and prices are used again. Reading them takes many calls to AWS."""
+"""How long instance types and prices are cached, because reading them takes many calls to AWS."""
 
-AGAIN_SECONDS = 5.0
+RETRY_SECONDS = 5.0
 """The pause before a kind that cannot be listed is tried again."""
 
-CONTACT_SECONDS = 10.0
-"""The interval at which the API server is asked whether it still answers."""
+PROBE_SECONDS = 10.0
+"""The interval at which the command checks that the API server still responds."""
 
-SELLING = (NODE_POOL, EC2_NODE_CLASS)
+TYPE_INPUTS = (NODE_POOL, EC2_NODE_CLASS)
 """The kinds that determine which instance types are read."""
 
 Connect = Callable[[], AbstractAsyncContextManager[tuple[ApiServer, Options]]]
@@ -66,10 +66,10 @@ class LiveCluster:
         self._mirror = Mirror(())
         self._settings: dict[str, Any] = {}
         self._types = Types(())
-        self._sold: tuple[object, dict[str, tuple[InstanceType, ...]]] = (None, {})
+        self._types_of_pools: tuple[object, dict[str, tuple[InstanceType, ...]]] = (None, {})
         self._refused: dict[str, str] = {}
         self._listed = asyncio.Event()
-        self._sellers_changed = asyncio.Event()
+        self._inputs_changed = asyncio.Event()
         self.changed = asyncio.Event()
         """Set by every change; the reader clears it."""
 
@@ -93,12 +93,12 @@ class LiveCluster:
                 for kind in self._mirror.kinds:
                     tasks.create_task(self._follow(api, kind))
                 tasks.create_task(self._follow_instance_types(api, options))
-                tasks.create_task(self._keep_in_contact(api))
+                tasks.create_task(self._probe(api))
 
     def frozen(self) -> Callable[[], tuple[World, Sequence[Disruption]]] | None:
-        """Return a function for another thread that makes the present world; None if unread.
+        """Return a function that another thread may call; None if the cluster is not read yet.
 
-        The second part of its result are the recorded decisions.
+        It returns the present world, and the recorded decisions.
         """
         if self._mirror.awaited or not self._mirror.kinds:
             return None
@@ -110,13 +110,13 @@ class LiveCluster:
         return make
 
     def _offered(self, of: Objects, types: Types) -> dict[str, tuple[InstanceType, ...]]:
-        """Return the instance types by NodePool: the same objects until something changes."""
+        """Return the instance types by NodePool; the same objects until an input changes."""
         pools, overlays = of(NodePool), of(NodeOverlay)
         named = [(pool.metadata.name, pool.metadata.annotations) for pool in pools]
         made_of = (types, named, overlays and (pools, overlays))
-        if self._sold[0] != made_of:
-            self._sold = made_of, types_by_pool(types, pools, overlays, self._settings)
-        return self._sold[1]
+        if self._types_of_pools[0] != made_of:
+            self._types_of_pools = made_of, types_by_pool(types, pools, overlays, self._settings)
+        return self._types_of_pools[1]
 
     async def _follow(self, api: ApiServer, kind: Kind[Any]) -> None:
         """Follow one kind, as soon as the cluster serves it."""
@@ -124,7 +124,7 @@ class LiveCluster:
             self._report(kind, refusal)
             self._mirror.absent(kind)
             self._changes(kind)
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
         self._refused.pop(kind.plural, None)
         async for change in api.watch(kind):
             self._mirror.apply(kind, change)
@@ -143,48 +143,45 @@ class LiveCluster:
         if not self._mirror.awaited:
             self._listed.set()
             self.changed.set()
-        if kind in SELLING:
-            self._sellers_changed.set()
+        if kind in TYPE_INPUTS:
+            self._inputs_changed.set()
 
     async def _follow_instance_types(self, api: ApiServer, options: Options) -> None:
         """Read the instance types when they may have changed."""
         await self._listed.wait()
         known, read_at = None, 0.0
         while True:
-            self._sellers_changed.clear()
-            sellers = self._inputs_of_types()
-            if sellers != known or self._clock() - read_at >= TYPES_SECONDS:
+            self._inputs_changed.clear()
+            inputs = self._inputs_of_types()
+            if inputs != known or self._clock() - read_at >= TYPES_SECONDS:
                 rows = await instance_types_of(api, self._market(options, self._say), self._say)
                 self._types = stated(rows)
-                known, read_at = sellers, self._clock()
+                known, read_at = inputs, self._clock()
                 self.changed.set()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._sellers_changed.wait(), TYPES_SECONDS)
+                await asyncio.wait_for(self._inputs_changed.wait(), TYPES_SECONDS)
 
     def _inputs_of_types(self) -> object:
-        """Return what determines the instance types; a NodePool's status changes with each node."""
+        """Return the fields that determine the instance types."""
         return (
             [(pool.metadata.name, pool.spec) for pool in self._mirror.list(NODE_POOL)],
             [(of.metadata.name, of.spec, of.status) for of in self._mirror.list(EC2_NODE_CLASS)],
         )
 
-    async def _keep_in_contact(self, api: ApiServer) -> None:
-        """Find out whether the API server still answers: a silent watch does not say so."""
+    async def _probe(self, api: ApiServer) -> None:
+        """Check periodically that the API server responds, which a silent watch does not show."""
         while True:
-            await asyncio.sleep(CONTACT_SECONDS)
+            await asyncio.sleep(PROBE_SECONDS)
             try:
                 await api.get(kinds.NAMESPACE, "kube-system")
             except UnavailableError as error:
                 self._refused[""] = f"the API server does not answer: {error}"
                 self.changed.set()
+                continue
             except ApiError:
-                self._answers()
-            else:
-                self._answers()
-
-    def _answers(self) -> None:
-        if self._refused.pop("", None):
-            self.changed.set()
+                pass  # an error of another kind is a response, too
+            if self._refused.pop("", None):
+                self.changed.set()
 
 
 async def _refusal(api: ApiServer, kind: Kind[Any]) -> ApiError | None:

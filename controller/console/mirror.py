@@ -17,7 +17,7 @@ _T = TypeVar("_T", bound=Wire)
 
 
 class Mirror:
-    """The objects of some kinds. Unlike the controller's mirror, it has NodePools of others too."""
+    """The objects of some kinds; unlike the controller's mirror, with NodePools of other tools."""
 
     def __init__(self, kinds: Iterable[Kind[Any]]) -> None:
         self._objects: dict[Kind[Any], dict[str, Any]] = {kind: {} for kind in kinds}

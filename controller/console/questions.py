@@ -1,4 +1,4 @@
-"""What-if questions: what a change would do before it is made."""
+"""What-if questions: the effect of a change before it is made."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class UnanswerableError(Exception):
 
 
 class DrainNode(msgspec.Struct, tag_field="kind", tag="drainNode", forbid_unknown_fields=True):
-    """The question: what if this node is drained and deleted."""
+    """The question about the effect of draining and deleting a node."""
 
     node: str
 
@@ -37,7 +37,7 @@ class DrainNode(msgspec.Struct, tag_field="kind", tag="drainNode", forbid_unknow
 class DeleteNodePool(
     msgspec.Struct, tag_field="kind", tag="deleteNodePool", forbid_unknown_fields=True
 ):
-    """The question: what if this NodePool is deleted, with its nodes."""
+    """The question about the effect of deleting a NodePool with its nodes."""
 
     node_pool: str = msgspec.field(name="nodePool")
 
@@ -45,7 +45,7 @@ class DeleteNodePool(
 class EvictionPrice(
     msgspec.Struct, tag_field="kind", tag="evictionPrice", forbid_unknown_fields=True
 ):
-    """The question: what if `DISRUPTION_EVICTION_PRICE` is this many dollars."""
+    """The question about the effect of another `DISRUPTION_EVICTION_PRICE`, in $."""
 
     price: float
 
@@ -62,8 +62,8 @@ def answered(
 ) -> dict[str, Any]:
     """Return the answer as JSON-ready values; its `summary` is one sentence.
 
-    A question on consolidation takes at most `seconds` for each of its two evaluations; the others
-    end with `expired`.
+    A question about the eviction price takes at most `seconds` for each of its two evaluations;
+    others end with `expired`.
 
     Raises:
         UnanswerableError: the node or the NodePool does not exist, or the price is not allowed.
@@ -88,7 +88,7 @@ def answered(
 def _without(
     problem: DisruptionProblem, names: Collection[str], pool: str, expired: Callable[[], bool]
 ) -> dict[str, Any]:
-    """Return what happens if nodes go, and with them the NodePool of this name, if any."""
+    """Return the effect of removing nodes, and the NodePool `pool` unless it is empty."""
     snapshot = problem.snapshot
     there = [pod for pod in snapshot.pods if pod.spec.node_name in names]
     moving = [
@@ -123,7 +123,7 @@ def _without(
 
 
 def _blocked(moving: Collection[Pod], problem: DisruptionProblem) -> list[dict[str, str]]:
-    """Return what blocks the eviction of the pods, and what would unblock it."""
+    """Return why pods cannot be evicted now, and what would unblock their eviction."""
     found = []
     for pod in moving:
         holds, change = hold(pod, problem)
@@ -153,7 +153,7 @@ def _sentence(
 
 
 def _at_price(problem: DisruptionProblem, price: float, seconds: float) -> dict[str, Any]:
-    """Return what consolidation does at this eviction price, and at the current one."""
+    """Return the effect of consolidation at this eviction price, and at the current one."""
     if not 0 <= price <= HIGHEST_PRICE:
         raise UnanswerableError(f"{price} is not an eviction price from 0 to {HIGHEST_PRICE:.0f} $")
     now = _evaluated(problem, seconds)

@@ -189,7 +189,7 @@ class Study:
         assert problem is not None, "read first"
         assert page is not None
         try:
-            plan = await self._ask(evaluation.planned, problem)
+            plan = await self._call(evaluation.planned, problem)
         except SolverError as error:
             self._feed.error = f"the cluster cannot be evaluated: {error}"
         else:
@@ -210,7 +210,7 @@ class Study:
         if self._problem is None:
             raise questions.UnanswerableError("The cluster has not been read yet")
         try:
-            found = await self._ask(evaluation.answered, self._problem, question)
+            found = await self._call(evaluation.answered, self._problem, question)
         except SolverError as error:
             raise questions.UnanswerableError(str(error)) from error
         if "error" in found:
@@ -244,7 +244,7 @@ class Study:
             await self.evaluate()
             await asyncio.sleep(max(PAUSE_SECONDS, time.monotonic() - began))
 
-    async def _ask(
+    async def _call(
         self,
         function: Callable[..., dict[str, Any] | None],
         problem: DisruptionProblem,
@@ -252,7 +252,7 @@ class Study:
     ) -> dict[str, Any]:
         """Call a function of `evaluation` with the cluster."""
         world = dataclasses.replace(problem.snapshot, pods=(), instance_types={})
-        return await self._solver.ask(
+        return await self._solver.call(
             function,
             dataclasses.replace(problem, snapshot=world),
             problem.snapshot,

@@ -38,10 +38,10 @@ REQUEST_SECONDS = 30.0
 READ_ATTEMPTS = 4
 CONNECTIONS = 100
 BACKGROUND_CONNECTIONS = 50
-"""Number of connections that background requests may use: a webhook can hold each for seconds."""
+"""The number of connections for background requests: a webhook can block each for seconds."""
 
-CROWDS: tuple[Kind[Any], ...] = (EVENT, POD)
-"""Kinds whose objects are created and deleted by the thousand: events, and evicted pods."""
+NUMEROUS: tuple[Kind[Any], ...] = (EVENT, POD)
+"""The kinds whose objects are created or deleted in large numbers."""
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -95,7 +95,7 @@ class Client:
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
         """Return one object."""
-        body = await _persistently(lambda: self._request("GET", path(kind, namespace, name)))
+        body = await _with_retries(lambda: self._request("GET", path(kind, namespace, name)))
         return decoding.one(kind, body)
 
     async def list(
@@ -120,7 +120,7 @@ class Client:
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
         """Create an object.
 
-        The request is not repeated if the response is lost, because the object may exist then.
+        The request is not repeated if the response is lost, because the object may exist.
         """
         full = {"apiVersion": kind.api_version, "kind": kind.name, **body}
         answer = await self._write("POST", path(kind, namespace), full, priority=_priority(kind))
@@ -146,7 +146,7 @@ class Client:
         try:
             answer = await self._write("PATCH", target, patch, content_type=MERGE_PATCH)
         except InvalidError as exc:
-            # The server treats another uid as an attempt to change the immutable field.
+            # With another uid, the server returns an error, because the field is immutable.
             if uid and "metadata.uid" in str(exc):
                 raise ConflictError(str(exc), status=409, reason="Conflict") from exc
             raise
@@ -176,7 +176,7 @@ class Client:
         await self._write("DELETE", target, options, priority=_priority(kind))
 
     async def evict(self, name: str, namespace: str, *, uid: str) -> None:
-        """Evict a pod; not repeated after status 429: a disruption budget forbids it."""
+        """Evict a pod; not retried after status 429: a PodDisruptionBudget forbids the eviction."""
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -199,7 +199,7 @@ class Client:
         """
         params = {"limit": str(PAGE)} | {key: value for key, value in selectors.items() if value}
         while True:
-            body = await _persistently(
+            body = await _with_retries(
                 lambda: self._request("GET", path(kind, namespace), params=params)
             )
             page = decoding.page(kind, body)
@@ -273,7 +273,7 @@ class Client:
     ) -> bytes:
         """Send a write; retry after status 429, which means that the server did not process it."""
         params = {} if method == "DELETE" else {"fieldManager": FIELD_MANAGER}
-        return await _persistently(
+        return await _with_retries(
             lambda: self._request(
                 method,
                 target,
@@ -295,9 +295,7 @@ class Client:
         content_type: str = JSON,
         priority: Priority = Priority.WORK,
     ) -> bytes:
-        """Send one request once the throttle allows it; background requests use a limited number of
-        slots.
-        """
+        """Send one request once the throttle allows it, and a background request has a slot."""
         slot = self._background if priority is Priority.BACKGROUND else contextlib.nullcontext()
         async with slot:
             await self._throttle.take(priority)
@@ -311,8 +309,11 @@ class Client:
         body: Mapping[str, Any] | None,
         content_type: str,
     ) -> bytes:
-        """Send one request and return the body of the response; raises ApiError for status 400 and
-        above.
+        """Send one request and return the body of the response.
+
+        Raises:
+            ApiError: the status is 400 or above.
+
         """
         headers = await self._headers() | {"Accept": JSON}
         if body is not None:
@@ -350,15 +351,15 @@ async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:
         raise SilenceError from exc
 
 
-async def _persistently(
+async def _with_retries(
     send: Callable[[], Awaitable[bytes]],
     *,
     retried: tuple[type[ApiError], ...] = (TooManyRequestsError, UnavailableError),
 ) -> bytes:
     """Send a request, and retry after errors of the given types.
 
-    The caller chooses types after which a repetition does no harm. There are up to `READ_ATTEMPTS`
-    attempts, with random exponential pauses of at most 5 s.
+    The caller must pass only errors after which a repetition is safe. There are at most
+    `READ_ATTEMPTS` attempts, with random exponential pauses of at most 5 s.
     """
     async for attempt in tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(retried),
@@ -373,7 +374,7 @@ async def _persistently(
 
 def _priority(kind: Kind[Any]) -> Priority:
     """Return the priority of creating and deleting objects of a kind."""
-    return Priority.BACKGROUND if kind in CROWDS else Priority.WORK
+    return Priority.BACKGROUND if kind in NUMEROUS else Priority.WORK
 
 
 def _delete_options(

@@ -107,5 +107,5 @@ def _decoded(body: bytes, type_: Any) -> Any:
 
 
 def _not_kubernetes(problem: msgspec.DecodeError) -> UnavailableError:
-    """Return the error for an answer of another server, such as a proxy or a captive portal."""
+    """Return the error for a response of another server, such as a proxy or a captive portal."""
     return UnavailableError(f"the response is not from a Kubernetes API server: {problem}")

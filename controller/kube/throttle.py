@@ -1,8 +1,7 @@
-"""Limits the rate of requests to the API server, and lets urgent requests go first.
+"""Limits the rate of requests to the API server, and sends urgent requests first.
 
-Waiting requests are served by priority, and in order of arrival within a priority. Background
-requests take at most one token in `SHARE` from more urgent ones. That token is reserved for them,
-so they never starve.
+Waiting requests are served by priority, and in order of arrival within a priority. While background
+requests wait, one token in `SHARE` is reserved for them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 SHARE = 4
-"""One of this many consecutive tokens goes to background requests if any wait."""
+"""One of this many consecutive tokens is for background requests, if any wait."""
 
 SHORTEST_PAUSE_SECONDS = 0.001
 
@@ -22,7 +21,7 @@ class Priority(IntEnum):
     """The urgency of a request."""
 
     WORK = 0
-    """Requests that nodes and pods wait for: reads, watches, NodeClaims, conditions, finalizers."""
+    """Requests on which nodes and pods wait: reads, watches, NodeClaims, conditions, finalizers."""
 
     BACKGROUND = 1
     """Requests that come in large numbers and may be delayed: evictions of pods, and events."""
@@ -72,7 +71,7 @@ class Throttle:
             self._work_in_a_row = self._work_in_a_row + 1 if priority is Priority.WORK else 0
             self._waiting[priority].popleft().set_result(None)
         if priority is not None and self._refill is None:
-            # A pause below the clock's resolution would reschedule the timer again and again.
+            # A pause below the clock's resolution would reschedule the timer repeatedly.
             pause = max((1 - self._tokens) / self.qps, SHORTEST_PAUSE_SECONDS)
             self._refill = loop.call_later(pause, self._refilled)
 

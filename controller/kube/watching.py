@@ -1,11 +1,11 @@
-"""Follows a kind without end: a paginated list, then a watch that continues after failures.
+"""Watches a kind without end: a paginated list, then a watch that continues after failures.
 
 A watch that ends is resumed at its resource version. If the server no longer has that version
-(410), the kind is listed again, which RESET announces.
+(410), the kind is listed again; the change RESET announces this.
 
-Silence is not an error. Bookmarks arrive about once a minute, but not for a kind that never
-changes. A connection that broke on the way is silent, too. A silent watch is therefore resumed as a
-matter of course. If the server is down, that request fails.
+A watch without messages is no error: the server sends bookmarks about once a minute, but none for a
+kind that never changes. It may also be a broken connection, so such a watch is resumed. If the
+server is down, this request fails.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from controller.kube import decoding
 from controller.kube.errors import Status, refusal
 
 WATCH_SECONDS = (290, 590)
-"""Minimum and maximum duration of a watch. It is random, so that watches do not all reconnect at
-once."""
+"""Minimum and maximum duration of a watch in seconds. It is random, so that watches reconnect at
+different times."""
 
 SILENCE_SECONDS = 90.0
 LONGEST_PAUSE_SECONDS = 30.0
 
 AT_ONCE = 100
-"""Number of listed objects that are yielded in one go: the event loop is blocked for some ms."""
+"""The number of listed objects that are yielded together, which blocks the event loop for some ms.
+"""
 
 log = logging.getLogger(__name__)
 
 
 class SilenceError(Exception):
-    """A watch that the server has accepted brought nothing for `SILENCE_SECONDS`."""
+    """The server has sent nothing on an open watch for `SILENCE_SECONDS`."""
 
 
 class Source(Protocol):
@@ -69,7 +70,7 @@ async def follow(source: Source, kind: Kind[T]) -> AsyncGenerator[Change[T], Non
                 async with contextlib.aclosing(source.pages(kind)) as pages:
                     async for page in pages:
                         listed = page.metadata.resource_version
-                        async for item in _by_turns(page.items or ()):
+                        async for item in _in_slices(page.items or ()):
                             yield Change("ADDED", item)
                 version = listed
                 yield Change("SYNCED")
@@ -91,7 +92,7 @@ async def follow(source: Source, kind: Kind[T]) -> AsyncGenerator[Change[T], Non
         await asyncio.sleep(_pause(failures))
 
 
-async def _by_turns(items: Sequence[T]) -> AsyncIterator[T]:
+async def _in_slices(items: Sequence[T]) -> AsyncIterator[T]:
     """Yield items; let other tasks on the event loop run after every `AT_ONCE` items."""
     for number, item in enumerate(items, start=1):
         yield item

@@ -63,20 +63,20 @@ from controller.telemetry.metrics import CONDITIONED
 ONE = Workers(1, 1)
 FEW = Workers(10, 1000)
 MANY = Workers(100, 5000)
-"""Workers of reconcilers that mostly wait for cloud calls, which are joined into batches."""
+"""The workers of reconcilers that mostly wait for cloud calls, which are batched."""
 
 SHORTEST_NOMINATION = timedelta(seconds=10)
 
 POOLS_APART = 1.0
-"""Seconds between two reconciliations of a NodePool. Each adds up the resources of all its nodes,
-and every change of a NodeClaim triggers one."""
+"""Seconds between two reconciliations of a NodePool. Every change of a NodeClaim triggers one, and
+each sums the resources of all nodes."""
 
 
 class RunningCloud(CloudProvider, Protocol):
     """A cloud provider with background tasks, which only the leader runs."""
 
     async def start(self) -> None:
-        """Load the data that every decision needs."""
+        """Load the instance types and prices that every decision needs."""
 
     async def run(self) -> None:
         """Refresh the data until cancelled."""

@@ -34,7 +34,7 @@ IDLE_SECONDS = 0.02
 """How long a Kopf worker waits for another event of its object."""
 
 FATAL = kopf.ErrorsMode.PERMANENT
-"""Failures at start and at the end are not retried: only a new process can recover."""
+"""Kopf does not retry failures of startup and cleanup: only a new process can recover."""
 
 Take = Callable[[Kind[Any], Change[Any]], None]
 
@@ -105,7 +105,7 @@ class _Lifespan:
 
 
 def registry(watched: Sequence[Kind[Any]], access: Access, take: Take) -> kopf.OperatorRegistry:
-    """Return the handlers: one for each kind, and one that logs in."""
+    """Return the handlers: one for each kind, and one for the credentials."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers)
@@ -122,7 +122,7 @@ def settings() -> kopf.OperatorSettings:
     chosen = kopf.OperatorSettings()
     chosen.peering.standalone = True
     chosen.posting.enabled = False
-    # Scanning for kinds and namespaces needs permissions that Karpenter's role lacks.
+    # Karpenter's role does not allow to list all kinds and namespaces.
     chosen.scanning.disabled = True
     chosen.watching.server_timeout = 300
     chosen.watching.connect_timeout = 10

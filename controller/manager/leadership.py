@@ -1,10 +1,9 @@
-"""Leader election by a Lease, as Kubernetes' own components do it: one replica acts.
+"""Leader election by a Lease, as in Kubernetes' own components: only the leader acts.
 
 The leader renews the Lease every `RETRY`. Another replica takes it over if it has not changed for
-`LEASE_DURATION` by that replica's own clock; clocks of two machines are never compared. The leader
-stops acting if it has not renewed for `RENEW_DEADLINE`, counted from when it *sent* the last
-renewal, so it stops before another replica can lead. If the event loop is blocked, a thread ends
-the process (`Fence`).
+`LEASE_DURATION` by that replica's own clock; clocks of two hosts are never compared. The leader
+stops acting if `RENEW_DEADLINE` has passed since it *sent* the last successful renewal, which is
+before another replica can lead. If the event loop is blocked, a thread ends the process (`Fence`).
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ LEASE_DURATION = timedelta(seconds=15)
 RENEW_DEADLINE = timedelta(seconds=10)
 RETRY = timedelta(seconds=2)
 ATTEMPT = timedelta(seconds=5)
-"""Time limit of one request for the Lease: after one that hangs, another fits in before
+"""Time limit of one request for the Lease, short enough for a second one before
 `RENEW_DEADLINE`."""
 
 LAST_MOMENT = timedelta(seconds=2)
-"""How long before another replica may take the Lease the fence ends a process that still acts."""
+"""How long before another replica may take the Lease the fence ends this process."""
 
 FENCED_EXIT_CODE = 70
 
@@ -144,7 +143,7 @@ class Leadership:
             await asyncio.sleep(max(pause, 0))
 
     async def _try(self) -> bool:
-        """Acquire or renew the Lease if it is free or ours; return whether we hold it."""
+        """Try to acquire or renew the Lease; return whether this replica holds it."""
         lease = await self._read()
         if lease is None:
             return await self._create()
@@ -163,7 +162,12 @@ class Leadership:
         return True
 
     async def _is_still_ours(self) -> bool:
-        """Check after a conflict who holds the Lease; raises ConflictError if it is still ours."""
+        """Return False if another replica holds the Lease after a conflict.
+
+        Raises:
+            ConflictError: this replica still holds it.
+
+        """
         lease = await self._read()
         if lease is not None and lease.spec.holder_identity == self.identity:
             raise ConflictError("conflict: the Lease changed; retrying", status=409)
@@ -221,7 +225,7 @@ class Leadership:
         return spec
 
     async def _release(self) -> None:
-        """Release the Lease if it is still ours, so that the next leader need not wait."""
+        """Release the Lease if this replica still holds it, so that another can lead at once."""
         try:
             async with asyncio.timeout(self.timing.retry.total_seconds()):
                 lease = await self._read()

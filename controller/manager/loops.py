@@ -1,7 +1,7 @@
 """Runs the reconcilers.
 
-A `Loop` has a queue of keys for one reconciler. One task at a time works on a key; a key is in the
-queue once, however often it is nudged; it is requeued if the reconciler asks for it or fails. A
+A `Loop` has a queue of keys for one reconciler. A key is at most once in the queue and is
+reconciled by one task at a time. It is requeued if the reconciler requests it or fails. A
 `Singleton` runs in rounds with pauses, which a nudge ends. Both ignore nudges while `run` does not
 run, because the code that starts a loop nudges all keys.
 """
@@ -33,21 +33,22 @@ from controller.telemetry import logs
 from controller.telemetry.metrics import Metrics
 
 FIRST_RETRY_SECONDS = 0.05
-"""Most failures are conflicts because the cache is stale, which takes milliseconds."""
+"""Most failures are conflicts because of a stale mirror, which is current after milliseconds."""
 
 LONGEST_RETRY_SECONDS = 60.0
 
 SLICE_SECONDS = 0.01
-"""Seconds for which reconciliations may run in a row before the event loop runs other tasks."""
+"""Seconds for which reconciliations may run before the event loop runs other tasks."""
 
-PATIENCE = 8
-"""Number of failures in a row, in about 10 s, that a stale cache explains; more are errors."""
+CONFLICTS = 8
+"""The number of consecutive conflicts, within about 10 s, that a stale mirror explains; more are
+errors."""
 
 GATHER_SECONDS = 0.5
-"""Seconds from a nudge to the next round, so that one round sees changes that come together."""
+"""Seconds from a nudge to the next round, so that one round handles several changes."""
 
 MOST_CPUS = 60
-"""Number of CPUs above which there are no more workers, as with Karpenter."""
+"""The number of CPUs from which the number of workers no longer grows, as in Karpenter."""
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Reconciler(Protocol):
     """Brings one object closer to its desired state."""
 
     async def reconcile(self, key: str) -> timedelta | None:
-        """Do what is possible now; return the time until the next reconciliation.
+        """Take the steps that are possible now; return the time until the next reconciliation.
 
         None means that only a nudge starts the next one.
         """
@@ -93,8 +94,8 @@ class Pace:
     clock: Callable[[], float] = time.perf_counter
     _until: float | None = None
 
-    async def turn(self) -> None:
-        """Return at once within the slice of this iteration of the event loop, else in the next."""
+    async def wait(self) -> None:
+        """Return in the next iteration of the event loop once this one's slice is used up."""
         while self._until is not None and self.clock() >= self._until:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0)
         if self._until is None:
@@ -107,10 +108,10 @@ class Pace:
 
 @dataclass(slots=True)
 class Loop:
-    """Runs a reconciler for the keys it is nudged with; `name` is for metrics and logs.
+    """Runs a reconciler for the nudged keys; `name` is for metrics and logs.
 
     Two reconciliations of a key start at least `apart` seconds apart, so that an expensive one
-    covers several changes. The first starts at once.
+    handles several changes. The first starts at once.
     """
 
     name: str
@@ -161,7 +162,7 @@ class Loop:
         """Take queued keys one by one, and reconcile each."""
         while True:
             await self._arrived.acquire()
-            await self.pace.turn()
+            await self.pace.wait()
             key = next(iter(self._waiting))
             waited = asyncio.get_running_loop().time() - self._waiting.pop(key)
             self.metrics.dequeued(self.name, len(self._waiting), waited)
@@ -171,12 +172,12 @@ class Loop:
             pause = await self._reconcile(key)
             if self.apart:
                 self._timers[key] = asyncio.get_running_loop().call_later(
-                    self.apart, self._open, key, pause
+                    self.apart, self._release, key, pause
                 )
             else:
-                self._open(key, pause)
+                self._release(key, pause)
 
-    def _open(self, key: str, pause: float | None) -> None:
+    def _release(self, key: str, pause: float | None) -> None:
         """Release a key: requeue it at once if it was nudged meanwhile, else after the pause."""
         self._underway.discard(key)
         self._timers.pop(key, None)
@@ -255,16 +256,16 @@ class Singleton:
 
 def back_off(failures: int) -> float:
     """Return the pause in seconds after this number of consecutive failures."""
-    # The exponent is bounded so that years of failures do not overflow.
+    # The exponent is bounded, because failures for years would overflow it.
     return min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 30), LONGEST_RETRY_SECONDS)
 
 
 def report_failure(exc: Exception, failures: int, reported: logs.ChangeMonitor) -> None:
     """Log why a reconciliation failed; `failures` is the number of consecutive failures.
 
-    The level is ERROR if a person has to act, and lower for conditions that end by themselves.
-    Unexpected exceptions are logged with their stack trace. A failure that was `reported` recently,
-    of this or another object, is logged at DEBUG only.
+    The level is ERROR if the user must act, and lower for failures that end by themselves. The log
+    of an unexpected exception includes its stack trace. A failure that was `reported` recently, for
+    this or another object, is logged at DEBUG.
     """
     level, message = _described(exc, failures)
     if level > logging.DEBUG and not reported.has_changed(f"{message}: {exc!r}", level):
@@ -276,7 +277,7 @@ def report_failure(exc: Exception, failures: int, reported: logs.ChangeMonitor) 
 
 def _described(exc: Exception, failures: int) -> tuple[int, str]:
     """Return the log level of a failure and its consequence for the reconciliation."""
-    if isinstance(exc, (ConflictError, NotFoundError)) and failures <= PATIENCE:
+    if isinstance(exc, (ConflictError, NotFoundError)) and failures <= CONFLICTS:
         return logging.DEBUG, "conflict: the object changed or was deleted; retrying"
     if isinstance(exc, (UnavailableError, TooManyRequestsError)):
         return logging.WARNING, "the API server is not available; retrying"

@@ -1,8 +1,8 @@
 """Keeps the container below its memory limit, as far as garbage collection can.
 
-Go's runtime has a soft memory limit and collects harder near it; Python's has none. So the memory
-of the process and of its solver is measured periodically, and garbage is collected near the limit.
-A warning is logged, because the kernel kills a process that exceeds the limit without a message.
+Go's runtime has a soft memory limit near which it collects garbage more often; Python's has none.
+So the controller measures its memory and that of its solver periodically, and near the limit
+collects garbage and logs a warning: the kernel kills a process above the limit without a message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SOFT_SHARE = 0.9
-"""Share of the limit at which collection begins, as Karpenter's soft limit."""
+"""The share of the limit at which collection begins, that of Karpenter's soft limit."""
 
 LOOK_SECONDS = 10.0
 
@@ -35,10 +35,10 @@ def resident() -> int:
 
 @contextmanager
 def frozen_survivors() -> Iterator[None]:
-    """Exclude what a full garbage collection finds alive from later ones, within the context.
+    """Exclude objects that survive one full garbage collection from others, within the context.
 
-    A full collection scans every container, so in a large cluster it would block the event loop for
-    hundreds of milliseconds, for a mirror that has no reference cycles.
+    A full collection scans the whole mirror, which has no reference cycles, and would block the
+    event loop of a large cluster for hundreds of milliseconds.
     """
     gc.callbacks.append(_freeze)
     try:

@@ -82,17 +82,17 @@ class Nudges:
             concerned[kind](before, after)
 
     async def everything(self, pace: Pace) -> None:
-        """Nudge each loop with all its objects: existing objects cause no change event."""
+        """Nudge each loop with all its objects, because existing objects cause no change event."""
         for pool in self.cluster.list(kinds.NODE_POOL):
             self.pools.nudge(pool.metadata.name)
             self.static.nudge(pool.metadata.name)
         for node_class in self.cluster.list(kinds.EC2_NODE_CLASS):
             self.classes.nudge(node_class.metadata.name)
         for claim in self.cluster.list(kinds.NODE_CLAIM):
-            await pace.turn()
+            await pace.wait()
             self._claim_changed(None, claim)
         for node in self.cluster.list(kinds.NODE):
-            await pace.turn()
+            await pace.wait()
             self.nodes.nudge(node.metadata.name)
             self.repair.nudge(node.metadata.name)
             self.resizes.nudge(node.metadata.name)
@@ -275,5 +275,5 @@ def _wanted(pool: NodePool) -> tuple[int, Mapping[str, str]]:
 
 
 def _offers(pool: NodePool) -> tuple[int, bool]:
-    """Return the fields of a NodePool on which depends whether it launches nodes, and which."""
+    """Return the fields of a NodePool that determine which nodes it can launch."""
     return pool.metadata.generation, conditions.is_true(pool.status.conditions, "Ready")

@@ -45,8 +45,8 @@ def _application() -> web.Application:
 def health(missing: Callable[[], tuple[str, ...]]) -> web.Application:
     """Return the application of the probes.
 
-    `missing` returns what readiness still waits for; it is empty when ready. Liveness fails only if
-    the event loop does not answer.
+    `missing` returns the objects for which readiness still waits, empty if the process is ready.
+    Liveness fails only if the event loop does not respond.
     """
 
     async def healthz(_: web.Request) -> web.Response:
@@ -70,10 +70,10 @@ def metrics(
     frozen: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     with_profiles: bool = False,
 ) -> web.Application:
-    """Return the application of the metrics page, with the profiles on request.
+    """Return the application of the metrics page, and of the profiles if `with_profiles`.
 
-    The page is collected and encoded in a thread. `frozen` is entered on the event loop and keeps
-    the collected state from changing meanwhile.
+    A thread collects and encodes the page. The event loop enters `frozen`, within which the
+    collected state does not change.
     """
     one_at_a_time = asyncio.Lock()
 

@@ -52,11 +52,10 @@ from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics
 
 LEASE_QPS = 10
-"""Requests per second for the Lease, over its own connections, so that others cannot delay it."""
+"""Requests per second for the Lease, over separate connections that other requests cannot delay."""
 
-JUDGING_NICENESS = 10
-"""Niceness of the solver for disruption: it yields to the solver for pending pods, which yields to
-all else."""
+DISRUPTION_NICENESS = 10
+"""The niceness of the solver for disruption, higher than that of the solver for pending pods."""
 
 CloudFactory = Callable[[Options, str], RunningCloud]
 """Creates the cloud provider from the settings and the address of the cluster's DNS service."""
@@ -113,7 +112,7 @@ class Replica:
             owned.enter_context(memory.frozen_survivors())
             api = await own(self._api)
             lease_api = await own(self._client(LEASE_QPS, LEASE_QPS))
-            solver, judging = SolverProcess(), SolverProcess(niceness=JUDGING_NICENESS)
+            solver, judging = SolverProcess(), SolverProcess(niceness=DISRUPTION_NICENESS)
             owned.callback(solver.stop)
             owned.callback(judging.stop)
             host = options.bind_address
@@ -217,7 +216,7 @@ class Replica:
 
         async def act() -> None:
             await self._watches.until_synced()
-            # The mirror lives as long as the process: garbage collection would scan it and block
+            # The mirror is never freed: garbage collection would scan it without effect, and block
             # the event loop.
             gc.freeze()
             async with asyncio.TaskGroup() as tasks:

@@ -1,9 +1,9 @@
 """Feeds the mirror, the controller's copy of the cluster's objects.
 
-Numerous kinds (pods, nodes, volumes, disruption budgets) are listed in pages and watched here. Kopf
-watches the custom resources (see `handlers`). It reports neither when its first list is complete
-nor which objects were deleted while it was not watching. They are therefore listed here before Kopf
-starts, and compared with the server's list periodically.
+Kinds with many objects (pods, nodes, volumes, PodDisruptionBudgets) are listed in pages and watched
+here. Kopf watches the custom resources (see `handlers`), but does not report when its first list is
+complete, nor which objects were deleted while it did not watch. So this module lists the custom
+resources before Kopf starts, and compares the mirror with the server's list periodically.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RECHECK_SECONDS = 60.0
 NOT_SERVED_SECONDS = 1.0
 
 TAKEN_AT_ONCE = 100
-"""Number of objects after which other tasks of the event loop run: a list may have thousands."""
+"""The number of objects after which other tasks of the event loop may run."""
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ SELECTING: tuple[Kind[Any], ...] = (
     kinds.REPLICA_SET,
     kinds.STATEFUL_SET,
 )
-"""Kinds whose selectors determine among which pods a pod is spread by default."""
+"""The kinds whose selectors determine default topology spread constraints."""
 
 
 BUFFERING: tuple[Kind[Any], ...] = (
@@ -65,10 +65,10 @@ DEVICES: tuple[Kind[Any], ...] = (
 
 
 GANGS: tuple[Kind[Any], ...] = (kinds.POD_GROUP, kinds.COSCHEDULING_POD_GROUP)
-"""Kinds that state the size of gangs."""
+"""The kinds that have the size of gangs."""
 
 OPTIONAL = frozenset({*GANGS, kinds.DEVICE_TAINT_RULE})
-"""Kinds that not every cluster serves. Kubernetes serves DeviceTaintRules from 1.37 on."""
+"""The kinds that some clusters do not serve. Kubernetes serves DeviceTaintRules since 1.37."""
 
 
 def followed(options: Options) -> tuple[Kind[Any], ...]:

@@ -21,7 +21,7 @@ from controller.state.pods import is_terminal, pending_resize
 from controller.telemetry.market import Market
 
 FEW: tuple[Kind[Any], ...] = (kinds.NODE_POOL, kinds.EC2_NODE_CLASS)
-"""Kinds with few objects, so that each object may have its own series."""
+"""The kinds with few objects, so that each object may have its own series."""
 
 RESIZE_REASONS = ("Deferred", "Infeasible")
 

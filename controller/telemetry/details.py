@@ -1,8 +1,7 @@
 """Series for every pod, node, NodeClaim and offering, as in Karpenter.
 
-They are off by default: their number grows with the cluster and the region, tens of thousands are
-usual, and each scrape reads all of them. The series of Karpenter's dashboards are on while the
-cluster is small.
+They are off by default, because their number grows with the cluster and the region, often to tens
+of thousands. The series that Karpenter's dashboards use are on while the cluster is small.
 """
 
 from __future__ import annotations

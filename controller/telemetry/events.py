@@ -1,9 +1,9 @@
 """Kubernetes events, which users see in `kubectl describe`.
 
 `publish` never waits for the API server and never fails: it queues the event, and one task (`run`)
-writes the queue. The log reports events that the API server refuses. The same message about the
-same object is written once per TTL (`TTLS`). Some reasons have a rate limit (`RATES`); events above
-it are dropped. Publishing many events yields to other tasks regularly.
+writes the queue. Events that the API server refuses are logged. The same message about the same
+object is written once per TTL (`TTLS`). Some reasons have a rate limit (`RATES`); events above it
+are dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TTLS: Mapping[str, timedelta] = {
     "ResourceNotRegistered": timedelta(minutes=15),
     "Unconsolidatable": timedelta(minutes=15),
 }
-"""Reason → how long the same event about the same object is not repeated."""
+"""How long the same event about the same object is not repeated, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Rate:
 
 
 RATES: Mapping[str, Rate] = {"Nominated": Rate(5, 10)}
-"""Reason → rate limit, for reasons of which a batch of pods produces many."""
+"""Rate limits by reason, for reasons of which a batch of pods causes many events."""
 
 LONGEST_QUEUE = 1000
 LONGEST_MESSAGE = 1024
@@ -54,7 +54,7 @@ MOST_REMEMBERED = 50_000
 """How many published events are remembered, about 10 MiB; the oldest may be repeated."""
 
 PUBLISHED_AT_ONCE = 100
-"""After how many events `publish` yields to other tasks: about a millisecond of work."""
+"""The number of events, about 1 ms of work, after which `publish` yields to other tasks."""
 
 EventType = Literal["Normal", "Warning"]
 
@@ -119,7 +119,7 @@ class Recorder:
         if self._heard.get(key, _EPOCH) > now:
             return
         if self._queue.full():
-            # Not remembered as published, so that a repetition can be queued.
+            # Not recorded as published, so that a repetition can be queued.
             self.dropped(reason)
             return
         if not self._is_allowed(reason, now):

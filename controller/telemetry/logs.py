@@ -67,9 +67,9 @@ MOST_REMEMBERED = 10_000
 
 
 class ChangeMonitor:
-    """Detects whether a value differs from the last one under its key, like Karpenter's.
+    """Detects whether a value differs from the last one with the same key, as in Karpenter.
 
-    A line that depends on it is logged once per change, and every `REPEATED` seconds.
+    Used to log a line once per change, and every `REPEATED` seconds.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -113,7 +113,7 @@ class _Reporting(logging.Handler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Write the error and the lost line."""
         for stream in self.failure_streams:
-            # If this fails too, there is no other place to report it.
+            # If this fails, too, nothing else can report it.
             with contextlib.suppress(OSError, ValueError):
                 stream.write(f"a log line was lost: {record.name}: {record.msg!r}\n")
                 traceback.print_exc(file=stream)

@@ -1,8 +1,8 @@
 """Every metric, with Karpenter's names, labels and buckets, in its own registry.
 
-Reconcilers record events by one method each (`claim_created`, `evicted`, …) and know no metric's
-name. Gauges of state (nodes, pools, whether the mirror is synced) are read from the cluster at each
-scrape: see `clusterstate`, and `details` for series whose number grows with the cluster.
+Reconcilers call one method per event (`claim_created`, `evicted`, …) and use no metric's name. Each
+scrape reads gauges of state (nodes, pools, whether the mirror is synced) from the mirror: see
+`clusterstate`, and `details` for series whose number grows with the cluster.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from controller.telemetry.summaries import QuantileSummary
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 DURATIONS = (0.005, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-"""Buckets of durations, in seconds: fifteen of Karpenter's 45. With all of them the calls to the
-cloud alone take 480 series on the smallest cluster."""
+"""Buckets of durations, in seconds: fifteen of Karpenter's 45. With all of them, the calls to the
+cloud alone would have 480 series on the smallest cluster."""
 
 DAY = 86_400
 LIFETIMES = (900, 1800, 3600, 7200, 14_400, 28_800, 43_200, DAY, *(DAY * n for n in (
@@ -217,11 +217,11 @@ class Metrics:
         self._eligible.labels(reason.label).set(count)
 
     def allowed_disruptions(self, node_pool: str, reason: Reason, allowed: int) -> None:
-        """Set how many nodes a pool's budgets allow to be disrupted now."""
+        """Set the number of nodes that a pool's budgets allow to disrupt now."""
         self._allowed.labels(node_pool, reason.label).set(allowed)
 
     def consuming_budgets(self, node_pool: str, reason: Reason, nodes: int) -> None:
-        """Set how many of a pool's nodes consume its budgets: not ready, or being disrupted."""
+        """Set the number of a pool's nodes that count against budgets: not ready or disrupted."""
         self._consuming.labels(node_pool, reason.label).set(nodes)
 
     def decided(self, command: Command) -> None:
@@ -236,7 +236,7 @@ class Metrics:
                 self._terminate_first.labels(pool, command.reason.label, cause).inc()
 
     def rebooted(self, result: str, duration: timedelta) -> None:
-        """Count a reboot that ended, and how long it took since repair requested it."""
+        """Count a reboot that ended, and observe the time since repair requested it."""
         self._reboots.labels(result).inc()
         self._reboot_duration.labels(result).observe(duration.total_seconds())
 
@@ -245,7 +245,7 @@ class Metrics:
         self._reboot_recovery.observe(duration.total_seconds())
 
     def deletion_costs_changed(self, nodes: Mapping[str, int]) -> None:
-        """Set on how many nodes of each NodePool the last run changed deletion costs."""
+        """Set the number of each NodePool's nodes on which the last run changed deletion costs."""
         self._deletion_cost_nodes.clear()
         for pool, count in nodes.items():
             self._deletion_cost_nodes.labels(pool).set(count)
@@ -292,7 +292,7 @@ class Metrics:
         self._advised.labels(mode.value, *_decision(command)).inc()
 
     def advice(self, mode: Mode, *, nodes: int, saving: float) -> None:
-        """Set how many nodes advised commands would disrupt, and the saving in $/h."""
+        """Set the number of nodes that advised commands would disrupt, and the saving in $/h."""
         self._advised_nodes.labels(mode.value).set(nodes)
         self._advised_saving.labels(mode.value).set(saving)
 
@@ -344,7 +344,7 @@ class Metrics:
                 self._cloud_errors.labels(controller, method, provider, error, node_pool).inc()
                 raise
 
-    # The machinery.
+    # Loops, requests, leadership and events.
 
     @contextlib.contextmanager
     def reconcile(self, controller: str) -> Iterator[Callable[[str], None]]:

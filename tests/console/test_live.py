@@ -168,7 +168,7 @@ async def test_a_resource_without_list_permission_is_named() -> None:
 async def test_custom_resources_that_are_installed_later_are_shown(
     monkeypatch: Any,
 ) -> None:
-    monkeypatch.setattr("controller.console.live.AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("controller.console.live.RETRY_SECONDS", 0.0)
     made = lived_in(10, 3)
     api = cluster(made)
     api.refuse("list", NotFoundError("not served", status=404), kind=kinds.NODE_POOL, times=3)

@@ -241,7 +241,7 @@ async def test_a_lasting_transient_failure_is_logged_as_an_error(
     reconciler = Scripted(fail)
     async with running(reconciler, metrics) as loop:
         loop.nudge("a")
-        await reconciler.until(loops.PATIENCE + 1)
+        await reconciler.until(loops.CONFLICTS + 1)
     errors = [record for record in caplog.records if record.levelname == "ERROR"]
     assert len(errors) == 1  # the same again is no news
 

@@ -187,7 +187,7 @@ async def test_a_solve_that_never_ends_kills_the_process_and_the_next_one_works(
     solver: SolverProcess,
 ) -> None:
     pid = await solver.solve(os.getpid)
-    with pytest.raises(SolverError, match="no answer"):
+    with pytest.raises(SolverError, match="no response"):
         await solver.solve(time.sleep, 600, seconds=0.05)
     assert not is_running(pid)
     assert await solver.solve(int, "7") == 7
@@ -204,7 +204,7 @@ async def test_a_solve_beyond_its_time_limit_is_stopped_soon(
     monkeypatch.setattr(solving, "schedule", never)
     monkeypatch.setattr(solving, "OVERDUE", timedelta(seconds=0.05))
     solve = TimedSolve(WorldSolver(solver), Settings(), timedelta(seconds=0.05))
-    with pytest.raises(SolverError, match="no answer"):
+    with pytest.raises(SolverError, match="no response"):
         await solve([make_pod("web")], WORLDS["as it was"])
 
 

@@ -29,7 +29,7 @@ from controller.console.top import tables
 from controller.console.top.tables import Arrangement, Line, Sheet
 
 Describe = Callable[[str], Sequence[tuple[str, str]]]
-"""Returns the facts of a pod, given as `namespace/name`."""
+"""Returns names and values of the properties of a pod, given as `namespace/name`."""
 
 STATES = {
     "nodes": "nodes (Enter: pods)",
@@ -67,7 +67,7 @@ class Lines(ScrollView, can_focus=True):
     ]
 
     class Opened(Message):
-        """A line was opened; `key` names what it stands for."""
+        """A line was opened; `key` identifies its object."""
 
         def __init__(self, key: str) -> None:
             super().__init__()
@@ -82,7 +82,7 @@ class Lines(ScrollView, can_focus=True):
         self.cursor = 0
 
     def show(self, sheet: Sheet, *, at: str | None = None) -> None:
-        """Show another table with the cursor on the line with a key; None: where it was."""
+        """Show another table, with the cursor on the line with the key `at`; None: unchanged."""
         if at is None:
             at = self._sheet.keys[self.cursor] if self._sheet.keys else ""
         self._sheet = sheet
@@ -182,7 +182,7 @@ class Top(App[None]):
         self._taken: tuple[Content | None, Content | None] = None, None
         self._view = "nodes"
         self._opened: list[str] = []
-        """What was opened in the view: a node or a group of pending pods, then a pod."""
+        """The keys of the opened lines: a node or a group of pending pods, then a pod."""
 
         self._arranged = Arrangement()
         self._offered: list[bool | None] = []
@@ -198,7 +198,7 @@ class Top(App[None]):
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
-        """Show what the feed has, and then each change."""
+        """Show the feed, and then each change."""
         self.query_one(Lines).focus()
         self.run_worker(self._follow())
         if self._note is not None:
@@ -261,7 +261,7 @@ class Top(App[None]):
         box.focus()
 
     def action_close(self) -> None:
-        """Close what was opened last; if nothing is open, remove the filter."""
+        """Close the last opened line; if none is open, remove the filter."""
         if self._opened:
             self._draw(at=self._opened.pop())
         else:
@@ -293,7 +293,7 @@ class Top(App[None]):
             self._draw(at="")
 
     def on_lines_moved(self) -> None:
-        """Show the last fact of the line in full, because it is often wider than the screen."""
+        """Show the line's last cell in full, because it is often wider than the screen."""
         line = self.query_one(Lines).line
         self._write("detail", line.detail if line else "")
 
@@ -318,7 +318,7 @@ class Top(App[None]):
             return
         if self._taken != (page, plan):
             self._taken = page, plan
-            self._table.take(page, plan)
+            self._table.update(page, plan)
         self._write("head", tables.headline(page, plan))
         self._write("state", self._feed.error or self._state())
         self.query_one(Lines).show(self._sheet(page, plan), at=at)
@@ -328,7 +328,7 @@ class Top(App[None]):
             self.refresh_bindings()
 
     def _write(self, name: str, text: str) -> None:
-        """Write a text; the screen is arranged again only if that changes its height."""
+        """Set the text of a widget; the layout is computed again only if the height changes."""
         widget = self.query_one(f"#{name}", Static)
         if widget.content != text:
             widget.update(text, layout=name == "head")

@@ -39,8 +39,8 @@ Cells = tuple[str, ...]
 class Line:
     """One row of a table.
 
-    `key` names what it stands for; it is empty for the heading of a group, which has one cell.
-    `detail` is its last fact in full.
+    `key` identifies its object; it is empty for the heading of a group, which has one cell.
+    `detail` is the last cell in full.
     """
 
     cells: Cells
@@ -81,7 +81,7 @@ class Sheet:
 def sheet_of(
     titles: Cells, lines: Sequence[Line], *, right: Sequence[int] = (), empty: str = ""
 ) -> Sheet:
-    """Return a table of lines that are made already."""
+    """Return a table of computed lines."""
     columns = zip_longest(titles, *(line.cells for line in lines), fillvalue="")
     return Sheet(
         titles=titles,
@@ -97,7 +97,7 @@ def sheet_of(
 class Column:
     """A column of nodes: the text and the sort key of a node.
 
-    All texts of a number have the same `width` at most; 0: it is a text, as wide as the longest.
+    `width` is the maximum width of numbers; 0 for texts, whose column is as wide as the longest.
     The column with the highest `rank` is left out first on a narrow terminal; 0: never.
     """
 
@@ -110,9 +110,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """How nodes are shown: grouped by a key, sorted by a column, and which.
+    """Which nodes are displayed, grouped by a key and sorted by a column.
 
-    Those of a NodePool, and those that match the `wanted` text; each "" for all.
+    They are the nodes of a NodePool that match the `wanted` text; either may be empty for all.
     """
 
     pool: str = ""
@@ -123,7 +123,7 @@ class Arrangement:
 
 
 class Nodes:
-    """The nodes of a page, arranged in lines. `names` are as short as they can be while unique."""
+    """The nodes of a page, arranged in lines; `names` are the shortest unique names."""
 
     def __init__(self) -> None:
         self.now: datetime | None = None
@@ -134,8 +134,8 @@ class Nodes:
         self._widths: list[int] = []
         self._texts: dict[str, tuple[Content, str]] = {}
 
-    def take(self, page: Content, plan: Content | None) -> None:
-        """Take another read of the cluster."""
+    def update(self, page: Content, plan: Content | None) -> None:
+        """Replace the nodes by those of another read of the cluster."""
         nodes = page["nodes"]
         self.now, self.names, self._page = _moment(page["time"]), _short_names(nodes), page
         self._leaving = {
@@ -153,7 +153,7 @@ class Nodes:
         ]
 
     def sheet(self, arranged: Arrangement, *, columns: int = 0) -> Sheet:
-        """Return the nodes; the least columns are left out if a terminal has so many columns."""
+        """Return the nodes; a terminal with few `columns` gets only the most important ones."""
         nodes = [
             node
             for node in self._matching(arranged.wanted.lower())
@@ -227,7 +227,7 @@ class Nodes:
 
 
 def _searched(node: Content) -> str:
-    """Return the texts of a node among which a filter is looked for."""
+    """Return the texts of a node that a filter searches."""
     texts = (node["name"], node["pool"], node["type"], node["zone"], node["capacityType"])
     return "\n".join((*texts, *(pod[0] for pod in node["pods"]))).lower()
 
@@ -304,7 +304,7 @@ def group(page: Content, key: str) -> Sheet:
 
 
 def decisions(page: Content, plan: Content | None) -> Sheet:
-    """Return what would be disrupted now, and the recorded decisions, the newest first."""
+    """Return the nodes that would be disrupted now, and the recorded decisions, newest first."""
     proposed = [("now", "proposed", command) for command in (plan or {}).get("commands", ())]
     recorded = [(each["time"], each["state"], each) for each in page["decisions"]]
     lines = [
@@ -342,7 +342,7 @@ def pods(page: Content, name: str) -> Sheet:
 
 
 def pod(facts: Sequence[tuple[str, str]]) -> Sheet:
-    """Return the facts of one pod."""
+    """Return the properties of one pod."""
     lines = [Line((name, value), name, value) for name, value in facts]
     return sheet_of(("", ""), lines, empty="the pod no longer exists")
 
@@ -404,7 +404,7 @@ def _texts(name: str) -> Column:
 
 
 def _amounts(resource: str, unit: str, rank: int) -> Column:
-    """Return the column of what pods request of a resource, and what is allocatable."""
+    """Return the column of a resource: the requests of the pods, and the allocatable amount."""
 
     def text(node: Content, _: Nodes) -> str:
         used, most = node[resource]
@@ -444,4 +444,4 @@ COLUMNS: Sequence[Column] = (
     _shares("memory", "mem %", 2),
     Column("pods", lambda node, _: str(len(node["pods"])), lambda node: len(node["pods"]), 4),
 )
-"""The columns of nodes before what happens next; nodes can be sorted by each."""
+"""The columns of nodes by which they can be sorted; the last column shows the node's next state."""

@@ -1,5 +1,4 @@
 """A page on the cluster, served over HTTP: read-only, without a build step or an external host.
 
-The event loop only passes bytes on. Reading the cluster, deciding and answering questions run in
-one worker process.
+A worker process reads the cluster, decides and answers questions; the event loop forwards bytes.
 """

@@ -1,10 +1,10 @@
 """The HTTP server of the page.
 
-It serves only reads and questions, and refuses what is not for it:
+It serves only reads and questions, and refuses other requests:
 
 - A request whose `Host` is not one of the served names gets 421. A page of another site that
   rebinds its name to this address (DNS rebinding) sends its own name.
-- A request with the `Origin` of another site gets 403, and no answer allows other origins (no
+- A request with the `Origin` of another site gets 403, and no response allows other origins (no
   CORS).
 - With a token, everything but the static files needs `Authorization: Bearer …`. Tokens are
   compared in constant time.
@@ -49,7 +49,7 @@ HEADERS: Mapping[str, str] = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""The headers of every answer."""
+"""The headers of every response."""
 
 LONGEST_QUESTION = 4096
 """The maximum size of a question, in bytes."""
@@ -69,7 +69,7 @@ def application(
 ) -> web.Application:
     """Return the application.
 
-    `hosts` are the names, without ports, by which it may be called; an empty token asks for none.
+    `hosts` are the allowed values of `Host`, without ports; with an empty token, none is required.
     """
     names = frozenset(host.lower() for host in hosts)
 
@@ -130,7 +130,7 @@ def _static(name: str, kind: str) -> Callable[[web.Request], Any]:
 
 
 def _refusal(request: web.Request, names: frozenset[str], token: str) -> web.Response | None:
-    """Return the answer to a request that is not for this server, or None."""
+    """Return the response that refuses a request, or None if the request is allowed."""
     host = request.headers.get(hdrs.HOST, "")
     if _name(host) not in names:
         return web.Response(status=421, text="this server is not the host that was asked for")
@@ -168,7 +168,7 @@ async def _versions(feed: Feed) -> AsyncIterator[int | None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine alone."""
+    """Whether a host is a loopback address or name."""
     if host == "localhost":
         return True
     with contextlib.suppress(ValueError):

@@ -22,7 +22,7 @@ class CloudDecorator:
         self._cloud = cloud
 
     async def start(self) -> None:
-        """Load the data that every decision needs."""
+        """Load the instance types and prices that every decision needs."""
         await self._cloud.start()
 
     async def run(self) -> None:
@@ -113,7 +113,7 @@ class CloudDecorator:
         self._cloud.avoid(instance_type, zone, capacity_type)
 
     def learn(self, claim: NodeClaim, capacity: Mapping[str, str | int | float]) -> None:
-        """Record the capacity that a NodeClaim's node turned out to have."""
+        """Record the capacity that a NodeClaim's node reports."""
         self._cloud.learn(claim, capacity)
 
     def repair_policies(self) -> Sequence[RepairPolicy]:

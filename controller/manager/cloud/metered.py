@@ -19,7 +19,7 @@ from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics
 
 KARPENTERS_NAMES = {"nodeclaim.drift": "nodeclaim.disruption"}
-"""Reconcilers whose calls Karpenter makes in a controller of another name."""
+"""Reconcilers whose calls Karpenter makes in a controller with another name."""
 
 
 class MeteredCloud(CloudDecorator):

@@ -1,7 +1,7 @@
 """A cloud provider whose instance types have NodeOverlays and the fee per node applied.
 
-NodePools to which the same overlays and the same fee apply share their instance types, because
-these are most of the controller's memory.
+NodePools with the same overlays and the same fee share their instance types, which take most of the
+controller's memory.
 """
 
 from __future__ import annotations

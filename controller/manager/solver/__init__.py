@@ -1,1 +1,1 @@
-"""The solver's process: it computes on encoded snapshots, so that the event loop never waits."""
+"""The solver's process, which computes on encoded snapshots and keeps the event loop free."""

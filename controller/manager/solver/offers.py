@@ -2,8 +2,8 @@
 
 NodePools of one EC2NodeClass share their instance types. The types of a region differ in a few
 labels, and their offerings have few distinct combinations of zone and capacity type. An object that
-is referenced several times is written once, and is decoded as one object again. However many
-NodePools there are, each process holds each instance type once.
+is referenced several times is written once, and is decoded as one object again. So each process has
+each instance type only once, for any number of NodePools.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs solves in a separate process, so that computation never blocks the event loop.
 
 The process answers one request at a time. It starts with the first request, and starts again if it
-died or did not answer in time. It ends with its parent: it reads requests from a pipe and exits
+died or did not response in time. It ends with its parent: it reads requests from a pipe and exits
 when the other end is closed.
 """
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from controller.scheduling.catalog.offerings import Catalog
 
 OVERDUE = timedelta(seconds=90)
-"""Time limit of the solver for everything but the search, which has its own limit: process start,
-reading a large cluster, and stopping the search, on a busy machine."""
+"""The solver's time limit for everything but the search, which has its own limit: starting the
+process, reading a large cluster, and stopping the search, on a busy host."""
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 _spawning = multiprocessing.get_context("spawn")
 
@@ -54,21 +54,21 @@ class SolverError(RuntimeError):
 
 
 class SolverProcess:
-    """A process that calls functions; functions, arguments and results must be picklable."""
+    """A process that runs functions; functions, arguments and results must be picklable."""
 
     def __init__(self, *, niceness: int = 5) -> None:
-        """Set the niceness: solves must not starve the event loop, which renews the Lease."""
+        """Set the niceness, so that solves do not starve the event loop, which renews the Lease."""
         self._niceness = niceness
         self._process: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def solve(
         self,
-        function: Callable[..., Answer],
+        function: Callable[..., Result],
         *arguments: Any,
         seconds: float = OVERDUE.total_seconds(),
-    ) -> Answer:
+    ) -> Result:
         """Call a function in the process and return its result, within a time limit in seconds.
 
         If the call is cancelled or exceeds the limit, the process is killed. Otherwise it would
@@ -78,16 +78,18 @@ class SolverProcess:
             SolverError: the function raised, or took too long, or the process died.
 
         """
-        async with self._turn:
+        async with self._lock:
             pipe = self._started()
             try:
                 async with asyncio.timeout(seconds):
-                    answer, problem = await asyncio.to_thread(_ask, pipe, (function, arguments))
+                    response, problem = await asyncio.to_thread(
+                        _exchange, pipe, (function, arguments)
+                    )
             except TimeoutError as exc:
                 self.stop()
                 raise SolverError(
-                    f"no answer within {seconds:.0f} s: the solver's process was ended, and "
-                    "another one will answer the next question"
+                    f"no response within {seconds:.0f} s: killed the solver's process; the next "
+                    "request starts another one"
                 ) from exc
             except (EOFError, OSError) as exc:
                 self.stop()
@@ -97,16 +99,15 @@ class SolverProcess:
                 raise
         if problem is not None:
             raise SolverError(problem)
-        result: Answer = answer
+        result: Result = response
         return result
 
     def stop(self) -> None:
-        """Kill the process, whatever it is doing."""
+        """Kill the process, even during a request."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
-        # The thread that waits for an answer keeps the pipe open until it sees that the process
-        # ended.
+        # The thread that waits for a response keeps the pipe open until the process has ended.
         self._process = self._pipe = None
 
     def _started(self) -> Connection:
@@ -129,50 +130,50 @@ class WorldSolver:
     solver: SolverProcess
     _offers: OfferWriter = field(default_factory=OfferWriter)
     _sender: PodSender = field(default_factory=PodSender)
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def ask(
+    async def call(
         self,
-        function: Callable[..., Answer | None],
-        question: Any,
+        function: Callable[..., Result | None],
+        request: Any,
         snapshot: Snapshot,
         *arguments: Any,
         seconds: float,
-    ) -> Answer:
+    ) -> Result:
         """Call a function in the process with a snapshot's running pods and instance types.
 
-        The function receives the `question` in MessagePack, the numbers of the pods, the instance
-        types as `OfferWriter` encodes them, and the `arguments`. It returns None if it does not
-        have the pods; they are then sent again, once. `seconds` is the time limit of the call.
+        The function receives the `request` in MessagePack, the numbers of the pods, the instance
+        types as `OfferWriter` encodes them, and the `arguments`. It returns None if the process
+        does not have the pods; they are then sent again, once. `seconds` is the time limit.
 
         Raises:
             SolverError: as for `SolverProcess`.
 
         """
-        async with self._turn:
+        async with self._lock:
             for _ in range(2):
                 try:
                     batches = self._sender.batches(snapshot.pods)
                     # In threads, because each step reads all pods or encodes hundreds.
                     while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                         await self.solver.solve(receive, batch)
-                    written = await asyncio.to_thread(self._written, question, snapshot)
-                    answer = await self.solver.solve(
+                    written = await asyncio.to_thread(self._written, request, snapshot)
+                    response = await self.solver.solve(
                         function, *written, *arguments, seconds=seconds
                     )
                 except BaseException:
                     self._sender = PodSender()
                     raise
-                if answer is not None:
-                    return answer
+                if response is not None:
+                    return response
                 # The process was restarted and no longer has the pods.
                 self._sender = PodSender()
         raise SolverError("the solver's process died")
 
-    def _written(self, question: Any, snapshot: Snapshot) -> tuple[bytes, Sequence[int], bytes]:
+    def _written(self, request: Any, snapshot: Snapshot) -> tuple[bytes, Sequence[int], bytes]:
         return (
             # Takes a fifteenth of the time of pickling.
-            msgspec.msgpack.encode(question),
+            msgspec.msgpack.encode(request),
             self._sender.numbers(snapshot.pods),
             self._offers.written(snapshot.instance_types),
         )
@@ -189,7 +190,7 @@ class TimedSolve:
     async def __call__(self, pods: Sequence[Pod], snapshot: Snapshot) -> Results:
         """Return where the engine schedules the pods in the snapshot's cluster."""
         world = dataclasses.replace(snapshot, pods=(), instance_types={})
-        return await self.solver.ask(
+        return await self.solver.call(
             schedule,
             (tuple(pods), world),
             snapshot,
@@ -232,21 +233,21 @@ class TimedEngine:
     settings: DisruptionSettings
     time_limit: timedelta
 
-    async def in_thread(self, function: Callable[..., Answer], *arguments: object) -> Answer:
+    async def in_thread(self, function: Callable[..., Result], *arguments: object) -> Result:
         """Run a pure function in a thread and return its result."""
         return await asyncio.to_thread(function, *arguments)
 
     async def decide(self, problem: DisruptionProblem) -> Decision:
         """Return the best disruption decision that is found in time."""
-        return await self._ask(decide, problem)
+        return await self._call(decide, problem)
 
     async def confirm(self, problem: DisruptionProblem, decision: Decision) -> Confirmation:
         """Return the commands of a decision that are still valid."""
-        return await self._ask(confirm, problem, decision)
+        return await self._call(confirm, problem, decision)
 
-    async def _ask(
-        self, function: Callable[..., Answer | None], problem: DisruptionProblem, *more: Any
-    ) -> Answer:
+    async def _call(
+        self, function: Callable[..., Result | None], problem: DisruptionProblem, *more: Any
+    ) -> Result:
         # Running pods may have to move; they then get the same default spread constraints.
         pods = tuple(self.spreads.applied(problem.snapshot.pods))
         snapshot = dataclasses.replace(problem.snapshot, pods=pods)
@@ -257,7 +258,7 @@ class TimedEngine:
             scheduling=self.scheduling,
             settings=self.settings,
         )
-        return await self.solver.ask(
+        return await self.solver.call(
             function,
             problem,
             snapshot,
@@ -270,10 +271,10 @@ class TimedEngine:
 @dataclass(slots=True)
 class _Deadline:
     seconds: float
-    turned: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
 
     def __call__(self) -> bool:
-        return time.monotonic() > self.turned + self.seconds
+        return time.monotonic() > self.started + self.seconds
 
 
 def prepare() -> None:
@@ -283,18 +284,18 @@ def prepare() -> None:
 
 def receive(batch: bytes) -> None:
     """Store running pods that a `PodSender` encoded; runs in the solver's process."""
-    _KEPT.running.receive(batch)
+    _CACHES.running.receive(batch)
 
 
 def schedule(
-    question: bytes, running: Sequence[int], offer: bytes, settings: Settings, seconds: float
+    request: bytes, running: Sequence[int], offer: bytes, settings: Settings, seconds: float
 ) -> Results | None:
     """Run the scheduling engine for at most `seconds`; runs in the solver's process.
 
-    `question` is the pods and the snapshot in MessagePack, the latter without its pods and instance
-    types. `running` are the numbers of the snapshot's pods, which the process has received. `offer`
-    is its instance types as `OfferWriter` encodes them; they seldom change, so the decoded ones are
-    cached. None means that the process does not have some of the pods.
+    `request` has, in MessagePack, the pods to schedule, and the snapshot without its pods and
+    instance types. `running` are the numbers of the snapshot's pods, which were sent before.
+    `offer` are its instance types as `OfferWriter` encodes them; the decoded ones are cached. None
+    means that the process does not have some of the pods.
     """
     # Imported here, so that only the solver's process loads the array libraries.
     from controller.scheduling import scheduler
@@ -302,8 +303,8 @@ def schedule(
     # Decoding creates a million objects without reference cycles; collections would scan them in
     # vain.
     gc.disable()
-    pods, world = msgspec.msgpack.decode(question, type=tuple[tuple[Pod, ...], Snapshot])
-    snapshot = _KEPT.completed(world, running, offer)
+    pods, world = msgspec.msgpack.decode(request, type=tuple[tuple[Pod, ...], Snapshot])
+    snapshot = _CACHES.completed(world, running, offer)
     gc.enable()
     if snapshot is None:
         return None
@@ -311,40 +312,38 @@ def schedule(
         pods,
         snapshot=snapshot,
         settings=settings,
-        catalog=_KEPT.catalog(snapshot),
+        catalog=_CACHES.catalog(snapshot),
         expired=_Deadline(seconds),
     )
 
 
-def decide(
-    question: bytes, running: Sequence[int], offer: bytes, seconds: float
-) -> Decision | None:
+def decide(request: bytes, running: Sequence[int], offer: bytes, seconds: float) -> Decision | None:
     """Decide what to disrupt within `seconds`; runs in the solver's process.
 
-    `question` is the problem in MessagePack, without its snapshot's pods and instance types. The
+    `request` is the problem in MessagePack, without its snapshot's pods and instance types. The
     other arguments and the result None are those of `schedule`.
     """
     from controller.disruption.methods import order
 
     with _uncollected():
-        problem = received(question, running, offer)
+        problem = received(request, running, offer)
         if problem is None:
             return None
-        return order.decide(problem, expired=_Deadline(seconds), signatures=_KEPT.signatures)
+        return order.decide(problem, expired=_Deadline(seconds), signatures=_CACHES.signatures)
 
 
 def confirm(
-    question: bytes, running: Sequence[int], offer: bytes, seconds: float, decision: Decision
+    request: bytes, running: Sequence[int], offer: bytes, seconds: float, decision: Decision
 ) -> Confirmation | None:
     """Return the commands of a decision that are still valid; arguments as for `decide`."""
     from controller.disruption.methods import order
 
     with _uncollected():
-        problem = received(question, running, offer)
+        problem = received(request, running, offer)
         if problem is None:
             return None
         expired = _Deadline(seconds)
-        return order.confirm(problem, decision, expired=expired, signatures=_KEPT.signatures)
+        return order.confirm(problem, decision, expired=expired, signatures=_CACHES.signatures)
 
 
 @contextmanager
@@ -362,27 +361,27 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def received(question: bytes, running: Sequence[int], offer: bytes) -> DisruptionProblem | None:
+def received(request: bytes, running: Sequence[int], offer: bytes) -> DisruptionProblem | None:
     """Return the problem of a request, decoded; arguments and None are as for `decide`."""
-    problem = msgspec.msgpack.decode(question, type=DisruptionProblem)
-    snapshot = _KEPT.completed(problem.snapshot, running, offer)
+    problem = msgspec.msgpack.decode(request, type=DisruptionProblem)
+    snapshot = _CACHES.completed(problem.snapshot, running, offer)
     return None if snapshot is None else dataclasses.replace(problem, snapshot=snapshot)
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Caches:
     """Caches of the solver's process.
 
-    It keeps the running pods and what evaluations read of them, the decoded instance types of the
-    last request, and the last catalog with its inputs.
+    They are the running pods with their signatures, the decoded instance types of the last request,
+    and the last catalog with its inputs.
     """
 
     running: PodReceiver = field(default_factory=PodReceiver)
     signatures: PodSignatures = field(default_factory=PodSignatures)
     offer: bytes = b""
     types: dict[str, tuple[InstanceType, ...]] = field(default_factory=dict)
-    made_of: tuple[Any, ...] = ()
-    made: Catalog | None = None
+    catalog_inputs: tuple[Any, ...] = ()
+    last_catalog: Catalog | None = None
 
     def completed(
         self, snapshot: Snapshot, running: Sequence[int], offer: bytes
@@ -395,8 +394,8 @@ class _Kept:
 
     def instance_types(self, offer: bytes) -> dict[str, tuple[InstanceType, ...]]:
         if self.offer != offer:
-            # Drop the old types first: the process would keep the memory for both sets for good.
-            self.types, self.made_of, self.made = {}, (), None
+            # Drop the old types first: the process never returns the memory of both.
+            self.types, self.catalog_inputs, self.last_catalog = {}, (), None
             self.offer, self.types = offer, offers.read(offer)
         return self.types
 
@@ -404,24 +403,24 @@ class _Kept:
         from controller.scheduling.catalog import daemons, offerings
 
         pools = [(pool.metadata.name, pool.spec) for pool in snapshot.node_pools]
-        made_of = (snapshot.instance_types, pools, daemons.daemons(snapshot))
-        if self.made is None or self.made_of != made_of:
-            self.made_of, self.made = made_of, offerings.catalog(snapshot)
-        return self.made
+        catalog_inputs = (snapshot.instance_types, pools, daemons.daemons(snapshot))
+        if self.last_catalog is None or self.catalog_inputs != catalog_inputs:
+            self.catalog_inputs, self.last_catalog = catalog_inputs, offerings.catalog(snapshot)
+        return self.last_catalog
 
 
-_KEPT = _Kept()
+_CACHES = _Caches()
 
 
-def _ask(pipe: Connection, question: Any) -> tuple[Any, str | None]:
-    pipe.send(question)
-    answer: tuple[Any, str | None] = pipe.recv()
-    return answer
+def _exchange(pipe: Connection, request: Any) -> tuple[Any, str | None]:
+    pipe.send(request)
+    response: tuple[Any, str | None] = pipe.recv()
+    return response
 
 
 def _serve(pipe: Connection, niceness: int) -> None:
-    """Answer requests until the other end of the pipe is closed."""
-    # The parent decides when this process ends; a signal to the process group is for the parent.
+    """Run the requested functions until the other end of the pipe is closed."""
+    # The parent ends this process. A signal to the process group is for the parent.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(niceness)
@@ -430,12 +429,12 @@ def _serve(pipe: Connection, niceness: int) -> None:
             function, arguments = pipe.recv()
         except EOFError:
             return
-        answer: tuple[Any, str | None]
+        response: tuple[Any, str | None]
         try:
-            answer = (function(*arguments), None)
+            response = (function(*arguments), None)
         except Exception as exc:
-            answer = (None, f"{type(exc).__name__}: {exc}")
+            response = (None, f"{type(exc).__name__}: {exc}")
         try:
-            pipe.send(answer)
+            pipe.send(response)
         except OSError:
             return

@@ -1,8 +1,8 @@
 """Sends running pods to a solver's process, each of them once.
 
-Tens of thousands of pods run, and few differ between two requests. Each pod has a number and is
-sent when it is new; a request refers to pods by number. The process keeps the pods as the mirror
-does, so that it holds one cluster in memory instead of one for each request.
+Between two requests, few of tens of thousands of running pods change. Each pod has a number and is
+sent when it is new; a request refers to pods by number. The process keeps the pods, so that it has
+one cluster in memory instead of one for each request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.state.sharing import Replicas
 
 AT_ONCE = 500
-"""Number of pods that are encoded in one go: the event loop is blocked for some milliseconds."""
+"""The number of pods that are encoded together, which blocks the event loop for milliseconds."""
 
 
 class PodBatch(msgspec.Struct, frozen=True, array_like=True):
