@@ -217,7 +217,7 @@ def meets(offered: ValueSet | None, needed: ValueSet, *, key: str) -> bool:
     return offered.meets(needed)
 
 
-def written(
+def as_terms(
     requirements: Requirements, minimums: Mapping[str, int] | None = None
 ) -> tuple[Requirement, ...]:
     """Return requirements as terms, sorted by key; bounds become `Gte` and `Lte` terms.

@@ -1,4 +1,4 @@
-"""Schedules gangs: all of a gang's pods, or none of them.
+"""Gang scheduling: all of a gang's pods are scheduled, or none.
 
 The pods of all gangs are scheduled with all other pods, so that gangs share nodes. If too few pods
 of some gangs get a node, the gang with the lowest priority is left out and the others are scheduled
@@ -19,11 +19,11 @@ from controller.scheduling.results import NewNode, Results
 from controller.state.gangs import Gang, gang_of, stays
 from controller.state.snapshot import Snapshot
 
-MOST_TURNS = 8
-"""How often gangs are left out one by one. After that all that are still short are left out."""
+MAX_ROUNDS = 8
+"""The number of rounds in which one gang is left out; after them all incomplete gangs are."""
 
-MOST_DOMAINS = 5
-"""How many domains a cause names."""
+MAX_DOMAINS = 5
+"""The maximum number of domains that a cause names."""
 
 Solve = Callable[[Sequence[Pod]], Results]
 """Schedules pods in the snapshot's cluster without regard to gangs."""
@@ -34,11 +34,11 @@ Causes = tuple[str, ...]
 def schedule_gangs(
     pods: Sequence[Pod], gangs: Mapping[str, Gang], *, snapshot: Snapshot, solve: Solve
 ) -> Results:
-    """Return where the pods are scheduled, so that every gang is scheduled as a whole or refused.
+    """Return where the pods are scheduled; every gang is scheduled as a whole or refused.
 
     A gang is whole if at least `min_count` of its pods are bound or scheduled. New nodes name their
-    gangs in the annotation `joiner.dev/gang`. A gang that waits for pods to be created is not among
-    `refused_gangs`: while it restarts, its nodes stay.
+    gangs in the annotation `joiner.dev/gang`. A gang with too few pods is not among
+    `refused_gangs`, so that its nodes stay while it restarts.
     """
     members: dict[str, list[Pod]] = {}
     for pod in pods:
@@ -54,17 +54,28 @@ def schedule_gangs(
             members[name], refused[name] = _in_one_domain(gang, members[name], snapshot, solve)
     refused = {name: causes for name, causes in refused.items() if causes}
     incomplete = {name for name, gang in gangs.items() if gang.existing < gang.min_count}
-    for turn in range(MOST_TURNS + 1):
-        results = solve([p for name, some in members.items() if name not in refused for p in some])
-        short = {
+    for round_number in range(MAX_ROUNDS + 1):
+        results = solve(
+            [
+                p
+                for name, pods_of_gang in members.items()
+                if name not in refused
+                for p in pods_of_gang
+            ]
+        )
+        incomplete_gangs = {
             name: causes
             for name, gang in gangs.items()
             if name not in refused and (causes := _shortfall(gang, members[name], results))
         }
-        if not short:
+        if not incomplete_gangs:
             break
-        last = min(short, key=lambda name: (_priority(members[name]), -len(members[name]), name))
-        refused |= short if turn == MOST_TURNS - 1 else {last: short[last]}
+        last = min(
+            incomplete_gangs, key=lambda name: (_priority(members[name]), -len(members[name]), name)
+        )
+        refused |= (
+            incomplete_gangs if round_number == MAX_ROUNDS - 1 else {last: incomplete_gangs[last]}
+        )
     left_out = {pod.key: causes for name, causes in refused.items() for pod in members[name]}
     gang_by_pod = {pod.key: name for name in gangs for pod in members[name]}
     return replace(
@@ -110,21 +121,21 @@ def _in_one_domain(
             failures.append(f"{domain} has capacity for {possible} of {gang.min_count} pods")
     if choices:
         return min(choices, key=lambda choice: choice[:3])[3], ()
-    named = "; ".join(failures[:MOST_DOMAINS]) or "no domain exists"
-    return pods, (f"no {gang.topology_key} can hold gang {gang.name}: {named}",)
+    listed = "; ".join(failures[:MAX_DOMAINS]) or "no domain exists"
+    return pods, (f"no {gang.topology_key} can hold gang {gang.name}: {listed}",)
 
 
 def _open_domains(gang: Gang, snapshot: Snapshot) -> list[str]:
-    """Return the domains that may hold a gang: those of its pods that stay, or else all."""
+    """Return the domains that may hold a gang: the domains of its pods that stay, or else all."""
     key = gang.topology_key
     if gang.bound:
         members = (pod for pod in snapshot.pods if gang_of(pod) == gang.name)
-        where = {pod.spec.node_name for pod in members if stays(pod)}
-        # Pods on nodes that are being deleted leave: the others need not follow them.
+        nodes_of_gang = {pod.spec.node_name for pod in members if stays(pod)}
+        # Pods on nodes that are being deleted do not stay, so their domains do not count.
         domains = {
             node.labels[key]
             for node in snapshot.nodes
-            if node.name in where and key in node.labels and not node.deleting
+            if node.name in nodes_of_gang and key in node.labels and not node.deleting
         }
         if domains:
             return sorted(domains)

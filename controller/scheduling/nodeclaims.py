@@ -1,7 +1,7 @@
 """Build the NodeClaims of packed nodes.
 
-A NodeClaim keeps every freedom that its pods leave. It names a zone and a capacity type only if a
-pod or the price requires it. It lists the instance types that hold the pods and cost at most a
+A NodeClaim restricts the node only as much as its pods do. It names a zone and a capacity type only
+if a pod or the price requires it. It lists the instance types that hold the pods and cost at most a
 given multiple of the cheapest.
 """
 
@@ -30,39 +30,37 @@ from controller.scheduling.settings import BEST_EFFORT, Settings
 ROUNDING = 1e-12
 """Tolerance for products of prices, in $/h, so that a type at exactly the price limit is listed."""
 
-MIN_VALUES_KEPT = labels.MIN_VALUES_RELAXED
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchableTypes:
     """The cheapest column per row that meets a NodeClaim's requirements, cheapest first.
 
-    `rows`: catalog rows. `prices`: in $/h. `spot`: which columns are spot. `some_spot`: whether any
+    `rows`: catalog rows. `prices`: in $/h. `spot`: which columns are spot. `any_spot`: whether any
     column at all is spot. `capacity`: rows × resources, allocatable capacity.
     """
 
     rows: Indices
     prices: Vector
     spot: Mask
-    some_spot: bool
+    any_spot: bool
     capacity: Matrix
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class ClaimTerms:
-    """The common part of all NodeClaims with equal promises to their pods.
+    """The common part of all NodeClaims of a NodePool whose pods have the same needs.
 
-    Caches: `written`, the requirements, by whether `minValues` was lowered; `kept`, the type names
-    and the DaemonSets' requests, by the rows kept; `fitting`, the indices of the types that hold
-    the requests, by the requests.
+    Three attributes are caches: `requirements_by_relaxed`, the requirements by whether `minValues`
+    was lowered; `types_by_rows`, the type names and the DaemonSets' requests by the listed rows;
+    and `fitting`, the indices of the types that hold the requests, by the requests.
     """
 
     pool: PoolTemplate
     needs: Requirements
     launchable: LaunchableTypes
     labels: Mapping[str, str]
-    written: dict[bool, tuple[Requirement, ...]] = field(default_factory=dict)
-    kept: dict[bytes, tuple[tuple[str, ...], Resources]] = field(default_factory=dict)
+    requirements_by_relaxed: dict[bool, tuple[Requirement, ...]] = field(default_factory=dict)
+    types_by_rows: dict[bytes, tuple[tuple[str, ...], Resources]] = field(default_factory=dict)
     fitting: dict[bytes, Indices] = field(default_factory=dict)
 
 
@@ -80,28 +78,28 @@ class ClaimBuilder:
     ) -> None:
         """Build NodeClaims from a catalog.
 
-        `left` (limits) is what the packed nodes leave of the limits. `domains` are the domains over
-        which pods were spread, by label.
+        `left` (limits) are the remaining amounts after all packed nodes. `domains` are the domains
+        over which pods were spread, by label.
         """
         self._catalog = catalog
         self._headroom = headroom
         self._left = left.copy()
         self._settings = settings
         self._domains = domains
-        self._promises: list[Requirements] = []
+        self._needs: list[Requirements] = []
         self._numbers: dict[tuple[object, ...], int] = {}
         self._terms: dict[tuple[int, int, frozenset[int], bool], ClaimTerms] = {}
         self._spot = _spot_columns(catalog)
         self._greatest = headroom.per_row.max(axis=0, initial=0)
 
-    def promise(self, needs: Requirements) -> int:
-        """Return the number of a promise, the requirements that a node must meet for a pod.
+    def needs_number(self, needs: Requirements) -> int:
+        """Return the number of a pod's needs, the requirements that its node must meet.
 
-        Equal promises have equal numbers.
+        Equal needs have equal numbers.
         """
-        number = self._numbers.setdefault(tuple(sorted(needs.items())), len(self._promises))
-        if number == len(self._promises):
-            self._promises.append(needs)
+        number = self._numbers.setdefault(tuple(sorted(needs.items())), len(self._needs))
+        if number == len(self._needs):
+            self._needs.append(needs)
         return number
 
     def write(
@@ -111,20 +109,21 @@ class ClaimBuilder:
         reservation: int,
         pods: Sequence[str],
         requests: Resources,
-        promised: frozenset[int],
+        needs_numbers: frozenset[int],
         consumed: Vector,
         annotations: Mapping[str, str],
         excluded: Mask | None = None,
     ) -> NewNode | None:
-        """Return the NodeClaim for these pods; None if no list of types satisfies the NodePool.
+        """Return the NodeClaim for these pods; None if too few types hold them.
 
         Args:
             pool: the index of the NodePool.
             reservation: the index of the capacity reservation that the node is packed on, or −1.
             pods: the keys of the pods.
             requests: the sum of the pods' requests.
-            promised: the numbers of the promises to the pods.
-            consumed: limits, what the packed node type uses; it is already subtracted from `left`.
+            needs_numbers: the numbers of the pods' needs.
+            consumed: limits, the amounts that the packed node type uses. They are already
+                subtracted from `left`.
             annotations: the annotations of the NodeClaim.
             excluded: rows, the types that must not be listed.
 
@@ -132,26 +131,26 @@ class ClaimBuilder:
         axis = self._catalog.axis
         if any(amount > 0 and name not in axis for name, amount in requests.items()):
             return None
-        asked = axis.vector(requests)
-        terms = self._known_terms(pool, reservation, promised, on_demand=False)
-        fitting = _fitting(terms, asked, excluded)
+        size = axis.vector(requests)
+        terms = self._terms_of(pool, reservation, needs_numbers, on_demand=False)
+        fitting = _fitting(terms, size, excluded)
         if not len(fitting):
             return None
-        if not terms.launchable.spot[fitting[0]] and terms.launchable.some_spot:
-            terms = self._known_terms(pool, reservation, promised, on_demand=True)
-            fitting = _fitting(terms, asked, excluded)
-        kept, relaxed = self._listed_rows(terms, fitting, consumed)
-        if not len(kept):
+        if not terms.launchable.spot[fitting[0]] and terms.launchable.any_spot:
+            terms = self._terms_of(pool, reservation, needs_numbers, on_demand=True)
+            fitting = _fitting(terms, size, excluded)
+        listed, relaxed = self._listed_rows(terms, fitting, consumed)
+        if not len(listed):
             return None
-        if relaxed not in terms.written:
-            terms.written[relaxed] = _written(terms, relaxed)
-        types, daemons = self._types(terms, kept)
+        if relaxed not in terms.requirements_by_relaxed:
+            terms.requirements_by_relaxed[relaxed] = _requirements(terms, relaxed)
+        types, daemons = self._types(terms, listed)
         policy = self._settings.min_values_policy
         return NewNode(
             node_pool=terms.pool.name,
             instance_types=types,
-            requirements=terms.written[relaxed],
-            price=float(terms.launchable.prices[terms.launchable.rows == kept[0]][0]),
+            requirements=terms.requirements_by_relaxed[relaxed],
+            price=float(terms.launchable.prices[terms.launchable.rows == listed[0]][0]),
             pods=tuple(pods),
             requests={
                 name: amount
@@ -159,36 +158,36 @@ class ClaimBuilder:
                 if amount
             },
             labels=terms.labels,
-            annotations={**annotations, MIN_VALUES_KEPT: str(relaxed).lower()}
+            annotations={**annotations, labels.MIN_VALUES_RELAXED: str(relaxed).lower()}
             if terms.pool.minimums and policy == BEST_EFFORT
             else annotations,
         )
 
-    def _known_terms(
-        self, pool: int, reservation: int, promised: frozenset[int], *, on_demand: bool
+    def _terms_of(
+        self, pool: int, reservation: int, needs_numbers: frozenset[int], *, on_demand: bool
     ) -> ClaimTerms:
-        """Return the common part of NodeClaims with these promises; cached."""
-        key = pool, reservation, promised, on_demand
-        known = self._terms.get(key)
-        if known is None:
+        """Return the common part of NodeClaims with these needs; cached."""
+        key = pool, reservation, needs_numbers, on_demand
+        cached = self._terms.get(key)
+        if cached is None:
             template = self._catalog.pools[pool]
-            promises = [self._promises[number] for number in sorted(promised)]
-            needs = requirements.conjunction(template.requirements, *promises)
-            self._bind(needs, reservation)
-            self._settle(needs, template)
+            needs_of_pods = [self._needs[number] for number in sorted(needs_numbers)]
+            needs = requirements.conjunction(template.requirements, *needs_of_pods)
+            self._restrict_reservation(needs, reservation)
+            self._choose_open_labels(needs, template)
             if on_demand:
                 needs[labels.CAPACITY_TYPE] = one_of(labels.ON_DEMAND)
             launchable = self._launchable(pool, needs)
-            known = ClaimTerms(
+            cached = ClaimTerms(
                 pool=template,
                 needs=needs,
                 launchable=launchable,
                 labels=labels_of(template.labels, needs),
             )
-            self._terms[key] = known
-        return known
+            self._terms[key] = cached
+        return cached
 
-    def _bind(self, needs: dict[str, ValueSet], reservation: int) -> None:
+    def _restrict_reservation(self, needs: dict[str, ValueSet], reservation: int) -> None:
         """Restrict a NodeClaim to its capacity reservation; without one, exclude all of them."""
         names = [name for name, _ in self._catalog.reservations]
         if reservation >= 0:
@@ -198,18 +197,18 @@ class ClaimBuilder:
             others = one_of(labels.ON_DEMAND, labels.SPOT)
             requirements.narrow(needs, labels.CAPACITY_TYPE, others)
 
-    def _settle(self, needs: dict[str, ValueSet], template: PoolTemplate) -> None:
-        """Restrict labels that the NodePool leaves open to domains that pods were spread over.
+    def _choose_open_labels(self, needs: dict[str, ValueSet], template: PoolTemplate) -> None:
+        """Restrict labels that the NodePool leaves open to domains over which pods were spread.
 
-        A new value would be a further domain, without any of those pods.
+        Any other value would be a further domain.
         """
         for key in template.requirements.keys() & self._domains.keys():
             if needs[key].complement and key not in labels.WELL_KNOWN:
-                known = next(
-                    (domain for domain in self._domains[key] if needs[key].has(domain)), None
+                domain = next(
+                    (value for value in self._domains[key] if needs[key].has(value)), None
                 )
-                if known is not None:
-                    needs[key] = one_of(known)
+                if domain is not None:
+                    needs[key] = one_of(domain)
 
     def _launchable(self, pool: int, needs: Requirements) -> LaunchableTypes:
         """Return the cheapest available offering of each type that meets these requirements."""
@@ -227,19 +226,19 @@ class ClaimBuilder:
             rows=rows[first],
             prices=prices[first],
             spot=spot[first],
-            some_spot=bool(spot.any()),
+            any_spot=bool(spot.any()),
             capacity=catalog.allocatable[rows[first]],
         )
 
-    def _types(self, terms: ClaimTerms, kept: Indices) -> tuple[tuple[str, ...], Resources]:
-        """Return the names of the rows' types, and the least that DaemonSets request on one."""
-        key = kept.tobytes()
-        known = terms.kept.get(key)
-        if known is None:
-            overhead = self._catalog.overhead[kept].min(axis=0)
-            types = tuple(self._catalog.types[row].name for row in kept.tolist())
-            known = terms.kept[key] = types, self._catalog.axis.amounts(overhead)
-        return known
+    def _types(self, terms: ClaimTerms, listed: Indices) -> tuple[tuple[str, ...], Resources]:
+        """Return the names of the rows' types, and the least requests of DaemonSets on one."""
+        key = listed.tobytes()
+        cached = terms.types_by_rows.get(key)
+        if cached is None:
+            overhead = self._catalog.overhead[listed].min(axis=0)
+            types = tuple(self._catalog.types[row].name for row in listed.tolist())
+            cached = terms.types_by_rows[key] = types, self._catalog.axis.amounts(overhead)
+        return cached
 
     def _listed_rows(
         self, terms: ClaimTerms, fitting: Indices, consumed: Vector
@@ -255,23 +254,25 @@ class ClaimBuilder:
             affordable = (self._headroom.per_row[rows] <= limit).all(axis=1)
             rows, prices = rows[affordable], prices[affordable]
         most = launchable.prices[cheapest] * factor + ROUNDING
-        near = int(np.searchsorted(prices, most, side="right"))
-        count = min(max(near, settings.min_instance_types), settings.max_instance_types)
-        kept, relaxed = rows[:count], False
+        within_price = int(np.searchsorted(prices, most, side="right"))
+        count = min(max(within_price, settings.min_instance_types), settings.max_instance_types)
+        listed, relaxed = rows[:count], False
         if minimums:
-            wanted = self._flexible(rows[: settings.max_instance_types], minimums)
-            relaxed = wanted is None
+            needed_count = self._flexible(rows[: settings.max_instance_types], minimums)
+            relaxed = needed_count is None
             if relaxed and settings.min_values_policy != BEST_EFFORT:
                 return rows[:0], False
-            kept = rows[: settings.max_instance_types if wanted is None else max(count, wanted)]
-        # EC2 may launch the largest type on the list. Set its limits aside, so that later
-        # NodeClaims cannot exceed them.
-        if len(kept) and len(self._left):
-            self._left = self._left - (self._headroom.per_row[kept].max(axis=0) - consumed)
-        return kept, relaxed
+            listed = rows[
+                : settings.max_instance_types if needed_count is None else max(count, needed_count)
+            ]
+        # EC2 may launch the largest type on the list. Its consumption is reserved, so that later
+        # NodeClaims cannot exceed the limits.
+        if len(listed) and len(self._left):
+            self._left = self._left - (self._headroom.per_row[listed].max(axis=0) - consumed)
+        return listed, relaxed
 
     def _flexible(self, rows: Indices, minimums: Mapping[str, int]) -> int | None:
-        """Return how many of the cheapest types satisfy `minValues`; None if all do not."""
+        """Return the number of the cheapest types that satisfy `minValues`; None if all do not."""
         needed = 0
         for key, least in minimums.items():
             seen: set[str] = set()
@@ -297,23 +298,23 @@ def _spot_columns(catalog: Catalog) -> Mask:
     return spot[codes.of_column]
 
 
-def _fitting(terms: ClaimTerms, asked: Vector, excluded: Mask | None) -> Indices:
+def _fitting(terms: ClaimTerms, size: Vector, excluded: Mask | None) -> Indices:
     """Return the indices of the types that hold the requests, cheapest first."""
-    key, launchable = asked.tobytes(), terms.launchable
-    known = terms.fitting.get(key)
-    if known is None:
-        known = np.flatnonzero((launchable.capacity >= asked).all(axis=1))
-        terms.fitting[key] = known
-    return known if excluded is None else known[~excluded[launchable.rows[known]]]
+    key, launchable = size.tobytes(), terms.launchable
+    cached = terms.fitting.get(key)
+    if cached is None:
+        cached = np.flatnonzero((launchable.capacity >= size).all(axis=1))
+        terms.fitting[key] = cached
+    return cached if excluded is None else cached[~excluded[launchable.rows[cached]]]
 
 
-def _written(terms: ClaimTerms, relaxed: bool) -> tuple[Requirement, ...]:
+def _requirements(terms: ClaimTerms, relaxed: bool) -> tuple[Requirement, ...]:
     named = {
         key: values
         for key, values in terms.needs.items()
         if key not in {labels.INSTANCE_TYPE, labels.HOSTNAME}
     }
-    return requirements.written(named, {} if relaxed else terms.pool.minimums)
+    return requirements.as_terms(named, {} if relaxed else terms.pool.minimums)
 
 
 def labels_of(own: Mapping[str, str], needs: Mapping[str, ValueSet]) -> dict[str, str]:
@@ -328,7 +329,7 @@ def labels_of(own: Mapping[str, str], needs: Mapping[str, ValueSet]) -> dict[str
 
 
 class NodeClaimWriter:
-    """Builds NodeClaims for planned nodes; caches the promises to equal pods."""
+    """Builds NodeClaims for planned nodes; the needs of equal pods are cached."""
 
     def __init__(
         self,
@@ -341,22 +342,22 @@ class NodeClaimWriter:
         """Build NodeClaims for these variants; `devices` has the solve's allocations."""
         self._claims, self._variants = claims, variants
         self._headroom, self._devices = headroom, devices
-        self._promises: dict[tuple[object, ...], int] = {}
+        self._needs: dict[tuple[object, ...], int] = {}
         self._requests: dict[tuple[object, ...], Resources] = {}
-        self._written: dict[tuple[object, ...], NewNode | None] = {}
+        self._new_nodes: dict[tuple[object, ...], NewNode | None] = {}
 
-    def written(self, planned: PlannedNode) -> NewNode | None:
-        """Return the new node for a planned node; None if too few types hold its pods."""
+    def write(self, planned: PlannedNode) -> NewNode | None:
+        """Return the new node for a planned node; None if too few instance types hold its pods."""
         if len(self._headroom.left):
-            return self._new_node(planned)  # The limits left to it depend on earlier nodes.
-        alike = planned.node_type, *((pod_group, len(keys)) for pod_group, keys in planned.members)
-        if alike not in self._written:
-            self._written[alike] = self._new_node(planned)
-        node = self._written[alike]
+            return self._new_node(planned)  # Its instance types depend on the limits left.
+        key = planned.node_type, *((pod_group, len(keys)) for pod_group, keys in planned.members)
+        if key not in self._new_nodes:
+            self._new_nodes[key] = self._new_node(planned)
+        node = self._new_nodes[key]
         return None if node is None else replace(node, pods=tuple(planned.keys))
 
     def _new_node(self, planned: PlannedNode) -> NewNode | None:
-        """Return the new node for a planned node; None if too few types hold its pods."""
+        """Return the new node for a planned node, without the cache."""
         variants = self._variants
         variant = variants.variant_of[planned.node_type]
         ports = [
@@ -367,7 +368,7 @@ class NodeClaimWriter:
             reservation=int(variants.reservation_of_variant[variant]),
             pods=planned.keys,
             requests=self._requested(planned),
-            promised=self._promised(planned),
+            needs_numbers=self._numbers_of(planned),
             consumed=self._headroom.per_row[variants.row_of[planned.node_type]],
             annotations=self._devices.annotations(pod_group for pod_group, _ in planned.members),
             excluded=rows_with_used_ports(variants.catalog, ports) if ports else None,
@@ -375,25 +376,26 @@ class NodeClaimWriter:
 
     def _requested(self, planned: PlannedNode) -> Resources:
         """Return the sum of the requests of a node's pods."""
-        asking = tuple(
+        classes_and_counts = tuple(
             (pod_group.pending.pod_class, len(keys)) for pod_group, keys in planned.members
         )
-        known = self._requests.get(asking)
-        if known is None:
-            known = self._requests[asking] = resources.total(
-                resources.times(pod_class.requests, count) for pod_class, count in asking
+        cached = self._requests.get(classes_and_counts)
+        if cached is None:
+            cached = self._requests[classes_and_counts] = resources.total(
+                resources.times(pod_class.requests, count)
+                for pod_class, count in classes_and_counts
             )
-        return known
+        return cached
 
-    def _promised(self, planned: PlannedNode) -> frozenset[int]:
-        """Return the numbers of the promises to a node's pods."""
+    def _numbers_of(self, planned: PlannedNode) -> frozenset[int]:
+        """Return the numbers of the needs of a node's pods."""
         variant = int(self._variants.variant_of[planned.node_type])
         numbers = set()
         for pod_group, _ in planned.members:
             eligibility = pod_group.pending.eligibility
             needs = pod_group.needs or {}
-            known = (eligibility, pod_group.pins, tuple(sorted(needs.items())), variant)
-            number = self._promises.get(known)
+            key = (eligibility, pod_group.pins, tuple(sorted(needs.items())), variant)
+            number = self._needs.get(key)
             if number is None:
                 chosen = next(
                     i
@@ -401,12 +403,12 @@ class NodeClaimWriter:
                     if truth[variant]
                 )
                 pinned = {key: one_of(value) for key, value in pod_group.pins}
-                promise = conjunction(
+                all_needs = conjunction(
                     eligibility.alternatives[chosen],
                     eligibility.constraints.preferred,
                     pinned,
                     needs,
                 )
-                number = self._promises[known] = self._claims.promise(promise)
+                number = self._needs[key] = self._claims.needs_number(all_needs)
             numbers.add(number)
         return frozenset(numbers)

@@ -12,7 +12,7 @@ HEAVIER_POOLS = "NodePools of greater weight"
 
 
 class Relaxation:
-    """Finds the next, weaker constraints of pods; equal constraints are relaxed once."""
+    """Relaxes the constraints of pods step by step; equal constraints are relaxed once."""
 
     def __init__(
         self, *, reader: EligibilityReader, launch_options: LaunchOptions, reporter: Reporter
@@ -22,9 +22,9 @@ class Relaxation:
         self._known: dict[Eligibility, Relaxed | None] = {}
 
     def attainable(self, pending: PendingGroup) -> PendingGroup:
-        """Return the pods without preferences that no existing or new node can satisfy.
+        """Return the pods without the preferences that no existing or new node can satisfy.
 
-        So they are placed together with other pods and not after them.
+        So these pods are placed together with other pods and not after them.
         """
         while not len(
             self._launch_options.fitting_node_types(pending.eligibility.eligible, pending.size)

@@ -35,18 +35,18 @@ from controller.scheduling.topology.groups import TopologyGroup, TopologyGroups
 from controller.state.snapshot import Snapshot
 from controller.state.usage import usage
 
-SHAPING = (resources.CPU, resources.MEMORY)
+FIRST_RESOURCES = (resources.CPU, resources.MEMORY)
 """The first resources of every solve, whether a pod requests them or not."""
 
-CLAIMS_DEVICES = "the pod has resource claims, which Joiner ignores: set IGNORE_DRA_REQUESTS=false"
+DRA_IGNORED = "the pod has resource claims, which Joiner ignores: set IGNORE_DRA_REQUESTS=false"
 
 ConstrainedClass = tuple[PodClass, PodConstraints]
 """Equal pending pods, with their initial requirements and preferences."""
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingPods:
-    """The pending pods in classes of equal ones; `refused` maps malformed pods to causes."""
+class PendingPods:
+    """The pending pods in classes of equal pods; `refused` maps malformed pods to causes."""
 
     classes: tuple[ConstrainedClass, ...]
     refused: Mapping[str, tuple[str, ...]]
@@ -64,8 +64,8 @@ class WaitingPods:
     @property
     def axis(self) -> ResourceAxis:
         """The resources of the solve: CPU and memory, then all others that pods request."""
-        asked = {name for pod_class, _ in self.classes for name in pod_class.requests}
-        return ResourceAxis((*SHAPING, *sorted(asked.difference(SHAPING))))
+        names = {name for pod_class, _ in self.classes for name in pod_class.requests}
+        return ResourceAxis((*FIRST_RESOURCES, *sorted(names.difference(FIRST_RESOURCES))))
 
     def one_per_placement_key(self) -> list[ConstrainedClass]:
         """Return the first class of each placement key."""
@@ -77,10 +77,10 @@ class WaitingPods:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """What can be bought.
+    """The offerings that can be bought.
 
-    `capacity`: node types × the solve's resources, allocatable capacity. `headroom`: what the
-    limits of NodePools still allow. `limits`: the same for node types, with capacity reservations.
+    `capacity`: node types × the solve's resources, allocatable capacity. `headroom`: the remaining
+    limits of NodePools. `limits`: the same for node types, with capacity reservations.
     """
 
     variants: Variants
@@ -92,7 +92,7 @@ class Supply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingProblem:
-    """Pending pods and the cluster, read; nothing is decided yet.
+    """The input of a solve: the pending pods and the cluster.
 
     A solver does not change it: remaining capacity, tallies, volumes and devices are copied for
     each solve.
@@ -100,7 +100,7 @@ class SchedulingProblem:
 
     settings: Settings
     catalog: Catalog
-    pods: WaitingPods
+    pods: PendingPods
     axis: ResourceAxis
     nodes: ExistingNodes
     attachments: Attachments
@@ -126,7 +126,7 @@ def scheduling_problem(
     """
     volumes = VolumeIndex(snapshot)
     devices = DeviceAllocator(pods, snapshot, catalog)
-    waiting = _read_pods(
+    pending = _read_pods(
         pod_classes(
             [volumes.with_bound_claims(pod) for pod in pods],
             signatures=signatures,
@@ -136,15 +136,15 @@ def scheduling_problem(
         volumes=volumes,
         devices=devices,
         settings=settings,
-        soft_taints=_taint_softly(catalog),
+        soft_taints=_has_soft_taints(catalog),
     )
-    axis = waiting.axis
-    running = _running(snapshot, waiting)
+    axis = pending.axis
+    running = _running(snapshot, pending)
     nodes = ExistingNodes(snapshot.nodes, pods=running, daemons=catalog.daemons, axis=axis)
-    groups = _stated_groups(waiting, running, snapshot)
+    groups = _stated_groups(pending, running, snapshot)
     supply = _supply(
-        waiting,
-        _asked_variants(waiting, groups.all, devices, catalog),
+        pending,
+        _required_variants(pending, groups.all, devices, catalog),
         axis=axis,
         settings=settings,
         headroom=headroom_of(catalog, usage(snapshot.nodes, snapshot.instance_types)),
@@ -152,7 +152,7 @@ def scheduling_problem(
     return SchedulingProblem(
         settings=settings,
         catalog=catalog,
-        pods=waiting,
+        pods=pending,
         axis=axis,
         nodes=nodes,
         attachments=Attachments(nodes.all, snapshot=snapshot, running=running, index=volumes),
@@ -172,133 +172,134 @@ def scheduling_problem(
 
 
 def _read_pods(
-    settled: Sequence[PodClass],
+    pods_by_class: Sequence[PodClass],
     *,
     volumes: VolumeIndex,
     devices: DeviceAllocator,
     settings: Settings,
     soft_taints: bool,
-) -> WaitingPods:
-    """Give classes their volumes and constraints; refuse the malformed ones.
+) -> PendingPods:
+    """Set the volumes and constraints of classes, and refuse malformed classes.
 
     `soft_taints` says whether any NodePool has a PreferNoSchedule taint.
     """
-    classes, refused = _split_by_claims(settled, devices, settings)
+    classes, refused = _split_by_claims(pods_by_class, devices, settings)
     read_classes: list[ConstrainedClass] = []
-    known: dict[bytes, tuple[PodConstraints, Volumes]] = {}
+    cached: dict[bytes, tuple[PodConstraints, Volumes]] = {}
     for pod_class in classes:
         key, flaw = pod_class.placement_key, pod_class.flaw
         try:
-            if not flaw and key not in known:
+            if not flaw and key not in cached:
                 constraints = initial_constraints(
                     pod_class.spec, policy=settings.preference_policy, soft_taints=soft_taints
                 )
-                known[key] = constraints, volumes.of(pod_class.namespace, pod_class.spec)
+                cached[key] = constraints, volumes.of(pod_class.namespace, pod_class.spec)
         except ValueError as malformed:
             flaw = str(malformed)
         if flaw:
             refused |= dict.fromkeys(pod_class.keys, (flaw,))
         else:
-            constraints, pod_class.volumes = known[key]
+            constraints, pod_class.volumes = cached[key]
             read_classes.append((pod_class, constraints))
-    return WaitingPods(tuple(read_classes), refused)
+    return PendingPods(tuple(read_classes), refused)
 
 
 def _split_by_claims(
     classes: Sequence[PodClass], devices: DeviceAllocator, settings: Settings
 ) -> tuple[list[PodClass], dict[str, tuple[str, ...]]]:
-    """Split pod classes by the claims of their pods; also return the pods without devices.
-
-    Those pods come with the cause.
-    """
-    parted: list[PodClass] = []
+    """Split pod classes by the claims of their pods; also return the refused pods with causes."""
+    split_classes: list[PodClass] = []
     refused: dict[str, tuple[str, ...]] = {}
     for pod_class in classes:
         if not pod_class.spec.resource_claims:
-            parted.append(pod_class)
+            split_classes.append(pod_class)
         elif settings.ignore_dra_requests:
-            refused |= dict.fromkeys(pod_class.keys, (CLAIMS_DEVICES,))
+            refused |= dict.fromkeys(pod_class.keys, (DRA_IGNORED,))
         else:
             parts, failed = devices.split_by_claims(pod_class)
-            parted.extend(parts)
+            split_classes.extend(parts)
             refused |= {key: (cause,) for key, cause in failed.items()}
-    return parted, refused
+    return split_classes, refused
 
 
-def _taint_softly(catalog: Catalog) -> bool:
+def _has_soft_taints(catalog: Catalog) -> bool:
     """Whether any NodePool has a PreferNoSchedule taint."""
     return any(
         taint.effect == PREFER_NO_SCHEDULE for pool in catalog.pools for taint in pool.taints
     )
 
 
-def _running(snapshot: Snapshot, waiting: WaitingPods) -> list[Pod]:
+def _running(snapshot: Snapshot, pending: PendingPods) -> list[Pod]:
     """Return the pods that have a node and are not among the pending pods of this solve."""
-    moving = waiting.keys
-    return [pod for pod in snapshot.pods if pod.spec.node_name and pod.key not in moving]
+    pending_keys = pending.keys
+    return [pod for pod in snapshot.pods if pod.spec.node_name and pod.key not in pending_keys]
 
 
 def _stated_groups(
-    waiting: WaitingPods, running: Sequence[Pod], snapshot: Snapshot
+    pending: PendingPods, running: Sequence[Pod], snapshot: Snapshot
 ) -> TopologyGroups:
     """Return the topology groups of pending and running pods, with the running pods counted."""
     groups = TopologyGroups(snapshot.namespaces)
-    for pod_class, constraints in waiting.one_per_placement_key():
+    for pod_class, constraints in pending.one_per_placement_key():
         topology_groups_of(pod_class, constraints, groups)
     groups.of_running(running, snapshot.nodes)
     groups.count_running(running, snapshot.nodes)
     return groups
 
 
-def _asked_variants(
-    waiting: WaitingPods,
+def _required_variants(
+    pending: PendingPods,
     groups: Iterable[TopologyGroup],
     devices: DeviceAllocator,
     catalog: Catalog,
 ) -> Variants:
-    """Return the variants for everything that pods and their devices require of new nodes.
+    """Return the variants for all requirements of pods and their devices on new nodes.
 
-    They also tell apart the domains of every topology group.
+    They also distinguish the domains of every topology group.
     """
-    firsts = waiting.one_per_placement_key()
-    asking = [
+    firsts = pending.one_per_placement_key()
+    alternatives_and_ports = [
         (alternative, pod_class.ports)
         for pod_class, constraints in firsts
         for alternative in new_node_alternatives(pod_class, constraints, devices)
     ]
-    asked = [alternative for alternative, _ in asking]
+    required_sets = [alternative for alternative, _ in alternatives_and_ports]
     for _, constraints in firsts:
         # The requirements without volumes and devices decide which nodes a spread counts.
-        asked.extend(constraints.strict)
-        asked.extend(
+        required_sets.extend(constraints.strict)
+        required_sets.extend(
             read(term.preference.match_expressions) for term in constraints.preferred_nodes
         )
-    asked.extend(devices.queries)
+    required_sets.extend(devices.queries)
     domains: list[Requirements] = []
     for key in sorted({group.key for group in groups if not group.per_node}):
-        wanted = list(
-            dict.fromkeys(requirements[key] for requirements in asked if key in requirements)
+        sets_of_key = list(
+            dict.fromkeys(
+                requirements[key] for requirements in required_sets if key in requirements
+            )
         )
-        values = distinguished_values(catalog, key, wanted)
+        values = distinguished_values(catalog, key, sets_of_key)
         domains.extend({key: one_of(value)} for value in values)
-    opened = variants_of(catalog, [*asked, *domains], ports=(ports for _, ports in asking))
-    return with_joined_variants(opened, asking, domains)
+    variants = variants_of(
+        catalog, [*required_sets, *domains], ports=(ports for _, ports in alternatives_and_ports)
+    )
+    return with_joined_variants(variants, alternatives_and_ports, domains)
 
 
 def _supply(
-    waiting: WaitingPods,
+    pending: PendingPods,
     variants: Variants,
     *,
     axis: ResourceAxis,
     settings: Settings,
     headroom: LimitHeadroom,
 ) -> Supply:
-    """Return what can be bought: these variants within the limits."""
+    """Return the variants as the supply of a solve, with their capacity and limits."""
     capacity = flexible_capacity(
         variants,
         variants.capacity_along(axis),
         settings,
-        axis.vectors(pod_class.requests for pod_class, _ in waiting.classes),
+        axis.vectors(pod_class.requests for pod_class, _ in pending.classes),
     )
     return Supply(
         variants=variants,

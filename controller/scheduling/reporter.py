@@ -1,4 +1,4 @@
-"""The progress of a solve; a reporter does not change the answer."""
+"""Reports of the progress of a solve; they do not affect its results."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from controller.scheduling.results import Results
 
 
 class Reporter:
-    """Receives the stages and decisions of a solve, in order; subclasses override what they need.
+    """Receives the stages and decisions of a solve, in order; subclasses override some methods.
 
     A solve calls each method a few times, but `pods_relaxed` once for each class of pods and each
-    preference that the class gives up.
+    relaxed preference.
     """
 
     def problem_read(self, *, pods: int, classes: int, node_types: int, nodes: int) -> None:
@@ -24,25 +24,25 @@ class Reporter:
         """
 
     def nodes_packed(self, *, nodes: int, cost: float, bound: float, pods_left: int) -> None:
-        """Report new nodes for a batch of pods: first the quickest answer, then each better one.
+        """Report the new nodes for a batch of pods: the first packing, then each better one.
 
         `cost` and `bound`, the lower bound on the cost of the batch, are in $/h.
         """
 
     def nodes_rearranged(self, *, nodes: int, cost: float) -> None:
-        """Report a small answer that was rearranged: its new nodes and their cost in $/h."""
+        """Report the improved new nodes of a small solve, and their cost in $/h."""
 
     def pods_relaxed(self, *, pods: int, given_up: str) -> None:
-        """Report unschedulable pods that give up a preference and are tried again."""
+        """Report pods without a node that are tried again without a preference (`given_up`)."""
 
     def solved_again(self, world: str) -> None:
         """Report that the problem is solved again because pods were unschedulable.
 
-        `world` says with what change.
+        `world` describes the change to the cluster.
         """
 
     def done(self, results: Results) -> None:
-        """Report the answer."""
+        """Report the results."""
 
 
 SILENT = Reporter()

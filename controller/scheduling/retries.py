@@ -1,11 +1,10 @@
-"""Changed clusters that are solved again when pods were unschedulable.
+"""Changes to the cluster for a second solve, if pods were unschedulable in the first.
 
 * A spread with `nodeAffinityPolicy: Ignore` counts every domain that has nodes, even if its own
   pods may not schedule there. A new node for other pods in such a domain sets the least count to
   0. The second solve launches no nodes in these domains.
-* NodePools are tried in the order of their weights. The first ones may use up their limits on pods
-  that other NodePools could hold. So the pods that were left over are placed first. If that does
-  not help, all NodePools get the same weight.
+* NodePools are tried in the order of their weights. Pods that other NodePools could hold may use up
+  the limits of the first ones. In the second solve all NodePools have the same weight.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from controller.apis.kubernetes.taints import Requirement
 from controller.state.snapshot import Snapshot
 
 Domains = Mapping[str, Set[str]]
-"""Labels, and values of each."""
+"""Labels, and the domains (values) of each."""
 
 
 def without_domains(snapshot: Snapshot, domains: Domains) -> Snapshot:
@@ -30,12 +29,12 @@ def without_domains(snapshot: Snapshot, domains: Domains) -> Snapshot:
         Requirement(key=key, operator="NotIn", values=sorted(values))
         for key, values in sorted(domains.items())
     ]
-    pools = tuple(_with(pool, terms) for pool in snapshot.node_pools)
+    pools = tuple(_with_requirements(pool, terms) for pool in snapshot.node_pools)
     return replace(snapshot, node_pools=pools)
 
 
-def closable(key: str) -> bool:
-    """Whether a NodePool can exclude domains of this label: only if the cloud sets the label.
+def can_exclude(key: str) -> bool:
+    """Whether a NodePool can exclude domains of this label, which the cloud must set.
 
     A NodePool with a requirement on a custom label would set that label on its nodes.
     """
@@ -51,9 +50,9 @@ def with_equal_weights(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, node_pools=tuple(pools))
 
 
-def _with(pool: NodePool, terms: list[Requirement]) -> NodePool:
+def _with_requirements(pool: NodePool, terms: list[Requirement]) -> NodePool:
     """Return the NodePool with further requirements."""
-    inner = pool.spec.template.spec
-    inner = structs.replace(inner, requirements=[*inner.requirements, *terms])
-    template = structs.replace(pool.spec.template, spec=inner)
+    node_spec = pool.spec.template.spec
+    node_spec = structs.replace(node_spec, requirements=[*node_spec.requirements, *terms])
+    template = structs.replace(pool.spec.template, spec=node_spec)
     return structs.replace(pool, spec=structs.replace(pool.spec, template=template))

@@ -13,7 +13,7 @@ BEST_EFFORT = "BestEffort"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of a solve; names in capitals are the settings that users know."""
+    """Settings of a solve; names in capitals are settings of the controller."""
 
     preference_policy: str = RESPECT
     """`PREFERENCE_POLICY`: whether preferences are required until they cannot be satisfied."""
@@ -24,10 +24,10 @@ class Settings:
 
     price_factor: float = 1.5
     """Greatest price of an instance type on an on-demand NodeClaim, as a multiple of the cheapest.
-    Some choice is needed if a zone runs out of capacity."""
+    With several types the launch succeeds even if a zone has no capacity of some of them."""
 
     spot_price_factor: float = 2.5
-    """The same for spot, where more capacity pools to choose from mean fewer interruptions."""
+    """The same for spot; with more capacity pools to choose from, there are fewer interruptions."""
 
     max_instance_types: int = 600
     """Greatest number of instance types on a NodeClaim."""
@@ -42,15 +42,15 @@ class Settings:
     """`GANG_SCHEDULING`: whether the pods of a gang are scheduled together or not at all."""
 
     refinements: int = 8
-    """Greatest number of ruin-and-recreate turns. With 0 the quickest complete answer is taken,
-    without a lower bound."""
+    """Greatest number of ruin-and-recreate turns. With 0 the solve returns the quickest complete
+    packing, without a lower bound."""
 
 
 def from_names(named: Mapping[str, str]) -> Settings:
-    """Return the settings of a solve from the settings that users know; others are ignored.
+    """Return the settings of a solve from settings of the controller; other names are ignored.
 
     Raises:
-        ValueError: a value is not one of those allowed; the message names the setting.
+        ValueError: a value is not allowed; the message names the setting.
 
     """
     allowed = {

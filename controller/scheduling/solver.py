@@ -21,7 +21,7 @@ from controller.scheduling.problem import SchedulingProblem
 from controller.scheduling.rearrangement import MAX_PODS, Rearrangement
 from controller.scheduling.reporter import SILENT, Reporter
 from controller.scheduling.results import NewNode, Results
-from controller.scheduling.retries import closable
+from controller.scheduling.retries import can_exclude
 from controller.scheduling.topology.groups import TopologyType
 
 
@@ -128,7 +128,7 @@ class Solver:
         for pending in self._without_node:
             for tally, _, universe in self._domains.rules(pending).owned:
                 group = tally.group
-                if group.type is TopologyType.SPREAD and closable(group.key):
+                if group.type is TopologyType.SPREAD and can_exclude(group.key):
                     own = pending.eligibility.own_eligible & pending.eligibility.tolerated
                     reach = self._launch_options.values(group.key, own)
                     domains[group.key] |= set(universe) - group.universe - set(reach)
@@ -316,7 +316,7 @@ class Solver:
         )
         new_nodes: list[NewNode] = []
         for planned in self._planned:
-            node = writer.written(planned)
+            node = writer.write(planned)
             if node is None:
                 self._mark_unschedulable(planned.keys, (TOO_FEW_TYPES,))
             else:

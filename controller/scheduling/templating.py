@@ -1,4 +1,4 @@
-"""The node that a NodePool's template describes, without any pods."""
+"""New nodes of static NodePools: nodes that the NodePool's template alone specifies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from controller.scheduling.results import NewNode
 
 
 def templated(pool: NodePool) -> NewNode:
-    """Return a node as the NodePool's template alone specifies it.
+    """Return a new node without pods, as the NodePool's template specifies it.
 
     Raises:
         ValueError: a requirement is malformed.

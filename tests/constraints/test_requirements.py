@@ -57,7 +57,7 @@ def test_labels_match_requirements_as_in_kubernetes(allowed: ValueSet, value: st
 
 @given(_sets())
 def test_a_written_value_parses_to_the_same_value(allowed: ValueSet) -> None:
-    terms = requirements.written({"key": allowed})
+    terms = requirements.as_terms({"key": allowed})
 
     again = requirements.read(terms)["key"]
     assert all(again.has(value) == allowed.has(value) for value in VALUES)
