@@ -202,9 +202,9 @@ class Instances:
 
         """
         wanted = instance_id(provider_id)
-        if wanted in self._seen and self._is_held(zone_of(provider_id)):
+        if wanted in self._seen and self._is_shifted(zone_of(provider_id)):
             return self._seen[wanted]
-        self._refuse_held(provider_id)
+        self._refuse_shifted(provider_id)
         description = await self._descriptions.get(wanted)
         if description is not None and not description.is_gone:
             tags = description.instance.tags
@@ -262,7 +262,7 @@ class Instances:
     async def all(self) -> list[Instance]:
         """Return every instance that is not terminated, including those just launched."""
         listed = {instance_id(d.instance.provider_id): d for d in await self._query([])}
-        living = listed | {i: d for i, d in self._seen.items() if self._is_held(d.instance.zone)}
+        living = listed | {i: d for i, d in self._seen.items() if self._is_shifted(d.instance.zone)}
         self._seen = living if self._shift is not None else {}
         for settled in living:
             self._settling.pop(settled, None)
@@ -282,7 +282,7 @@ class Instances:
 
         """
         wanted = instance_id(provider_id)
-        self._refuse_held(provider_id)
+        self._refuse_shifted(provider_id)
         try:
             description = await self.get(provider_id)
         except NotListedYetError:
@@ -306,7 +306,7 @@ class Instances:
             CloudProviderError: another installation launched it, or its tags name no installation.
 
         """
-        self._refuse_held(provider_id)
+        self._refuse_shifted(provider_id)
         self._refuse_foreign((await self.get(provider_id)).instance)
         try:
             await self._aws.call("ec2", "reboot_instances", InstanceIds=[instance_id(provider_id)])
@@ -325,7 +325,7 @@ class Instances:
             CloudProviderError: another installation launched it, or its tags name no installation.
 
         """
-        self._refuse_held(provider_id)
+        self._refuse_shifted(provider_id)
         description = await self.get(provider_id)
         self._refuse_foreign(description.instance)
         await self._aws.call(
@@ -346,11 +346,11 @@ class Instances:
         )
         return is_launched and bool(tags.keys() & of_cluster)
 
-    def _is_held(self, zone: str) -> bool:
+    def _is_shifted(self, zone: str) -> bool:
         return self._shift is not None and self._shift.covers(zone)
 
-    def _refuse_held(self, provider_id: str) -> None:
-        if self._is_held(zone_of(provider_id)):
+    def _refuse_shifted(self, provider_id: str) -> None:
+        if self._is_shifted(zone_of(provider_id)):
             raise ZoneShiftedError(
                 f"{provider_id} is not changed while a zonal shift moves traffic away from its zone"
             )

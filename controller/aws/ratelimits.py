@@ -1,4 +1,4 @@
-"""Limits the rate of EC2 requests to what EC2 allows an account.
+"""Limits the rate of EC2 requests to EC2's limits for an account.
 
 EC2 counts an account's requests per API in token buckets. This module keeps copies of these
 buckets, and every EC2 request of the process takes its tokens from them. A request waits, in order

@@ -1,4 +1,4 @@
-"""The unavailable offerings: those that EC2 refused recently, which launches avoid for a while.
+"""The unavailable offerings: EC2 refused them recently, so launches avoid them for a while.
 
 A mark lasts 3 minutes. If the previous mark of the same offering expired only recently, the new one
 lasts twice as long, because EC2 will probably refuse the offering again, and each refusal delays a

@@ -1,4 +1,4 @@
-"""Keeps what is shown of a cluster up to date, and answers questions on it.
+"""Keeps the displayed data of a cluster up to date, and answers questions about it.
 
 The cluster is read in the process of the user interface, in steps that do not grow with it, or in
 threads. The solver's process evaluates it.
@@ -140,7 +140,7 @@ def add_interval(parser: argparse.ArgumentParser) -> None:
 
 
 class Study:
-    """What is shown of a cluster, and the solver's process that evaluates it."""
+    """The displayed data of a cluster, and the solver's process that evaluates it."""
 
     def __init__(self, source: Source, feed: Feed) -> None:
         self._source, self._feed = source, feed
@@ -184,7 +184,7 @@ class Study:
         self._feed.announce()
 
     async def evaluate(self) -> None:
-        """Evaluate the cluster that was read; publish what would be done."""
+        """Evaluate the cluster that was read; publish the decisions."""
         problem, page = self._problem, self._feed.page
         assert problem is not None, "read first"
         assert page is not None
@@ -201,7 +201,7 @@ class Study:
         self._feed.announce()
 
     async def answer(self, question: questions.Question) -> dict[str, Any]:
-        """Return the answer to a question on the cluster that was read.
+        """Return the answer to a question about the cluster that was read.
 
         Raises:
             UnanswerableError: it cannot be answered.

@@ -1,4 +1,4 @@
-"""Which nodes to disrupt, and what replaces them: from a snapshot to commands, within budgets.
+"""Decides which nodes to disrupt, and the nodes that replace them, within budgets.
 
 The package is pure: it reads no clock, and the time is an argument.
 """

@@ -124,7 +124,7 @@ class Budgets:
         consuming: Mapping[str, int],
         now: datetime,
     ) -> Budgets:
-        """Return what every NodePool allows now; counts are by NodePool name."""
+        """Return the budgets of every NodePool now; counts are by NodePool name."""
         return cls(
             {
                 pool.metadata.name: allowed(
@@ -180,7 +180,7 @@ Consumption = tuple[Counter[str], Counter[str]]
 def budgets_of(
     problem: DisruptionProblem, reason: Reason, consumed: Consumption | None = None
 ) -> Budgets:
-    """Return what each NodePool's budgets allow now.
+    """Return the budgets of each NodePool now.
 
     `consumed` is the nodes' `consumption` for the reason, if the caller has it. Percentages count
     nodes and, for drift, also capacity. A drifted node is replaced whatever the replacement costs.
@@ -224,7 +224,7 @@ def capacity(node: Node) -> Resources:
 
 
 def consumption(nodes: Iterable[StateNode], reason: Reason | None = None) -> Consumption:
-    """Count the nodes that budgets count, and those of them that already consume a budget.
+    """Count each NodePool's nodes to which budgets apply, and the nodes that consume a budget.
 
     Nodes that are not ready consume every budget but that of repair: otherwise they would prevent
     their own repair.

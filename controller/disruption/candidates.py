@@ -1,4 +1,4 @@
-"""Which nodes are candidates for disruption, and what blocks the others."""
+"""Which nodes are candidates for disruption, and why others are blocked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def survey(problem: DisruptionProblem, *, eventual: bool = False) -> Candidates:
         for state in problem.snapshot.nodes
         if _is_running(state) and state.node_pool not in problem.node_pools
     }
-    for state, candidate in _ours(problem):
+    for state, candidate in _managed(problem):
         forced = eventual and candidate.claim.spec.termination_grace_period is not None
         obstacle = _node_obstacle(state, problem) or (
             None if forced else pod_obstacle(candidate.pods, guards, problem)
@@ -95,19 +95,21 @@ def _no_candidate(name: str, problem: DisruptionProblem) -> str:
 
 def initialized(problem: DisruptionProblem) -> Mapping[str, Candidate]:
     """Return Joiner's initialized nodes that are not being deleted, by name, blocked or not."""
-    return {candidate.name: candidate for _, candidate in _ours(problem)}
+    return {candidate.name: candidate for _, candidate in _managed(problem)}
 
 
 def unprotected(problem: DisruptionProblem) -> tuple[Candidate, ...]:
     """Return the nodes that only their pods may block."""
     return tuple(
-        candidate for state, candidate in _ours(problem) if _node_obstacle(state, problem) is None
+        candidate
+        for state, candidate in _managed(problem)
+        if _node_obstacle(state, problem) is None
     )
 
 
 def registered(problem: DisruptionProblem) -> Iterator[tuple[StateNode, Candidate]]:
-    """Yield Joiner's registered nodes with a NodePool, also those that are not initialized."""
-    return _ours(problem, lambda state: state.registered and not state.deleting)
+    """Yield Joiner's registered nodes with a NodePool, initialized or not."""
+    return _managed(problem, lambda state: state.registered and not state.deleting)
 
 
 def pods_block(candidate: Candidate, problem: DisruptionProblem) -> bool:
@@ -117,7 +119,7 @@ def pods_block(candidate: Candidate, problem: DisruptionProblem) -> bool:
     return pod_obstacle(pods, guards, problem) is not None
 
 
-def _ours(
+def _managed(
     problem: DisruptionProblem, is_wanted: Callable[[StateNode], bool] | None = None
 ) -> Iterator[tuple[StateNode, Candidate]]:
     """Yield Joiner's running nodes with a NodePool, each with its state and as a candidate."""

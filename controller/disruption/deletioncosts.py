@@ -1,4 +1,4 @@
-"""Which nodes ReplicaSets should scale down first: those that Joiner disrupts next.
+"""The order of nodes in which ReplicaSets should scale down: as Joiner disrupts them.
 
 A ReplicaSet that scales down deletes the pods with the lowest deletion cost first. If these are on
 the nodes that disruption removes next, it evicts fewer pods afterwards.

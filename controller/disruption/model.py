@@ -167,7 +167,7 @@ def read_model(
 
 
 class _Reader:
-    """Converts what the engine reads into arrays."""
+    """Converts the engine's data into arrays."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class _Reader:
             if here.name in nodes.index_of:
                 place = nodes.index_of[here.name]
                 candidate[place], price[place] = place not in unread, here.price
-        packing, worth_new = self._market(classes)
+        packing, worth_new = self._launch_options(classes)
         return ClusterModel(
             names=tuple(node.name for node in nodes.all),
             candidate=candidate,
@@ -249,7 +249,7 @@ class _Reader:
         sizes = self._problem.axis.vectors(pod_class.requests for pod_class, _ in read)
         for (pod_class, constraints), size in zip(read, sizes, strict=True):
             eligibility = reader.eligibility(pod_class, constraints)
-            if not self._lets_in_all(eligibility, pod_class.keys):
+            if not self._admits_all(eligibility, pod_class.keys):
                 # The pods run on nodes that violate their preferences, so they may on others.
                 eligibility = reader.eligibility(pod_class, self._required(constraints))
             elif constraints.avoids_soft_taints and not eligibility.eligible.any():
@@ -257,7 +257,7 @@ class _Reader:
                 eligibility = reader.eligibility(pod_class, tolerating_soft_taints(constraints))
             intricate = _is_intricate(pod_class, eligibility)
             key = (
-                self._kind(eligibility),
+                self._equivalence(eligibility),
                 size.tobytes(),
                 pod_class.ports,
                 pod_class.volumes.by_claim,
@@ -270,14 +270,14 @@ class _Reader:
                 alike[key] = reader.pending(pod_class, eligibility.constraints, pod_class.keys)
         return list(alike.values())
 
-    def _lets_in_all(self, eligibility: Eligibility, keys: Sequence[str]) -> bool:
+    def _admits_all(self, eligibility: Eligibility, keys: Sequence[str]) -> bool:
         """Return whether the nodes of these pods satisfy their requirements and preferences."""
         nodes = self._known_nodes.get(eligibility)
         if nodes is None:
             nodes = self._known_nodes[eligibility] = eligibility.nodes.tolist()
         return all(nodes[self._origins[key][0]] for key in keys)
 
-    def _kind(self, eligibility: Eligibility) -> int:
+    def _equivalence(self, eligibility: Eligibility) -> int:
         """Return a number that classes with the same nodes and the same rules share."""
         if eligibility not in self._known_kinds:
             where = eligibility.nodes.tobytes(), eligibility.eligible.tobytes()
@@ -291,7 +291,7 @@ class _Reader:
             self._known_required[id(constraints)] = required(constraints)
         return self._known_required[id(constraints)]
 
-    def _market(self, classes: Sequence[PendingGroup]) -> tuple[PackingProblem, Vector]:
+    def _launch_options(self, classes: Sequence[PendingGroup]) -> tuple[PackingProblem, Vector]:
         """Return the launch options for these classes, and the lowest cost per pod in $/h."""
         supply = self._problem.supply
         groups = [

@@ -11,7 +11,7 @@ from controller.disruption.problem import DisruptionProblem
 
 
 class Mode(Enum):
-    """What the controller does with a decision, from the least to the most strict."""
+    """The use of a decision, from the least to the most strict."""
 
     ACT = "act"
     RECOMMEND = "recommend"

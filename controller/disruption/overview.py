@@ -37,7 +37,7 @@ def overview(problem: DisruptionProblem) -> Overview:
 
 
 def _surveyed(problem: DisruptionProblem) -> Context:
-    """Return the context of a problem with its candidates and what budgets count."""
+    """Return the context of a problem, with its candidates and consumed budgets computed."""
     context = Context(problem)
     _ = context.survey, context.consumed  # read here, and not on the event loop
     return context

@@ -22,7 +22,7 @@ CPU for about 15 minutes: the pod restarts and warms up while its old capacity i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisruptionSettings:
-    """The cost of disruption, and what is allowed."""
+    """The cost of disruption, and which disruptions are allowed."""
 
     eviction_price: float = DEFAULT_EVICTION_PRICE
     """The price in $ of evicting one pod of ordinary eviction cost; 0: evictions are free."""

@@ -23,7 +23,7 @@ from controller.state.snapshot import Snapshot
 
 
 def shortfall(pods: Iterable[Pod], allocatable: Resources) -> dict[str, int]:
-    """Return what a node's pods request beyond its allocatable resources, in thousandths."""
+    """Return the requests of a node's pods beyond its allocatable resources, in thousandths."""
     free = less(allocatable, total(map(pod_requests, pods)))
     return {name: -amount for name, amount in free.items() if amount < 0}
 

@@ -104,8 +104,8 @@ class Simulation:
     ) -> None:
         """Place the pending pods.
 
-        `signatures` caches what was read of pods, for callers that simulate the same cluster again.
-        Pods that are no longer in the snapshot are dropped from it.
+        `signatures` caches data about pods between simulations. Pods that are no longer in the
+        snapshot are dropped from it.
         """
         self._problem, self._expired = problem, expired
         self._signatures = signatures or PodSignatures()
@@ -118,7 +118,7 @@ class Simulation:
 
         self._buffered: dict[str, list[Pod]] = {}
         self.promised: frozenset[str] = NO_NODES
-        """The names of the nodes whose capacity is reserved for pods that wait for a node."""
+        """The names of the nodes whose capacity is reserved for pending pods."""
         self._refilled = _starting(problem.snapshot)
         """The IDs of the reservations from which a node is being launched, or is about to be."""
         self._snapshot = self._with_pending_bound(problem.snapshot, problem.pending, stranded)

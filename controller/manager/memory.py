@@ -19,7 +19,7 @@ from pathlib import Path
 SOFT_SHARE = 0.9
 """The share of the limit at which collection begins, that of Karpenter's soft limit."""
 
-LOOK_SECONDS = 10.0
+CHECK_SECONDS = 10.0
 
 FULL = 2
 """The oldest generation: collecting it scans all objects that are not frozen."""
@@ -77,7 +77,7 @@ async def keep_below(limit: int, used: Callable[[], int] = resident) -> None:
                     extra={"limit": limit, "used": before, "used-after-collection": used()},
                 )
         was_below = is_below
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(CHECK_SECONDS)
 
 
 def _resident(pid: int) -> int:

@@ -181,10 +181,14 @@ class Nudges:
         if pool is None:
             return
         self.pools.nudge(pool.metadata.name)
-        if before is None or after is None or _wanted(before) != _wanted(after):
+        if before is None or after is None or _drift_inputs(before) != _drift_inputs(after):
             for claim in self.cluster.claims_of(pool.metadata.name):
                 self.drift.nudge(claim.metadata.name)
-        if before is not None and after is not None and _offers(before) == _offers(after):
+        if (
+            before is not None
+            and after is not None
+            and _launch_inputs(before) == _launch_inputs(after)
+        ):
             return
         for claim in self.cluster.claims_of(pool.metadata.name):
             self.consolidatable.nudge(claim.metadata.name)
@@ -269,11 +273,11 @@ def _made_from(claim: NodeClaim | None) -> tuple[object, ...]:
     return claim is None, own.labels, own.annotations, _holds(claim, LAUNCHED)
 
 
-def _wanted(pool: NodePool) -> tuple[int, Mapping[str, str]]:
+def _drift_inputs(pool: NodePool) -> tuple[int, Mapping[str, str]]:
     """Return the fields of a NodePool on which the drift of its nodes depends."""
     return pool.metadata.generation, pool.metadata.annotations
 
 
-def _offers(pool: NodePool) -> tuple[int, bool]:
+def _launch_inputs(pool: NodePool) -> tuple[int, bool]:
     """Return the fields of a NodePool that determine which nodes it can launch."""
     return pool.metadata.generation, conditions.is_true(pool.status.conditions, "Ready")

@@ -72,7 +72,7 @@ OPTIONAL = frozenset({*GANGS, kinds.DEVICE_TAINT_RULE})
 
 
 def followed(options: Options) -> tuple[Kind[Any], ...]:
-    """Return the kinds to mirror: those always needed, and those of enabled features."""
+    """Return the kinds to mirror, with the kinds of enabled features."""
     gates = options.feature_gates
     wanted = (
         *MIRRORED,

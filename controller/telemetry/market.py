@@ -19,7 +19,7 @@ class Market:
     def offered(self, node_pool: str, types: Sequence[InstanceType]) -> None:
         """Store the instance types of a NodePool; cheap if they are the same sequence as before.
 
-        NodePools with the same sequence share what is stored.
+        NodePools with the same sequence share the stored data.
         """
         if self._asked.get(node_pool) is types:
             return

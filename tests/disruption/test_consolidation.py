@@ -387,7 +387,7 @@ def test_consolidation_waits_for_the_capacity_of_terminating_pods(
     decision = decided(cluster)
 
     assert bool(decision.commands) is not waits
-    assert waits == (set(decision.blocked.values()) == {consolidation.ENDING})
+    assert waits == (set(decision.blocked.values()) == {consolidation.TERMINATING_PODS})
 
 
 def test_a_budget_limits_how_many_nodes_of_a_plan_are_disrupted() -> None:
@@ -1222,7 +1222,7 @@ def test_after_the_timeout_the_engine_is_not_called() -> None:
 
     decision = decide(problem(world(*nodes)), expired=lambda: True)
 
-    assert set(decision.blocked.values()) == {consolidation.UNSEEN}
+    assert set(decision.blocked.values()) == {consolidation.NOT_EVALUATED}
 
 
 def test_a_command_that_would_be_decided_again_is_confirmed() -> None:

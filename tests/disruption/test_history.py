@@ -20,7 +20,7 @@ from controller.apis.kubernetes.meta import ObjectMeta
 from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.disruption.records import history
-from controller.disruption.records.history import Scene
+from controller.disruption.records.history import ObservedCluster
 from controller.state.nodes import StateNode
 from tests.builders import make_node, make_nodeclaim, make_pod, owned_by, true
 
@@ -63,8 +63,8 @@ def record(*workloads: tuple[str, int], replacements: tuple[str, ...] = ()) -> D
     )
 
 
-def scene(*nodes: StateNode, pods: tuple[Pod, ...] = ()) -> Scene:
-    return Scene(
+def scene(*nodes: StateNode, pods: tuple[Pod, ...] = ()) -> ObservedCluster:
+    return ObservedCluster(
         nodes=nodes,
         pods=pods,
         types={"default": (SMALL,)},

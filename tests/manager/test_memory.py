@@ -51,7 +51,7 @@ async def looked(monkeypatch: pytest.MonkeyPatch, *seen: int) -> None:
             raise asyncio.CancelledError
         return left.pop(0)
 
-    monkeypatch.setattr(memory, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(memory, "CHECK_SECONDS", 0)
     with contextlib.suppress(asyncio.CancelledError):
         await memory.keep_below(LIMIT, used)
 

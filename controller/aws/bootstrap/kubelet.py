@@ -37,7 +37,7 @@ PORTABLE = frozenset(
 
 
 def problems(kubelet: Mapping[str, Any]) -> list[str]:
-    """Return what the kubelet would reject; empty if all is valid.
+    """Return the settings that the kubelet would reject, each with the reason.
 
     Expressions are not validated.
     """

@@ -62,7 +62,7 @@ def allowed_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def registered_taints(*taints: Taint) -> tuple[Taint, ...]:
-    """Return the taints with the one that keeps pods off the node until it is registered."""
+    """Return the taints, and the taint that keeps pods off the node until it is registered."""
     if any(t.key == UNREGISTERED.key and t.effect == UNREGISTERED.effect for t in taints):
         return taints
     return (*taints, UNREGISTERED)

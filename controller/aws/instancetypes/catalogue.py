@@ -554,7 +554,7 @@ def _truth(value: bool) -> str:
 
 
 def suits(info: InstanceTypeInfo, node_class: EC2NodeClass) -> bool:
-    """Whether the instance type supports what the EC2NodeClass requires."""
+    """Whether the instance type supports the EC2NodeClass's settings."""
     spec, family = node_class.spec, family_of(node_class)
     if family.name == "AL2023" and info.name.startswith("a1."):
         return False

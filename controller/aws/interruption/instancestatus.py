@@ -34,11 +34,11 @@ EVENTS = (
     "instance-retirement",
     "instance-stop",
 )
-OVER = ("[Completed]", "[Canceled]")
+FINISHED = ("[Completed]", "[Canceled]")
 """The start of the description of a finished event; EC2 lists such events for up to a week."""
 
 _CHECKS = {"instance_status": "InstanceStatus", "system_status": "SystemStatus"}
-_QUESTIONS: Sequence[tuple[str, Sequence[str]]] = (
+_QUERIES: Sequence[tuple[str, Sequence[str]]] = (
     ("instance-status.status", ("impaired",)),
     ("system-status.status", ("impaired",)),
     ("event.code", EVENTS),
@@ -64,7 +64,7 @@ def findings(status: Mapping[str, Any], now: datetime) -> Iterator[str]:
 
 
 def _is_pending(event: Mapping[str, Any]) -> bool:
-    return event.get("Code") in EVENTS and not event.get("Description", "").startswith(OVER)
+    return event.get("Code") in EVENTS and not event.get("Description", "").startswith(FINISHED)
 
 
 class InstanceStatuses:
@@ -87,7 +87,7 @@ class InstanceStatuses:
             return
         notices: dict[str, Notice] = {}
         try:
-            for name, values in _QUESTIONS:
+            for name, values in _QUERIES:
                 notices |= await self._call(name, values, now)
         except AwsError as exc:
             if not exc.is_unauthorized:

@@ -388,7 +388,7 @@ class Launcher:
             for capacity_type in (labels.ON_DEMAND, labels.SPOT, labels.RESERVED):
                 self._unavailable.mark_capacity_type(capacity_type)
         elif error.code in VCPU_QUOTA:
-            self._close_quotas(error, plan)
+            self._mark_quotas(error, plan)
         elif error.code == NO_ADDRESSES:
             for candidate in _refused(error, plan):
                 self._subnets.mark_full(candidate.subnet_id)
@@ -396,9 +396,9 @@ class Launcher:
             for candidate in _refused(error, plan):
                 self._unavailable.mark_group(plan.group.id, candidate.offering.zone)
         elif error.is_insufficient_capacity:
-            self._close_pools(error, plan)
+            self._mark_pools(error, plan)
 
-    def _close_pools(self, error: FleetError, plan: LaunchPlan) -> None:
+    def _mark_pools(self, error: FleetError, plan: LaunchPlan) -> None:
         """Mark as unavailable the instance types by zone, or the reservations, that EC2 refused."""
         group = plan.group.part(plan.partition) if plan.group else ""
         pools = {(c.instance_type.name, c.offering.zone) for c in _refused(error, plan)}
@@ -411,7 +411,7 @@ class Launcher:
                 offered = candidate.offering.requirements
                 self._reservations.exhausted(offered[RESERVATION_ID])
 
-    def _close_quotas(self, error: FleetError, plan: LaunchPlan) -> None:
+    def _mark_quotas(self, error: FleetError, plan: LaunchPlan) -> None:
         """Mark the quotas as exhausted for the smallest refused number of vCPUs and above."""
         least: dict[str, int] = {}
         for candidate in _refused(error, plan):

@@ -34,7 +34,7 @@ CHECKED = 900.0
 DENIED_BACKOFF = 900.0
 """Seconds without calls to IAM after it denied access to a profile."""
 
-RIGHTS_BY = "set joiner:instanceProfiles to managed to grant the permissions"
+HOW_TO_GRANT = "set joiner:instanceProfiles to managed to grant the permissions"
 """How to grant the permissions by a setting of the stack."""
 
 PROTECTED = timedelta(hours=1)
@@ -95,7 +95,7 @@ class InstanceProfiles:
             return ""
         return (
             "the controller isn't authorized to create an instance profile for spec.role: set "
-            f"spec.instanceProfile, or {RIGHTS_BY}"
+            f"spec.instanceProfile, or {HOW_TO_GRANT}"
         )
 
     @property
@@ -273,7 +273,7 @@ class InstanceProfiles:
                 raise InstanceProfileError(
                     f"there is no instance profile {role} that contains the role {role} and has "
                     f"the tag {labels.tag_cluster_owned(self._cluster)}=owned, and the controller "
-                    f"isn't authorized to create one: {RIGHTS_BY}: {exc}"
+                    f"isn't authorized to create one: {HOW_TO_GRANT}: {exc}"
                 ) from exc
             if exc.code not in ALREADY_EXISTS:
                 raise

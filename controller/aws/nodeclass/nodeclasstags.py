@@ -1,4 +1,4 @@
-"""Tags of the AWS resources of an EC2NodeClass: those of ownership and those of the user."""
+"""Tags of the AWS resources of an EC2NodeClass: the ownership tags and the user's."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ PLAIN = Style()
 
 
 class Lines(ScrollView, can_focus=True):
-    """A table with a cursor that renders only what is on the screen."""
+    """A table with a cursor that renders only the lines on the screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "up", show=False),

@@ -1,1 +1,1 @@
-"""What a cluster would cost under Joiner, and what prevents it from costing less."""
+"""Forecasts the cost of a cluster under Joiner, and the obstacles to a lower cost."""

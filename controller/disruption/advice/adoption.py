@@ -1,4 +1,4 @@
-"""Nodes outside Joiner, such as those of node groups: which of them Joiner would replace.
+"""Nodes that Joiner does not manage, such as those of node groups, and their replacement.
 
 To adopt Joiner, users cordon and drain these nodes. A node stays if one of its pods may not be
 evicted, or if no NodePool has a node for one of its pods.

@@ -1,4 +1,4 @@
-"""Measures what a cluster would cost under Joiner, and how much each obstacle adds to it."""
+"""Measures the cost of a cluster under Joiner, and how much each obstacle adds to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_LOSS = 0.9
 """The share of a saving that a narrower change of a NodePool must keep."""
 
 Report = Callable[[str, int, int], None]
-"""Receives what is being computed, how many solves are done, and how many there are."""
+"""Receives the text of the current step, the number of completed solves, and of all solves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """An obstacle, and what removing it would save in $/h.
+    """An obstacle, and the saving from its removal, in $/h.
 
     `is_last`: it saves only once the other obstacles are removed.
     """
@@ -81,7 +81,7 @@ def advise(
     expired: Callable[[], bool] = never,
     report: Report = lambda *_: None,
 ) -> Advice:
-    """Return what prevents a cluster from costing less.
+    """Return the obstacles to a lower cost of a cluster.
 
     Args:
         question: the cluster.
@@ -145,7 +145,7 @@ def _edits(findings: Sequence[Finding]) -> list[Edit]:
 
 
 class _Progress:
-    """Counts the solves, and reports what each is for."""
+    """Counts the solves, and reports the purpose of each."""
 
     def __init__(self, report: Report, solves: int) -> None:
         self._report, self._solves, self._done = report, solves, 0
@@ -163,7 +163,7 @@ class _Progress:
 def _measured(
     question: Question, before: Forecast, changes: Sequence[Change], obstacle: Obstacle
 ) -> Finding | None:
-    """Return what the cluster saves without the obstacle, or None if that is negligible.
+    """Return the obstacle with the saving from its removal, or None if that is negligible.
 
     `before` is the forecast with `changes`.
     """

@@ -8,7 +8,7 @@ from itertools import count, islice
 
 from controller.apis import labels
 from controller.disruption import candidates
-from controller.disruption.advice.explanation import why_untouched
+from controller.disruption.advice.explanation import why_not_evaluated
 from controller.disruption.applying import applied
 from controller.disruption.commands import Command, Decision
 from controller.disruption.methods.consolidation.method import LATER
@@ -32,7 +32,7 @@ class Course:
     """The commands that were executed, each with its new nodes."""
 
     signatures: PodSignatures = field(default_factory=PodSignatures)
-    """Cache of what one evaluation reads of the pods for the next one."""
+    """Cache of data about pods, from one evaluation to the next."""
 
     blocked: Mapping[str, str] = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ def _explained(problem: DisruptionProblem, decision: Decision) -> Mapping[str, s
     going = {name for command in decision.commands for name in command.names}
     asked = candidates.initialized(problem)
     rest = {
-        state.name: LATER if state.name in asked else why_untouched(state)
+        state.name: LATER if state.name in asked else why_not_evaluated(state)
         for state in problem.snapshot.nodes
         if state.managed and state.node is not None and state.name not in going
     }

@@ -91,7 +91,7 @@ def explained(
         goes=command is not None,
         why=f"Disrupted now ({command.reason.value}): {command.why}"
         if command is not None
-        else why or why_untouched(state),
+        else why or why_not_evaluated(state),
         pods=pods,
         alternative=None if results.unschedulable else results.cost,
         new_nodes=results.new_nodes,
@@ -138,7 +138,7 @@ def _without_preferences(
     return None if results.unschedulable else results.cost
 
 
-def why_untouched(state: StateNode) -> str:
+def why_not_evaluated(state: StateNode) -> str:
     """Return why a node is not evaluated for disruption."""
     if not state.managed:
         return "Node is not managed by Joiner: it has no NodeClaim with an EC2NodeClass"
@@ -154,7 +154,7 @@ def _pod(pod: Pod, problem: DisruptionProblem, results: Results) -> PodExplanati
         kind = "DaemonSet" if is_daemon(pod) else "static" if is_static(pod) else "terminating"
         return PodExplanation(pod=pod.key, elsewhere=f"nowhere: {kind} pod, ends with its node")
     holds, change = hold(pod, problem)
-    elsewhere = _place(pod, results)
+    elsewhere = _destination(pod, results)
     causes = results.unschedulable.get(pod.key)
     if not holds and causes:
         holds = f"not schedulable elsewhere: {'; '.join(causes)}"
@@ -164,7 +164,7 @@ def _pod(pod: Pod, problem: DisruptionProblem, results: Results) -> PodExplanati
 
 
 def hold(pod: Pod, problem: DisruptionProblem) -> tuple[str, str]:
-    """Return what blocks the eviction of a pod, and what would unblock it; both may be empty."""
+    """Return why a pod cannot be evicted, and the remedy; both are empty if it can."""
     if forbids_disruption(pod, problem.now):
         said = pod.metadata.annotations[labels.DO_NOT_DISRUPT]
         protected, started = protected_for(pod), pod.status.start_time
@@ -180,7 +180,7 @@ def hold(pod: Pod, problem: DisruptionProblem) -> tuple[str, str]:
     return "", ""
 
 
-def _place(pod: Pod, results: Results) -> str:
+def _destination(pod: Pod, results: Results) -> str:
     for name, keys in results.existing_nodes.items():
         if pod.key in keys:
             return f"existing node {name}"

@@ -1,4 +1,4 @@
-"""The cluster as it is once Joiner has nothing more to disrupt, and what it costs then."""
+"""The cluster once Joiner has nothing more to disrupt, and its cost."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def forecast(
         staying=adopted.staying,
         evictions=adopted.moved,
     )
-    return _until_steady(_until_steady(result, problem.now, deadline), later, deadline)
+    return _settled(_settled(result, problem.now, deadline), later, deadline)
 
 
 def _drifted(problem: DisruptionProblem) -> list[str]:
@@ -92,7 +92,7 @@ def _deleting(problem: DisruptionProblem) -> list[str]:
     return [state.name for state in problem.snapshot.nodes if state.managed and state.deleting]
 
 
-def _until_steady(before: Forecast, now: datetime, deadline: Deadline) -> Forecast:
+def _settled(before: Forecast, now: datetime, deadline: Deadline) -> Forecast:
     """Return the forecast after all decisions at this time, until one has no commands."""
     problem = replace(before.problem, now=now)
     course = Course(problem=problem, cost_before=0.0)
@@ -117,7 +117,7 @@ def without_waits(problem: DisruptionProblem) -> DisruptionProblem:
     Nodes are consolidatable unless `consolidateAfter` is `Never`. There is no soak time for AMIs,
     no node is nominated, and budgets are unlimited unless they never allow a disruption.
     """
-    pools = {name: _patient_pool(pool) for name, pool in problem.node_pools.items()}
+    pools = {name: _pool_without_waits(pool) for name, pool in problem.node_pools.items()}
     quiet = {
         name for name, pool in pools.items() if pool.spec.disruption.consolidate_after != NEVER
     }
@@ -129,7 +129,7 @@ def without_waits(problem: DisruptionProblem) -> DisruptionProblem:
             for state in problem.snapshot.nodes
             if state.initialized or state.name in used
         ),
-        node_pools=tuple(map(_patient_pool, problem.snapshot.node_pools)),
+        node_pools=tuple(map(_pool_without_waits, problem.snapshot.node_pools)),
     )
     settings = replace(problem.settings, image_soak=timedelta(0))
     return replace(problem, snapshot=snapshot, node_pools=pools, settings=settings)
@@ -140,7 +140,7 @@ def never_allows(budget: Budget) -> bool:
     return budget.schedule is None and budget.nodes in ("0", "0%")
 
 
-def _patient_pool(pool: NodePool) -> NodePool:
+def _pool_without_waits(pool: NodePool) -> NodePool:
     budgets = [each for each in pool.spec.disruption.budgets if never_allows(each)]
     disruption = msgspec.structs.replace(
         pool.spec.disruption, budgets=[*budgets, Budget(nodes="100%")]

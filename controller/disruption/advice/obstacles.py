@@ -1,6 +1,6 @@
-"""What may prevent a cluster from costing less, each with a change that removes it.
+"""Possible obstacles to a lower cost of a cluster, each with a change that removes it.
 
-An obstacle is only a candidate: how much it costs is measured by a forecast without it.
+The cost of an obstacle is unknown here: a forecast without it measures it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Obstacle:
 
 
 def obstacles(steady: Forecast, pools: Mapping[str, NodePool]) -> list[Obstacle]:
-    """Return what may prevent savings in a settled cluster, the most expensive first.
+    """Return the possible obstacles to savings in a settled cluster, the most expensive first.
 
     `pools` are the NodePools as users wrote them.
     """
@@ -80,7 +80,7 @@ def obstacles(steady: Forecast, pools: Mapping[str, NodePool]) -> list[Obstacle]
 
 
 class _Reading:
-    """A settled cluster, read once: its movable pods, and what their nodes cost."""
+    """A settled cluster, read once: its movable pods, and the prices of their nodes."""
 
     def __init__(self, steady: Forecast) -> None:
         self.steady, self.problem = steady, steady.problem

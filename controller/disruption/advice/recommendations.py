@@ -115,10 +115,10 @@ def recommendations(question: Question) -> tuple[str, ...]:
     texts = [change.text for change in needed]
     if _is_disrupted(question, lifted):
         return ("; and ".join(texts),) if texts else ()
-    ways = () if question.is_drifted else _ways(question, lifted)
+    ways = () if question.is_drifted else _sufficient(question, lifted)
     found = [way.text for way in ways if _is_disrupted(question, way.made(lifted))]
     if not found and not question.is_drifted:
-        way = _emptied(question)
+        way = _moving_pods_away(question)
         found = [way.text] if _is_disrupted(question, way.made(lifted)) else []
     return tuple("; and ".join((*texts, text)) for text in found)
 
@@ -255,7 +255,7 @@ def in_about(left: timedelta) -> str:
 # Changes that may help, each by itself.
 
 
-def _ways(question: Question, lifted: DisruptionProblem) -> Iterator[Change]:
+def _sufficient(question: Question, lifted: DisruptionProblem) -> Iterator[Change]:
     """Yield changes of the policy, the feature gates and the prices that may each suffice."""
     if question.pool.spec.disruption.consolidation_policy == BALANCED:
         yield Change(
@@ -279,13 +279,13 @@ def _ways(question: Question, lifted: DisruptionProblem) -> Iterator[Change]:
 def _prices(question: Question, lifted: DisruptionProblem) -> Iterator[Change]:
     """Yield the changes that make evicting the node's pods cost less than the saving."""
     settings = lifted.settings
-    moves = _moves(question, lifted)
+    moves = _eviction_cost(question, lifted)
     if question.price is None or question.alternative is None or not settings.eviction_price:
         return
     saving = question.price - question.alternative
     if saving <= 0 or moves <= 0:
         return
-    lower = _most(
+    lower = _highest_price(
         question, lifted, settings.eviction_price * min(saving / moves, 1.0), _at_eviction_price
     )
     if lower:
@@ -302,7 +302,7 @@ def _prices(question: Question, lifted: DisruptionProblem) -> Iterator[Change]:
     )
     for wait in WAITS:
         later = _later(lifted, wait)
-        if _moves(question, later) < saving and _is_disrupted(question, later):
+        if _eviction_cost(question, later) < saving and _is_disrupted(question, later):
             yield Change(
                 f"wait: disrupted {in_about(wait)} if no pod of the cluster is replaced",
                 partial(_later, wait=wait),
@@ -314,7 +314,7 @@ def _at_eviction_price(problem: DisruptionProblem, price: float) -> DisruptionPr
     return replace(problem, settings=replace(problem.settings, eviction_price=price))
 
 
-def _most(
+def _highest_price(
     question: Question,
     lifted: DisruptionProblem,
     most: float,
@@ -328,7 +328,7 @@ def _most(
     return 0.0
 
 
-def _moves(question: Question, problem: DisruptionProblem) -> float:
+def _eviction_cost(question: Question, problem: DisruptionProblem) -> float:
     """Return the cost of evicting the node's pods, in $/h while the saving lasts."""
     lives = SavingDurations(problem.snapshot.pods, problem.settings, problem.now, problem.begun)
     return sum(map(lives.hourly_price, question.moving))
@@ -351,8 +351,8 @@ def _preferences(question: Question, lifted: DisruptionProblem) -> Iterator[Chan
     def at(problem: DisruptionProblem, price: float) -> DisruptionProblem:
         return problem.with_pods(keys, lambda pod: _annotated(pod, labels.PREFERENCE_PRICE, price))
 
-    most = (question.price - least - _moves(question, lifted)) / len(demanding)
-    if (worth := _most(question, lifted, most, at)) > 0:
+    most = (question.price - least - _eviction_cost(question, lifted)) / len(demanding)
+    if (worth := _highest_price(question, lifted, most, at)) > 0:
         yield Change(
             f"set {labels.PREFERENCE_PRICE} below {worth:.4f} on its pods: only their preferences "
             "keep the node",
@@ -360,7 +360,7 @@ def _preferences(question: Question, lifted: DisruptionProblem) -> Iterator[Chan
         )
 
 
-def _emptied(question: Question) -> Change:
+def _moving_pods_away(question: Question) -> Change:
     """Return the last recommendation: to move the pods away from the node."""
     why = ""
     dear = question.alternative

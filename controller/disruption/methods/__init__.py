@@ -1,1 +1,1 @@
-"""The disruption methods: what they propose and validate, in the order in which they are tried."""
+"""The disruption methods, and the order in which they are tried."""

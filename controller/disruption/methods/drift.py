@@ -44,7 +44,7 @@ class Drift:
         """Return the command for the next drifted node that can be disrupted, and why others
         cannot.
 
-        Nodes without pods to move come first, then those that drifted first. The price of a
+        Nodes without pods to move are first, then the nodes that drifted first. The price of a
         replacement does not matter.
         """
         problem = context.problem

@@ -129,7 +129,7 @@ def _obstacle(
         )
     if not new_nodes:
         return None
-    proven = min((_proved(node, soak) for node in running), default=None)
+    proven = min((_proven_at(node, soak) for node in running), default=None)
     if proven is None:
         return (
             f"NodePool {name} tries its new AMI on one node first: {new_nodes[0].name} is not "
@@ -143,7 +143,7 @@ def _obstacle(
     return None
 
 
-def _proved(state: StateNode, soak: timedelta) -> datetime:
+def _proven_at(state: StateNode, soak: timedelta) -> datetime:
     """Return the time at which the node will have run for the soak time."""
     assert state.claim is not None
     return since(state.claim, INITIALIZED) + soak

@@ -22,14 +22,14 @@ from controller.disruption.prices import node_price
 from controller.state.nodes import StateNode
 from controller.state.pods import controller_of, is_reschedulable
 
-PROMPT = timedelta(minutes=10)
+CAUSED_WITHIN = timedelta(minutes=10)
 """A node that was created within this time after a decision counts as caused by it."""
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class ObservedCluster:
     """The cluster that an outcome is computed from: nodes, pods, and instance types by NodePool.
 
     `planned` names the NodeClaims that decisions created.
@@ -67,17 +67,17 @@ def pods_outcome(record: Disruption, pods: Iterable[Pod]) -> MovedPods:
     return MovedPods(moved=moved, running=running, slowest_seconds=slowest)
 
 
-def outcome(record: Disruption, scene: Scene) -> Outcome:
+def outcome(record: Disruption, observed: ObservedCluster) -> Outcome:
     """Return the outcome of a decision up to now."""
     here = {
         node.claim.metadata.name
-        for node in scene.nodes
+        for node in observed.nodes
         if node.claim is not None and not node.deleting
     }
-    unplanned = _unplanned(record, scene)
+    unplanned = _unplanned(record, observed)
     cost = record.status.replacements_cost + sum(unplanned)
     return Outcome(
-        at=scene.now,
+        at=observed.now,
         cost=round(cost, 4),
         saving=round(record.spec.price - cost, 4),
         unplanned_nodes=len(unplanned),
@@ -85,13 +85,13 @@ def outcome(record: Disruption, scene: Scene) -> Outcome:
     )
 
 
-def replacements_cost(record: Disruption, scene: Scene) -> float:
+def replacements_cost(record: Disruption, observed: ObservedCluster) -> float:
     """Return the price of the replacements as they were launched, in $/h."""
     mine = frozenset(record.status.replacements)
     return sum(
         (
-            scene.price(node)
-            for node in scene.nodes
+            observed.price(node)
+            for node in observed.nodes
             if node.claim is not None and node.claim.metadata.name in mine
         ),
         0.0,
@@ -124,7 +124,7 @@ def updated_balance(
     return msgspec.structs.replace(counted, sequence=balance.sequence + 1)
 
 
-def _unplanned(record: Disruption, scene: Scene) -> list[float]:
+def _unplanned(record: Disruption, observed: ObservedCluster) -> list[float]:
     """Return the cost share, in $/h, of each unplanned node that was created soon after a decision.
 
     The share is the moved pods' part of the pods that run on the node.
@@ -133,19 +133,19 @@ def _unplanned(record: Disruption, scene: Scene) -> list[float]:
     if since is None:
         return []
     successors = {
-        pod.metadata.uid for pods in _successors(record, scene.pods).values() for pod in pods
+        pod.metadata.uid for pods in _successors(record, observed.pods).values() for pod in pods
     }
     costs = []
-    for node in scene.nodes:
-        if node.claim is None or node.claim.metadata.name in scene.planned:
+    for node in observed.nodes:
+        if node.claim is None or node.claim.metadata.name in observed.planned:
             continue
         born = node.claim.metadata.creation_timestamp
-        if born is None or not since <= born <= since + PROMPT:
+        if born is None or not since <= born <= since + CAUSED_WITHIN:
             continue
-        there = [p for p in scene.pods if p.spec.node_name == node.name and is_reschedulable(p)]
+        there = [p for p in observed.pods if p.spec.node_name == node.name and is_reschedulable(p)]
         mine = sum(pod.metadata.uid in successors for pod in there)
         if mine:
-            costs.append(scene.price(node) * mine / len(there))
+            costs.append(observed.price(node) * mine / len(there))
     return costs
 
 

@@ -351,7 +351,7 @@ def _uncollected() -> Iterator[None]:
     """Disable garbage collection within the context, after one collection at the beginning.
 
     An evaluation creates millions of objects with hardly any reference cycles. The first collection
-    frees what the previous evaluation left.
+    frees the objects of the previous evaluation.
     """
     gc.collect()
     gc.disable()

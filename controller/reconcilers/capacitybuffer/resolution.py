@@ -63,7 +63,7 @@ class Resolution(PortUser):
             buffer.status, provisioning_strategy=buffer.spec.provisioning_strategy
         )
         try:
-            blueprint, status = self._blueprint(buffer, status)
+            blueprint, status = self._resolved(buffer, status)
             count = _count(buffer, blueprint)
         except UnresolvedError as problem:
             await self._write(buffer, self._ready(buffer, status, problem))
@@ -74,7 +74,7 @@ class Resolution(PortUser):
         self.cluster.expect_in_buffer(key, virtual_pods(buffer, blueprint, count))
         return PERIOD
 
-    def _blueprint(
+    def _resolved(
         self, buffer: CapacityBuffer, status: CapacityBufferStatus
     ) -> tuple[PodBlueprint, CapacityBufferStatus]:
         spec, namespace = buffer.spec, buffer.metadata.namespace

@@ -34,7 +34,7 @@ from controller.apiserver.errors import (
 from controller.disruption.commands import Command
 from controller.disruption.modes import Mode
 from controller.disruption.records import history
-from controller.disruption.records.history import DAY, HOUR, Scene, with_status
+from controller.disruption.records.history import DAY, HOUR, ObservedCluster, with_status
 from controller.disruption.records.proposals import spec_of
 from controller.reconcilers.creating import new_name
 from controller.reconcilers.newnodes.supply import supply
@@ -44,7 +44,7 @@ from controller.reconcilers.writing import delete
 PERIOD = timedelta(seconds=30)
 
 NOT_SERVED = timedelta(minutes=10)
-"""How long to wait before reading again if the cluster has no CustomResourceDefinition for it."""
+"""How long to wait before reading again if the cluster does not serve the kind Disruption."""
 
 MOST_KEPT = 200
 """How many ended Disruptions are kept, a few MiB at most."""
@@ -83,9 +83,9 @@ class History(PortUser):
         done = [record for record in self._records.values() if record.status.state == "Done"]
         due = [record for record in done if self._is_due(record)]
         if due:
-            scene = await self._scene()
+            observed = await self._observed()
             for record in due:
-                await self._measure(record, scene)
+                await self._measure(record, observed)
         await self._forget()
         return PERIOD
 
@@ -137,9 +137,9 @@ class History(PortUser):
             known, state="Failed" if failed else "Done", message=why, ended_at=self.clock()
         )
         if not failed and known.status.replacements:
-            scene = await self._scene()
+            observed = await self._observed()
             after = with_status(
-                after, replacements_cost=round(history.replacements_cost(after, scene), 4)
+                after, replacements_cost=round(history.replacements_cost(after, observed), 4)
             )
         await self._changed(known, after)
 
@@ -298,24 +298,24 @@ class History(PortUser):
             or (status.after_day is None and age >= DAY)
         )
 
-    async def _measure(self, record: Disruption, scene: Scene) -> None:
+    async def _measure(self, record: Disruption, observed: ObservedCluster) -> None:
         assert record.status.ended_at is not None
-        after, age = record, scene.now - record.status.ended_at
+        after, age = record, observed.now - record.status.ended_at
         if record.status.pods is None:
-            pods = history.pods_outcome(record, scene.pods)
+            pods = history.pods_outcome(record, observed.pods)
             if pods.running >= pods.moved or age >= HOUR:
                 after = with_status(after, pods=pods)
         if record.status.after_hour is None and age >= HOUR:
-            after = with_status(after, after_hour=history.outcome(record, scene))
+            after = with_status(after, after_hour=history.outcome(record, observed))
         if record.status.after_day is None and age >= DAY:
-            after = with_status(after, after_day=history.outcome(record, scene))
+            after = with_status(after, after_day=history.outcome(record, observed))
         if after is not record:
             await self._changed(record, after)
 
-    async def _scene(self) -> Scene:
+    async def _observed(self) -> ObservedCluster:
         types = (await supply(self.cloud, self.cluster, self.cluster.list(NODE_POOL))).types
         now = self.clock()
-        return Scene(
+        return ObservedCluster(
             nodes=self.cluster.state_nodes(now),
             pods=self.cluster.list(POD),
             types=types,

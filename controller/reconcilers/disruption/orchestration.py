@@ -474,7 +474,7 @@ class Orchestrator(PortUser):
         """Delete a NodeClaim; returns whether it is deleted or the controller gave up."""
         if not self._is_deleting(candidate):
             try:
-                await self._ask(candidate, in_flight.command.drain_bound)
+                await self._request_deletion(candidate, in_flight.command.drain_bound)
             except (UnavailableError, TooManyRequestsError) as error:
                 # The API server may have accepted the request or may still accept it: try again.
                 if self.clock() < (in_flight.deleting_since or in_flight.since) + DELETION_TIMEOUT:
@@ -498,7 +498,7 @@ class Orchestrator(PortUser):
         await self.recorder.publish(NODE_CLAIM, candidate.claim, *terminating)
         return True
 
-    async def _ask(self, candidate: Candidate, drain_bound: timedelta | None) -> None:
+    async def _request_deletion(self, candidate: Candidate, drain_bound: timedelta | None) -> None:
         claim = candidate.claim
         if drain_bound is not None:
             end = self.clock() + drain_bound
@@ -524,7 +524,7 @@ class Orchestrator(PortUser):
             self.cluster.withdraw(name, pods)
         for replacement in in_flight.replacements:
             await self._dismiss(replacement)
-        self._let_stay(in_flight.command.candidates, in_flight)
+        self._keep(in_flight.command.candidates, in_flight)
         in_flight.left, in_flight.why = [], why
         if self._changes.has_changed(", ".join(sorted(in_flight.command.names)), why):
             log.warning("cannot disrupt nodes: %s", why, extra=log_fields(in_flight.command))
@@ -562,14 +562,14 @@ class Orchestrator(PortUser):
 
     def _give_up(self, candidate: Candidate, in_flight: InFlightCommand, error: str) -> None:
         """Keep a node; the next round removes its marks."""
-        self._let_stay([candidate], in_flight)
+        self._keep([candidate], in_flight)
         in_flight.why = error
         claim = candidate.claim.metadata.name
         if self._changes.has_changed(candidate.name, error):
             fields = {"Node": candidate.name, "NodeClaim": claim, "error": error}
             log.warning("cannot disrupt node", extra=fields)
 
-    def _let_stay(self, candidates: Sequence[Candidate], in_flight: InFlightCommand) -> None:
+    def _keep(self, candidates: Sequence[Candidate], in_flight: InFlightCommand) -> None:
         in_flight.failed = True
         for candidate in candidates:
             metadata = candidate.claim.metadata

@@ -19,7 +19,7 @@ from controller.state import overlays
 def node_claim(
     name: str, pool: NodePool, node: NewNode, types: Iterable[InstanceType]
 ) -> dict[str, Any]:
-    """Return the NodeClaim's JSON: the pool's template, restricted to what the pods require.
+    """Return the NodeClaim's JSON: the pool's template, restricted by the pods' requirements.
 
     `types` are the pool's instance types: the NodeClaim names the overlays that apply to its
     instance types. A node without instance types accepts all instance types of the pool.

@@ -83,7 +83,7 @@ class Readiness(PortUser):
             and pool.status.nodes == nodes
             and pool.status.node_class_observed_generation == generation
         )
-        again = self._closed_for(after) or (RECHECK if mismatch else None)
+        again = self._out_of_service_for(after) or (RECHECK if mismatch else None)
         if same:
             return again
         gone = {k: None for k in pool.status.resources if k not in resources}
@@ -96,7 +96,7 @@ class Readiness(PortUser):
         await patched(self.ports, NODE_POOL, pool, {"status": status}, subresource="status")
         return again
 
-    def _closed_for(self, known: Sequence[Condition]) -> timedelta | None:
+    def _out_of_service_for(self, known: Sequence[Condition]) -> timedelta | None:
         """Return for how long the pool is still out of service; None if it is in service."""
         closed = conditions.find(known, IN_SERVICE)
         if closed is None or not closed.is_false or closed.last_transition_time is None:
@@ -148,7 +148,7 @@ class Readiness(PortUser):
         after = self._registration_condition(after, pool, node_class, now)
         after = self._owner_condition(after, pool, now)
         dependents = [VALIDATION_SUCCEEDED, NODE_CLASS_READY]
-        if self._closed_for(after) is None:
+        if self._out_of_service_for(after) is None:
             after = conditions.without_condition(after, IN_SERVICE)
         else:
             dependents.append(IN_SERVICE)
@@ -235,7 +235,7 @@ class Readiness(PortUser):
             since = before.last_transition_time or now
             earlier = Failure(before.reason, before.message, since) if before.is_false else None
             self.registrations.restore(name, earlier)
-        self.registrations.observe(name, _circumstances(node_class))
+        self.registrations.observe(name, _node_inputs(node_class))
         trouble = self.registrations.trouble(name)
         status: conditions.ConditionStatus = "False" if trouble is not None else "True"
         reason, message = (trouble.reason, trouble.message) if trouble is not None else ("", "")
@@ -281,7 +281,7 @@ class Readiness(PortUser):
         return await patched(self.ports, NODE_POOL, pool, {"metadata": {"annotations": wanted}})
 
 
-def _circumstances(node_class: EC2NodeClass | None) -> object:
+def _node_inputs(node_class: EC2NodeClass | None) -> object:
     """Return the resolved properties of new nodes; a change may let them register."""
     if node_class is None:
         return None

@@ -116,7 +116,7 @@ class Nomination(PortUser):
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await all_ended(*(self._write(pod, name) for pod in pods))
         except (ApiError, TimeoutError) as error:
-            why = str(error) or f"no answer within {PATIENCE_SECONDS:g} s"
+            why = str(error) or f"no response within {PATIENCE_SECONDS:g} s"
             fields = {"Node": name, "pods": len(pods)}
             log.warning("cannot nominate node for pods: %s", why, extra=fields)
 

@@ -2,10 +2,10 @@
 
 `method` is the disruption method. It works in these steps:
 
-1. `evaluation` reads the cluster into arrays once and computes what it costs to empty each node.
+1. `evaluation` reads the cluster into arrays once and computes the cost of emptying each node.
 2. `planning` searches a plan over the arrays. A pod moves once, however often the plan changes.
-   The scheduling engine chooses new nodes for the pods that do not fit on existing ones, and
-   thereby proves what the new nodes cost.
+   The scheduling engine chooses new nodes for the pods that do not fit on existing ones, which
+   proves their cost.
 3. Nodes that depend on one another form a group; each group becomes a command.
 4. `budgeting` and `sequencing` select the groups that budgets allow now and that can be executed
    one after the other.

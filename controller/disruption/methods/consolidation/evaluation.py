@@ -1,4 +1,4 @@
-"""Evaluates groups of nodes: what disrupting them saves, and what it costs to empty them.
+"""Evaluates groups of nodes: the saving from their disruption, and the cost of emptying them.
 
 A group is allowed if its replacements cost less than its nodes, and no NodePool with the policy
 Balanced rejects it. It is disrupted if it saves more than its evictions cost. The group that saves
@@ -99,7 +99,7 @@ class Evaluator:
         return cls(problem, candidates, simulation, _always)
 
     def net(self, group: Group) -> float:
-        """Return what a group saves minus the cost of its evictions, in $/h."""
+        """Return the saving of a group minus the cost of its evictions, in $/h."""
         return group.saving - sum(self.costs[name] for name in group.names)
 
     def allowed(self, group: Group) -> Group | None:

@@ -21,10 +21,10 @@ from controller.disruption.methods.consolidation.evaluation import (
     Evaluator,
 )
 from controller.disruption.methods.consolidation.method import (
-    AWAITED,
     LATER,
+    NOMINATED_FOR_PENDING,
+    NOT_EVALUATED,
     ONE_BY_ONE,
-    UNSEEN,
     obstacle,
 )
 from controller.disruption.methods.consolidation.replacements import is_like
@@ -90,7 +90,7 @@ class GangConsolidation:
                 blocked |= why_not
                 continue
             if commands or tried == ENGINE_TRIES or (tried and context.expired()):
-                blocked |= dict.fromkeys(one.unit.nodes, LATER if commands else UNSEEN)
+                blocked |= dict.fromkeys(one.unit.nodes, LATER if commands else NOT_EVALUATED)
                 continue
             tried += 1
             group = _moved(evaluator, one, verdicts)
@@ -123,7 +123,7 @@ class GangConsolidation:
             elif kept_by_budgets(one.nodes, one.unit, budgets) is not None:
                 rejected |= dict.fromkeys(command.names, FEWER_ALLOWED)
             else:
-                again = _again(context, evaluator, one, command)
+                again = _decided_again(context, evaluator, one, command)
                 if isinstance(again, str):
                     rejected |= dict.fromkeys(command.names, again)
                 else:
@@ -131,7 +131,7 @@ class GangConsolidation:
         return Confirmation(tuple(valid), rejected)
 
 
-def _again(
+def _decided_again(
     context: Context, evaluator: Evaluator, one: _Members, command: Command
 ) -> Command | str:
     """Return the command as it is decided now, or why it is no longer valid."""
@@ -171,7 +171,11 @@ def _obstacles(context: Context, one: _Members) -> dict[str, str]:
     found = {
         node.name: why
         for node in one.nodes
-        if (why := AWAITED if node.name in simulation.promised else obstacle(node, now))
+        if (
+            why := NOMINATED_FOR_PENDING
+            if node.name in simulation.promised
+            else obstacle(node, now)
+        )
     }
     if not found:
         return {}

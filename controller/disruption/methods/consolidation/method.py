@@ -23,14 +23,14 @@ from controller.disruption.problem import DisruptionProblem
 from controller.disruption.simulation import Simulation, names_of
 from controller.scheduling.scheduler import never
 
-AWAITED = "Pending pods will be scheduled to this node"
+NOMINATED_FOR_PENDING = "Pending pods will be scheduled to this node"
 
-PRICELESS = (
+PRICE_UNKNOWN = (
     "The price of this node is unknown: its EC2NodeClass is missing or not ready, or EC2 no longer "
     "offers the instance type in this zone and capacity type"
 )
 
-ENDING = "Pods on this node are terminating; waiting for their capacity to be released"
+TERMINATING_PODS = "Pods on this node are terminating; waiting for their capacity to be released"
 
 LATER = "Other nodes are disrupted first; this node is evaluated again afterwards"
 
@@ -39,7 +39,7 @@ ONE_BY_ONE = (
     "the remaining pods would cost more than the command saves"
 )
 
-UNSEEN = "The time limit was reached before this node was evaluated"
+NOT_EVALUATED = "The time limit was reached before this node was evaluated"
 
 
 class Consolidation:
@@ -49,13 +49,13 @@ class Consolidation:
 
     def eligible(self, context: Context) -> list[Candidate]:
         """Return the candidates that consolidation may disrupt within budgets."""
-        return [node for node in _busy(context) if obstacle(node, context.problem.now) is None]
+        return [node for node in _not_empty(context) if obstacle(node, context.problem.now) is None]
 
     def propose(self, context: Context) -> Proposal:
         """Return the commands that the budgets allow now."""
         return _propose(
             context.problem,
-            _busy(context),
+            _not_empty(context),
             simulation=context.simulation,
             budgets=context.budgets(self.reason),
             expired=context.expired,
@@ -72,7 +72,7 @@ class Consolidation:
         allowed. The commands are executed together, so they are validated together: as planned,
         pod by pod.
         """
-        busy = _busy(context)
+        busy = _not_empty(context)
         valid, rejected = _validate(
             context.problem,
             busy,
@@ -84,7 +84,7 @@ class Consolidation:
         return Confirmation(tuple(valid), rejected)
 
 
-def _busy(context: Context) -> list[Candidate]:
+def _not_empty(context: Context) -> list[Candidate]:
     """Return the candidates that are not empty and run no pods of gangs."""
     return [
         node
@@ -99,7 +99,7 @@ def obstacle(candidate: Candidate, now: datetime) -> str | None:
     if candidate.node_pool.spec.replicas is not None:
         return f"NodePool {candidate.pool} is static: its nodes are not consolidated"
     if not candidate.price:
-        return PRICELESS
+        return PRICE_UNKNOWN
     if not is_consolidated(candidate.node_pool):
         return f'NodePool "{candidate.pool}" has consolidation disabled'
     if disruption.consolidation_policy == WHEN_EMPTY:
@@ -110,7 +110,7 @@ def obstacle(candidate: Candidate, now: datetime) -> str | None:
         return f"Becomes consolidatable after {disruption.consolidate_after} without pod changes"
     if any(is_soon_gone(pod, now) for pod in candidate.pods):
         # Before these pods end, a replacement would need capacity for them, too.
-        return ENDING
+        return TERMINATING_PODS
     return None
 
 
@@ -131,7 +131,9 @@ def _propose(
     open_: list[Candidate] = []
     for candidate in candidates:
         reason = (
-            AWAITED if candidate.name in simulation.promised else obstacle(candidate, problem.now)
+            NOMINATED_FOR_PENDING
+            if candidate.name in simulation.promised
+            else obstacle(candidate, problem.now)
         )
         if reason is None:
             open_.append(candidate)
@@ -160,7 +162,7 @@ def _propose(
             )
         else:
             blocked[candidate.name] = (
-                LATER if approved else UNSEEN if expired() else staying.why(candidate)
+                LATER if approved else NOT_EVALUATED if expired() else staying.why(candidate)
             )
     return Proposal(
         [evaluator.command(group) for group in approved],

@@ -147,7 +147,7 @@ class Plan:
             if wanted:
                 # Pods of a class are interchangeable. Return those with the most valuable
                 # destinations, because the capacity that they free helps other pods most.
-                hosts, guests = self._guests(number)
+                hosts, guests = self._receivers(number)
                 dear = self._capacity_price[hosts] @ model.sizes[number]
                 for place in np.argsort(-dear, kind="stable").tolist():
                     host, back = int(hosts[place]), min(wanted, int(guests[place]))
@@ -159,7 +159,7 @@ class Plan:
             self._put(node, number, own)
         self._fill(touched)
 
-    def _guests(self, number: int) -> tuple[Indices, Counts]:
+    def _receivers(self, number: int) -> tuple[Indices, Counts]:
         """Return the nodes that receive moved pods of a class, and the number of these on each."""
         column = self.present[:, number]
         hosts = np.flatnonzero(column)

@@ -81,8 +81,8 @@ class _Program:
         self._free[~model.takes] = 0.0
         keys = np.packbits(model.allowed & model.takes[:, None], axis=1)
         first, self._group = distinct_rows(keys)
-        self._let_in = (model.allowed & model.takes[:, None])[first].T  # classes × groups
-        self._let_in &= self._largest()
+        self._admitted = (model.allowed & model.takes[:, None])[first].T  # classes × groups
+        self._admitted &= self._largest()
         # Removing a node costs its evictions, so keeping it costs its price less its evictions. The
         # constant sum of all evictions is added to the bound at the end.
         self._cost = np.where(model.candidate, model.price - evictions, 0.0)
@@ -93,13 +93,13 @@ class _Program:
         self._limited, self._places = self._limits()
         self._pair_class = np.zeros(0, dtype=np.int64)
         self._pair_group = np.zeros(0, dtype=np.int64)
-        self._paired = np.zeros_like(self._let_in)
+        self._paired = np.zeros_like(self._admitted)
         self._program = empty_program()
         self._lay_out()
 
     def _largest(self) -> Mask:
         """Return the pairs (classes × groups) in which at least one node has capacity for a pod."""
-        holds = np.zeros_like(self._let_in)
+        holds = np.zeros_like(self._admitted)
         sizes = self._sizes - 1e-12
         for number in range(holds.shape[1]):
             free = self._free[self._group == number]
@@ -115,7 +115,7 @@ class _Program:
         return holds
 
     def _limits(self) -> tuple[Indices, Matrix]:
-        """Return the classes with a maximum number of pods per node, and what each node admits.
+        """Return the classes with a maximum number of pods per node, and each node's limits.
 
         The first value holds class indices. The second (nodes × those classes) is the number of
         further pods that each node admits.
@@ -143,7 +143,7 @@ class _Program:
         number of its pods on new nodes.
         """
         model, infinity = self._model, highspy.kHighsInf
-        groups, resources = self._let_in.shape[1], self._sizes.shape[1]
+        groups, resources = self._admitted.shape[1], self._sizes.shape[1]
         candidate, stays = np.flatnonzero(model.candidate), ~model.candidate
         free = np.zeros((groups, resources))
         np.add.at(free, self._group[stays], self._free[stays])
@@ -259,7 +259,7 @@ class _Program:
             # solve again.
             cost = self._sizes @ prices.T  # classes × groups
             cost[self._limited] += slots[:, None]
-            short = np.where(self._let_in & ~self._paired, values[:, None] - cost, 0.0)
+            short = np.where(self._admitted & ~self._paired, values[:, None] - cost, 0.0)
             wanted = short > TOLERANCE
             if not wanted.any():
                 break
@@ -299,7 +299,7 @@ class _Program:
 
         `bought` is the value of every column; those of the pairs come last.
         """
-        flow = np.zeros(self._let_in.shape)
+        flow = np.zeros(self._admitted.shape)
         first = len(self._candidates) + len(self._total)
         flow[self._pair_class, self._pair_group] = bought[first:]
         return flow

@@ -1,4 +1,4 @@
-"""Why a candidate is not consolidated: what replacing this node alone would cost, in words."""
+"""Explains why a candidate is not consolidated by the cost of replacing only this node."""
 
 from __future__ import annotations
 
