@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta
 
 from controller.apis import labels
-from controller.apis.karpenter.nodeoverlay import MOST_PRICE
+from controller.apis.karpenter.nodeoverlay import MAX_PRICE
 from controller.apis.kubernetes import quantities
 from controller.apis.kubernetes.devices import DynamicResources
 from controller.apis.kubernetes.meta import Wire, to_wire
@@ -22,7 +22,7 @@ from controller.offline.wirevalues import WorldError, converted, name
 
 _T = TypeVar("_T", bound=Wire)
 
-Price = Annotated[float, Meta(ge=0, le=MOST_PRICE)]
+Price = Annotated[float, Meta(ge=0, le=MAX_PRICE)]
 
 
 class SurchargesRow(Wire):

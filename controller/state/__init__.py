@@ -1,6 +1,5 @@
 """The mirror of the cluster, and frozen snapshots of it.
 
-`cluster` follows watch events and answers queries about the present; `snapshot` is the input of the
-engine: frozen, complete, and the same for a live cluster and a recorded one. Nothing here waits or
-writes.
+`cluster` applies watch events and returns the present state. `snapshot` is the frozen and complete
+input of the engine, the same for a live and for a recorded cluster. Nothing here does I/O.
 """

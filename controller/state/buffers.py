@@ -1,7 +1,7 @@
-"""CapacityBuffers as virtual pods: capacity that is kept free for future pods.
+"""The virtual pods of CapacityBuffers, which reserve capacity for future pods.
 
-The engine schedules virtual pods after all real pods, and readers of its results distinguish the
-two. When a real pod takes a buffer's capacity, Joiner provisions it again elsewhere.
+The engine schedules virtual pods after all real pods; `scheduling.buffers` separates them in its
+results. When a real pod takes a buffer's capacity, Joiner provisions that capacity again elsewhere.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from controller.constraints.resources import parsed_requests, pod_requests
 PRIORITY = -(2**31)
 """The priority of a buffer's pods: lower than every real pod."""
 
-MOST_PODS = 10_000
-"""The maximum number of pods of one buffer. Each is scheduled like a real pod, and a larger number
+MAX_PODS = 10_000
+"""The maximum number of pods of one buffer. Each is scheduled like a real pod, so a larger number
 is probably a mistake."""
 
 UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")
@@ -30,9 +30,7 @@ UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedul
 
 @dataclass(frozen=True, slots=True)
 class PodBlueprint:
-    """The template of a buffer's pods; `scale` is the number of replicas of the workload that it
-    follows.
-    """
+    """The template of a buffer's pods, and the replicas of the workload in its `scalableRef`."""
 
     template: PodTemplateSpec
     scale: int | None = None
@@ -41,27 +39,28 @@ class PodBlueprint:
 def replicas(buffer: CapacityBuffer, blueprint: PodBlueprint) -> int:
     """Return the number of pods of the buffer.
 
-    It is the larger of the replicas and the percentage of the workload, capped by the limits. With
-    limits alone, the limits determine it. A resource that the pods do not request limits nothing.
+    It is the larger of `replicas` and `percentage` of the workload's replicas, capped by `limits`.
+    With only `limits`, it is the greatest number within them. A limit of a resource that the pods
+    do not request has no effect.
 
     Raises:
-        ValueError: a quantity cannot be read, or the number exceeds `MOST_PODS`.
+        ValueError: a quantity is malformed, or the number exceeds `MAX_PODS`.
 
     """
     spec = buffer.spec
-    wanted = [] if spec.replicas is None else [spec.replicas]
+    counts = [] if spec.replicas is None else [spec.replicas]
     if spec.percentage is not None and blueprint.scale:
-        wanted.append(ceil(blueprint.scale * spec.percentage / 100))
+        counts.append(ceil(blueprint.scale * spec.percentage / 100))
     requests = pod_requests(Pod(metadata=blueprint.template.metadata, spec=blueprint.template.spec))
-    capped = [
+    limited_counts = [
         amount // requests[name]
         for name, amount in parsed_requests(spec.limits).items()
         if requests.get(name)
     ]
-    count = min([max(wanted), *capped]) if wanted else min(capped, default=0)
-    if count > MOST_PODS:
+    count = min([max(counts), *limited_counts]) if counts else min(limited_counts, default=0)
+    if count > MAX_PODS:
         raise ValueError(
-            f"the buffer has {count:,} pods; at most {MOST_PODS:,} are allowed: lower "
+            f"the buffer has {count:,} pods; at most {MAX_PODS:,} are allowed: lower "
             "spec.replicas, spec.percentage or spec.limits"
         )
     return count
@@ -81,7 +80,7 @@ def virtual_pods(buffer: CapacityBuffer, blueprint: PodBlueprint, count: int) ->
         priority_class_name="",
         volumes=[v for v in volumes if not v.ephemeral],
     )
-    marks = {
+    annotations = {
         labels.BUFFER_POD: "true",
         labels.BUFFER_NAME: own.name,
         labels.BUFFER_NAMESPACE: own.namespace,
@@ -93,7 +92,7 @@ def virtual_pods(buffer: CapacityBuffer, blueprint: PodBlueprint, count: int) ->
                 namespace=own.namespace,
                 uid=f"{own.uid}-{number}",
                 labels=blueprint.template.metadata.labels,
-                annotations=marks,
+                annotations=annotations,
             ),
             spec=spec,
             status=PodStatus(conditions=[UNSCHEDULABLE]),

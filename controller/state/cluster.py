@@ -75,16 +75,17 @@ FINALIZED: tuple[Kind[Any], ...] = (
     kinds.NODE_CLAIM,
     kinds.EC2_NODE_CLASS,
 )
-"""Kinds whose objects vanish at deletion if no finalizer holds them."""
+"""Kinds whose objects no longer exist once they are being deleted without a finalizer."""
 
 JOINED_AT_ONCE = 200
-"""The number of changed nodes from which they are joined together: the first list has thousands."""
+"""The number of changed nodes that are joined at once, before a query needs them. The first list
+contains thousands of nodes."""
 
 CLOSED = "closed"
 """The index group of nodes that accept no pods yet."""
 
 REMEMBERED_ENDS = 10_000
-"""How many UIDs of deleted objects are kept, so that a late event revives none."""
+"""The number of UIDs of deleted objects that are kept, so that late events do not restore them."""
 
 ChangeListener = Callable[[Kind[Any], Any, Any], None]
 """A function called for each change with the kind and the object before and after; None if absent.
@@ -107,14 +108,14 @@ class WatchStep(Protocol[Seen_co]):
 
 @dataclass(frozen=True, slots=True)
 class _Nomination:
-    """The pods for which a node was nominated, as they were then, and when it expires."""
+    """The pods for which a node was nominated, as they were at that time, and the expiry time."""
 
     pods: tuple[Pod, ...]
     until: datetime
 
 
 class Cluster:
-    """The present state of the cluster. Belongs to one event loop; never waits."""
+    """The present state of the cluster. Used on one event loop; no method waits."""
 
     def __init__(self, mirrored: Iterable[Kind[Any]] = MIRRORED, *, installation: str = "") -> None:
         self.installation = installation
@@ -178,8 +179,8 @@ class Cluster:
     def apply(self, kind: Kind[T], change: WatchStep[T]) -> None:
         """Apply one watch event.
 
-        Between RESET and SYNCED the mirror keeps its objects; at SYNCED it drops those that the new
-        list did not contain.
+        Between RESET and SYNCED the mirror keeps its objects; at SYNCED it removes the objects that
+        the new list did not contain.
         """
         if change.type == "RESET":
             self._listings[kind] = set()
@@ -240,8 +241,8 @@ class Cluster:
     def nominate(self, name: str, pods: Sequence[Pod], until: datetime) -> None:
         """Nominate a node, given by node or NodeClaim name, for pods, so that it is not disrupted.
 
-        The nomination ends when all of the pods have changed place, and at the given time at the
-        latest.
+        The nomination ends at `until`, or when all of the pods have been bound, deleted or become
+        terminal since.
         """
         known = self._nominated.get(name)
         expected = {pod.key: pod for pod in (*(known.pods if known else ()), *pods)}
@@ -262,7 +263,7 @@ class Cluster:
         self._buffer_pods[name] = tuple(pods)
 
     def keep_for_buffers(self, names: Iterable[str]) -> None:
-        """Store the nodes, given by node or NodeClaim name, that have the capacity of buffers."""
+        """Store the nodes, given by node or NodeClaim name, that hold virtual pods of buffers."""
         self._buffered = frozenset(names)
 
     # Queries.
@@ -319,8 +320,8 @@ class Cluster:
     def queued(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
         """Return pods in the order in which kube-scheduler tries them: by priority, then by age.
 
-        The age counts from when the mirror first saw them, because creation times are whole
-        seconds. Bound pods come last. Cost: O(n log n) of the given pods; others are not read.
+        The age is measured from the pod's first watch event, because creation times are whole
+        seconds. Bound pods are last. Cost: O(n log n) of the given pods; others are not read.
         """
         return tuple(
             sorted(pods, key=lambda p: (-(p.spec.priority or 0), self._waiting.position(p.key)))
@@ -345,8 +346,8 @@ class Cluster:
     def reschedulable_pods(self, now: datetime) -> tuple[Pod, ...]:
         """Return the pods on nodes being deleted that will need another node, sorted by name.
 
-        Pods that may not be disrupted, and pods that no PodDisruptionBudget lets be evicted now,
-        are not included: they keep their node, and a new node for them would stay empty.
+        Pods with `karpenter.sh/do-not-disrupt`, and pods whose PodDisruptionBudget allows no
+        eviction now, are not included: they keep their node, so a new node would stay empty.
         """
         moving = [
             pod
@@ -414,7 +415,7 @@ class Cluster:
         return nodes[0] if nodes else None
 
     def moving_from(self, claim: NodeClaim) -> int:
-        """Return how many pods will need another node when the NodeClaim is deleted."""
+        """Return the number of pods that need another node when the NodeClaim is deleted."""
         return sum(
             is_reschedulable(pod)
             for node in self.nodes_of(claim)
@@ -422,11 +423,10 @@ class Cluster:
         )
 
     def nodes_of(self, claim: NodeClaim) -> tuple[Node, ...]:
-        """Return every node with the NodeClaim's provider ID, sorted by name; more than one is an
-        error.
+        """Return every node with the NodeClaim's provider ID, sorted by name.
 
-        The node name in the NodeClaim's status is not used: EC2 reuses IP addresses, and with them
-        node names.
+        More than one is an error. The node name in the NodeClaim's status is not used: EC2 reuses
+        IP addresses, and with them node names.
         """
         return self._nodes_by_provider_id.named(claim.status.provider_id)
 
@@ -443,12 +443,12 @@ class Cluster:
     def is_adopted(self, claim: NodeClaim) -> bool:
         """Whether this installation may manage a NodeClaim: it launched or adopted the instance.
 
-        A NodeClaim without an instance belongs to the controller that launches one first.
+        Any installation may manage a NodeClaim without an instance.
         """
         marks, provider_id = claim.metadata.annotations, claim.status.provider_id
         if not (self.installation and provider_id):
             return True
-        # Claims that an earlier version launched do not name the instance.
+        # NodeClaims of earlier versions do not have the annotation with the provider ID.
         is_same = marks.get(labels.OWN_INSTANCE, provider_id) == provider_id
         return is_same and marks.get(labels.TAG_INSTALLATION) == self.installation
 
@@ -501,9 +501,9 @@ class Cluster:
     ) -> Snapshot:
         """Return a snapshot for the engine.
 
-        `instance_types` are per pool name; `node_pools` are those that may be used. The snapshot
-        shares the mirror's frozen objects. Take it before reading pending pods: a pod that is bound
-        in between is then scheduled once, not twice.
+        `instance_types` are per NodePool name; `node_pools` are the NodePools that may be used. The
+        snapshot shares the mirror's frozen objects. Take it before reading pending pods: a pod that
+        is bound in between then counts once, not twice.
         """
         return Snapshot(
             nodes=self.state_nodes(now),
@@ -654,9 +654,9 @@ class Cluster:
         self._sorted_nodes.clear()
 
     def _joined(self, group: str) -> tuple[StateNode, ...]:
-        """Return the Nodes and NodeClaims of one provider ID, the first of each joined.
+        """Return the nodes of one provider ID: the first Node is joined with its NodeClaim.
 
-        An object without a provider ID is alone: `node/<name>` or `claim/<name>`.
+        An object without a provider ID has a group of its own: `node/<name>` or `claim/<name>`.
         """
         kind, _, name = group.partition("/")
         if kind == "node":
@@ -689,10 +689,10 @@ def _instance_id(claim: NodeClaim) -> str:
 
 
 def _is_no_news(value: KubernetesObject, known: KubernetesObject) -> bool:
-    """Whether a version of an object is the stored one or older.
+    """Whether a version of an object is the stored version or an older one.
 
-    Resource versions of one object are increasing numbers. Another UID is another object, for which
-    the watch decides.
+    Resource versions of one object are increasing numbers. They are not compared if the UIDs
+    differ.
     """
     ours, theirs = known.metadata.resource_version, value.metadata.resource_version
     if known.metadata.uid != value.metadata.uid or not (ours.isdigit() and theirs.isdigit()):

@@ -1,4 +1,4 @@
-"""Whether PodDisruptionBudgets allow the eviction of a pod."""
+"""PodDisruptionBudgets: whether they allow evictions, and why not."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _UNCOUNTED = 10**9
 
 
 class EvictionGuards:
-    """PodDisruptionBudgets for queries about many pods; equal labels are matched once."""
+    """PodDisruptionBudgets, matched with many pods; equal labels are matched once."""
 
     def __init__(self, budgets: Iterable[PodDisruptionBudget]) -> None:
         self._by_namespace: defaultdict[str, list[PodDisruptionBudget]] = defaultdict(list)
         for budget in budgets:
             self._by_namespace[budget.metadata.namespace].append(budget)
-        self._known: dict[tuple[object, ...], Sequence[PodDisruptionBudget]] = {}
+        self._cached: dict[tuple[object, ...], Sequence[PodDisruptionBudget]] = {}
 
     def of(self, pod: Pod) -> Sequence[PodDisruptionBudget]:
         """Return the PodDisruptionBudgets that select the pod."""
@@ -31,10 +31,10 @@ class EvictionGuards:
         if namespace not in self._by_namespace:
             return ()
         key = (namespace, *labels.items())
-        if key not in self._known:
+        if key not in self._cached:
             budgets = self._by_namespace[namespace]
-            self._known[key] = [b for b in budgets if selects(b.spec.selector, labels)]
-        return self._known[key]
+            self._cached[key] = [b for b in budgets if selects(b.spec.selector, labels)]
+        return self._cached[key]
 
     def obstacle(self, pod: Pod, *, surges: bool = False) -> str | None:
         """Return why a budget prevents the eviction, or None (see `budget_obstacle`)."""
@@ -61,10 +61,10 @@ def budget_obstacle(
 ) -> str | None:
     """Return why a PodDisruptionBudget prevents the eviction now, or None.
 
-    A pod that `surges` ignores the budgets of a single pod, because it is not evicted.
+    A pod that `surges` is not evicted, so a budget of a single pod does not prevent it.
 
-    The rules are the API server's: a pod with more than one budget cannot be evicted, and a pod
-    that is not Ready may be evicted if its budget says so.
+    The rules are the same as in the API server: a pod with more than one budget cannot be evicted,
+    and a pod that is not Ready can be evicted if its budget has the policy `AlwaysAllow`.
     """
     return EvictionGuards(budgets).obstacle(pod, surges=surges)
 
@@ -83,28 +83,28 @@ def _obstacle(pod: Pod, guards: Sequence[PodDisruptionBudget], *, surges: bool) 
         if guard.status.disruptions_allowed <= 0:
             name = guard.metadata.key
             text = f'PodDisruptionBudget "{name}" prevents the eviction of pod "{pod.key}"'
-            always = why_never(guard)
-            return f"{text}, and always will: {always}" if always else text
+            permanent = permanent_obstacle(guard)
+            return f"{text}, and always will: {permanent}" if permanent else text
     return None
 
 
-def why_never(budget: PodDisruptionBudget) -> str | None:
+def permanent_obstacle(budget: PodDisruptionBudget) -> str | None:
     """Return why the budget never allows an eviction with its present number of pods, or None.
 
-    The arithmetic is kube-controller-manager's: percentages are rounded up.
+    As in kube-controller-manager, percentages are rounded up.
     """
-    most, least = budget.spec.max_unavailable, budget.spec.min_available
+    max_unavailable, min_available = budget.spec.max_unavailable, budget.spec.min_available
     expected = budget.status.expected_pods or _UNCOUNTED
-    if most is not None and _of(expected, most) == 0:
-        return f"its maxUnavailable is {most}"
-    if least is not None and _of(expected, least) >= expected:
+    if max_unavailable is not None and _of(expected, max_unavailable) == 0:
+        return f"its maxUnavailable is {max_unavailable}"
+    if min_available is not None and _of(expected, min_available) >= expected:
         of_pods = f", of {expected} pods" if expected != _UNCOUNTED else ""
-        return f"its minAvailable is {least}{of_pods}"
+        return f"its minAvailable is {min_available}{of_pods}"
     return None
 
 
 def _of(pods: int, amount: int | str) -> int:
-    """Return an amount such as 2 or `30%` as a number of pods; 1 if it cannot be read."""
+    """Return an amount such as 2 or `30%` as a number of pods; 1 if it is malformed."""
     text = str(amount)
     if not text.removesuffix("%").isdecimal():
         return 1

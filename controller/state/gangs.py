@@ -8,7 +8,7 @@ A pod belongs to a gang by one of these, the first that it has:
 * the labels of a LeaderWorkerSet's group, or of a JobSet
 
 A PodGroup states how many of its pods must be scheduled together. A LeaderWorkerSet and a pod group
-of Kueue state their size. Of other gangs all existing pods are scheduled together.
+of Kueue state their size. In other gangs all existing pods are scheduled together.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def gang_of(pod: Pod) -> str:
     """Return the gang of a pod as `namespace/name`; empty if it has none."""
     own, group = pod.metadata, pod.spec.scheduling_group
     index = own.labels.get(labels.LWS_GROUP_INDEX)
-    names = (
+    candidates = (
         group.pod_group_name if group is not None else "",
         own.labels.get(labels.COSCHEDULING_GROUP),
         own.labels.get(labels.KUEUE_GROUP),
@@ -50,12 +50,12 @@ def gang_of(pod: Pod) -> str:
         f"{own.labels.get(labels.LWS_NAME, '')}-{index}" if index else "",
         own.labels.get(labels.JOBSET_NAME),
     )
-    name = next(filter(None, names), "")
+    name = next(filter(None, candidates), "")
     return f"{own.namespace}/{name}" if name else ""
 
 
 class GangReader:
-    """Tells which gang a pod belongs to; pods of PodGroups without a gang policy have none."""
+    """Determines the gangs of pods; pods of a PodGroup without a gang policy have none."""
 
     def __init__(self, pod_groups: Iterable[PodGroup]) -> None:
         self.groups = {one.metadata.key: one for one in pod_groups}
@@ -67,15 +67,15 @@ class GangReader:
         return name if group is None or _least(group) is not None else ""
 
     def min_count(self, name: str, pods: Sequence[Pod]) -> int:
-        """Return how many pods of a gang run together: as stated, or else all of these."""
+        """Return the number of pods of a gang that run together: as stated, or else all `pods`."""
         group = self.groups.get(name)
-        stated = _least(group) if group is not None else _size(pods[0])
-        return stated or len(pods)
+        stated_count = _least(group) if group is not None else _size(pods[0])
+        return stated_count or len(pods)
 
     def restarting(self, name: str, pods: Iterable[Pod], lost: Collection[str]) -> list[Pod]:
-        """Return the pods of a gang that start over because it loses others; none if enough stay.
+        """Return the pods of a gang that restart because others are lost; none if enough stay.
 
-        `pods` are the bound pods of the gang, `lost` the keys of those that it loses.
+        `pods` are the bound pods of the gang, `lost` the keys of the pods that it loses.
         """
         running = [pod for pod in pods if not is_terminal(pod)]
         staying = [pod for pod in running if pod.key not in lost and stays(pod)]
@@ -117,7 +117,7 @@ def gangs_among(
 
 
 def _least(group: PodGroup) -> int | None:
-    """Return how many pods of a PodGroup are scheduled together; None if each is by itself."""
+    """Return the number of pods of a PodGroup that are scheduled together; None if not stated."""
     gang = group.spec.scheduling_policy.gang
     return gang.min_count if gang is not None else group.spec.min_member
 

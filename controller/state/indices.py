@@ -1,4 +1,4 @@
-"""Indices of the mirror's objects by one property, updated with each event."""
+"""Indices of the mirrored objects by one property, updated with each event."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Index(Generic[T]):
                 del self._members[group]
 
     def copied(self) -> Index[T]:
-        """Return a copy of the index that does not follow changes."""
+        """Return a copy of the index that does not change."""
         copy = Index(self.kind, self._group)
         copy._members = {group: members.copy() for group, members in self._members.items()}
         return copy

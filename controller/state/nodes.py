@@ -15,19 +15,20 @@ LIFECYCLES: Mapping[str, str] = {
     "eks.amazonaws.com/capacityType": "SPOT",
     "node.kubernetes.io/lifecycle": "spot",
 }
-"""Labels that distinguish spot instances outside NodePools, with the value of spot."""
+"""Labels of nodes outside NodePools, with the value that marks a spot instance."""
 
 LIFECYCLE_EVENTS = ("DrainInProgress", "MaintenanceInProgress", "GracefulNodeShutdownInProgress")
-"""Conditions of a node from which an administrator removes the pods. Those of planned maintenance
-and of a completed drain are left out: with them the node still runs pods, or may go."""
+"""Conditions of a node that an administrator is draining. The conditions of planned maintenance and
+of a completed drain are left out: before the drain the node runs pods, after it the node may be
+disrupted."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateNode:
-    """A node: in flight if it has only a NodeClaim, unmanaged if it has only a Node.
+    """A node: in flight if it is only a NodeClaim, unmanaged if it is only a Node.
 
-    `deleting` is True if either object has a deletion timestamp or disruption marked it. `buffered`
-    nodes have the capacity of a CapacityBuffer.
+    `deleting` is True if either object has a deletion timestamp or is marked for disruption.
+    `buffered` nodes hold virtual pods of a CapacityBuffer.
     """
 
     node: Node | None = None
@@ -93,7 +94,7 @@ class StateNode:
 
 
 def is_up(node: Node) -> bool:
-    """Whether the node accepts pods, apart from Joiner's own hold taint."""
+    """Whether the node is Ready and has no startup taint other than `taints.HELD`."""
     return conditions.is_true(node.status.conditions, "Ready") and not any(
         taints.is_ephemeral(taint) and not taints.same(taint, taints.HELD)
         for taint in node.spec.taints
@@ -101,7 +102,7 @@ def is_up(node: Node) -> bool:
 
 
 def lifecycle_event(node: Node) -> str:
-    """Return the lifecycle condition that says that the node is about to lose its pods, or "".
+    """Return the type of the condition that says that the node is being drained, or "".
 
     Administrators set these conditions (KEP-5683). Kubernetes itself does not act on them.
     """

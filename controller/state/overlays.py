@@ -1,4 +1,4 @@
-"""Applies NodeOverlays: user-defined prices and capacity of instance types.
+"""NodeOverlays: user-defined prices and capacity of instance types.
 
 For each offering (price) and each resource (capacity) the overlay with the greatest weight applies;
 among equal weights the last name. Two overlays of equal weight that change the same offering or
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
 from controller.apis import labels
-from controller.apis.karpenter.nodeoverlay import MOST_PRICE, NodeOverlay, NodeOverlaySpec
+from controller.apis.karpenter.nodeoverlay import MAX_PRICE, NodeOverlay, NodeOverlaySpec
 from controller.apis.karpenter.nodepool import NodePool
 from controller.cloudprovider.instancetypes import InstanceType, Offering
 from controller.constraints import requirements
@@ -20,45 +20,46 @@ from controller.constraints.requirements import Requirements, ValueSet
 from controller.constraints.resources import parsed
 
 Target = tuple[str, str, int | str]
-"""What an overlay changes: a pool, an instance type, and an offering or a resource."""
+"""A change by an overlay: NodePool, instance type, and the index of an offering or a resource."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """An overlay with parsed requirements, and the labels of a pool's nodes."""
+class ParsedOverlay:
+    """An overlay with parsed requirements, for the nodes of one NodePool."""
 
     spec: NodeOverlaySpec
     needed: Requirements
-    own: Requirements
+    pool_labels: Requirements
 
     @property
     def prices(self) -> bool:
-        """Whether it changes prices."""
+        """Whether the overlay changes prices."""
         return self.spec.price is not None or self.spec.price_adjustment is not None
 
     def offerings(self, instance_type: InstanceType) -> list[int]:
         """Return the indices of the offerings that meet all of the overlay's requirements."""
-        said = {key: self._values_of(instance_type, key) for key in self.needed}
+        values_by_key = {key: self._values_of(instance_type, key) for key in self.needed}
         if not all(
-            values is None or values.meets(self.needed[key]) for key, values in said.items()
+            values is None or values.meets(self.needed[key])
+            for key, values in values_by_key.items()
         ):
             return []
         return [
-            place
-            for place, offering in enumerate(instance_type.offerings)
+            index
+            for index, offering in enumerate(instance_type.offerings)
             if all(
-                _meant(_both(said[key], offering.requirements.get(key)), allowed)
+                _is_met(_intersection(values_by_key[key], offering.requirements.get(key)), allowed)
                 for key, allowed in self.needed.items()
             )
         ]
 
     def _values_of(self, instance_type: InstanceType, key: str) -> ValueSet | None:
         """Return the values of a label for the pool and instance type."""
-        values = self.own.get(key)
+        values = self.pool_labels.get(key)
         for term in instance_type.requirements:
             if labels.normalized(term.key) == key:
-                said = requirements.value_set(term.operator, term.values)
-                values = said if values is None else values.intersection(said)
+                of_type = requirements.value_set(term.operator, term.values)
+                values = of_type if values is None else values.intersection(of_type)
         return values
 
 
@@ -71,8 +72,8 @@ def overlaid(
         ValueError: an overlay's requirement, price or quantity is malformed.
 
     """
-    readers = [_reader(overlay, pool) for overlay in _ordered(overlays)]
-    return tuple(_corrected(instance_type, readers) for instance_type in types)
+    parsed_overlays = [_parsed_overlay(overlay, pool) for overlay in _ordered(overlays)]
+    return tuple(_with_overlays(instance_type, parsed_overlays) for instance_type in types)
 
 
 def conflicting(
@@ -91,7 +92,7 @@ def conflicting(
 
     """
     weights: dict[Target, int] = {}
-    refused = set()
+    rejected = set()
     for overlay in _ordered(overlays):
         weight = overlay.spec.weight
         targets = [
@@ -100,10 +101,10 @@ def conflicting(
             for target in _targets(overlay, pool, instance_types.get(pool.metadata.name, ()))
         ]
         if any(weights.get(target) == weight for target in targets):
-            refused.add(overlay.metadata.name)
+            rejected.add(overlay.metadata.name)
         else:
             weights.update(dict.fromkeys(targets, weight))
-    return frozenset(refused)
+    return frozenset(rejected)
 
 
 def identity(overlays: Iterable[NodeOverlay], pool: NodePool) -> frozenset[tuple[str, str]]:
@@ -118,7 +119,7 @@ def identity(overlays: Iterable[NodeOverlay], pool: NodePool) -> frozenset[tuple
 
 
 def marks(types: Iterable[InstanceType]) -> dict[str, str]:
-    """Return the annotations of a NodeClaim about the overlays of its instance types."""
+    """Return the annotations that say which overlays apply to a NodeClaim's instance types."""
     types = tuple(types)
     applied = {
         labels.PRICE_OVERLAY_APPLIED: any(o.price_overlaid for t in types for o in t.offerings),
@@ -136,35 +137,37 @@ def _labels(pool: NodePool) -> dict[str, str]:
     return {**(pool.spec.template.metadata.labels or {}), labels.NODEPOOL: pool.metadata.name}
 
 
-def _reader(overlay: NodeOverlay, pool: NodePool) -> Reader:
+def _parsed_overlay(overlay: NodeOverlay, pool: NodePool) -> ParsedOverlay:
     needed = requirements.read(overlay.spec.requirements)
-    return Reader(overlay.spec, needed, requirements.of_labels(_labels(pool)))
+    return ParsedOverlay(overlay.spec, needed, requirements.of_labels(_labels(pool)))
 
 
 def _targets(
     overlay: NodeOverlay, pool: NodePool, types: Sequence[InstanceType]
 ) -> Iterator[Target]:
-    reader = _reader(overlay, pool)
+    parsed_overlay = _parsed_overlay(overlay, pool)
     for instance_type in types:
-        meant = reader.offerings(instance_type)
-        if meant and reader.prices:
-            yield from ((pool.metadata.name, instance_type.name, place) for place in meant)
-        if meant:
+        matching = parsed_overlay.offerings(instance_type)
+        if matching and parsed_overlay.prices:
+            yield from ((pool.metadata.name, instance_type.name, index) for index in matching)
+        if matching:
             yield from (
                 (pool.metadata.name, instance_type.name, name) for name in overlay.spec.capacity
             )
 
 
-def _corrected(instance_type: InstanceType, readers: Sequence[Reader]) -> InstanceType:
+def _with_overlays(
+    instance_type: InstanceType, parsed_overlays: Sequence[ParsedOverlay]
+) -> InstanceType:
     offerings = list(instance_type.offerings)
     added: dict[str, int] = {}
-    for reader in readers:
-        meant = reader.offerings(instance_type)
-        if meant and reader.spec.capacity:
-            added = {**parsed(reader.spec.capacity), **added}
-        for place in meant if reader.prices else ():
-            if not offerings[place].price_overlaid:
-                offerings[place] = _priced(offerings[place], reader.spec)
+    for parsed_overlay in parsed_overlays:
+        matching = parsed_overlay.offerings(instance_type)
+        if matching and parsed_overlay.spec.capacity:
+            added = {**parsed(parsed_overlay.spec.capacity), **added}
+        for index in matching if parsed_overlay.prices else ():
+            if not offerings[index].price_overlaid:
+                offerings[index] = _priced(offerings[index], parsed_overlay.spec)
     if added:
         instance_type = replace(
             instance_type, capacity={**instance_type.capacity, **added}, capacity_overlaid=True
@@ -174,15 +177,15 @@ def _corrected(instance_type: InstanceType, readers: Sequence[Reader]) -> Instan
     return instance_type
 
 
-def _both(said: ValueSet | None, value: str | None) -> ValueSet | None:
+def _intersection(values: ValueSet | None, value: str | None) -> ValueSet | None:
     if value is None:
-        return said
-    carried = requirements.one_of(value)
-    return carried if said is None else said.intersection(carried)
+        return values
+    of_offering = requirements.one_of(value)
+    return of_offering if values is None else values.intersection(of_offering)
 
 
-def _meant(carried: ValueSet | None, allowed: ValueSet) -> bool:
-    return allowed.allows_absence if carried is None else carried.meets(allowed)
+def _is_met(values: ValueSet | None, allowed: ValueSet) -> bool:
+    return allowed.allows_absence if values is None else values.meets(allowed)
 
 
 def _priced(offering: Offering, spec: NodeOverlaySpec) -> Offering:
@@ -193,13 +196,13 @@ def _priced(offering: Offering, spec: NodeOverlaySpec) -> Offering:
 def _price(price: float, absolute: str | None, adjustment: str | None) -> float:
     try:
         if absolute is not None:
-            corrected = float(Decimal(absolute))
+            new_price = float(Decimal(absolute))
         elif adjustment is not None and adjustment.endswith("%"):
-            corrected = price * (1 + float(Decimal(adjustment[:-1])) / 100)
+            new_price = price * (1 + float(Decimal(adjustment[:-1])) / 100)
         else:
-            corrected = price + float(Decimal(adjustment or ""))
+            new_price = price + float(Decimal(adjustment or ""))
     except InvalidOperation as exc:
         raise ValueError(
             f"{absolute or adjustment!r} is neither a price nor a price adjustment"
         ) from exc
-    return min(max(corrected, 0.0), MOST_PRICE)
+    return min(max(new_price, 0.0), MAX_PRICE)

@@ -1,4 +1,4 @@
-"""The state of a pod for an autoscaler: pending, bound, or to be rescheduled."""
+"""The states of a pod that matter to an autoscaler: pending, bound, reschedulable, protected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.pods import Pod
 
-_KIND = attrgetter("kind", "api_version")
+_KIND_AND_VERSION = attrgetter("kind", "api_version")
 
 MIRROR_ANNOTATIONS = ("kubernetes.io/config.source", "kubernetes.io/config.mirror")
 
@@ -24,7 +24,7 @@ def is_terminal(pod: Pod) -> bool:
 def is_owned_by(pod: Pod, api_version: str, kind: str) -> bool:
     """Whether an object of this kind owns the pod."""
     owners = pod.metadata.owner_references
-    return bool(owners) and (kind, api_version) in map(_KIND, owners)
+    return bool(owners) and (kind, api_version) in map(_KIND_AND_VERSION, owners)
 
 
 def controller_of(pod: Pod) -> str:
@@ -36,20 +36,20 @@ def controller_of(pod: Pod) -> str:
 def are_alike(pod: Pod, other: Pod) -> bool:
     """Whether one workload created both pods from the same template, and both are unchanged.
 
-    Then a scheduler's result for one applies to the other. Labels must be equal too, because rules
-    of other pods may select by them.
+    A scheduler's result for one then applies to the other. Labels must be equal too, because other
+    pods' topology rules may select by them.
     """
-    maker = controller_of(pod)
+    owner = controller_of(pod)
     return (
-        bool(maker)
-        and maker == controller_of(other)
+        bool(owner)
+        and owner == controller_of(other)
         and pod.spec == other.spec
         and pod.metadata.labels == other.metadata.labels
     )
 
 
 def is_daemon(pod: Pod) -> bool:
-    """Whether a DaemonSet owns the pod, so that it lives and ends with its node."""
+    """Whether a DaemonSet owns the pod, so that it exists as long as its node."""
     return is_owned_by(pod, "apps/v1", "DaemonSet")
 
 
@@ -64,9 +64,8 @@ def is_static(pod: Pod) -> bool:
 def is_provisionable(pod: Pod) -> bool:
     """Whether the pod is pending and needs a new node.
 
-    A scheduler, whichever it is, must have reported it unschedulable (`PodScheduled` with reason
-    `Unschedulable`). A pod with a nominated node is included: it has a planned node, and needs
-    another if the plan fails.
+    A scheduler must have reported it unschedulable (`PodScheduled` with reason `Unschedulable`). A
+    pod with a nominated node is included: if the nominated node fails, the pod needs another one.
     """
     if pod.spec.node_name or is_terminal(pod):
         return False

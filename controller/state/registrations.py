@@ -1,4 +1,4 @@
-"""Whether the new nodes of a NodePool register, from the results of the last few."""
+"""The results of the last node registrations of each NodePool, and the registration backoff."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-REMEMBERED = 4
-"""How many of a pool's last nodes are remembered, as in Karpenter."""
+MAX_RESULTS = 4
+"""The number of results that are kept for a NodePool, as in Karpenter."""
 
-TOO_MANY = 2
-"""How many failures among those make a pool unhealthy; that many in a row start its backoff."""
+MIN_FAILURES = 2
+"""The number of failures among them that make a NodePool unhealthy; this number of consecutive
+failures starts its backoff."""
 
 PAUSES = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 60))
-"""How long a pool in backoff waits before it tries one node: after the backoff started, after the
-first such node failed, after the second, and so on."""
+"""The waiting times of a NodePool in backoff before it tries one node: after the backoff started,
+after the first such node failed, after the second one failed, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a node did not register, for a condition, and when its NodeClaim was deleted.
+    """A node that did not register: reason and message of a condition, and times of its NodeClaim.
 
-    Attributes: created: when the NodeClaim was created; None if unknown.
+    `at` is the time of the NodeClaim's deletion, `created` the time of its creation, if known.
     """
 
     reason: str
@@ -32,37 +33,41 @@ class Failure:
 
 @dataclass(slots=True)
 class _Record:
-    """The last results of a pool, None for a registered node, and its backoff."""
+    """The last results of a NodePool (None for a registered node), and its backoff."""
 
-    outcomes: deque[Failure | None] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    in_a_row: int = 0
+    outcomes: deque[Failure | None] = field(default_factory=lambda: deque(maxlen=MAX_RESULTS))
+    consecutive: int = 0
     """Counted failures since a node last registered."""
 
     counted: Failure | None = None
     """The last failure that started or lengthened the backoff."""
 
     tries_at_once: bool = False
-    """Whether the rest of the wait is skipped."""
+    """Whether the rest of the waiting time is skipped."""
 
     @property
-    def has_stopped(self) -> bool:
-        return self.in_a_row >= TOO_MANY
+    def has_backoff(self) -> bool:
+        return self.consecutive >= MIN_FAILURES
 
-    def count(self, why: Failure) -> None:
+    def count(self, failure: Failure) -> None:
         """Count a failure, unless its NodeClaim is older than the last failure that counted."""
         last = self.counted
-        if last is not None and why.created is not None and why.created < last.at <= why.at:
-            # One cause fails all claims of a batch: they are one failure.
+        if (
+            last is not None
+            and failure.created is not None
+            and failure.created < last.at <= failure.at
+        ):
+            # One cause makes all NodeClaims of a batch fail, so these failures count once.
             return
-        begins_again = last is not None and (self.tries_at_once or last.reason != why.reason)
-        self.in_a_row = TOO_MANY if self.has_stopped and begins_again else self.in_a_row + 1
-        if self.has_stopped:
-            self.counted, self.tries_at_once = why, False
+        restarts = last is not None and (self.tries_at_once or last.reason != failure.reason)
+        self.consecutive = MIN_FAILURES if self.has_backoff and restarts else self.consecutive + 1
+        if self.has_backoff:
+            self.counted, self.tries_at_once = failure, False
 
 
 @dataclass(slots=True)
 class Registrations:
-    """The results of each pool's last nodes, by the pool's name."""
+    """The results of the last nodes of each NodePool, by its name."""
 
     _records: dict[str, _Record] = field(default_factory=dict)
     _circumstances: dict[str, object] = field(default_factory=dict)
@@ -71,9 +76,9 @@ class Registrations:
         """Record that a node of the pool registered."""
         record = self._of(pool)
         record.outcomes.append(None)
-        record.in_a_row, record.tries_at_once = 0, False
+        record.consecutive, record.tries_at_once = 0, False
 
-    def failed(self, pool: str, why: Failure) -> None:
+    def failed(self, pool: str, failure: Failure) -> None:
         """Record that a NodeClaim of the pool was deleted before its node registered.
 
         Two failures in a row start the backoff. After that, a failure lengthens the wait only if
@@ -81,26 +86,26 @@ class Registrations:
         starts with the shortest wait again.
         """
         record = self._of(pool)
-        record.outcomes.append(why)
-        record.count(why)
+        record.outcomes.append(failure)
+        record.count(failure)
 
     def restore(self, pool: str, trouble: Failure | None) -> None:
-        """Restore the result of an earlier process: one registered node, or too many failures.
+        """Restore the result of an earlier process: one registered node, or the unhealthy state.
 
-        Results that are known already take precedence.
+        If the NodePool has results already, they are kept.
         """
         if self.is_known(pool):
             return
         if trouble is None:
             self.joined(pool)
         else:
-            for _ in range(TOO_MANY):
+            for _ in range(MIN_FAILURES):
                 self.failed(pool, trouble)
 
     def observe(self, pool: str, circumstances: object) -> None:
-        """Record what new nodes of the pool depend on.
+        """Record the configuration that new nodes of the NodePool depend on.
 
-        If it changes while the pool is in backoff, the pool tries a node at once.
+        If it changes while the NodePool is in backoff, the NodePool may try a node at once.
         """
         if self._circumstances.setdefault(pool, circumstances) != circumstances:
             self._circumstances[pool] = circumstances
@@ -109,7 +114,7 @@ class Registrations:
     def retry(self, pool: str) -> None:
         """Let a pool in backoff try one node at once; no effect on other pools."""
         record = self._records.get(pool)
-        if record is not None and record.has_stopped:
+        if record is not None and record.has_backoff:
             record.tries_at_once = True
 
     def forget(self, pool: str) -> None:
@@ -118,29 +123,29 @@ class Registrations:
         self._circumstances.pop(pool, None)
 
     def is_known(self, pool: str) -> bool:
-        """Whether any result of the pool is known."""
+        """Whether there is a result of the NodePool."""
         return pool in self._records
 
     def trouble(self, pool: str) -> Failure | None:
-        """Return the last failure if there were too many, else None."""
+        """Return the last failure if the NodePool is unhealthy, else None."""
         record = self._records.get(pool)
         failures = [outcome for outcome in record.outcomes if outcome is not None] if record else []
-        return failures[-1] if len(failures) >= TOO_MANY else None
+        return failures[-1] if len(failures) >= MIN_FAILURES else None
 
     def next_try(self, pool: str) -> datetime | None:
         """Return when a pool in backoff may try one node; None for other pools."""
         record = self._records.get(pool)
-        if record is None or not record.has_stopped:
+        if record is None or not record.has_backoff:
             return None
         assert record.counted is not None
         if record.tries_at_once:
             return record.counted.at
-        return record.counted.at + PAUSES[min(record.in_a_row - TOO_MANY, len(PAUSES) - 1)]
+        return record.counted.at + PAUSES[min(record.consecutive - MIN_FAILURES, len(PAUSES) - 1)]
 
     def is_in_backoff(self, pool: str, now: datetime) -> bool:
         """Whether a pool in backoff may not try a node yet.
 
-        If the last failure is later than `now`, the clock was set back: the pool may try one node.
+        If the last failure is later than `now`, the clock was set back, and the result is False.
         """
         next_try = self.next_try(pool)
         if next_try is None:

@@ -1,4 +1,4 @@
-"""Which changes of objects can change disruption's decisions.
+"""The changes of objects that can change the decisions of disruption.
 
 Nodes and NodeClaims are written many times a minute, pods many times a second, and most of these
 writes (heartbeats, usage, event times) do not matter to scheduling.
@@ -20,7 +20,7 @@ from controller.state.pods import is_terminal
 
 
 def affects_disruption(kind: Kind[Any], before: Any, after: Any) -> bool:
-    """Whether an object changed in a way that matters to disruption."""
+    """Whether the change of an object can change the decisions of disruption."""
     if kind == kinds.POD:
         return _pod(before) != _pod(after)
     if kind == kinds.NODE:
@@ -32,19 +32,19 @@ def affects_disruption(kind: Kind[Any], before: Any, after: Any) -> bool:
 
 def _pod(pod: Pod) -> tuple[object, ...]:
     ready = conditions.is_true(pod.status.conditions, "Ready")
-    own = pod.metadata
-    state = is_terminal(pod), own.is_deleting, ready, in_resize(pod)
-    return *state, own.labels, own.annotations, pod.spec
+    metadata = pod.metadata
+    state = is_terminal(pod), metadata.is_deleting, ready, in_resize(pod)
+    return *state, metadata.labels, metadata.annotations, pod.spec
 
 
 def _node(node: Node) -> tuple[object, ...]:
     ready = conditions.is_true(node.status.conditions, "Ready")
-    own, protected = node.metadata, node.metadata.annotations.get(labels.DO_NOT_DISRUPT)
-    state = own.is_deleting, ready, lifecycle_event(node), protected
-    return *state, own.labels, node.spec, node.status.allocatable
+    metadata, protected = node.metadata, node.metadata.annotations.get(labels.DO_NOT_DISRUPT)
+    state = metadata.is_deleting, ready, lifecycle_event(node), protected
+    return *state, metadata.labels, node.spec, node.status.allocatable
 
 
 def _claim(claim: NodeClaim) -> tuple[object, ...]:
-    own = claim.metadata
-    known = {(condition.type, condition.status) for condition in claim.status.conditions}
-    return own.is_deleting, own.labels, own.annotations, known
+    metadata = claim.metadata
+    condition_states = {(condition.type, condition.status) for condition in claim.status.conditions}
+    return metadata.is_deleting, metadata.labels, metadata.annotations, condition_states

@@ -1,4 +1,4 @@
-"""The engine's input: the whole cluster, frozen."""
+"""The input of the engine: the state of the whole cluster, frozen."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from controller.state.nodes import StateNode
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A cluster.
+    """The state of a cluster at one time.
 
-    `pods` are the bound ones; pending pods are the question and are passed beside the snapshot.
-    `instance_types` are per NodePool name, with overlays applied. The caller leaves NodePools that
-    are not ready, static or being deleted out of `node_pools`.
+    `pods` are the bound pods; the pending pods are a separate argument of the engine.
+    `instance_types` are per NodePool name, with overlays applied. `node_pools` are the NodePools
+    that are ready, not static and not being deleted.
     """
 
     nodes: tuple[StateNode, ...] = ()

@@ -1,7 +1,7 @@
 """The cluster's default topology spread constraints, for pods without their own.
 
 As in kube-scheduler, such a pod is spread among the pods that its Services and its owning workload
-select. A pod that nothing selects is not spread.
+select. A pod that none of them selects is not spread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from controller.state.cluster import Cluster
 
 
 class Selectors:
-    """The selectors that match each pod; pods of one workload are looked up once."""
+    """The selectors of Services and workloads, merged for each pod; pods of one workload once."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Selectors:
             if workload.spec.selector is not None:
                 kind = type(workload).__name__
                 self._owners[_owned(kind, workload.metadata)] = workload.spec.selector
-        self._known: dict[tuple[object, ...], LabelSelector | None] = {}
+        self._cached: dict[tuple[object, ...], LabelSelector | None] = {}
 
     def of(self, pod: Pod) -> LabelSelector | None:
         """Return the selector of the pods among which a pod is spread, or None."""
@@ -51,9 +51,9 @@ class Selectors:
         )
         name = ("", "", "") if owner is None else (owner.kind, own.namespace, owner.name)
         key = (own.namespace, name, *sorted(own.labels.items()))
-        if key not in self._known:
-            self._known[key] = self._merged(own.namespace, own.labels, self._owners.get(name))
-        return self._known[key]
+        if key not in self._cached:
+            self._cached[key] = self._merged(own.namespace, own.labels, self._owners.get(name))
+        return self._cached[key]
 
     def _merged(
         self, namespace: str, labels: Mapping[str, str], owner: LabelSelector | None
@@ -71,14 +71,14 @@ class Selectors:
 
 
 class DefaultSpreads:
-    """The default constraints of a cluster, applied to its pods."""
+    """The default topology spread constraints of a cluster."""
 
     def __init__(self, constraints: Sequence[TopologySpreadConstraint], cluster: Cluster) -> None:
         self._constraints = constraints
         self._cluster = cluster
 
     def applied(self, pods: Sequence[Pod]) -> list[Pod]:
-        """Return the pods with their effective constraints."""
+        """Return the pods, with the default constraints if they have none of their own."""
         if not self._constraints:
             return list(pods)
         cluster = self._cluster
@@ -96,12 +96,12 @@ def with_default_spreads(
     pods: Iterable[Pod], constraints: Sequence[TopologySpreadConstraint], selectors: Selectors
 ) -> list[Pod]:
     """Return the pods, with the default constraints if they have none of their own."""
-    bound: dict[int, list[TopologySpreadConstraint]] = {}
-    completed = []
+    constraints_by_selector: dict[int, list[TopologySpreadConstraint]] = {}
+    result = []
     for pod in pods:
         selector = None if pod.spec.topology_spread_constraints else selectors.of(pod)
         if selector is not None:
-            spread = bound.setdefault(
+            spread = constraints_by_selector.setdefault(
                 id(selector),
                 [
                     msgspec.structs.replace(constraint, label_selector=selector)
@@ -110,8 +110,8 @@ def with_default_spreads(
             )
             spec = msgspec.structs.replace(pod.spec, topology_spread_constraints=spread)
             pod = msgspec.structs.replace(pod, spec=spec)
-        completed.append(pod)
-    return completed
+        result.append(pod)
+    return result
 
 
 def _owned(kind: str, metadata: ObjectMeta) -> tuple[str, str, str]:

@@ -22,9 +22,9 @@ def usage(
 ) -> dict[str, dict[str, int]]:
     """Return the resources of each pool's nodes in thousandths, and their number as `nodes`.
 
-    A node belongs to the pool of its label, whichever controller created it, and counts until it is
-    deleted. Before its launch it counts as its largest instance type if `types` has those of its
-    pool, and otherwise only as one node.
+    A node belongs to the NodePool of its label, whichever controller created it, and counts until
+    it is deleted. Before its launch it counts as the largest of its instance types if `types` has
+    the types of its NodePool, and otherwise only as one node.
     """
     members: defaultdict[str, list[StateNode]] = defaultdict(list)
     for node in nodes:
@@ -54,7 +54,7 @@ class PoolUsage:
         self._sums: dict[str, dict[str, _Sum]] = {}
 
     def replace(self, instance: str, nodes: Sequence[StateNode]) -> None:
-        """Count a node as these nodes, replacing what it counted as before."""
+        """Replace the nodes that are counted for an instance (provider ID or object name)."""
         for part in self._counted.pop(instance, ()):
             self._add(part, -1)
         if nodes:
@@ -73,10 +73,10 @@ class PoolUsage:
             return
         sums = self._sums.setdefault(part.pool, {})
         for name, amount in part.amounts.items():
-            known = sums.setdefault(name, _Sum())
-            known.amount += sign * amount
-            known.reporters += sign
-            if not known.reporters:
+            current = sums.setdefault(name, _Sum())
+            current.amount += sign * amount
+            current.reporters += sign
+            if not current.reporters:
                 del sums[name]
         if not sums:
             del self._sums[part.pool]
@@ -99,11 +99,11 @@ def _part(node: StateNode) -> _Part:
 
 
 class Sizes:
-    """The largest resources of unlaunched nodes with several instance types, in thousandths."""
+    """The resources that unlaunched nodes of a NodePool may get at most, in thousandths."""
 
     def __init__(self, types: Iterable[InstanceType]) -> None:
         """Store the instance types of a pool."""
-        self._capacity = {known.name: known.capacity for known in types}
+        self._capacity = {current.name: current.capacity for current in types}
         self._largest: dict[tuple[str, ...], Resources] = {}
 
     def of_types(self, names: Iterable[str]) -> Resources:
@@ -114,15 +114,15 @@ class Sizes:
         return self._largest[key]
 
     def of_claim(self, claim: NodeClaim | None) -> Resources:
-        """Return the same for an unlaunched NodeClaim's instance types, at least its requests."""
+        """Return the largest amounts of the NodeClaim's instance types, at least its requests."""
         if claim is None:
             return {}
-        named = (
+        largest_of_types = (
             self.of_types(requirement.values)
             for requirement in claim.spec.requirements
             if requirement.key == labels.INSTANCE_TYPE and requirement.operator == "In"
         )
-        return largest((parsed(claim.spec.resources.requests), *named))
+        return largest((parsed(claim.spec.resources.requests), *largest_of_types))
 
 
 def capacity(node: StateNode) -> Resources:

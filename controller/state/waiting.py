@@ -14,101 +14,108 @@ from datetime import datetime, timedelta
 from controller.apis.kubernetes.pods import Pod
 from controller.state.pods import are_alike, controller_of, is_provisionable, is_untried
 
-YOUNG = timedelta(seconds=10)
-"""How long an untried pod is expected to be tried at any moment."""
+MAX_UNTRIED_AGE = timedelta(seconds=10)
+"""The age up to which a pod that no scheduler has tried is expected to be tried soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Observation:
     pod: Pod
-    turn: int
+    sequence: int
 
 
 class Waiting:
-    """Pods that kube-scheduler found no node for, and their untried twins, by `namespace/name`."""
+    """The pods that a scheduler reported unschedulable, and untried pods that are equal to them.
+
+    Keys are `namespace/name`.
+    """
 
     def __init__(self) -> None:
-        self._turn = 0
+        self._sequence = 0
         self._first_seen: dict[str, int] = {}
-        self._refused: dict[str, Pod] = {}
+        self._unschedulable: dict[str, Pod] = {}
         self._untried: dict[str, _Observation] = {}
-        self._last_refusal: dict[str, _Observation] = {}  # by controller
-        self._foreseen: set[str] = set()
+        self._last_unschedulable: dict[str, _Observation] = {}  # by controller
+        self._predicted: set[str] = set()
 
     def change(self, before: Pod | None, after: Pod | None) -> None:
         """Apply one change of a pod; None if it is absent."""
-        self._turn += 1
+        self._sequence += 1
         key = after.key if after is not None else before.key if before is not None else ""
         if after is None or after.spec.node_name:
             self._first_seen.pop(key, None)
         else:
-            self._first_seen.setdefault(key, self._turn)
+            self._first_seen.setdefault(key, self._sequence)
         seen = self._untried.pop(key, None)
-        refused_before = self._refused.pop(key, None)
+        was_unschedulable = self._unschedulable.pop(key, None)
         if after is not None and is_provisionable(after):
-            self._refused[key] = after
-            if refused_before is None:
-                self._refuse(after, seen)
+            self._unschedulable[key] = after
+            if was_unschedulable is None:
+                self._record_unschedulable(after, seen)
             return
-        self._foreseen.discard(key)
+        self._predicted.discard(key)
         if after is not None and is_untried(after):
             self._untried[key] = self._observed(after, seen)
-        if refused_before is not None:
-            self._forget_refusal(refused_before)
+        if was_unschedulable is not None:
+            self._forget_unschedulable(was_unschedulable)
 
     def position(self, key: str) -> float:
-        """Return a number that is smaller the earlier an unbound pod was first seen.
+        """Return the sequence number of an unbound pod's first event; infinite for other pods.
 
-        It is infinite for a pod that is bound or absent.
+        Pods that were seen earlier have smaller numbers.
         """
         return self._first_seen.get(key, math.inf)
 
     def all(self) -> tuple[Pod, ...]:
         """Return the pending pods, sorted by name."""
-        twins = {k: seen.pod for k, seen in self._untried.items() if self._has_refused_twin(seen)}
-        waiting = self._refused | twins
-        return tuple(waiting[key] for key in sorted(waiting))
+        predicted_pods = {
+            k: seen.pod for k, seen in self._untried.items() if self._is_predicted(seen)
+        }
+        pending = self._unschedulable | predicted_pods
+        return tuple(pending[key] for key in sorted(pending))
 
     def undecided(self) -> tuple[Pod, ...]:
         """Return the pods that no scheduler has tried yet and that are not known to be pending."""
-        return tuple(
-            seen.pod for seen in self._untried.values() if not self._has_refused_twin(seen)
-        )
+        return tuple(seen.pod for seen in self._untried.values() if not self._is_predicted(seen))
 
     def has_undecided(self, now: datetime) -> bool:
-        """Whether a scheduler that found no node for other pods still has young pods to try."""
-        schedulers = {pod.spec.scheduler_name for pod in self._refused.values()}
+        """Whether a scheduler that reported unschedulable pods still has new pods to try."""
+        schedulers = {pod.spec.scheduler_name for pod in self._unschedulable.values()}
         return any(
-            now - (seen.pod.metadata.creation_timestamp or now) < YOUNG
+            now - (seen.pod.metadata.creation_timestamp or now) < MAX_UNTRIED_AGE
             and seen.pod.spec.scheduler_name in schedulers
-            and not self._has_refused_twin(seen)
+            and not self._is_predicted(seen)
             for seen in self._untried.values()
         )
 
     def is_news(self, before: Pod | None, after: Pod | None) -> bool:
-        """Whether the last changes made a pod pending that was not known to be."""
+        """Whether the last change made a pod pending that was not predicted to be."""
         if after is None or not is_provisionable(after):
             return False
         was_untried = before is not None and is_untried(before)
-        return not (was_untried and after.key in self._foreseen)
+        return not (was_untried and after.key in self._predicted)
 
-    def _refuse(self, pod: Pod, seen: _Observation | None) -> None:
-        """Remember a pod that was just reported unschedulable as its owner's latest."""
-        if seen is not None and self._has_refused_twin(seen):
-            self._foreseen.add(pod.key)
-        self._last_refusal[controller_of(pod)] = _Observation(pod, self._turn)
+    def _record_unschedulable(self, pod: Pod, seen: _Observation | None) -> None:
+        """Record a pod that was just reported unschedulable as the latest of its owner."""
+        if seen is not None and self._is_predicted(seen):
+            self._predicted.add(pod.key)
+        self._last_unschedulable[controller_of(pod)] = _Observation(pod, self._sequence)
 
-    def _forget_refusal(self, pod: Pod) -> None:
-        last = self._last_refusal.get(controller_of(pod))
-        if last is not None and last.pod.key == pod.key:
-            del self._last_refusal[controller_of(pod)]
+    def _forget_unschedulable(self, pod: Pod) -> None:
+        latest = self._last_unschedulable.get(controller_of(pod))
+        if latest is not None and latest.pod.key == pod.key:
+            del self._last_unschedulable[controller_of(pod)]
 
     def _observed(self, pod: Pod, seen: _Observation | None) -> _Observation:
-        """Return an untried pod with the order in which it was first seen."""
+        """Return an untried pod with the sequence number of its first event."""
         if seen is not None and seen.pod.metadata.uid == pod.metadata.uid:
             return replace(seen, pod=pod)
-        return _Observation(pod, self._turn)
+        return _Observation(pod, self._sequence)
 
-    def _has_refused_twin(self, seen: _Observation) -> bool:
-        last = self._last_refusal.get(controller_of(seen.pod))
-        return last is not None and last.turn > seen.turn and are_alike(last.pod, seen.pod)
+    def _is_predicted(self, seen: _Observation) -> bool:
+        latest = self._last_unschedulable.get(controller_of(seen.pod))
+        return (
+            latest is not None
+            and latest.sequence > seen.sequence
+            and are_alike(latest.pod, seen.pod)
+        )

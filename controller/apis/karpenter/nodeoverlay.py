@@ -7,7 +7,7 @@ from controller.apis.kubernetes.meta import ObjectMeta, Wire
 from controller.apis.kubernetes.pods import Quantities
 from controller.apis.kubernetes.taints import Requirement
 
-MOST_PRICE = 1e6
+MAX_PRICE = 1e6
 """Maximum price in $/h; a higher one is a mistake, and sums of such prices may not be finite."""
 
 

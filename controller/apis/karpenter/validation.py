@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from controller.apis import labels
-from controller.apis.karpenter.nodeoverlay import MOST_PRICE, NodeOverlay
+from controller.apis.karpenter.nodeoverlay import MAX_PRICE, NodeOverlay
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.quantities import amount
 from controller.apis.kubernetes.taints import Requirement, Taint
@@ -122,9 +122,9 @@ def _price_problems(field: str, written: str | None, form: re.Pattern[str]) -> I
     if written is None:
         return
     number = form.fullmatch(written)
-    if number is None or float(number.group(1)) > MOST_PRICE:
+    if number is None or float(number.group(1)) > MAX_PRICE:
         yield (
-            f"{field}: {written!r} is not in $ per hour up to {MOST_PRICE:,.0f}, such as 0.25"
+            f"{field}: {written!r} is not in $ per hour up to {MAX_PRICE:,.0f}, such as 0.25"
             + (", +0.1 or -10%" if form is _CHANGE else "")
         )
 

@@ -32,7 +32,7 @@ from controller.disruption.advice.workloads import (
 )
 from controller.disruption.problem import DisruptionProblem, PodChange
 from controller.scheduling.settings import IGNORE, RESPECT
-from controller.state.evictions import EvictionGuards, why_never
+from controller.state.evictions import EvictionGuards, permanent_obstacle
 from controller.state.nodes import StateNode
 from controller.state.pods import forbids_disruption, is_reschedulable
 
@@ -116,7 +116,7 @@ def _disruption_budgets(reading: _Reading) -> Iterator[Obstacle]:
         name = budget.metadata.key
         if not (pods := blocked.get(name)):
             continue
-        why = why_never(budget)
+        why = permanent_obstacle(budget)
         yield Obstacle(
             kind="PodDisruptionBudget",
             what=f"PodDisruptionBudget {name} blocks the eviction of {counted(len(pods), 'pod')}"
@@ -129,7 +129,7 @@ def _disruption_budgets(reading: _Reading) -> Iterator[Obstacle]:
 
 def _remedy(budget: PodDisruptionBudget) -> str:
     """Return the change that makes the PodDisruptionBudget allow a disruption."""
-    if why_never(budget) is None:
+    if permanent_obstacle(budget) is None:
         return "wait until its pods are ready, or run one more pod"
     if budget.spec.max_unavailable is not None:
         return "set its maxUnavailable to 1"

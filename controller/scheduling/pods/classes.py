@@ -16,7 +16,7 @@ from controller.constraints.resources import Resources
 from controller.scheduling.pods.devicerequests import DeviceRequests
 from controller.scheduling.pods.signatures import PodSignature, PodSignatures
 from controller.scheduling.pods.volumes import NO_VOLUMES, Volumes
-from controller.state.evictions import EvictionGuards, why_never
+from controller.state.evictions import EvictionGuards, permanent_obstacle
 
 
 @dataclass(eq=False, slots=True)
@@ -97,7 +97,7 @@ def _pod_class(signature: PodSignature, pods: list[Pod], guards: EvictionGuards)
         requests=signature.requests,
         ports=signature.ports,
         keys=[pod.key for pod in pods],
-        pins_node=signature.is_protected or any(map(why_never, guards.of(pods[0]))),
+        pins_node=signature.is_protected or any(map(permanent_obstacle, guards.of(pods[0]))),
         flaw=signature.flaw,
     )
 
