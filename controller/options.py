@@ -919,7 +919,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, timedelta):
-        return durations.written(value)
+        return durations.format_duration(value)
     if isinstance(value, tuple):
         return ",".join(value)
     if dataclasses.is_dataclass(value):

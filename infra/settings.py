@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
-from controller.apis.karpenter.durations import written
+from controller.apis.karpenter.durations import format_duration
 from controller.options import Range
 from infra.config import KEYS, TYPES, Each, Form, InstallationSettings, StackConfig, Wire
 
@@ -84,7 +84,7 @@ def _default(member: dataclasses.Field[Any]) -> str:
         case bool() as value:
             return f"`{str(value).lower()}`"
         case timedelta() as value:
-            return f"`{written(value)}`"
+            return f"`{format_duration(value)}`"
         case tuple() as values:
             return ", ".join(f"`{value}`" for value in values)
         case value:

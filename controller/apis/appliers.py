@@ -1,7 +1,7 @@
-"""The tools that apply an object from a source of their own, identified by the marks they set.
+"""The tools that apply an object, identified by the labels and annotations that they set.
 
-Each tool finds its own objects by its mark, so every object of it has the mark. An object that was
-applied by hand has none.
+Each tool finds its own objects by its label or annotation, so all of them have it. An object that a
+user applied by hand has none.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ class Applier:
     """A tool that applies an object."""
 
     name: str
-    """Type and name of the applying object, as a user would search for it."""
+    """Tool, kind and name of the object that applies it, such as `Helm's release web`."""
 
     restores: bool
-    """Whether the tool restores what others change or delete."""
+    """Whether the tool reverts changes and deletions by others."""
 
 
 def appliers(labels: Mapping[str, str], annotations: Mapping[str, str]) -> list[Applier]:
     """Return the tools that apply an object with these labels and annotations."""
-    marked: list[Applier] = []
+    found: list[Applier] = []
     if stack := annotations.get(STACK):
-        marked.append(Applier(f"Pulumi's stack {stack}", restores=False))
-    for group, what in _FLUX.items():
+        found.append(Applier(f"Pulumi's stack {stack}", restores=False))
+    for group, kind in _FLUX.items():
         if name := labels.get(f"{group}/name"):
             namespace = labels.get(f"{group}/namespace", "")
-            marked.append(Applier(f"{what} {namespace}/{name}", restores=True))
+            found.append(Applier(f"{kind} {namespace}/{name}", restores=True))
     application = annotations.get(_ARGO_TRACKING, "").partition(":")[0]
     if application := application or labels.get(_ARGO_INSTANCE, ""):
-        marked.append(Applier(f"Argo CD's Application {application}", restores=True))
-    # Flux installs charts with Helm, whose mark is then set beside that of Flux.
+        found.append(Applier(f"Argo CD's Application {application}", restores=True))
+    # Flux installs charts with Helm, so objects of a HelmRelease have Helm's annotation too.
     release = annotations.get(_HELM)
     if release and not any(
-        applier.name.startswith(_FLUX["helm.toolkit.fluxcd.io"]) for applier in marked
+        applier.name.startswith(_FLUX["helm.toolkit.fluxcd.io"]) for applier in found
     ):
-        marked.append(Applier(f"Helm's release {release}", restores=False))
-    return marked
+        found.append(Applier(f"Helm's release {release}", restores=False))
+    return found

@@ -1,4 +1,4 @@
-"""The Kubernetes kinds that the controller uses: their API paths, and the types they decode to."""
+"""The Kubernetes kinds that the controller uses, with their API paths and Python types."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ RESERVATION_LABELS = (RESERVATION_ID, RESERVATION_TYPE, RESERVATION_INTERRUPTIBL
 
 PLACEMENT_GROUP_ID = f"{AWS_GROUP}/placement-group-id"
 PLACEMENT_GROUP_PARTITION = f"{AWS_GROUP}/placement-group-partition"
-"""Empty on a NodeClaim until EC2 returns the partition of the instance."""
+"""Empty on a NodeClaim until EC2 has returned the partition of the instance."""
 
 WELL_KNOWN_CORE = frozenset(
     {NODEPOOL, ZONE, REGION, INSTANCE_TYPE, ARCH, OS, CAPACITY_TYPE, WINDOWS_BUILD}
@@ -172,7 +172,7 @@ UNINITIALIZED_TAINT = "node.cloudprovider.kubernetes.io/uninitialized"
 READINESS_TAINT_PREFIX = "readiness.k8s.io/"
 
 NOMINATING_TAINT = "joiner.dev/nominating"
-"""Joiner's own: briefly on a node launched with others, until its pods are nominated."""
+"""A taint of Joiner on new nodes that were launched together, until their pods are nominated."""
 
 EXCLUDE_FROM_LOAD_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
 
@@ -185,9 +185,10 @@ TAG_CLUSTER_NAME = "eks:eks-cluster-name"
 TAG_NODECLAIM = "karpenter.sh/nodeclaim"
 TAG_DISCOVERY = "karpenter.sh/discovery"
 TAG_INSTALLATION = "joiner.dev/installation"
-"""Joiner's own: the installation that created a resource. Karpenter's tags do not distinguish them.
+"""A tag of Joiner: the installation that created a resource.
 
-As an annotation of a NodeClaim: which installation launched or adopted its instance.
+Karpenter's tags do not distinguish installations. As an annotation of a NodeClaim: the installation
+that launched or adopted its instance.
 """
 
 

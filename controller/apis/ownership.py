@@ -1,4 +1,4 @@
-"""Which objects Joiner manages: other controllers also create NodePools, NodeClaims and Nodes.
+"""The objects that Joiner manages; other controllers create NodePools and NodeClaims too.
 
 EKS Auto Mode has NodePools and NodeClaims of its own in the same cluster. Only their NodeClass
 reference distinguishes them.

@@ -31,7 +31,7 @@ from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.sharedlaunch import SharedLaunch
 from controller.apis.kubernetes.conditions import rolled_up, with_condition
-from controller.apis.kubernetes.quantities import parse, written
+from controller.apis.kubernetes.quantities import format_quantity, parse
 from controller.apis.kubernetes.taints import Requirement
 from controller.cloudprovider.compatibility import choices, node_labels
 from controller.cloudprovider.errors import (
@@ -468,7 +468,7 @@ def _requests(claim: NodeClaim) -> Resources:
 
 
 def _quantities(resources: Resources) -> dict[str, str]:
-    return {name: written(amount, name) for name, amount in resources.items() if amount}
+    return {name: format_quantity(amount, name) for name, amount in resources.items() if amount}
 
 
 def _zone_id(zone: str) -> str:

@@ -16,7 +16,7 @@ from controller.apis.karpenter.disruption import Disruption
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.kubernetes.pods import Pod
-from controller.apis.kubernetes.quantities import MILLI, written
+from controller.apis.kubernetes.quantities import MILLI, format_quantity
 from controller.constraints.resources import CPU, MEMORY, Resources, pod_requests
 from controller.disruption import candidates
 from controller.disruption.advice.explanation import hold
@@ -157,7 +157,7 @@ def pod(problem: DisruptionProblem, key: str) -> list[tuple[str, str]]:
         "created": _moment(found.metadata.creation_timestamp),
         "started": _moment(found.status.start_time),
         "requests": ", ".join(
-            f"{name} {written(amount, name)}" for name, amount in sorted(requests.items())
+            f"{name} {format_quantity(amount, name)}" for name, amount in sorted(requests.items())
         ),
         "priority": f"{found.spec.priority or 0}",
         "labels": ", ".join(f"{k}={v}" for k, v in sorted(found.metadata.labels.items())),

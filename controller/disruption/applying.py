@@ -197,4 +197,4 @@ def _labels(
 
 
 def _written(amounts: Resources) -> Quantities:
-    return {name: quantities.written(amount, name) for name, amount in amounts.items()}
+    return {name: quantities.format_quantity(amount, name) for name, amount in amounts.items()}

@@ -131,8 +131,12 @@ def written(kind: InstanceType, *, node_pools: Iterable[str] = ()) -> dict[str, 
             )
             for offering in kind.offerings
         ],
-        capacity={name: quantities.written(amount, name) for name, amount in kind.capacity.items()},
-        overhead={name: quantities.written(amount, name) for name, amount in kind.overhead.items()},
+        capacity={
+            name: quantities.format_quantity(amount, name) for name, amount in kind.capacity.items()
+        },
+        overhead={
+            name: quantities.format_quantity(amount, name) for name, amount in kind.overhead.items()
+        },
         dynamic_resources=kind.dynamic_resources,
         node_pools=list(node_pools),
     )

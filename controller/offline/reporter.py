@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from controller.apis import labels
 from controller.apis.kubernetes.pods import Pod
-from controller.apis.kubernetes.quantities import written
+from controller.apis.kubernetes.quantities import format_quantity
 from controller.apis.wording import counted
 from controller.constraints.requirements import read
 from controller.scheduling.buffers import Fill
@@ -112,7 +112,8 @@ def _fate(results: Results, key: str) -> str:
     for node in results.new_nodes:
         if key in node.pods:
             requested = ", ".join(
-                f"{name} {written(amount, name)}" for name, amount in sorted(node.requests.items())
+                f"{name} {format_quantity(amount, name)}"
+                for name, amount in sorted(node.requests.items())
             )
             return (
                 f"schedules on a new node of NodePool {node.node_pool}: {node.instance_types[0]} "

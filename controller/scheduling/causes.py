@@ -13,7 +13,7 @@ from enum import IntEnum
 import numpy as np
 
 from controller.apis import labels
-from controller.apis.kubernetes.quantities import written
+from controller.apis.kubernetes.quantities import format_quantity
 from controller.apis.wording import counted
 from controller.constraints import taints
 from controller.constraints.requirements import Requirements, ValueSet
@@ -159,7 +159,7 @@ def _losses(
             return losses
         capacity = catalog.axis.column(catalog.allocatable, name)
         miss = Miss.SIZE if capacity[rows].any() else Miss.RESOURCE
-        reason = f"too small for {name} {written(amount, name)}"
+        reason = f"too small for {name} {format_quantity(amount, name)}"
         exclude((capacity >= amount)[catalog.row_of], miss, reason)
     exclude(catalog.available, Miss.CAPACITY, _no_capacity(needed))
     return losses if not len(remaining) else _Losses()

@@ -27,7 +27,7 @@ CREATED = datetime.now(UTC) - timedelta(seconds=5)
 
 
 def sharing(claim: NodeClaim, launch: SharedLaunch) -> NodeClaim:
-    annotations = {labels.SHARED_LAUNCH: launch.written}
+    annotations = {labels.SHARED_LAUNCH: launch.annotation}
     metadata = msgspec.structs.replace(claim.metadata, annotations=annotations)
     return msgspec.structs.replace(claim, metadata=metadata)
 

@@ -35,7 +35,7 @@ def test_equal_claims_share_a_call_and_launch_within_seconds(
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each NodeClaim its own CreateFleet call, as if no two were equal."""
-    monkeypatch.setattr(sharedlaunches, "MOST", 1)
+    monkeypatch.setattr(sharedlaunches, "MAX_INSTANCES", 1)
 
 
 @pytest.mark.long

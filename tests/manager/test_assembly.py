@@ -139,7 +139,7 @@ async def test_a_shared_launch_begins_when_its_last_claim_is_written() -> None:
     token = new_token(clock(), "abcdef12")
     world.api.seed(make_nodeclass(), make_nodepool())
     for position in range(2):
-        written = SharedLaunch(token, position, 2).written
+        written = SharedLaunch(token, position, 2).annotation
         await world.api.create(
             kinds.NODE_CLAIM,
             to_wire(

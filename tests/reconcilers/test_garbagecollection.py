@@ -134,7 +134,7 @@ def sharing(claim: NodeClaim, position: int, *, recorded: bool) -> NodeClaim:
     launch = SharedLaunch("1-abcdef12", position, 2)
     metadata = msgspec.structs.replace(
         claim.metadata,
-        annotations={labels.SHARED_LAUNCH: launch.written},
+        annotations={labels.SHARED_LAUNCH: launch.annotation},
         creation_timestamp=datetime.fromtimestamp(1, UTC),
         finalizers=[],
     )

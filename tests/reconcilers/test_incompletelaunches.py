@@ -22,7 +22,7 @@ def write(world: World, *names: str) -> None:
                 name,
                 creationTimestamp=world.now,
                 annotations={
-                    labels.SHARED_LAUNCH: SharedLaunch(TOKEN, NAMES.index(name), 3).written
+                    labels.SHARED_LAUNCH: SharedLaunch(TOKEN, NAMES.index(name), 3).annotation
                 },
             )
             for name in names

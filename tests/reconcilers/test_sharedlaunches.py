@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from controller.apis import labels
-from controller.apis.karpenter.sharedlaunch import MOST
+from controller.apis.karpenter.sharedlaunch import MAX_INSTANCES
 from controller.reconcilers.newnodes.sharedlaunches import with_reservations, with_shared_launches
 from controller.scheduling.results import NewNode
 from controller.state.cluster import Cluster
@@ -39,9 +39,9 @@ def test_only_nodes_that_differ_only_in_their_pods_share_a_launch() -> None:
 
 
 def test_a_shared_launch_is_limited_to_what_ec2_accepts_in_a_call() -> None:
-    shared = with_shared_launches([PLAIN] * (2 * MOST + 1), NOW)
+    shared = with_shared_launches([PLAIN] * (2 * MAX_INSTANCES + 1), NOW)
 
-    assert sorted(Counter(tokens(shared)).values()) == [1, MOST, MOST]
+    assert sorted(Counter(tokens(shared)).values()) == [1, MAX_INSTANCES, MAX_INSTANCES]
     assert shared[-1] == PLAIN, "the last one is alone"
 
 

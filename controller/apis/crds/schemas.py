@@ -24,7 +24,7 @@ QUANTITY = rf"(\+|-)?{_NUMBER}(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?{_NUMBER}))?"
 
 
 def rule(condition: str, message: str) -> Schema:
-    """Return a CEL rule: the API server rejects objects that violate it, with the message."""
+    """Return a CEL rule. The API server rejects objects that violate it, with this message."""
     return {"rule": condition, "message": message}
 
 
@@ -153,7 +153,7 @@ def quantity() -> Schema:
 
 
 def int_or_string(about: str = "", **facets: Any) -> Schema:
-    """Return the schema of a whole number or text; a facet limits the type it applies to."""
+    """Return the schema of a whole number or text; `facets` are further keys of the schema."""
     return {
         **({"description": about} if about else {}),
         "anyOf": [{"type": "integer"}, {"type": "string"}],

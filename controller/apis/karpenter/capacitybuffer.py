@@ -31,9 +31,9 @@ class ScalableReference(Wire):
 class CapacityBufferSpec(Wire):
     """The number and the template of the pods for which the buffer keeps capacity.
 
-    `percentage` is of the replicas of the scalable object, rounded up. If `replicas` is set too,
-    the larger number counts. `limits` cap the sum of requests; without the other two they determine
-    the number.
+    `percentage` is a share of the replicas of the scalable object, rounded up. If `replicas` is set
+    too, the larger number counts. `limits` cap the sum of the pods' requests. With only `limits`,
+    the number is the greatest within them.
     """
 
     provisioning_strategy: str = ACTIVE_CAPACITY

@@ -44,8 +44,8 @@ class DisruptionSpec(Wire, omit_defaults=False):
     """The decision and its expected result.
 
     `price` is the price of the nodes, `saving` the part of it that is saved, and `evictions` the
-    number of pods that move. `plan_saving` is the saving after the following nodes are disrupted
-    too: the first step of a plan may cost more than it saves.
+    number of evicted pods. `plan_saving` is the saving after all decisions of the plan: the first
+    of them may cost more than it saves.
     """
 
     reason: str = ""
@@ -64,9 +64,9 @@ class DisruptionSpec(Wire, omit_defaults=False):
 
 
 class MovedPods(Wire, omit_defaults=False):
-    """The state of the moved pods: how many of their workloads' newer pods are running.
+    """The evicted pods (`moved`), and the new pods of the same workloads that are running.
 
-    `slowest_seconds` is the longest time from a pod's creation until it was ready.
+    `slowest_seconds` is the longest time from a new pod's creation until it was ready.
     """
 
     moved: int = 0
@@ -89,9 +89,9 @@ class Outcome(Wire, omit_defaults=False):
 
 
 class Balance(Wire, omit_defaults=False):
-    """Totals of all decisions so far, carried from one to the next so that old ones can be deleted.
+    """Totals of all decisions so far, so that old Disruptions can be deleted.
 
-    The newest has the highest `sequence`.
+    They are stored in the newest Disruption and have the highest `sequence`.
     """
 
     sequence: int = 0

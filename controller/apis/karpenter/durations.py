@@ -8,9 +8,9 @@ from datetime import timedelta
 _WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|h|m|s))+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 LONGEST = timedelta(microseconds=(2**63 - 1) // 1000)
-"""The longest duration in Go, about 292 years; a longer one counts as this.
+"""The longest duration in Go, about 292 years; a longer duration counts as this.
 
-The sum of it and any current time is still a valid `datetime`.
+The sum of this duration and the current time is a valid `datetime`.
 """
 
 _UNITS = {
@@ -48,7 +48,7 @@ def parse_finite(text: str) -> timedelta:
     return min(whole, LONGEST)
 
 
-def written(duration: timedelta) -> str:
+def format_duration(duration: timedelta) -> str:
     """Return a duration in the format of `parse_finite`, largest unit first."""
     rest, text = duration, ""
     for unit, length in _UNITS.items():

@@ -26,7 +26,8 @@ ZONES_IN_USE = "ZonesInUse"
 CAPACITY_BLOCK = "capacity-block"
 
 CAPACITY_BLOCK_NOTICE = timedelta(minutes=40)
-"""How long before its end a capacity block is drained; EC2 ends its instances 30 min before."""
+"""Time before the end of a capacity block at which it is drained. EC2 terminates its instances 30
+minutes before the end."""
 
 CUSTOM = "Custom"
 """The AMI family whose nodes join the cluster by means of the user's own user data."""
@@ -137,7 +138,7 @@ class EnclaveOptions(Wire):
 class EC2NodeClassSpec(Wire):
     """The desired configuration of instances.
 
-    The hash distinguishes an empty map or list from an omitted one, which is None.
+    An omitted map or list is None if the hash distinguishes it from an empty one.
     """
 
     subnet_selector_terms: list[SelectorTerm] = []
@@ -167,12 +168,12 @@ class EC2NodeClassSpec(Wire):
 
     @property
     def wants_enclaves(self) -> bool:
-        """Whether its instance types must support Nitro Enclaves."""
+        """Whether the instance types must support Nitro Enclaves."""
         return self.enclave_options is not None and self.enclave_options.enabled
 
     @property
     def resolved_ami_family(self) -> str:
-        """The AMI family for user data: the one specified, that of the alias, or Custom."""
+        """The AMI family for user data: `ami_family`, else the family of the alias, else Custom."""
         if self.ami_family:
             return self.ami_family
         aliases = (term.alias for term in self.ami_selector_terms if term.alias)
@@ -217,7 +218,7 @@ class CapacityReservationStatus(Wire):
     state: str = "active"
 
     def is_expiring(self, now: datetime) -> bool:
-        """Whether it is a capacity block that takes no more nodes and whose nodes are drained."""
+        """Whether it is a capacity block close to its end: it gets no new nodes and is drained."""
         return (
             self.reservation_type == CAPACITY_BLOCK
             and self.end_time is not None

@@ -4,11 +4,11 @@ A NodeClaim carries the hash of its NodePool and of its EC2NodeClass. If the cur
 the node has drifted. The content of a hash may change between versions of the controller. Then its
 version changes too, and hashes of different versions are not compared.
 
-The hashes equal those of Karpenter, so that a cluster that migrates between Karpenter and Joiner
-keeps its nodes. Karpenter hashes its Go types by reflection (hashstructure, format 2, 64-bit FNV-1,
-slices as sets, zero values omitted). The names and the order of the fields below are therefore
-those of its Go types. An empty map or list is not a zero value: its hash differs from that of an
-omitted one.
+The hashes are the same as in Karpenter, so that a cluster that migrates between Karpenter and
+Joiner keeps its nodes. Karpenter hashes its Go types by reflection (hashstructure, format 2, 64-bit
+FNV-1, slices as sets, zero values omitted). So the fields below have the names and the order of the
+fields of the Go types. An empty map or list is not a zero value: its hash differs from the hash of
+an omitted one.
 """
 
 from __future__ import annotations
@@ -327,10 +327,10 @@ def _fnv(content: bytes) -> int:
 
 
 def differ(then: Mapping[str, str], now: Mapping[str, str], hash_: str, version: str) -> bool:
-    """Whether a NodeClaim's annotations and those of its origin have different hashes.
+    """Whether a NodeClaim (`then`) and its NodePool or EC2NodeClass (`now`) have different hashes.
 
-    `hash_` and `version` are the keys of the annotations. Hashes that are missing or of different
-    versions do not count as different.
+    The arguments are annotations; `hash_` and `version` are the keys of the hash and its version.
+    Missing hashes and hashes of different versions do not count as different.
     """
     if not (then.get(hash_) and now.get(hash_) and then.get(version)):
         return False

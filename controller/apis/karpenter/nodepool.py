@@ -1,4 +1,4 @@
-"""NodePool, `karpenter.sh/v1`: which nodes may be launched, and when they may be disrupted."""
+"""NodePool, `karpenter.sh/v1`: constraints on new nodes, and a policy for their disruption."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DisruptionPolicy(Wire):
 class NodeClaimTemplateMeta(Wire):
     """Labels and annotations of every node of the NodePool; None if omitted.
 
-    The hash distinguishes an empty map from an omitted one, and likewise the lists below.
+    The hash distinguishes an empty map from an omitted one, and so for the lists below.
     """
 
     labels: dict[str, str] | None = None

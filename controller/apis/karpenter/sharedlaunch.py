@@ -1,9 +1,8 @@
 """The CreateFleet call that launches the instances of several equal NodeClaims.
 
-Each NodeClaim records the call in an annotation when it is created, so before the call: the token,
-the number of instances, and which of them is its own. The instances are in the order of
-`cheapest_first`. So the token alone tells, after a crash, which instance belongs to which
-NodeClaim.
+Each NodeClaim has an annotation from its creation, which is before the call, with the token of the
+call, the number of instances, and the position of its own instance in the order of
+`cheapest_first`. So after a crash the controller finds the instance of each NodeClaim by the token.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ from datetime import datetime, timedelta
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 
-MOST = 1000
+MAX_INSTANCES = 1000
 """The greatest number of instances that EC2 launches by one call."""
 
-_WRITTEN = re.compile(r"(?P<began>[0-9]{1,12})-(?P<name>[0-9a-f]{8,32})/(?P<rest>[0-9]+/[0-9]+)")
+_ANNOTATION = re.compile(r"(?P<began>[0-9]{1,12})-(?P<name>[0-9a-f]{8,32})/(?P<rest>[0-9]+/[0-9]+)")
 
-_WRITING = timedelta(minutes=5)
-"""How long creating the NodeClaims of a call can take. A NodeClaim that was created later is a
-copy, for example of a backup, and has no part in the call."""
+_CREATION_TIME = timedelta(minutes=5)
+"""The maximum time for the creation of a call's NodeClaims. A NodeClaim that was created later is a
+copy, for example from a backup, and has no instance of the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedLaunch:
-    """A NodeClaim's part in a CreateFleet call: `position` of `size` instances, from 0."""
+    """A CreateFleet call for several NodeClaims, and the position of one of them, from 0."""
 
     token: str
     position: int
     size: int
 
     @property
-    def written(self) -> str:
+    def annotation(self) -> str:
         """The value of the annotation."""
         return f"{self.token}/{self.position}/{self.size}"
 
@@ -47,13 +46,13 @@ def new_token(now: datetime, name: str) -> str:
 
 def shared_launch(claim: NodeClaim) -> SharedLaunch | None:
     """Return the call that launches a NodeClaim with others; None if it is launched alone."""
-    found = _WRITTEN.fullmatch(claim.metadata.annotations.get(labels.SHARED_LAUNCH, ""))
+    found = _ANNOTATION.fullmatch(claim.metadata.annotations.get(labels.SHARED_LAUNCH, ""))
     created = claim.metadata.creation_timestamp
     if found is None or created is None:
         return None
     position, size = map(int, found["rest"].split("/"))
-    is_late = created.timestamp() - int(found["began"]) > _WRITING.total_seconds()
-    if is_late or not position < size <= MOST:
+    is_late = created.timestamp() - int(found["began"]) > _CREATION_TIME.total_seconds()
+    if is_late or not position < size <= MAX_INSTANCES:
         return None
     return SharedLaunch(f"{found['began']}-{found['name']}", position, size)
 
@@ -61,8 +60,8 @@ def shared_launch(claim: NodeClaim) -> SharedLaunch | None:
 def cheapest_first(claim: NodeClaim) -> Callable[[str, str], tuple[int, str]]:
     """Return the order of the instances of a NodeClaim's call: the sort key of a type and an ID.
 
-    The NodeClaim lists its instance types cheapest first. That order is recorded, so it is the same
-    after a crash, and current prices may not be. Instances of one type are in the order of IDs.
+    The order of types is the order in the NodeClaim, cheapest first. Unlike an order by current
+    prices, it is the same after a crash. Instances of one type are ordered by ID.
     """
     listed = next(
         (

@@ -1,7 +1,7 @@
-"""Validates NodePools and NodeOverlays at run time.
+"""Validation of NodePools and NodeOverlays at run time.
 
-It finds what the CRDs' rules cannot express, and errors in objects that are older than a rule.
-Each problem names the field, the value and what is allowed.
+It covers rules that a CRD cannot express, and objects that were created before a rule existed. Each
+problem names the field, the value and the allowed values.
 """
 
 from __future__ import annotations
@@ -118,14 +118,14 @@ def _operator_faults(requirement: Requirement) -> Iterator[str]:
             yield "the operator must be one of " + ", ".join(OPERATORS)
 
 
-def _price_problems(field: str, written: str | None, form: re.Pattern[str]) -> Iterator[str]:
+def _price_problems(field: str, written: str | None, pattern: re.Pattern[str]) -> Iterator[str]:
     if written is None:
         return
-    number = form.fullmatch(written)
+    number = pattern.fullmatch(written)
     if number is None or float(number.group(1)) > MAX_PRICE:
         yield (
             f"{field}: {written!r} is not in $ per hour up to {MAX_PRICE:,.0f}, such as 0.25"
-            + (", +0.1 or -10%" if form is _CHANGE else "")
+            + (", +0.1 or -10%" if pattern is _CHANGE else "")
         )
 
 

@@ -82,9 +82,10 @@ def rolled_up(
     generation: int,
     now: datetime,
 ) -> list[Condition]:
-    """Set `kind` from its dependents: False if any is, True if all are, otherwise Unknown.
+    """Return the conditions with `kind` set from its dependents.
 
-    The message names the blocking conditions, as Karpenter's does, and adds the message of each.
+    It is False if any dependent is, True if all are, otherwise Unknown. As in Karpenter, the
+    message names the blocking conditions. Their messages are added.
     """
     depended_on = [
         find(conditions, d)

@@ -19,7 +19,7 @@ class NodeSpec(Wire):
 
 
 class NodeInfo(Wire):
-    """What the kubelet reports of its machine."""
+    """The kubelet's information about its host."""
 
     boot_id: str = msgspec.field(default="", name="bootID")
 

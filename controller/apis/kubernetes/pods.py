@@ -218,7 +218,7 @@ class PodResourceClaimStatus(Wire):
 class PodStatus(Wire):
     """The phase, conditions and container statuses of a pod.
 
-    `allocated_resources` and `resources` are those of the pod as a whole.
+    `allocated_resources` and `resources` are the pod-level resources.
     """
 
     phase: str = ""

@@ -1,7 +1,7 @@
 """Kubernetes quantities as integers in thousandths of their unit.
 
 `"100m"` CPU is 100, `"1"` CPU is 1,000, `"1Gi"` of memory is 1,073,741,824,000: one scale for
-every resource. Grammar, rounding and the greatest amount are those of
+every resource. Grammar, rounding and the greatest amount are the same as in
 `k8s.io/apimachinery/pkg/api/resource.Quantity`.
 """
 
@@ -14,7 +14,7 @@ from functools import lru_cache
 MILLI = 1000
 """Thousandths per unit."""
 
-MOST = (2**63 - 1) * MILLI
+MAX_AMOUNT = (2**63 - 1) * MILLI
 """The maximum amount, in thousandths; a larger amount counts as this."""
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
@@ -24,7 +24,8 @@ _FORM = re.compile(
     r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,18})|(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|)"
 )
 _FINEST, _COARSEST = -10, 20
-"""Powers of ten below which a number rounds to the smallest amount, and above which to `MOST`."""
+"""Powers of ten below which a number rounds to the smallest amount, or above which to the
+greatest."""
 
 _SHOWN = 40
 """Number of characters of an invalid quantity that a message shows."""
@@ -52,13 +53,13 @@ def parse(quantity: str | int | float) -> int:
     if not number:
         return 0
     if magnitude > _COARSEST:
-        milli = MOST
+        milli = MAX_AMOUNT
     elif magnitude < _FINEST:
         milli = 1
     else:
         exactly = Context(prec=len(digits) + _COARSEST, Emin=MIN_EMIN, Emax=MAX_EMAX)
         scaled = exactly.multiply(number.scaleb(power, exactly), MILLI * _BINARY.get(suffix, 1))
-        milli = min(int(scaled.to_integral_value(ROUND_UP)), MOST)
+        milli = min(int(scaled.to_integral_value(ROUND_UP)), MAX_AMOUNT)
     return -milli if sign == "-" else milli
 
 
@@ -75,7 +76,7 @@ def amount(quantity: str | int | float) -> int:
     return milli
 
 
-def written(milli: int, resource: str = "") -> str:
+def format_quantity(milli: int, resource: str = "") -> str:
     """Return thousandths as a quantity, in the unit that is usual for the resource."""
     if milli % MILLI:
         return f"{milli}m"
@@ -96,7 +97,7 @@ def canonical(quantity: str | int) -> str:
     """
     units, rest = divmod(parse(quantity), MILLI)
     if rest:
-        return written(units * MILLI + rest)
+        return format_quantity(units * MILLI + rest)
     binary = str(quantity).endswith("i") and abs(units) >= 1024
     base, suffixes = (1024, _BINARY) if binary else (1000, _DECIMAL_ABOVE_ONE)
     suffix = ""

@@ -60,7 +60,7 @@ def document(setting: str) -> Any:
 
 
 def default_constraints(content: Any) -> tuple[TopologySpreadConstraint, ...]:
-    """Return the constraints in Python values such as parsed YAML; None means none.
+    """Return the constraints of a parsed configuration, which may be None.
 
     Raises:
         ValueError: the content is invalid; the message names the field.
@@ -70,8 +70,8 @@ def default_constraints(content: Any) -> tuple[TopologySpreadConstraint, ...]:
         return ()
     config = msgspec.convert(content, SchedulerConfig)
     constraints = config.pod_topology_spread.default_constraints
-    for place, constraint in enumerate(constraints):
-        where = f"podTopologySpread.defaultConstraints[{place}]"
+    for index, constraint in enumerate(constraints):
+        where = f"podTopologySpread.defaultConstraints[{index}]"
         if constraint.max_skew < 1:
             raise ValueError(f"{where}.maxSkew: {constraint.max_skew} is not at least 1")
         if constraint.min_domains is not None and (
@@ -80,7 +80,7 @@ def default_constraints(content: Any) -> tuple[TopologySpreadConstraint, ...]:
             raise ValueError(f"{where}.minDomains: must be at least 1, and only with DoNotSchedule")
         if not constraint.topology_key:
             raise ValueError(f"{where}.topologyKey: required")
-        if any(_identity(constraint) == _identity(other) for other in constraints[:place]):
+        if any(_identity(constraint) == _identity(other) for other in constraints[:index]):
             raise ValueError(
                 f"{where}: {constraint.topology_key} {constraint.when_unsatisfiable} is there twice"
             )

@@ -177,7 +177,7 @@ class PriorityClass(Wire):
 
 
 class LimitRangeItem(Wire):
-    """Defaults that the API server writes into containers on admission."""
+    """Defaults that the API server sets in containers at admission."""
 
     type: str = ""
     default: Quantities = {}

@@ -31,7 +31,7 @@ from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.karpenter.sharedlaunch import SharedLaunch, cheapest_first, shared_launch
 from controller.apis.kubernetes import conditions
-from controller.apis.kubernetes.quantities import MILLI, written
+from controller.apis.kubernetes.quantities import MILLI, format_quantity
 from controller.apis.kubernetes.taints import Requirement
 from controller.aws.cluster import ClusterFacts, EksCluster
 from controller.aws.errors import (
@@ -701,7 +701,7 @@ def _addresses(offered: Iterable[Offered]) -> dict[str, int]:
 
 def _quantities(amounts: Resources, hidden: Iterable[str]) -> dict[str, str]:
     return {
-        name: written(amount, name)
+        name: format_quantity(amount, name)
         for name, amount in amounts.items()
         if amount and name not in hidden
     }

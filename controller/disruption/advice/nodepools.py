@@ -161,7 +161,7 @@ def limits_of(pool: NodePool, nodes: Iterable[StateNode]) -> Quantities:
     for name, limit in parsed(limits).items():
         needed, unit = used.get(name, 0) * 5 // 4, UNITS.get(name, MILLI)
         if needed > limit:
-            limits[name] = quantities.written(-(-needed // unit) * unit, name)
+            limits[name] = quantities.format_quantity(-(-needed // unit) * unit, name)
     return limits
 
 

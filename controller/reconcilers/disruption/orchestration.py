@@ -300,7 +300,7 @@ class Orchestrator(PortUser):
         (candidate,) = command.candidates
         claim, now, bound = candidate.claim, self.clock(), command.drain_bound
         times = [at.isoformat() for at in (*reboots(claim, now), now)]
-        drain = None if bound is None else durations.written(bound)
+        drain = None if bound is None else durations.format_duration(bound)
         annotations = {
             labels.REBOOTED_AT: ",".join(times),
             labels.REBOOT_TERMINATION_GRACE_PERIOD: drain,

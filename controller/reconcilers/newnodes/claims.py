@@ -42,7 +42,7 @@ def node_claim(
         "expireAfter": template.spec.expire_after,
     }
     if node.requests:
-        requests = {k: quantities.written(v, k) for k, v in sorted(node.requests.items())}
+        requests = {k: quantities.format_quantity(v, k) for k, v in sorted(node.requests.items())}
         spec["resources"] = {"requests": requests}
     if template.spec.taints:
         spec["taints"] = to_wire(template.spec.taints)

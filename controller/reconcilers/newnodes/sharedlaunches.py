@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from controller.apis import labels
 from controller.apis.karpenter.nodepool import NodePool
-from controller.apis.karpenter.sharedlaunch import MOST, SharedLaunch, new_token
+from controller.apis.karpenter.sharedlaunch import MAX_INSTANCES, SharedLaunch, new_token
 from controller.apis.kinds import EC2_NODE_CLASS
 from controller.apis.kubernetes.pods import Pod
 from controller.cloudprovider.instancetypes import InstanceType
@@ -40,12 +40,12 @@ def with_shared_launches(
     shared = list(nodes)
     for members in alike.values():
         members.sort(key=lambda index: _importance(nodes[index], pods), reverse=True)
-        for first in range(0, len(members), MOST):
-            part = members[first : first + MOST]
+        for first in range(0, len(members), MAX_INSTANCES):
+            part = members[first : first + MAX_INSTANCES]
             token = new_token(now, uuid.uuid4().hex)
             for position, index in enumerate(part if len(part) > 1 else ()):
                 launch = SharedLaunch(token, position, len(part))
-                annotations = {**nodes[index].annotations, labels.SHARED_LAUNCH: launch.written}
+                annotations = {**nodes[index].annotations, labels.SHARED_LAUNCH: launch.annotation}
                 shared[index] = replace(nodes[index], annotations=annotations)
     return shared
 

@@ -74,7 +74,9 @@ class Readiness(PortUser):
         mismatch = await self._unmatched(pool, node_class)
         after = self._conditions(pool, node_class, mismatch)
         used = self.cluster.usage_of(name)
-        resources = {k: quantities.written(v, k) for k, v in sorted(used.items()) if k != "nodes"}
+        resources = {
+            k: quantities.format_quantity(v, k) for k, v in sorted(used.items()) if k != "nodes"
+        }
         nodes = used.get("nodes", 0) // quantities.MILLI
         generation = node_class.metadata.generation if node_class else 0
         same = (

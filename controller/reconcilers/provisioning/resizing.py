@@ -19,7 +19,7 @@ from controller.apis.kinds import NODE, NODE_POOL, POD
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.nodes import Node
 from controller.apis.kubernetes.pods import Pod, PodStatus
-from controller.apis.kubernetes.quantities import written
+from controller.apis.kubernetes.quantities import format_quantity
 from controller.apiserver.errors import ConflictError, NotFoundError, TooManyRequestsError
 from controller.constraints.resources import Resources, less, parsed, pod_requests, total
 from controller.disruption.modes import Mode, mode_of
@@ -176,8 +176,8 @@ def _lacking(pod: Pod, node: Node, pods: Sequence[Pod]) -> str:
     others = total(pod_requests(other) for other in pods if other is not pod)
     available = less(parsed(node.status.allocatable), others)
     return ", ".join(
-        f"{written(max(available.get(name, 0), 0), name)} {name} available for the pod, "
-        f"{written(amount, name)} requested"
+        f"{format_quantity(max(available.get(name, 0), 0), name)} {name} available for the pod, "
+        f"{format_quantity(amount, name)} requested"
         for name, amount in sorted(_desired(pod).items())
         if amount > available.get(name, 0)
     )
