@@ -7,11 +7,11 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 
-import prometheus_client
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.manager import profiling
+from controller.telemetry import exposition
 
 SHUTDOWN_SECONDS = 1.0
 
@@ -80,14 +80,21 @@ def metrics(
     async def page(_: web.Request) -> web.Response:
         async with one_at_a_time:
             with frozen():
-                body = await asyncio.to_thread(prometheus_client.generate_latest, registry)
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+                parts = await asyncio.to_thread(exposition.page, registry)
+        return web.Response(body=_sent(parts), headers={"Content-Type": CONTENT_TYPE})
 
     application = _application()
     application.router.add_get("/metrics", page)
     if with_profiles:
         profiling.add_to(application)
     return application
+
+
+async def _sent(parts: list[bytes]) -> AsyncIterator[bytes]:
+    """Yield the parts of a page, and release the memory of each."""
+    for number, part in enumerate(parts):
+        yield part
+        parts[number] = b""
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -18,6 +18,7 @@ from controller.apis.kubernetes.pods import Quantities
 from controller.constraints.resources import Resources, parsed, pod_requests, total
 from controller.state.cluster import Cluster
 from controller.state.pods import is_terminal, pending_resize
+from controller.telemetry.exposition import ObjectGauge
 from controller.telemetry.market import Market
 
 FEW: tuple[Kind[Any], ...] = (kinds.NODE_POOL, kinds.EC2_NODE_CLASS)
@@ -172,17 +173,17 @@ def status_conditions(
     """Yield the conditions of every object of a kind, and the time since its deletion."""
     name = f"operator_{kind.name.lower()}"
     axes = ("namespace", "name", "type", "status", "reason")
-    count = GaugeMetricFamily(
+    count = ObjectGauge(
         f"{name}_status_condition_count",
         "1 for each condition that an object has, by its status and reason.",
         labels=axes,
     )
-    since = GaugeMetricFamily(
+    since = ObjectGauge(
         f"{name}_status_condition_current_status_seconds",
         "How long a condition of an object has had its status, in seconds.",
         labels=axes,
     )
-    going = GaugeMetricFamily(
+    going = ObjectGauge(
         f"{name}_termination_current_time_seconds",
         "Time since the deletion of the object was requested, in seconds.",
         labels=axes[:2],

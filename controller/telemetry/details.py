@@ -23,6 +23,7 @@ from controller.constraints.resources import Resources, less, parsed, pod_reques
 from controller.state.cluster import Cluster
 from controller.state.pods import is_daemon, is_terminal
 from controller.telemetry.clusterstate import FromMirror, add_amounts, snake, status_conditions
+from controller.telemetry.exposition import ObjectGauge
 from controller.telemetry.market import Market
 
 MANY: tuple[Kind[Any], ...] = (kinds.NODE_CLAIM, kinds.NODE)
@@ -82,16 +83,14 @@ class Details(FromMirror):
             if names and name not in names:
                 continue
             axes = ("resource_type", *NODE_AXES)
-            gauge = GaugeMetricFamily(
-                f"karpenter_nodes_{name}", f"{what} on each node.", labels=axes
-            )
+            gauge = ObjectGauge(f"karpenter_nodes_{name}", f"{what} on each node.", labels=axes)
             for node, values in nodes:
                 whole = amount(node)
                 add_amounts(gauge, values, {r: whole[r] for r in resources or whole if r in whole})
             yield gauge
 
     def _ages(self) -> GaugeMetricFamily:
-        age = GaugeMetricFamily(
+        age = ObjectGauge(
             "karpenter_nodes_current_lifetime_seconds",
             "Age of each node in seconds.",
             labels=NODE_AXES,
@@ -120,12 +119,12 @@ class Details(FromMirror):
     def _pods(self) -> Iterator[GaugeMetricFamily]:
         name, now = "karpenter_pods", self._clock()
         axes = ("name", "namespace")
-        unbound = GaugeMetricFamily(
+        unbound = ObjectGauge(
             f"{name}_unbound_time_seconds",
             "Age of each pending pod that is not bound, in seconds.",
             labels=(*axes, "dynamic_resources"),
         )
-        unstarted = GaugeMetricFamily(
+        unstarted = ObjectGauge(
             f"{name}_unstarted_time_seconds",
             "Age of each pending pod that does not run, in seconds.",
             labels=axes,
@@ -143,7 +142,7 @@ class Details(FromMirror):
 
     def _states(self) -> GaugeMetricFamily:
         text = "Current state of each pod; always 1."
-        state = GaugeMetricFamily("karpenter_pods_state", text, labels=POD_AXES)
+        state = ObjectGauge("karpenter_pods_state", text, labels=POD_AXES)
         for pod in self._cluster.list(kinds.POD):
             state.add_metric(self._of_pod(pod), 1)
         return state
@@ -167,20 +166,20 @@ class Details(FromMirror):
 
     def _offerings(self) -> Iterator[GaugeMetricFamily]:
         name = "karpenter_cloudprovider_instance_type"
-        available = GaugeMetricFamily(
+        available = ObjectGauge(
             f"{name}_offering_available",
             "1 if the offering (instance type, zone, capacity type) is available, otherwise 0.",
             labels=OFFERING_AXES,
         )
-        price = GaugeMetricFamily(
+        price = ObjectGauge(
             f"{name}_offering_price_estimate",
             "Price of the instance alone, by offering, in $/h.",
             labels=OFFERING_AXES,
         )
-        cores = GaugeMetricFamily(
+        cores = ObjectGauge(
             f"{name}_cpu_cores", "vCPUs of the instance type.", labels=OFFERING_AXES[:1]
         )
-        memory = GaugeMetricFamily(
+        memory = ObjectGauge(
             f"{name}_memory_bytes",
             "Memory of the instance type in bytes.",
             labels=OFFERING_AXES[:1],

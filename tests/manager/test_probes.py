@@ -47,6 +47,22 @@ async def test_metrics_are_text_for_prometheus() -> None:
     assert "seen_total 3.0" in page
 
 
+async def test_a_head_request_for_metrics_has_no_body() -> None:
+    registry = CollectorRegistry()
+    Counter("seen_total", "Seen.", registry=registry)
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}/metrics"
+    async with (
+        probes.serving(probes.metrics(registry), "127.0.0.1", port),
+        aiohttp.ClientSession() as session,
+    ):
+        async with session.head(url) as response:
+            assert response.status == 200
+            assert await response.read() == b""
+        async with session.get(url) as response:
+            assert "seen_total 0.0" in await response.text()
+
+
 async def test_metrics_are_collected_in_a_thread_from_a_frozen_state() -> None:
     registry = CollectorRegistry()
     frozen, threads = [False], list[tuple[int, bool]]()
