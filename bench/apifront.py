@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -34,6 +35,8 @@ class Front:
     def __init__(self, api: FakeApiServer) -> None:
         self.api = api
         self.created: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._numbers = itertools.count(1)
+        self._listings: dict[str, tuple[str, list[dict[str, Any]]]] = {}
 
     def application(self) -> web.Application:
         """Return the aiohttp application that serves the API."""
@@ -100,15 +103,23 @@ class Front:
         return _json(self.api.body(kind, name, namespace))
 
     def _list(self, request: web.Request, kind: Kind[Any]) -> web.Response:
-        bodies = self.api.bodies(kind)
-        begin = int(request.query.get("continue") or 0)
+        """Return a page; all pages of a listing show the objects of its first page's time."""
+        number, _, offset = request.query.get("continue", "").partition("-")
+        begin = int(offset or 0)
+        known = self._listings.pop(number) if number in self._listings else self._listed(kind)
+        version, bodies = known
         end = begin + int(request.query.get("limit") or len(bodies) or 1)
-        version = str(max((_version(body) for body in bodies), default=0))
         metadata = {"resourceVersion": version}
         if end < len(bodies):
-            metadata["continue"] = str(end)
+            number = number or str(next(self._numbers))
+            self._listings[number] = version, bodies
+            metadata["continue"] = f"{number}-{end}"
         head = {"apiVersion": kind.api_version, "kind": f"{kind.name}List"}
         return _json({**head, "metadata": metadata, "items": bodies[begin:end]})
+
+    def _listed(self, kind: Kind[Any]) -> tuple[str, list[dict[str, Any]]]:
+        bodies = self.api.bodies(kind)
+        return str(max((_version(body) for body in bodies), default=0)), bodies
 
     async def _watch(self, request: web.Request, kind: Kind[Any]) -> web.StreamResponse:
         since = int(request.query.get("resourceVersion") or 0)

@@ -130,7 +130,7 @@ async def measure(
             "PYTHONPATH": str(CHECKOUT),
             "OPENBLAS_NUM_THREADS": "1",
             "KUBECONFIG": str(config),
-            "CLUSTER_NAME": "benchmark",
+            "CLUSTER_NAME": opening.INSTALLATION,
             "BIND_ADDRESS": "127.0.0.1",
             "METRICS_PORT": str(metrics),
             "HEALTH_PROBE_PORT": str(probes),

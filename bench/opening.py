@@ -34,6 +34,9 @@ A volume stays attached to each of their nodes.
 OTHERS = 10
 """Number of small pods per pod that needs its own node."""
 
+INSTALLATION = "benchmark"
+"""The installation that launched the instances of the existing cluster: the controller's."""
+
 SCRAPE_SECONDS = 15.0
 NAMESPACE = "default"
 TRUE = ("Launched", "Registered", "Initialized", "Ready", "ConsistentStateFound")
@@ -65,6 +68,8 @@ def managed(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
                 labels.NODECLASS_HASH_VERSION: hashes.NODE_CLASS_VERSION,
                 labels.TAGGED: "true",
                 labels.CLUSTER_NAME_TAGGED: "true",
+                labels.TAG_INSTALLATION: INSTALLATION,
+                labels.OWN_INSTANCE: provider_id,
             },
             "finalizers": [labels.TERMINATION_FINALIZER],
         },

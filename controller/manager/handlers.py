@@ -132,7 +132,26 @@ def settings() -> kopf.OperatorSettings:
     # A worker that waits for more events of its object blocks other objects.
     chosen.queueing.idle_timeout = IDLE_SECONDS
     chosen.process.ultimate_exiting_timeout = None
+    chosen.persistence.diffbase_storage = NoDiffs()
     return chosen
+
+
+class NoDiffs(kopf.DiffBaseStorage):
+    """Stores no state of objects: event handlers get each event, whatever it changed.
+
+    Kopf's own storage copies each object twice for each event, a tenth of the event loop's work in
+    a cluster of 5,000 nodes.
+    """
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        """Return nothing to compare."""
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> None:
+        """Return no earlier state."""
+
+    def store(self, **_: Any) -> None:
+        """Store nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

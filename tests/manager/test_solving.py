@@ -165,6 +165,29 @@ async def test_an_error_of_the_solver_is_reported_and_the_next_solve_works(
 
 
 @pytest.mark.process
+async def test_several_calls_return_the_result_of_the_last(solver: SolverProcess) -> None:
+    assert await solver.solve_all((int, (text,)) for text in ("5", "6", "7")) == 7
+
+
+@pytest.mark.process
+async def test_an_error_of_an_earlier_call_is_reported_and_the_next_solve_works(
+    solver: SolverProcess,
+) -> None:
+    with pytest.raises(SolverError, match="ValueError"):
+        await solver.solve_all((int, (text,)) for text in ("5", "no number", "7"))
+    assert await solver.solve(int, "8") == 8
+
+
+@pytest.mark.process
+async def test_calls_that_cannot_be_prepared_leave_no_result_for_the_next_solve(
+    solver: SolverProcess,
+) -> None:
+    with pytest.raises(ValueError, match="no number"):
+        await solver.solve_all((abs, (int(text),)) for text in ("-5", "no number"))
+    assert await solver.solve(int, "8") == 8
+
+
+@pytest.mark.process
 async def test_a_dead_solver_process_is_replaced(solver: SolverProcess) -> None:
     with pytest.raises(SolverError):
         await solver.solve(os._exit, 1)

@@ -46,6 +46,9 @@ process, reading a large cluster, and stopping the search, on a busy host."""
 
 Result = TypeVar("Result")
 
+Call = tuple[Callable[..., Result], tuple[Any, ...]]
+"""A function and its arguments."""
+
 _spawning = multiprocessing.get_context("spawn")
 
 
@@ -78,13 +81,21 @@ class SolverProcess:
             SolverError: the function raised, or took too long, or the process died.
 
         """
+        return await self.solve_all(iter([(function, arguments)]), seconds=seconds)
+
+    async def solve_all(
+        self, calls: Iterator[Call[Result]], *, seconds: float = OVERDUE.total_seconds()
+    ) -> Result:
+        """Make several calls as `solve` does, and return the result of the last one.
+
+        A thread reads the iterator, which prepares a call while the process works on the one
+        before. All results but the last must be small.
+        """
         async with self._lock:
             pipe = self._started()
             try:
                 async with asyncio.timeout(seconds):
-                    response, problem = await asyncio.to_thread(
-                        _exchange, pipe, (function, arguments)
-                    )
+                    response, problem = await asyncio.to_thread(_exchange, pipe, calls)
             except TimeoutError as exc:
                 self.stop()
                 raise SolverError(
@@ -94,7 +105,7 @@ class SolverProcess:
             except (EOFError, OSError) as exc:
                 self.stop()
                 raise SolverError("the solver's process died") from exc
-            except asyncio.CancelledError:
+            except BaseException:  # cancelled, or the iterator failed: a result is still to come
                 self.stop()
                 raise
         if problem is not None:
@@ -153,14 +164,8 @@ class WorldSolver:
         async with self._lock:
             for _ in range(2):
                 try:
-                    batches = self._sender.batches(snapshot.pods)
-                    # In threads, because each step reads all pods or encodes hundreds.
-                    while (batch := await asyncio.to_thread(next, batches, None)) is not None:
-                        await self.solver.solve(receive, batch)
-                    written = await asyncio.to_thread(self._written, request, snapshot)
-                    response = await self.solver.solve(
-                        function, *written, *arguments, seconds=seconds
-                    )
+                    calls = self._calls(function, request, snapshot, arguments)
+                    response: Result | None = await self.solver.solve_all(calls, seconds=seconds)
                 except BaseException:
                     self._sender = PodSender()
                     raise
@@ -170,13 +175,22 @@ class WorldSolver:
                 self._sender = PodSender()
         raise SolverError("the solver's process died")
 
-    def _written(self, request: Any, snapshot: Snapshot) -> tuple[bytes, Sequence[int], bytes]:
-        return (
-            # Takes a fifteenth of the time of pickling.
-            msgspec.msgpack.encode(request),
-            self._sender.numbers(snapshot.pods),
-            self._offers.written(snapshot.instance_types),
-        )
+    def _calls(
+        self,
+        function: Callable[..., Result | None],
+        request: Any,
+        snapshot: Snapshot,
+        arguments: tuple[Any, ...],
+    ) -> Iterator[Call[Any]]:
+        """Yield the calls that send the new pods, and the call that asks."""
+        sender = self._sender
+        for batch in sender.batches(snapshot.pods):
+            yield receive, (batch,)
+        # Encoding to MessagePack takes a fifteenth of the time of pickling.
+        written = msgspec.msgpack.encode(request)
+        numbers = sender.numbers(snapshot.pods)
+        offer = self._offers.written(snapshot.instance_types)
+        yield function, (written, numbers, offer, *arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,10 +426,18 @@ class _Caches:
 _CACHES = _Caches()
 
 
-def _exchange(pipe: Connection, request: Any) -> tuple[Any, str | None]:
-    pipe.send(request)
-    response: tuple[Any, str | None] = pipe.recv()
-    return response
+def _exchange(pipe: Connection, calls: Iterator[Call[Any]]) -> tuple[Any, str | None]:
+    """Return the result of the last call, and the first error.
+
+    Each call is sent before the result of the previous one is read.
+    """
+    pipe.send(next(calls))
+    errors = []
+    for call in calls:
+        pipe.send(call)
+        errors.append(pipe.recv()[1])
+    result, error = pipe.recv()
+    return result, next(filter(None, (*errors, error)), None)
 
 
 def _serve(pipe: Connection, niceness: int) -> None:
