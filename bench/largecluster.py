@@ -140,8 +140,7 @@ async def measure(
     meter = Meter(lambda: {"controller": _pids(process.pid)})
     metering = asyncio.create_task(meter.run())
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await front.created["nodeclaims"].wait()
+        await _decided(front, process)
         first = time.monotonic() - began
         await asyncio.sleep(REST_SECONDS)
         rest = _family(process.pid)
@@ -154,11 +153,25 @@ async def measure(
         series = await _series(metrics)
     finally:
         metering.cancel()
-        process.send_signal(signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
         await process.wait()
         await runner.cleanup()
     peak = meter.peak["controller"]
     _show(nodes, pods, first, rest, stirred, peak, series, events, begun, seen)
+
+
+async def _decided(front: Front, controller: asyncio.subprocess.Process) -> None:
+    """Wait for the first NodeClaim. Fail if the controller ends before."""
+    first, ended = (asyncio.ensure_future(each) for each in (
+        front.created["nodeclaims"].wait(), controller.wait(),
+    ))  # fmt: skip
+    await asyncio.wait(
+        [first, ended], timeout=PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+    )
+    if not first.done():
+        raise SystemExit("the controller created no NodeClaim")
+    ended.cancel()
 
 
 @asynccontextmanager
