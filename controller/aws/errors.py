@@ -225,7 +225,7 @@ def _from_client(exc: ClientError, operation: str) -> CloudProviderError:
     if exc.operation_name in _ASSUME_ROLE:
         # The call to STS failed, not the operation itself.
         return UnreachableError(
-            f"{text}; the trust policy of the controller's role must let its service account "
+            f"{text}; the trust policy of the controller's role must allow its service account to "
             f"call {exc.operation_name}",
             reason=NO_CREDENTIALS,
         )

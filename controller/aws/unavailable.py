@@ -1,15 +1,14 @@
 """The unavailable offerings: EC2 refused them recently, so launches avoid them for a while.
 
 A mark lasts 3 minutes. If the previous mark of the same offering expired only recently, the new one
-lasts twice as long, because EC2 will probably refuse the offering again, and each refusal delays a
-launch.
+lasts twice as long: EC2 will probably refuse the offering again, which would delay a launch.
 
 Each instance type has a sequence number that grows when a mark is added or expires. A cache of
 offerings compares it to detect changes.
 
 An exhausted quota excludes the instance types of its group that need more vCPUs than remain. The
-exclusion ends early once the controller has launched at least as many vCPUs in the quota as the
-refused instance has, which proves that the quota has capacity again.
+exclusion ends early once the controller has launched as many vCPUs in the quota as EC2 refused:
+then the quota has capacity again.
 """
 
 from __future__ import annotations

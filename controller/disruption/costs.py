@@ -123,8 +123,8 @@ class SavingDurations:
     """The time over which the saving from moving a pod is expected to last.
 
     It is the shorter of the age of the pod's workload and the time since a tenth of all pods were
-    replaced by rollouts or Jobs, because as many new pods are expected after the same time, and
-    need the capacity. `cool_down` and `horizon` of the settings are its bounds.
+    replaced by rollouts or Jobs: after the same time, as many new pods probably need the capacity.
+    `cool_down` and `horizon` of the settings are its bounds.
     """
 
     def __init__(

@@ -160,8 +160,8 @@ class Simulation:
     def terminated_first(self, name: str) -> SimulationResult | None:
         """Return where the pods schedule if a node is terminated before it is replaced.
 
-        None if the node uses no capacity reservation, if another node is launched there first, or
-        if a pod is unschedulable even with the instance that the node gives back.
+        None if the node uses no capacity reservation, if another node will use the freed instance,
+        or if a pod is unschedulable even with it.
         """
         reservation = self._candidates[name].reservation
         if not reservation or reservation in self._refilled:

@@ -1,9 +1,9 @@
 """Runs Kopf, the framework of the process: it logs in, starts the replica, watches, and stops it.
 
-Kopf runs in the process's only event loop and handles its signals. It writes nothing to the objects
-(no annotations, no finalizers, no Kubernetes events), does not use peering, and uses the same
-access to the API server as the rest of the controller. The handlers contain no logic.
-docs/explanation/kopf.md lists what Kopf cannot do.
+Kopf runs in the process's only event loop and handles its signals. It writes no annotations,
+finalizers or Kubernetes events, and uses no peering. Its access to the API server is that of the
+rest of the controller. The handlers contain no logic. docs/explanation/kopf.md lists the limits of
+Kopf.
 """
 
 from __future__ import annotations

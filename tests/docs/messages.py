@@ -23,7 +23,7 @@ Look up here what a message means and what to do. Start with what you have:
 
 - [an event](#events), from `kubectl describe` or `kubectl get events`
 - [a condition](#conditions), from the `status` of an object such as a NodeClaim or NodePool
-- [an answer of AWS](#answers-of-aws): a reason in a condition, an event, or the controller's log
+- [an error of AWS](#errors-of-aws): a reason in a condition, an event, or the controller's log
 - [an error of Pulumi](#errors-of-pulumi), from `pulumi preview`, `up`, `refresh` or `destroy`
 - [an error of the controller](#errors-of-the-controller), from its log or the command `joiner`
 
@@ -42,7 +42,7 @@ unless the table has another one.
 """
 
 AWS = """\
-## Answers of AWS
+## Errors of AWS
 
 These reasons appear in the conditions `Launched` of a NodeClaim, `NodeRegistrationHealthy` of a
 NodePool, and `ValidationSucceeded` and `LaunchSucceeded` of an EC2NodeClass. They also appear at
@@ -113,8 +113,14 @@ def _of(type_: str, entry: Entry, rolled_up: Mapping[str, Entry]) -> Iterator[tu
     """Yield the table rows of one condition."""
     yield _named(type_, entry), "", "", entry["meaning"], ""
     if "aws" in entry:
-        where = "one of [these](#answers-of-aws)"
-        yield "", entry["aws"], where, "AWS refused a call, or did not answer.", "Look it up there."
+        where = "one of [these](#errors-of-aws)"
+        yield (
+            "",
+            entry["aws"],
+            where,
+            "AWS returned an error, or did not respond.",
+            "Find its remedy there.",
+        )
     reasons = {**entry.get("reasons", {}), **(rolled_up if "rolled_up" in entry else {})}
     for row in _rows(reasons, "status"):
         reason, status, *rest = row

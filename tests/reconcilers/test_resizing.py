@@ -229,7 +229,7 @@ async def test_a_protected_pod_does_not_leave_for_a_resize(
 
     assert evicted(world) == []
     (message,) = await world.events("ResizePending")
-    assert message.endswith("those that may be evicted do not free enough")
+    assert message.endswith("evictable pods do not free enough capacity")
 
 
 async def test_no_more_pods_leave_than_their_budget_allows(

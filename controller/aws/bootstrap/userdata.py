@@ -76,9 +76,11 @@ def user_data(family: Family, bootstrap: Bootstrap) -> str:
 
     """
     if family is AL2023:
-        return _mime([*_custom_nodeadm(bootstrap.custom), (NODE_CONFIG, _node_config(bootstrap))])
+        return _mime(
+            [*_custom(bootstrap.custom, nodeadm=True), (NODE_CONFIG, _node_config(bootstrap))]
+        )
     if family is AL2:
-        return _mime([*_custom_shell(bootstrap.custom), (SHELL_SCRIPT, _script(bootstrap))])
+        return _mime([*_custom(bootstrap.custom), (SHELL_SCRIPT, _script(bootstrap))])
     if family is BOTTLEROCKET:
         return _bottlerocket(bootstrap)
     if family.is_windows:
@@ -124,18 +126,12 @@ def _parts_of(text: str) -> Iterator[MimePart]:
         yield leaf.get("Content-Type", "text/plain"), content
 
 
-def _custom_shell(text: str) -> Iterator[MimePart]:
+def _custom(text: str, *, nodeadm: bool = False) -> Iterator[MimePart]:
+    """Yield the parts of the user's `spec.userData`; `nodeadm`: a YAML map is a NodeConfig."""
     if _is_mime(text):
         yield from _parts_of(text)
     elif text.strip():
-        yield SHELL_SCRIPT, text
-
-
-def _custom_nodeadm(text: str) -> Iterator[MimePart]:
-    if _is_mime(text):
-        yield from _parts_of(text)
-    elif text.strip():
-        yield (NODE_CONFIG if _is_map(text) else SHELL_SCRIPT), text
+        yield (NODE_CONFIG if nodeadm and _is_map(text) else SHELL_SCRIPT), text
 
 
 def _is_map(text: str) -> bool:

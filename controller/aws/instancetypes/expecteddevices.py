@@ -1,8 +1,8 @@
 """The devices that DRA drivers will publish on the nodes of an instance type.
 
-EC2 describes neither the attributes of a GPU that the driver `gpu.nvidia.com` publishes nor the
-PCIe root of a device, so both are listed here by instance type, as the drivers publish them on such
-instances. An instance type that is not listed has no expected devices.
+EC2 does not describe the GPU attributes that the driver `gpu.nvidia.com` publishes, nor the PCIe
+root of a device. So this module lists both by instance type. An instance type that is not listed
+has no expected devices.
 """
 
 from __future__ import annotations

@@ -342,7 +342,7 @@ def _owners(term: SelectorTerm) -> list[str]:
 
 def described(terms: Iterable[SelectorTerm]) -> str:
     """Return selector terms as text for a message."""
-    return "; ".join(", ".join(_words(term)) or "a term that names nothing" for term in terms)
+    return "; ".join(", ".join(_words(term)) or "an empty term" for term in terms)
 
 
 def _words(term: SelectorTerm) -> Iterator[str]:

@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
         "--token-file",
         type=Path,
         metavar="FILE",
-        help=f"file with the token that the page asks for; without it, the token is {TOKEN}. "
+        help=f"file with the token that the page requires; without it, the token is {TOKEN}. "
         "Required unless --bind is a loopback address",
     )
     study.add_interval(parser)
@@ -166,4 +166,4 @@ def _say(bind: str, port: int, token: str) -> None:
     host = f"[{bind}]" if ":" in bind else bind
     print(f"http://{host}:{port}/", flush=True)
     if token:
-        print("The page asks for the token.", file=sys.stderr)
+        print("The page requires the token.", file=sys.stderr)

@@ -133,7 +133,7 @@ def _refusal(request: web.Request, names: frozenset[str], token: str) -> web.Res
     """Return the response that refuses a request, or None if the request is allowed."""
     host = request.headers.get(hdrs.HOST, "")
     if _name(host) not in names:
-        return web.Response(status=421, text="this server is not the host that was asked for")
+        return web.Response(status=421, text="this server does not serve the requested host")
     origin = request.headers.get(hdrs.ORIGIN)
     if origin is not None and origin.partition("://")[2] != host:
         return web.Response(status=403, text="requests of other origins are refused")
@@ -141,7 +141,7 @@ def _refusal(request: web.Request, names: frozenset[str], token: str) -> web.Res
         given = request.headers.get(hdrs.AUTHORIZATION, "")
         if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
             return web.Response(
-                status=401, text="a token is needed", headers={hdrs.WWW_AUTHENTICATE: "Bearer"}
+                status=401, text="a token is required", headers={hdrs.WWW_AUTHENTICATE: "Bearer"}
             )
     return None
 

@@ -152,7 +152,7 @@ def why_not_evaluated(state: StateNode) -> str:
 def _pod(pod: Pod, problem: DisruptionProblem, results: Results) -> PodExplanation:
     if is_daemon(pod) or is_static(pod) or not is_reschedulable(pod):
         kind = "DaemonSet" if is_daemon(pod) else "static" if is_static(pod) else "terminating"
-        return PodExplanation(pod=pod.key, elsewhere=f"nowhere: {kind} pod, ends with its node")
+        return PodExplanation(pod=pod.key, elsewhere=f"nowhere: {kind} pod, deleted with its node")
     holds, change = hold(pod, problem)
     elsewhere = _destination(pod, results)
     causes = results.unschedulable.get(pod.key)

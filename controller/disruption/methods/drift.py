@@ -219,10 +219,11 @@ def replaced(
 ) -> Command | None:
     """Return the command with its replacements and where its pods move.
 
-    Pods move to `closed` nodes only if they fit nowhere else. With `terminate_first`, a single node
-    may be terminated without a replacement if that frees an instance of a full capacity
-    reservation, in which the provisioner then launches the replacement. `restarting` pods of other
-    nodes are scheduled again, too. None if a pod is unschedulable.
+    Pods move to `closed` nodes only if they fit nowhere else. `restarting` pods of other nodes are
+    scheduled again, too. None if a pod is unschedulable.
+
+    With `terminate_first`, a single node may be terminated without a replacement if that frees an
+    instance of a full capacity reservation. The provisioner then launches the replacement there.
     """
     result = simulation.forced_out(command.names, closed=closed, restarting=restarting)
     if result is None and closed:

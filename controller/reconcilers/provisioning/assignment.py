@@ -1,9 +1,9 @@
 """Assigns interchangeable pods to new nodes in kube-scheduler's order.
 
 For the engine, replicas of a workload are interchangeable. kube-scheduler tries them in queue order
-as soon as the first node opens, and clears the nomination of a pod that it tries before the pod's
-own node opens; another pod may then take the capacity. So the first pods of the queue are assigned
-to the node that opens first, and the next pods to the next node.
+as soon as the first node opens. It clears the nomination of a pod that it tries before the pod's
+own node opens, and another pod may then take the capacity. So the first pods of the queue are
+assigned to the node that opens first, and the next pods to the next node.
 
 Pods with topology spread are assigned to the domains in turn, so that kube-scheduler tries each pod
 when its domain may have one more.

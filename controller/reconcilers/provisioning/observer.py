@@ -10,7 +10,7 @@ from controller.apis.kinds import NODE_POOL
 from controller.reconcilers.newnodes.supply import ready_pools, supply
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.provisioning.batchwindow import BatchWindow, ExpectedPods
-from controller.reconcilers.provisioning.provisioner import AGAIN, UNSYNCED, Solve
+from controller.reconcilers.provisioning.provisioner import AGAIN, UNSYNCED, Solve, log_fields
 from controller.scheduling.buffers import split_fills
 
 log = logging.getLogger(__name__)
@@ -53,17 +53,13 @@ class ProvisioningObserver(PortUser, ExpectedPods):
         sold = [pool for pool in pools if pool.metadata.name in types]
         snapshot = self.cluster.snapshot(types, sold, now=now)
         with self.metrics.scheduling():
-            answer = await self.solve([*pods, *virtual], snapshot)
-        results, _ = split_fills(answer, virtual)
+            solved = await self.solve([*pods, *virtual], snapshot)
+        results, _ = split_fills(solved, virtual)
         self.metrics.solved(results)
         log.info(
             "would create nodeclaims for pods",
             extra={
-                "pods": len(pods),
-                "nodeclaims": len(results.new_nodes),
-                "unschedulable": len(results.unschedulable),
-                "cost": round(results.cost, 4),
-                "lower-bound": round(results.lower_bound, 4),
+                **log_fields(pods, results),
                 "cheapest": [node.instance_types[0] for node in results.new_nodes[:10]],
             },
         )

@@ -230,13 +230,7 @@ class Provisioner(PortUser, ExpectedPods):
             # Buffers and unschedulable pods are scheduled again every few seconds.
             logging.INFO if results.new_nodes or results.existing_nodes else logging.DEBUG,
             "computed new nodes for pods",
-            extra={
-                "pods": len(pods),
-                "nodeclaims": len(results.new_nodes),
-                "unschedulable": len(results.unschedulable),
-                "cost": round(results.cost, 4),
-                "lower-bound": round(results.lower_bound, 4),
-            },
+            extra=log_fields(pods, results),
         )
         results = dataclasses.replace(
             results, new_nodes=tuple(assigned(results.new_nodes, self.cluster.queued(pods)))
@@ -383,6 +377,17 @@ class Provisioner(PortUser, ExpectedPods):
         for why, keys in changed.items():
             fields = {"pods": len(keys), "Pods": ", ".join(keys[:MOST_NAMED])}
             log.info("could not schedule pods: %s", why, extra=fields)
+
+
+def log_fields(pods: Sequence[Pod], results: Results) -> dict[str, object]:
+    """Return the log fields of a scheduling run."""
+    return {
+        "pods": len(pods),
+        "nodeclaims": len(results.new_nodes),
+        "unschedulable": len(results.unschedulable),
+        "cost": round(results.cost, 4),
+        "lower-bound": round(results.lower_bound, 4),
+    }
 
 
 def _among(pods: Mapping[str, Pod], keys: Iterable[str]) -> list[Pod]:

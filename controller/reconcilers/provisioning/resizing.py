@@ -81,14 +81,14 @@ class Resizing(PortUser):
         if any(pod.metadata.is_deleting for pod in pods):
             return "Pods on the node are terminating"
         if obstacle := self._obstacle(node):
-            return f"Joiner evicts no pods for it: {obstacle}"
+            return f"No pods are evicted for it: {obstacle}"
         snapshot = await self._snapshot()
         # In a thread: it reads every volume and PodDisruptionBudget of the cluster.
         chosen = await asyncio.to_thread(evictions, pods, missing, snapshot, self.settings, now)
         if not chosen:
-            return "Joiner evicts no pods for it: those that may be evicted do not free enough"
+            return "No pods are evicted for it: evictable pods do not free enough capacity"
         if stranded := await self._stranded(chosen, node, snapshot):
-            return f"Joiner evicts no pods for it: pod {stranded}"
+            return f"No pods are evicted for it: pod {stranded}"
         resized = ", ".join(pod.key for pod in pods if pending_resize(pod) in deferred)
         for pod in chosen:
             await self._evict(pod, resized)
