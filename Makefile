@@ -57,8 +57,8 @@ reference: ## render docs/reference from the code
 docs: ## build the documentation site into site/, without network; warnings are errors
 	@py=$(PY); exec $$py -m mkdocs build --strict
 
-manifests: ## render manifests/ and charts/ from infra/deployment.py
-	@py=$(PY); exec $$py -m infra.manifests
+manifests: ## render manifests/ and charts/ from infra/deployment/controller.py
+	@py=$(PY); exec $$py -m infra.deployment.manifests
 
 VERSION = $$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 
@@ -75,7 +75,7 @@ package: ## write the wheel and the charts to dist/
 IMAGE ?= joiner:$(VERSION)
 
 push: ## IMAGE=registry/joiner:tag: build the image for both architectures and push it (needs Docker)
-	@mkdir -p dist; py=$(PY); exec $$py -m infra.image "$(IMAGE)" dist/image
+	@mkdir -p dist; py=$(PY); exec $$py -m infra.deployment.image "$(IMAGE)" dist/image
 
 release: ## IMAGE=registry/joiner:tag: record the image of a release, for the commit that gets its tag
 	@py=$(PY); exec $$py -m infra.release "$(IMAGE)"

@@ -15,7 +15,10 @@ from infra.cluster.creation import Access, Cluster, ClusterArgs, facts, refuse_f
 from infra.cluster.ekscluster import EksCluster, kubernetes_provider
 from infra.cluster.network import Network, NetworkArgs, zones_in_use
 from infra.clusterapi import ClusterLocation
-from infra.config import PRIVATE, StackConfig, is_secret, read, refuse_disallowed, require_options
+from infra.config.checks import require_options
+from infra.config.forms import PRIVATE
+from infra.config.reading import is_secret, read, refuse_disallowed
+from infra.config.settings import StackConfig
 from infra.guards import clusterproof
 from infra.guards.deletionguard import DeletionGuard, staying
 from infra.guards.ownership import refuse_missing_cluster

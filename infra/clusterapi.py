@@ -29,10 +29,11 @@ from botocore.exceptions import ClientError
 from botocore.signers import RequestSigner
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from infra.release import CHECKOUT
+
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
 
-PROJECT = Path(__file__).resolve().parent.parent
 PAGE_SIZE = 500
 REQUEST_SECONDS = 30
 RETRY_SECONDS = 2.0
@@ -311,7 +312,7 @@ def kubeconfig_file(written: str) -> Path:
             stores it in this form, because a destroy may run on another machine.
 
     """
-    return PROJECT / Path(written).expanduser()
+    return CHECKOUT / Path(written).expanduser()
 
 
 def server_of(kubeconfig: Path) -> Configuration:

@@ -14,7 +14,7 @@ import pulumi
 import pulumi_aws as aws
 
 from controller.apis import labels
-from infra.config import ConfigError
+from infra.config.forms import ConfigError
 from infra.inputs import known, then
 
 

@@ -12,7 +12,7 @@ import pulumi_aws as aws
 
 from infra import names, policies
 from infra.cluster.ekscluster import EksCluster
-from infra.config import Presence
+from infra.config.forms import Presence
 from infra.inputs import then
 
 EVENTS: Mapping[str, tuple[str, Sequence[str]]] = {

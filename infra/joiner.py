@@ -5,7 +5,7 @@
 
 Its parts are components too: `iam.NodeRole` and `iam.ControllerRole` (identity),
 `access.NodeAccess`, `interruption.InterruptionQueue`, `discovery.DiscoveryTags`,
-`customresources.CustomResources`, `deployment.Controller`, `nodepools.NodePools`. They do not
+`customresources.CustomResources`, `controller.Controller`, `nodepools.NodePools`. They do not
 import one another; this module connects them.
 
 Beside the Pulumi providers, the guards and drains of a stack use the AWS credentials and the AWS
@@ -25,19 +25,16 @@ import pulumi
 import pulumi_aws as aws
 
 from controller.apis import labels
-from infra import customresources, image, names, nodepools
+from infra import names, nodepools
 from infra.cluster.ekscluster import EksCluster, kubernetes_provider
 from infra.clusterapi import ClusterLocation
-from infra.clusterobjects import refuse_foreign_objects
-from infra.config import (
-    InstallationSettings,
-    following,
-    refuse_unusable_policies,
-    require_options,
-)
-from infra.config import NodeAccess as NodeAccessKind
-from infra.customresources import CustomResources, CustomResourcesArgs
-from infra.deployment import Controller, ControllerArgs
+from infra.config.checks import following, refuse_unusable_policies, require_options
+from infra.config.forms import NodeAccess as NodeAccessKind
+from infra.config.settings import InstallationSettings
+from infra.deployment import customresources, image
+from infra.deployment.controller import Controller, ControllerArgs
+from infra.deployment.controllerobjects import refuse_foreign_objects
+from infra.deployment.customresources import CustomResources, CustomResourcesArgs
 from infra.discovery import DiscoveryTags, DiscoveryTagsArgs, beside_others
 from infra.guards import preflight
 from infra.guards.deletionguard import DeletionGuard, staying

@@ -43,7 +43,7 @@ from controller.apis.kubernetes.meta import ObjectMeta, to_wire
 from controller.apis.kubernetes.taints import Requirement
 from controller.options import FeatureGates, gate_disabled
 from infra.cluster.ekscluster import EksCluster
-from infra.config import ConfigError
+from infra.config.forms import ConfigError
 from infra.guards.impact import Plan, forecast
 from infra.guards.poolowners import PoolOwners
 from infra.lifecycle.destroying import is_destroying

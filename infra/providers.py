@@ -9,7 +9,7 @@ import pulumi
 import pulumi_aws as aws
 
 from controller.apis import labels
-from infra.config import StackConfig
+from infra.config.settings import StackConfig
 
 SERVICES = ("ec2", "ecr", "eks", "events", "iam", "sqs", "ssm", "sts")
 """The AWS APIs that the program calls, by the names of their endpoints in the provider."""

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+"""The folder of Pulumi.yaml; relative paths in settings start here."""
+
 SOURCES = ("Dockerfile", "pyproject.toml", "infra/requirements.txt", "controller")
 """The image's sources. A change of any of them builds a new image."""
 

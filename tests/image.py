@@ -23,8 +23,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from infra.deployment import USER
-from infra.image import PLATFORMS
+from infra.deployment.controller import USER
+from infra.deployment.image import PLATFORMS
 from infra.release import CHECKOUT
 
 SUITES: Mapping[str, str] = {"3.11": "bookworm", "3.13": "trixie"}

@@ -22,13 +22,7 @@ from infra import names, policies
 from infra.cluster.ekscluster import EksCluster
 from infra.cluster.network import Network
 from infra.clusterapi import ClusterGoneError, ClusterLocation, described
-from infra.config import (
-    GRAVITON,
-    ConfigError,
-    ControllerCompute,
-    IpFamily,
-    UpgradePolicy,
-)
+from infra.config.forms import GRAVITON, ConfigError, ControllerCompute, IpFamily, UpgradePolicy
 from infra.policies import Place
 
 CLUSTER_POLICIES = ("AmazonEKSClusterPolicy",)

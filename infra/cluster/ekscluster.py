@@ -12,7 +12,7 @@ import pulumi_aws as aws
 import pulumi_kubernetes as kubernetes
 
 from infra.clusterapi import FORGET, ClusterLocation, kubeconfig_file
-from infra.config import ConfigError, IpFamily
+from infra.config.forms import ConfigError, IpFamily
 from infra.policies import Place
 
 

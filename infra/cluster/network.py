@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from controller.apis import labels
 from infra.clusterapi import ClusterLocation
-from infra.config import ConfigError, IpFamily, Nat
+from infra.config.forms import ConfigError, IpFamily, Nat
 
 ZONES = 3
 LEAST_ZONES = 2

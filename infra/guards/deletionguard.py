@@ -15,10 +15,10 @@ import pulumi
 from pulumi.dynamic import CheckResult, DiffResult, UpdateResult
 
 from controller.apis import labels
-from infra import customresources
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterGoneError, ClusterLocation, described
-from infra.config import PROJECT
+from infra.config.forms import PROJECT
+from infra.deployment import customresources
 from infra.guards import clusterproof, neededbynodes
 from infra.guards.neededbynodes import Needs
 from infra.guards.ownership import described_tags, tags_of

@@ -23,7 +23,7 @@ from infra.clusterapi import (
     ClusterLocation,
     ClusterUnreachableError,
 )
-from infra.config import PROJECT
+from infra.config.forms import PROJECT
 from infra.inputs import is_unknown
 from infra.lifecycle.leftovers import Leftovers
 from infra.lifecycle.teardown import is_ours

@@ -25,7 +25,7 @@ from botocore.exceptions import ConnectionError as NotConnectedError
 from controller.apis import labels
 from infra import names
 from infra.clusterapi import ClusterGoneError, ClusterLocation, described
-from infra.config import ConfigError
+from infra.config.forms import ConfigError
 from infra.guards.neededbynodes import running_nodes
 from infra.interruption import EVENTS
 from infra.lifecycle import removal

@@ -30,7 +30,7 @@ from infra.clusterapi import (
     Objects,
     require_abandoned,
 )
-from infra.clusterobjects import NamedObject, controller_objects, is_made_by_pulumi
+from infra.deployment.controllerobjects import NamedObject, controller_objects, is_made_by_pulumi
 from infra.guards.ownership import Given, Name, names_of
 from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider

@@ -21,8 +21,8 @@ from infra.clusterapi import (
     Wire,
     require_abandoned,
 )
-from infra.config import ConfigError
-from infra.config import NodeAccess as Kind
+from infra.config.forms import ConfigError
+from infra.config.forms import NodeAccess as Kind
 from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider
 

@@ -15,7 +15,7 @@ from pulumi.dynamic import CreateResult
 
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterApi, ClusterLocation
-from infra.config import ConfigError, Presence
+from infra.config.forms import ConfigError, Presence
 from infra.identity.podidentity import Identities
 from infra.lifecycle.registeredresource import RegisteredResource
 from infra.lifecycle.statefulprovider import StatefulProvider

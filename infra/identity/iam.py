@@ -15,7 +15,7 @@ from pulumi.dynamic import CreateResult
 from infra import names, policies
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterLocation
-from infra.config import PROJECT, ConfigError, Identity, Presence, Wire
+from infra.config.forms import PROJECT, ConfigError, Identity, Presence, Wire
 from infra.identity.controlleridentity import (
     NoAssociation,
     NoAssociationArgs,

@@ -21,7 +21,7 @@ PROVIDERS: Mapping[str, str] = {
     "access-mapping": "infra.identity.access._RoleMappingProvider",
     "drain": "infra.lifecycle.teardown._DrainProvider",
     "deletion-guard": "infra.guards.deletionguard._DeletionGuardProvider",
-    "image": "infra.image._PushedImageProvider",
+    "image": "infra.deployment.image._PushedImageProvider",
     "installation": "infra.lifecycle.statefulprovider.StatefulProvider",
     "network-sweep": "infra.lifecycle.networksweep._NetworkSweepProvider",
     "no-association": "infra.identity.controlleridentity._NoAssociationProvider",

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, Union
 import pulumi
 
 from infra.cluster.ekscluster import EksCluster
+from infra.config.table import meanings
 from infra.joiner import Joiner, JoinerArgs
-from infra.settings import meanings
 
 NAME: Final = "joiner"
 COMPONENT: Final = "joiner:infra:Joiner"

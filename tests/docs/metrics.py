@@ -13,7 +13,7 @@ from controller.telemetry.clusterstate import ClusterState
 from controller.telemetry.details import NODE_AXES, DashboardDetails, Details
 from controller.telemetry.market import Market
 from controller.telemetry.metrics import Metrics
-from infra.config import CHECKOUT
+from testbed.environment import CHECKOUT
 from tests.docs import messages
 from tests.monitoring.pages import labels_of
 

@@ -14,9 +14,9 @@ import yaml
 
 from controller.apis.crds import DEFINITIONS
 from controller.options import SETTINGS, Setting, allowed, text_of
-from infra.config import CHECKOUT
-from infra.settings import meanings
-from infra.settings import table as stack_settings
+from infra.config.table import meanings
+from infra.config.table import table as stack_settings
+from testbed.environment import CHECKOUT
 from tests.docs import messages, metrics
 
 LABELS = Path(__file__).parent / "labels.yaml"

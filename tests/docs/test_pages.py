@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.config import CHECKOUT
+from testbed.environment import CHECKOUT
 
 PAGES = sorted(
     [

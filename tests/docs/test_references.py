@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from controller.apis import appliers, labels
-from infra import deployment
-from infra.config import CHECKOUT
+from infra.deployment import controller
+from testbed.environment import CHECKOUT
 from tests.docs import references
 
 NO_NAMES = {labels.GROUP, labels.AWS_GROUP, labels.ON_DEMAND, labels.SPOT, labels.RESERVED}
@@ -21,7 +21,7 @@ def test_a_page_equals_the_rendered_one(name: str) -> None:
 
 def test_the_page_of_labels_lists_exactly_the_names_in_the_code() -> None:
     own = {value for key, value in vars(labels).items() if key.isupper() and type(value) is str}
-    used = own | labels.WELL_KNOWN | {appliers.STACK, deployment.IDENTITY_ANNOTATION}
+    used = own | labels.WELL_KNOWN | {appliers.STACK, controller.IDENTITY_ANNOTATION}
 
     said = [name for section in references.known_labels().values() for name in section]
 

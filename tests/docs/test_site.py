@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra.config import CHECKOUT
+from testbed.environment import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.config import CHECKOUT
+from testbed.environment import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
 BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.M | re.S)

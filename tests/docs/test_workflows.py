@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.config import CHECKOUT
+from testbed.environment import CHECKOUT
 
 FOLDER = CHECKOUT / ".github" / "workflows"
 NAMES = [path.name for path in sorted(FOLDER.glob("*.yml"))]

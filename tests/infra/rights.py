@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase
 
-from infra.config import CHECKOUT
 from testbed.cloud.control import CloudControl
+from testbed.environment import CHECKOUT
 
 HEAD = "## Which rights does Pulumi need?"
 ALWAYS = ("always", "destroy")

@@ -10,7 +10,7 @@ import yaml
 
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ApiError, ClusterApi, ClusterLocation
-from infra.config import ConfigError
+from infra.config.forms import ConfigError
 from infra.identity.access import (
     AWS_AUTH,
     MAPPED_GROUPS,

@@ -10,7 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controller.options import SETTINGS, Options, to_environment
-from infra.config import KEYS, ConfigError, StackConfig, parse, require_options
+from infra.config.checks import require_options
+from infra.config.forms import ConfigError
+from infra.config.reading import parse
+from infra.config.settings import KEYS, StackConfig
 
 ENOUGH = {
     "clusterName": "joiner",

@@ -10,7 +10,8 @@ import pytest
 
 from infra.cluster import creation
 from infra.clusterapi import ClusterLocation
-from infra.config import ConfigError, parse
+from infra.config.forms import ConfigError
+from infra.config.reading import parse
 from tests.infra.knownaws import NEW, connection
 from tests.infra.test_program import STACK, Made, run
 

@@ -11,16 +11,12 @@ from pathlib import Path
 import pulumi
 import pytest
 
-from infra.config import (
-    CHECKOUT,
-    KEYS,
-    ConfigError,
-    StackConfig,
-    parse,
-    read,
-    require_options,
-)
-from infra.settings import table
+from infra.config.checks import require_options
+from infra.config.forms import ConfigError
+from infra.config.reading import parse, read
+from infra.config.settings import KEYS, StackConfig
+from infra.config.table import table
+from testbed.environment import CHECKOUT
 from tests.infra.kubeconfigs import kubeconfig_in
 
 ENOUGH = {"clusterName": "joiner", "region": "us-west-2", "image": "joiner:1"}
@@ -156,8 +152,9 @@ def test_without_an_image_docker_is_required(
 
 
 def test_a_released_version_needs_no_docker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.config._can_build", lambda: False)
-    monkeypatch.setattr("infra.config.released_image", lambda: "ghcr.io/example/joiner:1.0.0")
+    monkeypatch.setattr("infra.config.checks._can_build", lambda: False)
+    released = "ghcr.io/example/joiner:1.0.0"
+    monkeypatch.setattr("infra.config.checks.released_image", lambda: released)
 
     assert parse({key: value for key, value in ENOUGH.items() if key != "image"}).image is None
 
@@ -216,7 +213,7 @@ def test_a_kubeconfig_without_credentials_is_refused_unless_the_server_needs_non
 def test_the_table_of_settings_equals_the_code() -> None:
     page = (CHECKOUT / "docs" / "reference" / "settings.md").read_text()
 
-    assert page == table(), "python -m infra.settings > docs/reference/settings.md"
+    assert page == table(), "python -m infra.config.table > docs/reference/settings.md"
 
 
 def test_readme_names_only_existing_settings() -> None:

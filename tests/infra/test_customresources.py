@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from infra.clusterapi import ClusterApi, ClusterLocation, ClusterUnreachableError
-from infra.config import ConfigError
-from infra.customresources import definitions, refuse_other_kinds, wanted
+from infra.config.forms import ConfigError
+from infra.deployment.customresources import definitions, refuse_other_kinds, wanted
 from infra.guards.deletionguard import WouldBeDeletedError, _DeletionGuardProvider
 
 POOLS, CLAIMS = "nodepools.karpenter.sh", "nodeclaims.karpenter.sh"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from controller.options import Options
-from infra.deployment import USER
-from infra.image import PLATFORMS
+from infra.deployment.controller import USER
+from infra.deployment.image import PLATFORMS
 from infra.release import CHECKOUT, SOURCES
 from tests.infra.lockfile import LOCK, closure
 from tests.infra.test_program import standard

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.config import CHECKOUT
+from testbed.environment import CHECKOUT
 from tests.infra.test_program import Made, made_by
 
 EXAMPLES = CHECKOUT / "examples"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import config
-from infra.config import CHECKOUT
+from infra.config.reading import parse
 from infra.nodepools import filled, manifests_in
+from testbed.environment import CHECKOUT
 from tests.infra.test_program import run
 
 EXAMPLES = CHECKOUT / "examples" / "gitops"
@@ -141,4 +141,4 @@ def test_kustomize_lists_every_file(team: str) -> None:
 def test_settings_of_the_examples_are_complete() -> None:
     for path in sorted((EXAMPLES / "teams").iterdir()):
         stack = yaml.safe_load(path.read_text())
-        assert config.parse(settings_in(stack["config"])).platform_stack
+        assert parse(settings_in(stack["config"])).platform_stack

@@ -8,7 +8,7 @@ from typing import Any
 import boto3
 import pytest
 
-from infra.config import ConfigError
+from infra.config.forms import ConfigError
 from infra.identity.controlleridentity import (
     ForeignAssociationError,
     delete_earlier_provider,

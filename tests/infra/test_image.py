@@ -8,7 +8,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from infra.image import BuildFailedError, _PushedImageProvider
+from infra.deployment.image import BuildFailedError, _PushedImageProvider
 from infra.release import digest
 
 REPOSITORY = "123456789012.dkr.ecr.us-west-2.amazonaws.com/joiner/joiner"

@@ -14,8 +14,9 @@ from pulumi.runtime import mocks
 
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterLocation
-from infra.config import CHECKOUT, ConfigError
+from infra.config.forms import ConfigError
 from infra.joiner import Joiner, JoinerArgs
+from testbed.environment import CHECKOUT
 from tests.infra.test_program import ACCOUNT, CLUSTER, Made, made_by
 
 pytestmark = pytest.mark.usefixtures("entries")

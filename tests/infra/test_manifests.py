@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import manifests
-from infra.config import CHECKOUT
-from infra.customresources import definitions
+from infra.deployment import manifests
+from infra.deployment.customresources import definitions
+from testbed.environment import CHECKOUT
 from testbed.processes import binaries
 from tests.infra.test_program import STACK, Made, run
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from controller.apis.karpenter.ec2nodeclass import EC2NodeClass
 from controller.apis.karpenter.nodepool import NodePool
 from controller.apis.karpenter.validation import problems
-from infra.config import CHECKOUT, ConfigError
+from infra.config.forms import ConfigError
 from infra.nodepools import KINDS, default_manifests, filled, manifests_in
+from testbed.environment import CHECKOUT
 
 POOL = """
 apiVersion: karpenter.sh/v1

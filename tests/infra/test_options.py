@@ -14,7 +14,8 @@ import yaml
 
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterLocation
-from infra.config import ConfigError, IpFamily, parse
+from infra.config.forms import ConfigError, IpFamily
+from infra.config.reading import parse
 from infra.joiner import Joiner, JoinerArgs
 from infra.policies import Place, ipv6_cni
 from testbed.cloud.iam.policies import evaluate

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.clusterapi import ClusterLocation
-from infra.config import ConfigError
+from infra.config.forms import ConfigError
 from infra.guards import ownership
 from infra.guards.neededbynodes import RunningNode
 from infra.guards.ownership import ENTRY, POLICY, PROFILE, ROLE, Given, refuse_taken

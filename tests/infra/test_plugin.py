@@ -10,12 +10,12 @@ import pulumi
 import pytest
 from pulumi.runtime import proto, rpc
 
-from infra.config import CHECKOUT
 from infra.joiner import JoinerArgs
 from infra.plugin.arguments import ArgumentError, joiner_args
 from infra.plugin.schema import COMPONENT, schema
 from infra.plugin.server import Package, PackageServicer
 from infra.release import version
+from testbed.environment import CHECKOUT
 
 CLUSTER = {
     "name": "shop",

@@ -21,7 +21,7 @@ from pulumi.runtime.rpc import unwrap_rpc_secret
 
 from controller.options import Options
 from infra import clusterapi, joiner
-from infra.config import ConfigError
+from infra.config.forms import ConfigError
 from infra.guards import ownership
 from tests.infra.knownaws import NEW, Entries, connection
 from tests.infra.kubeconfigs import kubeconfig_in
@@ -520,7 +520,7 @@ def test_a_kubeconfig_is_stored_independently_of_the_machine(
 ) -> None:
     kubeconfig_in(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(clusterapi, "PROJECT", tmp_path)
+    monkeypatch.setattr(clusterapi, "CHECKOUT", tmp_path)
     monkeypatch.chdir(tmp_path)
 
     at_home, in_project = run(kubeconfig=str(tmp_path / "config")), run(kubeconfig="config")

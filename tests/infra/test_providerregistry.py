@@ -14,7 +14,7 @@ import pytest
 from pulumi.dynamic import ResourceProvider
 from pulumi.dynamic.dynamic import serialize_provider
 
-from infra import image
+from infra.deployment import image
 from infra.guards import deletionguard, poolowners, removalproof
 from infra.identity import access, controlleridentity, iam, podidentity
 from infra.lifecycle import networksweep, teardown

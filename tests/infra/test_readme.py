@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra import config
-from infra.config import CHECKOUT
+from infra.config import settings as stack_settings
+from infra.config.checks import require_options
+from infra.config.reading import parse
+from testbed.environment import CHECKOUT
 from tests.infra.test_program import run
 
 README = (CHECKOUT / "README.md").read_text()
@@ -62,7 +64,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "checkout").mkdir()
     (tmp_path / "checkout" / "crds").symlink_to(CHECKOUT / "crds")
-    monkeypatch.setattr(config, "CHECKOUT", tmp_path / "checkout")
+    monkeypatch.setattr(stack_settings, "CHECKOUT", tmp_path / "checkout")
     return tmp_path
 
 
@@ -111,7 +113,7 @@ def test_the_stacks_in_readme_have_all_required_settings(desk: Path) -> None:
 
     assert set(stacks) == {"prod", "team-a"}
     for settings in stacks.values():
-        config.parse(settings)
+        parse(settings)
 
 
 @pytest.mark.process
@@ -125,7 +127,7 @@ def test_the_stacks_on_a_page_have_all_required_settings(desk: Path, page: str) 
 
     assert stacks
     for settings in stacks.values():
-        config.parse(settings)
+        parse(settings)
 
 
 @pytest.mark.process
@@ -162,9 +164,7 @@ def test_settings_in_the_text_of_readme_are_accepted(desk: Path) -> None:
 
     typed("\n".join([next(lines_with("pulumi")), *more]), desk / "checkout")
 
-    gates = config.require_options(
-        config.parse(settings_given(desk)["prod"]).settings
-    ).feature_gates
+    gates = require_options(parse(settings_given(desk)["prod"]).settings).feature_gates
     assert gates.node_overlay
     assert gates.capacity_buffer
     assert gates.static_capacity
@@ -179,7 +179,7 @@ def test_settings_in_the_text_of_a_page_are_accepted(desk: Path, page: str) -> N
 
     typed("\n".join([next(lines_with("pulumi")), *more]), desk / "checkout")
 
-    config.parse(settings_given(desk)["prod"])
+    parse(settings_given(desk)["prod"])
 
 
 @pytest.mark.process
@@ -188,9 +188,7 @@ def test_yaml_settings_in_readme_are_accepted(desk: Path) -> None:
     (written,) = (yaml.safe_load(block)["config"] for block in YAML)
     settings = {key.removeprefix("joiner:"): json.dumps(value) for key, value in written.items()}
 
-    (entry,) = config.parse(
-        settings_given(desk)["prod"] | {"cluster": "create"} | settings
-    ).access_entries
+    (entry,) = parse(settings_given(desk)["prod"] | {"cluster": "create"} | settings).access_entries
 
     assert entry["policy"] == "AmazonEKSClusterAdminPolicy"
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.clusterobjects import controller_objects
+from infra.deployment.controllerobjects import controller_objects
 from testbed.plugins.engine import EngineError
 from tests.infra.stage import DEPLOYMENT, OURS, Stage
 from tests.infra.test_engine import stage, testbed

@@ -15,8 +15,9 @@ from controller.options import FeatureGates, Options
 from infra import policies
 from infra.cluster.ekscluster import EksCluster
 from infra.clusterapi import ClusterLocation
-from infra.config import ConfigError, parse
-from infra.deployment import admin_rules, cluster_rules, namespace_rules
+from infra.config.forms import ConfigError
+from infra.config.reading import parse
+from infra.deployment.controller import admin_rules, cluster_rules, namespace_rules
 from infra.joiner import Joiner, JoinerArgs
 from infra.policies import Place
 from infra.policypack.enforcement import RuleBrokenError

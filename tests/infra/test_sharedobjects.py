@@ -10,7 +10,7 @@ import pytest
 from pulumi.runtime import mocks
 
 from infra.clusterapi import ClusterApi
-from infra.customresources import definitions
+from infra.deployment.customresources import definitions
 from infra.lifecycle.sharedobjects import DEFINITIONS, delete_unused
 from infra.lifecycle.waiting import Clock
 from tests.infra.knownaws import Entries, connection

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from controller.options import Options
-from infra.deployment import cluster_rules, namespace_rules
+from infra.deployment.controller import cluster_rules, namespace_rules
 from testbed.kube.client import KubeClient, KubernetesError, NotFoundError
 from testbed.kube.kubeconfig import Kubeconfig
 from testbed.processes.ports import free_ports

@@ -20,7 +20,7 @@ from controller.apis.karpenter import hashes
 from controller.apis.karpenter.nodepool import NodePool
 from controller.offline.advise.manifests import DEFAULT
 from controller.offline.redacting import redacted
-from infra.config import CHECKOUT
+from testbed.environment import CHECKOUT
 from tests.disruption.test_consolidation import pods, world
 from tests.offline.nodegroups import cluster, first_pool, run_by_karpenter
 

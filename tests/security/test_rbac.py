@@ -37,7 +37,7 @@ from controller.manager.watches import WATCHED_BY_KOPF, followed
 from controller.options import FeatureGates, Options
 from controller.reconcilers.featuregates.disabled import DisabledFeatures
 from controller.reconcilers.provisioning.arrivals import Arrivals
-from infra.deployment import Rule, cluster_rules, namespace_rules
+from infra.deployment.controller import Rule, cluster_rules, namespace_rules
 from tests.builders import changed, make_nodeclass, make_nodepool, make_pod
 from tests.manager.wholecontroller import WholeController
 from tests.reconcilers import (

@@ -33,7 +33,7 @@ from controller.kube.client import Client
 from controller.manager.handlers import registry
 from controller.options import FeatureGates, Options
 from controller.telemetry import logs
-from infra.deployment import cluster_rules, namespace_rules
+from infra.deployment.controller import cluster_rules, namespace_rules
 from testbed.processes.ports import free_ports
 from tests.aws.builders import CLUSTER, NOW, make_claim, make_node_class
 from tests.aws.conftest import CATALOGUE, REGION, Region, RememberingSession

@@ -12,8 +12,8 @@ import pulumi_kubernetes as kubernetes
 
 from controller.options import Options, to_environment
 from infra.cluster.ekscluster import EksCluster
-from infra.config import DnsPolicy, Identity, MetricsDiscovery, Wire
-from infra.customresources import definitions
+from infra.config.forms import DnsPolicy, Identity, MetricsDiscovery, Wire
+from infra.deployment.customresources import definitions
 from infra.identity.podidentity import PodIdentity
 from infra.inputs import then
 

@@ -17,7 +17,7 @@ from infra.clusterapi import (
     Objects,
     Wire,
 )
-from infra.config import ConfigError
+from infra.config.forms import ConfigError
 
 OUR_MANAGER = "pulumi-kubernetes"
 """Prefix of the field managers under which Pulumi applies objects."""

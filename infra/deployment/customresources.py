@@ -10,7 +10,6 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pulumi
@@ -27,11 +26,12 @@ from infra.clusterapi import (
     ClusterUnreachableError,
     Wire,
 )
-from infra.clusterobjects import is_made_by_pulumi, managers_of
-from infra.config import ConfigError
+from infra.config.forms import ConfigError
+from infra.deployment.controllerobjects import is_made_by_pulumi, managers_of
 from infra.lifecycle.sharedobjects import DEFINITIONS, RETAINED, installation_of
+from infra.release import CHECKOUT
 
-RENDERED = Path(__file__).resolve().parent.parent / "crds"
+RENDERED = CHECKOUT / "crds"
 
 
 @dataclass(frozen=True, kw_only=True)

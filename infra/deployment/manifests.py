@@ -1,9 +1,9 @@
 """Renders manifests/ and charts/: the controller's objects for Helm, Argo CD, Flux and kubectl.
 
-    python -m infra.manifests
+    python -m infra.deployment.manifests
 
-Both come from `infra.deployment.objects`, from which the Pulumi component creates its resources.
-IAM, the interruption queue and the nodes' access to the cluster are not among them.
+Both come from `infra.deployment.controller.objects`, from which the Pulumi component creates its
+resources. IAM, the interruption queue and the nodes' access to the cluster are not among them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ import pulumi
 import yaml
 
 from controller.options import SETTINGS, FeatureGates, Options, text_of
-from infra.config import CHECKOUT, StackConfig, Wire, following
-from infra.deployment import ObjectsArgs, Rule, cluster_rules, environment, objects
-from infra.release import version
+from infra.config.checks import following
+from infra.config.forms import Wire
+from infra.config.settings import StackConfig
+from infra.deployment.controller import ObjectsArgs, Rule, cluster_rules, environment, objects
+from infra.release import CHECKOUT, version
 
-HEAD = (
-    "# Rendered by `python -m infra.manifests`; change infra/deployment.py or infra/manifests.py.\n"
-)
+HEAD = """\
+# Rendered by `make manifests` from infra/deployment/{controller,manifests}.py.
+"""
 
 DEFAULTS = StackConfig(cluster_name="", region="")
 

@@ -13,14 +13,16 @@ from typing import Any, Literal
 
 from controller.apis.karpenter.durations import format_duration
 from controller.options import Range
-from infra.config import KEYS, TYPES, Each, Form, InstallationSettings, StackConfig, Wire
+from infra.config.forms import Each, Form, Wire
+from infra.config.settings import KEYS, TYPES, InstallationSettings, StackConfig
 
 HEAD = """\
 # Settings of a stack
 
 Set a value with `pulumi config set joiner:<key> <value>`, or `--path joiner:<key>.<name>` for maps.
 The program checks all settings before it creates anything, and lists the invalid ones with what is
-allowed. `make reference` renders this page from `infra/config.py`; a test fails on any difference.
+allowed. `make reference` renders this page from `infra/config/settings.py`; a test fails on any
+difference.
 """
 
 OF_STACK = """

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from infra.clusterapi import ApiError, ClusterApi, ClusterLocation, ClusterUnreachableError
-from infra.clusterobjects import controller_objects, refuse_foreign_objects
-from infra.config import ConfigError
+from infra.config.forms import ConfigError
+from infra.deployment.controllerobjects import controller_objects, refuse_foreign_objects
 
 HERE = ClusterLocation("joiner", "us-west-2")
 

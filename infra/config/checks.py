@@ -1,0 +1,345 @@
+"""Checks of settings that need more than one setting, a file or an installed program."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pulumi
+
+from controller.options import SETTINGS, Options, OptionsError, nearest
+from infra import policies
+from infra.clusterapi import ClusterUnreachableError, kubeconfig_file, server_of
+from infra.config.forms import (
+    GRAVITON,
+    PRIVATE,
+    PROJECT,
+    ConfigError,
+    Wire,
+)
+from infra.config.settings import KEYS, StackConfig
+from infra.policypack.rules import of_statement
+from infra.release import released_image
+
+
+def alternatives(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is nearest to an unknown one, or all known names."""
+    known = sorted(known)
+    return nearest(name, known) or f"; the settings are {', '.join(known)}"
+
+
+TAGS = 40
+"""Most tags that users may set. AWS allows 50 for a resource, and the program sets some."""
+
+_TAG = r"[\w .:/=+@-]"
+TAG_NAME = re.compile(rf"(?!aws:){_TAG}{{1,128}}", re.IGNORECASE)
+TAG_VALUE = re.compile(rf"{_TAG}{{0,256}}")
+
+FOLLOWING = {
+    "CLUSTER_NAME": "clusterName",
+    "INSTALLATION": "installation",
+    "INTERRUPTION_QUEUE": "queueName",
+    "SYSTEM_NAMESPACE": "namespace",
+    "KARPENTER_SERVICE": "name",
+}
+"""Settings of the controller that the program derives from the stack setting named here."""
+
+
+def contradictions(config: StackConfig) -> Iterator[str]:
+    """Yield the errors that need more than one setting to detect."""
+    yield from _unusable_settings(config.settings)
+    yield from _unusable_tags(config.tags)
+    yield from _unusable_from_nothing(config)
+    yield from _unusable_statements(config)
+    yield from _unusable_policies(
+        config.node_policies, config.node_statements, config.controller_statements
+    )
+    yield from _unusable_entries(config)
+    for name in sorted(config.env.keys() & {setting.variable for setting in SETTINGS}):
+        yield (
+            f"{PROJECT}:env: {name}={config.env[name]!r} cannot be set here: it is a setting of "
+            f"the controller; set it in {PROJECT}:settings"
+        )
+    if config.kubeconfig:
+        yield from _unusable_kubeconfig(config)
+    if config.node_pools and not _is_there(lambda: config.node_pools_folder, Path.is_dir):
+        yield f"{PROJECT}:nodePools={config.node_pools!r}: allowed is the path of a folder"
+    if not config.kubeconfig and not shutil.which("aws"):
+        yield (
+            f"{PROJECT}:kubeconfig is missing: set it to the path of a kubeconfig, or install the "
+            "AWS CLI, as the program authenticates to EKS with `aws eks get-token`"
+        )
+    is_image_known = config.platform_stack or config.image or released_image()
+    if not is_image_known and not _can_build():
+        yield (
+            f"{PROJECT}:image is missing: set it to an image of the controller, or install docker "
+            "with buildx to build one"
+        )
+
+
+def _unusable_kubeconfig(config: StackConfig) -> Iterator[str]:
+    said = f"{PROJECT}:kubeconfig={config.kubeconfig!r}"
+    if not _is_there(lambda: config.kubeconfig_path, Path.is_file):
+        yield f"{said}: allowed is the path of a file"
+        return
+    try:
+        server_of(kubeconfig_file(config.kubeconfig or ""))
+    except ClusterUnreachableError as exc:
+        yield f"{said}: {exc}"
+
+
+def _unusable_from_nothing(config: StackConfig) -> Iterator[str]:
+    """Yield settings that conflict with `cluster`."""
+    create = f"{PROJECT}:cluster='create'"
+    if config.cluster == "existing":
+        return
+    yield from _unusable_access(config.public_access_cidrs)
+    yield from _unusable_controller_types(config.controller_instance_types)
+    if not _is_private(config.vpc_cidr):
+        yield (f"{PROJECT}:vpcCidr={config.vpc_cidr!r}: allowed is the CIDR of a private network")
+    if config.platform_stack:
+        yield (
+            f"{create}: a stack with {PROJECT}:platformStack manages only NodePools: unset one "
+            "of the two settings"
+        )
+    if config.node_access in ("aws-auth", "aws-auth-windows"):
+        entry = "EC2_WINDOWS" if config.node_access.endswith("windows") else "EC2_LINUX"
+        yield (
+            f"{create}: a created cluster does not read aws-auth: set {PROJECT}:nodeAccess to "
+            f"{entry} or leave it out"
+        )
+    if config.identity == "pod-identity" and config.pod_identity_agent == "create":
+        yield f"{create}: it installs the agent itself: leave {PROJECT}:podIdentityAgent out"
+    on_fargate = config.controller_compute == "fargate"
+    if on_fargate and (config.identity, config.oidc_provider) != ("irsa", "create"):
+        yield (
+            f"{PROJECT}:controllerCompute='fargate': Fargate does not support Pod Identity: set "
+            f"{PROJECT}:identity to irsa and {PROJECT}:oidcProvider to create"
+        )
+    if config.identity == "irsa" and config.oidc_provider != "create" and not on_fargate:
+        yield f"{create}: a new cluster has no OIDC provider: set {PROJECT}:oidcProvider to create"
+
+
+ONLY_WITH_CREATE = (
+    "controlPlaneLogs",
+    "deletionProtection",
+    "controllerInstanceTypes",
+    "controllerSize",
+    "interfaceEndpoints",
+    "ipFamily",
+    "kubernetesVersion",
+    "publicAccessCidrs",
+    "secretsKey",
+    "upgradePolicy",
+)
+"""Settings that apply only to a created cluster."""
+
+
+def without_effect(config: StackConfig, given: Mapping[str, str]) -> Iterator[str]:
+    """Yield the settings of a created cluster that are set although the cluster exists."""
+    if config.cluster != "existing":
+        return
+    for key in ONLY_WITH_CREATE:
+        if getattr(config, KEYS[key].name) != KEYS[key].default:
+            yield (
+                f"{PROJECT}:{key}={given[key]!r} cannot be set here: it applies only with "
+                f"{PROJECT}:cluster='create'"
+            )
+
+
+def _unusable_access(cidrs: Sequence[str]) -> Iterator[str]:
+    key = f"{PROJECT}:publicAccessCidrs"
+    if not cidrs:
+        yield (
+            f"{key} is missing: list the networks that may reach the API server, such as this "
+            "machine's address (https://checkip.amazonaws.com shows it) with /32; or set it to "
+            f"{PRIVATE} if this machine is in the VPC"
+        )
+    if PRIVATE in cidrs and len(cidrs) > 1:
+        yield f"{key}: {PRIVATE} disables the public endpoint: allowed is {PRIVATE} or networks"
+    for cidr in cidrs:
+        if cidr != PRIVATE and not _is_network(cidr):
+            yield f"{key}={cidr!r}: allowed is a network such as 203.0.113.0/24"
+
+
+def _unusable_controller_types(instance_types: Sequence[str]) -> Iterator[str]:
+    key = f"{PROJECT}:controllerInstanceTypes"
+    if not instance_types:
+        yield f"{key} is empty; allowed is at least one instance type"
+    if len({re.match(GRAVITON, one) is None for one in instance_types}) > 1:
+        yield f"{key}={list(instance_types)}: allowed are instance types of one architecture"
+
+
+def _is_network(cidr: str) -> bool:
+    try:
+        ipaddress.ip_network(cidr)
+    except ValueError:
+        return False
+    return True
+
+
+def _unusable_entries(config: StackConfig) -> Iterator[str]:
+    principals = [entry["principal"] for entry in config.access_entries]
+    if principals and config.cluster == "existing":
+        yield (
+            f"{PROJECT}:accessEntries={principals!r} cannot be set here: it applies only with "
+            f"{PROJECT}:cluster='create'"
+        )
+    for principal in sorted({one for one in principals if principals.count(one) > 1}):
+        yield f"{PROJECT}:accessEntries: {principal} is listed more than once; allowed is once"
+
+
+def _unusable_statements(config: StackConfig) -> Iterator[str]:
+    """Yield statements that break the policy rules in `infra.policypack.rules`."""
+    for key in ("controllerStatements", "nodeStatements"):
+        for statement in getattr(config, KEYS[key].name):
+            written = json.dumps(statement, default=str)
+            for fault in of_statement(statement):
+                yield f"{PROJECT}:{key}: {written} is not allowed: {fault}"
+
+
+def refuse_unusable_policies(
+    node_policies: Sequence[Any],
+    node_statements: Sequence[Wire],
+    controller_statements: Sequence[Wire],
+) -> None:
+    """Check the policies and statements that users add to the roles against IAM's quotas.
+
+    A policy whose ARN is not known yet only counts towards the number of policies.
+
+    Raises:
+        ConfigError: IAM would refuse policies or statements; lists all of them.
+
+    """
+    if problems := list(_unusable_policies(node_policies, node_statements, controller_statements)):
+        raise ConfigError(problems)
+
+
+def _unusable_policies(
+    node_policies: Sequence[Any],
+    node_statements: Sequence[Wire],
+    controller_statements: Sequence[Wire],
+) -> Iterator[str]:
+    known = [arn for arn in node_policies if isinstance(arn, str)]
+    titles = [arn.rpartition("/")[2] for arn in known]
+    for arn, title in zip(known, titles, strict=True):
+        if title in policies.NODE_ROLE_POLICIES:
+            yield f"{PROJECT}:nodePolicies: {arn} is always attached to the node role: leave it out"
+    for title in sorted({title for title in titles if titles.count(title) > 1}):
+        yield f"{PROJECT}:nodePolicies: {title} is listed more than once; allowed is once"
+    most = policies.ATTACHED - len(policies.NODE_ROLE_POLICIES)
+    if len(node_policies) > most:
+        yield (
+            f"{PROJECT}:nodePolicies lists {len(node_policies)} policies; allowed are {most}: IAM "
+            f"attaches at most {policies.ATTACHED} to a role, and every node needs "
+            f"{len(policies.NODE_ROLE_POLICIES)} others"
+        )
+    for key, statements, limit, what in (
+        ("controllerStatements", controller_statements, policies.MANAGED_SIZE, "a managed policy"),
+        ("nodeStatements", node_statements, _NODE_STATEMENTS_SIZE, "the inline policies of a role"),
+    ):
+        document = policies.text_of(policies.document(*map(dict, statements)))
+        if (size := policies.size_of(document)) > limit:
+            yield (
+                f"{PROJECT}:{key} makes a policy of {size:,} characters; allowed are {limit:,}, "
+                f"IAM's limit for {what}: merge or shorten statements"
+            )
+
+
+_NODE_STATEMENTS_SIZE = policies.INLINE_SIZE - 1_000
+"""Characters left for the user: the statements for IPv6 are inline policies of the role too."""
+
+
+def _is_private(cidr: str) -> bool:
+    try:
+        return ipaddress.ip_network(cidr).is_private
+    except ValueError:
+        return False
+
+
+def _can_build() -> bool:
+    """Whether docker with buildx is installed, which builds for both architectures."""
+    try:
+        asked = subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False)
+    except OSError:
+        return False
+    return asked.returncode == 0
+
+
+def following(
+    *,
+    cluster_name: pulumi.Input[str],
+    installation: pulumi.Input[str],
+    queue: pulumi.Input[str],
+    namespace: pulumi.Input[str],
+    name: pulumi.Input[str],
+) -> dict[str, pulumi.Input[str]]:
+    """Return the controller's settings that the program derives (`FOLLOWING`)."""
+    return {
+        "CLUSTER_NAME": cluster_name,
+        "INSTALLATION": installation,
+        "INTERRUPTION_QUEUE": queue,
+        "SYSTEM_NAMESPACE": namespace,
+        "KARPENTER_SERVICE": name,
+    }
+
+
+def require_options(settings: Mapping[str, str]) -> Options:
+    """Return the controller's options without those of `FOLLOWING`.
+
+    Raises:
+        ConfigError: settings are unknown or invalid; lists all of them.
+
+    """
+    if problems := list(_unusable_settings(settings)):
+        raise ConfigError(problems)
+    return _options(settings)
+
+
+def _unusable_settings(settings: Mapping[str, str]) -> Iterator[str]:
+    variables = {setting.variable for setting in SETTINGS} - FOLLOWING.keys()
+    for name, value in sorted(settings.items()):
+        if name in FOLLOWING:
+            key = f"{PROJECT}:{FOLLOWING[name]}"
+            yield f"{PROJECT}:settings: {name}={value!r} cannot be set here: set {key} instead"
+        elif name not in variables:
+            yield (
+                f"{PROJECT}:settings: {name}={value!r}: unknown setting of the controller"
+                f"{alternatives(name, variables)}"
+            )
+    try:
+        _options({name: value for name, value in settings.items() if name not in FOLLOWING})
+    except OptionsError as exc:
+        yield f"{PROJECT}:settings: {exc}"
+
+
+def _options(settings: Mapping[str, str]) -> Options:
+    # Options require a cluster name; the program sets the real one with the others of FOLLOWING.
+    return Options.parse([], {**settings, "CLUSTER_NAME": "any"})
+
+
+def _unusable_tags(tags: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in tags.items():
+        if not (TAG_NAME.fullmatch(name) and TAG_VALUE.fullmatch(value)):
+            yield (
+                f"{PROJECT}:tags: {name}={value!r} is invalid: allowed are names of up to 128 "
+                "characters that do not begin with aws:, and values of up to 256, both of letters, "
+                "digits, spaces and any of _.:/=+-@"
+            )
+    if len(tags) > TAGS:
+        yield f"{PROJECT}:tags={dict(tags)!r} is invalid: allowed are at most {TAGS} tags"
+
+
+def _is_there(path: Callable[[], Path | None], look: Callable[[Path], bool]) -> bool:
+    """Whether a path exists and passes a check; False if it is not a valid path."""
+    try:
+        place = path()
+        return place is not None and look(place)
+    except (OSError, RuntimeError, ValueError):
+        return False
