@@ -9,13 +9,14 @@ from typing import Any
 
 import pulumi
 import pytest
+from botocore.client import BaseClient
 from moto import mock_aws
 from pulumi.runtime import resource
 from pulumi.runtime.proto import source_pb2
 from pulumi.runtime.resource_hooks import StubResourceHook
 
 from infra.clusterapi import ClusterApi, ClusterLocation, ClusterUnreachableError
-from tests.infra.knownaws import Entries
+from tests.infra.knownaws import Account, Entries
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +45,7 @@ def no_stack_traces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     """Provide an empty AWS account."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
@@ -53,14 +54,16 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # test.
     for name in ("MOTO_IAM_LOAD_MANAGED_POLICIES", "MOTO_EC2_LOAD_DEFAULT_AMIS"):
         monkeypatch.setenv(name, "false")
+    made = Account()
+    monkeypatch.setattr(BaseClient, "_make_api_call", made.answering(BaseClient._make_api_call))
     with mock_aws():
-        yield
+        yield made
 
 
 @pytest.fixture
-def entries(account: None, monkeypatch: pytest.MonkeyPatch) -> Entries:
+def entries(account: Account, monkeypatch: pytest.MonkeyPatch) -> Entries:
     """Provide a cluster in AWS, and nothing else that the program reads."""
-    made = Entries()
+    made = Entries(account)
 
     def silent(location: ClusterLocation, **_: object) -> ClusterApi:
         raise ClusterUnreachableError(f"no answer from {location.cluster_name}")

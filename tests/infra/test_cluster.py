@@ -13,7 +13,7 @@ from infra.clusterapi import ClusterLocation
 from infra.config.forms import ConfigError
 from infra.config.reading import parse
 from tests.infra.knownaws import NEW, connection
-from tests.infra.test_program import STACK, Made, run
+from tests.infra.test_program import STACK, Made, run, standard
 
 pytestmark = pytest.mark.usefixtures("entries")
 
@@ -30,10 +30,34 @@ ENOUGH = {
 KEY = "arn:aws:kms:us-west-2:123456789012:key/1234"
 
 
+NEW_CLUSTER = {"cluster": "create", "clusterName": NEW, "publicAccessCidrs": "203.0.113.0/24"}
+BOUNDARY = "arn:aws:iam::123456789012:policy/boundary"
+CONFIGURED = {
+    "accessEntries": json.dumps(
+        [
+            {"principal": OPS, "policy": "AmazonEKSClusterAdminPolicy"},
+            {"principal": DEVELOPER, "policy": "AmazonEKSEditPolicy", "namespaces": ["team-a"]},
+        ]
+    ),
+    "controllerInstanceTypes": "m7i.large, m6i.large",
+    "controllerSize": "3",
+    "controlPlaneLogs": "audit, api",
+    "deletionProtection": "true",
+    "iamPath": "/platform/",
+    "interfaceEndpoints": "ecr.api, ecr.dkr",
+    "namePrefix": "Platform",
+    "permissionsBoundary": BOUNDARY,
+    "publicAccessCidrs": "203.0.113.0/24, 198.51.100.7/32",
+    "secretsKey": KEY,
+    "settings": '{"ENABLE_ZONAL_SHIFT": "true"}',
+    "upgradePolicy": "STANDARD",
+}
+"""Settings that do not affect one another: one run of the program serves the tests of all."""
+
+
 def made(**settings: str) -> Made:
-    """Run the program in an account without the cluster."""
-    given = {"publicAccessCidrs": "203.0.113.0/24", **settings}
-    return run(None, cluster="create", clusterName=NEW, **given)
+    """Return what the program creates in an account without the cluster."""
+    return standard(**(NEW_CLUSTER | settings))
 
 
 def test_a_network_spans_three_zones_with_private_subnets_behind_nat() -> None:
@@ -60,7 +84,7 @@ def test_a_network_spans_three_zones_with_private_subnets_behind_nat() -> None:
 
 
 def test_interface_endpoints_are_created_only_if_listed() -> None:
-    asked = made(interfaceEndpoints="ecr.api, ecr.dkr")
+    asked = made(**CONFIGURED)
 
     endpoints = asked.of("aws:ec2/vpcEndpoint:VpcEndpoint").values()
     assert {each["serviceName"].partition("2.")[2] for each in endpoints} == {
@@ -93,7 +117,7 @@ def test_a_new_zone_of_the_region_moves_no_subnet_and_no_nat_gateway() -> None:
     before = made(natGateways="zonal")
     own_subnets("us-west-2b", "us-west-2c", "us-west-2d")
 
-    asked = made(natGateways="zonal")
+    asked = run(None, **NEW_CLUSTER, natGateways="zonal")
 
     assert [zone_by_cidr(before)[f"10.128.{third}.0/18"] for third in (0, 64, 128)] == [
         "us-west-2a",
@@ -117,7 +141,7 @@ def test_a_new_zone_of_the_region_moves_no_subnet_and_no_nat_gateway() -> None:
 def test_a_network_of_two_zones_uses_a_new_zone() -> None:
     own_subnets("us-west-2b", "us-west-2c")
 
-    asked = made()
+    asked = run(None, **NEW_CLUSTER)
 
     assert [zone_by_cidr(asked)[f"10.128.{third}.0/18"] for third in (0, 64, 128)] == [
         "us-west-2b",
@@ -195,24 +219,21 @@ def test_addons_and_the_controllers_nodes_follow_the_kubernetes_version() -> Non
 
 
 @pytest.mark.parametrize(
-    ("cidrs", "is_public"), [("203.0.113.0/24, 198.51.100.7/32", True), ("none", False)]
+    ("settings", "is_public"), [(CONFIGURED, True), ({"publicAccessCidrs": "none"}, False)]
 )
-def test_the_api_server_accepts_the_configured_networks(cidrs: str, is_public: bool) -> None:
-    network = made(publicAccessCidrs=cidrs).one("aws:eks/cluster:Cluster")["vpcConfig"]
+def test_the_api_server_accepts_the_configured_networks(
+    settings: dict[str, str], is_public: bool
+) -> None:
+    network = made(**settings).one("aws:eks/cluster:Cluster")["vpcConfig"]
 
+    cidrs = settings["publicAccessCidrs"]
     assert network["endpointPrivateAccess"] is True
     assert network["endpointPublicAccess"] is is_public
     assert network.get("publicAccessCidrs", []) == (cidrs.split(", ") if is_public else [])
 
 
 def test_a_created_cluster_has_the_configured_properties() -> None:
-    asked = made(
-        controlPlaneLogs="audit, api",
-        secretsKey=KEY,
-        deletionProtection="true",
-        upgradePolicy="STANDARD",
-        settings='{"ENABLE_ZONAL_SHIFT": "true"}',
-    )
+    asked = made(**CONFIGURED)
 
     cluster = asked.one("aws:eks/cluster:Cluster")
     assert cluster["enabledClusterLogTypes"] == ["api", "audit"]
@@ -238,15 +259,14 @@ def test_a_cluster_can_be_created_in_existing_subnets() -> None:
 
 
 def test_the_clusters_roles_follow_the_settings_for_names_and_boundaries() -> None:
-    boundary = "arn:aws:iam::123456789012:policy/boundary"
-    asked = made(namePrefix="Platform", iamPath="/platform/", permissionsBoundary=boundary)
+    asked = made(**CONFIGURED)
 
     roles = asked.of("aws:iam/role:Role")
     assert {"cluster-cluster", "cluster-controller"} <= roles.keys()
     for role in roles.values():
         assert (role.get("name") or role["namePrefix"]).startswith("Platform")
         assert role["path"] == "/platform/"
-        assert role["permissionsBoundary"] == boundary
+        assert role["permissionsBoundary"] == BOUNDARY
 
 
 @pytest.mark.parametrize("settings", [{"windowsNodes": "true"}, {"nodeAccess": "EC2_WINDOWS"}])
@@ -262,11 +282,7 @@ def test_with_windows_nodes_the_cluster_role_manages_their_addresses(
 
 
 def test_a_setting_adds_access_entries() -> None:
-    entries = [
-        {"principal": OPS, "policy": "AmazonEKSClusterAdminPolicy"},
-        {"principal": DEVELOPER, "policy": "AmazonEKSEditPolicy", "namespaces": ["team-a"]},
-    ]
-    asked = made(accessEntries=json.dumps(entries))
+    asked = made(**CONFIGURED)
 
     let_in = asked.of("aws:eks/accessEntry:AccessEntry").values()
     assert {OPS, DEVELOPER} <= {each["principalArn"] for each in let_in}
@@ -299,9 +315,7 @@ def test_the_controller_runs_on_two_graviton_nodes_by_default() -> None:
 
 
 def test_the_controllers_node_group_has_the_configured_types_and_size() -> None:
-    home = made(controllerInstanceTypes="m7i.large, m6i.large", controllerSize="3").one(
-        "aws:eks/nodeGroup:NodeGroup"
-    )
+    home = made(**CONFIGURED).one("aws:eks/nodeGroup:NodeGroup")
 
     assert home["instanceTypes"] == ["m7i.large", "m6i.large"]
     assert home["amiType"] == "AL2023_x86_64_STANDARD"
@@ -311,7 +325,7 @@ def test_the_controllers_node_group_has_the_configured_types_and_size() -> None:
 
 @pytest.mark.usefixtures("hooks")
 def test_the_controller_can_run_on_fargate_with_coredns() -> None:
-    asked = made(**ON_FARGATE, name="autoscaler")
+    asked = run(None, **NEW_CLUSTER, **ON_FARGATE, name="autoscaler")
 
     assert asked.of("aws:eks/nodeGroup:NodeGroup") == {}
     assert asked.one("aws:eks/fargateProfile:FargateProfile")["selectors"] == [

@@ -16,7 +16,7 @@ from infra.guards.clusterproof import (
     refuse_left,
 )
 from tests.infra.knownaws import NEW
-from tests.infra.test_program import Made, run
+from tests.infra.test_program import standard
 
 REGION = "us-west-2"
 HERE = ClusterLocation("joiner", REGION)
@@ -88,7 +88,7 @@ def test_a_deleted_nat_gateway_is_not_named() -> None:
 def test_leftover_roles_of_the_cluster_are_deleted() -> None:
     iam, said = boto3.client("iam", REGION), list[str]()
     settings = {"cluster": "create", "clusterName": NEW, "publicAccessCidrs": "none"}
-    made: Made = run(None, **settings)
+    made = standard(**settings)
     descriptions = [
         role["description"]
         for name, role in made.of("aws:iam/role:Role").items()

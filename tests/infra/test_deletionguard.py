@@ -8,7 +8,7 @@ import pytest
 
 from infra.guards.deletionguard import WouldBeDeletedError, _DeletionGuardProvider
 from tests.infra.knownaws import NEW, Entries, connection
-from tests.infra.test_program import Made, run, standard
+from tests.infra.test_program import Made, standard
 
 pytestmark = pytest.mark.usefixtures("entries")
 
@@ -152,7 +152,7 @@ def test_a_deleted_cluster_does_not_block_the_destroy(entries: Entries) -> None:
 def test_deletion_protection_of_the_cluster_blocks_the_destroy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = run(None, cluster="create", clusterName=NEW, publicAccessCidrs="none")
+    made = standard(cluster="create", clusterName=NEW, publicAccessCidrs="none")
     first_to_end = guards_of(made)["cluster-deletion-guard-before-drain"]
     cluster = {"deletionProtection": True, "tags": {"joiner.dev/installation": OURS}}
     for module in ("guards.deletionguard", "guards.ownership"):
@@ -203,10 +203,10 @@ def test_the_deletion_guard_records_created_objects_first_and_last() -> None:
         "queue": "joiner",
     }
 
-    existing = guards_of(run(nodeRole="existing", queue="existing"))
+    existing = guards_of(standard(nodeRole="existing", queue="existing"))
     new = {"cluster": "create", "clusterName": NEW, "publicAccessCidrs": "none"}
-    retained = guards_of(run(None, **new, retainOnDelete="cluster"))
-    created = guards_of(run(None, **new, vpcCidr="10.0.0.0/16"))
+    retained = guards_of(standard(**new, retainOnDelete="cluster"))
+    created = guards_of(standard(**new, vpcCidr="10.0.0.0/16"))
 
     assert {name: props["made"] for name, props in guards_of(standard()).items()} == {
         "cluster-deletion-guard": {},

@@ -15,7 +15,7 @@ from infra.deployment import manifests
 from infra.deployment.customresources import definitions
 from testbed.environment import CHECKOUT
 from testbed.processes import binaries
-from tests.infra.test_program import STACK, Made, run
+from tests.infra.test_program import STACK, Made, run, standard
 
 CHARTS = CHECKOUT / "charts"
 ROLE = "arn:aws:x:us-west-2:123456789012:KarpenterControllerRole-joiner"
@@ -159,7 +159,7 @@ def test_the_manifests_have_placeholders_for_cluster_specific_values() -> None:
         assert f"${{{name}}}" in text
         text = text.replace(f"${{{name}}}", value)
 
-    assert keyed(yaml.safe_load_all(text)) == created(run(None))
+    assert keyed(yaml.safe_load_all(text)) == created(standard())
 
 
 FILES = manifests.files()

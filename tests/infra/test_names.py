@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from infra import names
 from infra.interruption import EVENTS
-from tests.infra.test_program import Made, run
+from tests.infra.test_program import Made, run, standard
 
 ROLE = re.compile(r"[\w+=,.@-]{1,64}", re.ASCII)
 POLICY = re.compile(r"[\w+=,.@-]{1,128}", re.ASCII)
@@ -73,7 +73,7 @@ def test_a_short_name_equals_that_of_karpenters_guide() -> None:
 
 @pytest.mark.usefixtures("entries")
 def test_clusters_of_one_name_in_two_regions_share_nothing_if_their_roles_are_named() -> None:
-    here = run()
+    here = standard()
     there = run(region="eu-west-1", nodeRoleName="JoinerNodes-eu", controllerRoleName="Joiner-eu")
 
     for kind in ("aws:iam/role:Role", "aws:iam/policy:Policy", "aws:iam/instanceProfile:"):

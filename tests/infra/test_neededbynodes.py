@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from infra.clusterapi import ClusterApi, ClusterLocation
 from infra.guards.deletionguard import WouldBeDeletedError, _DeletionGuardProvider
 from infra.guards.neededbynodes import RunningNode, running_nodes
 from tests.infra.knownaws import NEW, connection
-from tests.infra.test_program import ACCOUNT, Made, run
+from tests.infra.test_program import ACCOUNT, standard
 
 pytestmark = pytest.mark.usefixtures("entries")
 
@@ -27,11 +26,15 @@ Props = dict[str, Any]
 Launch = Callable[..., str]
 
 
-@cache
 def recorded(**settings: str) -> Props:
     """Return what the deletion guard of a stack with these settings records."""
-    resources = run(None, **settings).dynamic
-    return resources["joiner-deletion-guard"]
+    return standard(**settings).dynamic["joiner-deletion-guard"]
+
+
+def recorded_of_cluster(**settings: str) -> Props:
+    """Return what the deletion guard of a cluster that the stack creates records."""
+    given = {"clusterName": NEW, "confirmDelete": "cluster", "publicAccessCidrs": "none"}
+    return standard(cluster="create", **given, **settings).dynamic["cluster-deletion-guard"]
 
 
 def refused(olds: Props, news: Props) -> str:
@@ -117,9 +120,10 @@ def test_objects_that_nodes_need_are_not_deleted_while_nodes_run(
 
 
 def test_the_refusal_names_every_object_once_with_its_arn(launch: Launch) -> None:
+    olds, news = recorded(), recorded(iamPath="/team/")
     launch()
 
-    said = refused(recorded(), recorded(iamPath="/team/"))
+    said = refused(olds, news)
 
     assert (
         f"This would delete the node role {ARN}:role/{LINUX}, the instance profile "
@@ -129,21 +133,23 @@ def test_the_refusal_names_every_object_once_with_its_arn(launch: Launch) -> Non
 
 
 def test_only_nodes_that_use_an_object_protect_it(launch: Launch) -> None:
-    windows = recorded(windowsNodes="true")
+    windows, linux = recorded(windowsNodes="true"), recorded()
+    without_access = recorded(windowsNodes="true", nodeAccess="none")
     launch(LINUX)
 
-    assert refused(windows, recorded()) == ""
-    assert refused(windows, recorded(windowsNodes="true", nodeAccess="none"))
+    assert refused(windows, linux) == ""
+    assert refused(windows, without_access)
     instance = launch(WINDOWS)
-    said = refused(windows, recorded())
+    said = refused(windows, linux)
     assert f"1 node depends on them: {instance}" in said
     assert f"the Windows node role {ARN}:role/{WINDOWS}" in said
 
 
 def test_foreign_instances_protect_nothing(launch: Launch) -> None:
+    olds, news = recorded(), recorded(iamPath="/team/")
     launch(**{"joiner.dev/installation": "theirs"})
 
-    assert refused(recorded(), recorded(iamPath="/team/")) == ""
+    assert refused(olds, news) == ""
 
 
 def test_a_node_claim_without_an_instance_protects_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +172,7 @@ def test_a_node_claim_without_an_instance_protects_too(monkeypatch: pytest.Monke
 
 
 def test_an_instance_profile_of_the_controller_protects_the_role() -> None:
+    olds, moved, closed = recorded(), recorded(iamPath="/team/"), recorded(nodeAccess="none")
     iam = connection("iam", "us-west-2")
     tags = [{"Key": key, "Value": value} for key, value in TAGS.items()]
     iam.create_role(RoleName=LINUX, AssumeRolePolicyDocument="{}", Tags=tags)
@@ -174,55 +181,46 @@ def test_an_instance_profile_of_the_controller_protects_the_role() -> None:
     )
     iam.add_role_to_instance_profile(InstanceProfileName="joiner_1", RoleName=LINUX)
 
-    said = refused(recorded(), recorded(iamPath="/team/"))
+    said = refused(olds, moved)
 
     assert (
         "the controller added it to the instance profiles joiner_1 of EC2NodeClasses with spec.role"
         in said
     )
-    assert refused(recorded(), recorded(nodeAccess="none")) == ""
+    assert refused(olds, closed) == ""
 
 
 def test_a_new_node_access_is_created_before_the_former_is_deleted(
     launch: Launch,
 ) -> None:
-    launch()
     entry = recorded()
+    launch()
     mapping = entry | {"settings": entry["settings"] | {"nodeAccess": "aws-auth"}}
 
     assert refused(entry, mapping) == ""
 
 
 def test_an_object_that_stays_in_aws_may_leave_the_stack(launch: Launch) -> None:
+    deleting, olds = recorded(), recorded(retainOnDelete="nodeRole")
+    moved = recorded(retainOnDelete="nodeRole", iamPath="/team/")
     launch()
-    olds = recorded(retainOnDelete="nodeRole")
     without = olds | {"needed": {k: v for k, v in olds["needed"].items() if k != "nodeRole"}}
 
     assert refused(olds, without) == ""
-    assert refused(recorded(), without)
-    assert refused(olds, recorded(retainOnDelete="nodeRole", iamPath="/team/"))
+    assert refused(deleting, without)
+    assert refused(olds, moved)
 
 
 def test_running_nodes_protect_the_network_even_if_its_deletion_is_confirmed(
     launch: Launch,
 ) -> None:
-    def cluster(**settings: str) -> Props:
-        made: Made = run(
-            None,
-            cluster="create",
-            clusterName=NEW,
-            confirmDelete="cluster",
-            publicAccessCidrs="none",
-            **settings,
-        )
-        return made.dynamic["cluster-deletion-guard"]
-
-    olds = cluster(vpcCidr="10.0.0.0/16")
-    for news in (cluster(vpcCidr="10.1.0.0/16"), olds | {"needed": {}, "made": {}}):
+    olds = recorded_of_cluster(vpcCidr="10.0.0.0/16")
+    moved = recorded_of_cluster(vpcCidr="10.1.0.0/16")
+    for news in (moved, olds | {"needed": {}, "made": {}}):
         assert refused(olds, news) == ""
     instance = launch(**{"eks:eks-cluster-name": NEW})
 
-    said = refused(olds, cluster(vpcCidr="10.1.0.0/16"))
+    said = refused(olds, moved)
 
     assert "joiner:vpcCidr changes from 10.0.0.0/16 to 10.1.0.0/16" in said
     assert f"the cluster {NEW} with its VPC and subnets, and 1 node depends on it" in said
@@ -249,12 +247,7 @@ KEY = "arn:aws:kms:us-west-2:123456789012:key/1"
 def test_running_nodes_protect_the_cluster_even_if_its_replacement_is_confirmed(
     launch: Launch, before: dict[str, str], after: dict[str, str], words: str
 ) -> None:
-    def cluster(**settings: str) -> Props:
-        given = {"clusterName": NEW, "confirmDelete": "cluster", "publicAccessCidrs": "none"}
-        made: Made = run(None, cluster="create", **given, **settings)
-        return made.dynamic["cluster-deletion-guard"]
-
-    olds, news = cluster(**before), cluster(**after)
+    olds, news = recorded_of_cluster(**before), recorded_of_cluster(**after)
     assert refused(olds, news) == "", "no node runs"
     launch(**{"eks:eks-cluster-name": NEW})
 
@@ -267,11 +260,14 @@ def test_running_nodes_protect_the_cluster_even_if_its_replacement_is_confirmed(
 def test_a_destroy_that_leaves_nodes_running_keeps_what_they_need(
     launch: Launch,
 ) -> None:
+    stacks = {
+        retained: standard(**({"retainOnDelete": retained} if retained else {})).dynamic
+        for retained in ("nodes", "nodes,nodeRole", "")
+    }
+
     def refused_end(retained: str) -> str:
-        made: Made = run(None, retainOnDelete=retained)
-        guards = made.dynamic
         try:
-            _DeletionGuardProvider().end(guards["joiner-deletion-guard-before-end"])
+            _DeletionGuardProvider().end(stacks[retained]["joiner-deletion-guard-before-end"])
         except WouldBeDeletedError as exc:
             return str(exc)
         return ""
@@ -292,9 +288,9 @@ def test_a_destroy_that_leaves_nodes_running_keeps_what_they_need(
 
 
 def test_an_unknown_arn_does_not_count_as_a_replacement(launch: Launch) -> None:
+    olds = recorded()
     launch()
     unknown = {"arn": "04da6b54-80e4-46f7-96ec-b56ff0331ba9"}
-    olds = recorded()
 
     assert refused(olds, olds | {"needed": dict.fromkeys(olds["needed"], unknown)}) == ""
 

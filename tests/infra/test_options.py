@@ -41,6 +41,37 @@ STATEMENT = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}
 KEY = f"arn:aws:kms:us-west-2:{ACCOUNT}:key/1234"
 AWS_POLICY = "arn:aws:iam::aws:policy"
 CLUSTER_TAG = "kubernetes.io/cluster/joiner"
+BOUNDARY = "arn:aws:iam::aws:policy/PowerUserAccess"
+OWN_POLICY = f"arn:aws:iam::{ACCOUNT}:policy/secrets"
+OWN_PARAMETERS = "arn:aws:ssm:us-west-2:210987654321:parameter/shared/*"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+TERMS = [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {"matchFields": []}]
+
+OF_IAM = {
+    "iamPath": "/platform/",
+    "namePrefix": "Acme",
+    "permissionsBoundary": BOUNDARY,
+    "controllerStatements": json.dumps([STATEMENT]),
+    "nodeStatements": json.dumps([STATEMENT]),
+    "nodePolicies": json.dumps([OWN_POLICY]),
+    "queueKey": KEY,
+    "imageParameters": f"/golden/*, {OWN_PARAMETERS}",
+}
+"""Settings of roles and policies that do not affect one another."""
+
+OF_PODS = {
+    "extraLabels": '{"team": "platform"}',
+    "podAnnotations": '{"example.com/owner": "me"}',
+    "env": '{"HTTPS_PROXY": "http://proxy:3128"}',
+    "nodeSelector": '{"pool": "system"}',
+    "tolerations": '[{"key": "system", "operator": "Exists"}]',
+    "imagePullSecrets": "registry",
+    "metricsDiscovery": "annotations",
+    "affinity": json.dumps(
+        {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": TERMS}}, "podAntiAffinity": {}}
+    ),
+}
+"""Settings of the controller's pods that do not affect one another."""
 
 
 def template_of(made: Made) -> dict[str, Any]:
@@ -98,12 +129,11 @@ def test_an_existing_object_in_use_is_not_a_name_conflict(entries: Any) -> None:
 
 
 def test_paths_prefixes_and_boundaries_apply_to_everything_in_iam() -> None:
-    boundary = "arn:aws:iam::aws:policy/PowerUserAccess"
-    made = run(iamPath="/platform/", namePrefix="Acme", permissionsBoundary=boundary)
+    made = standard(**OF_IAM)
 
     roles = made.of("aws:iam/role:Role").values()
     assert {role["name"] for role in roles} == {"AcmeNodeRole-joiner", "AcmeControllerRole-joiner"}
-    assert {role["permissionsBoundary"] for role in roles} == {boundary}
+    assert {role["permissionsBoundary"] for role in roles} == {BOUNDARY}
     assert all(
         policy["name"].startswith("AcmeController")
         for policy in made.of("aws:iam/policy:Policy").values()
@@ -113,12 +143,7 @@ def test_paths_prefixes_and_boundaries_apply_to_everything_in_iam() -> None:
 
 
 def test_own_statements_and_policies_are_added() -> None:
-    secrets = f"arn:aws:iam::{ACCOUNT}:policy/secrets"
-    made = run(
-        controllerStatements=json.dumps([STATEMENT]),
-        nodeStatements=json.dumps([STATEMENT]),
-        nodePolicies=json.dumps([secrets]),
-    )
+    made = standard(**OF_IAM)
 
     texts = policies_of(made)
     extra = {
@@ -126,11 +151,11 @@ def test_own_statements_and_policies_are_added() -> None:
     }
     assert extra == {"joiner-controller-Extra": [STATEMENT], "joiner-node-Extra": [STATEMENT]}
     attached = made.of("aws:iam/rolePolicyAttachment:RolePolicyAttachment").values()
-    assert secrets in {one["policyArn"] for one in attached}
+    assert OWN_POLICY in {one["policyArn"] for one in attached}
 
 
 def test_an_encrypted_queue_grants_the_controller_its_kms_key() -> None:
-    made = run(queueKey=KEY)
+    made = standard(**OF_IAM)
 
     queue = made.one("aws:sqs/queue:Queue")
     assert queue["kmsMasterKeyId"] == KEY
@@ -203,15 +228,7 @@ def test_a_program_states_the_ip_family_of_its_cluster(
 
 
 def test_added_pod_labels_and_annotations_keep_the_default_ones() -> None:
-    made = run(
-        extraLabels='{"team": "platform"}',
-        podAnnotations='{"example.com/owner": "me"}',
-        env='{"HTTPS_PROXY": "http://proxy:3128"}',
-        nodeSelector='{"pool": "system"}',
-        tolerations='[{"key": "system", "operator": "Exists"}]',
-        imagePullSecrets="registry",
-        metricsDiscovery="annotations",
-    )
+    made = standard(**OF_PODS)
     template = template_of(made)
     pod, metadata = template["spec"], template["metadata"]
 
@@ -233,19 +250,15 @@ def test_added_pod_labels_and_annotations_keep_the_default_ones() -> None:
 
 
 def test_a_custom_affinity_still_excludes_nodes_that_joiner_launches() -> None:
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
-    terms = [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {"matchFields": []}]
-    affinity = {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}, "podAntiAffinity": {}}
-
-    asked = template_of(run(affinity=json.dumps(affinity)))["spec"]["affinity"]
+    asked = template_of(standard(**OF_PODS))["spec"]["affinity"]
     ours = template_of(standard())["spec"]["affinity"]
 
     not_ours = {"key": "karpenter.sh/nodepool", "operator": "DoesNotExist"}
-    for term in asked["nodeAffinity"][required]["nodeSelectorTerms"]:
+    for term in asked["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]:
         assert not_ours in term["matchExpressions"]
     assert asked["podAntiAffinity"] == {}
-    assert ours["podAntiAffinity"][required]
-    assert ours["nodeAffinity"][required]["nodeSelectorTerms"] == [{"matchExpressions": [not_ours]}]
+    assert ours["podAntiAffinity"][REQUIRED]
+    assert ours["nodeAffinity"][REQUIRED]["nodeSelectorTerms"] == [{"matchExpressions": [not_ours]}]
 
 
 @pytest.mark.parametrize(
@@ -329,13 +342,15 @@ def _iam_rights(made: Made) -> dict[str, list[str]]:
 
 
 def test_custom_ssm_parameters_may_be_read() -> None:
-    theirs = "arn:aws:ssm:us-west-2:210987654321:parameter/shared/*"
-    made = run(imageParameters=f"/golden/*, {theirs}")
+    made = standard(**OF_IAM)
 
     document = json.loads(policies_of(made)["joiner-controller-ImageParameters"])
     (statement,) = document["Statement"]
     assert statement["Action"] == ["ssm:GetParameter"]
-    assert statement["Resource"] == [f"arn:aws:ssm:us-west-2:{ACCOUNT}:parameter/golden/*", theirs]
+    assert statement["Resource"] == [
+        f"arn:aws:ssm:us-west-2:{ACCOUNT}:parameter/golden/*",
+        OWN_PARAMETERS,
+    ]
     assert "joiner-controller-ImageParameters" not in policies_of(standard())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import importlib
 import json
@@ -23,7 +24,7 @@ from controller.options import Options
 from infra import clusterapi, joiner
 from infra.config.forms import ConfigError
 from infra.guards import ownership
-from tests.infra.knownaws import NEW, Entries, connection
+from tests.infra.knownaws import NEW, Account, Entries, connection
 from tests.infra.kubeconfigs import kubeconfig_in
 
 pytestmark = pytest.mark.usefixtures("entries")
@@ -161,7 +162,7 @@ class Region(pulumi_mocks.Mocks):
 
 
 @pytest.fixture
-def known_issuer(account: None) -> None:
+def known_issuer(account: Account) -> None:
     """Create the cluster's OIDC provider in IAM outside the stack."""
     connection("iam", "us-west-2").create_open_id_connect_provider(Url=ISSUER)
 
@@ -175,13 +176,19 @@ def run(held: Mapping[str, str] | None = None, **settings: str) -> Made:
     return made_by(_program, given, held=held)
 
 
-@functools.cache
-def standard() -> Made:
-    """Return what the program with the default settings asks for, for tests that only read it.
+def standard(**settings: str) -> Made:
+    """Return what the program with these settings asks for in an empty account.
 
-    The first caller needs the fixture `entries`.
+    The program runs once for all tests that need the same settings, and each test gets a copy. A
+    test that changes the account, or patches what the program uses, calls `run`.
     """
-    return run()
+    return copy.deepcopy(_standard(tuple(sorted(settings.items()))))
+
+
+@functools.cache
+def _standard(settings: tuple[tuple[str, str], ...]) -> Made:
+    assert Account.current.is_empty, "run the program before the test changes the account"
+    return run(None, **dict(settings))
 
 
 def made_by(
@@ -280,9 +287,10 @@ def test_the_controller_assumes_its_role_by_irsa() -> None:
     assert "joiner-controller-no-association" in made.dynamic
 
 
-@pytest.mark.usefixtures("known_issuer")
 def test_a_change_of_identity_or_role_restarts_the_pods() -> None:
-    stacks = [standard(), run(identity="irsa"), run(controllerRoleName="other")]
+    stacks = [standard(), standard(controllerRoleName="other")]
+    connection("iam", "us-west-2").create_open_id_connect_provider(Url=ISSUER)
+    stacks.append(run(identity="irsa"))
 
     templates = [made.one("kubernetes:apps/v1:Deployment")["spec"]["template"] for made in stacks]
     assert (
@@ -320,12 +328,12 @@ def test_a_missing_oidc_provider_is_reported() -> None:
 
 @pytest.mark.parametrize("kind", ["EC2_LINUX", "EC2_WINDOWS"])
 def test_nodes_join_by_an_access_entry(kind: str) -> None:
-    assert run(nodeAccess=kind).one("aws:eks/accessEntry:AccessEntry")["type"] == kind
+    assert standard(nodeAccess=kind).one("aws:eks/accessEntry:AccessEntry")["type"] == kind
 
 
 def test_nodes_join_by_aws_auth_or_without_any_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joiner, "refuse_unreadable_mapping", lambda location: None)
-    mapped, none = run(nodeAccess="aws-auth"), run(nodeAccess="none")
+    mapped, none = run(nodeAccess="aws-auth"), standard(nodeAccess="none")
 
     dynamic = mapped.dynamic
     assert dynamic["joiner-node-access"]["role_arn"].endswith("KarpenterNodeRole-joiner")
@@ -504,7 +512,7 @@ def test_one_endpoint_serves_every_api() -> None:
 
 
 def test_without_a_kubeconfig_the_cluster_is_reached_as_by_the_aws_cli() -> None:
-    kubeconfig = json.loads(run().one("pulumi:providers:kubernetes")["kubeconfig"])
+    kubeconfig = json.loads(standard().one("pulumi:providers:kubernetes")["kubeconfig"])
 
     assert kubeconfig["clusters"][0]["cluster"]["server"] == "https://cluster.example.com"
     assert kubeconfig["users"][0]["user"]["exec"]["args"][:4] == [
@@ -636,12 +644,12 @@ def test_the_abandon_variable_is_not_stored_in_the_state(
     assert "deleteUnreachable" not in run().one("pulumi:providers:kubernetes")
 
 
-EXTRA_TAGS: list[dict[str, Any]] = [{}, {"installation": "prod", "tags": '{"team": "a"}'}]
+EXTRA_TAGS: list[dict[str, str]] = [{}, {"installation": "prod", "tags": '{"team": "a"}'}]
 
 
 def test_everything_in_aws_has_the_installation_tag() -> None:
     tags = [
-        json.loads(run(**more).one("pulumi:providers:aws")["defaultTags"])["tags"]
+        json.loads(standard(**more).one("pulumi:providers:aws")["defaultTags"])["tags"]
         for more in EXTRA_TAGS
     ]
 
@@ -746,9 +754,9 @@ def test_a_stack_records_the_identity_of_its_cluster() -> None:
         made_at: str | None = installation.get("cluster_made_at")
         return made_at
 
-    assert remembered(run()) == "2026-01-01T00:00:00+00:00"
+    assert remembered(standard()) == "2026-01-01T00:00:00+00:00"
     # One of its own goes and comes with the stack.
-    assert remembered(run(cluster="create", clusterName=NEW, publicAccessCidrs="none")) is None
+    assert remembered(standard(cluster="create", clusterName=NEW, publicAccessCidrs="none")) is None
 
 
 def test_a_changed_kubeconfig_does_not_replace_the_clusters_provider() -> None:
