@@ -155,10 +155,13 @@ class RememberingSession(Session):
             self._catalogue[question] = answer
         if not self._families:
             return self._catalogue[question]
-        return self._catalogue.setdefault(
-            f"{question} {sorted(self._families)}",
-            [row for row in self._catalogue[question] if _family(row) in {None, *self._families}],
-        )
+        of_families = f"{question} {sorted(self._families)}"
+        if of_families not in self._catalogue:
+            families = {None, *self._families}
+            self._catalogue[of_families] = [
+                row for row in self._catalogue[question] if _family(row) in families
+            ]
+        return self._catalogue[of_families]
 
 
 def _family(row: Any) -> str | None:

@@ -26,7 +26,7 @@ ODD = [
     *("null", "true", "yes", "0b", "1:60", "2024-13-45", "x" * 10_000),
     *("[]", "{}", "[1]", "[{}]", "[null]", "{1: x}", "{null: x}", '{"": "x"}', '{"a": {}}'),
     *(
-        "[" * sys.getrecursionlimit(),
+        "[" * (sys.getrecursionlimit() // 2),  # PyYAML calls itself three times for each
         "&a [*a]",
         "*a",
         "!!python/object:os.system x",

@@ -18,7 +18,10 @@ from bench.parity.worlds import Object, World, node_pool, requirement
 from controller.__main__ import main
 from controller.apis.karpenter import hashes
 from controller.apis.karpenter.nodepool import NodePool
+from controller.disruption.advice.advising import Advice, Question, advise
+from controller.offline.advise import command
 from controller.offline.advise.manifests import DEFAULT
+from controller.offline.commandline import read_json
 from controller.offline.redacting import redacted
 from testbed.environment import CHECKOUT
 from tests.disruption.test_consolidation import pods, world
@@ -30,6 +33,29 @@ Ask = Callable[..., Any]
 
 ANSWERS: dict[tuple[str, ...], str] = {}
 """What the command has printed, by world and options that name no file."""
+
+ADVICE: dict[tuple[str, frozenset[str], int], Advice] = {}
+"""What the engine has advised, by world, the nodes that leave, and the number of obstacles."""
+
+
+@pytest.fixture(autouse=True)
+def _advise_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask the engine once about each world: tests print the same advice in several forms."""
+    world: list[str] = []
+
+    def read(path: Path) -> Any:
+        content = read_json(path)
+        world.append(json.dumps(content))
+        return content
+
+    def advised(question: Question, *, most: int, **options: Any) -> Advice:
+        key = (world[-1], question.leaving, most)
+        if key not in ADVICE:
+            ADVICE[key] = advise(question, most=most, **options)
+        return ADVICE[key]
+
+    monkeypatch.setattr(command, "read_json", read)
+    monkeypatch.setattr(command, "advise", advised)
 
 
 @pytest.fixture
