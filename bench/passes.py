@@ -35,7 +35,7 @@ from bench.parity import engines
 from bench.parity.consolidation import NOW
 from bench.parity.worlds import World
 from controller.disruption.problem import DisruptionProblem
-from controller.offline.disrupt import begun, look, problem_of
+from controller.offline.disrupt import evaluate, new_course, problem_of
 from controller.offline.world import load
 from controller.scheduling.pods.signatures import PodSignatures
 from testbed.progress import Terminal
@@ -64,11 +64,11 @@ class Pass:
 
 def ours(problem: DisruptionProblem, signatures: PodSignatures) -> Pass:
     """Run one pass with Joiner's methods; `signatures` caches what earlier passes read of pods."""
-    course = replace(begun(problem), signatures=signatures)
+    course = replace(new_course(problem), signatures=signatures)
     gc.collect()
     gc.disable()  # as the live process does
     spent = time.process_time()
-    look(course, OUR_SECONDS)
+    evaluate(course, OUR_SECONDS)
     spent = time.process_time() - spent
     gc.enable()
     return Pass(

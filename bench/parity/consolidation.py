@@ -43,7 +43,7 @@ from bench.parity import engines
 from bench.parity.reachable import Reachable, reachable
 from bench.parity.worlds import World
 from controller.disruption.methods.bounds import lower_bound
-from controller.offline.disrupt import answer, begun, look, problem_of
+from controller.offline.disrupt import answer, evaluate, new_course, problem_of
 from controller.offline.solve import deadline
 from controller.offline.world import load
 from testbed.progress import Terminal
@@ -160,9 +160,9 @@ def cluster(seed: int, smallest: int, largest: int) -> World:
 
 def course(world: World, *, with_eviction_cost: bool) -> tuple[Answer, list[Sequence[Answer]]]:
     """Return Joiner's answer to a cluster until it is steady, and its commands pass by pass."""
-    followed = begun(problem_of(load(world), now=NOW, with_eviction_cost=with_eviction_cost))
+    followed = new_course(problem_of(load(world), now=NOW, with_eviction_cost=with_eviction_cost))
     ends = [0]
-    while look(followed, LOOK_SECONDS):
+    while evaluate(followed, LOOK_SECONDS):
         ends.append(len(followed.commands))
     answered = answer(followed)
     return answered, [answered["commands"][a:b] for a, b in pairwise(ends)]

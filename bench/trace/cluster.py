@@ -29,7 +29,7 @@ from controller.constraints.resources import CPU, MEMORY, PODS, parsed
 from controller.disruption.applying import launched
 from controller.disruption.methods.rollout import AMI_DRIFT
 from controller.disruption.pods import DISRUPTED
-from controller.offline.instancetypes import stated
+from controller.offline.instancetypes import from_rows
 from controller.scheduling.results import NewNode
 from controller.state.nodefees import with_fee
 from controller.state.nodes import StateNode
@@ -255,7 +255,7 @@ class Cluster:
         self._daemons = msgspec.convert(self.daemon_set, DaemonSet)
         asked = self._daemons.spec.template.spec.containers[0].resources.requests
         self._daemon = parsed(asked)
-        self._bought = with_fee(stated(list(self.types)).all, self.node_price)
+        self._bought = with_fee(from_rows(list(self.types)).all, self.node_price)
         self._offer: tuple[frozenset[Market], tuple[InstanceType, ...], list[Object]] | None = None
         self.waits = {
             name: durations.parse(pool.spec.disruption.consolidate_after)

@@ -11,7 +11,7 @@ from controller.console.top import command as top
 from controller.console.web import command as web
 from controller.offline import cost, disrupt, node, pod, record, solve
 from controller.offline.advise import command as advise
-from controller.offline.commandline import parsed
+from controller.offline.commandline import parse_arguments
 
 PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {
     "solve": solve.solve_parser,
@@ -27,7 +27,7 @@ PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = {
 def completion(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `completion`."""
     parser = _parser()
-    print(shtab.complete(every(), parsed(parser, argv).shell))
+    print(shtab.complete(every(), parse_arguments(parser, argv).shell))
     return 0
 
 

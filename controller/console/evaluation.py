@@ -13,7 +13,7 @@ from controller.console import content, questions
 from controller.disruption.methods.bounds import lower_bound
 from controller.disruption.problem import DisruptionProblem
 from controller.manager.solver import solving
-from controller.offline.disrupt import begun, look
+from controller.offline.disrupt import evaluate, new_course
 from controller.offline.solve import deadline
 from controller.scheduling.scheduler import schedule
 
@@ -28,8 +28,8 @@ def planned(
 
 def plan(problem: DisruptionProblem, seconds: float) -> dict[str, Any]:
     """Return the present decisions; each of three evaluations takes at most `seconds`."""
-    course = begun(problem)
-    look(course, seconds)
+    course = new_course(problem)
+    evaluate(course, seconds)
     course.lower_bound = lower_bound(problem, expired=_within(seconds))
     results = schedule(
         problem.pending,

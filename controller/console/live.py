@@ -19,14 +19,14 @@ from controller.apiserver.errors import ApiError, NotFoundError, UnavailableErro
 from controller.apiserver.port import ApiServer
 from controller.cloudprovider.instancetypes import InstanceType
 from controller.console.mirror import Mirror
-from controller.offline.instancetypes import Types, stated
+from controller.offline.instancetypes import Types, from_rows
 from controller.offline.record import (
     InstanceTypeSource,
     instance_types_of,
+    kinds_of,
     settings_of,
-    wanted,
 )
-from controller.offline.world import Objects, World, composed, types_by_pool
+from controller.offline.world import Objects, World, compose, types_by_pool
 from controller.options import Options
 
 TYPES_SECONDS = 600.0
@@ -88,7 +88,7 @@ class LiveCluster:
         """
         async with self._connect() as (api, options):
             self._settings = settings_of(options)
-            self._mirror = Mirror((*wanted(options), EC2_NODE_CLASS, DISRUPTION))
+            self._mirror = Mirror((*kinds_of(options), EC2_NODE_CLASS, DISRUPTION))
             async with asyncio.TaskGroup() as tasks:
                 for kind in self._mirror.kinds:
                     tasks.create_task(self._follow(api, kind))
@@ -105,7 +105,7 @@ class LiveCluster:
         of, types, settings = self._mirror.frozen(), self._types, self._settings
 
         def make() -> tuple[World, Sequence[Disruption]]:
-            return composed(of, self._offered(of, types), settings), of(Disruption)
+            return compose(of, self._offered(of, types), settings), of(Disruption)
 
         return make
 
@@ -155,7 +155,7 @@ class LiveCluster:
             inputs = self._inputs_of_types()
             if inputs != known or self._clock() - read_at >= TYPES_SECONDS:
                 rows = await instance_types_of(api, self._market(options, self._say), self._say)
-                self._types = stated(rows)
+                self._types = from_rows(rows)
                 known, read_at = inputs, self._clock()
                 self.changed.set()
             with contextlib.suppress(TimeoutError):

@@ -14,8 +14,8 @@ from controller.console.content import pending, placements
 from controller.disruption import candidates
 from controller.disruption.advice.explanation import hold
 from controller.disruption.problem import DisruptionProblem
-from controller.offline.answers import written_node
-from controller.offline.disrupt import Course, answer, begun, look
+from controller.offline.answers import node_content
+from controller.offline.disrupt import Course, answer, evaluate, new_course
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import never, schedule
 from controller.state.pods import is_daemon, is_reschedulable, is_static
@@ -115,7 +115,7 @@ def _without(
         "costBefore": round(before, 4),
         "costAfter": round(stays, 4),
         "evictions": len(moving),
-        "newNodes": [written_node(node) for node in results.new_nodes],
+        "newNodes": [node_content(node) for node in results.new_nodes],
         "existingNodes": {name: list(keys) for name, keys in results.existing_nodes.items()},
         "unschedulable": pending(results.unschedulable, placements(results)),
         "blocked": blocked,
@@ -173,8 +173,8 @@ def _at_price(problem: DisruptionProblem, price: float, seconds: float) -> dict[
 
 
 def _evaluated(problem: DisruptionProblem, seconds: float) -> Course:
-    course = begun(problem)
-    look(course, seconds)
+    course = new_course(problem)
+    evaluate(course, seconds)
     return course
 
 

@@ -28,7 +28,7 @@ from controller.kube import access
 from controller.manager.solver.solving import OVERDUE, SolverError, SolverProcess, WorldSolver
 from controller.offline.commandline import QuestionError, connection, positive
 from controller.offline.disrupt import problem_of
-from controller.offline.record import access_of, connected, market_of
+from controller.offline.record import access_of, aws_source, connected
 from controller.offline.solve import read
 from controller.offline.wirevalues import WorldError
 from controller.offline.world import World
@@ -155,7 +155,7 @@ class Study:
         if source.world is not None:
             return RecordedCluster(source.world)
         connect = partial(connected, source.settings, source.environ or {}, self._say)
-        return LiveCluster(connect, market_of, say=self._say)
+        return LiveCluster(connect, aws_source, say=self._say)
 
     async def run(self) -> None:
         """Keep the feed up to date until cancelled."""

@@ -1,4 +1,4 @@
-"""Commands on recorded worlds: the engine runs as in the controller, on a file.
+"""Commands that run the controller's engine on recorded worlds, or on a read-only cluster.
 
-The commands write only what the user asks for. docs/reference/formats.md describes the formats.
+A world is a recorded cluster as a JSON file. docs/reference/formats.md describes the formats.
 """

@@ -1,4 +1,4 @@
-"""The answer of a solve as JSON-ready values, in the format of `docs/reference/formats.md`."""
+"""The results of a solve as JSON-ready values, in the format of `docs/reference/formats.md`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from controller.scheduling.results import NewNode, Results
 def answer(
     results: Results, *, seconds: float = 0.0, fills: Mapping[str, Fill] | None = None
 ) -> dict[str, Any]:
-    """Return the answer; `seconds` is the duration of the solve.
+    """Return the results as JSON-ready values; `seconds` is the duration of the solve.
 
-    `fills` maps capacity buffers to where their capacity is.
+    `fills` has the numbers of each CapacityBuffer's pods by placement.
     """
     buffers = {name: asdict(fill) for name, fill in (fills or {}).items()}
     return {
-        "newNodes": [written_node(node) for node in results.new_nodes],
+        "newNodes": [node_content(node) for node in results.new_nodes],
         "existingNodes": {name: list(pods) for name, pods in results.existing_nodes.items()},
         "unschedulable": {pod: list(causes) for pod, causes in results.unschedulable.items()},
         "cost": results.cost,
@@ -30,7 +30,7 @@ def answer(
     }
 
 
-def written_node(node: NewNode) -> dict[str, Any]:
+def node_content(node: NewNode) -> dict[str, Any]:
     """Return a new node as JSON-ready values."""
     terms = [to_wire(term) | {"values": list(term.values)} for term in node.requirements]
     return {

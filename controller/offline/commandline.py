@@ -1,4 +1,4 @@
-"""Shared by the commands: where they read a cluster from, and how they print an answer."""
+"""Options, input and output that the commands share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import orjson
 import yaml
 from rich.console import Console
-from rich.table import Table as DrawnTable
+from rich.table import Table as RichTable
 
 from controller.offline.reporter import Table
 from controller.options import SETTINGS, nearest
@@ -28,7 +28,7 @@ CONTEXT = "JOINER_KUBE_CONTEXT"
 """The environment variable that names a context of the kubeconfig; `--context` sets it."""
 
 UNBOUNDED = 10_000
-"""The width of tables that no terminal shows: no column is cut."""
+"""The width of tables if standard output is not a terminal, so that no column is cut."""
 
 
 class QuestionError(Exception):
@@ -36,7 +36,7 @@ class QuestionError(Exception):
 
 
 def add_world(parser: argparse.ArgumentParser) -> None:
-    """Add the positional argument for a recorded world, and what every answer takes."""
+    """Add the positional argument for a recorded world, and the time limit."""
     parser.add_argument(
         "world",
         metavar="WORLD.json",
@@ -60,9 +60,9 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 
 def cluster_parser(command: str, description: str) -> argparse.ArgumentParser:
-    """Return the parser of a command that prints an answer about a cluster or a recorded world.
+    """Return the parser of a command that reads a cluster or a recorded world and prints a result.
 
-    It has the options of the source and of the output.
+    It has the options of source and output.
     """
     parser = argparse.ArgumentParser(
         prog=f"joiner {command}", description=f"{description} The command changes nothing."
@@ -81,7 +81,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def add_time_limit(parser: argparse.ArgumentParser) -> None:
-    """Add the limit of the time that an answer takes."""
+    """Add the time limit of the computation."""
     parser.add_argument(
         "--time-limit",
         type=seconds,
@@ -92,7 +92,7 @@ def add_time_limit(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of how an answer is printed."""
+    """Add the format of the output."""
     parser.add_argument(
         "-o",
         "--output",
@@ -103,7 +103,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def add_now(parser: argparse.ArgumentParser) -> None:
-    """Add the time as of which a command decides."""
+    """Add the time that the command uses as the current time."""
     parser.add_argument(
         "--now",
         type=moment,
@@ -114,9 +114,9 @@ def add_now(parser: argparse.ArgumentParser) -> None:
 
 
 def connection(chosen: argparse.Namespace, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment with the cluster that the command line selects."""
-    given = {"KUBECONFIG": chosen.kubeconfig, CONTEXT: chosen.context}
-    return {**environ, **{name: value for name, value in given.items() if value}}
+    """Return the environment variables that select the cluster of the command line."""
+    overrides = {"KUBECONFIG": chosen.kubeconfig, CONTEXT: chosen.context}
+    return {**environ, **{name: value for name, value in overrides.items() if value}}
 
 
 def seconds(text: str) -> float:
@@ -131,7 +131,7 @@ def seconds(text: str) -> float:
 
 
 def positive(text: str) -> int:
-    """Parse a number of repetitions from the command line."""
+    """Parse a whole number of at least 1 from the command line."""
     if not text.isascii() or not text.isdigit() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
@@ -148,29 +148,29 @@ def moment(text: str) -> datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments; exit with code 2 and suggest a similar option if one is unknown."""
     chosen, unknown = parser.parse_known_args(argv)
     if unknown:
-        _refuse(parser, chosen, unknown)
+        _reject(parser, chosen, unknown)
     return chosen
 
 
-def parsed_with_settings(
+def parse_with_settings(
     parser: argparse.ArgumentParser, argv: Sequence[str]
 ) -> tuple[argparse.Namespace, list[str]]:
     """Parse the arguments of a command that also takes the flags of `run`, and return both."""
-    chosen, rest = parser.parse_known_args(argv)
+    chosen, remaining = parser.parse_known_args(argv)
     flags = [f"--{setting.flag}" for setting in SETTINGS]
-    unknown = [each for each in rest if each.startswith("--") and _name(each) not in flags]
+    unknown = [each for each in remaining if each.startswith("--") and _name(each) not in flags]
     if unknown:
-        _refuse(parser, chosen, unknown, flags)
-    if rest and getattr(chosen, "world", None) is not None:
-        parser.error(f"--world takes its settings from the world; remove {' '.join(rest)}")
-    return chosen, rest
+        _reject(parser, chosen, unknown, flags)
+    if remaining and getattr(chosen, "world", None) is not None:
+        parser.error(f"--world takes its settings from the world; remove {' '.join(remaining)}")
+    return chosen, remaining
 
 
-def _refuse(
+def _reject(
     parser: argparse.ArgumentParser,
     chosen: argparse.Namespace,
     unknown: Sequence[str],
@@ -185,25 +185,25 @@ def _name(argument: str) -> str:
     return argument.partition("=")[0]
 
 
-def answer_on_cluster(
+def run_on_cluster(
     parser: argparse.ArgumentParser,
-    ask: Callable[[argparse.Namespace, Sequence[str], Mapping[str, str]], int],
+    command: Callable[[argparse.Namespace, Sequence[str], Mapping[str, str]], int],
     argv: Sequence[str],
     environ: Mapping[str, str],
 ) -> int:
-    """Parse the command line, print the command's answer, and return the exit code.
+    """Parse the command line, run the command, and return the exit code.
 
-    `ask` receives the arguments, the flags of `run` among them, and an environment that selects
-    the same cluster as the command line.
+    `command` receives the arguments, the flags of `run`, and the environment variables that select
+    the cluster of the command line.
     """
-    chosen, settings = parsed_with_settings(parser, argv)
-    return answered(lambda: ask(chosen, settings, connection(chosen, environ)))
+    chosen, settings = parse_with_settings(parser, argv)
+    return run_command(lambda: command(chosen, settings, connection(chosen, environ)))
 
 
-def answered(ask: Callable[[], int]) -> int:
+def run_command(command: Callable[[], int]) -> int:
     """Run a command; print a `QuestionError` to standard error and return exit code 2."""
     try:
-        return ask()
+        return command()
     except QuestionError as error:
         print(error, file=sys.stderr)
         return 2
@@ -227,7 +227,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_data(output: str, content: Mapping[str, Any]) -> bool:
-    """Write an answer as JSON or YAML; returns False if `output` is a table."""
+    """Write content as JSON or YAML; return False if `output` is a table format."""
     if output == "json":
         sys.stdout.write(json.dumps(content) + "\n")
     elif output == "yaml":
@@ -240,18 +240,18 @@ def write_data(output: str, content: Mapping[str, Any]) -> bool:
 def write_tables(tables: Iterable[Table], *, before: str = "", after: str = "") -> None:
     """Write tables, and the sentences before and after them.
 
-    Where no terminal shows them, no column is cut, and nothing is coloured.
+    If standard output is not a terminal, columns are not cut and nothing is coloured.
     """
     width = None if sys.stdout.isatty() else UNBOUNDED
     console = Console(markup=False, emoji=False, width=width)
     if before:
         console.print(before, highlight=False)
     for table in tables:
-        drawn = DrawnTable(title=table.title, header_style="bold", title_justify="left")
+        rich_table = RichTable(title=table.title, header_style="bold", title_justify="left")
         for head in table.heads:
-            drawn.add_column(head, justify="right" if head in table.right else "left")
+            rich_table.add_column(head, justify="right" if head in table.right else "left")
         for row in table.rows:
-            drawn.add_row(*row)
-        console.print(drawn)
+            rich_table.add_row(*row)
+        console.print(rich_table)
     if after:
         console.print(after, highlight=False)

@@ -1,4 +1,4 @@
-"""The command `cost`: what a cluster's nodes cost, and how far that is from the least possible."""
+"""The command `cost`: the cost of a cluster's nodes, and a lower bound."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from controller.disruption.methods.bounds import lower_bound
 from controller.disruption.problem import DisruptionProblem
 from controller.offline.commandline import (
     add_now,
-    answer_on_cluster,
     cluster_parser,
+    run_on_cluster,
     write_data,
     write_tables,
 )
@@ -56,7 +56,7 @@ class PoolCost:
 
 def cost(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `cost`."""
-    return answer_on_cluster(parser(), _print, argv, environ)
+    return run_on_cluster(parser(), _print, argv, environ)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -91,7 +91,7 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
 
 
 def costs(problem: DisruptionProblem) -> dict[str, PoolCost]:
-    """Return the cost of each NodePool, the most expensive first; "" is of nodes without one."""
+    """Return the cost of each NodePool, the most expensive first; "" for nodes without NodePool."""
     offering_of = candidates.offerings(problem)
     requested: defaultdict[str, list[Resources]] = defaultdict(list)
     for pod in problem.snapshot.pods:

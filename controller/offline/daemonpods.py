@@ -1,4 +1,4 @@
-"""The DaemonSet pods on new nodes of a recorded world."""
+"""DaemonSet pods for new nodes in a recorded world."""
 
 from __future__ import annotations
 
@@ -19,29 +19,31 @@ def daemon_pods(
 ) -> Iterator[dict[str, Any]]:
     """Yield, as JSON, the pods that the world's DaemonSets run on these nodes.
 
-    Whether a DaemonSet runs on a node is decided as in a solve. A new pod copies an existing pod
-    of the DaemonSet, or else its template.
+    The nodes of a DaemonSet are determined as in a solve. A new pod is a copy of an existing pod of
+    the DaemonSet, or of its template.
     """
     by_key = {key_of(body): body for body in world.get("daemonSets", [])}
-    latest = {_owner(pod): pod for pod in world["pods"] if _owner(pod)}
-    there = ExistingNodes(nodes, pods=(), daemons=(), axis=ResourceAxis(()))
+    latest_pods = {_owner(pod): pod for pod in world["pods"] if _owner(pod)}
+    nodes_by_index = ExistingNodes(nodes, pods=(), daemons=(), axis=ResourceAxis(()))
     for daemon in daemons(snapshot):
-        runs = there.meeting(daemon.alternatives) & there.tolerated(daemon.tolerations)
+        runs = nodes_by_index.meeting(daemon.alternatives) & nodes_by_index.tolerated(
+            daemon.tolerations
+        )
         body = by_key[daemon.key]
-        for node, is_there in zip(there.all, runs.tolist(), strict=True):
-            if is_there:
-                yield _pod(body, latest.get(daemon.key), node.name)
+        for node, is_running in zip(nodes_by_index.all, runs.tolist(), strict=True):
+            if is_running:
+                yield _pod(body, latest_pods.get(daemon.key), node.name)
 
 
-def _pod(daemon_set: Body, like: Body | None, node: str) -> dict[str, Any]:
+def _pod(daemon_set: Body, existing_pod: Body | None, node: str) -> dict[str, Any]:
     metadata, template = daemon_set["metadata"], daemon_set["spec"]["template"]
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": metadata["name"]}
     if "uid" in metadata:
         owner["uid"] = metadata["uid"]
     spec = {**template.get("spec", {})}
-    if like is not None:
+    if existing_pod is not None:
         # The existing pod's affinity names the node that it runs on, so it is not copied.
-        spec |= {name: value for name, value in like["spec"].items() if name != "affinity"}
+        spec |= {name: value for name, value in existing_pod["spec"].items() if name != "affinity"}
     return {
         "metadata": {
             "name": f"{metadata['name']}-{node}",

@@ -1,4 +1,4 @@
-"""The settings that the controller of a live cluster runs with, read from its Deployment."""
+"""The settings of the controller in a live cluster, read from its Deployment."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SELECTOR = "app.kubernetes.io/name=karpenter,app.kubernetes.io/instance"
 """Label selector of the controller's Deployment."""
 
 CONTAINER = "controller"
-"""Name of the controller's container; a Deployment with a single container may name it freely."""
+"""Name of the controller's container. In a Deployment with one container any name is accepted."""
 
 PLACEHOLDER = "cluster"
-"""The cluster's name if no setting gives it; no recorded value depends on it."""
+"""The cluster's name if it is not set; no recorded value depends on it."""
 
 
 class EnvironmentVariable(Wire):
@@ -66,38 +66,38 @@ CONTROLLER_DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments", True, Contr
 
 
 async def controller_options(
-    api: ApiServer, argv: Sequence[str], environ: Mapping[str, str], say: Callable[[str], None]
+    api: ApiServer, argv: Sequence[str], environ: Mapping[str, str], report: Callable[[str], None]
 ) -> Options:
-    """Return the settings of the cluster's controller; flags in `argv` override its own.
+    """Return the settings of the cluster's controller; flags in `argv` take precedence.
 
-    If the cluster has no Deployment of the controller, more than one, or none that can be read, the
-    settings come from `environ`, and `say` is called with a warning.
+    If the controller's Deployment is missing, ambiguous or not readable, the settings are read from
+    `environ`, and `report` is called with a warning.
 
     Raises:
         OptionsError: a flag is unknown, or a value is not allowed.
 
     """
-    container = await _container(api, say)
+    container = await _container(api, report)
     if container is None:
         return Options.parse(argv, {"CLUSTER_NAME": PLACEHOLDER, **environ})
     settings = {setting.variable for setting in SETTINGS}
     for variable in container.env:
         source = {"secretKeyRef", "configMapKeyRef"}.intersection(variable.value_from or ())
         if source and variable.name in settings:
-            say(
+            report(
                 f"{variable.name} comes from a {source.pop()} of the controller's Deployment and "
                 "is not read: its default is used unless it is given as a flag"
             )
-    own = {variable.name: variable.value for variable in container.env}
-    return Options.parse([*container.args, *argv], {"CLUSTER_NAME": PLACEHOLDER, **own})
+    variables = {variable.name: variable.value for variable in container.env}
+    return Options.parse([*container.args, *argv], {"CLUSTER_NAME": PLACEHOLDER, **variables})
 
 
-async def _container(api: ApiServer, say: Callable[[str], None]) -> ControllerContainer | None:
+async def _container(api: ApiServer, report: Callable[[str], None]) -> ControllerContainer | None:
     instead = "settings are read from this shell's environment"
     try:
         deployments = await api.list(CONTROLLER_DEPLOYMENT, label_selector=SELECTOR)
     except ApiError as error:
-        say(f"the controller's Deployment cannot be read, {instead}: {error}")
+        report(f"the controller's Deployment cannot be read, {instead}: {error}")
         return None
     found = [
         (deployment, container)
@@ -106,12 +106,12 @@ async def _container(api: ApiServer, say: Callable[[str], None]) -> ControllerCo
         for container in containers
         if container.name == CONTAINER or len(containers) == 1
     ]
-    names = [of.metadata.key for of, _ in found]
+    names = [deployment.metadata.key for deployment, _ in found]
     if len(found) == 1:
-        say(f"settings: Deployment {names[0]}")
+        report(f"settings: Deployment {names[0]}")
         return found[0][1]
     if found:
-        say(f"{len(found)} Deployments may be the controller's ({', '.join(names)}), {instead}")
+        report(f"{len(found)} Deployments may be the controller's ({', '.join(names)}), {instead}")
     else:
-        say(f"no Deployment has the label app.kubernetes.io/name=karpenter, {instead}")
+        report(f"no Deployment has the label app.kubernetes.io/name=karpenter, {instead}")
     return None

@@ -1,4 +1,4 @@
-"""The command `disrupt`: which nodes of a recorded world to disrupt, and what replaces them."""
+"""The command `disrupt`: the nodes of a recorded world to disrupt, and their replacements."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from controller.disruption.advice import course as courses
 from controller.disruption.advice.course import with_buffered_nodes
 from controller.disruption.methods.bounds import lower_bound
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem, settings_of
-from controller.offline.answers import written_node
+from controller.offline.answers import node_content
 from controller.offline.commandline import (
     QuestionError,
     add_now,
     add_output,
     add_world,
-    answered,
-    parsed,
+    parse_arguments,
     read_json,
+    run_command,
     write_data,
     write_tables,
 )
@@ -43,10 +43,10 @@ from controller.options import Options
 from controller.scheduling.settings import from_names
 from controller.state.snapshot import Snapshot
 
-SHOWN = 20
+MAX_ROWS = 20
 """Maximum number of commands in the table; the JSON has all of them."""
 
-CALMING = (
+DISRUPTION_SETTINGS = (
     "DISRUPTION_EVICTION_PRICE",
     "DISRUPTION_HORIZON",
     "DISRUPTION_COOL_DOWN",
@@ -60,7 +60,7 @@ SPOT_TO_SPOT_GATE = "SpotToSpotConsolidation"
 
 @dataclass(slots=True, kw_only=True)
 class Course(courses.Course):
-    """The decisions about a world with the lower bound in $/h, and how long they took."""
+    """The decisions about a world, the lower bound in $/h, and the duration of the decisions."""
 
     lower_bound: float = 0.0
     seconds: float = 0.0
@@ -69,8 +69,8 @@ class Course(courses.Course):
 
 def disrupt(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `disrupt`."""
-    chosen = parsed(disrupt_parser(), argv)
-    return answered(lambda: _print(chosen))
+    chosen = parse_arguments(disrupt_parser(), argv)
+    return run_command(lambda: _print(chosen))
 
 
 def disrupt_parser() -> argparse.ArgumentParser:
@@ -116,7 +116,7 @@ def _print(chosen: argparse.Namespace) -> int:
         raise QuestionError(f"{chosen.world}: {error}") from error
     if chosen.until_steady:
         problem = without_waits(problem)
-    course = followed(problem, until_steady=chosen.until_steady, seconds=chosen.time_limit)
+    course = run_course(problem, until_steady=chosen.until_steady, seconds=chosen.time_limit)
     if chosen.write_world is not None:
         _write_world(chosen.write_world, content, course)
     if not write_data(chosen.output, answer(course)):
@@ -132,14 +132,14 @@ def problem_of(world: World, *, now: datetime, with_eviction_cost: bool) -> Disr
 
     """
     gates = world.settings.get("FEATURE_GATES", "").replace(" ", "").lower().split(",")
-    named = {name: world.settings[name] for name in CALMING if name in world.settings}
+    named = {name: world.settings[name] for name in DISRUPTION_SETTINGS if name in world.settings}
     try:
         configured = settings_of(Options.parse([], {"CLUSTER_NAME": "world", **named}))
         scheduling = from_names(world.settings)
     except ValueError as error:
         raise QuestionError(f"settings: {error}") from error
     settings = configured if with_eviction_cost else EVICTIONS_FREE
-    # Recorded worlds are answered without instalments: each command is worth it by itself.
+    # Without instalments, each command pays for its evictions by itself.
     settings = replace(settings, instalments=False)
     if f"{SPOT_TO_SPOT_GATE}=true".lower() in gates:
         settings = replace(settings, spot_to_spot=True)
@@ -157,30 +157,30 @@ def problem_of(world: World, *, now: datetime, with_eviction_cost: bool) -> Disr
 def without_waits(problem: DisruptionProblem) -> DisruptionProblem:
     """Return the problem without the soak time of new AMIs.
 
-    As much time as needed passes between two evaluations.
+    The time between two evaluations is then irrelevant.
     """
     return replace(problem, settings=replace(problem.settings, image_soak=timedelta(0)))
 
 
-def followed(problem: DisruptionProblem, *, until_steady: bool, seconds: float) -> Course:
-    """Decide and execute once, or with `until_steady` until no command is left.
+def run_course(problem: DisruptionProblem, *, until_steady: bool, seconds: float) -> Course:
+    """Decide and execute once, or with `until_steady` until a decision has no commands.
 
     Each evaluation, and the computation of the lower bound, takes at most `seconds`.
     """
-    course = begun(problem)
-    while look(course, seconds) and until_steady:
+    course = new_course(problem)
+    while evaluate(course, seconds) and until_steady:
         pass
     course.lower_bound = lower_bound(problem, expired=deadline(time.perf_counter() + seconds))
     return course
 
 
-def begun(problem: DisruptionProblem) -> Course:
-    """Return a course without decisions."""
+def new_course(problem: DisruptionProblem) -> Course:
+    """Return a course without decisions for a problem."""
     return Course(problem=problem, cost_before=candidates.cost(problem))
 
 
-def look(course: Course, seconds: float) -> bool:
-    """Decide once, in at most `seconds`, and execute the commands; return whether any came."""
+def evaluate(course: Course, seconds: float) -> bool:
+    """Decide once, in at most `seconds`, and execute the commands; return whether there are any."""
     began = time.perf_counter()
     decision = course.decided(deadline(began + seconds))
     if decision.commands and not course.commands:
@@ -199,7 +199,7 @@ def answer(course: Course) -> dict[str, Any]:
                 "nodes": [candidate.name for candidate in command.candidates],
                 "newNodes": [
                     {
-                        **written_node(new),
+                        **node_content(new),
                         "name": node.name,
                         "instanceType": node.labels[labels.INSTANCE_TYPE],
                         "zone": node.labels[labels.ZONE],
@@ -224,14 +224,14 @@ def answer(course: Course) -> dict[str, Any]:
 
 
 def tables(course: Course, *, is_wide: bool = False) -> tuple[Table, ...]:
-    """Return the commands, and why the other nodes stay, as tables; empty ones are left out.
+    """Return the commands, and the reasons why other nodes stay, as tables; no empty ones.
 
     Unless `is_wide`, only the first commands are listed, with the first of their nodes.
     """
     stay = Counter(course.blocked.values())
-    shown = len(course.commands) if is_wide else SHOWN
-    some = ", ".join if is_wide else first_three
-    every = (
+    shown = len(course.commands) if is_wide else MAX_ROWS
+    shortened = ", ".join if is_wide else first_three
+    all_tables = (
         Table(
             f"Commands (the first {shown} of {len(course.commands)})"
             if len(course.commands) > shown
@@ -240,8 +240,8 @@ def tables(course: Course, *, is_wide: bool = False) -> tuple[Table, ...]:
             tuple(
                 (
                     command.reason.value,
-                    some([candidate.name for candidate in command.candidates]),
-                    some([node.labels[labels.INSTANCE_TYPE] for node in made]),
+                    shortened([candidate.name for candidate in command.candidates]),
+                    shortened([node.labels[labels.INSTANCE_TYPE] for node in made]),
                     str(command.evictions),
                     f"{command.saving:.4f}",
                 )
@@ -254,17 +254,17 @@ def tables(course: Course, *, is_wide: bool = False) -> tuple[Table, ...]:
             tuple((str(number), why) for why, number in stay.most_common()),
         ),
     )
-    return tuple(table for table in every if table.rows)
+    return tuple(table for table in all_tables if table.rows)
 
 
 def summary(course: Course) -> str:
-    """Return one sentence: how many nodes are disrupted, the saving, the gap to the bound."""
-    gone = sum(len(command.candidates) for command, _ in course.commands)
-    made = sum(len(nodes) for _, nodes in course.commands)
-    moved = sum(command.evictions for command, _ in course.commands)
+    """Return a sentence with the numbers of nodes and pods, the costs and the gap to the bound."""
+    removed = sum(len(command.candidates) for command, _ in course.commands)
+    launched = sum(len(nodes) for _, nodes in course.commands)
+    evicted = sum(command.evictions for command, _ in course.commands)
     sentence = (
-        f"{counted(gone, 'node')} removed, {counted(made, 'node')} launched, "
-        f"{counted(moved, 'pod')} moved: from {course.cost_before:.4f} $/h to "
+        f"{counted(removed, 'node')} removed, {counted(launched, 'node')} launched, "
+        f"{counted(evicted, 'pod')} moved: from {course.cost_before:.4f} $/h to "
         f"{course.cost_after:.4f} $/h"
     )
     if course.lower_bound > 0:
@@ -274,20 +274,20 @@ def summary(course: Course) -> str:
 
 
 def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
-    """Write the world as it is after the course.
+    """Write the world after the commands of the course.
 
     Nodes, NodeClaims, pods (DaemonSet pods included) and the remaining capacity of reservations are
     updated; the rest is unchanged.
     """
     snapshot = course.problem.snapshot
-    here = {node.name: node for node in snapshot.nodes}
+    remaining = {node.name: node for node in snapshot.nodes}
     running = {pod.key: pod for pod in (*snapshot.pods, *course.problem.pending)}
-    made = [node for _, nodes in course.commands for node in nodes if node.name in here]
+    made = [node for _, nodes in course.commands for node in nodes if node.name in remaining]
     claims = {node.claim.metadata.name for node in snapshot.nodes if node.claim is not None}
     world = {
         **world,
         "nodes": [
-            *(node for node in world.get("nodes", []) if node["metadata"]["name"] in here),
+            *(node for node in world.get("nodes", []) if node["metadata"]["name"] in remaining),
             *(to_wire(node.node) for node in made),
         ],
         "nodeClaims": [
@@ -305,7 +305,7 @@ def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
     }
     if isinstance(world["instanceTypes"], list):
         left = _reservations(snapshot)
-        world["instanceTypes"] = [_with_left(kind, left) for kind in world["instanceTypes"]]
+        world["instanceTypes"] = [_with_left(row, left) for row in world["instanceTypes"]]
     try:
         path.write_bytes(orjson.dumps(world, option=orjson.OPT_INDENT_2))
     except OSError as error:
@@ -313,31 +313,31 @@ def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
 
 
 def _reservations(snapshot: Snapshot) -> dict[str, int]:
-    """Return how many instances are left in each capacity reservation, by its ID."""
+    """Return the number of instances left in each capacity reservation, by its ID."""
     return {
         offering.requirements[labels.RESERVATION_ID]: offering.reservation_capacity
-        for kinds in snapshot.instance_types.values()
-        for kind in kinds
-        for offering in kind.offerings
+        for types in snapshot.instance_types.values()
+        for instance_type in types
+        for offering in instance_type.offerings
         if labels.RESERVATION_ID in offering.requirements
     }
 
 
-def _with_left(kind: Mapping[str, Any], left: Mapping[str, int]) -> dict[str, Any]:
+def _with_left(row: Mapping[str, Any], left: Mapping[str, int]) -> dict[str, Any]:
     """Return an instance type with the remaining capacity of its offerings' reservations."""
     return {
-        **kind,
+        **row,
         "offerings": [
             {**offering, "reservationCapacity": left[reservation]}
             if (reservation := offering["requirements"].get(labels.RESERVATION_ID)) in left
             else offering
-            for offering in kind["offerings"]
+            for offering in row["offerings"]
         ],
     }
 
 
 def _is_left(pod: Mapping[str, Any], running: Mapping[str, Pod]) -> bool:
-    """Return whether a pod is pending or still runs: DaemonSet pods ended with their nodes."""
+    """Whether a pod is pending or running; DaemonSet pods of removed nodes are neither."""
     return not pod["spec"].get("nodeName") or key_of(pod) in running
 
 

@@ -1,4 +1,4 @@
-"""The instance types of a recorded world: in it, or in a file of Karpenter's kwok provider."""
+"""The instance types of a recorded world, from its rows or a file of Karpenter's kwok provider."""
 
 from __future__ import annotations
 
@@ -88,35 +88,39 @@ class Types:
     @property
     def all(self) -> tuple[InstanceType, ...]:
         """Every instance type, of any NodePool."""
-        return tuple(kind for kind, _ in self.rows)
+        return tuple(instance_type for instance_type, _ in self.rows)
 
     def by_node_pool(self, pools: Iterable[str]) -> dict[str, tuple[InstanceType, ...]]:
         """Return each NodePool's instance types by its name; one shared tuple if all are equal."""
-        if not any(named for _, named in self.rows):
+        if not any(pools_of_type for _, pools_of_type in self.rows):
             return dict.fromkeys(pools, self.all)
         return {
-            pool: tuple(kind for kind, named in self.rows if not named or pool in named)
+            pool: tuple(
+                instance_type
+                for instance_type, pools_of_type in self.rows
+                if not pools_of_type or pool in pools_of_type
+            )
             for pool in pools
         }
 
 
-def stated(rows: object) -> Types:
-    """Return the instance types that the world contains."""
+def from_rows(rows: object) -> Types:
+    """Return the instance types from the rows of a world."""
     if not isinstance(rows, list):
         raise WorldError('instanceTypes: expected a list or an object such as {"file": PATH}')
     return Types(
         tuple(
-            (_stated(row), frozenset(row.node_pools))
+            (_instance_type(row), frozenset(row.node_pools))
             for row in _converted(rows, InstanceTypeRow, "instanceTypes")
         )
     )
 
 
-def written(kind: InstanceType, *, node_pools: Iterable[str] = ()) -> dict[str, Any]:
+def to_row(instance_type: InstanceType, *, node_pools: Iterable[str] = ()) -> dict[str, Any]:
     """Return an instance type in the format of a world, for these NodePools (all if empty)."""
     row = InstanceTypeRow(
-        name=kind.name,
-        requirements=list(kind.requirements),
+        name=instance_type.name,
+        requirements=list(instance_type.requirements),
         offerings=[
             OfferingRow(
                 requirements=dict(offering.requirements),
@@ -129,33 +133,35 @@ def written(kind: InstanceType, *, node_pools: Iterable[str] = ()) -> dict[str, 
                 available=offering.available or offering.is_full,
                 reservation_capacity=offering.reservation_capacity,
             )
-            for offering in kind.offerings
+            for offering in instance_type.offerings
         ],
         capacity={
-            name: quantities.format_quantity(amount, name) for name, amount in kind.capacity.items()
+            name: quantities.format_quantity(amount, name)
+            for name, amount in instance_type.capacity.items()
         },
         overhead={
-            name: quantities.format_quantity(amount, name) for name, amount in kind.overhead.items()
+            name: quantities.format_quantity(amount, name)
+            for name, amount in instance_type.overhead.items()
         },
-        dynamic_resources=kind.dynamic_resources,
+        dynamic_resources=instance_type.dynamic_resources,
         node_pools=list(node_pools),
     )
     fields: dict[str, Any] = to_wire(row)
     return fields
 
 
-def _stated(row: InstanceTypeRow) -> InstanceType:
+def _instance_type(row: InstanceTypeRow) -> InstanceType:
     return InstanceType(
         name=row.name,
         requirements=tuple(row.requirements),
-        offerings=tuple(map(_stated_offering, row.offerings)),
+        offerings=tuple(map(_offering, row.offerings)),
         capacity=parsed(row.capacity),
         overhead=parsed(row.overhead),
         dynamic_resources=row.dynamic_resources,
     )
 
 
-def _stated_offering(row: OfferingRow) -> Offering:
+def _offering(row: OfferingRow) -> Offering:
     left, extra = row.reservation_capacity, row.surcharges
     surcharges = Surcharges(extra.volumes, extra.address, extra.fee)
     instance = max(row.price - surcharges.total, 0.0)
@@ -198,17 +204,17 @@ def from_file(rows: object) -> Types:
     )
 
 
-def _converted(rows: Iterable[object], kind: type[_T], where: str) -> Iterator[_T]:
+def _converted(rows: Iterable[object], instance_type: type[_T], where: str) -> Iterator[_T]:
     for index, row in enumerate(rows):
-        yield converted(row, kind, f"{where}[{index}] {name(row)}".rstrip())
+        yield converted(row, instance_type, f"{where}[{index}] {name(row)}".rstrip())
 
 
 def _file_requirements(row: FileTypeRow) -> Iterable[Requirement]:
-    """Yield the requirements that Karpenter's kwok provider gives such an instance type."""
+    """Yield the requirements that Karpenter's kwok provider sets for the instance type."""
     cpu, memory = str(row.resources.get("cpu", "")), str(row.resources.get("memory", ""))
     size = _AWS_NAME.match(row.name)
     family = re.split(r"[.-]", row.name, maxsplit=1)
-    said = {
+    values_by_label = {
         labels.INSTANCE_TYPE: [row.name],
         labels.ARCH: [row.architecture],
         labels.OS: row.operating_systems,
@@ -219,7 +225,7 @@ def _file_requirements(row: FileTypeRow) -> Iterable[Requirement]:
         f"{KWOK_GROUP}/instance-cpu": [cpu],
         f"{KWOK_GROUP}/instance-memory": [memory],
     }
-    for key, values in said.items():
+    for key, values in values_by_label.items():
         yield Requirement(key=key, operator="In", values=values)
 
 

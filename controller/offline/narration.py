@@ -11,7 +11,7 @@ from controller.scheduling.results import Results
 
 
 class Narrator(Reporter):
-    """Writes a line for each step; sums up relaxed preferences between two steps."""
+    """Writes a line for each step of a solve; sums up relaxed preferences between two steps."""
 
     def __init__(self, *, write: Callable[[str], object], clock: Callable[[], float]) -> None:
         """`write` receives lines without a newline; `clock` returns seconds."""
@@ -34,19 +34,19 @@ class Narrator(Reporter):
         self._write_line(f"{counted(nodes, 'new node')} for {cost:.4f} $/h{proven}{left}")
 
     def nodes_rearranged(self, *, nodes: int, cost: float) -> None:
-        """Write an answer that was rearranged."""
+        """Write the improved new nodes."""
         self._write_line(f"rearranged: {counted(nodes, 'new node')} for {cost:.4f} $/h")
 
     def pods_relaxed(self, *, pods: int, given_up: str) -> None:
-        """Add to the number of pods that give this up."""
+        """Add to the number of pods without this preference."""
         self._given_up[given_up] += pods
 
     def solved_again(self, world: str) -> None:
-        """Write how the problem was changed for another solve."""
+        """Write the change to the cluster for another solve."""
         self._write_line(f"solving again with {world}")
 
     def done(self, results: Results) -> None:
-        """Write the totals of the answer."""
+        """Write the totals of the results."""
         self._write_line(
             f"done: {counted(len(results.new_nodes), 'new node')} for {results.cost:.4f} $/h, "
             f"{counted(len(results.unschedulable), 'unschedulable pod')}"
@@ -55,7 +55,8 @@ class Narrator(Reporter):
     def _write_line(self, sentence: str) -> None:
         given_up, self._given_up = self._given_up, Counter()
         relaxed = [
-            f"relaxed {counted(pods, 'pod')}: ignoring {what}" for what, pods in given_up.items()
+            f"relaxed {counted(pods, 'pod')}: ignoring {preference}"
+            for preference, pods in given_up.items()
         ]
         for line in (*relaxed, sentence):
             self._write(f"{self._clock() - self._began:8.3f} s  {line}")

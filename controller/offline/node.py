@@ -1,4 +1,4 @@
-"""The command `explain node`: why a node is not disrupted, live or in a recorded world."""
+"""The command `explain node`: why a node of a cluster or of a recorded world is not disrupted."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from controller.kube.client import Client
 from controller.offline.commandline import (
     QuestionError,
     add_now,
-    answer_on_cluster,
     cluster_parser,
+    run_on_cluster,
     write_data,
     write_tables,
 )
@@ -28,7 +28,7 @@ from controller.offline.reporter import Table
 from controller.offline.solve import deadline
 from controller.offline.world import World
 
-TOLD = frozenset(
+DECISION_REASONS = frozenset(
     {
         "Unconsolidatable",
         "DisruptionBlocked",
@@ -37,7 +37,7 @@ TOLD = frozenset(
         "ConsolidationRejected",
     }
 )
-"""The reasons of events that say that the controller evaluated a node."""
+"""The reasons of events that the controller publishes when it has evaluated a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class LastDecision:
 
 def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `explain node`."""
-    return answer_on_cluster(parser(), _print, argv, environ)
+    return run_on_cluster(parser(), _print, argv, environ)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,8 +73,8 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
     explanation = _explanation(world, name, chosen)
     if chosen.world is None:
         last = asyncio.run(_last_decision(name, environ))
-    looked = {"at": last.at.isoformat(), "message": last.message} if last else None
-    if not write_data(chosen.output, {**as_wire(explanation), "lastTried": looked}):
+    last_tried = {"at": last.at.isoformat(), "message": last.message} if last else None
+    if not write_data(chosen.output, {**as_wire(explanation), "lastTried": last_tried}):
         write_tables(
             [_table(explanation)],
             before=_summary(explanation, last),
@@ -84,7 +84,7 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
 
 
 def _node_name(world: World, name: str) -> str:
-    """Return the name of a node that is given by its own name or by that of its NodeClaim."""
+    """Return the name of a node, given by its own name or by its NodeClaim's name."""
     for state in world.snapshot.nodes:
         if state.claim is not None and state.claim.metadata.name == name:
             return state.name
@@ -111,7 +111,7 @@ async def _last_decision(node: str, environ: Mapping[str, str]) -> LastDecision 
     decisions = [
         LastDecision(at, event.message)
         for event in events
-        if event.reason in TOLD
+        if event.reason in DECISION_REASONS
         and (at := event.last_timestamp or event.metadata.creation_timestamp)
     ]
     return max(decisions, key=lambda decision: decision.at, default=None)
@@ -138,7 +138,7 @@ def _summary(explanation: NodeExplanation, last: LastDecision | None) -> str:
 
 
 def _price(explanation: NodeExplanation) -> str:
-    """Return the price, and its parts if there are others than the instance."""
+    """Return the price as text, with its parts if there are several."""
     parts = [f"{name} {part:.4f}" for name, part in explanation.price_parts.items() if part]
     detail = f" ({', '.join(parts)})" if len(parts) > 1 else ""
     return f"{explanation.price:.4f} $/h{detail}"

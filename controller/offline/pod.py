@@ -1,4 +1,4 @@
-"""The command `explain pod`: where a pending pod is scheduled, or why it is unschedulable."""
+"""The command `explain pod`: the node of a pending pod, or why the pod is unschedulable."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from controller.offline import reporter
 from controller.offline.commandline import (
     QuestionError,
-    answer_on_cluster,
     cluster_parser,
+    run_on_cluster,
     write_data,
 )
 from controller.offline.record import access_of, world_of
@@ -18,7 +18,7 @@ from controller.offline.solve import solved
 
 def explain(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `explain pod`."""
-    return answer_on_cluster(parser(), _print, argv, environ)
+    return run_on_cluster(parser(), _print, argv, environ)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,20 +39,20 @@ def parser() -> argparse.ArgumentParser:
 
 def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping[str, str]) -> int:
     name = _key(chosen, environ)
-    answered = solved(lambda: world_of(chosen.world, settings, environ), seconds=chosen.time_limit)
-    pod = next((each for each in answered.world.pods if each.key == name), None)
+    result = solved(lambda: world_of(chosen.world, settings, environ), seconds=chosen.time_limit)
+    pod = next((each for each in result.world.pods if each.key == name), None)
     if pod is None:
-        running = {each.key: each.spec.node_name for each in answered.world.snapshot.pods}
+        running = {each.key: each.spec.node_name for each in result.world.snapshot.pods}
         if name not in running:
             raise QuestionError(f'pod "{name}" not found')
         if not write_data(chosen.output, {"pod": name, "node": running[name]}):
             print(f"{name} already runs on {running[name]}.")
         return 0
-    explanation = reporter.explain(answered.results, pod, answered.catalog)
+    explanation = reporter.explain(result.results, pod, result.catalog)
     reasons = list(explanation.causes or explanation.pools)
-    content = {"pod": explanation.pod, "answer": explanation.fate, "reasons": reasons}
+    content = {"pod": explanation.pod, "answer": explanation.outcome, "reasons": reasons}
     if not write_data(chosen.output, content):
-        print(f"{explanation.pod} {explanation.fate}")
+        print(f"{explanation.pod} {explanation.outcome}")
         for reason in reasons:
             print(f"  {reason}")
     return 0

@@ -1,9 +1,9 @@
 """The command `record`: writes the live cluster as a world for `solve`, `explain` and `disrupt`.
 
-The world contains only what those commands read. Objects are reduced to it when they are decoded,
-so commands, environment variables and other fields that may hold secrets never get here. Of the
-controller's own container, only the settings that change an answer are written. Only annotations
-that the engine reads are kept.
+The world has only the fields that these commands read. All others are dropped when objects are
+decoded, such as commands, environment variables and other fields that may hold secrets. Only
+annotations that the engine reads are kept. Of the controller's settings, only those are written
+that affect results.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from controller.offline.commandline import (
     CONTEXT,
     QuestionError,
     add_connection,
-    answered,
     connection,
-    parsed_with_settings,
+    parse_with_settings,
+    run_command,
 )
 from controller.offline.deployed import controller_options
-from controller.offline.disrupt import CALMING
-from controller.offline.instancetypes import written
+from controller.offline.disrupt import DISRUPTION_SETTINGS
+from controller.offline.instancetypes import to_row
 from controller.offline.redacting import redacted
 from controller.offline.solve import read
 from controller.offline.world import KEYS, KINDS, NO_NODE_POOL, World, load
@@ -96,14 +96,14 @@ READ_DOMAINS = ("karpenter.sh/", "karpenter.k8s.aws/", "joiner.dev/")
 
 _T = TypeVar("_T", bound=KubernetesObject)
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class InstanceTypeSource(Protocol):
     """The part of a cloud provider that lists instance types."""
 
     async def start(self) -> None:
-        """Load what every answer needs."""
+        """Load the data that every call needs."""
 
     async def settle(self) -> None:
         """Wait for pending calls."""
@@ -116,7 +116,7 @@ class InstanceTypeSource(Protocol):
 
 def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `record`."""
-    chosen, settings = parsed_with_settings(record_parser(), argv)
+    chosen, settings = parse_with_settings(record_parser(), argv)
     where = connection(chosen, environ)
 
     def write() -> int:
@@ -124,7 +124,7 @@ def record(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         sys.stdout.write(json.dumps(redacted(world) if chosen.redact else world) + "\n")
         return 0
 
-    return answered(write)
+    return run_command(write)
 
 
 def record_parser() -> argparse.ArgumentParser:
@@ -175,70 +175,70 @@ def access_of(environ: Mapping[str, str]) -> access.Access:
         AccessError: there is no kubeconfig, or it cannot be used.
 
     """
-    usual = Path(environ.get("HOME", "")) / ".kube" / "config"
+    default_path = Path(environ.get("HOME", "")) / ".kube" / "config"
     context = environ.get(CONTEXT, "")
-    if "KUBECONFIG" not in environ and usual.is_absolute() and usual.is_file():
-        return access.from_kubeconfig(usual, context)
+    if "KUBECONFIG" not in environ and default_path.is_absolute() and default_path.is_file():
+        return access.from_kubeconfig(default_path, context)
     return access.from_environment(environ, context=context)
 
 
 @asynccontextmanager
 async def connected(
-    argv: Sequence[str], environ: Mapping[str, str], say: Say
+    argv: Sequence[str], environ: Mapping[str, str], report: Report
 ) -> AsyncIterator[tuple[ApiServer, Options]]:
-    """Connect to the environment's cluster, only for reading; also yield its settings."""
+    """Connect to the environment's cluster for reading; yield the connection and the settings."""
     async with Client(access_of(environ), user_agent="joiner") as client:
-        settings = await controller_options(client, argv, environ, say)
+        settings = await controller_options(client, argv, environ, report)
         yield ReadOnlyApiServer(client), replace(settings, disruption_mode="observe")
 
 
-def market_of(options: Options, say: Say) -> InstanceTypeSource | None:
+def aws_source(options: Options, report: Report) -> InstanceTypeSource | None:
     """Return the instance types and prices of AWS, or None if its client cannot be created."""
     try:
         return AWSCloudProvider(options)
     except CloudProviderError as error:
-        say(f"cannot read instance types; the world will have none: {error}")
+        report(f"cannot read instance types; the world will have none: {error}")
         return None
 
 
 async def _live(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
-    async with connected(argv, environ, _say) as (api, options):
-        return await recorded(api, market_of(options, _say), options, _say)
+    async with connected(argv, environ, _report) as (api, options):
+        return await record_cluster(api, aws_source(options, _report), options, _report)
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-async def recorded(
-    api: ApiServer, market: InstanceTypeSource | None, options: Options, say: Say
+async def record_cluster(
+    api: ApiServer, source: InstanceTypeSource | None, options: Options, report: Report
 ) -> dict[str, Any]:
-    """Return the objects of an API server and the instance types of `market` as a world.
+    """Return the objects of an API server and the instance types of `source` as a world.
 
-    `say` receives progress and warnings.
+    `report` is called with progress and warnings.
 
     Raises:
         QuestionError: a required kind cannot be listed.
 
     """
     world: dict[str, Any] = {}
-    for kind in wanted(options):
+    for kind in kinds_of(options):
         key = KEYS[kind.type]
         try:
             objects = await api.list(kind)
         except ApiError as error:
             if key in ESSENTIAL and not isinstance(error, NotFoundError):
                 raise QuestionError(f"cannot list {kind.plural}: {error}") from error
-            say(f"cannot list {kind.plural}; the world will have none: {error}")
+            report(f"cannot list {kind.plural}; the world will have none: {error}")
             continue
-        world[key] = [_cut(to_wire(stored)) for stored in objects]
-        say(f"{kind.plural}: {len(objects)}")
+        world[key] = [_without_secrets(to_wire(stored)) for stored in objects]
+        report(f"{kind.plural}: {len(objects)}")
     world["settings"] = settings_of(options)
-    world["instanceTypes"] = await instance_types_of(api, market, say)
+    world["instanceTypes"] = await instance_types_of(api, source, report)
     return world
 
 
-def wanted(options: Options) -> tuple[Kind[Any], ...]:
+def kinds_of(options: Options) -> tuple[Kind[Any], ...]:
     """Return the kinds that a world of a cluster with these settings contains."""
     gates = options.feature_gates
     keys = (
@@ -253,7 +253,7 @@ def wanted(options: Options) -> tuple[Kind[Any], ...]:
 
 
 def settings_of(options: Options) -> dict[str, Any]:
-    """Return the settings of a world of a cluster with these settings.
+    """Return the settings of a world from the settings of the cluster's controller.
 
     Raises:
         QuestionError: the file of SCHEDULER_CONFIG cannot be read.
@@ -268,7 +268,7 @@ def settings_of(options: Options) -> dict[str, Any]:
     if options.node_price_per_hour:
         settings["NODE_PRICE_PER_HOUR"] = options.node_price_per_hour
     chosen = to_environment(options)
-    settings |= {name: chosen[name] for name in CALMING if name in chosen}
+    settings |= {name: chosen[name] for name in DISRUPTION_SETTINGS if name in chosen}
     if options.feature_gates.spot_to_spot_consolidation:
         settings["FEATURE_GATES"] = "SpotToSpotConsolidation=true"
     if given := options.scheduler_config:
@@ -280,15 +280,15 @@ def settings_of(options: Options) -> dict[str, Any]:
 
 
 async def instance_types_of(
-    api: ApiServer, market: InstanceTypeSource | None, say: Say
+    api: ApiServer, source: InstanceTypeSource | None, report: Report
 ) -> list[dict[str, Any]]:
-    """Return the instance types of Joiner's NodePools; equal lists are written once.
+    """Return the instance types of Joiner's NodePools; equal lists are returned once.
 
-    Those of nodes without a NodePool are written for `NO_NODE_POOL`. They are taken from an
-    EC2NodeClass with the alias al2023 and subnets in the zones of these nodes. If there is no
-    NodePool, all its instance types are written.
+    The types of nodes without a NodePool have the NodePool `NO_NODE_POOL`. They are the types for
+    an EC2NodeClass with the alias al2023 and subnets in the zones of these nodes. If there is no
+    NodePool, all types for this EC2NodeClass are returned.
     """
-    if market is None:
+    if source is None:
         return []
     offers: list[tuple[Sequence[InstanceType], list[str]]] = []
     try:
@@ -296,61 +296,63 @@ async def instance_types_of(
             node_class.metadata.name: node_class
             for node_class in await _existing(api, EC2_NODE_CLASS)
         }
-        await market.start()
+        await source.start()
         pools = await _existing(api, NODE_POOL)
         nodes = await api.list(NODE)
         if not any(map(is_ours, pools)):
             assumed = _assumed_class(nodes)
-            say(
+            report(
                 f"no NodePool: instance types for {assumed.spec.resolved_ami_family} in the zones "
                 f"{', '.join(subnet.zone for subnet in assumed.status.subnets)}"
             )
-            return [written(kind) for kind in await market.instance_types(assumed)]
+            return [to_row(row) for row in await source.instance_types(assumed)]
         for pool in pools:
             name = pool.metadata.name
-            wanted = pool.spec.template.spec.node_class_ref.name
+            class_name = pool.spec.template.spec.node_class_ref.name
             if not is_ours(pool):
                 continue
-            if wanted not in classes:
-                say(f'NodePool {name} has no instance types: EC2NodeClass "{wanted}" not found')
+            if class_name not in classes:
+                report(
+                    f'NodePool {name} has no instance types: EC2NodeClass "{class_name}" not found'
+                )
                 continue
             try:
-                offered = await market.instance_types(classes[wanted], pool)
+                offered = await source.instance_types(classes[class_name], pool)
             except CloudProviderError as error:
-                say(f"cannot read the instance types of NodePool {name}: {error}")
+                report(f"cannot read the instance types of NodePool {name}: {error}")
                 continue
-            say(f"NodePool {name}: {counted(len(offered), 'instance type')}")
-            known = next((pools for there, pools in offers if there == offered), None)
-            if known is None:
+            report(f"NodePool {name}: {counted(len(offered), 'instance type')}")
+            equal = next((pools for types, pools in offers if types == offered), None)
+            if equal is None:
                 offers.append((offered, [name]))
             else:
-                known.append(name)
-        others = await _types_outside(nodes, market)
+                equal.append(name)
+        others = await _types_outside(nodes, source)
     except (ApiError, CloudProviderError) as error:
-        say(f"cannot read instance types; the world will have none: {error}")
+        report(f"cannot read instance types; the world will have none: {error}")
         return []
     finally:
-        await market.settle()
-    alike = len(offers) == 1 and not others
+        await source.settle()
+    is_one_list = len(offers) == 1 and not others
     return [
-        written(instance_type, node_pools=() if alike else pools)
+        to_row(instance_type, node_pools=() if is_one_list else pools)
         for offered, pools in (*offers, (others, [NO_NODE_POOL]))
         for instance_type in offered
     ]
 
 
-async def _types_outside(nodes: Iterable[Node], market: InstanceTypeSource) -> list[InstanceType]:
+async def _types_outside(nodes: Iterable[Node], source: InstanceTypeSource) -> list[InstanceType]:
     """Return the instance types of the nodes without a NodePool."""
     outside = [node for node in nodes if labels.NODEPOOL not in node.metadata.labels]
     names = {node.metadata.labels.get(labels.INSTANCE_TYPE) for node in outside}
     if not names - {None}:
         return []
-    offered = await market.instance_types(_assumed_class(outside))
+    offered = await source.instance_types(_assumed_class(outside))
     return [instance_type for instance_type in offered if instance_type.name in names]
 
 
 async def _existing(api: ApiServer, kind: Kind[_T]) -> Sequence[_T]:
-    """Return the objects of a kind; none if the cluster does not have it."""
+    """Return the objects of a kind; none if the API server does not have the kind."""
     try:
         return await api.list(kind)
     except NotFoundError:
@@ -376,14 +378,16 @@ def _assumed_class(nodes: Iterable[Node]) -> EC2NodeClass:
     )
 
 
-def _cut(value: Any) -> Any:
+def _without_secrets(value: Any) -> Any:
     """Remove fields that no command reads and that may hold secrets."""
     if isinstance(value, list):
-        return [_cut(member) for member in value]
+        return [_without_secrets(member) for member in value]
     if not isinstance(value, dict):
         return value
     return {
-        name: _read_annotations((inner or {}).items()) if name == "annotations" else _cut(inner)
+        name: _read_annotations((inner or {}).items())
+        if name == "annotations"
+        else _without_secrets(inner)
         for name, inner in value.items()
         if name != "image" or not isinstance(inner, str)
     }

@@ -1,9 +1,9 @@
-"""Redacts a world: removes what identifies its owner and keeps what affects decisions.
+"""Redaction of a world: removes names that identify its owner, and keeps the results the same.
 
-Names, namespaces and label values become tokens. Equal values get the same token, and tokens sort
-as the values do, because the engine breaks ties by name. Values of Kubernetes', Karpenter's and
-AWS' own labels (zone, instance type) stay, as do label keys, resource names and numbers that
-requirements compare.
+Names, namespaces and label values become tokens. Equal values get the same token, and tokens have
+the same order as the values, because the engine breaks ties by name. Values of Kubernetes',
+Karpenter's and AWS' own labels (zone, instance type) are kept, and so are label keys, resource
+names and numbers that requirements compare.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SELECTING = frozenset({"labels", "matchLabels", "nodeSelector", "selector"})
 """Fields that map label keys to values; a selector is such a map or contains one."""
 
 VOLUMES = frozenset({"hostPath", "local", "awsElasticBlockStore"})
-"""Volume sources of which only the presence matters."""
+"""Volume sources whose content does not affect scheduling."""
 
 TAINTS = frozenset({"taints", "startupTaints", "tolerations"})
 COMPARING = frozenset({"Gt", "Lt", "Gte", "Lte"})
@@ -57,27 +57,27 @@ PUBLIC = frozenset({"instanceTypes", "settings"})
 HARDWARE = frozenset(
     {"resourceSlices", "resourceClaims", "deviceClasses", "deviceTaintRules", "csiNodes"}
 )
-"""Kinds whose inner names are those of drivers and devices; users choose only the object's own
-name."""
+"""Kinds in which only the object's own name is chosen by a user; the other names are those of
+drivers and devices."""
 
 
 def redacted(world: Mapping[str, Any]) -> dict[str, Any]:
     """Return the world with tokens instead of names that users chose."""
-    collected = _Collector(frozenset(_compared(world)), dict(_made_names(world)))
-    _redact_world(world, collected)
-    return dict(_redact_world(world, collected.tokens()))
+    collector = _Collector(frozenset(_compared(world)), dict(_composed_names(world)))
+    _redact_world(world, collector)
+    return dict(_redact_world(world, collector.tokens()))
 
 
 @dataclass(slots=True)
 class _Words(ABC):
-    """Maps words to their replacements; knows which label values are words."""
+    """Maps names, namespaces and label values to their replacements."""
 
     compared: frozenset[str]
-    made: Mapping[str, tuple[str, str]]
-    """Names that Kubernetes composed of a pod's and its volume's name."""
+    composed: Mapping[str, tuple[str, str]]
+    """Names of PersistentVolumeClaims that consist of a pod's name and a volume's name."""
 
     @abstractmethod
-    def plain(self, word: str) -> str:
+    def replaced(self, word: str) -> str:
         """Return the replacement of a name."""
 
     @abstractmethod
@@ -90,18 +90,18 @@ class _Words(ABC):
             return self.namespace(value)
         if key in self.compared or (_is_public(key) and key not in OWN_VALUES):
             return value
-        return self.plain(value)
+        return self.replaced(value)
 
 
 @dataclass(slots=True)
 class _Collector(_Words):
-    """Collects all words, so that tokens can be assigned in sorted order."""
+    """Collects all names and namespaces, so that tokens can be assigned in sorted order."""
 
     words: set[str] = field(default_factory=set)
     namespaces: set[str] = field(default_factory=set)
 
-    def plain(self, word: str) -> str:
-        self.words.update(self.made.get(word, (word,)))
+    def replaced(self, word: str) -> str:
+        self.words.update(self.composed.get(word, (word,)))
         return word
 
     def namespace(self, word: str) -> str:
@@ -109,10 +109,10 @@ class _Collector(_Words):
         return word
 
     def tokens(self) -> _Tokens:
-        """Return the tokens of all collected words."""
+        """Return the tokens of all collected names and namespaces."""
         return _Tokens(
             self.compared,
-            self.made,
+            self.composed,
             _numbered("x", sorted(self.words)),
             # Pods sort by `namespace/name`, in which a slash follows the namespace.
             _numbered("n", sorted(self.namespaces, key=lambda namespace: f"{namespace}/")),
@@ -121,13 +121,15 @@ class _Collector(_Words):
 
 @dataclass(slots=True)
 class _Tokens(_Words):
-    """Replaces words with tokens."""
+    """Replaces names and namespaces with tokens."""
 
     names: Mapping[str, str]
     spaces: Mapping[str, str]
 
-    def plain(self, word: str) -> str:
-        return "-".join(self.names[part] if part else "" for part in self.made.get(word, (word,)))
+    def replaced(self, word: str) -> str:
+        return "-".join(
+            self.names[part] if part else "" for part in self.composed.get(word, (word,))
+        )
 
     def namespace(self, word: str) -> str:
         return self.spaces[word] if word else ""
@@ -135,45 +137,45 @@ class _Tokens(_Words):
 
 def _numbered(prefix: str, words: list[str]) -> dict[str, str]:
     width = len(str(len(words)))
-    return {word: f"{prefix}{place:0{width}d}" for place, word in enumerate(words)}
+    return {word: f"{prefix}{index:0{width}d}" for index, word in enumerate(words)}
 
 
 def _redact_world(world: Mapping[str, Any], words: _Words) -> dict[str, Any]:
-    anonymous: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in world.items():
         if key == "instanceTypes" and isinstance(value, list):
-            anonymous[key] = [_type(row, words) for row in value]
+            result[key] = [_type(row, words) for row in value]
         elif key in PUBLIC:
-            anonymous[key] = value
+            result[key] = value
         elif key in HARDWARE:
-            anonymous[key] = [_hardware(row, words) for row in value]
+            result[key] = [_hardware(row, words) for row in value]
         elif key == "namespaces":
-            anonymous[key] = [_namespace(row, words) for row in value]
+            result[key] = [_namespace(row, words) for row in value]
         else:
-            anonymous[key] = [_object(row, words) for row in value]
-    return anonymous
+            result[key] = [_object(row, words) for row in value]
+    return result
 
 
 def _namespace(value: dict[str, Any], words: _Words) -> dict[str, Any]:
     name = words.namespace(value["metadata"]["name"])
-    anonymous: dict[str, Any] = _object(value, words)
-    return {**anonymous, "metadata": {**anonymous["metadata"], "name": name}}
+    result: dict[str, Any] = _object(value, words)
+    return {**result, "metadata": {**result["metadata"], "name": name}}
 
 
 def _type(row: dict[str, Any], words: _Words) -> dict[str, Any]:
     pools = row.get("nodePools")
-    return {**row, "nodePools": [pool and words.plain(pool) for pool in pools]} if pools else row
+    return {**row, "nodePools": [pool and words.replaced(pool) for pool in pools]} if pools else row
 
 
 def _hardware(value: dict[str, Any], words: _Words) -> dict[str, Any]:
-    anonymous = {**value, "metadata": _object(value.get("metadata", {}), words)}
+    result = {**value, "metadata": _object(value.get("metadata", {}), words)}
     spec = value.get("spec")
     if isinstance(spec, dict) and spec.get("nodeName"):
-        anonymous["spec"] = {**spec, "nodeName": words.plain(spec["nodeName"])}
+        result["spec"] = {**spec, "nodeName": words.replaced(spec["nodeName"])}
     status = value.get("status")
     if isinstance(status, dict) and "reservedFor" in status:
-        anonymous["status"] = {**status, "reservedFor": _object(status["reservedFor"], words)}
-    return anonymous
+        result["status"] = {**status, "reservedFor": _object(status["reservedFor"], words)}
+    return result
 
 
 def _object(value: Any, words: _Words, inside: str = "") -> Any:
@@ -197,7 +199,7 @@ def _field(name: str, value: Any, words: _Words) -> Any:
         if name == "namespace":
             return words.namespace(value)
         if name in NAMES:
-            return words.plain(value)
+            return words.replaced(value)
         if name == "providerID":
             return _provider_id(value, words)
         return value
@@ -211,16 +213,16 @@ def _field(name: str, value: Any, words: _Words) -> Any:
 
 
 def _provider_id(value: str, words: _Words) -> str:
-    place, slash, instance = value.rpartition("/")
-    return f"{place}{slash}{words.plain(instance)}" if instance else value
+    prefix, slash, instance = value.rpartition("/")
+    return f"{prefix}{slash}{words.replaced(instance)}" if instance else value
 
 
 def _is_public(key: str) -> bool:
     return key in PUBLIC_KEYS or key.partition("/")[0] in PUBLIC_DOMAINS
 
 
-def _made_names(world: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the names of claims that were made for the ephemeral volumes of pods."""
+def _composed_names(world: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the names of the claims for ephemeral volumes, each with the parts of the name."""
     for pod in world.get("pods", ()):
         for volume in pod.get("spec", {}).get("volumes", ()):
             if "ephemeral" in volume:

@@ -1,4 +1,4 @@
-"""The result of a solve as tables, and the explanation of one pod."""
+"""The results of a solve as tables, and the explanation of one pod."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Where one pod is scheduled, or why it is not; `pools` explains NodePools that reject it."""
+    """The outcome for one pod, its causes, and why NodePools reject it (`pools`)."""
 
     pod: str
-    fate: str
+    outcome: str
     causes: tuple[str, ...]
     pools: tuple[str, ...]
 
 
 def summary(results: Results) -> str:
-    """Return one sentence: how many pods are scheduled where, the cost, the gap to the bound."""
+    """Return a sentence with the numbers of pods and nodes, the cost and the gap to the bound."""
     new = sum(len(node.pods) for node in results.new_nodes)
-    old = sum(len(pods) for pods in results.existing_nodes.values())
+    existing = sum(len(pods) for pods in results.existing_nodes.values())
     sentence = (
         f"{counted(new, 'pod')} on {counted(len(results.new_nodes), 'new node')} "
-        f"for {results.cost:.4f} $/h, {old} on "
+        f"for {results.cost:.4f} $/h, {existing} on "
         f"{counted(len(results.existing_nodes), 'existing node')}, "
         f"{len(results.unschedulable)} unschedulable"
     )
@@ -57,16 +57,16 @@ def summary(results: Results) -> str:
 
 
 def tables(results: Results, fills: Mapping[str, Fill] | None = None) -> tuple[Table, ...]:
-    """Return the answer as tables: new nodes, existing nodes, unschedulable pods, capacity buffers.
+    """Return tables of new nodes, existing nodes, unschedulable pods and CapacityBuffers.
 
     Empty tables are omitted.
     """
-    equal = Counter(_looks(node) for node in results.new_nodes)
-    every = (
+    equal_nodes = Counter(_row(node) for node in results.new_nodes)
+    all_tables = (
         Table(
             "New nodes",
             ("nodes", "NodePool", "type", "types", "zone", "capacity", "$/h each", "pods each"),
-            tuple((str(count), *row) for row, count in equal.items()),
+            tuple((str(count), *row) for row, count in equal_nodes.items()),
         ),
         Table(
             "Existing nodes",
@@ -90,22 +90,22 @@ def tables(results: Results, fills: Mapping[str, Fill] | None = None) -> tuple[T
             ),
         ),
     )
-    return tuple(table for table in every if table.rows)
+    return tuple(table for table in all_tables if table.rows)
 
 
 def explain(results: Results, pod: Pod, catalog: Catalog) -> Explanation:
-    """Return where a pod is scheduled, and why each NodePool that rejects it does so."""
+    """Return the outcome for a pod, and why NodePools reject it."""
     (pod_class,) = pod_classes([pod])
     constraints = initial_constraints(pod.spec, policy=IGNORE, soft_taints=False)
     return Explanation(
         pod=pod.key,
-        fate=_fate(results, pod.key),
+        outcome=_outcome(results, pod.key),
         causes=results.unschedulable.get(pod.key, ()),
         pools=pool_causes(catalog, pod_class, constraints),
     )
 
 
-def _fate(results: Results, key: str) -> str:
+def _outcome(results: Results, key: str) -> str:
     for name, pods in results.existing_nodes.items():
         if key in pods:
             return f"schedules on existing node {name}"
@@ -124,7 +124,7 @@ def _fate(results: Results, key: str) -> str:
     return "is unschedulable" if key in results.unschedulable else "is not pending"
 
 
-def _looks(node: NewNode) -> tuple[str, ...]:
+def _row(node: NewNode) -> tuple[str, ...]:
     allowed = read(node.requirements)
     return (
         node.node_pool,

@@ -1,7 +1,6 @@
-"""The commands `solve` and `explain` for recorded worlds.
+"""The command `solve`: schedules the pending pods of a recorded world.
 
-The scheduling engine runs as in the controller, on a file instead of a cluster. The commands
-write nothing. docs/reference/formats.md describes the formats.
+docs/reference/formats.md describes the formats.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from controller.offline.commandline import (
     QuestionError,
     add_output,
     add_world,
-    answered,
-    parsed,
+    parse_arguments,
     positive,
     read_json,
+    run_command,
     write_data,
     write_tables,
 )
@@ -44,7 +43,11 @@ from controller.scheduling.settings import Settings, from_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """An answer, and its duration in seconds: of each solve, and of the first with reading."""
+    """The results of a solve, and durations in seconds.
+
+    `seconds` are the durations of the solves, `seconds_from_nothing` the duration of reading the
+    world and the first solve.
+    """
 
     world: worlds.World
     catalog: offerings.Catalog
@@ -65,8 +68,8 @@ def read(path: Path, content: Any = None) -> worlds.World:
     """
     content = content or read_json(path)
     try:
-        named = worlds.types_file(content) if isinstance(content, Mapping) else None
-        types = read_json(path.parent / named) if named else None
+        types_path = worlds.types_file(content) if isinstance(content, Mapping) else None
+        types = read_json(path.parent / types_path) if types_path else None
         world = worlds.load(content, types=types)
         _check_devices(world)
         from_names(world.settings)
@@ -74,7 +77,7 @@ def read(path: Path, content: Any = None) -> worlds.World:
         raise QuestionError(f"{path}: {error}") from error
     except ValueError as error:
         raise QuestionError(f"{path}: settings: {error}") from error
-    # The world lives until the process ends; a garbage collection would scan it in vain.
+    # The world exists until the process ends, so garbage collections need not scan it.
     gc.freeze()
     return world
 
@@ -97,12 +100,12 @@ def solved(
     prove: bool = False,
     reporter: Reporter = SILENT,
 ) -> Solved:
-    """Solve a world `repeat` times and return the last answer.
+    """Solve a world `repeat` times and return the last results.
 
-    Each solve takes at most `seconds`. `prove` computes a lower bound on the cost of any answer,
+    Each solve takes at most `seconds`. If `prove` is set, a lower bound on the cost is computed,
     which takes at most `seconds` more. `reporter` receives the progress.
     """
-    began = time.perf_counter()
+    started = time.perf_counter()
     world = read_world()
     settings = from_names(world.settings)
     catalog = offerings.catalog(world.snapshot)
@@ -119,7 +122,7 @@ def solved(
         )
         times.append(time.perf_counter() - start)
         if len(times) == 1:
-            from_nothing = time.perf_counter() - began
+            from_nothing = time.perf_counter() - started
     if prove:
         results = _proven(results, world, settings, catalog, seconds)
     real, fills = split_fills(results, world.buffer_pods)
@@ -140,9 +143,9 @@ def _proven(
     catalog: offerings.Catalog,
     seconds: float,
 ) -> Results:
-    """Return the answer with a lower bound on the cost of any answer that places the same pods."""
-    waiting = [*world.pods, *world.buffer_pods]
-    placed = [pod for pod in waiting if pod.key not in results.unschedulable]
+    """Return the results with a lower bound on the cost of scheduling the same pods."""
+    pending = [*world.pods, *world.buffer_pods]
+    placed = [pod for pod in pending if pod.key not in results.unschedulable]
     bound = least_cost(
         placed,
         snapshot=world.snapshot,
@@ -155,8 +158,8 @@ def _proven(
 
 def solve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `solve`; returns 1 if a pod is unschedulable."""
-    chosen = parsed(solve_parser(), argv)
-    return answered(lambda: _print_solved(chosen))
+    chosen = parse_arguments(solve_parser(), argv)
+    return run_command(lambda: _print_solved(chosen))
 
 
 def solve_parser() -> argparse.ArgumentParser:
@@ -189,23 +192,23 @@ def solve_parser() -> argparse.ArgumentParser:
 
 def _print_solved(chosen: argparse.Namespace) -> int:
     narrator = Narrator(write=partial(print, file=sys.stderr), clock=time.perf_counter)
-    answered = solved(
+    result = solved(
         partial(read, chosen.world),
         repeat=chosen.repeat,
         seconds=chosen.time_limit,
         prove=chosen.prove,
         reporter=narrator if chosen.verbose else SILENT,
     )
-    seconds = statistics.median(answered.seconds)
-    written = answer(answered.results, seconds=seconds, fills=answered.fills)
-    written["secondsFromNothing"] = answered.seconds_from_nothing
-    written["repetitions"] = list(answered.seconds)
-    if not write_data(chosen.output, written):
+    seconds = statistics.median(result.seconds)
+    content = answer(result.results, seconds=seconds, fills=result.fills)
+    content["secondsFromNothing"] = result.seconds_from_nothing
+    content["repetitions"] = list(result.seconds)
+    if not write_data(chosen.output, content):
         write_tables(
-            reporter.tables(answered.results, answered.fills),
-            after=f"{reporter.summary(answered.results)}; solved in {seconds:.3f} s",
+            reporter.tables(result.results, result.fills),
+            after=f"{reporter.summary(result.results)}; solved in {seconds:.3f} s",
         )
-    return 1 if answered.results.unschedulable else 0
+    return 1 if result.results.unschedulable else 0
 
 
 def deadline(end: float) -> Callable[[], bool]:

@@ -1,7 +1,7 @@
-"""Reads parsed JSON as wire values, with errors that name the object, the field and the value.
+"""Conversion of parsed JSON to wire values, with errors that name object, field and value.
 
-No API server has validated a recorded world. Malformed quantities, integers of more than 64 bits
-and times without a time zone are rejected here, so that later code does not have to expect them.
+A recorded world is not validated by an API server. So malformed quantities, integers of more than
+64 bits and times without a time zone are rejected here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from controller.constraints.requirements import value_set
 _T = TypeVar("_T")
 
 Fault = tuple[str, str]
-"""The path of a field inside an object, and what is wrong with its value."""
+"""The path of a field inside an object, and the description of the error in its value."""
 
 Check = Callable[[Any], Iterator[Fault]]
 """A validation: yields the faults inside a value of some type."""
@@ -53,12 +53,12 @@ def objects(world: Mapping[str, Any], key: str, kind: type[_T]) -> tuple[_T, ...
         raise WorldError(f"{key}: {_shown(rows)}: expected a list")
     try:
         values = tuple(msgspec.convert(rows, list[kind]))  # type: ignore[valid-type]
-        sound = not any(True for value in values for _ in _faults(value, kind))
+        is_valid = not any(True for value in values for _ in _faults(value, kind))
     except msgspec.ValidationError:
-        sound = False
-    if sound:
+        is_valid = False
+    if is_valid:
         return values
-    return tuple(converted(row, kind, _where(key, place, row)) for place, row in enumerate(rows))
+    return tuple(converted(row, kind, _where(key, index, row)) for index, row in enumerate(rows))
 
 
 def converted(row: object, kind: type[_T], where: str) -> _T:
@@ -67,7 +67,7 @@ def converted(row: object, kind: type[_T], where: str) -> _T:
         read = msgspec.convert(row, kind)
     except msgspec.ValidationError as exc:
         text, _, path = str(exc).partition(" - at `")
-        field, value = _culprit(row, kind, path.rstrip("`").removeprefix("$"))
+        field, value = _invalid_field(row, kind, path.rstrip("`").removeprefix("$"))
         raise WorldError(f"{where}: {field or 'the object itself'}: {text}{value}") from exc
     for path, fault in _faults(read, kind):
         raise WorldError(f"{where}: {path.lstrip('.')}: {fault}")
@@ -84,8 +84,8 @@ def name(row: object) -> str:
     return f"{namespace}/{name}" if namespace else name
 
 
-def _where(key: str, place: int, row: object) -> str:
-    return f"{key}[{place}] {name(row)}".rstrip()
+def _where(key: str, index: int, row: object) -> str:
+    return f"{key}[{index}] {name(row)}".rstrip()
 
 
 def _shown(value: object) -> str:
@@ -93,37 +93,37 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def _culprit(row: Any, kind: Any, path: str) -> Fault:
+def _invalid_field(row: Any, kind: Any, path: str) -> Fault:
     """Return the field at a path, with its value if that is not an object or a list.
 
     msgspec does not name the keys of mappings. The field is the one whose value alone causes the
     same error.
     """
-    way: list[str | int] = []
+    steps: list[str | int] = []
     inner = row
     for match in _STEP.finditer(path):
-        field, place, unnamed = match.groups()
+        field, index, unnamed = match.groups()
         if unnamed:
-            alone = ((key, _with(row, way, {key: value})) for key, value in inner.items())
-            step: str | int = next(key for key, changed in alone if _refused(changed, kind, path))
+            alone = ((key, _with(row, steps, {key: value})) for key, value in inner.items())
+            step: str | int = next(key for key, changed in alone if _causes(changed, kind, path))
         else:
-            step = field or int(place)
-        way.append(step)
+            step = field or int(index)
+        steps.append(step)
         inner = inner[step]
-    field = "".join(map(_written, way)).lstrip(".")
+    field = "".join(map(_step_text, steps)).lstrip(".")
     return field, "" if isinstance(inner, dict | list) else f" ({_shown(inner)})"
 
 
-def _with(whole: Any, way: list[str | int], value: object) -> Any:
+def _with(whole: Any, steps: list[str | int], value: object) -> Any:
     """Return a copy with another value at a path."""
-    if not way:
+    if not steps:
         return value
     copied = whole.copy()
-    copied[way[0]] = _with(whole[way[0]], way[1:], value)
+    copied[steps[0]] = _with(whole[steps[0]], steps[1:], value)
     return copied
 
 
-def _refused(row: object, kind: Any, path: str) -> bool:
+def _causes(row: object, kind: Any, path: str) -> bool:
     try:
         msgspec.convert(row, kind)
     except msgspec.ValidationError as exc:
@@ -131,7 +131,7 @@ def _refused(row: object, kind: Any, path: str) -> bool:
     return False
 
 
-def _written(step: str | int) -> str:
+def _step_text(step: str | int) -> str:
     if isinstance(step, int):
         return f"[{step}]"
     return f".{step}" if _PLAIN.fullmatch(step) else f"[{step!r}]"
@@ -174,15 +174,15 @@ def _at_fields(checks: Sequence[tuple[str, str, Check]], whole: Any) -> Iterator
 
 
 def _at_items(check: Check, values: Sequence[Any]) -> Iterator[Fault]:
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         for path, fault in check(value):
-            yield f"[{place}]{path}", fault
+            yield f"[{index}]{path}", fault
 
 
 def _at_values(check: Check, values: Mapping[str, Any]) -> Iterator[Fault]:
     for key, value in values.items():
         for path, fault in check(value):
-            yield _written(key) + path, fault
+            yield _step_text(key) + path, fault
 
 
 def _at_term(term: Requirement) -> Iterator[Fault]:

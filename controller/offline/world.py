@@ -1,8 +1,8 @@
 """A recorded world: one JSON object with everything that a solve reads.
 
 `docs/reference/formats.md` describes the format. `load` converts parsed JSON to a `World`, or
-raises an error that names the object and the field. `composed` makes a `World` of objects that are
-decoded already, such as those of a live cluster.
+raises an error that names the object and the field. `compose` returns a `World` of decoded objects,
+such as the objects of a live cluster.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from controller.apis.kubernetes.workloads import (
 )
 from controller.apis.ownership import is_ours
 from controller.cloudprovider.instancetypes import InstanceType
-from controller.offline.instancetypes import Types, from_file, stated
+from controller.offline.instancetypes import Types, from_file, from_rows
 from controller.offline.wirevalues import WorldError, objects
 from controller.state.buffers import PodBlueprint, replicas, virtual_pods
 from controller.state.nodefees import fee_of, with_fee
@@ -73,13 +73,13 @@ class Objects(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A snapshot, the pending pods, and the settings as users write them."""
+    """A snapshot, the pending pods, and settings of the controller by name."""
 
     snapshot: Snapshot
     pods: tuple[Pod, ...]
     settings: Mapping[str, str]
     buffer_pods: tuple[Pod, ...] = ()
-    """The virtual pods of capacity buffers; placed after all others."""
+    """The virtual pods of CapacityBuffers, which are placed after all other pods."""
 
     node_pools: tuple[NodePool, ...] = ()
     """All NodePools, including those that launch no nodes for pending pods."""
@@ -120,7 +120,7 @@ KEYS: Mapping[type[Wire], str] = {kind: key for key, kind in KINDS.items()}
 """The keys of the objects in a world, by their type."""
 
 NO_NODE_POOL = ""
-"""Stands for a NodePool in the instance types of nodes that have none, such as node groups'."""
+"""The key for the instance types of nodes without a NodePool, such as nodes of node groups."""
 
 _KNOWN = frozenset({*KINDS, "settings", "instanceTypes"})
 
@@ -152,21 +152,23 @@ def load(world: Mapping[str, Any], *, types: object = None) -> World:
     for key in ("pods", "instanceTypes"):
         if key not in world:
             raise WorldError(f"{key}: required")
-    found = from_file(types) if types_file(world) else stated(world["instanceTypes"])
+    types_of_world = from_file(types) if types_file(world) else from_rows(world["instanceTypes"])
 
     def of(kind: type[_T]) -> Sequence[_T]:
         return objects(world, KEYS[kind], kind)
 
     settings = _settings(world.get("settings", {}))
-    return composed(of, types_by_pool(found, of(NodePool), of(NodeOverlay), settings), settings)
+    return compose(
+        of, types_by_pool(types_of_world, of(NodePool), of(NodeOverlay), settings), settings
+    )
 
 
-def composed(
+def compose(
     of: Objects, instance_types: Mapping[str, tuple[InstanceType, ...]], settings: Mapping[str, Any]
 ) -> World:
     """Return the world of these objects.
 
-    `instance_types` are by NodePool, and `settings` as a world has them.
+    `instance_types` are by NodePool; `settings` have the format of a world.
 
     Raises:
         WorldError: a setting is malformed, or an object refers to another that does not exist.
@@ -177,9 +179,9 @@ def composed(
     spread = _spreading(of, settings.get("SCHEDULER_CONFIG"))
     snapshot = Snapshot(
         nodes=_state_nodes(of(Node), [claim for claim in of(NodeClaim) if is_ours(claim)]),
-        # Running pods may have to move; they then get the same default spread constraints.
+        # Running pods may be evicted; they then have the same default spread constraints.
         pods=tuple(spread(pod for pod in pods if pod.spec.node_name)),
-        node_pools=tuple(pool for pool in node_pools if _usable(pool)),
+        node_pools=tuple(pool for pool in node_pools if _is_usable(pool)),
         instance_types=instance_types,
         daemon_sets=tuple(of(DaemonSet)),
         namespaces=tuple(of(Namespace)),
@@ -197,8 +199,8 @@ def composed(
     )
     return World(
         snapshot,
-        tuple(spread(pod for pod in pods if _waits(pod))),
-        {name: _written(value) for name, value in settings.items() if name != "SCHEDULER_CONFIG"},
+        tuple(spread(pod for pod in pods if _is_provisionable(pod))),
+        {name: _as_text(value) for name, value in settings.items() if name != "SCHEDULER_CONFIG"},
         tuple(spread(_buffer_pods(of))),
         node_pools,
     )
@@ -212,15 +214,15 @@ def types_by_pool(
 ) -> dict[str, tuple[InstanceType, ...]]:
     """Return the instance types of each of Joiner's NodePools, with NodeOverlays and fees applied.
 
-    Under `NO_NODE_POOL` are those of nodes without a NodePool, which have neither.
+    The key `NO_NODE_POOL` has the types of nodes without a NodePool, without overlays and fees.
 
     Raises:
         WorldError: a NodeOverlay is malformed, or the fee is not an amount.
 
     """
     pools = list(filter(is_ours, every))
-    sold = _overlaid(types, pools, overlays)
-    by_pool = _with_fees(sold, pools, settings.get("NODE_PRICE_PER_HOUR", 0.0))
+    with_overlays = _overlaid(types, pools, overlays)
+    by_pool = _with_fees(with_overlays, pools, settings.get("NODE_PRICE_PER_HOUR", 0.0))
     outside = types.by_node_pool([NO_NODE_POOL])
     return by_pool | outside if any(outside.values()) else by_pool
 
@@ -235,10 +237,10 @@ def _overlaid(
         if problems := overlay_problems(overlay):
             raise WorldError(f"nodeOverlays {overlay.metadata.name}: {'; '.join(problems)}")
     try:
-        refused = conflicting(overlays, pools=pools, instance_types=by_pool)
-        heard = [overlay for overlay in overlays if overlay.metadata.name not in refused]
+        rejected = conflicting(overlays, pools=pools, instance_types=by_pool)
+        accepted = [overlay for overlay in overlays if overlay.metadata.name not in rejected]
         return {
-            pool.metadata.name: overlaid(by_pool[pool.metadata.name], heard, pool=pool)
+            pool.metadata.name: overlaid(by_pool[pool.metadata.name], accepted, pool=pool)
             for pool in pools
         }
     except ValueError as exc:
@@ -256,7 +258,9 @@ def _with_fees(
     if not 0 <= fee < math.inf:
         raise WorldError(f"settings: NODE_PRICE_PER_HOUR: {default!r} is not an amount in $/h")
     fees = {pool.metadata.name: fee_of(pool, fee) for pool in pools}
-    return {name: tuple(with_fee(sold, fees[name])) for name, sold in types.items()}
+    return {
+        name: tuple(with_fee(with_overlays, fees[name])) for name, with_overlays in types.items()
+    }
 
 
 def _settings(content: object) -> dict[str, Any]:
@@ -265,7 +269,7 @@ def _settings(content: object) -> dict[str, Any]:
     return {str(name): value for name, value in content.items()}
 
 
-def _written(setting: object) -> str:
+def _as_text(setting: object) -> str:
     """Return a setting as the value of an environment variable."""
     return str(setting).lower() if isinstance(setting, bool) else str(setting)
 
@@ -286,8 +290,8 @@ def _spreading(of: Objects, config: object) -> Callable[[Iterable[Pod]], Iterabl
     return lambda pods: with_default_spreads(pods, constraints, selectors)
 
 
-def _usable(pool: NodePool) -> bool:
-    """Return whether the NodePool launches nodes for pending pods.
+def _is_usable(pool: NodePool) -> bool:
+    """Whether the NodePool launches nodes for pending pods.
 
     It must be Joiner's, and neither static, nor being deleted, nor not ready.
     """
@@ -300,8 +304,8 @@ def _usable(pool: NodePool) -> bool:
     )
 
 
-def _waits(pod: Pod) -> bool:
-    """Return whether the pod is provisionable: pending, and not owned by a DaemonSet or a Node."""
+def _is_provisionable(pod: Pod) -> bool:
+    """Whether the pod is pending, and not owned by a DaemonSet or a Node."""
     return (
         not pod.spec.node_name
         and not is_terminal(pod)
@@ -334,9 +338,9 @@ _SCALABLES: Sequence[type[Scalable]] = (Deployment, ReplicaSet, StatefulSet)
 def _buffer_pods(of: Objects) -> tuple[Pod, ...]:
     """Return the pods of every buffer whose template or workload is in the world."""
     blueprints: dict[tuple[str, str, str], PodBlueprint] = {}
-    for prescribed in of(PodTemplate):
-        blueprints["PodTemplate", prescribed.metadata.namespace, prescribed.metadata.name] = (
-            PodBlueprint(prescribed.template)
+    for pod_template in of(PodTemplate):
+        blueprints["PodTemplate", pod_template.metadata.namespace, pod_template.metadata.name] = (
+            PodBlueprint(pod_template.template)
         )
     for kind in _SCALABLES:
         for workload in of(kind):

@@ -11,7 +11,7 @@ import pytest
 from controller.disruption.commands import Command
 from controller.disruption.methods.order import decide
 from controller.disruption.problem import EVICTIONS_FREE, DisruptionProblem
-from controller.offline.answers import written_node
+from controller.offline.answers import node_content
 from controller.offline.world import load
 from tests.disruption.clusters import underused
 from tests.oracle.replay import Finding, Replay
@@ -66,7 +66,7 @@ def judged(world: dict[str, Any], commands: Sequence[Command]) -> list[Finding]:
             claim for claim in world["nodeClaims"] if claim["status"]["nodeName"] not in gone
         ],
     }
-    new_nodes = [written_node(new) for command in commands for new in command.replacements]
+    new_nodes = [node_content(new) for command in commands for new in command.replacements]
     answer = {
         "newNodes": new_nodes,
         "existingNodes": existing,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.parity.worlds import HOSTNAME, instance_type, node_pool, offering, pod, requirement
-from controller.offline.disrupt import answer, begun, look, problem_of
+from controller.offline.disrupt import answer, evaluate, new_course, problem_of
 from controller.offline.world import load
 from tests.disruption.clusters import node_and_claim
 from tests.oracle.disruption import played
@@ -99,9 +99,9 @@ def test_every_command_is_valid_after_the_commands_before_it(
     seed: int, *, with_eviction_cost: bool
 ) -> None:
     cluster = exchanging(seed)
-    course = begun(problem_of(load(cluster), now=NOW, with_eviction_cost=with_eviction_cost))
+    course = new_course(problem_of(load(cluster), now=NOW, with_eviction_cost=with_eviction_cost))
     ends = [0]
-    while look(course, 60.0):
+    while evaluate(course, 60.0):
         ends.append(len(course.commands))
     commands = answer(course)["commands"]
 

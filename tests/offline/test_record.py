@@ -22,8 +22,8 @@ from controller.cloudprovider.instancetypes import InstanceType
 from controller.disruption.methods.order import decide
 from controller.offline.commandline import QuestionError
 from controller.offline.disrupt import problem_of
-from controller.offline.instancetypes import stated
-from controller.offline.record import recorded
+from controller.offline.instancetypes import from_rows
+from controller.offline.record import record_cluster
 from controller.offline.redacting import redacted
 from controller.offline.world import KINDS, NO_NODE_POOL, load
 from controller.options import Options
@@ -41,7 +41,7 @@ class InstanceTypeSource:
     """Offers the instance types of a world."""
 
     def __init__(self, sold: World) -> None:
-        self._sold = stated(sold["instanceTypes"])
+        self._sold = from_rows(sold["instanceTypes"])
         self.is_settled = False
 
     async def start(self) -> None: ...
@@ -68,7 +68,7 @@ def cluster(of: World) -> FakeApiServer:
 
 async def record(of: World, said: list[str] | None = None) -> World:
     heard: list[str] = [] if said is None else said
-    written = await recorded(cluster(of), InstanceTypeSource(of), OPTIONS, heard.append)
+    written = await record_cluster(cluster(of), InstanceTypeSource(of), OPTIONS, heard.append)
     return json.loads(json.dumps(written))  # type: ignore[no-any-return]
 
 
@@ -213,7 +213,7 @@ async def test_unreadable_kinds_are_reported_and_left_out() -> None:
         raise CloudProviderError("no credentials")
 
     market.instance_types = nothing  # type: ignore[method-assign]
-    written = await recorded(api, market, OPTIONS, said.append)
+    written = await record_cluster(api, market, OPTIONS, said.append)
 
     assert "csiNodes" not in written
     assert any(
@@ -229,7 +229,7 @@ async def test_the_recorded_world_has_the_eviction_cost_settings_of_the_cluster(
     original = world(("a", "small", pods("a", 1)), ("b", "small", pods("b", 3)))
     dear = Options(cluster_name="joiner", disruption_eviction_price=1000.0)
 
-    written = await recorded(
+    written = await record_cluster(
         cluster(original), InstanceTypeSource(original), dear, lambda text: None
     )
 
@@ -244,7 +244,7 @@ async def test_recording_fails_without_permission_to_list_pods() -> None:
     api.refuse("list", ForbiddenError("not allowed", status=403), kind=kinds.POD)
 
     with pytest.raises(QuestionError, match="cannot list pods"):
-        await recorded(api, InstanceTypeSource(original), OPTIONS, lambda text: None)
+        await record_cluster(api, InstanceTypeSource(original), OPTIONS, lambda text: None)
 
 
 class Bare(FakeApiServer):
@@ -272,7 +272,7 @@ async def test_a_cluster_without_karpenter_is_recorded_with_the_types_of_its_zon
     api.seed(*msgspec.convert(original["nodes"], list[Node]))
     said: list[str] = []
 
-    written = await recorded(api, market, OPTIONS, said.append)
+    written = await record_cluster(api, market, OPTIONS, said.append)
 
     assert [kind["name"] for kind in written["instanceTypes"]] == ["small", "large"]
     assert [subnet.zone for subnet in market.asked.status.subnets] == ["zone-a"]

@@ -32,7 +32,7 @@ def test_each_pod_is_reported_with_its_node_or_the_cause() -> None:
     lucky, large = make_pod(), make_pod(cpu="900")
     results = schedule_on(snapshot, [lucky, large])
 
-    assert "new node of NodePool default" in explain(results, lucky, catalog(snapshot)).fate
+    assert "new node of NodePool default" in explain(results, lucky, catalog(snapshot)).outcome
     kept_out = explain(results, large, catalog(snapshot))
-    assert kept_out.fate == "is unschedulable"
+    assert kept_out.outcome == "is unschedulable"
     assert "too small for cpu 900" in kept_out.pools[0]

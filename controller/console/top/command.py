@@ -16,8 +16,8 @@ from controller.offline.commandline import (
     QuestionError,
     add_now,
     add_source,
-    answered,
-    parsed_with_settings,
+    parse_with_settings,
+    run_command,
 )
 
 try:
@@ -28,8 +28,8 @@ except ImportError:  # textual is installed with the extra `console` only
 
 def top(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `top`."""
-    chosen, settings = parsed_with_settings(parser(), argv)
-    return answered(
+    chosen, settings = parse_with_settings(parser(), argv)
+    return run_command(
         lambda: asyncio.run(_show(study.source_of(chosen, settings, environ), chosen.note))
     )
 

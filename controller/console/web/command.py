@@ -20,8 +20,8 @@ from controller.offline.commandline import (
     QuestionError,
     add_connection,
     add_now,
-    answered,
-    parsed_with_settings,
+    parse_with_settings,
+    run_command,
     seconds,
 )
 
@@ -33,13 +33,13 @@ SHORTEST_TOKEN = 16
 
 def web(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `web`."""
-    chosen, settings = parsed_with_settings(parser(), argv)
+    chosen, settings = parse_with_settings(parser(), argv)
 
     def serve() -> int:
         token = _token(chosen, environ)
         return asyncio.run(_serve(chosen, study.source_of(chosen, settings, environ), token))
 
-    return answered(serve)
+    return run_command(serve)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,1 +1,1 @@
-"""The command `advise`: what a cluster would cost under Joiner, and what prevents it."""
+"""The command `advise`: the cost of a cluster under Joiner, and obstacles to a lower cost."""

@@ -1,4 +1,4 @@
-"""The command `advise`: reads the cluster, asks, and prints the answer."""
+"""The command `advise`: reads a cluster, computes the advice and prints it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from controller.offline.commandline import (
     STDIN,
     QuestionError,
     add_now,
-    answer_on_cluster,
     cluster_parser,
     positive,
     read_json,
+    run_on_cluster,
     write_data,
     write_tables,
 )
@@ -44,14 +44,14 @@ from controller.offline.world import World
 
 Wire = dict[str, Any]
 
-SOLVES = 10
-"""After this many times the time limit of one solve, no further obstacle is measured."""
+TIME_LIMITS = 10
+"""The time limit for all obstacles together, as a multiple of the time limit of one solve."""
 
-MOST_OBSTACLES = 40
-"""How many obstacles are measured unless `--obstacles` says otherwise."""
+MAX_OBSTACLES = 40
+"""The maximum number of measured obstacles; `--obstacles` overrides it."""
 
-SHOWN = 10
-"""How many obstacles the table shows unless `--top` says otherwise."""
+ROWS = 10
+"""The maximum number of obstacles in the table; `--top` overrides it."""
 
 TIME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)[T_ -]?(\d\d)[:.-]?(\d\d)(?:[:.-]?(\d\d))?", re.ASCII)
 """A time in a file's name, such as 2026-11-22T08-00-00Z or 20261122T080000."""
@@ -59,13 +59,13 @@ TIME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)[T_ -]?(\d\d)[:.-]?(\d\d)(?:[:.-]?(\d
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A world as JSON, and its file, against which its types file is resolved."""
+    """A world as JSON, and its path. The path of its types file is relative to that path."""
 
     content: Wire
     path: Path = STDIN
 
     def world(self, pools: list[Wire]) -> World:
-        """Return the world with more NodePools; with the default one if it has none at all."""
+        """Return the world with these NodePools added; with the default NodePool if it has none."""
         if not self.has_pools and not pools:
             pools = [manifests.DEFAULT]
         content = manifests.with_pools(self.content, pools) if pools else self.content
@@ -84,7 +84,7 @@ class _Source:
 
 def command(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command `advise`."""
-    return answer_on_cluster(parser(), _print, argv, environ)
+    return run_on_cluster(parser(), _print, argv, environ)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -128,16 +128,16 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--top",
         type=positive,
-        default=SHOWN,
+        default=ROWS,
         metavar="N",
-        help=f"show the N most expensive obstacles (default {SHOWN}); wide shows all",
+        help=f"show the N most expensive obstacles (default {ROWS}); wide shows all",
     )
     parser.add_argument(
         "--obstacles",
         type=positive,
-        default=MOST_OBSTACLES,
+        default=MAX_OBSTACLES,
         metavar="N",
-        help=f"measure at most N obstacles (default {MOST_OBSTACLES})",
+        help=f"measure at most N obstacles (default {MAX_OBSTACLES})",
     )
     return parser
 
@@ -167,7 +167,7 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
             question,
             steady=steady,
             most=chosen.obstacles,
-            expired=deadline(time.perf_counter() + SOLVES * chosen.time_limit),
+            expired=deadline(time.perf_counter() + TIME_LIMITS * chosen.time_limit),
             report=tell,
         )
     result = AdviceResult(
@@ -187,7 +187,7 @@ def _print(chosen: argparse.Namespace, settings: Sequence[str], environ: Mapping
 
 
 def _question(world: World, chosen: argparse.Namespace, now: datetime | None = None) -> Question:
-    """Return the question about a world; raises `QuestionError` if prices are missing."""
+    """Return the input of the advice for a world; raises `QuestionError` if prices are missing."""
     at = now or chosen.now or datetime.now(UTC)
     problem = translated(problem_of(world, now=at, with_eviction_cost=True))
     if not any(problem.snapshot.instance_types.values()):
@@ -262,14 +262,14 @@ def _print_history(chosen: argparse.Namespace) -> int:
 
 
 def _next(question: Question, before: Forecast | None) -> Forecast:
-    """Return the forecast of a recording, given that of the recording before it."""
+    """Return the forecast of a recording, given the forecast of the recording before it."""
     if before is None:
         return question.forecast()
     problem: DisruptionProblem = at_next_recording(
         before, question.problem, question.leaving, expired=question.deadline()
     )
-    there = frozenset(state.name for state in problem.snapshot.nodes)
-    leaving = there & (question.leaving | before.staying.keys())
+    existing_nodes = frozenset(state.name for state in problem.snapshot.nodes)
+    leaving = existing_nodes & (question.leaving | before.staying.keys())
     return Question(problem=problem, leaving=leaving, deadline=question.deadline).forecast()
 
 
@@ -280,17 +280,17 @@ def _by_time(folder: Path) -> list[tuple[datetime, Path]]:
         QuestionError: a name has no time, or there are fewer than two worlds.
 
     """
-    found = []
+    worlds = []
     for path in folder.glob("*.json"):
         try:
-            found.append((_time_in(path.stem), path))
+            worlds.append((_time_in(path.stem), path))
         except ValueError as error:
             raise QuestionError(
                 f"{path}: the name has no time such as 2026-11-22T08-00-00Z"
             ) from error
-    if len(found) < 2:
+    if len(worlds) < 2:
         raise QuestionError(f"{folder}: a history needs at least two worlds (*.json)")
-    return sorted(found)
+    return sorted(worlds)
 
 
 def _time_in(name: str) -> datetime:
@@ -309,7 +309,7 @@ def _time_in(name: str) -> datetime:
 
 @contextmanager
 def _progress() -> Iterator[Report]:
-    """Yield a function that shows progress on a terminal, and nothing elsewhere."""
+    """Yield a function that shows progress if standard error is a terminal."""
     console = Console(stderr=True, markup=False, emoji=False)
     columns = (
         TextColumn("{task.description:.60}", markup=False),

@@ -1,4 +1,4 @@
-"""NodePools in YAML: those of a folder, the default one, and the difference between two sets."""
+"""NodePools in YAML: read from a folder, written to a folder, and compared."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ DEFAULT: Wire = {
         },
     },
 }
-"""The NodePool of `crds/samples/default.yaml`, with which a stack begins."""
+"""The NodePool of `crds/samples/default.yaml`, which a new stack creates."""
 
 
 def read_folder(folder: Path) -> list[Wire]:
@@ -82,8 +82,8 @@ def read_folder(folder: Path) -> list[Wire]:
             if is_ours(pool):
                 found[pool.metadata.name] = wire
     if not found:
-        why = "no NodePool found" if folder.is_dir() else os.strerror(2)
-        raise QuestionError(f"{folder}: {why}")
+        cause = "no NodePool found" if folder.is_dir() else os.strerror(2)
+        raise QuestionError(f"{folder}: {cause}")
     return list(found.values())
 
 
@@ -120,10 +120,10 @@ def has_pools(world: Wire) -> bool:
 
 
 def with_pools(world: Wire, pools: list[Wire]) -> Wire:
-    """Return a world with these NodePools; those of other names stay.
+    """Return a world with these NodePools added or replaced, by name.
 
-    A NodePool that exists keeps its status. Each has the hash of its template, so that drift can
-    be found.
+    A replaced NodePool keeps its status. Each gets the hash of its template, by which drift is
+    detected.
     """
     before = {wire["metadata"]["name"]: wire for wire in world.get("nodePools", [])}
     after = {wire["metadata"]["name"]: wire for wire in pools}
@@ -152,7 +152,7 @@ def write_folder(folder: Path, pools: Mapping[str, NodePool]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, pool in pools.items():
-            (folder / f"{name}.yaml").write_text("".join(_written(pool)))
+            (folder / f"{name}.yaml").write_text("".join(_yaml_lines(pool)))
     except OSError as error:
         raise QuestionError(f"{folder}: {os.strerror(error.errno or 0)}") from error
 
@@ -161,7 +161,7 @@ def difference(before: Mapping[str, NodePool], after: Mapping[str, NodePool]) ->
     """Return the unified diff of two sets of NodePools, as files `<name>.yaml`."""
     lines: list[str] = []
     for name in sorted({*before, *after}):
-        old, new = (_written(pools[name]) if name in pools else [] for pools in (before, after))
+        old, new = (_yaml_lines(pools[name]) if name in pools else [] for pools in (before, after))
         lines += difflib.unified_diff(
             old,
             new,
@@ -188,8 +188,8 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(list, _Dumper.represent_values)
 
 
-def _written(pool: NodePool) -> list[str]:
-    """Return the lines of a NodePool in YAML, without what the cluster added."""
+def _yaml_lines(pool: NodePool) -> list[str]:
+    """Return the lines of a NodePool in YAML, without status and metadata set by the cluster."""
     spec = to_wire(pool.spec)
     template, policy = spec.pop("template"), pool.spec.disruption
     disruption: Wire = {

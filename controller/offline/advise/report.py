@@ -1,4 +1,4 @@
-"""The answers of `advise` as tables, sentences and JSON-ready values."""
+"""The results of `advise` as tables, sentences and JSON-ready values."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ CAVEATS: Mapping[str, str] = {
     "CapacityType": "pods on spot nodes can be interrupted with two minutes' notice",
     "Architecture": "images must exist for the architecture that is added",
 }
-"""What to check before a change is made, by the kind of the obstacle."""
+"""The text after "Check first:", by the type of the obstacle that the change removes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceResult:
-    """The answer about one cluster; `had_pools` is False if the default NodePool was assumed."""
+    """The advice for one cluster; `had_pools` is False if the default NodePool was assumed."""
 
     question: Question
     advice: Advice
@@ -48,7 +48,7 @@ class AdviceResult:
 
 
 def _money(hourly: float) -> tuple[str, str]:
-    """Return a cost as $/h and as $ a month."""
+    """Return a cost as text, in $/h and in $ a month."""
     return f"{hourly:,.3f}", f"{hourly * MONTH:,.0f}"
 
 
@@ -60,7 +60,7 @@ def _share(cost: float, before: float) -> str:
 
 
 def advice_summary(result: AdviceResult) -> str:
-    """Return how many nodes and pods the cluster has, and what manages the nodes, in a sentence."""
+    """Return sentences with the numbers of nodes and pods, and of the nodes by manager."""
     snapshot = result.now.snapshot
     managed = sum(state.managed for state in snapshot.nodes)
     pods = sum(is_reschedulable(pod) for pod in snapshot.pods)
@@ -127,20 +127,20 @@ def _obstacles(advice: Advice, shown: int) -> Table:
         title,
         ("saves $/h", "$/month", "what prevents it", "what to change"),
         tuple(
-            (*_money(finding.saving), _what(finding), finding.obstacle.change)
+            (*_money(finding.saving), _obstacle_text(finding), finding.obstacle.change)
             for finding in findings[:shown]
         ),
         right=("saves $/h", "$/month"),
     )
 
 
-def _what(finding: Finding) -> str:
+def _obstacle_text(finding: Finding) -> str:
     after = " (once the other changes are made)" if finding.is_last else ""
     return finding.obstacle.what + after
 
 
 def advice_notes(result: AdviceResult, shown: int, *, is_wide: bool) -> str:
-    """Return what the figures do not include, and what to check before a change."""
+    """Return notes on what the figures leave out, and on checks before a change."""
     advice = result.advice
     shown = len(advice.findings) if is_wide else shown
     lines = [*_notes_on_obstacles(result, shown), *_notes_on_nodes(result)]
@@ -211,7 +211,7 @@ def write_diff(diff: str) -> None:
 
 
 def advice_content(result: AdviceResult) -> dict[str, Any]:
-    """Return the advice as JSON-ready values, in the format of `docs/formats.md`."""
+    """Return the advice as JSON-ready values (`docs/reference/formats.md`)."""
     advice = result.advice
     return {
         "today": _cost_of(result.now),
@@ -254,7 +254,7 @@ def _cost_of(problem: DisruptionProblem) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullRequest:
-    """What a change of NodePools would cost, and the nodes that it makes drift."""
+    """The cost of a change of NodePools, and the nodes that drift because of it."""
 
     now: DisruptionProblem
     before: Forecast
@@ -264,7 +264,7 @@ class PullRequest:
 
     @property
     def difference(self) -> float:
-        """What the change adds to the cost, in $/h."""
+        """The increase in cost by the change, in $/h."""
         return self.after.cost - self.before.cost
 
 
@@ -306,7 +306,7 @@ def request_tables(request: PullRequest) -> Sequence[Table]:
 
 
 def request_notes(request: PullRequest) -> str:
-    """Return what happens to the nodes."""
+    """Return a sentence about the nodes that drift."""
     if not request.diff:
         return "The NodePools in the folder are those of the cluster."
     if not request.drifting:
@@ -318,7 +318,7 @@ def request_notes(request: PullRequest) -> str:
 
 
 def request_content(request: PullRequest) -> dict[str, Any]:
-    """Return the cost of the change as JSON-ready values, in the format of `docs/formats.md`."""
+    """Return the cost of the change as JSON-ready values (`docs/reference/formats.md`)."""
     return {
         "today": _cost_of(request.now),
         "before": _cost(request.before),
@@ -342,7 +342,7 @@ def request_content(request: PullRequest) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """One recording: what the cluster cost, and what it would have cost under Joiner, in $/h."""
+    """The costs of one recording in $/h: of the cluster (`recorded`), and under Joiner."""
 
     at: datetime
     recorded: float
@@ -370,7 +370,7 @@ class History:
 
     @property
     def hours(self) -> float:
-        """The time from the first recording to the last."""
+        """The time from the first recording to the last, in hours."""
         return _hours(self.recordings[0], self.recordings[-1])
 
     def total(self, joiner: bool) -> float:
@@ -415,7 +415,7 @@ def history_summary(history: History) -> str:
 
 
 def history_content(history: History) -> dict[str, Any]:
-    """Return the history as JSON-ready values, in the format of `docs/formats.md`."""
+    """Return the history as JSON-ready values (`docs/reference/formats.md`)."""
     return {
         "hours": round(history.hours, 4),
         "recorded": round(history.total(joiner=False), 4),
