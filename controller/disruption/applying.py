@@ -85,15 +85,15 @@ def replaced(
     nodes = (*(node for node in snapshot.nodes if node.name not in gone), *made)
     there = replace(snapshot, nodes=nodes, pods=pods, instance_types=types)
     after = replace(problem, snapshot=there)
-    adrift = [
+    unbound = [
         bound(pod, "")
         for pod in snapshot.pods
         if pod.spec.node_name in gone and pod.key not in place and is_reschedulable(pod)
     ]
-    return _with_pods_bound(after, adrift) if adrift else after
+    return _with_pods_bound(after, unbound) if unbound else after
 
 
-def _with_pods_bound(problem: DisruptionProblem, adrift: Sequence[Pod]) -> DisruptionProblem:
+def _with_pods_bound(problem: DisruptionProblem, unbound: Sequence[Pod]) -> DisruptionProblem:
     """Return the cluster with the pods of static NodePools on nodes that can hold them now.
 
     The replacements of static NodePools are created for no pod in particular. Pods that no node
@@ -104,12 +104,12 @@ def _with_pods_bound(problem: DisruptionProblem, adrift: Sequence[Pod]) -> Disru
         node if node.initialized else replace(node, deleting=True) for node in snapshot.nodes
     )
     there = replace(snapshot, nodes=up, node_pools=(), instance_types={})
-    results = schedule(adrift, snapshot=there, settings=problem.scheduling)
+    results = schedule(unbound, snapshot=there, settings=problem.scheduling)
     place = {key: name for name, keys in results.existing_nodes.items() for key in keys}
     settled = (
-        _restarted(bound(pod, place[pod.key]), problem.now) for pod in adrift if pod.key in place
+        _restarted(bound(pod, place[pod.key]), problem.now) for pod in unbound if pod.key in place
     )
-    waiting = (pod for pod in adrift if pod.key not in place)
+    waiting = (pod for pod in unbound if pod.key not in place)
     return replace(
         problem,
         snapshot=replace(snapshot, pods=(*snapshot.pods, *settled)),

@@ -183,9 +183,9 @@ def budgets_of(
     """Return the budgets of each NodePool now.
 
     `consumed` is the nodes' `consumption` for the reason, if the caller has it. Percentages count
-    nodes and, for drift, also capacity. A drifted node is replaced whatever the replacement costs.
-    If many small nodes replaced a few large ones, their number alone would allow the disruption of
-    all other large nodes at once.
+    nodes and, for drift, also capacity. A drifted node is replaced at any cost, perhaps by several
+    smaller nodes. If only their number counted, budgets might then allow the disruption of all
+    other large nodes at once.
     """
     nodes = problem.snapshot.nodes
     total, consuming = consumed or consumption(nodes, reason)

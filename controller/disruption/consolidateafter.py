@@ -1,8 +1,8 @@
-"""Which nodes are not yet consolidatable: `consolidateAfter` since the last pod change is not over.
+"""Nodes that are not yet consolidatable: `consolidateAfter` has not elapsed since a pod change.
 
 Consolidation moves no pods to such nodes: their pods may end soon, and each pod that moves there
-restarts the node's own `consolidateAfter`. Replacements are exempt: when a plan is executed in
-steps, pods of later steps move to them.
+restarts `consolidateAfter`. Replacements are exempt, because pods of later steps of a plan move to
+them.
 """
 
 from __future__ import annotations

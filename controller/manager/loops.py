@@ -95,7 +95,7 @@ class Pace:
     _until: float | None = None
 
     async def wait(self) -> None:
-        """Return in the next iteration of the event loop once this one's slice is used up."""
+        """Return at once, or in the event loop's next iteration if this one's slice is used up."""
         while self._until is not None and self.clock() >= self._until:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0)
         if self._until is None:

@@ -1,8 +1,8 @@
 """Gauges with a series for each object, and the metrics page.
 
-`prometheus_client` keeps a dictionary for each series and examines the name of each label of each
-series again. With a series for each pod of a large cluster that takes seconds, during which the
-event loop gets half a CPU.
+`prometheus_client` keeps a dictionary for each series, and validates the label names of each
+series. With a series for each pod of a large cluster, that takes seconds, and the event loop has
+only half a CPU meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ObjectGauge(GaugeMetricFamily):
 
 
 class _Samples(Sequence[Sample]):
-    """The samples of an `ObjectGauge`, each made when it is read."""
+    """The samples of an `ObjectGauge`, each created when it is read."""
 
     def __init__(
         self, name: str, labels: tuple[str, ...], series: Sequence[tuple[tuple[str, ...], float]]
@@ -74,7 +74,7 @@ class _Only(Collector):
 
 
 def page(registry: Collector) -> list[bytes]:
-    """Return, in parts, what `prometheus_client.generate_latest` returns."""
+    """Return the parts of the page that `prometheus_client.generate_latest` returns."""
     return [part for family in registry.collect() for part in _parts(family)]
 
 

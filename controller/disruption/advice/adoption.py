@@ -62,8 +62,8 @@ def translated(problem: DisruptionProblem) -> DisruptionProblem:
 def outside(problem: DisruptionProblem, keep: Mapping[str, str] | None = None) -> frozenset[str]:
     """Return the names of the nodes outside Joiner that its NodePools would replace.
 
-    It leaves out Fargate, control planes, nodes with the taint `CriticalAddonsOnly`, nodes whose
-    price is unknown, and nodes with all labels of `keep`.
+    These are all but Fargate, control planes, nodes with the taint `CriticalAddonsOnly`, nodes
+    whose price is unknown, and nodes with all labels of `keep`.
     """
     price = candidates.prices(problem)
     return frozenset(

@@ -47,7 +47,7 @@ class Question:
 class Finding:
     """An obstacle, and the saving from its removal, in $/h.
 
-    `is_last`: it saves only once the other obstacles are removed.
+    `is_last`: its removal saves only together with that of the other obstacles.
     """
 
     obstacle: Obstacle

@@ -31,7 +31,7 @@ class DriftingNode:
 
 
 def drifting(problem: DisruptionProblem, before: Pools) -> list[DriftingNode]:
-    """Return the nodes that match their NodePool in `before`, but not as it is now."""
+    """Return the nodes that match their NodePool in `before`, but not their NodePool now."""
     return list(_drifting(problem, before))
 
 

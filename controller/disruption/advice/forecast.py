@@ -63,10 +63,10 @@ def forecast(
 ) -> Forecast:
     """Return the cluster once the nodes in `leaving` are replaced and nothing more is disrupted.
 
-    They are replaced whatever that costs, as are drifted nodes and nodes that are being deleted.
-    Pending pods are scheduled if they can be; otherwise, the pods do not change. Waits have
-    passed and temporary budgets have ended. After the last command, the cluster stays quiet for
-    DISRUPTION_HORIZON, and Joiner decides again, because savings then count for longer.
+    They are replaced at any cost, as are drifted nodes and nodes that are being deleted. Pending
+    pods are scheduled if possible; no other pods are created or deleted. All waits have passed, and
+    temporary budgets have ended. DISRUPTION_HORIZON after the last command, Joiner decides again,
+    because savings then count for longer.
     """
     names = {*leaving, *_drifted(problem), *_deleting(problem)}
     later = problem.now + problem.settings.horizon

@@ -1,4 +1,4 @@
-"""A recorded history under Joiner: from one recording to the next, its nodes stay as they were."""
+"""Replays a recorded history under Joiner, from one recording to the next."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def at_next_recording(
     """Return the cluster under Joiner at the time of the next recording.
 
     Pods that ran before stay on their nodes, and Joiner launches nodes for new pods. Nodes that
-    Joiner does not replace are those of the recording. A node in `outside` is in the cluster only
-    if no other node can run one of its pods.
+    Joiner does not replace are as in the recording. A node in `outside` stays only if no other node
+    can run one of its pods.
     """
     ours = {
         state.name: state for state in before.nodes if state.managed or state.name in before.staying

@@ -1,4 +1,4 @@
-"""Pods by the workload that owns them, as users name it, and copies of pods without some rules."""
+"""The workloads that own pods, and copies of pods without some of their constraints."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def without_anti_affinity(pod: Pod) -> Pod:
 
 
 def without_strict_spreads(pod: Pod) -> Pod:
-    """Return a copy of the pod without topology spread constraints that bind."""
+    """Return a copy of the pod without topology spread constraints with `DoNotSchedule`."""
     left = [each for each in pod.spec.topology_spread_constraints if not is_strict(each)]
     return _with_spec(pod, topology_spread_constraints=left)
 
 
 def is_strict(spread: TopologySpreadConstraint) -> bool:
-    """Whether a topology spread constraint binds."""
+    """Whether a topology spread constraint has `DoNotSchedule`."""
     return spread.when_unsatisfiable == "DoNotSchedule"
 
 

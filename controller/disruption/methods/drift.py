@@ -69,10 +69,7 @@ class Drift:
 
         def propose(mine: Sequence[Candidate]) -> Proposal:
             # Its own rollout, because other commands may be rejected.
-            again = _next(context, mine, budgets=budgets, rollout=Rollout.of(context.problem))
-            for command in again.commands:
-                budgets.admit(command.candidates)
-            return again
+            return _next(context, mine, budgets=budgets, rollout=Rollout.of(context.problem))
 
         return confirm_each(self.eligible(context), commands, propose)
 
@@ -125,7 +122,7 @@ def _next(
     leaving: frozenset[str] = NO_NODES,
     resting: Collection[str] = NO_NODES,
 ) -> Proposal:
-    """Return the command for the first of these nodes that can be disrupted.
+    """Return the command for the first of these nodes that can be disrupted; consumes the budgets.
 
     `leaving` names the nodes that will be disrupted later: pods move to them only if they fit
     nowhere else. `resting` names the NodePools in which a disruption failed recently.
@@ -159,6 +156,7 @@ def _next(
             terminate_first=context.problem.settings.terminate_first_drift,
         )
         if command is not None:
+            budgets.admit(members)
             return Proposal((command,), blocked, frozenset(kept))
         why_not = "Drifted, but not all pods would schedule on other nodes"
         blocked |= dict.fromkeys(mine, why_not)

@@ -246,10 +246,7 @@ class Repair:
         diagnoses = {candidate.name: found for candidate, found in unhealthy(context.problem).due}
 
         def propose(mine: Sequence[Candidate]) -> Proposal:
-            again = _next(context, [(one, diagnoses[one.name]) for one in mine], budgets)
-            for command in again.commands:
-                budgets.admit(command.candidates)
-            return again
+            return _next(context, [(one, diagnoses[one.name]) for one in mine], budgets)
 
         return confirm_each(
             self.eligible(context), commands, propose, otherwise="Node is no longer unhealthy"
@@ -259,7 +256,7 @@ class Repair:
 def _next(
     context: Context, due: Sequence[tuple[Candidate, Diagnosis]], budgets: Budgets
 ) -> Proposal:
-    """Return the command for the first of these nodes that can be repaired."""
+    """Return the command for the first node that can be repaired; consumes the budgets."""
     simulation = context.simulate([candidate for candidate, _ in due])
     blocked: dict[str, str] = {}
     kept: set[str] = set()
@@ -283,6 +280,7 @@ def _next(
             command if found.reboots else _replaced(command, context.problem, simulation, others)
         )
         if isinstance(repaired, Command):
+            budgets.admit(repaired.candidates)
             return Proposal((repaired,), blocked, frozenset(kept))
         blocked[candidate.name] = f"Unhealthy, but {repaired}"
     return Proposal((), blocked, frozenset(kept))

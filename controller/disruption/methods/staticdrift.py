@@ -43,7 +43,7 @@ AT_LIMIT = "static NodePool is at its node limit and cannot stage a replacement"
 class StaticDrift:
     """Replaces drifted nodes of static NodePools, as many as budgets and limits allow.
 
-    A replacement follows the NodePool's template, whatever runs on the drifted node.
+    A replacement follows the NodePool's template, regardless of the pods on the drifted node.
     """
 
     reason = Reason.DRIFTED

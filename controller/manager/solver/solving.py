@@ -1,7 +1,7 @@
 """Runs solves in a separate process, so that computation never blocks the event loop.
 
-The process answers one request at a time. It starts with the first request, and starts again if it
-died or did not response in time. It ends with its parent: it reads requests from a pipe and exits
+The process handles one request at a time. It starts with the first request, and is started again if
+it died or did not respond in time. It ends with its parent: it reads requests from a pipe and exits
 when the other end is closed.
 """
 
@@ -88,8 +88,8 @@ class SolverProcess:
     ) -> Result:
         """Make several calls as `solve` does, and return the result of the last one.
 
-        A thread reads the iterator, which prepares a call while the process works on the one
-        before. All results but the last must be small.
+        A thread reads the iterator, which prepares a call while the process runs the call before.
+        All results but the last must be small.
         """
         async with self._lock:
             pipe = self._started()
@@ -105,7 +105,7 @@ class SolverProcess:
             except (EOFError, OSError) as exc:
                 self.stop()
                 raise SolverError("the solver's process died") from exc
-            except BaseException:  # cancelled, or the iterator failed: a result is still to come
+            except BaseException:  # cancelled, or the iterator failed: a result is not read yet
                 self.stop()
                 raise
         if problem is not None:
@@ -182,7 +182,7 @@ class WorldSolver:
         snapshot: Snapshot,
         arguments: tuple[Any, ...],
     ) -> Iterator[Call[Any]]:
-        """Yield the calls that send the new pods, and the call that asks."""
+        """Yield the calls that send the new pods, and then the call of the function."""
         sender = self._sender
         for batch in sender.batches(snapshot.pods):
             yield receive, (batch,)
@@ -314,8 +314,7 @@ def schedule(
     # Imported here, so that only the solver's process loads the array libraries.
     from controller.scheduling import scheduler
 
-    # Decoding creates a million objects without reference cycles; collections would scan them in
-    # vain.
+    # Decoding creates a million objects without reference cycles, which collections would scan.
     gc.disable()
     pods, world = msgspec.msgpack.decode(request, type=tuple[tuple[Pod, ...], Snapshot])
     snapshot = _CACHES.completed(world, running, offer)

@@ -19,7 +19,7 @@ from controller.state.evictions import EvictionGuards
 PERIOD = timedelta(minutes=10)
 
 LEAST_SHARE = 0.9
-"""The share of each expected resource that a node must have: kernel and AMI use some of it."""
+"""The share of each expected resource that a node must have, because kernels and AMIs differ."""
 
 log = logging.getLogger(__name__)
 

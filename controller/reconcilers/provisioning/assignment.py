@@ -21,9 +21,9 @@ from controller.state.pods import are_alike, controller_of
 
 
 def assigned(nodes: Sequence[NewNode], queue: Iterable[Pod]) -> list[NewNode]:
-    """Return the nodes, with pods of the same owner exchanged so that the first pods share nodes.
+    """Return the nodes, with the queue's first pods on as few nodes as possible.
 
-    Each node keeps its number of pods of each owner.
+    Only pods of the same owner are exchanged: each node keeps its number of pods of each owner.
     """
     placed = {key for node in nodes for key in node.pods}
     alike = [pod for pod in queue if pod.key in placed]

@@ -1,4 +1,4 @@
-"""Which nodes may receive long-running pods: not nodes that will soon be empty by themselves."""
+"""Keeps long-running pods off nodes that will soon be empty by themselves."""
 
 from __future__ import annotations
 
