@@ -372,9 +372,7 @@ class FakeApiServer:
         grace_period_seconds: int | None,
         propagation: str,
     ) -> None:
-        """Mark an object as being deleted, and remove it when its finalizers and grace period
-        allow.
-        """
+        """Mark an object as being deleted; remove it if finalizers and grace period allow."""
         body = _copied(before)
         metadata = body["metadata"]
         grace = _grace(kind, body, grace_period_seconds)
@@ -439,10 +437,12 @@ class FakeApiServer:
                     self._save(kind, key, after)
 
     def _spend_budget(self, pod: Body) -> None:
-        """Reduce the disruption budget of a pod by one; raises TooManyRequestsError if it is used
-        up.
+        """Reduce the PodDisruptionBudget of a pod by one.
 
-        A pod with several budgets raises UnavailableError (status 500), as on a real server.
+        Raises:
+            TooManyRequestsError: it allows no disruption.
+            UnavailableError: the pod has several budgets (status 500, as on a real server).
+
         """
         namespace = pod["metadata"]["namespace"]
         matching = [

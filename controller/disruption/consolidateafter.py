@@ -56,8 +56,9 @@ def _not_yet(problem: DisruptionProblem) -> Iterator[tuple[StateNode, datetime]]
 
 
 def _wait(consolidate_after: str) -> timedelta | None:
-    """Return the duration, or None for Never or a malformed value: such nodes are never
-    consolidated, so pods may move there.
+    """Return the duration, or None for Never or a malformed value.
+
+    Such nodes are never consolidated, so pods may move there.
     """
     try:
         return durations.parse(consolidate_after)

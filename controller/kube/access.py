@@ -107,9 +107,7 @@ class TokenCommand:
         )
 
     def _run_plugin(self) -> tuple[str, datetime | None]:
-        """Run the program and return the token that it prints, and the token's expiry if it states
-        one.
-        """
+        """Run the program; return the token that it prints, and its expiry or None."""
         asked = {
             "apiVersion": self.api_version,
             "kind": "ExecCredential",

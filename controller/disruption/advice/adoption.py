@@ -48,10 +48,10 @@ class Adopted:
 
 
 def translated(problem: DisruptionProblem) -> DisruptionProblem:
-    """Return the problem with Karpenter's labels and annotations beside those of EKS and of Cluster
-    Autoscaler.
+    """Return the problem with Karpenter's labels and annotations on nodes and pods.
 
-    A node without a capacity type counts as on-demand.
+    They are derived from those of EKS and Cluster Autoscaler. A node without a capacity type counts
+    as on-demand.
     """
     snapshot = problem.snapshot
     nodes = tuple(_with_capacity_type(state) for state in snapshot.nodes)

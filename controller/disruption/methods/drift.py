@@ -41,8 +41,7 @@ class Drift:
         return in_order(context.forced, static=False)
 
     def propose(self, context: Context) -> Proposal:
-        """Return the command for the next drifted node that can be disrupted, and why others
-        cannot.
+        """Return the command for the next drifted node that can be disrupted.
 
         Nodes without pods to move are first, then the nodes that drifted first. The price of a
         replacement does not matter.

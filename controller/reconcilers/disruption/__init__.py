@@ -1,4 +1,4 @@
 """Carries out the commands that `controller.disruption` decides.
 
-One loop runs each method in turn and begins the first command that passes validation.
+One loop runs the disruption methods in order, and begins the first command that passes validation.
 """

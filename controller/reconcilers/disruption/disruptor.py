@@ -166,8 +166,9 @@ class Disruptor(PortUser):
         return await self._begin(commands, problem) == AT_ONCE
 
     def _validated_empty(self, context: Context) -> tuple[Command | None, timedelta]:
-        """Return the command for nodes that have been empty for `validation`, and the time until
-        other nodes have been.
+        """Return the command for nodes that have been empty for `validation`, or None.
+
+        The second value is the time until other nodes have been empty for that long.
         """
         now, empty = context.problem.now, EMPTINESS.eligible(context)
         self.metrics.eligible(Reason.EMPTY, len(empty))
@@ -289,9 +290,7 @@ class Disruptor(PortUser):
                 await self.recorder.publish(NODE_POOL, pool, "Warning", "NodeRepairBlocked", why)
 
     async def _report_protected(self, problem: DisruptionProblem, seen: Overview) -> None:
-        """Publish until when `karpenter.sh/do-not-disrupt` protects a pod, and which values of the
-        annotation are invalid.
-        """
+        """Publish the end of pods' `karpenter.sh/do-not-disrupt`, and its invalid values."""
         for pod in seen.annotated:
             event = _protection(pod, problem.now)
             if event is not None:

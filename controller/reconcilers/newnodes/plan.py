@@ -66,7 +66,7 @@ class PlacementPlan:
         self._expected.setdefault(node, set()).add(pod.metadata.uid)
 
     def expected_on(self, *names: str) -> Mapping[str, str]:
-        """Return the pods planned on a node, given by its names, as UID → `namespace/name`."""
+        """Return the pods planned on a node, given by its names: `namespace/name` by UID."""
         return {
             uid: planned.pod
             for name in names

@@ -93,7 +93,7 @@ class Drift(PortUser):
 def _is_offered(claim: NodeClaim, types: Sequence[InstanceType]) -> bool:
     """Whether the claim's instance type has an offering in its zone and capacity type.
 
-    The offering need not be available. An instance whose reservation ended runs on as on-demand.
+    The offering need not be available. An instance whose reservation ended continues as on-demand.
     """
     carried = claim.metadata.labels
     bought = carried.get(labels.CAPACITY_TYPE)

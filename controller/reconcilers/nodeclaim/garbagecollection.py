@@ -36,8 +36,8 @@ NODELESS = timedelta(minutes=5)
 starts, and a reboot takes a few minutes."""
 
 STARTING = timedelta(minutes=2)
-"""How long EC2 may not list a new instance. Afterwards, an instance that EC2 does not list is
-terminated, and its pods need not wait for the registration timeout."""
+"""How long EC2 may not list a new instance. Afterwards, an instance that EC2 does not list counts
+as terminated, so that its pods do not wait for the registration timeout."""
 
 log = logging.getLogger(__name__)
 

@@ -71,7 +71,7 @@ class Tagging(PortUser):
                 },
             )
         except NodeClaimNotFoundError:
-            return None  # garbage collection handles it
+            return None  # garbage collection deletes the NodeClaim
         await self._annotate(claim, done)
         return None
 

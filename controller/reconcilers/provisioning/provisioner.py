@@ -71,9 +71,7 @@ class Solve(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """UIDs of NodeClaims that an earlier leader created and did not launch, and when this process
-    became leader.
-    """
+    """UIDs of an earlier leader's unlaunched NodeClaims, and when this process became leader."""
 
     claims: frozenset[str]
     since: datetime
@@ -91,7 +89,7 @@ class Provisioner(PortUser, ExpectedPods):
     plan: PlacementPlan = field(default_factory=PlacementPlan)
     _changes: ChangeMonitor = field(default_factory=ChangeMonitor)
     _causes: dict[str, str] = field(default_factory=dict)
-    """Pod's UID → why it got no node in the previous round."""
+    """Why a pod got no node in the previous round, by its UID."""
 
     _inherited: Inherited | None = None
     _read: tuple[object, ...] = ()
@@ -425,9 +423,7 @@ def _promised(node: StateNode) -> StateNode:
 
 
 def with_placed(snapshot: Snapshot, placed: Sequence[Pod]) -> Snapshot:
-    """Return the snapshot in which planned pods that are not bound yet count on their planned
-    nodes.
-    """
+    """Return the snapshot in which planned pods count as bound to their planned nodes."""
     if not placed:
         return snapshot
     keys = {p.metadata.uid for p in placed}

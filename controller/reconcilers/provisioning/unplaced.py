@@ -45,7 +45,7 @@ class Unplaced:
 
     _unready: list[tuple[NodePool, str]] = field(init=False)
     _refused: dict[str, str] = field(init=False)
-    """NodePool's name → the refused launches that its EC2NodeClass reports."""
+    """The refused launches that a NodePool's EC2NodeClass reports, by NodePool."""
 
     _messages: dict[tuple[tuple[str, ...], bytes], str] = field(default_factory=dict)
 

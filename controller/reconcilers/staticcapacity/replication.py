@@ -176,8 +176,10 @@ class Replication(PortUser):
         return True
 
     def _rank(self, node: StateNode, is_replaced: bool) -> Rank:
-        """Return the order of deletion: deletion already requested, already replaced, unregistered,
-        empty, cheap to disrupt, protected.
+        """Return the sort key of surplus nodes, the first to delete first.
+
+        The order: deletion already requested, already replaced, unregistered, empty, cheap to
+        disrupt, protected.
         """
         claim = node.claim
         assert claim is not None

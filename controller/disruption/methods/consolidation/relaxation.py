@@ -220,8 +220,9 @@ class _Program:
         )
 
     def _add_pairs(self, chosen: Mask) -> None:
-        """Add a column for each chosen pair (classes × groups): the pods of the class that the
-        group receives.
+        """Add a column for each chosen pair (classes × groups).
+
+        Its value is the number of pods of the class that the group receives.
         """
         classes, groups = np.nonzero(chosen)
         self._paired |= chosen
