@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Literal, NoReturn
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
 
 from controller.apis.kinds import Kind, T
 from controller.apiserver.errors import ForbiddenError
-from controller.apiserver.port import ApiServer, Change, Patch
+from controller.apiserver.port import ApiServer, Change
 
 
 class ReadOnlyApiServer:
@@ -38,51 +38,28 @@ class ReadOnlyApiServer:
         """List a kind, then yield its changes."""
         return self._api.watch(kind)
 
-    async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
+    async def create(self, kind: Kind[Any], *_: Any, **__: Any) -> NoReturn:
         """Refuse the write."""
-        _refuse("create", kind)
+        raise _refused(f"create {kind.plural}")
 
-    async def patch(
-        self,
-        kind: Kind[T],
-        name: str,
-        patch: Patch,
-        *,
-        namespace: str = "",
-        subresource: str = "",
-        resource_version: str = "",
-        uid: str = "",
-    ) -> T:
+    async def patch(self, kind: Kind[Any], *_: Any, **__: Any) -> NoReturn:
         """Refuse the write."""
-        _refuse("patch", kind)
+        raise _refused(f"patch {kind.plural}")
 
-    async def delete(
-        self,
-        kind: Kind[T],
-        name: str,
-        *,
-        namespace: str = "",
-        uid: str = "",
-        resource_version: str = "",
-        grace_period_seconds: int | None = None,
-        propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
-    ) -> None:
+    async def delete(self, kind: Kind[Any], *_: Any, **__: Any) -> NoReturn:
         """Refuse the write."""
-        _refuse("delete", kind)
+        raise _refused(f"delete {kind.plural}")
 
-    async def evict(self, name: str, namespace: str, *, uid: str) -> None:
+    async def evict(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse the write."""
-        raise ForbiddenError(
-            "evict: not sent, because DISRUPTION_MODE=observe writes nothing", status=403
-        )
+        raise _refused("evict")
 
-    async def replace(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
+    async def replace(self, kind: Kind[Any], *_: Any, **__: Any) -> NoReturn:
         """Refuse the write."""
-        _refuse("replace", kind)
+        raise _refused(f"replace {kind.plural}")
 
 
-def _refuse(verb: str, kind: Kind[Any]) -> NoReturn:
-    raise ForbiddenError(
-        f"{verb} {kind.plural}: not sent, because DISRUPTION_MODE=observe writes nothing",
-        status=403,
+def _refused(request: str) -> ForbiddenError:
+    return ForbiddenError(
+        f"{request}: not sent, because DISRUPTION_MODE=observe writes nothing", status=403
     )

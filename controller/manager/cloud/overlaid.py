@@ -86,14 +86,18 @@ class OverlaidCloud(CloudDecorator):
         fee = fee_of(pool, self._fee)
         if not overlays and not fee:
             return types
-        told_by = identity(overlays, pool)
+        pool_identity = identity(overlays, pool)
         view = next(
-            (view for view in self._views.values() if view.holds(types, told_by, overlays, fee)),
+            (
+                view
+                for view in self._views.values()
+                if view.holds(types, pool_identity, overlays, fee)
+            ),
             None,
         )
         if view is None:
             after = with_fee(overlaid(types, overlays, pool=pool), fee)
-            view = _PoolView(types, told_by, overlays, fee, after)
+            view = _PoolView(types, pool_identity, overlays, fee, after)
         self._views[pool.metadata.name] = view
         return view.after
 

@@ -9,47 +9,25 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from controller.apis import labels
 from controller.apis.karpenter.nodeclaim import NodeClaim
 from controller.apis.kinds import NODE, NODE_CLAIM, NODE_POOL
-from controller.apis.kubernetes import conditions
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.nodes import Node
 from controller.apiserver.errors import NotFoundError
-from controller.cloudprovider.provider import RepairPolicy
+from controller.disruption.methods.repair import MOST_UNHEALTHY, Fault, faults
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete, with_drain_until
 from controller.telemetry.events import EventType
-
-MOST_UNHEALTHY = 0.2
-"""The share of a NodePool's nodes, rounded up, up to which unhealthy nodes are repaired."""
 
 BLOCKED = timedelta(minutes=5)
 """How soon a NodePool with too many unhealthy nodes is checked again."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class UnhealthyCondition:
-    """An unhealthy condition, and how long it is tolerated."""
-
-    condition: Condition
-    toleration: timedelta
-
-
-def unhealthy_conditions(
-    node: Node, policies: Iterable[RepairPolicy]
-) -> Iterator[UnhealthyCondition]:
-    """Yield the unhealthy conditions of a node, regardless of their age."""
-    for policy in policies:
-        condition = conditions.find(node.status.conditions, policy.condition)
-        if condition is not None and condition.status == policy.status:
-            yield UnhealthyCondition(condition, policy.toleration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +42,10 @@ class Repair(PortUser):
         claim = self.cluster.claim_of(node) if node is not None else None
         if node is None or claim is None or claim.metadata.is_deleting:
             return None
-        flaw = min(self._unhealthy(node), key=self._toleration_left, default=None)
-        if flaw is None:
+        fault = min(self._unhealthy(node), key=self._toleration_left, default=None)
+        if fault is None:
             return None
-        left = self._toleration_left(flaw)
+        left = self._toleration_left(fault)
         if left > timedelta(0):
             return left
         members = self._members(claim)
@@ -75,16 +53,16 @@ class Repair(PortUser):
         if unhealthy > math.ceil(MOST_UNHEALTHY * len(members)):
             await self._report_blocked(node, claim, f"{unhealthy} of {len(members)} nodes")
             return BLOCKED
-        await self._end(node, claim, flaw.condition)
+        await self._end(node, claim, fault.condition)
         return None
 
-    def _unhealthy(self, node: Node) -> Iterator[UnhealthyCondition]:
-        return unhealthy_conditions(node, self.cloud.repair_policies())
+    def _unhealthy(self, node: Node) -> Iterator[Fault]:
+        return faults(node, self.cloud.repair_policies())
 
-    def _toleration_left(self, flaw: UnhealthyCondition) -> timedelta:
+    def _toleration_left(self, fault: Fault) -> timedelta:
         """Return how long the unhealthy condition is still tolerated."""
         now = self.clock()
-        return (flaw.condition.last_transition_time or now) + flaw.toleration - now
+        return (fault.condition.last_transition_time or now) + fault.policy.toleration - now
 
     def _members(self, claim: NodeClaim) -> Sequence[Node]:
         """Return the nodes of the claim's pool, or all nodes if it has no pool."""
