@@ -236,7 +236,7 @@ class FakeCloud:
         self, node_class: EC2NodeClass, node_pool: NodePool | None = None
     ) -> Sequence[InstanceType]:
         """Return the instance types; exhausted and avoided offerings are unavailable."""
-        await self._called("instance_types", node_class.metadata.name)
+        await self._record_call("instance_types", node_class.metadata.name)
         if node_class.metadata.name in self.not_ready:
             raise NodeClassNotReadyError(self.not_ready[node_class.metadata.name][2])
         return tuple(self._as_known(instance_type) for instance_type in self.types)
@@ -248,7 +248,7 @@ class FakeCloud:
         types: Sequence[InstanceType] | None = None,
     ) -> Instance:
         """Launch the cheapest instance that meets the NodeClaim, once per UID."""
-        await self._called("launch", claim.metadata.name)
+        await self._record_call("launch", claim.metadata.name)
         launched = self._claims.get(claim.metadata.uid)
         if launched is not None and launched in self.instances_by_id:
             return self.instances_by_id[launched]
@@ -272,24 +272,24 @@ class FakeCloud:
 
     async def terminate(self, provider_id: str) -> None:
         """Terminate an instance; raise NodeClaimNotFoundError once it no longer exists."""
-        await self._called("terminate", provider_id)
-        instance = self._living(provider_id)
+        await self._record_call("terminate", provider_id)
+        instance = self._existing_instance(provider_id)
         self.instances_by_id[provider_id] = replace(instance, deleting=True)
         self._closing.setdefault(provider_id, self.shutdown_calls)
 
     async def reboot(self, provider_id: str) -> None:
         """Record the reboot of an instance; its node's boot ID is up to the test."""
-        await self._called("reboot", provider_id)
-        self._living(provider_id)
+        await self._record_call("reboot", provider_id)
+        self._existing_instance(provider_id)
 
     async def get(self, provider_id: str) -> Instance:
         """Return one instance."""
-        await self._called("get", provider_id)
-        return self._living(provider_id)
+        await self._record_call("get", provider_id)
+        return self._existing_instance(provider_id)
 
     async def launched_for(self, claim: NodeClaim) -> Instance | None:
         """Return this installation's instance with the NodeClaim's tag, or None."""
-        await self._called("launched_for", claim.metadata.name)
+        await self._record_call("launched_for", claim.metadata.name)
         own = (i for i in self.instances_by_id.values() if i.is_ours)
         return next(
             (i for i in own if i.tags.get(labels.TAG_NODECLAIM) == claim.metadata.name), None
@@ -297,7 +297,7 @@ class FakeCloud:
 
     async def has_launched(self, launch: SharedLaunch) -> bool:
         """Whether an instance has the tag of the shared launch."""
-        await self._called("has_launched", launch.token)
+        await self._record_call("has_launched", launch.token)
         tagged = (
             instance.tags.get(labels.SHARED_LAUNCH) for instance in self.instances_by_id.values()
         )
@@ -305,23 +305,23 @@ class FakeCloud:
 
     async def instances(self) -> Sequence[Instance]:
         """Return every instance that still exists."""
-        await self._called("instances", "")
+        await self._record_call("instances", "")
         return tuple(self.instances_by_id.values())
 
     async def ending(self, reservation_ids: Collection[str]) -> Collection[str]:
         """Return which of the capacity reservations are in `ending_reservations`."""
-        await self._called("ending", ",".join(sorted(reservation_ids)))
+        await self._record_call("ending", ",".join(sorted(reservation_ids)))
         return self.ending_reservations & set(reservation_ids)
 
     async def tag(self, provider_id: str, tags: Mapping[str, str]) -> None:
         """Add tags to an instance."""
-        await self._called("tag", provider_id)
-        instance = self._living(provider_id)
+        await self._record_call("tag", provider_id)
+        instance = self._existing_instance(provider_id)
         self.instances_by_id[provider_id] = replace(instance, tags={**instance.tags, **tags})
 
     async def resolve(self, node_class: EC2NodeClass, *, now: datetime) -> EC2NodeClass:
         """Return the EC2NodeClass as ready, or with the condition that `unready` set."""
-        await self._called("resolve", node_class.metadata.name)
+        await self._record_call("resolve", node_class.metadata.name)
         generation = node_class.metadata.generation
         unready = self.not_ready.get(node_class.metadata.name)
         conditions = list(node_class.status.conditions)
@@ -357,32 +357,32 @@ class FakeCloud:
 
     async def release(self, node_class: EC2NodeClass) -> None:
         """Record that the resources of the EC2NodeClass were deleted."""
-        await self._called("release", node_class.metadata.name)
+        await self._record_call("release", node_class.metadata.name)
         self.released.append(node_class.metadata.name)
 
     async def drift_reason(self, claim: NodeClaim, node_class: EC2NodeClass) -> str | None:
         """Return the reason in `drift` for the NodeClaim's provider ID, or None."""
-        await self._called("drift_reason", claim.metadata.name)
+        await self._record_call("drift_reason", claim.metadata.name)
         return self.drift.get(claim.status.provider_id)
 
     async def notices(self) -> Sequence[Notice]:
         """Return the interruption notices; each is returned until it is acknowledged."""
-        await self._called("notices", "")
-        if not self._pending(from_checks=False):
+        await self._record_call("notices", "")
+        if not self._pending_notices(from_checks=False):
             await self._idle()
-        return self._pending(from_checks=False)
+        return self._pending_notices(from_checks=False)
 
     async def status_notices(self) -> Sequence[Notice]:
         """Return the notices of status checks; each is returned until it is acknowledged."""
-        await self._called("status_notices", "")
-        return self._pending(from_checks=True)
+        await self._record_call("status_notices", "")
+        return self._pending_notices(from_checks=True)
 
-    def _pending(self, *, from_checks: bool) -> tuple[Notice, ...]:
+    def _pending_notices(self, *, from_checks: bool) -> tuple[Notice, ...]:
         return tuple(n for n in self.pending if (n.kind in STATUS_KINDS) == from_checks)
 
     async def acknowledge(self, notice: Notice) -> None:
         """Remove a notice and record it as acknowledged."""
-        await self._called("acknowledge", notice.receipt)
+        await self._record_call("acknowledge", notice.receipt)
         self.pending = [n for n in self.pending if n.receipt != notice.receipt]
         self.acknowledged.append(notice)
 
@@ -407,14 +407,14 @@ class FakeCloud:
             RepairPolicy("AcceleratedHardwareReady", "False", timedelta(minutes=10)),
         )
 
-    async def _called(self, call: str, subject: str) -> None:
+    async def _record_call(self, call: str, subject: str) -> None:
         self.calls.append((call, subject))
         await _Turn()
         faults = self._faults.get(call)
         if faults:
             raise faults.pop(0)
 
-    def _living(self, provider_id: str) -> Instance:
+    def _existing_instance(self, provider_id: str) -> Instance:
         instance = self.instances_by_id.get(provider_id)
         if instance is None:
             raise NodeClaimNotFoundError(f"{provider_id} does not exist")

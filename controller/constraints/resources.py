@@ -124,9 +124,11 @@ def in_resize(pod: Pod) -> dict[str, dict[str, int]]:
     infeasible, the requests of the spec do not count.
     """
     statuses = [*pod.status.container_statuses, *pod.status.init_container_statuses]
-    reported = {status.name: amounts for status in statuses if (amounts := _reported(status))}
+    reported = {
+        status.name: amounts for status in statuses if (amounts := _reported_requests(status))
+    }
     whole = pod.spec.resources
-    if whole is not None and whole.requests and (amounts := _reported(pod.status)):
+    if whole is not None and whole.requests and (amounts := _reported_requests(pod.status)):
         reported[WHOLE_POD] = amounts
     if not reported:
         return {}
@@ -143,14 +145,14 @@ def in_resize(pod: Pod) -> dict[str, dict[str, int]]:
     resized = {}
     for name, written in requests.items():
         if actual := reported.get(name):
-            wanted = parsed(written)
-            counted = actual if is_infeasible else largest((wanted, actual))
-            if counted != wanted:
+            desired = parsed(written)
+            counted = actual if is_infeasible else largest((desired, actual))
+            if counted != desired:
                 resized[name] = counted
     return resized
 
 
-def _reported(status: ContainerStatus | PodStatus) -> dict[str, int]:
+def _reported_requests(status: ContainerStatus | PodStatus) -> dict[str, int]:
     """Return the larger of the allocated and the actual requests, empty if neither is reported."""
     running = status.resources.requests if status.resources is not None else {}
     return largest((parsed(status.allocated_resources), parsed(running)))

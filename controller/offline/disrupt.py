@@ -299,7 +299,7 @@ def _write_world(path: Path, world: dict[str, Any], course: Course) -> None:
             *(to_wire(node.claim) for node in made),
         ],
         "pods": [
-            *(_moved(pod, running) for pod in world["pods"] if _is_left(pod, running)),
+            *(_on_current_node(pod, running) for pod in world["pods"] if _is_left(pod, running)),
             *daemon_pods(world, snapshot, made),
         ],
     }
@@ -341,7 +341,7 @@ def _is_left(pod: Mapping[str, Any], running: Mapping[str, Pod]) -> bool:
     return not pod["spec"].get("nodeName") or key_of(pod) in running
 
 
-def _moved(pod: dict[str, Any], running: Mapping[str, Pod]) -> dict[str, Any]:
+def _on_current_node(pod: dict[str, Any], running: Mapping[str, Pod]) -> dict[str, Any]:
     now = running.get(key_of(pod))
     if now is None:
         return pod

@@ -111,7 +111,7 @@ def from_rows(rows: object) -> Types:
     return Types(
         tuple(
             (_instance_type(row), frozenset(row.node_pools))
-            for row in _converted(rows, InstanceTypeRow, "instanceTypes")
+            for row in _convert_rows(rows, InstanceTypeRow, "instanceTypes")
         )
     )
 
@@ -199,12 +199,12 @@ def from_file(rows: object) -> Types:
                 ),
                 frozenset(),
             )
-            for row in _converted(rows, FileTypeRow, "file of instance types: ")
+            for row in _convert_rows(rows, FileTypeRow, "file of instance types: ")
         )
     )
 
 
-def _converted(rows: Iterable[object], instance_type: type[_T], where: str) -> Iterator[_T]:
+def _convert_rows(rows: Iterable[object], instance_type: type[_T], where: str) -> Iterator[_T]:
     for index, row in enumerate(rows):
         yield converted(row, instance_type, f"{where}[{index}] {name(row)}".rstrip())
 
@@ -218,8 +218,8 @@ def _file_requirements(row: FileTypeRow) -> Iterable[Requirement]:
         labels.INSTANCE_TYPE: [row.name],
         labels.ARCH: [row.architecture],
         labels.OS: row.operating_systems,
-        labels.ZONE: _offered(row, labels.ZONE),
-        labels.CAPACITY_TYPE: _offered(row, labels.CAPACITY_TYPE),
+        labels.ZONE: _offered_values(row, labels.ZONE),
+        labels.CAPACITY_TYPE: _offered_values(row, labels.CAPACITY_TYPE),
         f"{KWOK_GROUP}/instance-size": [size.group(1) if size else cpu],
         f"{KWOK_GROUP}/instance-family": [family[0] if len(family) > 1 else row.name[:1]],
         f"{KWOK_GROUP}/instance-cpu": [cpu],
@@ -229,7 +229,7 @@ def _file_requirements(row: FileTypeRow) -> Iterable[Requirement]:
         yield Requirement(key=key, operator="In", values=values)
 
 
-def _offered(row: FileTypeRow, key: str) -> list[str]:
+def _offered_values(row: FileTypeRow, key: str) -> list[str]:
     values = {
         value
         for offering in row.offerings

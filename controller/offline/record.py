@@ -294,10 +294,10 @@ async def instance_types_of(
     try:
         classes = {
             node_class.metadata.name: node_class
-            for node_class in await _existing(api, EC2_NODE_CLASS)
+            for node_class in await _list_if_served(api, EC2_NODE_CLASS)
         }
         await source.start()
-        pools = await _existing(api, NODE_POOL)
+        pools = await _list_if_served(api, NODE_POOL)
         nodes = await api.list(NODE)
         if not any(map(is_ours, pools)):
             assumed = _assumed_class(nodes)
@@ -351,7 +351,7 @@ async def _types_outside(nodes: Iterable[Node], source: InstanceTypeSource) -> l
     return [instance_type for instance_type in offered if instance_type.name in names]
 
 
-async def _existing(api: ApiServer, kind: Kind[_T]) -> Sequence[_T]:
+async def _list_if_served(api: ApiServer, kind: Kind[_T]) -> Sequence[_T]:
     """Return the objects of a kind; none if the API server does not have the kind."""
     try:
         return await api.list(kind)

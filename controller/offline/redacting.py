@@ -63,7 +63,7 @@ drivers and devices."""
 
 def redacted(world: Mapping[str, Any]) -> dict[str, Any]:
     """Return the world with tokens instead of names that users chose."""
-    collector = _Collector(frozenset(_compared(world)), dict(_composed_names(world)))
+    collector = _Collector(frozenset(_numeric_labels(world)), dict(_composed_names(world)))
     _redact_world(world, collector)
     return dict(_redact_world(world, collector.tokens()))
 
@@ -113,9 +113,9 @@ class _Collector(_Words):
         return _Tokens(
             self.compared,
             self.composed,
-            _numbered("x", sorted(self.words)),
+            _number_words("x", sorted(self.words)),
             # Pods sort by `namespace/name`, in which a slash follows the namespace.
-            _numbered("n", sorted(self.namespaces, key=lambda namespace: f"{namespace}/")),
+            _number_words("n", sorted(self.namespaces, key=lambda namespace: f"{namespace}/")),
         )
 
 
@@ -135,7 +135,7 @@ class _Tokens(_Words):
         return self.spaces[word] if word else ""
 
 
-def _numbered(prefix: str, words: list[str]) -> dict[str, str]:
+def _number_words(prefix: str, words: list[str]) -> dict[str, str]:
     width = len(str(len(words)))
     return {word: f"{prefix}{index:0{width}d}" for index, word in enumerate(words)}
 
@@ -230,13 +230,13 @@ def _composed_names(world: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, 
                 yield "-".join(parts), parts
 
 
-def _compared(value: Any) -> Iterator[str]:
+def _numeric_labels(value: Any) -> Iterator[str]:
     """Yield the keys of labels whose values are compared as numbers."""
     if isinstance(value, list):
         for member in value:
-            yield from _compared(member)
+            yield from _numeric_labels(member)
     elif isinstance(value, dict):
         if value.get("operator") in COMPARING and isinstance(value.get("key"), str):
             yield value["key"]
         for member in value.values():
-            yield from _compared(member)
+            yield from _numeric_labels(member)

@@ -124,7 +124,7 @@ def solved(
         if len(times) == 1:
             from_nothing = time.perf_counter() - started
     if prove:
-        results = _proven(results, world, settings, catalog, seconds)
+        results = _with_lower_bound(results, world, settings, catalog, seconds)
     real, fills = split_fills(results, world.buffer_pods)
     return Solved(
         world=world,
@@ -136,7 +136,7 @@ def solved(
     )
 
 
-def _proven(
+def _with_lower_bound(
     results: Results,
     world: worlds.World,
     settings: Settings,

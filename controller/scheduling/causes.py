@@ -1,6 +1,6 @@
 """Why a pod is unschedulable: per NodePool, the constraints that exclude the most instance types.
 
-The NodePool that is closest to accepting the pod comes first, because it is probably the one that
+The NodePool that is closest to accepting the pod is first, because it is probably the one that
 the user intended. `Miss` defines the distance.
 """
 

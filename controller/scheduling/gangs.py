@@ -80,7 +80,7 @@ def schedule_gangs(
     gang_by_pod = {pod.key: name for name in gangs for pod in members[name]}
     return replace(
         results,
-        new_nodes=tuple(_annotated(node, gang_by_pod) for node in results.new_nodes),
+        new_nodes=tuple(_annotate(node, gang_by_pod) for node in results.new_nodes),
         unschedulable={**results.unschedulable, **left_out},
         refused_gangs=frozenset(refused) - incomplete,
     )
@@ -109,7 +109,7 @@ def _in_one_domain(
     failures: list[str] = []
     for domain in _open_domains(gang, snapshot):
         pinned = [
-            _pinned(pod, gang.topology_key, domain)
+            _pin_to_domain(pod, gang.topology_key, domain)
             for pod in pods
             if pod.spec.node_selector.get(gang.topology_key, domain) == domain
         ]
@@ -157,7 +157,7 @@ def _domains(key: str, snapshot: Snapshot) -> Iterator[str]:
                     yield offering.requirements[key]
 
 
-def _pinned(pod: Pod, key: str, domain: str) -> Pod:
+def _pin_to_domain(pod: Pod, key: str, domain: str) -> Pod:
     selector = {**pod.spec.node_selector, key: domain}
     return structs.replace(pod, spec=structs.replace(pod.spec, node_selector=selector))
 
@@ -166,7 +166,7 @@ def _priority(pods: Sequence[Pod]) -> int:
     return max(pod.spec.priority or 0 for pod in pods)
 
 
-def _annotated(node: NewNode, gang_by_pod: Mapping[str, str]) -> NewNode:
+def _annotate(node: NewNode, gang_by_pod: Mapping[str, str]) -> NewNode:
     names = sorted({gang_by_pod[key] for key in node.pods if key in gang_by_pod})
     if not names:
         return node

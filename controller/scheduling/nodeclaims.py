@@ -133,12 +133,12 @@ class ClaimBuilder:
             return None
         size = axis.vector(requests)
         terms = self._terms_of(pool, reservation, needs_numbers, on_demand=False)
-        fitting = _fitting(terms, size, excluded)
+        fitting = _types_holding(terms, size, excluded)
         if not len(fitting):
             return None
         if not terms.launchable.spot[fitting[0]] and terms.launchable.any_spot:
             terms = self._terms_of(pool, reservation, needs_numbers, on_demand=True)
-            fitting = _fitting(terms, size, excluded)
+            fitting = _types_holding(terms, size, excluded)
         listed, relaxed = self._listed_rows(terms, fitting, consumed)
         if not len(listed):
             return None
@@ -298,7 +298,7 @@ def _spot_columns(catalog: Catalog) -> Mask:
     return spot[codes.of_column]
 
 
-def _fitting(terms: ClaimTerms, size: Vector, excluded: Mask | None) -> Indices:
+def _types_holding(terms: ClaimTerms, size: Vector, excluded: Mask | None) -> Indices:
     """Return the indices of the types that hold the requests, cheapest first."""
     key, launchable = size.tobytes(), terms.launchable
     cached = terms.fitting.get(key)
@@ -367,14 +367,14 @@ class NodeClaimWriter:
             pool=int(variants.pool_of_variant[variant]),
             reservation=int(variants.reservation_of_variant[variant]),
             pods=planned.keys,
-            requests=self._requested(planned),
+            requests=self._total_requests(planned),
             needs_numbers=self._numbers_of(planned),
             consumed=self._headroom.per_row[variants.row_of[planned.node_type]],
             annotations=self._devices.annotations(pod_group for pod_group, _ in planned.members),
             excluded=rows_with_used_ports(variants.catalog, ports) if ports else None,
         )
 
-    def _requested(self, planned: PlannedNode) -> Resources:
+    def _total_requests(self, planned: PlannedNode) -> Resources:
         """Return the sum of the requests of a node's pods."""
         classes_and_counts = tuple(
             (pod_group.pending.pod_class, len(keys)) for pod_group, keys in planned.members

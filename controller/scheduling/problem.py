@@ -139,7 +139,7 @@ def scheduling_problem(
         soft_taints=_has_soft_taints(catalog),
     )
     axis = pending.axis
-    running = _running(snapshot, pending)
+    running = _running_pods(snapshot, pending)
     nodes = ExistingNodes(snapshot.nodes, pods=running, daemons=catalog.daemons, axis=axis)
     groups = _stated_groups(pending, running, snapshot)
     supply = _supply(
@@ -229,7 +229,7 @@ def _has_soft_taints(catalog: Catalog) -> bool:
     )
 
 
-def _running(snapshot: Snapshot, pending: PendingPods) -> list[Pod]:
+def _running_pods(snapshot: Snapshot, pending: PendingPods) -> list[Pod]:
     """Return the pods that have a node and are not among the pending pods of this solve."""
     pending_keys = pending.keys
     return [pod for pod in snapshot.pods if pod.spec.node_name and pod.key not in pending_keys]

@@ -90,7 +90,7 @@ def _schedule(
 ) -> Results:
     """Schedule pods without regard to gangs."""
 
-    def solved_in(changed_cluster: Snapshot, catalog: Catalog) -> tuple[Solver, Results]:
+    def solve_in(changed_cluster: Snapshot, catalog: Catalog) -> tuple[Solver, Results]:
         problem = scheduling_problem(
             pods, snapshot=changed_cluster, settings=settings, catalog=catalog
         )
@@ -103,21 +103,21 @@ def _schedule(
         solver = Solver(problem, expired, reporter)
         return solver, solver.run()
 
-    solver, results = solved_in(snapshot, catalog)
+    solver, results = solve_in(snapshot, catalog)
     if (blocking_domains := solver.blocking_domains()) and not expired():
         closed = ", ".join(
             sorted(domain for names in blocking_domains.values() for domain in names)
         )
         reporter.solved_again(f"no new nodes in {closed}")
         changed_cluster = without_domains(snapshot, blocking_domains)
-        _, again = solved_in(changed_cluster, encoded(changed_cluster))
+        _, again = solve_in(changed_cluster, encoded(changed_cluster))
         if again.unschedulable.keys() < results.unschedulable.keys():
             # The lower bound of the first results is for fewer pods, so it also holds for more.
             results = replace(again, lower_bound=min(results.lower_bound, again.cost))
     if solver.is_short_of_limits() and not expired():
         reporter.solved_again("equal weights of all NodePools")
         changed_cluster = with_equal_weights(snapshot)
-        _, again = solved_in(changed_cluster, encoded(changed_cluster))
+        _, again = solve_in(changed_cluster, encoded(changed_cluster))
         if _unschedulable_priorities(pods, again) < _unschedulable_priorities(pods, results):
             results = again
     reporter.done(results)

@@ -12,7 +12,7 @@ from controller.scheduling.nodeclaims import ClaimBuilder, NodeClaimWriter
 from controller.scheduling.nodes.occupancy import ExistingOccupancy
 from controller.scheduling.packing.formulation import ProblemBuilder
 from controller.scheduling.packing.plannednodes import PlannedNode, backfill
-from controller.scheduling.packing.purchasing import Purchaser, overstated
+from controller.scheduling.packing.purchasing import Purchaser, price_overstatement
 from controller.scheduling.placement.domains import Domains
 from controller.scheduling.placement.placer import Placer
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
@@ -87,7 +87,7 @@ class Solver:
         self._purchaser = Purchaser(
             builder=builder,
             limit_units=supply.limits.units,
-            overstated=overstated(supply.variants, problem.pods.number),
+            price_overstatement=price_overstatement(supply.variants, problem.pods.number),
             refinements=problem.settings.refinements,
             expired=self._expired,
             reporter=reporter,
@@ -189,7 +189,7 @@ class Solver:
         self._is_apart |= purchase.is_apart
         self._left = purchase.left
         # Pods of a later purchase might have shared nodes of an earlier one, so the bounds do not
-        # add up. Only the greatest of them holds for the whole answer.
+        # add up. Only the greatest of them holds for all pods.
         self._bound = max(self._bound, purchase.bound)
         return [
             self._placer.withdraw(pod_group, pod_group.keys) for pod_group in purchase.remaining

@@ -8,7 +8,7 @@ from controller.scheduling.nodeclaims import labels_of
 from controller.scheduling.results import NewNode
 
 
-def templated(pool: NodePool) -> NewNode:
+def node_from_template(pool: NodePool) -> NewNode:
     """Return a new node without pods, as the NodePool's template specifies it.
 
     Raises:

@@ -2,7 +2,7 @@
 
 It has two sources. Watches report objects; reconcilers report the results of their writes
 (`observe`), so that the next reconciliation does not wait for the watch. The resource version
-decides which of the two is newer, and a deleted object never comes back.
+decides which of the two is newer, and no later report restores a deleted object.
 
 A NodeClaim whose node does not exist yet counts as a node: the next scheduling run sees it and
 schedules the pending pods onto it again. So provisioning does not stop during launches, and no

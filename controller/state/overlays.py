@@ -72,7 +72,7 @@ def overlaid(
         ValueError: an overlay's requirement, price or quantity is malformed.
 
     """
-    parsed_overlays = [_parsed_overlay(overlay, pool) for overlay in _ordered(overlays)]
+    parsed_overlays = [_parsed_overlay(overlay, pool) for overlay in _by_precedence(overlays)]
     return tuple(_with_overlays(instance_type, parsed_overlays) for instance_type in types)
 
 
@@ -93,7 +93,7 @@ def conflicting(
     """
     weights: dict[Target, int] = {}
     rejected = set()
-    for overlay in _ordered(overlays):
+    for overlay in _by_precedence(overlays):
         weight = overlay.spec.weight
         targets = [
             target
@@ -128,7 +128,7 @@ def marks(types: Iterable[InstanceType]) -> dict[str, str]:
     return {name: "true" for name, is_applied in applied.items() if is_applied}
 
 
-def _ordered(overlays: Iterable[NodeOverlay]) -> list[NodeOverlay]:
+def _by_precedence(overlays: Iterable[NodeOverlay]) -> list[NodeOverlay]:
     by_name = sorted(overlays, key=lambda overlay: overlay.metadata.name, reverse=True)
     return sorted(by_name, key=lambda overlay: -overlay.spec.weight)
 
@@ -167,7 +167,7 @@ def _with_overlays(
             added = {**parsed(parsed_overlay.spec.capacity), **added}
         for index in matching if parsed_overlay.prices else ():
             if not offerings[index].price_overlaid:
-                offerings[index] = _priced(offerings[index], parsed_overlay.spec)
+                offerings[index] = _with_price(offerings[index], parsed_overlay.spec)
     if added:
         instance_type = replace(
             instance_type, capacity={**instance_type.capacity, **added}, capacity_overlaid=True
@@ -188,7 +188,7 @@ def _is_met(values: ValueSet | None, allowed: ValueSet) -> bool:
     return allowed.allows_absence if values is None else values.meets(allowed)
 
 
-def _priced(offering: Offering, spec: NodeOverlaySpec) -> Offering:
+def _with_price(offering: Offering, spec: NodeOverlaySpec) -> Offering:
     price = _price(offering.instance_price, spec.price, spec.price_adjustment)
     return replace(offering, instance_price=price, price_overlaid=True)
 

@@ -36,11 +36,11 @@ class Selectors:
         self._owners: dict[tuple[str, str, str], LabelSelector] = {}
         for controller in replication_controllers:
             own = LabelSelector(match_labels=controller.spec.selector)
-            self._owners[_owned("ReplicationController", controller.metadata)] = own
+            self._owners[_owner_key("ReplicationController", controller.metadata)] = own
         for workload in workloads:
             if workload.spec.selector is not None:
                 kind = type(workload).__name__
-                self._owners[_owned(kind, workload.metadata)] = workload.spec.selector
+                self._owners[_owner_key(kind, workload.metadata)] = workload.spec.selector
         self._cached: dict[tuple[object, ...], LabelSelector | None] = {}
 
     def of(self, pod: Pod) -> LabelSelector | None:
@@ -52,10 +52,12 @@ class Selectors:
         name = ("", "", "") if owner is None else (owner.kind, own.namespace, owner.name)
         key = (own.namespace, name, *sorted(own.labels.items()))
         if key not in self._cached:
-            self._cached[key] = self._merged(own.namespace, own.labels, self._owners.get(name))
+            self._cached[key] = self._merge_selectors(
+                own.namespace, own.labels, self._owners.get(name)
+            )
         return self._cached[key]
 
-    def _merged(
+    def _merge_selectors(
         self, namespace: str, labels: Mapping[str, str], owner: LabelSelector | None
     ) -> LabelSelector | None:
         merged: dict[str, str] = {}
@@ -114,5 +116,5 @@ def with_default_spreads(
     return result
 
 
-def _owned(kind: str, metadata: ObjectMeta) -> tuple[str, str, str]:
+def _owner_key(kind: str, metadata: ObjectMeta) -> tuple[str, str, str]:
     return kind, metadata.namespace, metadata.name

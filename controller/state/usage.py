@@ -127,7 +127,7 @@ class Sizes:
 
 def capacity(node: StateNode) -> Resources:
     """Return the capacity of a node, in thousandths."""
-    return _reported(
+    return _reported_resources(
         node,
         node.node.status.capacity if node.node is not None else {},
         node.claim.status.capacity if node.claim is not None else {},
@@ -136,14 +136,14 @@ def capacity(node: StateNode) -> Resources:
 
 def allocatable(node: StateNode) -> Resources:
     """Return the allocatable resources of a node, in thousandths."""
-    return _reported(
+    return _reported_resources(
         node,
         node.node.status.allocatable if node.node is not None else {},
         node.claim.status.allocatable if node.claim is not None else {},
     )
 
 
-def _reported(
+def _reported_resources(
     node: StateNode,
     by_node: Mapping[str, str | int | float],
     by_claim: Mapping[str, str | int | float],

@@ -38,7 +38,7 @@ def test_pending_pods_use_existing_capacity_and_no_new_nodes_are_considered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ways: list[packer.Packing] = []
-    monkeypatch.setattr(packer, "_packed", noting(ways, packer._packed))
+    monkeypatch.setattr(packer, "_pack", noting(ways, packer._pack))
     cluster = world(("a", "large", pods("a", 2)))
     cluster["pods"] += [pod(f"waits-{n}", cpu=300 + 100 * n, memory=256) for n in range(40)]
 

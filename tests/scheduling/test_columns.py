@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.scheduling.arrays import Mask
-from controller.scheduling.packing.columns import exchanged
+from controller.scheduling.packing.columns import exchange_pods
 from controller.scheduling.packing.problem import NodeRules, PackingProblem
 
 
@@ -35,7 +35,7 @@ def test_one_pod_is_exchanged_for_two_of_higher_value() -> None:
     posed = problem([[6, 6], [5, 4], [5, 5]], [[10, 9]], [])
     worth = np.array([0.6, 0.5, 0.55])
 
-    after = exchanged(posed, np.array([0]), np.array([[1, 0, 0]]), posed.demand, worth)
+    after = exchange_pods(posed, np.array([0]), np.array([[1, 0, 0]]), posed.demand, worth)
 
     assert after.tolist() == [[0, 1, 1]]
 
@@ -44,7 +44,7 @@ def test_pods_with_sharing_constraints_are_not_exchanged() -> None:
     posed = problem([[6, 6], [5, 4], [5, 5]], [[10, 10]], [0, 2])
     worth = np.array([0.6, 0.5, 0.7])
 
-    after = exchanged(
+    after = exchange_pods(
         posed, np.array([0, 0]), np.array([[1, 0, 0], [0, 1, 0]]), posed.demand, worth
     )
 
@@ -54,7 +54,7 @@ def test_pods_with_sharing_constraints_are_not_exchanged() -> None:
 def test_no_column_uses_more_pods_than_exist() -> None:
     posed = problem([[1, 1], [2, 2]], [[9, 9]], [])
 
-    after = exchanged(
+    after = exchange_pods(
         posed, np.array([0]), np.array([[0, 0]]), np.array([3, 1]), np.array([0.1, 0.2])
     )
 
@@ -76,7 +76,7 @@ def test_exchanged_pods_fit_and_have_no_lower_value(data: st.DataObject) -> None
     before = np.zeros((2, 3), dtype=np.int64)
     before[[0, 1], data.draw(st.lists(st.integers(0, 2), min_size=2, max_size=2))] = 1
 
-    after = exchanged(posed, np.array([0, 1]), before, posed.demand, worth)
+    after = exchange_pods(posed, np.array([0, 1]), before, posed.demand, worth)
 
     assert (after @ posed.sizes <= posed.capacity).all()
     assert (after <= posed.demand).all()

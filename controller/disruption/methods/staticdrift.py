@@ -32,7 +32,7 @@ from controller.disruption.methods.rollout import Rollout
 from controller.disruption.problem import DisruptionProblem
 from controller.disruption.reservations import awaited
 from controller.scheduling.results import NewNode
-from controller.scheduling.templating import templated
+from controller.scheduling.templating import node_from_template
 
 RESERVATIONS_FULL = (
     "static NodePool's capacity reservations are full and cannot stage a replacement"
@@ -225,7 +225,7 @@ def means_of(problem: DisruptionProblem, pool: NodePool) -> Means:
 
 def replacement(problem: DisruptionProblem, pool: NodePool) -> NewNode:
     """Return the replacement of a node of a static NodePool, at the cheapest price it has now."""
-    new = templated(pool)
+    new = node_from_template(pool)
     price = min((choice.price for choice in _launchable(problem, new)), default=0.0)
     return replace(new, price=price)
 

@@ -110,11 +110,11 @@ def advice_tables(result: AdviceResult, shown: int, *, is_wide: bool) -> Sequenc
     if advice.findings:
         tables.append(_obstacles(advice, len(advice.findings) if is_wide else shown))
     if is_wide and advice.steady.staying:
-        tables.append(_staying(advice.steady.staying))
+        tables.append(_nodes_that_stay(advice.steady.staying))
     return tables
 
 
-def _staying(staying: Mapping[str, str]) -> Table:
+def _nodes_that_stay(staying: Mapping[str, str]) -> Table:
     return Table("Nodes that cannot be replaced", ("node", "why"), tuple(sorted(staying.items())))
 
 

@@ -28,7 +28,7 @@ from controller.reconcilers.newnodes.writer import created
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete
 from controller.scheduling.results import NewNode
-from controller.scheduling.templating import templated
+from controller.scheduling.templating import node_from_template
 from controller.state.nodes import StateNode
 from controller.state.pods import forbids_disruption, is_daemon
 
@@ -116,7 +116,7 @@ class Replication(PortUser):
         may exist and be part of another call. If the pool can use capacity reservations, all are
         launched one by one, because a reservation may be too small for all.
         """
-        nodes = [templated(pool)] * count
+        nodes = [node_from_template(pool)] * count
         alone = 1 if pool.metadata.name in self._unanswered_names else 0
         if with_reservations(self.cluster, [pool], {}):
             alone = count

@@ -70,7 +70,7 @@ def headroom_of(catalog: Catalog, used: Mapping[str, Mapping[str, int]]) -> Limi
     left = np.zeros(len(names))
     for index, (number, pool_name, name) in enumerate(names):
         inside = catalog.pool_of_row == number
-        per_row[inside, index] = _consumed(catalog, name)[inside]
+        per_row[inside, index] = _consumption(catalog, name)[inside]
         limit = catalog.pools[number].limits[name]
         left[index] = limit - used.get(pool_name, {}).get(name, 0)
     return LimitHeadroom(
@@ -78,7 +78,7 @@ def headroom_of(catalog: Catalog, used: Mapping[str, Mapping[str, int]]) -> Limi
     )
 
 
-def _consumed(catalog: Catalog, name: str) -> Vector:
+def _consumption(catalog: Catalog, name: str) -> Vector:
     """Return the amount of this resource that one node of each row uses (rows)."""
     if name == resources.NODES:
         return np.full(len(catalog.pool_of_row), float(MILLI))

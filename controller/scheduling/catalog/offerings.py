@@ -157,7 +157,7 @@ def catalog(snapshot: Snapshot) -> Catalog:
         _PoolBlock.build(pool, tables[id(types)])
         for pool, types in zip(pools, per_pool, strict=True)
     ]
-    return _assembled(pools, blocks, axis, daemons(snapshot))
+    return _join_blocks(pools, blocks, axis, daemons(snapshot))
 
 
 def _axis(per_pool: Sequence[Sequence[InstanceType]]) -> ResourceAxis:
@@ -205,14 +205,14 @@ class _TypeTable:
     def read(cls, types: Sequence[InstanceType], axis: ResourceAxis) -> _TypeTable:
         """Encode a list of instance types, sorted by name."""
         ordered = tuple(sorted(types, key=lambda instance_type: instance_type.name))
-        type_sets, type_codes = _coded([_type_values(instance_type) for instance_type in ordered])
+        type_sets, type_codes = _encode([_type_values(instance_type) for instance_type in ordered])
         offerings = [
             (index, offering)
             for index, instance_type in enumerate(ordered)
             for offering in instance_type.offerings
         ]
         singles: dict[str, ValueSet] = {}
-        offering_sets, offering_codes = _coded(
+        offering_sets, offering_codes = _encode(
             [
                 {
                     labels.normalized(key): singles.setdefault(value, one_of(value))
@@ -258,7 +258,7 @@ def _cached_set(operator: str, values: tuple[str, ...]) -> ValueSet:
     return requirements.value_set(operator, values)
 
 
-def _coded(
+def _encode(
     per_item: Sequence[Mapping[str, ValueSet]],
 ) -> tuple[dict[str, list[ValueSet | None]], dict[str, Indices]]:
     """Return the distinct value sets of each label, and the code of each item; code 0 is no set."""
@@ -291,7 +291,7 @@ class _PoolBlock:
         codes: dict[str, Indices] = {}
         keys = sorted({*pool.requirements, *table.type_codes, *table.offering_codes})
         for key in keys:
-            sets[key], codes[key], possible = _merged(
+            sets[key], codes[key], possible = _merge_labels(
                 pool.requirements.get(key),
                 _part(table.type_sets, table.type_codes, key, table.type_of_offering),
                 _part(table.offering_sets, table.offering_codes, key, None),
@@ -320,7 +320,7 @@ def _part(
     return sets[key], of_row if spread is None else of_row[spread]
 
 
-def _merged(
+def _merge_labels(
     pool: ValueSet | None,
     of_type: tuple[list[ValueSet | None], Indices | None],
     of_offering: tuple[list[ValueSet | None], Indices | None],
@@ -343,12 +343,12 @@ def _merged(
             for part in (pool, of_type[0][pair // width], of_offering[0][pair % width])
             if part is not None
         ]
-        possible[index], met = _intersected(sets_of_label)
+        possible[index], met = _intersection(sets_of_label)
         table[index] = coder.code(met)
     return coder.sets, table[inverse], possible[inverse]
 
 
-def _intersected(sets_of_label: Sequence[ValueSet]) -> tuple[bool, ValueSet | None]:
+def _intersection(sets_of_label: Sequence[ValueSet]) -> tuple[bool, ValueSet | None]:
     """Return whether the value sets of one label intersect, and their intersection."""
     result: ValueSet | None = None
     for part in sets_of_label:
@@ -358,15 +358,15 @@ def _intersected(sets_of_label: Sequence[ValueSet]) -> tuple[bool, ValueSet | No
     return True, result
 
 
-def _assembled(
+def _join_blocks(
     pools: tuple[PoolTemplate, ...],
     blocks: Sequence[_PoolBlock],
     axis: ResourceAxis,
     running_daemons: tuple[Daemon, ...],
 ) -> Catalog:
     """Join the NodePools' blocks into one catalog."""
-    allocatable = _stacked([block.table.allocatable for block in blocks], len(axis.names))
-    pool_of_row = _joined(
+    allocatable = _stack([block.table.allocatable for block in blocks], len(axis.names))
+    pool_of_row = _concatenate(
         [np.full(len(block.table.types), index) for index, block in enumerate(blocks)]
     )
     reservation_of, reservations = _reservations(blocks)
@@ -376,7 +376,7 @@ def _assembled(
         axis=axis,
         pool_of_row=pool_of_row,
         allocatable=allocatable,
-        capacity=_stacked([block.table.capacity for block in blocks], len(axis.names)),
+        capacity=_stack([block.table.capacity for block in blocks], len(axis.names)),
         overhead=np.zeros_like(allocatable),
         daemons_of_row=(),
         daemon_group=np.zeros(len(pool_of_row), dtype=np.int64),
@@ -396,7 +396,7 @@ def _assembled(
 def _rows(blocks: Sequence[_PoolBlock]) -> Indices:
     """Return the row of each column, with rows counted over all blocks."""
     offsets = np.cumsum([0, *(len(block.table.types) for block in blocks)])
-    return _joined(
+    return _concatenate(
         [
             block.table.type_of_offering[block.kept] + offset
             for block, offset in zip(blocks, offsets, strict=False)
@@ -406,7 +406,7 @@ def _rows(blocks: Sequence[_PoolBlock]) -> Indices:
 
 def _codes(blocks: Sequence[_PoolBlock]) -> dict[str, Codes]:
     return {
-        key: _joined_codes(
+        key: _join_codes(
             [(block.sets.get(key), block.codes.get(key), len(block.kept)) for block in blocks]
         )
         for key in sorted({key for block in blocks for key in block.codes})
@@ -454,15 +454,15 @@ def _with_daemons(without_daemons: Catalog) -> Catalog:
     )
 
 
-def _joined(parts: Sequence[npt.NDArray[np.int64]]) -> Indices:
+def _concatenate(parts: Sequence[npt.NDArray[np.int64]]) -> Indices:
     return np.concatenate([*parts, np.zeros(0, dtype=np.int64)]).astype(np.int64)
 
 
-def _stacked(parts: Sequence[Matrix], width: int) -> Matrix:
+def _stack(parts: Sequence[Matrix], width: int) -> Matrix:
     return np.concatenate([*parts, np.zeros((0, width))])
 
 
-def _joined_codes(
+def _join_codes(
     parts: Sequence[tuple[list[ValueSet | None] | None, Indices | None, int]],
 ) -> Codes:
     """Join the codes of one label over all blocks; a block without the label has None."""
@@ -474,4 +474,4 @@ def _joined_codes(
         else:
             table = np.array([coder.code(values) for values in sets], dtype=np.int64)
             coded.append(table[codes] if len(table) else codes)
-    return Codes(tuple(coder.sets), _joined(coded))
+    return Codes(tuple(coder.sets), _concatenate(coded))

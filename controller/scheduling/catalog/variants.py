@@ -96,10 +96,10 @@ def distinguished_values(catalog: Catalog, key: str, required: Iterable[ValueSet
     """
     codes = catalog.codes.get(key)
     offers = [allowed for allowed in (codes.sets if codes else ()) if allowed is not None]
-    wanted = [ANYTHING, *required]
-    values = {value for allowed in (*offers, *wanted) for value in allowed.values}
+    needs = [ANYTHING, *required]
+    values = {value for allowed in (*offers, *needs) for value in allowed.values}
     if key not in labels.WELL_KNOWN:
-        for left in (offer.intersection(need) for offer in offers for need in wanted):
+        for left in (offer.intersection(need) for offer in offers for need in needs):
             value = any_value(left) if left.complement else None
             if value is not None and not any(left.has(known) for known in values):
                 values.add(value)
@@ -129,8 +129,8 @@ def variants_of(
     for needed in required:
         for key, allowed in needed.items():
             sets.setdefault(key, {})[allowed] = None
-    ports_taken = {wanted: rows_with_used_ports(catalog, wanted) for wanted in ports if wanted}
-    ports_taken = {wanted: rows for wanted, rows in ports_taken.items() if rows.any()}
+    ports_taken = {used: rows_with_used_ports(catalog, used) for used in ports if used}
+    ports_taken = {used: rows for used, rows in ports_taken.items() if rows.any()}
     chosen = np.flatnonzero(catalog.available)
     keys = sorted(sets)
     outcomes = {key: _Outcomes.of(tuple(sets[key]), catalog.codes.get(key), key) for key in keys}

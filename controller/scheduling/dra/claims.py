@@ -76,7 +76,7 @@ class DeviceClaims:
         self._nodes = {node.name: node for node in snapshot.nodes if not node.deleting}
         self._pods = {pod.key: pod for pod in pods if pod.spec.resource_claims}
         self._leaving = _leaving(self._pods.values(), snapshot.pods)
-        expected = self._expected(snapshot.pods)
+        expected = self._expected_pods(snapshot.pods)
         self._users = _users((*self._pods.values(), *expected))
         self.taint_rules = snapshot.device_taint_rules
         self.inventory = Inventory(
@@ -108,7 +108,7 @@ class DeviceClaims:
         fork._held = defaultdict(list, {key: list(held) for key, held in self._held.items()})
         return fork
 
-    def _expected(self, pods: Iterable[Pod]) -> list[Pod]:
+    def _expected_pods(self, pods: Iterable[Pod]) -> list[Pod]:
         """Return the pods with claims that are bound to, or nominated for, nodes that stay."""
         return [
             pod

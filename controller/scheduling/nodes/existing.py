@@ -67,7 +67,7 @@ class ExistingNodes:
         self._cached: dict[tuple[str, ValueSet], Mask] = {}
         self.ports: list[list[HostPort]] = [[] for _ in self.all]
         used, daemon_used = self._usage(pods)
-        self.remaining = self._remaining(used, daemon_used, daemons, axis)
+        self.remaining = self._remaining_capacity(used, daemon_used, daemons, axis)
 
     def __len__(self) -> int:
         """Return the number of nodes."""
@@ -88,7 +88,7 @@ class ExistingNodes:
         for alternative in alternatives:
             met = np.ones(len(self.all), dtype=np.bool_)
             for key, allowed in alternative.items():
-                met &= self._meeting(key, allowed)
+                met &= self._meeting_label(key, allowed)
             mask |= met
         return mask
 
@@ -124,10 +124,10 @@ class ExistingNodes:
 
     def domains(self, key: str) -> list[str | None]:
         """Return each node's domain for a topology key; None where the label is missing."""
-        values, codes = self._coded(key)
+        values, codes = self._encoded_label(key)
         return [values[code] for code in codes.tolist()]
 
-    def _coded(self, key: str) -> tuple[list[str | None], Indices]:
+    def _encoded_label(self, key: str) -> tuple[list[str | None], Indices]:
         cached = self._labels.get(key)
         if cached is None:
             node_labels = [_label(node, key) for node in self.all]
@@ -138,10 +138,10 @@ class ExistingNodes:
             cached = self._labels[key] = ([*values, None], codes)
         return cached
 
-    def _meeting(self, key: str, allowed: ValueSet) -> Mask:
+    def _meeting_label(self, key: str, allowed: ValueSet) -> Mask:
         cached = self._cached.get((key, allowed))
         if cached is None:
-            values, codes = self._coded(key)
+            values, codes = self._encoded_label(key)
             truth = [
                 allowed.allows_absence if value is None else allowed.has(value) for value in values
             ]
@@ -173,7 +173,7 @@ class ExistingNodes:
             [resources.total(daemon_used[index]) for index in count],
         )
 
-    def _remaining(
+    def _remaining_capacity(
         self,
         used: Sequence[Resources],
         daemon_used: Sequence[Resources],
@@ -182,7 +182,7 @@ class ExistingNodes:
     ) -> Matrix:
         """Return the remaining capacity (nodes × resources of the solve)."""
         remaining = np.zeros((len(self.all), len(axis.names)))
-        expected = self._expected(daemons)
+        expected = self._daemon_requests(daemons)
         for index, state_node in enumerate(self.all):
             free = resources.less(allocatable(state_node), used[index])
             # Reserve capacity for DaemonSet pods that are expected but do not run yet.
@@ -194,7 +194,7 @@ class ExistingNodes:
                 remaining[index] = -1
         return remaining
 
-    def _expected(self, daemons: Sequence[Daemon]) -> list[Resources]:
+    def _daemon_requests(self, daemons: Sequence[Daemon]) -> list[Resources]:
         """Return the requests of the DaemonSet pods that each node must hold, running or not.
 
         Their host ports are recorded in `ports`.

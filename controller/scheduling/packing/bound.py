@@ -20,7 +20,7 @@ import highspy
 import numpy as np
 
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector
-from controller.scheduling.packing.extension import extended
+from controller.scheduling.packing.extension import extend
 from controller.scheduling.packing.fluid import add_columns, empty_program
 from controller.scheduling.packing.problem import NodeRules, PackingProblem
 
@@ -250,7 +250,7 @@ class WholeProgram:
             if expired():
                 break
             # Missing pairs first: without them the solution is not optimal over the node types in
-            # the program, and would ask for inequalities and node types that are not needed.
+            # the program, and inequalities and node types would be added without need.
             new_pairs = self._improving_pairs(cost, worth)
             if new_pairs.any():
                 self._add_pairs(new_pairs)
@@ -272,7 +272,7 @@ class WholeProgram:
         inside = np.flatnonzero(self._column_of >= 0)
         prices = prices[inside]
         cost = self._measures.taken @ prices.T
-        extension = extended(
+        extension = extend(
             priced=inside,
             worth=self._measures.held @ prices.T,  # node types × those in the program
             budget=budget,

@@ -131,7 +131,7 @@ class PatternProgram:
         price = problem.prices + problem.consumption @ scarcity
         used = np.flatnonzero(bought > 0)
         node_types, pods = np.array(self.node_types)[used], np.array(self.pods)[used]
-        pods = exchanged(problem, node_types, pods, left, worth)
+        pods = exchange_pods(problem, node_types, pods, left, worth)
         if self._add_improving(node_types, pods, worth, price):
             return True
         # Fill every node type only if exchanges on the patterns in use find nothing new; exchanges
@@ -149,7 +149,7 @@ class PatternProgram:
         if self._add_improving(node_types, pods, worth, price):
             return True
         good = pods @ worth > MIN_WORTH * price[node_types]
-        pods = exchanged(problem, node_types[good], pods[good], left, worth)
+        pods = exchange_pods(problem, node_types[good], pods[good], left, worth)
         return self._add_improving(node_types[good], pods, worth, price)
 
     def _add_improving(
@@ -174,7 +174,7 @@ class PatternProgram:
         return np.array(solution.col_value), worth, np.maximum(-duals[self._classes :], 0)
 
 
-def exchanged(
+def exchange_pods(
     problem: PackingProblem, node_types: Indices, pods: Indices, left: Indices, worth: Vector
 ) -> Indices:
     """Return the pods of nodes (nodes × classes) after exchanges that increase their worth.
@@ -241,9 +241,9 @@ def column_generation(
         for index in np.argsort(-bought, kind="stable").tolist():
             node_type, pods = program.node_types[index], program.pods[index]
             # If limits leave the program without a solution, the numbers bought may be negative.
-            wanted = max(int(np.floor(bought[index] + COPY_TOLERANCE)), int(not bought_now))
+            count = max(int(np.floor(bought[index] + COPY_TOLERANCE)), int(not bought_now))
             used = pods > 0
-            copies = min(wanted, int((left[used] // pods[used]).min()))
+            copies = min(count, int((left[used] // pods[used]).min()))
             consumed = problem.consumption[node_type]
             if copies and (consumed * copies <= headroom).all():
                 bought_now.append((node_type, pods, copies))

@@ -19,7 +19,7 @@ LEAST_WORTH = 1e-15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """How each node type is priced.
+    """The prices of all node types.
 
     `priced_as`: node types, the index of the program's node type that it is priced as. `factor`:
     node types, the factor that scales those prices. `kept`: node types, the least share of their
@@ -31,7 +31,7 @@ class Extension:
     kept: Vector
 
 
-def extended(
+def extend(
     *,
     priced: Indices,
     worth: Matrix,

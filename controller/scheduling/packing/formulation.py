@@ -12,8 +12,8 @@ from controller.constraints.hostports import HostPort
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
 from controller.scheduling.catalog.limits import PurchaseLimits
 from controller.scheduling.catalog.variants import Variants
-from controller.scheduling.packing.paretofront import NO_NODE_TYPES, undominated
-from controller.scheduling.packing.pricefloor import floored
+from controller.scheduling.packing.paretofront import NO_NODE_TYPES, remove_dominated
+from controller.scheduling.packing.pricefloor import raise_to_floor
 from controller.scheduling.packing.problem import NodeRules, PackingProblem
 from controller.scheduling.pods.groups import PendingGroup, PodGroup
 from controller.scheduling.topology.groups import TopologyGroup, TopologyType
@@ -103,7 +103,7 @@ class ProblemBuilder:
     ) -> None:
         """Start with an empty cache of rules."""
         self._variants, self._groups, self._limits = variants, groups, limits
-        self._capacity, self._prices = capacity, floored(variants.price)
+        self._capacity, self._prices = capacity, raise_to_floor(variants.price)
         self._per_node: dict[
             tuple[tuple[TopologyGroup, ...], ...], tuple[tuple[int, ...], ...]
         ] = {}
@@ -170,7 +170,7 @@ class ProblemBuilder:
         allowed = labelled & _holds(sizes, capacity)
         consumption = self._limits.consumption
         allowed &= (consumption <= left).all(axis=1)
-        packable, undominated_node_types = undominated(
+        packable, undominated_node_types = remove_dominated(
             allowed, labelled, variants.price, capacity, consumption
         )
         node_types = np.union1d(undominated_node_types if proving else packable, keep)

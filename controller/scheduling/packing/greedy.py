@@ -70,7 +70,7 @@ def fill(
             classes are added.
 
     """
-    filling = _Filling.started(problem, node_types, start, left, dual_prices, value_weight)
+    filling = _Filling.holding_pods(problem, node_types, start, left, dual_prices, value_weight)
     while filling.find_fitting():
         filling.add(filling.scores())
     return filling.counts
@@ -104,7 +104,7 @@ class _Filling:
     many: bool
 
     @classmethod
-    def started(
+    def holding_pods(
         cls,
         problem: PackingProblem,
         node_types: Indices,

@@ -1,4 +1,4 @@
-"""Improve small answers by ruin and recreate.
+"""Improve small packings by ruin and recreate.
 
 See Schrimpf, Schneider, Stamm-Wilbrandt and Dueck, "Record Breaking Optimization Results Using the
 Ruin and Recreate Principle" (2000). Here only improvements are accepted.
@@ -52,7 +52,7 @@ class MoveRules:
     `weight`: node types, the weight of their NodePool; a node stays in NodePools of its weight.
     `pins` and `rules`: the domains and topology rules of each class. `bound`: classes, whether the
     pods must stay with the other pods on their node. `alternatives`: for each class, the classes of
-    the same pods in other domains; the class itself comes first. `all_rules`: the rules that must
+    the same pods in other domains; the class itself is first. `all_rules`: the rules that must
     still hold.
     """
 

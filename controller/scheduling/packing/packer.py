@@ -6,7 +6,7 @@ whose shape is nearest to the node's remaining capacity, so that the node's reso
 together. It opens the node type with the lowest price per value, then prices the remaining pods
 again.
 
-For 50 to 10,000 pods, `firstfit` gives a first answer before the program is solved.
+For 50 to 10,000 pods, `firstfit` gives a first packing before the program is solved.
 
 Axes: see `problem`.
 
@@ -166,13 +166,13 @@ def pack(
             if expired():
                 return first
     model = PriceModel(problem, hurried=True)
-    quickest = _packed(problem, model, possible, model.balances(problem.demand)[0], True)
+    quickest = _pack(problem, model, possible, model.balances(problem.demand)[0], True)
     progress.report(quickest)
     quickest.is_cheapest = _is_cheapest(problem, possible, quickest)
     if quickest.is_cheapest or expired():
         return _better_of(quickest, first)
     # A program continues from its last solution. The thorough packings start from a new one, so
-    # that their answers do not depend on the quick packing.
+    # that their results do not depend on the quick packing.
     model = PriceModel(problem)
     best = _best_of_balances(problem, model, possible, expired)
     progress.report(best)
@@ -188,8 +188,8 @@ def _is_cheapest(problem: PackingProblem, possible: Mask, packing: Packing) -> b
     The price of the cheapest node that holds one pod is a lower bound on the cost of all pods. It
     is the price of a whole node, unlike the program's bound.
     """
-    asked = possible & (problem.demand > 0)
-    alone = np.where(problem.allowed[asked], problem.prices, np.inf).min(axis=1)
+    pending = possible & (problem.demand > 0)
+    alone = np.where(problem.allowed[pending], problem.prices, np.inf).min(axis=1)
     return not packing.left[possible].any() and packing.cost <= float(alone.max()) + SLACK
 
 
@@ -231,11 +231,11 @@ def _best_of_balances(
     """
     balances = model.balances(problem.demand)
     first, *others = balances if problem.allowed.size <= MANY_PAIRS else balances[:1]
-    best = _packed(problem, model, possible, first, False)
+    best = _pack(problem, model, possible, first, False)
     for balance in others:
         if expired() or _is_good_enough(best):
             break
-        best = min(best, _packed(problem, model, possible, balance, False), key=lambda p: p.rank)
+        best = min(best, _pack(problem, model, possible, balance, False), key=lambda p: p.rank)
     return best
 
 
@@ -278,14 +278,14 @@ def _generate_columns(
     ]
     if expired():
         # A run that was cut short can be cheaper than a complete one. Keeping it would let more
-        # time give a worse answer.
+        # time give a worse packing.
         return
     demand = served.demand - sum(node.pods * node.copies for node in opened)
     consumed = sum(problem.consumption[node.node_type] * node.copies for node in opened)
     rest = replace(problem, demand=demand, headroom=problem.headroom - consumed)
     packing = Packing(left=demand, headroom=rest.headroom)
     if demand.any():
-        packing = _packed(rest, model, demand > 0, 0.0, False)
+        packing = _pack(rest, model, demand > 0, 0.0, False)
     cost = packing.cost + sum(
         float(problem.prices[node.node_type]) * node.copies for node in opened
     )
@@ -321,7 +321,7 @@ def _refine(problem: PackingProblem, model: PriceModel, best: Packing, turn: int
     part = replace(problem, demand=demand, headroom=best.headroom + consumed)
     balances = model.balances(demand)
     balance = balances[turn % len(balances)]
-    packing = _packed(part, model, np.ones(len(demand), dtype=np.bool_), balance, False)
+    packing = _pack(part, model, np.ones(len(demand), dtype=np.bool_), balance, False)
     before = sum(float(problem.prices[nodes[index].node_type]) for index in chosen)
     cheaper = not packing.left.any() and packing.cost < before - SLACK
     if cheaper:
@@ -332,17 +332,17 @@ def _refine(problem: PackingProblem, model: PriceModel, best: Packing, turn: int
     return cheaper
 
 
-def _packed(
+def _pack(
     problem: PackingProblem, model: PriceModel, possible: Mask, balance: float, hurried: bool
 ) -> Packing:
     """Return a packing within limits; each node is the cheapest node type that holds its pods."""
-    packing = _opened(problem, model, possible, balance, hurried)
+    packing = _open_nodes(problem, model, possible, balance, hurried)
     _exchange(problem, packing)
     further = packing
     while further.opened and packing.left[possible].any() and len(problem.headroom):
         # A cheaper node type may use less of the limits. Other pods can use the difference.
         rest = replace(problem, demand=packing.left, headroom=packing.headroom)
-        further = _opened(rest, model, possible, balance, hurried)
+        further = _open_nodes(rest, model, possible, balance, hurried)
         _exchange(rest, further)
         packing.opened += further.opened
         packing.left, packing.headroom = further.left, further.headroom
@@ -350,7 +350,7 @@ def _packed(
     return packing
 
 
-def _opened(
+def _open_nodes(
     problem: PackingProblem, model: PriceModel, possible: Mask, balance: float, hurried: bool
 ) -> Packing:
     """Open nodes in sweeps, each with new dual prices, until no further pod gets a node."""
@@ -381,8 +381,8 @@ def _exchange(problem: PackingProblem, packing: Packing) -> None:
     cost = 0.0
     for index, opened in enumerate(packing.opened):
         used = opened.pods > 0
-        asked = opened.pods @ problem.sizes
-        fits = problem.allowed[used].all(axis=0) & (problem.capacity >= asked - SLACK).all(axis=1)
+        load = opened.pods @ problem.sizes
+        fits = problem.allowed[used].all(axis=0) & (problem.capacity >= load - SLACK).all(axis=1)
         consumed = problem.consumption[opened.node_type]
         fits &= (problem.consumption <= consumed).all(axis=1)
         node_type = int(np.where(fits, problem.prices, np.inf).argmin())
@@ -517,7 +517,7 @@ class FilledNodes:
 
 @dataclass(frozen=True, slots=True)
 class FillCache:
-    """How each node type was filled last.
+    """The last filling of each node type.
 
     `filled`: node types × classes, units on the node. `score`: node types, price per value; 0 if
     the node type has not been filled yet.

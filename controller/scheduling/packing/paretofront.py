@@ -23,7 +23,7 @@ LADDER_STEP = 1.12
 NO_NODE_TYPES: Indices = np.zeros(0, dtype=np.int64)
 
 
-def undominated(
+def remove_dominated(
     allowed: Mask, labelled: Mask, prices: Vector, capacity: Matrix, consumption: Matrix
 ) -> tuple[Indices, Indices]:
     """Return the node types for packing, and the node types for a lower bound.
@@ -49,7 +49,7 @@ def undominated(
             front = fronts[key] = pareto_front(np.arange(len(ordered)), merits)
         best = ordered[front]
         every.append(best)
-        kept.append(thinned(best, prices, capacity, limit=MAX_NODE_TYPES, step=LADDER_STEP))
+        kept.append(price_ladder(best, prices, capacity, limit=MAX_NODE_TYPES, step=LADDER_STEP))
     return np.sort(np.concatenate(kept)), np.sort(np.concatenate(every))
 
 
@@ -78,7 +78,7 @@ def _no_better(merits: Matrix, other: Matrix) -> Mask:
     return marked
 
 
-def thinned(
+def price_ladder(
     ordered: Indices, prices: Vector, capacity: Matrix, *, limit: int, step: float
 ) -> Indices:
     """Return a ladder of prices within each ratio of CPU to memory.

@@ -14,7 +14,7 @@ PRICE_FLOOR = 1e-4
 """The least price in packing, in $/h: a tenth of the price of the cheapest instance type."""
 
 
-def floored(prices: Vector) -> Vector:
+def raise_to_floor(prices: Vector) -> Vector:
     """Return prices for packing; prices below the floor become values just above it, in order."""
     tiny = prices < PRICE_FLOOR
     top = prices[tiny].max(initial=0.0) or 1.0
@@ -26,5 +26,5 @@ def overstatement(prices: Vector, count: float) -> float:
 
     `count` is the greatest number of nodes with a price below the floor.
     """
-    raised = floored(prices) - prices
+    raised = raise_to_floor(prices) - prices
     return float(raised.max(initial=0.0)) * count

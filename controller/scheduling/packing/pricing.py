@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.scheduling.arrays import Indices, Mask, Matrix, Vector, distinct_rows
-from controller.scheduling.packing.extension import extended
+from controller.scheduling.packing.extension import extend
 from controller.scheduling.packing.fluid import FluidProgram, FluidSolution
-from controller.scheduling.packing.paretofront import pareto_front, thinned
+from controller.scheduling.packing.paretofront import pareto_front, price_ladder
 from controller.scheduling.packing.problem import SLACK, PackingProblem
 
 MAX_BUNDLES = 160
@@ -183,7 +183,7 @@ class PriceModel:
         compared.
         """
         problem = self._problem
-        prices, resource_prices, slot_prices = self._priced(left)
+        prices, resource_prices, slot_prices = self._solve(left)
         cost = self._sizes @ resource_prices.T + self._members.T @ slot_prices
         # A pod is worth the least that it costs on any node type that allows it. These values are a
         # feasible dual, so no set of nodes for the demand costs less.
@@ -204,7 +204,7 @@ class PriceModel:
             samples=Samples(self._stratum, np.lexsort((-values, self._stratum))),
         )
 
-    def _priced(self, left: Indices) -> _PricedNodeTypes:
+    def _solve(self, left: Indices) -> _PricedNodeTypes:
         """Solve the program for the remaining pods (classes)."""
         key = left.tobytes()
         if self._hurried and self._first is not None and self._first[0] == key:
@@ -278,7 +278,7 @@ class PriceModel:
     def _thin_prices(self, parts: Sequence[Indices], step: float) -> Indices:
         """Return the node types of each part, thinned to a ladder of prices."""
         prices, capacity = self._problem.prices, self._capacity
-        kept = [thinned(part, prices, capacity, limit=0, step=step) for part in parts]
+        kept = [price_ladder(part, prices, capacity, limit=0, step=step) for part in parts]
         return np.sort(np.concatenate(kept)).astype(np.int64)
 
     def _largest_served(self) -> Matrix:
@@ -339,7 +339,7 @@ class PriceModel:
         problem = self._problem
         worth = self._capacity @ prices.resource_prices.T  # node types × the program's node types
         cost = self._bundle_sizes @ prices.resource_prices.T  # bundles × the program's node types
-        extension = extended(
+        extension = extend(
             priced=self._node_types,
             worth=worth + self._limits @ prices.slot_prices,
             budget=problem.prices + problem.consumption @ prices.limit_prices,

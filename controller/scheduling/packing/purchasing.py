@@ -79,13 +79,13 @@ class _Packed:
 class Purchaser:
     """Buys the cheapest nodes, with at most `refinements` improvements of each packing.
 
-    `overstated` is the greatest amount by which the total price in packing exceeds the true price,
-    in $/h.
+    `price_overstatement` is the greatest amount by which the total price in packing exceeds the
+    true price, in $/h.
     """
 
     builder: ProblemBuilder
     limit_units: Vector
-    overstated: float
+    price_overstatement: float
     refinements: int
     expired: Callable[[], bool]
     reporter: Reporter
@@ -111,7 +111,7 @@ class Purchaser:
         return self._purchase(together, [first, second] if is_apart else [together])
 
     def _pack(self, pod_groups: Sequence[PodGroup], left: Vector) -> _Packed:
-        """Choose nodes; the pods stay in their groups until `_planned` is called."""
+        """Choose nodes; the pods stay in their groups until `_take_planned` is called."""
         classes = self.builder.classes(pod_groups)
         problem, node_types = self.builder.problem(classes, left)
         packing = pack(
@@ -122,10 +122,10 @@ class Purchaser:
     def _purchase(self, together: _Packed, parts: Sequence[_Packed]) -> Purchase:
         """Buy the nodes of the parts; `together` has all their pods."""
         return Purchase(
-            planned=[node for part in parts for node in _planned(part)],
+            planned=[node for part in parts for node in _take_planned(part)],
             left=parts[-1].packing.headroom * self.limit_units,
-            bound=self._bound(together) - self.overstated,
-            remaining=[group for part in parts for group in _remaining(part.pod_groups)],
+            bound=self._bound(together) - self.price_overstatement,
+            remaining=[group for part in parts for group in _with_pods_left(part.pod_groups)],
             is_apart=len(parts) > 1,
             is_cheapest=len(parts) == 1 and together.packing.is_cheapest,
         )
@@ -165,7 +165,7 @@ class Purchaser:
         ready, without_node = devices.units(pod_groups, variants, capacity)
         no_purchase = Purchase(planned=[], left=left, bound=0.0, remaining=[])
         purchase = self.buy(ready, left) if ready else no_purchase
-        remaining = [*_remaining(without_node), *purchase.remaining]
+        remaining = [*_with_pods_left(without_node), *purchase.remaining]
         keys_without_node = {key for pod_group in remaining for key in pod_group.keys}
         placed = [
             sum(key not in keys_without_node for key in keys) // unit for unit, keys in pods_before
@@ -174,10 +174,10 @@ class Purchaser:
             sum(placed[index] for index in packing_class.members) for packing_class in classes
         ]
         bound = lower_bound(replace(problem, demand=np.array(demand, dtype=np.int64)))
-        return replace(purchase, bound=bound - self.overstated, remaining=remaining)
+        return replace(purchase, bound=bound - self.price_overstatement, remaining=remaining)
 
 
-def _planned(packed: _Packed) -> Iterator[PlannedNode]:
+def _take_planned(packed: _Packed) -> Iterator[PlannedNode]:
     """Take the pods of the chosen nodes from their groups, and yield the nodes."""
     groups = packed.pod_groups
     members = [[groups[index] for index in each.members] for each in packed.classes]
@@ -185,12 +185,12 @@ def _planned(packed: _Packed) -> Iterator[PlannedNode]:
         yield from unfolded(opened, int(packed.node_types[opened.node_type]), members)
 
 
-def _remaining(pod_groups: Sequence[PodGroup]) -> list[PodGroup]:
+def _with_pods_left(pod_groups: Sequence[PodGroup]) -> list[PodGroup]:
     """Return the pod groups that have pods left, including those colocated with them."""
     return [pod_group for whole in pod_groups for pod_group in whole.all_groups if pod_group.keys]
 
 
-def overstated(variants: Variants, pods: int) -> float:
+def price_overstatement(variants: Variants, pods: int) -> float:
     """Return the greatest excess of the total price in packing over the true price, in $/h.
 
     There are at most as many new nodes as pods, and at most as many reserved nodes as reserved

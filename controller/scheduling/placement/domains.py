@@ -73,16 +73,16 @@ class Domains:
         )
         return Rules(
             owned=owned,
-            counting=self._tallied(counting),
-            repelling=self._tallied(
+            counting=self._tallies_of(counting),
+            repelling=self._tallies_of(
                 group for group in hard if group.type is TopologyType.ANTI_AFFINITY
             ),
-            attracting=self._tallied(
+            attracting=self._tallies_of(
                 group for group in hard if group.type is TopologyType.AFFINITY
             ),
         )
 
-    def _tallied(self, groups: Iterable[TopologyGroup]) -> tuple[TopologyTally, ...]:
+    def _tallies_of(self, groups: Iterable[TopologyGroup]) -> tuple[TopologyTally, ...]:
         return tuple(self._tallies[group.index] for group in groups)
 
     def _universe(self, eligibility: Eligibility, group: TopologyGroup) -> tuple[str, ...]:

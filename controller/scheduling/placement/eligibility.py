@@ -105,10 +105,10 @@ class EligibilityReader:
         variants_by_alternative = tuple(
             self._variants.meeting(alternative) & meeting_preference for alternative in alternatives
         )
-        eligible = self._meeting_any(variants_by_alternative)
+        eligible = self._union(variants_by_alternative)
         own_eligible = eligible
         if len(alternatives) != len(constraints.strict) or alternatives != constraints.strict:
-            own_eligible = self._meeting_any(
+            own_eligible = self._union(
                 [
                     self._variants.meeting(alternative) & meeting_preference
                     for alternative in constraints.strict
@@ -132,7 +132,7 @@ class EligibilityReader:
         return Eligibility(
             constraints=constraints,
             owned=topology_groups_of(pod_class, constraints, self._groups),
-            counted=self._counting(pod_class),
+            counted=self._groups_counting(pod_class),
             alternatives=alternatives,
             variants_by_alternative=variants_by_alternative,
             own_eligible=own_eligible,
@@ -155,13 +155,13 @@ class EligibilityReader:
             self._tolerating[key_of_tolerations] = cached
         return cached
 
-    def _meeting_any(self, variants_by_alternative: Sequence[Mask]) -> Mask:
+    def _union(self, variants_by_alternative: Sequence[Mask]) -> Mask:
         eligible = np.zeros(len(self._variants.pool_of_variant), dtype=np.bool_)
         for meeting in variants_by_alternative:
             eligible |= meeting
         return eligible
 
-    def _counting(self, pod_class: PodClass) -> tuple[TopologyGroup, ...]:
+    def _groups_counting(self, pod_class: PodClass) -> tuple[TopologyGroup, ...]:
         key = (pod_class.namespace, tuple(sorted(pod_class.labels.items())))
         cached = self._selecting.get(key)
         if cached is None:

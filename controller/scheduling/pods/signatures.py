@@ -94,15 +94,19 @@ class PodSignatures:
             }
 
     def _read(self, pod: Pod) -> PodSignature:
-        spec, resized, is_protected = pod.spec, _resized(pod), will_forbid_disruption(pod)
+        spec, resized, is_protected = (
+            pod.spec,
+            _requests_in_resize(pod),
+            will_forbid_disruption(pod),
+        )
         constraints_key = self._encode(
             (pod.metadata.namespace, pod.metadata.labels, *_constraint_fields(spec))
         )
         requests_key = self._encode((*_request_fields(spec), resized))
         key = (
-            self._interned(constraints_key),
-            self._interned(requests_key),
-            self._interned(self._encode((_rest(spec), is_protected))),
+            self._intern(constraints_key),
+            self._intern(requests_key),
+            self._intern(self._encode((_rest(spec), is_protected))),
         )
         signature = self._signatures.get(key)
         if signature is None:
@@ -119,7 +123,7 @@ class PodSignatures:
         requests, flaw = self._parsed_requests[requests_key]
         ports = hostports.host_ports(pod.spec)
         return PodSignature(
-            placement_key=self._interned(constraints_key + self._encode(ports))
+            placement_key=self._intern(constraints_key + self._encode(ports))
             if ports
             else constraints_key,
             namespace=pod.metadata.namespace,
@@ -131,11 +135,11 @@ class PodSignatures:
             flaw=flaw,
         )
 
-    def _interned(self, part: bytes) -> bytes:
+    def _intern(self, part: bytes) -> bytes:
         return self._parts.setdefault(part, part)
 
 
-def _resized(pod: Pod) -> Mapping[str, Resources] | None:
+def _requests_in_resize(pod: Pod) -> Mapping[str, Resources] | None:
     runs = pod.status.container_statuses or pod.status.init_container_statuses
     return resources.in_resize(pod) if runs else None
 

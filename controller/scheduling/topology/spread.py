@@ -113,7 +113,7 @@ def admits(pins: Pins, rules: Rules, *, leaving: Pins = ()) -> bool:
         tally.group.index: _least(tally, own, among, leaving_pods)
         for tally, own, among in rules.owned
     }
-    return _admitted(pins, rules, least, leaving_pods)
+    return _is_admitted(pins, rules, least, leaving_pods)
 
 
 def misplaced(pins: Pins, rules: Rules, most: int) -> int:
@@ -198,7 +198,7 @@ def _best(options: Sequence[DomainOption], rules: Rules) -> DomainOption | None:
     }
     best: tuple[tuple[bool, int, bool, float, Pins], DomainOption] | None = None
     for option in options:
-        if not option.is_open or not _admitted(option.pins, rules, least, NONE_LEAVING):
+        if not option.is_open or not _is_admitted(option.pins, rules, least, NONE_LEAVING):
             continue
         free = option.is_free
         population = _population(option, rules)
@@ -235,7 +235,9 @@ def _batch(left: int, option: DomainOption, rules: Rules) -> int:
     return min(left, option.fitting - option.taken) if option.is_free else left
 
 
-def _admitted(pins: Pins, rules: Rules, least: dict[int, float], leaving_pods: LeavingPods) -> bool:
+def _is_admitted(
+    pins: Pins, rules: Rules, least: dict[int, float], leaving_pods: LeavingPods
+) -> bool:
     """Whether the rules admit one more pod in these domains. `least` is by group index."""
     domains = dict(pins)
     for tally, own, _ in rules.owned:
