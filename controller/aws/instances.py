@@ -30,7 +30,7 @@ from controller.cloudprovider.errors import (
 )
 from controller.cloudprovider.provider import Instance
 
-SETTLING = 60.0
+LISTED_AFTER = 60.0
 """Seconds until EC2 must list a launched instance."""
 
 LIVING = ("pending", "running", "stopping", "stopped", "shutting-down")
@@ -176,7 +176,7 @@ class Instances:
         self._installation = installation
         self._shift = shift
         self._seen: dict[str, Described] = {}
-        self._settling: TTLCache[str, Instance] = TTLCache(math.inf, SETTLING, clock)
+        self._settling: TTLCache[str, Instance] = TTLCache(math.inf, LISTED_AFTER, clock)
         self._descriptions: Batcher[str, Described] = Batcher(self._describe, size=_FILTER_VALUES)
         self._by_claim: Batcher[str, Sequence[Described]] = Batcher(
             self._describe_claims, size=_FILTER_VALUES

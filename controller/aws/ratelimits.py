@@ -23,7 +23,7 @@ from controller.cloudprovider.errors import CloudProviderError, ThrottledError
 USED = 0.9
 """The share of a bucket that is used, because requests may reach EC2 closer together than sent."""
 
-TRIFLE = 1e-6
+EPSILON = 1e-6
 """A missing fraction of a token for which a request does not wait: clocks are not that precise."""
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Bucket:
         """Wait for tokens and take them; if there can never be as many, wait for a full bucket."""
         async with self._turn:
             wanted = min(count, self.size.most * USED)
-            while (lacking := wanted - self._count()) > TRIFLE:  # noqa: ASYNC110 - for time itself
+            while (lacking := wanted - self._count()) > EPSILON:  # noqa: ASYNC110 - for time itself
                 await asyncio.sleep(lacking / self.size.per_second)
             self._tokens -= count
 

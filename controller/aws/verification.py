@@ -29,7 +29,7 @@ from controller.aws.selectors import tag_list
 from controller.aws.session import Aws
 from controller.cloudprovider.errors import CreateError, InsufficientCapacityError
 
-KEPT = 1800.0
+CACHED_SECONDS = 1800.0
 """Seconds for which a success is cached."""
 
 ORDINARY = ("m5.large", "m6g.large")
@@ -49,7 +49,7 @@ class Verification:
     _passed: TTLCache[bytes, None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._passed = TTLCache(math.inf, KEPT, self.clock)
+        self._passed = TTLCache(math.inf, CACHED_SECONDS, self.clock)
 
     async def verify(self, node_class: EC2NodeClass) -> None:
         """Check that EC2 would launch an instance for the EC2NodeClass.

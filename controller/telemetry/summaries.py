@@ -17,7 +17,7 @@ QUANTILES = (0.0, 0.5, 0.9, 0.99, 1.0)
 WINDOW = 600.0
 """Seconds for which an observation counts in the quantiles, as in Go's Prometheus client."""
 
-MOST = 10_000
+MOST_KEPT = 10_000
 """The maximum number of observations kept per series, about 1 MiB; the newest are kept."""
 
 
@@ -27,7 +27,7 @@ class _Series:
     def __init__(self) -> None:
         self.count = 0
         self.sum = 0.0
-        self.recent: deque[tuple[float, float]] = deque(maxlen=MOST)
+        self.recent: deque[tuple[float, float]] = deque(maxlen=MOST_KEPT)
 
     def observe(self, now: float, value: float) -> None:
         self.count += 1

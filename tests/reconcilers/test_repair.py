@@ -9,7 +9,7 @@ import pytest
 from controller.apis import kinds, labels
 from controller.apis.kubernetes.conditions import Condition
 from controller.apis.kubernetes.nodes import Node
-from controller.reconcilers.nodehealth.repair import BLOCKED, Repair
+from controller.reconcilers.nodehealth.repair import BLOCKED_PERIOD, Repair
 from tests.builders import changed, make_node, make_nodeclaim, make_nodeclass, make_nodepool
 from tests.reconcilers.world import Unprepared, World, make_lifecycle
 
@@ -132,7 +132,7 @@ async def test_if_many_nodes_are_unhealthy_none_is_replaced(
     again = await fleet.repair.reconcile(nodes[0])
 
     assert fleet.going == ({"claim-0"} if replaced else set())
-    assert again == (None if replaced else BLOCKED)
+    assert again == (None if replaced else BLOCKED_PERIOD)
     assert bool(await fleet.world.events("NodeRepairBlocked")) is not replaced
 
 

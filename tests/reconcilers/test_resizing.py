@@ -15,7 +15,7 @@ from controller.apis.kubernetes.pods import Pod
 from controller.apiserver.errors import TooManyRequestsError
 from controller.disruption.modes import Mode
 from controller.disruption.problem import DisruptionSettings
-from controller.reconcilers.provisioning.resizing import CHECKED, Resizing
+from controller.reconcilers.provisioning.resizing import CHECK_PERIOD, Resizing
 from controller.scheduling.results import Results
 from controller.scheduling.scheduler import schedule
 from controller.scheduling.settings import Settings
@@ -108,7 +108,7 @@ async def test_a_deferred_resize_is_reported_with_what_the_node_lacks(
 ) -> None:
     world.seed(resized(world, "Deferred", cpu="2"), web("web", cpu="3"))
 
-    assert await reporting.reconcile("n1") == CHECKED
+    assert await reporting.reconcile("n1") == CHECK_PERIOD
 
     assert evicted(world) == []
     (message,) = await world.events("ResizePending")
@@ -124,7 +124,7 @@ async def test_an_infeasible_resize_is_reported_with_the_cause_of_the_kubelet(
     message = "Node didn't have enough capacity: cpu"
     world.seed(resized(world, "Infeasible", cpu="9", message=message), web("web", cpu="3"))
 
-    assert await evicting.reconcile("n1") == CHECKED
+    assert await evicting.reconcile("n1") == CHECK_PERIOD
 
     assert evicted(world) == []
     assert await world.events("ResizePending") == [
@@ -138,7 +138,7 @@ async def test_a_deferred_resize_that_fits_by_now_is_not_reported(
 ) -> None:
     world.seed(resized(world, "Deferred", cpu="2"), web("web", cpu="3", phase="Failed"))
 
-    assert await evicting.reconcile("n1") == CHECKED
+    assert await evicting.reconcile("n1") == CHECK_PERIOD
 
     assert evicted(world) == []
     assert await world.events("ResizePending") == []
@@ -285,7 +285,7 @@ async def test_no_pod_leaves_a_protected_node(
 async def test_pods_leave_only_after_a_minute(world: World, evicting: Resizing) -> None:
     world.seed(resized(world, "Deferred", cpu="2", seconds=30), web("web", cpu="3"))
 
-    assert await evicting.reconcile("n1") == CHECKED
+    assert await evicting.reconcile("n1") == CHECK_PERIOD
     assert evicted(world) == []
 
     world.pass_time(seconds=30)
@@ -315,7 +315,7 @@ async def test_a_refused_eviction_is_tried_again_at_the_next_check(
     world.seed(resized(world, "Deferred", cpu="2"), web("web", cpu="3"))
     world.api.refuse("evict", TooManyRequestsError("budget", status=429), kind=kinds.POD)
 
-    assert await evicting.reconcile("n1") == CHECKED
+    assert await evicting.reconcile("n1") == CHECK_PERIOD
     assert evicted(world) == []
 
     await evicting.reconcile("n1")

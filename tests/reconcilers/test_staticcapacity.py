@@ -21,8 +21,8 @@ from controller.disruption.costs import eviction_cost, lifetime_remaining
 from controller.disruption.problem import DisruptionSettings
 from controller.reconcilers.staticcapacity.replication import (
     AT_THE_LIMIT,
+    MOST_TOGETHER,
     PERIOD,
-    TOGETHER,
     Replication,
 )
 from tests.builders import changed, make_nodeclass, make_nodepool, make_pod
@@ -69,13 +69,13 @@ async def test_a_static_pool_gets_exactly_its_replicas() -> None:
 
 
 async def test_the_nodes_of_a_static_pool_share_createfleet_calls() -> None:
-    world = make_world(TOGETHER + 2)
+    world = make_world(MOST_TOGETHER + 2)
 
     await replicated(world)
 
     launches = [shared_launch(claim) for claim in world.claims()]
     sizes = Counter(launch.token for launch in launches if launch is not None)
-    assert sorted(sizes.values()) == [2, TOGETHER]
+    assert sorted(sizes.values()) == [2, MOST_TOGETHER]
 
 
 async def test_nodes_of_a_static_pool_with_a_capacity_reservation_are_launched_one_by_one() -> None:

@@ -11,7 +11,7 @@ from controller.apis import kinds, labels
 from controller.apis.kubernetes.pods import Pod
 from controller.apis.kubernetes.workloads import Deployment
 from controller.apiserver.errors import ForbiddenError
-from controller.reconcilers.termination.surge import PATIENCE, Surge
+from controller.reconcilers.termination.surge import ROLLOUT_TIMEOUT, Surge
 from tests.builders import make_budget, make_pod, make_replicaset, owned_by
 from tests.reconcilers.test_termination import NODE, TerminationScenario
 
@@ -102,7 +102,7 @@ async def test_a_failed_rollout_does_not_keep_the_node_forever(
     scenario: SurgeScenario,
 ) -> None:
     await scenario.drains(only_pod(**{labels.SURGE: "true"}), make_deployment())
-    scenario.world.pass_time(seconds=PATIENCE.total_seconds())
+    scenario.world.pass_time(seconds=ROLLOUT_TIMEOUT.total_seconds())
     await scenario.work()
 
     assert scenario.evicted() == ["default/web-1"]

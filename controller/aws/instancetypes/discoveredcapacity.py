@@ -16,7 +16,7 @@ from cachetools import TTLCache
 TTL = 60 * 24 * 3600.0
 """Seconds until a value is forgotten unless a node reports it again; as in Karpenter."""
 
-MOST = 10_000
+MOST_KEPT = 10_000
 """Maximum number of pairs of instance type and AMI that are remembered."""
 
 
@@ -27,7 +27,7 @@ class DiscoveredCapacity:
         self.revision = 0
         """Grows whenever a value changes."""
 
-        self._least: TTLCache[tuple[str, str], int] = TTLCache(MOST, TTL, clock)
+        self._least: TTLCache[tuple[str, str], int] = TTLCache(MOST_KEPT, TTL, clock)
 
     def learn(self, instance_type: str, image_id: str, memory: int) -> None:
         """Record a node's memory capacity; recording the same value again renews its lifetime."""

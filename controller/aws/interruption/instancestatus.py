@@ -18,7 +18,7 @@ from controller.cloudprovider.provider import Notice
 PERIOD = 60.0
 """Seconds between two calls."""
 
-PATIENCE = timedelta(minutes=2)
+FAILED_FOR = timedelta(minutes=2)
 """How long a check must have failed before it becomes a notice: checks can fail briefly."""
 
 DENIED_BACKOFF = timedelta(minutes=15)
@@ -57,7 +57,7 @@ def findings(status: Mapping[str, Any], now: datetime) -> Iterator[str]:
             for d in details
             if d.get("Status") == "failed" and d.get("ImpairedSince")
         ]
-        if any(now - moment >= PATIENCE for moment in since):
+        if any(now - moment >= FAILED_FOR for moment in since):
             yield kind
     if any(_is_pending(event) for event in status.get("Events") or []):
         yield "event_status"

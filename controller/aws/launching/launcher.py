@@ -89,7 +89,7 @@ LISTED_AFTER = 20.0
 EC2's lists are consistent sooner.
 """
 
-REMEMBERED = 3600.0
+REMEMBERED_SECONDS = 3600.0
 """Seconds for which this process remembers its launches."""
 
 TEMPLATE_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)
@@ -204,8 +204,8 @@ class Launcher:
         self._installation = installation
         self._reserved_capacity = reserved_capacity
         self._clock = clock
-        self._attempts: TTLCache[str, Attempts] = TTLCache(math.inf, REMEMBERED, clock)
-        self._calls: TTLCache[str, SharedCall] = TTLCache(math.inf, REMEMBERED, clock)
+        self._attempts: TTLCache[str, Attempts] = TTLCache(math.inf, REMEMBERED_SECONDS, clock)
+        self._calls: TTLCache[str, SharedCall] = TTLCache(math.inf, REMEMBERED_SECONDS, clock)
         self._written: LRUCache[bytes, LaunchTemplate] = LRUCache(WRITTEN_TEMPLATES)
 
     async def launch(

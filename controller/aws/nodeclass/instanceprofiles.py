@@ -28,7 +28,7 @@ from controller.cloudprovider.errors import CloudProviderError
 COLLECT_PERIOD = 1800.0
 """Seconds between two garbage collections of unused profiles."""
 
-CHECKED = 900.0
+CACHED_SECONDS = 900.0
 """Seconds for which the state of a profile is cached; a refusal by EC2 ends it earlier."""
 
 DENIED_BACKOFF = 900.0
@@ -137,7 +137,7 @@ class InstanceProfiles:
 
     async def _is_usable(self, name: str, role: str) -> bool:
         since = self._checked.get((name, role))
-        if since is not None and self._clock() - since < CHECKED:
+        if since is not None and self._clock() - since < CACHED_SECONDS:
             return True
         try:
             usable = await self._is_valid(name, role)

@@ -18,7 +18,7 @@ PERIOD = timedelta(seconds=10)
 AT_ONCE = timedelta(0)
 UNSYNCED = timedelta(seconds=1)
 
-STEADY = timedelta(minutes=5)
+LONGEST_PAUSE = timedelta(minutes=5)
 """The longest pause before an unchanged cluster is evaluated again.
 
 Decisions also change with time: a nomination expires, a cool-down ends, a workload has run for
@@ -55,7 +55,7 @@ class IdleBackoff:
     def note(self, revision: int, problem: DisruptionProblem) -> None:
         """Record that an evaluation of this revision of the cluster found no command."""
         again = self._at is not None and self._is_the_same(revision, problem)
-        self._pause = min(2 * self._pause, STEADY) if again else PERIOD
+        self._pause = min(2 * self._pause, LONGEST_PAUSE) if again else PERIOD
         self._revision, self._at = revision, problem.now
         self._offer = problem.snapshot.instance_types
 

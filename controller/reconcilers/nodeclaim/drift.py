@@ -22,7 +22,7 @@ from controller.reconcilers.writing import with_conditions
 PERIOD = timedelta(minutes=5)
 """How often an unchanged NodeClaim is checked: AMIs, security groups and subnets may change."""
 
-SETTLED = timedelta(hours=1)
+OFFERING_CHECK_AGE = timedelta(hours=1)
 """The age from which a NodeClaim drifts if its instance type is no longer offered."""
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Drift(PortUser):
         if (reason := difference(claim, pool)) is not None:
             return reason
         born = claim.metadata.creation_timestamp
-        if born is not None and self.clock() - born > SETTLED:
+        if born is not None and self.clock() - born > OFFERING_CHECK_AGE:
             types = await self.cloud.instance_types(node_class, pool)
             if not _is_offered(claim, types):
                 return "InstanceTypeNotFound"

@@ -22,7 +22,7 @@ from controller.cloudprovider.errors import CloudProviderError, NodeClaimNotFoun
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import patched
 
-DONE = {labels.TAGGED: "true", labels.CLUSTER_NAME_TAGGED: "true"}
+TAGGED = {labels.TAGGED: "true", labels.CLUSTER_NAME_TAGGED: "true"}
 """The annotations of a NodeClaim whose instance is tagged, as in Karpenter."""
 
 UNKNOWN_OWNER = timedelta(minutes=1)
@@ -57,7 +57,7 @@ class Tagging(PortUser):
         if claim.metadata.is_deleting or not claim.status.node_name:
             return None
         # Karpenter writes the same annotations, but its tags are not all of Joiner's.
-        done = {**DONE, labels.TAG_INSTALLATION: self.installation}
+        done = {**TAGGED, labels.TAG_INSTALLATION: self.installation}
         if done.items() <= claim.metadata.annotations.items():
             return None
         try:

@@ -24,7 +24,7 @@ from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.writing import delete, with_drain_until
 from controller.telemetry.events import EventType
 
-BLOCKED = timedelta(minutes=5)
+BLOCKED_PERIOD = timedelta(minutes=5)
 """How soon a NodePool with too many unhealthy nodes is checked again."""
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Repair(PortUser):
         unhealthy = sum(any(True for _ in self._unhealthy(member)) for member in members)
         if unhealthy > math.ceil(MOST_UNHEALTHY * len(members)):
             await self._report_blocked(node, claim, f"{unhealthy} of {len(members)} nodes")
-            return BLOCKED
+            return BLOCKED_PERIOD
         await self._end(node, claim, fault.condition)
         return None
 

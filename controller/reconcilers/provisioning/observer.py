@@ -10,7 +10,7 @@ from controller.apis.kinds import NODE_POOL
 from controller.reconcilers.newnodes.supply import ready_pools, supply
 from controller.reconcilers.ports import Ports, PortUser
 from controller.reconcilers.provisioning.batchwindow import BatchWindow, ExpectedPods
-from controller.reconcilers.provisioning.provisioner import AGAIN, UNSYNCED, Solve, log_fields
+from controller.reconcilers.provisioning.provisioner import PERIOD, UNSYNCED, Solve, log_fields
 from controller.scheduling.buffers import split_fills
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class ProvisioningObserver(PortUser, ExpectedPods):
     async def run_once(self) -> timedelta:
         """Wait for a batch and schedule it; returns when to run again."""
         try:
-            await self.batch_window.wait(AGAIN, self)
+            await self.batch_window.wait(PERIOD, self)
         except TimeoutError:
             log.debug("no new pods", extra={"waiting": len(self.cluster.pending_pods())})
         if not self.cluster.synced:

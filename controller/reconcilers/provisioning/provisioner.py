@@ -40,17 +40,17 @@ from controller.state.snapshot import Snapshot
 from controller.telemetry.logs import ChangeMonitor
 
 UNSYNCED = timedelta(seconds=1)
-AGAIN = timedelta(seconds=10)
+PERIOD = timedelta(seconds=10)
 """How often pending pods are scheduled again: prices, capacity and limits change."""
 
-SOON = timedelta(seconds=1)
+BINDING_PERIOD = timedelta(seconds=1)
 """The same while pods are about to be bound: a pod that is not bound by then needs another node."""
 
-LAUNCH_PATIENCE = timedelta(seconds=30)
+LAUNCH_WAIT = timedelta(seconds=30)
 """How long a round waits for launches whose result it needs: a stuck launch must not delay other
 pods for longer."""
 
-KEPT_FOR = timedelta(minutes=1)
+NOMINATED_FOR = timedelta(minutes=1)
 """How long after each round a node stays nominated for its planned pods, so that it is not
 disrupted. The nomination ends when the last of them is bound."""
 
@@ -113,7 +113,7 @@ class Provisioner(PortUser, ExpectedPods):
 
     async def _wait(self) -> None:
         try:
-            patience = SOON if self.plan.awaits_binding else AGAIN
+            patience = BINDING_PERIOD if self.plan.awaits_binding else PERIOD
             await self.batch_window.wait(patience, self)
         except TimeoutError:
             # No new pod: pending pods are scheduled again.
@@ -161,7 +161,7 @@ class Provisioner(PortUser, ExpectedPods):
             for p in self.cluster.list(NODE_POOL)
             if p.spec.limits and p.spec.replicas is None
         }
-        oldest = now - LAUNCH_PATIENCE
+        oldest = now - LAUNCH_WAIT
         return any(
             inherited.since > oldest
             if claim.metadata.uid in inherited.claims
@@ -207,7 +207,7 @@ class Provisioner(PortUser, ExpectedPods):
             if (name := where.get(pod.metadata.uid)) is not None:
                 expected.setdefault(name, []).append(pod)
         for name, coming in expected.items():
-            self.cluster.nominate(name, coming, self.clock() + KEPT_FOR)
+            self.cluster.nominate(name, coming, self.clock() + NOMINATED_FOR)
 
     async def _solve(self, solve_input: SolveInput) -> Results:
         with self.metrics.scheduling():

@@ -33,7 +33,7 @@ from controller.state.nodes import lifecycle_event
 from controller.state.pods import is_terminal, pending_resize
 from controller.state.snapshot import Snapshot
 
-CHECKED = timedelta(minutes=1)
+CHECK_PERIOD = timedelta(minutes=1)
 """How often a node with a pending resize is checked again, and how long a resize is deferred before
 pods are evicted for it: other pods may end by themselves."""
 
@@ -68,7 +68,7 @@ class Resizing(PortUser):
         prospect = await self._free_capacity(node, pods, missing, deferred) if deferred else WAITS
         for pod, pending in resized:
             await self._report(pod, pending, node, pods, prospect)
-        return CHECKED
+        return CHECK_PERIOD
 
     async def _free_capacity(
         self, node: Node, pods: Sequence[Pod], missing: Resources, deferred: Sequence[Condition]
@@ -76,7 +76,7 @@ class Resizing(PortUser):
         """Evict pods if `evicts` and if possible; returns the text for the pod's event."""
         now = self.clock()
         since = min(pending.last_transition_time or now for pending in deferred)
-        if not self.evicts or not missing or now - since < CHECKED:
+        if not self.evicts or not missing or now - since < CHECK_PERIOD:
             return WAITS
         if any(pod.metadata.is_deleting for pod in pods):
             return "Pods on the node are terminating"

@@ -37,7 +37,7 @@ PERIOD = timedelta(minutes=1)
 AT_THE_LIMIT = timedelta(seconds=30)
 """How soon to try again if `limits.nodes` does not allow the missing nodes."""
 
-TOGETHER = 50
+MOST_TOGETHER = 50
 """The largest number of NodeClaims of a static NodePool that share a CreateFleet call. They are
 created one after the other, and the call waits for the last of them."""
 
@@ -110,7 +110,7 @@ class Replication(PortUser):
         return PERIOD
 
     def _nodes(self, pool: NodePool, count: int) -> Iterator[NewNode]:
-        """Yield nodes of the pool's template; up to `TOGETHER` share a CreateFleet call.
+        """Yield nodes of the pool's template; up to `MOST_TOGETHER` share a CreateFleet call.
 
         If the first repeats a create request without response, it is launched alone: its NodeClaim
         may exist and be part of another call. If the pool can use capacity reservations, all are
@@ -121,8 +121,8 @@ class Replication(PortUser):
         if with_reservations(self.cluster, [pool], {}):
             alone = count
         yield from nodes[:alone]
-        for first in range(alone, count, TOGETHER):
-            yield from with_shared_launches(nodes[first : first + TOGETHER], self.clock())
+        for first in range(alone, count, MOST_TOGETHER):
+            yield from with_shared_launches(nodes[first : first + MOST_TOGETHER], self.clock())
 
     async def _create(self, pool: NodePool, node: NewNode) -> NodeClaim:
         """Create a NodeClaim; after a lost response the next request uses the same name."""

@@ -21,7 +21,7 @@ from controller.apiserver.errors import ForbiddenError, NotFoundError
 from controller.disruption.pods import surges
 from controller.reconcilers.ports import Ports, PortUser
 
-PATIENCE = timedelta(minutes=10)
+ROLLOUT_TIMEOUT = timedelta(minutes=10)
 """How long the replacement may take to be available before the old pod is evicted. It is the
 default `progressDeadlineSeconds` of a Deployment."""
 
@@ -69,7 +69,7 @@ class Surge(PortUser):
         name = deployment.metadata.key
         message = f"Restarting Deployment {name}: a replacement starts before this pod is deleted"
         await self.recorder.publish(POD, pod, "Normal", "Surging", message)
-        return now + PATIENCE
+        return now + ROLLOUT_TIMEOUT
 
     async def _deployment(self, pod: Pod) -> Deployment | None:
         namespace = pod.metadata.namespace

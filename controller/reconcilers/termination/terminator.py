@@ -35,7 +35,7 @@ from controller.reconcilers.termination.surge import Surge
 from controller.reconcilers.writing import delete, patched, reason_for_end, with_condition
 
 POLL = timedelta(seconds=1)
-SETTLE = timedelta(seconds=5)
+TAINT_DELAY = timedelta(seconds=5)
 """How long after the taint kube-scheduler may still bind a pod that it scheduled before.
 
 The time starts when the terminator first reads the taint.
@@ -153,7 +153,7 @@ class Terminator(PortUser):
         await self._restart_gangs(node, lost)
         if _holds(self._current(claim), INSTANCE_TERMINATING):
             return True
-        has_settled = _holds(claim, DRAINED) or self.clock() - progress.tainted_at >= SETTLE
+        has_settled = _holds(claim, DRAINED) or self.clock() - progress.tainted_at >= TAINT_DELAY
         if not drain.is_done:
             await self._report_waiting(node, len(drain.waiting))
         if not drain.is_done or not has_settled:
