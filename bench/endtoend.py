@@ -32,7 +32,7 @@ from bench.backgroundload import BackgroundLoad
 from bench.memory import Meter
 from bench.nodeprice import VOLUMES
 from bench.parity import engines
-from bench.sides import MACHINE_SECONDS, PATIENCE_SECONDS, Joiner, Karpenter, Side, until
+from bench.sides import INSTANCE_SECONDS, PATIENCE_SECONDS, Joiner, Karpenter, Side, until
 from bench.stopwatch import STAGES, Stopwatch
 from testbed.cloud.control import CloudControl
 from testbed.demo.scenario import SIZES
@@ -44,7 +44,7 @@ from testbed.progress import Terminal
 from testbed.region.testbed import Testbed
 
 JOIN_SECONDS = 1.0
-"""The part of `MACHINE_SECONDS` between an instance's running state and its Node."""
+"""The part of `INSTANCE_SECONDS` between an instance's running state and its Node."""
 
 REST_SECONDS = 10.0
 """Seconds of idle time before memory is measured."""
@@ -201,7 +201,7 @@ async def compare(
     """Run every round on a running testbed and return the results."""
     assert testbed.cloud is not None
     cloud = CloudControl(testbed.cloud.url)
-    cloud.change_settings(pending=MACHINE_SECONDS - JOIN_SECONDS)
+    cloud.change_settings(pending=INSTANCE_SECONDS - JOIN_SECONDS)
     engine = PulumiEngine(
         directory=work / "pulumi",
         project=CHECKOUT,

@@ -244,7 +244,7 @@ def report(scale_up: ScaleUp) -> str:
     region = scale_up.region
     waits = scale_up.waits
     lines = [
-        f"{len(region.machines)} instances for {scale_up.nodes} pods, all running after "
+        f"{len(region.instances)} instances for {scale_up.nodes} pods, all running after "
         f"{scale_up.seconds:.0f} s; {len(scale_up.created)} NodeClaims; EC2 failed "
         f"{region.failed.total()} launches",
         f"NodeClaim to CreateFleet: median {statistics.median(waits):.1f} s, "

@@ -31,7 +31,7 @@ from testbed.processes.ports import free_ports
 from testbed.region.testbed import Testbed
 
 STACK = "bench"
-MACHINE_SECONDS = 2
+INSTANCE_SECONDS = 2
 """Seconds from the launch request to the Node, for both controllers."""
 
 POOL = CHECKOUT / "testbed" / "nodepools" / "demo.yaml"
@@ -228,7 +228,7 @@ def kwok_class() -> dict[str, Any]:
         "apiVersion": "karpenter.kwok.sh/v1alpha1",
         "kind": "KWOKNodeClass",
         "metadata": {"name": "default"},
-        "spec": {"nodeRegistrationDelay": f"{MACHINE_SECONDS}s"},
+        "spec": {"nodeRegistrationDelay": f"{INSTANCE_SECONDS}s"},
     }
 
 

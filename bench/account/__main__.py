@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.account.allowance import Allowance
 from bench.account.story import STACK, Story
-from bench.account.sweep import machines, sweep
+from bench.account.sweep import instances, sweep
 from infra.clusterapi import ClusterApi, ClusterLocation
 from testbed.environment import CHECKOUT
 from testbed.plugins.engine import PulumiEngine
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
                 dollars=chosen.spend,
                 lasting=timedelta(hours=chosen.hours),
                 clock=lambda: datetime.now(UTC),
-                machines=lambda: machines(location.client, INSTALLATION),
+                instances=lambda: instances(location.client, INSTALLATION),
             ),
             find=lambda: ClusterApi.find(location),
         )

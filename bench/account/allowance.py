@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from bench.account.sweep import Machine
+from bench.account.sweep import Instance
 
 FIXED = 0.40
 """$/h of the stack without any pods of the test.
@@ -33,7 +33,7 @@ class Allowance:
     dollars: float
     lasting: timedelta
     clock: Callable[[], datetime]
-    machines: Callable[[], list[Machine]]
+    instances: Callable[[], list[Instance]]
     """Returns Joiner's current instances."""
 
     _began: datetime | None = field(default=None, init=False)
@@ -52,7 +52,7 @@ class Allowance:
         """
         now = self.clock()
         began, counted = self._began or now, self._counted or now
-        cpus = sum(machine.cpus for machine in self.machines())
+        cpus = sum(instance.cpus for instance in self.instances())
         self._spent += (now - counted) / timedelta(hours=1) * (FIXED + cpus * CPU)
         self._began, self._counted = began, now
         if self._spent > self.dollars:

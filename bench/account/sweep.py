@@ -15,14 +15,14 @@ Client = Callable[[str], Any]
 
 
 @dataclass(frozen=True)
-class Machine:
+class Instance:
     """An EC2 instance of the installation."""
 
     identity: str
     cpus: int
 
 
-def machines(client: Client, installation: str) -> list[Machine]:
+def instances(client: Client, installation: str) -> list[Instance]:
     """Return the installation's instances that cost money."""
     wanted = [
         {"Name": f"tag:{labels.TAG_INSTALLATION}", "Values": [installation]},
@@ -35,7 +35,7 @@ def machines(client: Client, installation: str) -> list[Machine]:
         for reservation in page["Reservations"]
         for instance in reservation["Instances"]
     ]
-    return [Machine(each["InstanceId"], _cpus(each)) for each in found]
+    return [Instance(each["InstanceId"], _cpus(each)) for each in found]
 
 
 def _cpus(instance: Any) -> int:
@@ -49,7 +49,7 @@ def sweep(client: Client, installation: str, say: Callable[[str], None]) -> list
     Resources other than instances are only reported. Their dependencies decide the order in which
     they can be deleted, and `pulumi destroy` knows that order.
     """
-    alive = [machine.identity for machine in machines(client, installation)]
+    alive = [instance.identity for instance in instances(client, installation)]
     if alive:
         say(f"terminating what still runs: {', '.join(alive)}")
         client("ec2").terminate_instances(InstanceIds=alive)

@@ -18,7 +18,7 @@ from highspy import Highs, kHighsInf
 Body = Mapping[str, Any]
 
 MOST_TIMES_NEEDED = 2.0
-"""Maximum cost of the machines, as a multiple of what the pods need."""
+"""Maximum cost of the instances, as a multiple of what the pods need."""
 
 SHARED_LAUNCH = "joiner.dev/shared-launch"
 
@@ -32,7 +32,7 @@ VOLUNTARY = ("Drifted", "Underutilized")
 """Reasons of disruptions that nothing forces."""
 
 REMEMBERED = 1800.0
-"""Seconds for which the cost of past pods still counts: pods leave faster than machines."""
+"""Seconds for which the cost of past pods still counts: pods leave faster than instances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class InstanceType:
     """An instance type: millicores and MiB for pods, and the on-demand price in $/h."""
 
     cpu: int
@@ -205,7 +205,7 @@ def _nominated(pod: Body) -> str:
     return str(pod.get("status", {}).get("nominatedNodeName", "")).partition(".")[0]
 
 
-def _machine(claim: Body) -> str:
+def _instance(claim: Body) -> str:
     """Return the instance of a NodeClaim, empty if none was launched."""
     return str(claim.get("status", {}).get("providerID", "")).rpartition("/")[2]
 
@@ -257,7 +257,7 @@ def is_foreign(body: Body) -> bool:
 class Auditor:
     """Checks the invariants continuously, and keeps what it saw."""
 
-    machines: Sequence[Machine]
+    instance_types: Sequence[InstanceType]
     findings: list[str] = field(default_factory=list)
     _seen: dict[str, Instance] = field(default_factory=dict)
     _by_claim: dict[str, list[str]] = field(default_factory=dict)
@@ -348,8 +348,8 @@ class Auditor:
             covered = sum(_cpu_for(gang, c, view) for c in bought)
             # Some pods of the gang may go to nodes that were bought before, or are still starting.
             others = {n["metadata"]["name"].partition(".")[0] for n in view.nodes}
-            others |= {_machine(c) for c in view.claims if not _is_going(c)}
-            others -= {_machine(c) for c in bought} | {""}
+            others |= {_instance(c) for c in view.claims if not _is_going(c)}
+            others -= {_instance(c) for c in bought} | {""}
             covered += sum(_requested_cpu(p) for p in members if _nominated(p) in others)
             runs = any(p["spec"].get("nodeName") for p in members)
             if not bought or runs or covered >= wanted:
@@ -387,10 +387,10 @@ class Auditor:
                 self.find(f"launch {token} has {len(ids)} instances for {claims} NodeClaims")
 
     def _spending(self, view: View) -> None:
-        needed = least_cost(view.pods, self.machines)
+        needed = least_cost(view.pods, self.instance_types)
         self._needs = [(at, n) for at, n in self._needs if at > view.at - REMEMBERED]
         self._needs.append((view.at, needed))
-        wasted = _wasted(view, max(n for _, n in self._needs), self.machines)
+        wasted = _wasted(view, max(n for _, n in self._needs), self.instance_types)
         if wasted and not self._is_wasteful:
             self._is_wasteful = True
             self.find(f"{view.at:.0f} s: {wasted[0]}")
@@ -417,7 +417,7 @@ class Auditor:
         self._foreign |= foreign
 
     def _endings(self, view: View) -> None:
-        """Check that no machine terminates while it has pods that were not asked to terminate."""
+        """Check that no instance terminates while it has pods that were not asked to terminate."""
         for instance in view.instances:
             if instance.lives or instance.touched or instance.id not in self._lived:
                 continue
@@ -470,12 +470,12 @@ def too_many(view: View) -> frozenset[str]:
     return frozenset(c["metadata"]["name"] for c in view.claims if _provider(c) in kept - {""})
 
 
-def wasted(view: View, machines: Sequence[Machine]) -> list[str]:
-    """Return the excess of machines over what the existing pods need."""
-    return _wasted(view, least_cost(view.pods, machines), machines)
+def wasted(view: View, instance_types: Sequence[InstanceType]) -> list[str]:
+    """Return the excess of instances over what the existing pods need."""
+    return _wasted(view, least_cost(view.pods, instance_types), instance_types)
 
 
-def _wasted(view: View, needed: float, machines: Sequence[Machine]) -> list[str]:
+def _wasted(view: View, needed: float, instance_types: Sequence[InstanceType]) -> list[str]:
     # A stopped instance costs nothing. An instance whose NodeClaim a user removed together with its
     # finalizers has no owner until garbage collection.
     claimed = {_provider(claim) for claim in view.claims}
@@ -485,11 +485,11 @@ def _wasted(view: View, needed: float, machines: Sequence[Machine]) -> list[str]
         and not (i.touched and i.provider_id not in claimed)
     ]  # fmt: skip
     spent = sum(i.price for i in paid)
-    # Machines are whole: the bound allows one more.
-    most = MOST_TIMES_NEEDED * needed + max(machine.price for machine in machines)
+    # Instances are whole: the bound allows one more.
+    most = MOST_TIMES_NEEDED * needed + max(instance_type.price for instance_type in instance_types)
     if spent <= most:
         return []
-    return [f"machines for {spent:.2f} $/h are there, and at most {most:.2f} are of use"]
+    return [f"instances for {spent:.2f} $/h are there, and at most {most:.2f} are of use"]
 
 
 def _identity(body: Body) -> object:
@@ -500,11 +500,11 @@ def _identity(body: Body) -> object:
     return meta["uid"], meta["resourceVersion"]
 
 
-def least_cost(pods: Iterable[Body], machines: Sequence[Machine]) -> float:
-    """Return a lower bound of the cost of the machines for these pods, in $/h.
+def least_cost(pods: Iterable[Body], instance_types: Sequence[InstanceType]) -> float:
+    """Return a lower bound of the cost of the instances for these pods, in $/h.
 
-    It is the value of the linear program that buys machines filled with whole pods, and may buy
-    parts of them. So it counts what a large pod leaves free on its machine, if no other pod fits.
+    It is the value of the linear program that buys instances filled with whole pods, and may buy
+    parts of them. So it counts what a large pod leaves free on its instance, if no other pod fits.
     """
     requests = Counter(
         (int(asked["cpu"].removesuffix("m")), int(asked["memory"].removesuffix("Mi")))
@@ -515,7 +515,7 @@ def least_cost(pods: Iterable[Body], machines: Sequence[Machine]) -> float:
     )
     if not requests:
         return 0.0
-    program = _program(tuple(sorted(requests)), tuple(machines))
+    program = _program(tuple(sorted(requests)), tuple(instance_types))
     for row, size in enumerate(sorted(requests)):
         program.changeRowBounds(row, requests[size], kHighsInf)
     program.run()
@@ -523,22 +523,22 @@ def least_cost(pods: Iterable[Body], machines: Sequence[Machine]) -> float:
 
 
 @cache
-def _program(sizes: tuple[tuple[int, int], ...], machines: tuple[Machine, ...]) -> Highs:
+def _program(sizes: tuple[tuple[int, int], ...], instance_types: tuple[InstanceType, ...]) -> Highs:
     """Return the linear program for pods of these sizes, in millicores and MiB: a row for each."""
     program = Highs()
     program.silent()
     for _ in sizes:
         program.addRow(0, kHighsInf, 0, [], [])
-    for machine in machines:
-        for filling in _fillings(machine.cpu, machine.memory, sizes):
+    for instance_type in instance_types:
+        for filling in _fillings(instance_type.cpu, instance_type.memory, sizes):
             rows = [row for row, count in enumerate(filling) if count]
             counts = [float(filling[row]) for row in rows]
-            program.addCol(machine.price, 0, kHighsInf, len(rows), rows, counts)
+            program.addCol(instance_type.price, 0, kHighsInf, len(rows), rows, counts)
     return program
 
 
 def _fillings(cpu: int, memory: int, sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, ...]]:
-    """Yield how many pods of each size a machine can run together."""
+    """Yield how many pods of each size an instance can run together."""
     (asked_cpu, asked_memory), *others = sizes
     most = min(cpu // asked_cpu, memory // asked_memory)
     if not others:

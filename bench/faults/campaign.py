@@ -75,7 +75,7 @@ SHARES: dict[Phase, float] = {
 }
 """Share of the pods that is wanted in each phase."""
 
-MACHINES = [auditor.Machine(*allocatable_of(size), size.price) for size in SIZES]
+INSTANCE_TYPES = [auditor.InstanceType(*allocatable_of(size), size.price) for size in SIZES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Run:
             ForeignObjects(self.api, self.region),
             self.chance,
         )
-        self.auditor = Auditor(MACHINES)
+        self.auditor = Auditor(INSTANCE_TYPES)
 
     # Fault injection: faults apply to calls while the fault is on.
 
@@ -282,7 +282,7 @@ class Run:
                 if c["metadata"]["name"] not in kept
             ]
         if phase == "consolidation":
-            missing += auditor.wasted(view, MACHINES)
+            missing += auditor.wasted(view, INSTANCE_TYPES)
         if phase == "termination":
             missing += [f"{i.id} is left" for i in view.instances if i.lives and not i.foreign]
         return missing
@@ -330,7 +330,7 @@ class Run:
                     touched=m.touched_by_hand,
                     is_static=m.tags.get("karpenter.sh/nodepool") == STATIC_POOL,
                 )
-                for m in self.region.machines.values()
+                for m in self.region.instances.values()
             ],
             templates=len(self.region.templates),
             wanted={w.name: w.replicas for w in self.surroundings.workloads},

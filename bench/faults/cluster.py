@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from bench.faults.region import SIZES, Machine, Region, Size
+from bench.faults.region import SIZES, Instance, Region, Size
 from controller.apis import kinds
 from controller.apis.kinds import Kind
 from controller.apiserver.fake import FakeApiServer
@@ -106,9 +106,9 @@ class Surroundings:
     def bodies(self, kind: Kind[Any]) -> list[dict[str, Any]]:
         return self.api.bodies(kind)
 
-    def machine_of(self, node: Body) -> Machine | None:
+    def instance_of(self, node: Body) -> Instance | None:
         provider_id = node["spec"].get("providerID", "")
-        return self.region.machines.get(provider_id.rpartition("/")[2])
+        return self.region.instances.get(provider_id.rpartition("/")[2])
 
     def pending(self) -> list[dict[str, Any]]:
         """Pods that have no node."""
@@ -172,33 +172,33 @@ class Surroundings:
         await self._set_pod(name, {"phase": "Pending"})
 
     async def _kubelets(self, now: float) -> None:
-        for machine in [*self.region.machines.values()]:
-            if machine.state(now) != "running" or "foreign" in machine.tags:
+        for instance in [*self.region.instances.values()]:
+            if instance.state(now) != "running" or "foreign" in instance.tags:
                 continue
-            boot = self.boots.get(machine.id)
+            boot = self.boots.get(instance.id)
             if boot is None:
-                boot = Boot(machine.launched_at + self._chance.uniform(*BOOT))
-                self.boots[machine.id] = boot
-            if now < boot.at or machine.id in self.joined:
+                boot = Boot(instance.launched_at + self._chance.uniform(*BOOT))
+                self.boots[instance.id] = boot
+            if now < boot.at or instance.id in self.joined:
                 continue
             # A kubelet whose node name is still taken by another Node retries.
-            if self.api.find(kinds.NODE, machine.hostname) is None:
-                self.joined.add(machine.id)
-                await self._join(machine, boot)
+            if self.api.find(kinds.NODE, instance.hostname) is None:
+                self.joined.add(instance.id)
+                await self._join(instance, boot)
 
-    async def _join(self, machine: Machine, boot: Boot) -> None:
-        allocatable = _allocatable(machine)
+    async def _join(self, instance: Instance, boot: Boot) -> None:
+        allocatable = _allocatable(instance)
         labels = {
-            "kubernetes.io/hostname": machine.hostname,
+            "kubernetes.io/hostname": instance.hostname,
             "kubernetes.io/arch": "amd64",
             "kubernetes.io/os": "linux",
-            "node.kubernetes.io/instance-type": machine.type,
-            "topology.kubernetes.io/zone": machine.zone,
+            "node.kubernetes.io/instance-type": instance.type,
+            "topology.kubernetes.io/zone": instance.zone,
             **boot.wrong,
         }
         body = {
-            "metadata": {"name": machine.hostname, "labels": labels},
-            "spec": {"providerID": machine.provider_id, "taints": [UNREGISTERED, NOT_READY]},
+            "metadata": {"name": instance.hostname, "labels": labels},
+            "spec": {"providerID": instance.provider_id, "taints": [UNREGISTERED, NOT_READY]},
         }
         await self.api.create(kinds.NODE, body)
         status = {
@@ -206,15 +206,17 @@ class Surroundings:
             "allocatable": allocatable,
             "conditions": [_condition("Ready", "False", self._written(), "KubeletNotReady")],
         }
-        await self.api.patch(kinds.NODE, machine.hostname, {"status": status}, subresource="status")
+        await self.api.patch(
+            kinds.NODE, instance.hostname, {"status": status}, subresource="status"
+        )
 
     async def _nodes(self, now: float) -> None:
         for node in [*self.bodies(kinds.NODE)]:
             name, uid = node["metadata"]["name"], node["metadata"]["uid"]
             if node["metadata"]["labels"].get("foreign"):
                 continue
-            machine = self.machine_of(node)
-            state = machine.state(now) if machine is not None else "terminated"
+            instance = self.instance_of(node)
+            state = instance.state(now) if instance is not None else "terminated"
             if state == "running":
                 self._heard[uid] = now
             ready = _status(node, "Ready") == "True"
@@ -252,8 +254,8 @@ class Surroundings:
                 name = pod["metadata"]["name"]
                 await self.api.delete(kinds.POD, name, namespace=NAMESPACE, grace_period_seconds=0)
                 continue
-            machine = self.machine_of(node)
-            if machine is not None and machine.state(now) == "running":
+            instance = self.instance_of(node)
+            if instance is not None and instance.state(now) == "running":
                 await self._run(pod, now)
             elif _status(node, "Ready") == "Unknown":
                 await self._lose(pod, now)
@@ -385,8 +387,8 @@ def allocatable_of(size: Size) -> tuple[int, int]:
     return size.cpus * 1000 - 120, math.floor(size.gib * 1024 * 0.925) - 900
 
 
-def _allocatable(machine: Machine) -> dict[str, str]:
-    cpu, memory = allocatable_of(next(s for s in SIZES if s.name == machine.type))
+def _allocatable(instance: Instance) -> dict[str, str]:
+    cpu, memory = allocatable_of(next(s for s in SIZES if s.name == instance.type))
     return {"cpu": f"{cpu}m", "memory": f"{memory}Mi", "pods": "58"}
 
 

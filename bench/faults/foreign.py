@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from bench.faults.region import CLUSTER, Machine, Region
+from bench.faults.region import CLUSTER, Instance, Region
 from controller.apis import kinds
 from controller.apiserver.fake import FakeApiServer
 from tests.neighbours import AUTO_MODE, NEIGHBOURS, OTHER_KARPENTER, Neighbour
@@ -50,24 +50,24 @@ class ForeignObjects:
         self.add_unclaimed(tags=OTHER_KARPENTER.tags(CLUSTER, "default", "default-of-another"))
         self.add_unclaimed(tags={})
 
-    def add(self, neighbour: Neighbour, pool: str, *, hostname: str = "") -> Machine:
+    def add(self, neighbour: Neighbour, pool: str, *, hostname: str = "") -> Instance:
         """Create an instance of another owner's NodePool, with its NodeClaim and its Node."""
         self._numbers += 1
         name = f"{pool}-{self._numbers}"
-        machine = self._launch(neighbour.tags(CLUSTER, pool, name), hostname)
-        made = {"provider_id": machine.provider_id}
-        self._store(kinds.NODE_CLAIM, neighbour.claim(name, pool, node=machine.hostname, **made))
-        self._store(kinds.NODE, neighbour.node(machine.hostname, pool, **made))
-        return machine
+        instance = self._launch(neighbour.tags(CLUSTER, pool, name), hostname)
+        made = {"provider_id": instance.provider_id}
+        self._store(kinds.NODE_CLAIM, neighbour.claim(name, pool, node=instance.hostname, **made))
+        self._store(kinds.NODE, neighbour.node(instance.hostname, pool, **made))
+        return instance
 
-    def add_unclaimed(self, *, tags: Mapping[str, str], hostname: str = "") -> Machine:
+    def add_unclaimed(self, *, tags: Mapping[str, str], hostname: str = "") -> Instance:
         """Create an instance with its Node but no NodeClaim, as in a managed node group."""
-        machine = self._launch(tags, hostname)
-        node = OTHER_KARPENTER.node(machine.hostname, "", provider_id=machine.provider_id)
-        self._store(kinds.NODE, {**node, "metadata": {"name": machine.hostname}})
-        return machine
+        instance = self._launch(tags, hostname)
+        node = OTHER_KARPENTER.node(instance.hostname, "", provider_id=instance.provider_id)
+        self._store(kinds.NODE, {**node, "metadata": {"name": instance.hostname}})
+        return instance
 
-    def replace(self, hostname: str, owner: int) -> Machine:
+    def replace(self, hostname: str, owner: int) -> Instance:
         """Create another owner's instance whose Node has a name that one of Joiner's had.
 
         `owner` selects EKS Auto Mode, another Karpenter, or a managed node group.
@@ -113,9 +113,9 @@ class ForeignObjects:
             f"kubernetes.io/cluster/{SECOND_CLUSTER}": "owned",
             "eks:eks-cluster-name": SECOND_CLUSTER,
         }
-        machine = self._launch(tags if is_tagged else {}, "")
-        made = {"provider_id": machine.provider_id}
-        claim = OTHER_KARPENTER.claim(name, "spare", node=machine.hostname, **made)
+        instance = self._launch(tags if is_tagged else {}, "")
+        made = {"provider_id": instance.provider_id}
+        claim = OTHER_KARPENTER.claim(name, "spare", node=instance.hostname, **made)
         claim["metadata"]["labels"]["karpenter.sh/nodepool"] = SECOND_POOL
         claim["spec"]["nodeClassRef"] = {
             "group": kinds.EC2_NODE_CLASS.group,
@@ -131,10 +131,10 @@ class ForeignObjects:
         await self.api.patch(kinds.NODE_CLAIM, name, {"status": status}, subresource="status")
         await self.api.patch(kinds.NODE_CLAIM, name, {"metadata": {"labels": {FOREIGN: KEPT}}})
         self.placed.append(f"{kinds.NODE_CLAIM.name} {name}")
-        node = OTHER_KARPENTER.node(machine.hostname, SECOND_POOL, **made)
+        node = OTHER_KARPENTER.node(instance.hostname, SECOND_POOL, **made)
         self._store(kinds.NODE, node, KEPT)
 
-    def _launch(self, tags: Mapping[str, str], hostname: str) -> Machine:
+    def _launch(self, tags: Mapping[str, str], hostname: str) -> Instance:
         zone = "us-west-2b" if hostname else "us-west-2a"
         return self.region.launch("m5.large", zone, {**tags, FOREIGN: "true"}, hostname=hostname)
 

@@ -1,4 +1,4 @@
-"""The faults, by kind: in calls, processes, machines and objects."""
+"""The faults, by kind: in calls, processes, instances and objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from bench.faults.cluster import Boot, Surroundings
 from bench.faults.foreign import ForeignObjects
-from bench.faults.region import SIZES, Machine, Region, refusal
+from bench.faults.region import SIZES, Instance, Region, refusal
 from bench.faults.replicas import Controllers
 from bench.faults.wires import Call
 from controller.apis import kinds
@@ -80,11 +80,11 @@ class Scene:
     foreign: ForeignObjects
     chance: random.Random
 
-    def machines(self) -> list[Machine]:
+    def instances(self) -> list[Instance]:
         """Return Joiner's instances that are pending or running."""
         now = self.region.now()
         return [
-            m for m in self.region.machines.values()
+            m for m in self.region.instances.values()
             if "foreign" not in m.tags and m.state(now) in ("pending", "running")
         ]  # fmt: skip
 
@@ -358,13 +358,13 @@ class Joins(Fault):
 
     async def inject(self, scene: Scene) -> None:
         while True:
-            for machine in scene.machines():
-                if machine.id not in scene.surroundings.boots:
-                    scene.surroundings.boots[machine.id] = self._boot(machine)
+            for instance in scene.instances():
+                if instance.id not in scene.surroundings.boots:
+                    scene.surroundings.boots[instance.id] = self._boot(instance)
             await asyncio.sleep(1)
 
-    def _boot(self, machine: Machine) -> Boot:
-        at = machine.launched_at + self.chance.uniform(20, 40)
+    def _boot(self, instance: Instance) -> Boot:
+        at = instance.launched_at + self.chance.uniform(20, 40)
         if self.chance.random() < 0.6:
             return Boot(at)
         if self.how == "never":
@@ -379,7 +379,7 @@ class Joins(Fault):
         return Boot(at, wrong)
 
 
-class Machines(Fault):
+class LostInstances(Fault):
     """Instances vanish, stop, or are terminated by a user."""
 
     def __init__(self, chance: random.Random, number: int, how: str) -> None:
@@ -389,21 +389,21 @@ class Machines(Fault):
     async def inject(self, scene: Scene) -> None:
         while True:
             await self._now_and_then(3, 40)
-            machines = scene.machines()
-            if machines:
-                self._take(scene.region, self.chance.choice(machines))
+            instances = scene.instances()
+            if instances:
+                self._take(scene.region, self.chance.choice(instances))
 
-    def _take(self, region: Region, machine: Machine) -> None:
-        machine.touched_by_hand = True
+    def _take(self, region: Region, instance: Instance) -> None:
+        instance.touched_by_hand = True
         match self.how:
             case "vanish":
-                del region.machines[machine.id]
+                del region.instances[instance.id]
             case "stop":
-                machine.stopped = True
-                region.tell(machine.id, "stopping")
+                instance.stopped = True
+                region.tell(instance.id, "stopping")
             case _:
-                machine.ended_at = region.now()
-                region.tell(machine.id, "shutting-down")
+                instance.ended_at = region.now()
+                region.tell(instance.id, "shutting-down")
 
 
 class ReusedNames(Fault):
@@ -424,23 +424,23 @@ class ReusedNames(Fault):
     async def _end_some(self, scene: Scene) -> None:
         while True:
             await self._now_and_then(5, 40)
-            # A machine whose node name was taken has no Node any more, and that name is not
+            # An instance whose node name was taken has no Node any more, and that name is not
             # Joiner's.
-            machines = [
-                machine
-                for machine in scene.machines()
-                if machine.id in scene.surroundings.joined and machine.hostname not in self._taken
+            instances = [
+                instance
+                for instance in scene.instances()
+                if instance.id in scene.surroundings.joined and instance.hostname not in self._taken
             ]
-            if not machines:
+            if not instances:
                 continue
-            machine = self.chance.choice(machines)
-            machine.touched_by_hand = True
+            instance = self.chance.choice(instances)
+            instance.touched_by_hand = True
             if not self.recreated or self.chance.random() < 0.5:
-                machine.ended_at = scene.region.now()
-                scene.region.tell(machine.id, "shutting-down")
+                instance.ended_at = scene.region.now()
+                scene.region.tell(instance.id, "shutting-down")
             if self.recreated:
-                await self._force(scene, machine.hostname)
-                self._take(scene, machine.hostname)
+                await self._force(scene, instance.hostname)
+                self._take(scene, instance.hostname)
 
     async def _take_names(self, scene: Scene) -> None:
         while True:
@@ -472,11 +472,11 @@ class ReusedAddresses(Fault):
         scene.region.reuses_addresses = True
         while True:
             await self._now_and_then(3, 30)
-            machines = scene.machines()
-            if machines:
-                machine = self.chance.choice(machines)
-                machine.touched_by_hand = True
-                machine.ended_at = scene.region.now()
+            instances = scene.instances()
+            if instances:
+                instance = self.chance.choice(instances)
+                instance.touched_by_hand = True
+                instance.ended_at = scene.region.now()
 
 
 class SecondKarpenter(Fault):
@@ -513,9 +513,9 @@ class Deletions(Fault):
             if not names:
                 continue
             name = self.chance.choice(names)
-            if self.forced and (machine := await self._machine(scene, name)) is not None:
-                # Without its NodeClaim or its Node, no controller can drain its machine.
-                machine.touched_by_hand = True
+            if self.forced and (instance := await self._instance(scene, name)) is not None:
+                # Without its NodeClaim or its Node, no controller can drain its instance.
+                instance.touched_by_hand = True
             await scene.api.delete(self.kind, name)
             if self.forced:
                 try:
@@ -523,11 +523,11 @@ class Deletions(Fault):
                 except NotFoundError:
                     continue
 
-    async def _machine(self, scene: Scene, name: str) -> Machine | None:
-        """Return the machine of a NodeClaim or Node."""
+    async def _instance(self, scene: Scene, name: str) -> Instance | None:
+        """Return the instance of a NodeClaim or Node."""
         read = await scene.api.get(self.kind, name)
         provider_id = read.spec.provider_id if isinstance(read, Node) else read.status.provider_id
-        return scene.region.machines.get(provider_id.rpartition("/")[2])
+        return scene.region.instances.get(provider_id.rpartition("/")[2])
 
 
 class Messages(Fault):
@@ -540,8 +540,8 @@ class Messages(Fault):
             await self._now_and_then(5, 40)
 
     def _send(self, scene: Scene) -> None:
-        machines = [m.id for m in scene.machines()]
-        known = self.chance.choice(machines) if machines and self.chance.random() < 0.02 else ""
+        instances = [m.id for m in scene.instances()]
+        known = self.chance.choice(instances) if instances and self.chance.random() < 0.02 else ""
         event = {
             "version": self.chance.choice(("0", "0", "0", "7")),
             "source": "aws.ec2",
@@ -730,9 +730,9 @@ KINDS: Mapping[str, Callable[[random.Random, int], Fault]] = {
     "never-join": lambda c, n: Joins(c, n, "never"),
     "late-join": lambda c, n: Joins(c, n, "late"),
     "wrong-labels": lambda c, n: Joins(c, n, "wrong"),
-    "vanish": lambda c, n: Machines(c, n, "vanish"),
-    "stop": lambda c, n: Machines(c, n, "stop"),
-    "ended-by-hand": lambda c, n: Machines(c, n, "terminate"),
+    "vanish": lambda c, n: LostInstances(c, n, "vanish"),
+    "stop": lambda c, n: LostInstances(c, n, "stop"),
+    "ended-by-hand": lambda c, n: LostInstances(c, n, "terminate"),
     "node-deleted": lambda c, n: Deletions(c, n, kinds.NODE, forced=n % 3 == 2),
     "claim-deleted": lambda c, n: Deletions(c, n, kinds.NODE_CLAIM, forced=n % 3 == 2),
     "name-reused": lambda c, n: ReusedNames(c, n, recreated=False),

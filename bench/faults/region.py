@@ -54,7 +54,7 @@ SPOT_SHARE = 0.4
 
 
 @dataclass(slots=True)
-class Machine:
+class Instance:
     """An instance with its state; times are seconds of the loop."""
 
     id: str
@@ -109,7 +109,7 @@ class Region:
 
     epoch: datetime
     chance: random.Random
-    machines: dict[str, Machine] = field(default_factory=dict)
+    instances: dict[str, Instance] = field(default_factory=dict)
     templates: dict[str, dict[str, Any]] = field(default_factory=dict)
     profiles: dict[str, dict[str, Any]] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
@@ -140,11 +140,11 @@ class Region:
         *,
         spot: bool = False,
         hostname: str = "",
-    ) -> Machine:
+    ) -> Instance:
         """Start an instance, with the given private DNS name of a terminated one if any."""
         self._numbers += 1
         now = self.now()
-        machine = Machine(
+        instance = Instance(
             id=f"i-{self._numbers:017x}",
             type=size,
             zone=zone,
@@ -154,15 +154,15 @@ class Region:
             tags=dict(tags),
             hostname=hostname,
         )
-        self.machines[machine.id] = machine
-        return machine
+        self.instances[instance.id] = instance
+        return instance
 
     def free_hostnames(self) -> list[str]:
         """Return the private DNS names of terminated instances that no other instance has."""
         now = self.now()
-        ended = {m.hostname: m.state(now) == "terminated" for m in self.machines.values()}
-        for machine in self.machines.values():
-            ended[machine.hostname] &= machine.state(now) == "terminated"
+        ended = {m.hostname: m.state(now) == "terminated" for m in self.instances.values()}
+        for instance in self.instances.values():
+            ended[instance.hostname] &= instance.state(now) == "terminated"
         return [name for name, is_free in ended.items() if is_free]
 
     def add_profile(
@@ -177,14 +177,14 @@ class Region:
             "CreateDate": self.epoch + timedelta(seconds=self.now()),
         }
 
-    def tell(self, machine_id: str, state: str) -> None:
+    def tell(self, instance_id: str, state: str) -> None:
         """Send EventBridge's message about an instance's state to the queue."""
         self.send(
             {
                 "version": "0",
                 "source": "aws.ec2",
                 "detail-type": "EC2 Instance State-change Notification",
-                "detail": {"instance-id": machine_id, "state": state},
+                "detail": {"instance-id": instance_id, "state": state},
             }
         )
 
@@ -419,19 +419,19 @@ class Region:
             _tags(t["Tags"]) for t in parameters["TagSpecifications"]
             if t["ResourceType"] == "instance"
         )  # fmt: skip
-        machines = []
+        instances = []
         for _ in range(count):
             free = self.free_hostnames() if self.reuses_addresses else []
-            machine = self.launch(
+            instance = self.launch(
                 override["InstanceType"],
                 override["AvailabilityZone"],
                 dict(tags),
                 spot=target == "spot",
                 hostname=free[-1] if free else "",
             )
-            machines.append(machine)
+            instances.append(instance)
         return {
-            "InstanceIds": [machine.id for machine in machines],
+            "InstanceIds": [instance.id for instance in instances],
             "InstanceType": override["InstanceType"],
             "LaunchTemplateAndOverrides": shown,
         }
@@ -439,38 +439,38 @@ class Region:
     def describe_instances(self, parameters: Mapping[str, Any]) -> Any:
         now = self.now()
         return [
-            {"Instances": [self._described(machine, now)]}
-            for machine in self.machines.values()
-            if machine.listed_at <= now
+            {"Instances": [self._described(instance, now)]}
+            for instance in self.instances.values()
+            if instance.listed_at <= now
             and _selected(
                 parameters["Filters"],
-                {"instance-id": machine.id, "instance-state-name": machine.state(now)},
-                machine.tags,
+                {"instance-id": instance.id, "instance-state-name": instance.state(now)},
+                instance.tags,
             )
         ]
 
-    def _described(self, machine: Machine, now: float) -> dict[str, Any]:
+    def _described(self, instance: Instance, now: float) -> dict[str, Any]:
         return {
-            "InstanceId": machine.id,
-            "InstanceType": machine.type,
-            "ImageId": machine.image,
-            "LaunchTime": self.epoch + timedelta(seconds=machine.launched_at),
-            "Placement": {"AvailabilityZone": machine.zone},
-            "State": {"Name": machine.state(now)},
-            "PrivateDnsName": machine.hostname,
-            "SubnetId": f"subnet-{machine.zone[-1]}",
-            "SecurityGroups": [{"GroupId": group} for group in machine.groups],
-            "Tags": [{"Key": key, "Value": value} for key, value in machine.tags.items()],
-            **({"InstanceLifecycle": "spot"} if machine.spot else {}),
+            "InstanceId": instance.id,
+            "InstanceType": instance.type,
+            "ImageId": instance.image,
+            "LaunchTime": self.epoch + timedelta(seconds=instance.launched_at),
+            "Placement": {"AvailabilityZone": instance.zone},
+            "State": {"Name": instance.state(now)},
+            "PrivateDnsName": instance.hostname,
+            "SubnetId": f"subnet-{instance.zone[-1]}",
+            "SecurityGroups": [{"GroupId": group} for group in instance.groups],
+            "Tags": [{"Key": key, "Value": value} for key, value in instance.tags.items()],
+            **({"InstanceLifecycle": "spot"} if instance.spot else {}),
         }
 
     def terminate_instances(self, parameters: Mapping[str, Any]) -> Any:
         now = self.now()
         found = [self._of(each) for each in parameters["InstanceIds"]]
-        for machine in found:
-            if machine.ended_at is None:
-                machine.ended_at = now
-                self.tell(machine.id, "shutting-down")
+        for instance in found:
+            if instance.ended_at is None:
+                instance.ended_at = now
+                self.tell(instance.id, "shutting-down")
         return {}
 
     def create_tags(self, parameters: Mapping[str, Any]) -> Any:
@@ -515,11 +515,11 @@ class Region:
         except TimeoutError:
             return
 
-    def _of(self, machine_id: str) -> Machine:
-        machine = self.machines.get(machine_id)
-        if machine is None or machine.state(self.now()) == "terminated":
-            raise refusal("InvalidInstanceID.NotFound", machine_id)
-        return machine
+    def _of(self, instance_id: str) -> Instance:
+        instance = self.instances.get(instance_id)
+        if instance is None or instance.state(self.now()) == "terminated":
+            raise refusal("InvalidInstanceID.NotFound", instance_id)
+        return instance
 
 
 def refusal(code: str, operation: str, message: str = "") -> AwsError:

@@ -89,13 +89,13 @@ def _instance(world: World, instance: Instance, *, reaches_out: bool) -> dict[st
         "roleArn": instance.role,
         "capacityType": instance.capacity_type,
         "price": prices.price(instance.capacity_type, instance.instance_type, instance.zone),
-        **_machine(world, instance),
+        **_hardware(world, instance),
         "tags": world.all_tags(instance.identity),
         "revision": instance.revision,
     }
 
 
-def _machine(world: World, instance: Instance) -> dict[str, Any]:
+def _hardware(world: World, instance: Instance) -> dict[str, Any]:
     """Return the instance's hardware, from which the kubelet computes the node's capacity."""
     facts = TYPES[instance.instance_type]
     sizes = {volume.device: volume.settings["VolumeSize"] for volume in instance.volumes}

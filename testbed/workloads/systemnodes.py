@@ -27,7 +27,7 @@ NODES = "/api/v1/nodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 HEARTBEAT_SECONDS = 10.0
 LEASE_SECONDS = 40
-MACHINES = (("amd64", "m5.xlarge"), ("arm64", "m6g.xlarge"))
+INSTANCE_TYPES = (("amd64", "m5.xlarge"), ("arm64", "m6g.xlarge"))
 """Architecture and instance type of the nodes, alternating: mixed node groups are common."""
 
 CAPACITY = {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "80Gi", "pods": "58"}
@@ -55,12 +55,12 @@ class SystemNode:
     @property
     def architecture(self) -> str:
         """The CPU architecture of the node's instance."""
-        return MACHINES[self.index % len(MACHINES)][0]
+        return INSTANCE_TYPES[self.index % len(INSTANCE_TYPES)][0]
 
     @property
     def instance_type(self) -> str:
         """The instance type of the node."""
-        return MACHINES[self.index % len(MACHINES)][1]
+        return INSTANCE_TYPES[self.index % len(INSTANCE_TYPES)][1]
 
     def manifest(self) -> Object:
         """Return the Node object as its kubelet registers it."""

@@ -15,7 +15,7 @@ import pytest
 
 from bench.account.allowance import CPU, FIXED, Allowance, AllowanceSpentError
 from bench.account.story import Story
-from bench.account.sweep import Machine, machines, sweep
+from bench.account.sweep import Instance, instances, sweep
 from controller.apis import labels
 from infra.clusterapi import ClusterApi
 from testbed.cloud import Cloud
@@ -38,18 +38,18 @@ class Clock:
         self.now += timedelta(**time)
 
 
-def allowance(clock: Clock, *found: Machine, dollars: float = 5, hours: float = 2) -> Allowance:
+def allowance(clock: Clock, *found: Instance, dollars: float = 5, hours: float = 2) -> Allowance:
     return Allowance(
         dollars=dollars,
         lasting=timedelta(hours=hours),
         clock=clock,
-        machines=lambda: list(found),
+        instances=lambda: list(found),
     )
 
 
 def test_the_price_counts_fixed_resources_and_running_instances() -> None:
     clock = Clock()
-    money = allowance(clock, Machine("i-1", 4), Machine("i-2", 2))
+    money = allowance(clock, Instance("i-1", 4), Instance("i-2", 2))
     money.check()
     clock.pass_by(hours=1)
     money.check()
@@ -59,7 +59,7 @@ def test_the_price_counts_fixed_resources_and_running_instances() -> None:
 
 def test_a_campaign_ends_when_its_budget_is_spent() -> None:
     clock = Clock()
-    money = allowance(clock, Machine("i-1", 64), dollars=3)
+    money = allowance(clock, Instance("i-1", 64), dollars=3)
     money.check()
     clock.pass_by(hours=1)
 
@@ -149,14 +149,14 @@ def test_the_sweep_terminates_instances_and_lists_other_leftovers(cloud: Cloud) 
             TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
         )
     client("sqs").create_queue(QueueName="forgotten", tags={ours[0]["Key"]: INSTALLATION})
-    (machine,) = machines(client, INSTALLATION)
+    (instance,) = instances(client, INSTALLATION)
     said: list[str] = []
 
     left = sweep(client, INSTALLATION, said.append)
 
     assert left == ["arn:aws:sqs:us-west-2:123456789012:forgotten"]
-    assert said == [f"terminating what still runs: {machine.identity}"]
-    assert machines(client, INSTALLATION) == []
+    assert said == [f"terminating what still runs: {instance.identity}"]
+    assert instances(client, INSTALLATION) == []
     states = {
         instance["State"]["Name"]
         for reservation in ec2.describe_instances()["Reservations"]

@@ -15,7 +15,7 @@ from controller.aws.session import Session
 from controller.options import Options
 from testbed.cloud import Cloud, CloudControl
 from testbed.cloud.state.world import Settings
-from testbed.nodes.instances import Instance as Machine
+from testbed.nodes.instances import Instance as NodeInstance
 from tests import administrator
 from tests.aws.builders import CLUSTER, QUEUE, ROLE, Clock, tag_network
 from tests.virtualclock import pytest_asyncio_loop_factories
@@ -54,17 +54,17 @@ class Region:
         while any(instance.state == "shutting-down" for instance in found.instances):
             found = self.control.instances(since=found.revision, timeout=10)
 
-    def launch_template(self, machine: Any) -> Any:
+    def launch_template(self, instance: Any) -> Any:
         """Return the content of the launch template of an instance."""
         (version,) = self.client("ec2").describe_launch_template_versions(
-            LaunchTemplateId=machine.tags["aws:ec2launchtemplate:id"], Versions=["$Latest"]
+            LaunchTemplateId=instance.tags["aws:ec2launchtemplate:id"], Versions=["$Latest"]
         )["LaunchTemplateVersions"]
         return version["LaunchTemplateData"]
 
-    def machines(self) -> list[Machine]:
+    def as_kubelets_see_them(self) -> list[NodeInstance]:
         """Return every instance as its kubelet sees it."""
         with urllib.request.urlopen(f"{self.cloud.url}/testbed/instances") as answer:
-            return [Machine.from_json(row) for row in json.load(answer)["instances"]]
+            return [NodeInstance.from_json(row) for row in json.load(answer)["instances"]]
 
 
 @pytest.fixture(scope="module")

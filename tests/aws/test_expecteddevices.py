@@ -216,8 +216,8 @@ async def test_an_instance_has_efa_interfaces_if_its_pods_claim_them(
 
     launched = await provider.launch(annotated, await ready(provider))
 
-    (machine,) = region.instances()
-    network = region.launch_template(machine)["NetworkInterfaces"]
+    (instance,) = region.instances()
+    network = region.launch_template(instance)["NetworkInterfaces"]
     assert [each.get("InterfaceType") for each in network].count("efa") == interfaces
     assert launched.capacity.get("vpc.amazonaws.com/efa", "0") == str(interfaces)
 

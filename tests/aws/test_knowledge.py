@@ -485,7 +485,7 @@ async def test_instance_types_are_cached_only_for_nodeclasses_in_use(
         msgspec.structs.replace(a, id=f"ami-{n}") for n, a in enumerate(classes[0].status.amis)
     ]
     await provider.instance_types(changed(classes[0], status={"amis": released}))
-    assert made == len(classes), "another image for the same machines is no news"
+    assert made == len(classes), "another image for the same instance types is no news"
 
     clock.advance(901)
     await provider.instance_types(changed(node_class, spec={"kubelet": {"maxPods": 99}}))

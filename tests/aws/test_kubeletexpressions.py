@@ -187,7 +187,7 @@ async def test_the_engine_and_the_kubelet_use_the_same_evaluated_settings(
         assert planned.overhead["cpu"] == parse(cpu)
         assert planned.overhead["memory"] == parse(memory) + parse("100Mi")
         await evaluating.launch(make_claim(within(labels.INSTANCE_TYPE, name)), node_class)
-        (machine,) = [m for m in region.machines() if m.type == name]
-        user_data = parse_user_data(machine.user_data)
+        (instance,) = [m for m in region.as_kubelets_see_them() if m.type == name]
+        user_data = parse_user_data(instance.user_data)
         assert user_data.max_pods == pods
         assert user_data.kube_reserved == {"cpu": cpu, "memory": memory}

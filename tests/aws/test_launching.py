@@ -57,11 +57,11 @@ async def test_a_claim_launches_the_cheapest_instance_that_satisfies_it(
 
     instance = await provider.launch(claim, await ready(provider))
 
-    (machine,) = region.instances()
-    assert instance.provider_id == f"aws:///{machine.zone}/{machine.instance_id}"
+    (launched,) = region.instances()
+    assert instance.provider_id == f"aws:///{launched.zone}/{launched.instance_id}"
     assert (instance.instance_type, instance.capacity_type) == ("m5.xlarge", "on-demand")
-    assert machine.capacity_type == "on-demand"
-    assert instance.image_id == machine.image_id
+    assert launched.capacity_type == "on-demand"
+    assert instance.image_id == launched.image_id
 
 
 async def test_image_pulls_are_parallel_where_the_nodepool_asks_for_it(
@@ -96,7 +96,7 @@ async def test_overlays_of_prices_and_capacities_decide_what_is_launched(
         await provider.launch(claim, node_class)
     instance = await provider.launch(claim, node_class, corrected)
 
-    assert [machine.instance_type for machine in region.instances()] == ["m5.2xlarge"]
+    assert [launched.instance_type for launched in region.instances()] == ["m5.2xlarge"]
     assert instance.allocatable["example.com/disk"] == "2"
 
 
@@ -139,9 +139,9 @@ async def test_an_instance_has_its_ownership_tags_from_its_launch(
 
     await provider.launch(claim, await ready(provider, tags={"team": "payments"}))
 
-    (machine,) = region.instances()
+    (launched,) = region.instances()
     assert (
-        machine.tags.items()
+        launched.tags.items()
         >= {
             "team": "payments",
             f"kubernetes.io/cluster/{CLUSTER}": "owned",
@@ -154,7 +154,7 @@ async def test_an_instance_has_its_ownership_tags_from_its_launch(
     )
     ec2 = region.client("ec2")
     (volume,) = ec2.describe_volumes(
-        Filters=[{"Name": "attachment.instance-id", "Values": [machine.instance_id]}]
+        Filters=[{"Name": "attachment.instance-id", "Values": [launched.instance_id]}]
     )["Volumes"]
     assert {t["Key"]: t["Value"] for t in volume["Tags"]}["joiner.dev/installation"] == CLUSTER
 
@@ -205,14 +205,14 @@ async def test_the_launch_template_has_the_settings_of_the_nodeclass(
 
     await provider.launch(make_claim(SPOT, M5_LARGE), node_class)
 
-    (machine,) = region.instances()
-    content = region.launch_template(machine)
+    (launched,) = region.instances()
+    content = region.launch_template(launched)
     assert content["MetadataOptions"]["HttpPutResponseHopLimit"] == 2
     assert content["MetadataOptions"]["HttpTokens"] == "required"
     assert content["IamInstanceProfile"] == {"Name": ROLE}
     assert content["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 20
     assert content["BlockDeviceMappings"][0]["Ebs"]["Encrypted"] is True
-    assert content["NetworkInterfaces"][0]["Groups"] == list(machine.security_group_ids)
+    assert content["NetworkInterfaces"][0]["Groups"] == list(launched.security_group_ids)
     kinds = {s["ResourceType"] for s in content["TagSpecifications"]}
     assert kinds == {"network-interface", "spot-instances-request"}
     assert b"NodeConfig" in base64.b64decode(content["UserData"])
@@ -309,7 +309,7 @@ async def test_fractional_gpu_types_are_launched_only_if_requested_by_name(
     assert share.labels["karpenter.k8s.aws/instance-gpu-count"] == "1"
     images = {i.instance_type: i.image_name for i in region.instances()}
     assert "nvidia" in images["g6f.large"]
-    (joining,) = [m for m in region.machines() if m.type == "g6f.large"]
+    (joining,) = [m for m in region.as_kubelets_see_them() if m.type == "g6f.large"]
     assert joining.extended_resources == {"nvidia.com/gpu": 1}, "its device plugin sees a device"
 
 

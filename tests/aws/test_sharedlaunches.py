@@ -56,7 +56,7 @@ def ids(instances: Sequence[Instance]) -> list[str]:
 
 def fleets(region: Region) -> int:
     """Return the number of fleets whose instances exist."""
-    return len({machine.tags["aws:ec2:fleet-id"] for machine in region.instances()})
+    return len({instance.tags["aws:ec2:fleet-id"] for instance in region.instances()})
 
 
 async def test_equal_claims_share_one_createfleet_call(
@@ -69,9 +69,9 @@ async def test_equal_claims_share_one_createfleet_call(
     assert len(set(ids(instances))) == len(region.instances()) == 30
     assert fleets(region) == 1
     token = claims[0].metadata.annotations[labels.SHARED_LAUNCH].partition("/")[0]
-    for machine in region.instances():
-        assert machine.tags[labels.SHARED_LAUNCH] == token
-        assert labels.TAG_NODECLAIM not in machine.tags
+    for instance in region.instances():
+        assert instance.tags[labels.SHARED_LAUNCH] == token
+        assert labels.TAG_NODECLAIM not in instance.tags
     again = await launched(provider, claims)
     assert ids(again) == ids(instances)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from bench.faults import auditor
-from bench.faults.auditor import Auditor, Instance, Machine, View
+from bench.faults.auditor import Auditor, Instance, InstanceType, View
 from bench.faults.campaign import Load
 from bench.faults.cluster import Places
 from bench.faults.injection import KINDS
@@ -60,7 +60,7 @@ def test_a_static_pool_keeps_its_replicas_if_its_leader_is_killed_at_a_launch() 
 def test_the_auditor_finds_nodeclaims_beyond_the_replicas_of_a_static_pool() -> None:
     static = {"karpenter.sh/nodepool": "fixed"}
     claims = [{"metadata": {"name": f"fixed-{n}", "labels": static}} for n in range(6)]
-    judge = Auditor([Machine(2000, 4096, 1.0)])
+    judge = Auditor([InstanceType(2000, 4096, 1.0)])
 
     judge.look(make_view(claims=claims[:4], replicas={"fixed": 4}))
     judge.look(make_view(claims=claims[:4], replicas={"fixed": 2}))
@@ -93,7 +93,7 @@ def test_the_auditor_finds_a_voluntary_disruption_of_a_part_of_a_gang() -> None:
         pod("q", "node-b"),
         pod("restarted", "node-c", "2026-11-22T12:00:01Z"),
     ]
-    judge = Auditor([Machine(2000, 4096, 1.0)])
+    judge = Auditor([InstanceType(2000, 4096, 1.0)])
 
     judge.ending("a", [claim("a", "Drifted"), claim("b", "Drifted"), claim("c")], nodes, pods)
     judge.ending("a", [claim("a", "Unhealthy"), claim("b"), claim("c")], nodes, pods)
@@ -113,7 +113,7 @@ def test_the_auditor_finds_nodes_for_a_part_of_a_gang() -> None:
         "metadata": {"name": "a", "annotations": {"joiner.dev/gang": "default/gang0"}},
         "spec": {"resources": {"requests": {"cpu": "1500m"}}},
     }
-    judge = Auditor([Machine(2000, 4096, 1.0)])
+    judge = Auditor([InstanceType(2000, 4096, 1.0)])
     view = make_view(gangs=["gang0"], pods=members, claims=[claim])
 
     judge.look(view)
@@ -188,7 +188,7 @@ def test_the_auditor_finds_nothing_in_a_consistent_cluster() -> None:
 
 
 def test_the_auditor_sees_an_instance_that_terminates_under_running_pods() -> None:
-    watching = Auditor([Machine(1000, 1024, 1.0)])
+    watching = Auditor([InstanceType(1000, 1024, 1.0)])
     pod = {"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": []}}
     running = replace(RUNNING, node="n")
     watching.look(make_view(pods=[pod], instances=[running]))
@@ -239,7 +239,7 @@ OTHERS = replace(RUNNING, id="i-2", foreign=True, tags={"owner": "another"})
     ],
 )
 def test_the_auditor_sees_changes_of_foreign_objects(after: View, finding: str) -> None:
-    watching = Auditor([Machine(1000, 1024, 1.0)])
+    watching = Auditor([InstanceType(1000, 1024, 1.0)])
     before = make_view(nodes=[FOREIGN_NODE], instances=[OTHERS])
     watching.look(before)
     watching.look(before)
@@ -249,7 +249,7 @@ def test_the_auditor_sees_changes_of_foreign_objects(after: View, finding: str) 
 
 
 def test_the_auditor_sees_a_foreign_object_that_was_deleted_between_two_audits() -> None:
-    watching = Auditor([Machine(1000, 1024, 1.0)])
+    watching = Auditor([InstanceType(1000, 1024, 1.0)])
     watching.look(make_view(foreign=["NodeClaim c"]))
     assert watching.findings == ["foreign NodeClaim c was deleted"]
 
@@ -277,7 +277,7 @@ def test_the_auditor_sees_an_eviction_that_a_budget_forbids() -> None:
 
 
 def test_the_auditor_sees_a_second_instance_of_a_claim() -> None:
-    watching = Auditor([Machine(1000, 1024, 1.0)])
+    watching = Auditor([InstanceType(1000, 1024, 1.0)])
     watching.look(make_view(instances=[RUNNING]))
     second = Instance("i-2", "aws:///z/i-2", "running", "a", price=0.0)
     watching.look(make_view(instances=[RUNNING, second]))
@@ -285,7 +285,7 @@ def test_the_auditor_sees_a_second_instance_of_a_claim() -> None:
 
 
 def test_the_auditor_sees_more_instances_than_claims_of_a_shared_launch() -> None:
-    watching = Auditor([Machine(1000, 1024, 1.0)])
+    watching = Auditor([InstanceType(1000, 1024, 1.0)])
     tags = {auditor.SHARED_LAUNCH: "1-a"}
     first = replace(RUNNING, price=0.1, tags=tags)
     metadata = {"name": "a", "uid": "u", "annotations": {auditor.SHARED_LAUNCH: "1-a/0/2"}}
@@ -297,17 +297,17 @@ def test_the_auditor_sees_more_instances_than_claims_of_a_shared_launch() -> Non
 
 
 def test_the_bound_on_demand_considers_both_resources_together() -> None:
-    lean, rich = Machine(1000, 1024, 1.0), Machine(1000, 3072, 2.0)
+    lean, rich = InstanceType(1000, 1024, 1.0), InstanceType(1000, 3072, 2.0)
     pods = [make_pod("1000m", "1024Mi"), make_pod("1000m", "3072Mi")]
     assert auditor.least_cost(pods, [lean, rich]) == pytest.approx(3.0)
 
 
 def test_the_bound_on_demand_excludes_capacity_that_no_pod_can_use() -> None:
     pods = [make_pod("1000m", "1024Mi"), make_pod("500m", "1024Mi")]
-    assert auditor.least_cost(pods, [Machine(1880, 8192, 1.0)]) == pytest.approx(1.0)
-    assert auditor.least_cost([], [Machine(1880, 8192, 1.0)]) == 0
+    assert auditor.least_cost(pods, [InstanceType(1880, 8192, 1.0)]) == pytest.approx(1.0)
+    assert auditor.least_cost([], [InstanceType(1880, 8192, 1.0)]) == 0
 
 
 def test_the_bound_on_demand_counts_what_large_pods_leave_free() -> None:
     pods = [make_pod("600m", "1024Mi")] * 3 + [make_pod("100m", "1024Mi")]
-    assert auditor.least_cost(pods, [Machine(1000, 8192, 1.0)]) == pytest.approx(3.0)
+    assert auditor.least_cost(pods, [InstanceType(1000, 8192, 1.0)]) == pytest.approx(3.0)

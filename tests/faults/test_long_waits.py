@@ -26,7 +26,7 @@ def test_equal_claims_share_a_call_and_launch_within_seconds(
 
     played = play(150, failures=failures)
 
-    assert len(played.region.machines) == len(played.created) == 150
+    assert len(played.region.instances) == len(played.created) == 150
     assert played.region.calls["create_fleet"] == 1 + failures
     assert max(played.region.fleets.values()) - played.pods_at < 10
     assert not played.region.refused
@@ -53,7 +53,7 @@ def test_failed_claims_that_wait_behind_others_are_not_deleted(
     played = play(NODES, failures=2)
 
     assert len(played.created) == NODES, "a claim was deleted, or launched again"
-    assert len(played.region.machines) == NODES
+    assert len(played.region.instances) == NODES
 
 
 @pytest.mark.long
@@ -70,6 +70,6 @@ def test_claims_that_wait_for_minutes_launch_once_and_none_is_deleted(
     assert played.waits[-1] > LAUNCH_TIMEOUT.total_seconds()
     assert played.region.failed.total() == failures * NODES // 4
     assert len(played.created) == NODES, "a claim was deleted, or launched again"
-    assert len(played.region.machines) == NODES
+    assert len(played.region.instances) == NODES
     assert not played.region.refused
     assert played.seconds < LONGEST

@@ -60,7 +60,7 @@ def test_only_instances_of_this_cluster_and_installation_are_found() -> None:
 
 @pytest.mark.usefixtures("account")
 def test_an_instance_named_by_a_claim_is_terminated_only_if_it_belongs_to_the_cluster() -> None:
-    """A claim that was restored from another cluster's backup names a machine of that one."""
+    """A claim that was restored from another cluster's backup names an instance of that cluster."""
     ec2 = boto3.client("ec2", REGION)
     adopted = launched("joiner", by="")
     ec2.create_tags(

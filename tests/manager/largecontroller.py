@@ -204,9 +204,9 @@ def held(value: Node) -> Node:
     return changed(value, spec={"taints": closed})
 
 
-Machine = TypeVar("Machine", NodeClaim, Node)
+ClaimOrNode = TypeVar("ClaimOrNode", NodeClaim, Node)
 
 
-def leaving(value: Machine) -> Machine:
+def leaving(value: ClaimOrNode) -> ClaimOrNode:
     """Return the NodeClaim or node as it is while being deleted."""
     return changed(value, metadata={"deletion_timestamp": NOW})

@@ -98,12 +98,12 @@ async def test_nodes_of_karpenter_are_kept_and_adopted() -> None:
     life.cancel()
     await asyncio.wait([life])
     (claim,) = world.api.objects(kinds.NODE_CLAIM)
-    (machine,) = world.cloud.instances_by_id.values()
+    (instance,) = world.cloud.instances_by_id.values()
     (node,) = world.api.objects(kinds.NODE)
     assert claim.metadata.uid == "uid-of-the-claim"
     assert not claim.metadata.is_deleting
-    assert not machine.deleting
+    assert not instance.deleting
     assert node.spec.taints == []
     assert world.cloud.count("launch") == world.cloud.count("terminate") == 0
-    assert machine.tags[labels.TAG_INSTALLATION] == OURS
+    assert instance.tags[labels.TAG_INSTALLATION] == OURS
     assert claim.metadata.annotations[labels.TAG_INSTALLATION] == OURS

@@ -50,8 +50,8 @@ async def test_pods_are_nominated_once_the_node_name_is_known(
 
     claim = await scenario.launch()
 
-    machine = scenario.world.cloud.instances_by_id[claim.status.provider_id]
-    assert scenario.pod("web").status.nominated_node_name == machine.hostname
+    instance = scenario.world.cloud.instances_by_id[claim.status.provider_id]
+    assert scenario.pod("web").status.nominated_node_name == instance.hostname
 
 
 async def test_pods_are_nominated_again_if_their_node_has_another_name(
@@ -60,9 +60,9 @@ async def test_pods_are_nominated_again_if_their_node_has_another_name(
     scenario.world.seed(make_pod("web"))
     await scenario.round()
     claim = await scenario.launch()
-    machines = scenario.world.cloud.instances_by_id
-    machines[claim.status.provider_id] = replace(
-        machines[claim.status.provider_id], hostname="by-another-name"
+    instances = scenario.world.cloud.instances_by_id
+    instances[claim.status.provider_id] = replace(
+        instances[claim.status.provider_id], hostname="by-another-name"
     )
     scenario.world.seed(nominated(scenario.pod("web"), "by-another-name"))
 
@@ -270,13 +270,13 @@ async def test_a_node_stays_nominated_while_kube_scheduler_is_slow(
     for _ in range(12):
         scenario.world.pass_time(seconds=10)
         await scenario.round()
-        (machine,) = scenario.world.cluster.state_nodes(scenario.world.clock())
-        kept.append(machine.nominated)
+        (node,) = scenario.world.cluster.state_nodes(scenario.world.clock())
+        kept.append(node.nominated)
 
     assert kept == [True] * 12
-    scenario.world.seed(make_pod("web", node=machine.name))
-    (machine,) = scenario.world.cluster.state_nodes(scenario.world.clock())
-    assert not machine.nominated
+    scenario.world.seed(make_pod("web", node=node.name))
+    (node,) = scenario.world.cluster.state_nodes(scenario.world.clock())
+    assert not node.nominated
 
 
 async def test_a_pod_that_was_never_tried_keeps_its_nomination_when_an_equal_pod_is_bound(
@@ -297,8 +297,8 @@ async def test_a_pod_that_was_never_tried_keeps_its_nomination_when_an_equal_pod
         await scenario.round()
 
     assert len(scenario.asked) == 1
-    (machine,) = scenario.world.cluster.state_nodes(scenario.world.clock())
-    assert machine.nominated
+    (state,) = scenario.world.cluster.state_nodes(scenario.world.clock())
+    assert state.nominated
     (claim,) = scenario.world.claims()
     expected = scenario.nomination.expected(claim, node)
     assert [pod.metadata.name for pod in expected] == ["second"]

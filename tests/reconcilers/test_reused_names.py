@@ -18,17 +18,17 @@ from tests.reconcilers.scenarios import DisruptionScenario
 from tests.reconcilers.test_termination import NODE, TerminationScenario
 from tests.reconcilers.world import World, launched, make_listener
 
-OTHER_MACHINE = "aws:///us-west-2a/i-0fee1900d00000000"
+OTHER_INSTANCE = "aws:///us-west-2a/i-0fee1900d00000000"
 UNREGISTERED = {"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}
 
 
 def make_foreign_node(name: str, node_labels: dict[str, str], **spec: object) -> Node:
-    """A Node of a managed node group, on another machine, with these labels."""
+    """A Node of a managed node group, on another instance, with these labels."""
     return make_node(
         name,
         labels=node_labels,
         finalizers=["example.com/held"],
-        provider_id=OTHER_MACHINE,
+        provider_id=OTHER_INSTANCE,
         spec=spec,
     )
 
@@ -149,8 +149,8 @@ async def test_a_notice_is_not_reported_on_the_node_of_another_instance(
 ) -> None:
     world = scenario.world
     await replace_node(world)
-    (machine,) = world.cloud.instances_by_id
-    world.cloud.interrupt(machine)
+    (instance,) = world.cloud.instances_by_id
+    world.cloud.interrupt(instance)
 
     await make_listener(world).run_once()
     await world.recorder.flush()

@@ -395,8 +395,8 @@ async def test_a_ready_node_is_drained_though_the_cloud_does_not_list_its_instan
     held: TerminationScenario,
 ) -> None:
     """A kubelet that reports is running, whatever DescribeInstances leaves out."""
-    (machine,) = held.world.cloud.instances_by_id
-    held.world.cloud.vanish(machine)
+    (instance,) = held.world.cloud.instances_by_id
+    held.world.cloud.vanish(instance)
 
     await held.work(seconds=60)
     assert held.world.node(NODE) is not None

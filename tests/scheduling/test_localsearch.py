@@ -123,7 +123,7 @@ CHEAP = [make_type(f"cheap-{cpu}", cpu=str(cpu), price=0.03 * cpu) for cpu in (2
 
 
 def dear_before_cheap(**spec: Any) -> Snapshot:
-    """A pool of dear machines that comes first, and one of cheap ones."""
+    """A NodePool of expensive instance types with a higher weight, and one of cheap ones."""
     dear = needs(labels.INSTANCE_TYPE, "In", *(instance_type.name for instance_type in DEAR))
     return make_snapshot(
         make_nodepool("heavy", weight=100, requirements=[dear], **spec),

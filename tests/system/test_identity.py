@@ -134,11 +134,11 @@ async def scale(region: Region, kube: KubeClient, pods: int) -> None:
 
     async def done() -> bool:
         (there, _), (claims, _) = await kube.list(PODS), await kube.list(NODE_CLAIMS)
-        machines = region.instances()
+        instances = region.instances()
         if pods:
             is_ready = all(holds(claim, "Initialized") for claim in claims)
             return is_ready and sum(holds(p, "Ready") for p in there) == pods
-        return not (there or claims or machines)
+        return not (there or claims or instances)
 
     await eventually(f"the cluster has settled at {pods} pods", done)
 

@@ -120,11 +120,11 @@ class Account:
     async def _all_runs(self) -> bool:
         pods, _ = await self.kube.list(PODS)
         wanted = sum(len(neighbour.pools) for neighbour in NEIGHBOURS)
-        machines = self.region.instances()
+        instances = self.region.instances()
         return (
             len(pods) == wanted
             and all(holds(pod, "Ready") for pod in pods)
-            and all(machine.state == "running" for machine in machines)
+            and all(instance.state == "running" for instance in instances)
         )
 
     def _launch(self, tags: Mapping[str, str]) -> tuple[str, str]:

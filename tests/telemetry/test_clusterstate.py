@@ -79,7 +79,7 @@ class Observer:
 
 
 def node(name: str = "n", *, of: str = "") -> Node:
-    """A node, on the machine of the claim of this name."""
+    """A node, on the instance of the claim of this name."""
     return make_node(
         name,
         uid=name,

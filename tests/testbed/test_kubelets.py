@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 NUMBERS = count(1)
 
 
-class Machine:
+class Instance:
     """A name of its own for each test's instance."""
 
     def __init__(self) -> None:
@@ -33,8 +33,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine() -> Machine:
-    return Machine()
+def instance() -> Instance:
+    return Instance()
 
 
 @pytest.fixture
@@ -74,9 +74,9 @@ spec:
 """
 
 
-async def node_of(kube: KubeClient, machine: Machine) -> Object | None:
+async def node_of(kube: KubeClient, instance: Instance) -> Object | None:
     try:
-        return await kube.get(machine.path)
+        return await kube.get(instance.path)
     except NotFoundError:
         return None
 
@@ -86,11 +86,11 @@ def is_ready(node: Object | None) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
-async def joined(kube: KubeClient, machine: Machine) -> Object:
-    """Wait for the machine's Node, ready and initialized."""
+async def joined(kube: KubeClient, instance: Instance) -> Object:
+    """Wait for the instance's Node, ready and initialized."""
 
     async def node() -> Object | None:
-        there = await node_of(kube, machine)
+        there = await node_of(kube, instance)
         keys = {taint["key"] for taint in (there or {}).get("spec", {}).get("taints", [])}
         waiting = keys & {
             "node.cloudprovider.kubernetes.io/uninitialized",
@@ -101,37 +101,39 @@ async def joined(kube: KubeClient, machine: Machine) -> Object:
     return await eventually(node)
 
 
-async def started(cluster: Cluster, kube: KubeClient, cloud: FakeCloud, machine: Machine) -> Object:
-    """Launch the machine's instance, which may join; returns its Node."""
+async def started(
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, instance: Instance
+) -> Object:
+    """Launch the instance, which may join; returns its Node."""
     cloud.allow()
-    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
-    return await joined(kube, machine)
+    cloud.launch(instance.id, privateDnsName=instance.name, userData=user_data(cluster))
+    return await joined(kube, instance)
 
 
-async def refusal_of(kubelets: Kubelets, machine: Machine) -> str:
+async def refusal_of(kubelets: Kubelets, instance: Instance) -> str:
     async def refusal() -> str | None:
-        return kubelets.refused.get(machine.id)
+        return kubelets.refused.get(instance.id)
 
     return await eventually(refusal)
 
 
-async def stopped(kube: KubeClient, machine: Machine) -> None:
-    """Wait until the kubelets have heard that the machine's instance is on its way out."""
+async def stopped(kube: KubeClient, instance: Instance) -> None:
+    """Wait until the kubelets have heard that the instance is on its way out."""
 
     async def not_ready() -> bool:
-        return not is_ready(await node_of(kube, machine))
+        return not is_ready(await node_of(kube, instance))
 
     await eventually(not_ready)
 
 
-async def gone(kube: KubeClient, machine: Machine) -> None:
+async def gone(kube: KubeClient, instance: Instance) -> None:
     async def absent() -> bool:
-        return await node_of(kube, machine) is None
+        return await node_of(kube, instance) is None
 
     await eventually(absent)
 
 
-async def create_pod(kube: KubeClient, name: str, machine: Machine, **spec: Any) -> str:
+async def create_pod(kube: KubeClient, name: str, instance: Instance, **spec: Any) -> str:
     await kube.create(
         "/api/v1/namespaces/default/pods",
         {
@@ -139,7 +141,7 @@ async def create_pod(kube: KubeClient, name: str, machine: Machine, **spec: Any)
             "kind": "Pod",
             "metadata": {"name": name},
             "spec": {
-                "nodeName": machine.name,
+                "nodeName": instance.name,
                 "tolerations": [{"operator": "Exists"}],
                 "containers": [{"name": "c", "image": "pause"}],
                 **spec,
@@ -154,38 +156,38 @@ async def is_running(kube: KubeClient, path: str) -> bool:
 
 
 async def test_a_running_instance_becomes_a_ready_node_that_runs_pods(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
-    node = await started(cluster, kube, cloud, machine)
+    node = await started(cluster, kube, cloud, instance)
 
-    assert node["spec"]["providerID"] == f"aws:///us-west-2a/{machine.id}"
+    assert node["spec"]["providerID"] == f"aws:///us-west-2a/{instance.id}"
     labels = node["metadata"]["labels"]
     assert labels["karpenter.sh/nodepool"] == "default"
     assert labels["kubernetes.io/arch"] == "amd64"
-    assert labels["kubernetes.io/hostname"] == machine.name
+    assert labels["kubernetes.io/hostname"] == instance.name
     assert labels["node.kubernetes.io/instance-type"] == "m5.large"
     assert labels["topology.kubernetes.io/zone"] == "us-west-2a"
     assert labels["topology.kubernetes.io/region"] == "us-west-2"
     assert labels["topology.k8s.aws/zone-id"] == "usw2-az2"
     assert labels["failure-domain.beta.kubernetes.io/zone"] == "us-west-2a"
 
-    path = await create_pod(kube, "runs-on-an-instance", machine)
+    path = await create_pod(kube, "runs-on-an-instance", instance)
 
     await eventually(lambda: is_running(kube, path))
 
 
 async def test_a_node_shows_less_memory_than_its_type_and_more_than_karpenter_expects(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
     cloud.allow()
     cloud.launch(
-        machine.id,
-        privateDnsName=machine.name,
+        instance.id,
+        privateDnsName=instance.name,
         userData=user_data(cluster),
         gpus=[{"manufacturer": "NVIDIA", "count": 4}],
     )
 
-    status = (await joined(kube, machine))["status"]
+    status = (await joined(kube, instance))["status"]
 
     visible = parse_quantity(status["capacity"]["memory"])
     nominal = 8192 * MEBIBYTE
@@ -199,7 +201,7 @@ async def test_a_node_shows_less_memory_than_its_type_and_more_than_karpenter_ex
 
 
 async def test_what_the_user_data_reserves_is_not_allocatable(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
     cloud.allow()
     config = (
@@ -207,10 +209,10 @@ async def test_what_the_user_data_reserves_is_not_allocatable(
         " evictionHard: {memory.available: 10%}}"
     )
     cloud.launch(
-        machine.id, privateDnsName=machine.name, userData=user_data(cluster, config=config)
+        instance.id, privateDnsName=instance.name, userData=user_data(cluster, config=config)
     )
 
-    status = (await joined(kube, machine))["status"]
+    status = (await joined(kube, instance))["status"]
 
     assert status["allocatable"]["pods"] == "10"
     assert status["allocatable"]["cpu"] == "1400m"
@@ -220,15 +222,15 @@ async def test_what_the_user_data_reserves_is_not_allocatable(
 
 
 async def test_a_node_registers_with_the_taints_of_its_user_data(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
     cloud.allow()
     config = "{registerWithTaints: [{key: karpenter.sh/unregistered, effect: NoExecute}]}"
     cloud.launch(
-        machine.id, privateDnsName=machine.name, userData=user_data(cluster, config=config)
+        instance.id, privateDnsName=instance.name, userData=user_data(cluster, config=config)
     )
 
-    node = await joined(kube, machine)
+    node = await joined(kube, instance)
 
     kept = [(taint["key"], taint["effect"]) for taint in node["spec"]["taints"]]
     assert kept == [("karpenter.sh/unregistered", "NoExecute")]
@@ -248,63 +250,63 @@ async def test_an_instance_with_invalid_user_data_never_joins_and_reports_why(
     kube: KubeClient,
     cloud: FakeCloud,
     kubelets: Kubelets,
-    machine: Machine,
+    instance: Instance,
     wrong: dict[str, str],
     reason: str,
 ) -> None:
     cloud.allow()
-    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster, **wrong))
+    cloud.launch(instance.id, privateDnsName=instance.name, userData=user_data(cluster, **wrong))
 
-    refusal = await refusal_of(kubelets, machine)
+    refusal = await refusal_of(kubelets, instance)
 
     assert reason in refusal
-    assert await node_of(kube, machine) is None
+    assert await node_of(kube, instance) is None
 
 
 async def test_an_instance_joins_once_its_subnet_has_internet_access(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
     cloud.allow()
-    orders = {"privateDnsName": machine.name, "userData": user_data(cluster)}
-    cloud.launch(machine.id, reachesOut=False, **orders)
+    orders = {"privateDnsName": instance.name, "userData": user_data(cluster)}
+    cloud.launch(instance.id, reachesOut=False, **orders)
 
-    assert "no way out" in await refusal_of(kubelets, machine)
-    assert await node_of(kube, machine) is None
-    cloud.launch(machine.id, reachesOut=True)
-    await joined(kube, machine)
+    assert "no way out" in await refusal_of(kubelets, instance)
+    assert await node_of(kube, instance) is None
+    cloud.launch(instance.id, reachesOut=True)
+    await joined(kube, instance)
 
 
 async def test_an_image_does_not_read_the_user_data_of_another_family(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
     cloud.allow()
     cloud.launch(
-        machine.id,
-        privateDnsName=machine.name,
+        instance.id,
+        privateDnsName=instance.name,
         userData=user_data(cluster),
         imageName="bottlerocket-aws-k8s-1.37-x86_64-v1.50.0-abcdef12",
     )
 
-    assert "written for AL2023" in await refusal_of(kubelets, machine)
-    assert await node_of(kube, machine) is None
+    assert "written for AL2023" in await refusal_of(kubelets, instance)
+    assert await node_of(kube, instance) is None
 
 
 async def test_an_instance_joins_as_soon_as_its_role_gets_an_access_entry(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
     cloud.allow(kind="STANDARD")
-    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
-    refusal = await refusal_of(kubelets, machine)
+    cloud.launch(instance.id, privateDnsName=instance.name, userData=user_data(cluster))
+    refusal = await refusal_of(kubelets, instance)
     assert "no access entry of type EC2_LINUX" in refusal
 
     cloud.allow()
 
-    await joined(kube, machine)
-    assert machine.id not in kubelets.refused
+    await joined(kube, instance)
+    assert instance.id not in kubelets.refused
 
 
 async def test_an_aws_auth_config_map_lets_a_role_join_too(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
     mapping = f"- rolearn: {NODE_ROLE}\n  groups: [system:bootstrappers, system:nodes]\n"
     maps = "/api/v1/namespaces/kube-system/configmaps"
@@ -317,48 +319,48 @@ async def test_an_aws_auth_config_map_lets_a_role_join_too(
             "data": {"mapRoles": mapping},
         },
     )
-    cloud.launch(machine.id, privateDnsName=machine.name, userData=user_data(cluster))
+    cloud.launch(instance.id, privateDnsName=instance.name, userData=user_data(cluster))
 
-    assert is_ready(await joined(kube, machine))
+    assert is_ready(await joined(kube, instance))
     await kube.delete(f"{maps}/aws-auth")
 
 
 async def test_the_node_of_a_terminating_instance_is_not_ready_and_stays(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
-    await started(cluster, kube, cloud, machine)
+    await started(cluster, kube, cloud, instance)
 
-    cloud.set_state(machine.id, "shutting-down")
+    cloud.set_state(instance.id, "shutting-down")
 
-    await stopped(kube, machine)
-    there = await node_of(kube, machine)
+    await stopped(kube, instance)
+    there = await node_of(kube, instance)
     assert there
     assert "deletionTimestamp" not in there["metadata"]
 
 
 async def test_a_node_that_kwok_marks_ready_too_late_stays_silent(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
-    await started(cluster, kube, cloud, machine)
-    cloud.set_state(machine.id, "shutting-down")
-    await stopped(kube, machine)
+    await started(cluster, kube, cloud, instance)
+    cloud.set_state(instance.id, "shutting-down")
+    await stopped(kube, instance)
 
     late = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kwok"}
     status = {"status": {"conditions": [late]}}
-    await kube.patch(f"{machine.path}/status", status, how=Patch.STRATEGIC)
+    await kube.patch(f"{instance.path}/status", status, how=Patch.STRATEGIC)
 
-    await stopped(kube, machine)
+    await stopped(kube, instance)
 
 
 async def test_node_and_pods_of_a_terminated_instance_are_deleted(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
-    await started(cluster, kube, cloud, machine)
-    path = await create_pod(kube, "taken-along", machine)
+    await started(cluster, kube, cloud, instance)
+    path = await create_pod(kube, "taken-along", instance)
 
-    cloud.set_state(machine.id, "terminated")
+    cloud.set_state(instance.id, "terminated")
 
-    await gone(kube, machine)
+    await gone(kube, instance)
 
     async def no_pod() -> bool:
         try:
@@ -371,34 +373,34 @@ async def test_node_and_pods_of_a_terminated_instance_are_deleted(
 
 
 async def test_a_node_with_a_finalizer_stays_until_the_finalizer_is_removed(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
-    await started(cluster, kube, cloud, machine)
-    await kube.patch(machine.path, {"metadata": {"finalizers": ["karpenter.sh/termination"]}})
+    await started(cluster, kube, cloud, instance)
+    await kube.patch(instance.path, {"metadata": {"finalizers": ["karpenter.sh/termination"]}})
 
-    cloud.set_state(machine.id, "terminated")
+    cloud.set_state(instance.id, "terminated")
 
     async def deleting() -> bool:
-        there = await node_of(kube, machine)
+        there = await node_of(kube, instance)
         assert there
         return "deletionTimestamp" in there["metadata"] and not is_ready(there)
 
     await eventually(deleting)
 
-    await kube.patch(machine.path, {"metadata": {"finalizers": None}})
-    await gone(kube, machine)
+    await kube.patch(instance.path, {"metadata": {"finalizers": None}})
+    await gone(kube, instance)
 
 
 async def test_the_kubelet_of_a_running_instance_registers_again_after_its_node_is_deleted(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
-    first = await started(cluster, kube, cloud, machine)
-    await kube.patch(machine.path, {"metadata": {"labels": {"karpenter.sh/registered": "true"}}})
+    first = await started(cluster, kube, cloud, instance)
+    await kube.patch(instance.path, {"metadata": {"labels": {"karpenter.sh/registered": "true"}}})
 
-    await kube.delete(machine.path)
+    await kube.delete(instance.path)
 
     async def another() -> Object | None:
-        there = await node_of(kube, machine)
+        there = await node_of(kube, instance)
         return there if there and there["metadata"]["uid"] != first["metadata"]["uid"] else None
 
     second = await eventually(another)
@@ -406,52 +408,52 @@ async def test_the_kubelet_of_a_running_instance_registers_again_after_its_node_
 
 
 async def test_an_instance_that_is_shutting_down_does_not_register_again(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
-    await started(cluster, kube, cloud, machine)
-    cloud.set_state(machine.id, "shutting-down")
-    await stopped(kube, machine)
-    await kube.delete(machine.path)
-    await gone(kube, machine)
+    await started(cluster, kube, cloud, instance)
+    cloud.set_state(instance.id, "shutting-down")
+    await stopped(kube, instance)
+    await kube.delete(instance.path)
+    await gone(kube, instance)
 
     # Another instance's arrival proves that the kubelets have looked since.
-    witness = Machine()
+    witness = Instance()
     cloud.launch(witness.id, privateDnsName=witness.name, userData=user_data(cluster))
     await joined(kube, witness)
 
-    assert await node_of(kube, machine) is None
+    assert await node_of(kube, instance) is None
 
 
 async def test_an_instance_with_a_reused_address_waits_until_the_former_node_is_gone(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
-    replacement = Machine()
-    await started(cluster, kube, cloud, machine)
-    await kube.patch(machine.path, {"metadata": {"finalizers": ["karpenter.sh/termination"]}})
-    cloud.set_state(machine.id, "terminated")
-    cloud.launch(replacement.id, privateDnsName=machine.name, userData=user_data(cluster))
-    old = await eventually(lambda: node_of(kube, machine))
-    assert old["spec"]["providerID"].endswith(machine.id)
+    replacement = Instance()
+    await started(cluster, kube, cloud, instance)
+    await kube.patch(instance.path, {"metadata": {"finalizers": ["karpenter.sh/termination"]}})
+    cloud.set_state(instance.id, "terminated")
+    cloud.launch(replacement.id, privateDnsName=instance.name, userData=user_data(cluster))
+    old = await eventually(lambda: node_of(kube, instance))
+    assert old["spec"]["providerID"].endswith(instance.id)
 
     await kube.patch(
-        machine.path, [{"op": "remove", "path": "/metadata/finalizers"}], how=Patch.JSON
+        instance.path, [{"op": "remove", "path": "/metadata/finalizers"}], how=Patch.JSON
     )
 
     async def inherited() -> bool:
-        there = await node_of(kube, machine)
+        there = await node_of(kube, instance)
         return there is not None and there["spec"]["providerID"].endswith(replacement.id)
 
     await eventually(inherited)
 
 
 async def test_a_node_whose_instance_disappeared_is_removed_at_start(
-    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, machine: Machine
+    cluster: Cluster, kube: KubeClient, cloud: FakeCloud, kubelets: Kubelets, instance: Instance
 ) -> None:
-    await started(cluster, kube, cloud, machine)
+    await started(cluster, kube, cloud, instance)
     await asyncio.to_thread(kubelets.stop)
-    del cloud.instances[machine.id]
+    del cloud.instances[instance.id]
 
     await asyncio.to_thread(kubelets.start)
 
-    await gone(kube, machine)
-    assert await node_of(kube, machine) is None
+    await gone(kube, instance)
+    assert await node_of(kube, instance) is None
